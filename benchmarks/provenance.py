@@ -324,7 +324,7 @@ def vendor_figures(libraries: list[Path]) -> dict[str, Any]:
 
 def enrichment_figures(trace: Path) -> dict[str, Any]:
     import opscope
-    from opscope.provenance.resolution.annotate import annotate
+    from opscope.provenance.resolution.resolvers import annotate
 
     with opscope.load(str(trace)) as session:
         events = sum(

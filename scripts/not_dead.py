@@ -11,7 +11,6 @@ _.bubble_fraction
 _.candidate_interval_ns
 _.clean_window
 _.copy_ns
-_.decorator_line
 _.device_fraction
 _.device_ns_per_call
 _.device_ns_per_layer

@@ -36,13 +36,11 @@ from opscope.errors import InputError, OpscopeError
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
 from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
-from opscope.provenance.releases.lines import LINES_FILE, LINES_FORMAT, StoredLines
-from opscope.provenance.releases.release_table import TABLE_NAME
-from opscope.provenance.releases.table_file import Unit, decode_table, encode_table
-from opscope.provenance.sources.at_hand import HEADERS_FILE, nearest_index
+from opscope.provenance.packaged import TableFormat
+from opscope.provenance.releases.release_table import TABLE_NAME, UNITS_FORMAT, Unit, decode_table
+from opscope.provenance.sources import at_hand
 from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
-from opscope.provenance.sources.index import load_index
-from opscope.provenance.table_format import TableFormat
+from opscope.provenance.sources.index import INDEX_FORMAT
 from torch_tables.defining_files import defining_files
 from torch_tables.line_constants import Sites, anchors, segments, sites_of
 from torch_tables.operator_table import build_operator_table
@@ -54,7 +52,6 @@ from torch_tables.units import (
     build_table,
     kernels_of_library,
     locate_units,
-    located,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -91,7 +88,6 @@ def unpacked(version: str, folder: Path) -> Path:
 
 
 def write_units(options: argparse.Namespace) -> None:
-    """The kernel table."""
     paths = libraries(options, LIBRARIES)
     kernels: dict[str, set[RecordedUnit]] = {}
     read_from = []
@@ -111,19 +107,17 @@ def write_units(options: argparse.Namespace) -> None:
     )
     units = locate_units({unit for of in kernels.values() for unit in of}, evidence)
     commit, cuda = release_facts(options.torch)
-    table = build_table(
-        located(kernels, units), options.version, git_version=commit, cuda=cuda, libraries=tuple(read_from)
-    )
-    write(options, TABLE_NAME, encode_table(table))
+    placed = {name: {units[unit] for unit in of} for name, of in kernels.items()}
+    table = build_table(placed, options.version, git_version=commit, cuda=cuda, libraries=tuple(read_from))
+    write(options, TABLE_NAME, UNITS_FORMAT.encode(table))
     counts = Counter(unit.origin.value for unit in table.units)
     print(f"  {table.exact.count:,} kernels of {len(table.units):,} units: {dict(counts)}")
 
 
 def write_sources(options: argparse.Namespace) -> None:
-    """The index of definitions."""
     if options.checkout is not None:
         table = tree_index(options.checkout, options.version, release_facts(options.torch)[0])
-        write(options, SOURCES_FILE, table.encode())
+        write(options, SOURCES_FILE, INDEX_FORMAT.encode(table))
         print(f"  {sum(1 for _ in table):,} definitions")
 
 
@@ -132,7 +126,7 @@ def write_headers(options: argparse.Namespace) -> None:
     include = options.torch / "include"
     if include.is_dir() and not packaged_file(options, SOURCES_FILE):
         table = header_index(include, options.version, release_facts(options.torch)[0])
-        write(options, HEADERS_FILE, table.encode())
+        write(options, at_hand.HEADERS_FILE, INDEX_FORMAT.encode(table))
 
 
 class StoredChecks(msgspec.Struct, array_like=True):
@@ -147,7 +141,7 @@ CHECKS_FORMAT = TableFormat("a table of checks", StoredChecks)
 
 def write_lines(options: argparse.Namespace) -> None:
     """How far lines moved, or of the release whose sources are packaged, what others are compared with."""
-    index, paths = nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
+    index, paths = at_hand.nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
     if index is None or not paths:
         return
     sites: Sites = {}
@@ -164,11 +158,11 @@ def write_lines(options: argparse.Namespace) -> None:
     known = sorted(set(index.files) & set(before) & set(sites))
     moved = {file: segments(anchors(set(before[file]), sites[file])) for file in known}
     moved = {file: found for file, found in moved.items() if found}
-    write(options, LINES_FILE, LINES_FORMAT.encode(StoredLines(LINES_FORMAT.number, index.version, moved)))
+    table = at_hand.StoredLines(at_hand.LINES_FORMAT.number, index.version, moved)
+    write(options, at_hand.LINES_FILE, at_hand.LINES_FORMAT.encode(table))
 
 
 def write_operators(options: argparse.Namespace) -> None:
-    """The table of native functions."""
     packaged = options.torch.parent / "torchgen" / "packaged"
     if not packaged.is_dir():
         return
@@ -177,12 +171,13 @@ def write_operators(options: argparse.Namespace) -> None:
     for path in libraries(options, LIBRARIES):
         for name, found in defining_files(path, unit_paths).items():
             files.setdefault(name, set()).update(found)
-    indexed, lines = (packaged_file(options, name) for name in (SOURCES_FILE, LINES_FILE))
-    own, neighbor = indexed or packaged_file(options, HEADERS_FILE), nearest_index(options.version)
+    indexed, lines = (packaged_file(options, name) for name in (SOURCES_FILE, at_hand.LINES_FILE))
+    own = indexed or packaged_file(options, at_hand.HEADERS_FILE)
+    neighbor = at_hand.nearest_index(options.version)
     places = Places(
-        load_index(own) if own else None,
+        INDEX_FORMAT.read(own) if own else None,
         None if indexed else neighbor,
-        LINES_FORMAT.read(lines) if lines else None,
+        at_hand.LINES_FORMAT.read(lines) if lines else None,
         {name: sorted(found) for name, found in files.items()},
     )
     table = build_operator_table(
@@ -196,7 +191,6 @@ def write_operators(options: argparse.Namespace) -> None:
 
 
 def libraries(options: argparse.Namespace, names: tuple[str, ...]) -> list[Path]:
-    """Those of the torch folder's libraries that there are."""
     return [path for name in names if (path := options.torch / "lib" / name).is_file()]
 
 
@@ -207,7 +201,6 @@ def packaged_file(options: argparse.Namespace, name: str) -> Path | None:
 
 
 def packaged_units(file: Path | None) -> tuple[Unit, ...]:
-    """The units of a kernel table."""
     return () if file is None else decode_table(file.read_bytes(), str(file)).units
 
 

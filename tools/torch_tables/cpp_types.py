@@ -99,7 +99,6 @@ _LONGEST = 400
 
 @lru_cache(maxsize=65536)
 def coarse_type(parameter: str) -> str:
-    """The type of one parameter, C++ or schema, without its name and default."""
     text = _NAMESPACES.sub("", _QUALIFIERS.sub(" ", _ALIAS_MARK.sub("", parameter[:_LONGEST])))
     return _spelled(_SPACE.sub(" ", _PASSING.sub(" ", text)).strip()).replace(" ", "")
 

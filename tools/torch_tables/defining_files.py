@@ -20,7 +20,7 @@ from opscope.provenance.demangle import demangle_all
 from opscope.provenance.packaged import lazy_pattern
 
 _GLOBAL = 1
-_NATIVE = (b"_ZN2at6native",)
+_NATIVE = b"_ZN2at6native"
 _MOST_FUNCTIONS = 1 << 17
 # `at::native::structured_mm_out_cuda::impl(…)` is TORCH_IMPL_FUNC(mm_out_cuda).
 _FUNCTION = lazy_pattern(
@@ -69,15 +69,15 @@ def _functions(elf: ElfFile, symbols: Table, names: ElfSection) -> Iterator[tupl
     kind, binding = symbols["info"] & 15, symbols["info"] >> 4
     files = np.flatnonzero(kind == FILE)
     is_code = (kind == FUNCTION) & (symbols["value"] > 0)
-    (places,) = elf.names_containing(names, _NATIVE)
-    starts = {start for start, _ in places}
-    if not len(files) or not starts:
+    if not len(files):
         return
     local = np.flatnonzero(is_code & (binding == 0))
     local = local[np.argsort(symbols["value"][local], kind="stable")]
     addresses, owners = symbols["value"][local], _file_rows(symbols, files, local)
     wanted = np.flatnonzero(is_code & (binding == _GLOBAL))
-    wanted = wanted[np.isin(symbols["name"][wanted], np.array(sorted(starts), np.uint32))]
+    texts = elf.content(names)
+    is_native = [texts.startswith(_NATIVE, name) for name in symbols["name"][wanted].tolist()]
+    wanted = wanted[np.array(is_native, dtype=np.bool_)]
     if len(wanted) > _MOST_FUNCTIONS:
         elf.fail(f"{len(wanted)} functions of at::native", names.offset)
     after = np.searchsorted(addresses, symbols["value"][wanted])

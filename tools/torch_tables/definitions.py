@@ -215,7 +215,6 @@ class _Reader:
         return re.sub(r"\s+", "", self._text[node.start_byte : end.start_byte if end else node.end_byte])
 
     def _types(self, parameters: Node | None) -> str:
-        """Coarse types of parameters, without their names and defaults."""
         types: list[str] = []
         for parameter in () if parameters is None else parameters.named_children:
             default = parameter.child_by_field_name("default_value")
@@ -241,7 +240,6 @@ class _Reader:
         return tuple(names)
 
     def _unqualified(self, name: Node, scope: tuple[str, ...]) -> tuple[tuple[str, ...], Node]:
-        """Scope and last part of a name, without template arguments."""
         while name.type != "operator_cast" and (inner := name.child_by_field_name("name")) is not None:
             outer = name.child_by_field_name("scope")
             if outer is not None:
@@ -299,7 +297,6 @@ def _parameters_of(name: Node) -> Node | None:
 
 
 def _name_of(parameter: Node) -> Node | None:
-    """The name that a parameter of a function or template declares."""
     match parameter.type:
         case "template_template_parameter_declaration":
             return _name_of(parameter.named_children[-1])

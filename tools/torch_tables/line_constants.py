@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from opscope.provenance.binaries.elf import open_elf
-from opscope.provenance.releases.lines import Segment
+from opscope.provenance.sources.at_hand import Segment
 
 # lea rsi / rdi / rdx, [rip + displacement]; mov edx / ecx, constant.
 _LEA_FIRST, _LEA_THIRD = b"\x48\x8d\x3d", b"\x48\x8d\x15"
@@ -36,7 +36,6 @@ Sites = dict[str, set[tuple[int, str]]]
 
 
 def sites_of(library: Path) -> Sites:
-    """Every check in a library whose file lies in the repository."""
     sites: Sites = defaultdict(set)
     with open_elf(library) as elf:
         sections = {name: elf.sections[name] for name in (*_STRINGS, *_CODE) if name in elf.sections}

@@ -17,8 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from opscope.provenance.operators.schema import parse_schema
-from opscope.provenance.operators.table import Derivative, NativeFunction, OperatorTable, Served
+from opscope.provenance.operators.table import Derivative, NativeFunction, OperatorTable, Served, parse_schema
 from torch_tables.places import Places
 
 # In a folder `torchgen/packaged` of a PyTorch installation.
@@ -74,7 +73,6 @@ def build_operator_table(
 
 
 def _imported(packaged: Path) -> Any:
-    """Imports modules of the torchgen that a folder `torchgen/packaged` belongs to."""
     folder = str(packaged.resolve().parents[1])
     sys.path.insert(0, folder)
     try:
@@ -129,7 +127,6 @@ def _composite(one: Any, own: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _derivatives(torchgen: Any, files: list[str], functions: Iterable[Any]) -> Iterable[Derivative]:
-    """The nodes of derivatives.yaml, each with the functions that record it."""
     infos, _ = torchgen("packaged.autograd.load_derivatives").load_derivatives(*files)
     lines = _lines(Path(files[0]).read_text(encoding="utf-8"))
     formulas: dict[str, dict[str, str]] = {}

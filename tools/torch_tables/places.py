@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from opscope.provenance.operators.table import Place, Registered
-from opscope.provenance.releases.lines import StoredLines, place_of
+from opscope.provenance.sources.at_hand import StoredLines, place_of
 from opscope.provenance.sources.index import Definition, SourceIndex, is_compiled, is_member, only, split_name
 from torch_tables.cpp_types import signature_distance
 
@@ -106,7 +106,6 @@ class Places:
     def function(self, name: str, key: str, parameters: Sequence[str], backend: str) -> tuple[
         Place | None, dict[str, tuple[Registered, ...]], tuple[Registered, ...]
     ]:  # fmt: skip
-        """Place of the function of a dispatch entry, what is registered for its stubs, what it launches."""
         for index in self._indexes:
             found = native_function(index, name, key=key, parameters=parameters)
             if found is not None:
@@ -116,7 +115,6 @@ class Places:
         return self._vetoed(name, None), {}, ()
 
     def scalar_function(self, name: str) -> Place | None:
-        """Place of the function that a generated kernel applies to each element."""
         for index in self._indexes:
             if found := index.functor(f"at::native::CUDAFunctor_{name}"):
                 return self._place(index, found)

@@ -199,7 +199,6 @@ def _blanked(token: str) -> str:
 
 
 def spaces(text: str) -> str:
-    """As many spaces, with the line breaks."""
     return re.sub(r"[^\n]", " ", text)
 
 
@@ -219,8 +218,6 @@ _MOST_USES = 5000
 
 
 class MacroTable:
-    """The macros of a tree of files that can define something."""
-
     def __init__(self, sources: Iterable[Source]) -> None:
         self._includes = {source.file: source.includes for source in sources}
         self._macros: dict[str, list[Macro]] = {}

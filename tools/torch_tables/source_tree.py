@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.provenance.sources.at_hand import repository_path, without_guard
-from opscope.provenance.sources.index import Definition, Registration, SourceIndex, is_member
+from opscope.provenance.sources.index import (
+    INDEX_FORMAT,
+    INDEX_TEXTS,
+    Definition,
+    IndexRow,
+    Registration,
+    SourceIndex,
+    is_member,
+)
 from torch_tables.definitions import FileFacts, Found
 from torch_tables.preprocess import MacroTable, Source
 
@@ -39,9 +48,10 @@ _RAISING = frozenset(
     ("TORCH_CHECK", "TORCH_CHECK_NOT_IMPLEMENTED", "TORCH_INTERNAL_ASSERT", "AT_ERROR", "runtime_error")
 )
 
+Tree = tuple[Sequence[Definition], Sequence[Registration]]
+
 
 def tree_index(checkout: Path, version: str, git_version: str | None) -> SourceIndex:
-    """The definitions in a source tree."""
     files = _files(checkout, _FOLDERS, _SUFFIXES)
     texts = {file: path.read_text(encoding="utf-8", errors="replace") for file, path in files}
     if not texts:
@@ -50,7 +60,7 @@ def tree_index(checkout: Path, version: str, git_version: str | None) -> SourceI
             source=checkout,
             hint="Give the root folder of a checkout of pytorch/pytorch",
         )
-    return SourceIndex.from_definitions(version, git_version, *read_tree(texts))
+    return index_of(version, git_version, read_tree(texts))
 
 
 def header_index(include_folder: Path, version: str, git_version: str | None) -> SourceIndex:
@@ -62,7 +72,22 @@ def header_index(include_folder: Path, version: str, git_version: str | None) ->
     }
     if not texts:
         raise InputError("no ATen headers", source=include_folder, hint="Give the folder torch/include")
-    return SourceIndex.from_definitions(version, git_version, *read_tree(texts))
+    return index_of(version, git_version, read_tree(texts))
+
+
+def index_of(version: str, git_version: str | None, tree: Tree) -> SourceIndex:
+    """The index of definitions whose lines are known, in any order."""
+    numbers: dict[str | tuple[str, ...], int] = {}
+    rows: dict[str, list[IndexRow]] = {}
+    for one in sorted(tree[0], key=lambda one: (one.file, one.line or 0)):
+        texts = {field: numbers.setdefault(getattr(one, field), len(numbers)) for field in INDEX_TEXTS}
+        line = one.line or 0
+        lines = {"line": line, "span": max(0, (one.end_line or 0) - line)}
+        row = IndexRow(**texts, **lines, is_specialization=one.is_specialization)
+        rows.setdefault(one.name, []).append(row)
+    packed = {name: msgspec.Raw(msgspec.msgpack.encode(of)) for name, of in rows.items()}
+    listed = tuple(sorted(tree[1], key=lambda entry: (entry.file, entry.line, entry.stub)))
+    return SourceIndex(INDEX_FORMAT.number, version, git_version, list(numbers), packed, listed)
 
 
 def _files(root: Path, tops: Iterable[str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
@@ -73,7 +98,7 @@ def _files(root: Path, tops: Iterable[str], suffixes: tuple[str, ...]) -> Iterat
                 yield file, path
 
 
-def read_tree(texts: Mapping[str, str]) -> tuple[list[Definition], list[Registration]]:
+def read_tree(texts: Mapping[str, str]) -> Tree:
     """Definitions and stub registrations of files that may use each other's macros and stubs."""
     sources = [Source(file, text) for file, text in texts.items()]
     macros = MacroTable(sources)

@@ -13,8 +13,7 @@ from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
 from opscope.provenance.binaries.translation_unit import paths_by_name
-from opscope.provenance.releases.release_table import loose_keys
-from opscope.provenance.releases.table_file import (
+from opscope.provenance.releases.release_table import (
     LARGEST_VALUE,
     SEVERAL_UNITS,
     Library,
@@ -22,6 +21,8 @@ from opscope.provenance.releases.table_file import (
     Unit,
     UnitTableFile,
     hash_map,
+    loose_hash,
+    loose_keys,
     numbered_sets,
     text_hash,
 )
@@ -58,7 +59,6 @@ def build_table(
 
 
 def _hashed(hashes: Mapping[str, int], version: str) -> Mapping[str, int]:
-    """The hashes themselves, all distinct."""
     seen: dict[int, str] = {}
     for text, number in hashes.items():
         other = seen.setdefault(number, text)
@@ -71,10 +71,9 @@ def _loose_entries(members: Mapping[str, Sequence[int]], version: str) -> dict[i
     units_of_key: dict[str, set[int]] = {}
     hashes: dict[str, int] = {}
     for name, unit_set in members.items():
-        keys = loose_keys(name)
-        for kind, number in keys.hashes().items():
-            text = f"{kind} {getattr(keys, kind)}"
-            hashes[text] = number
+        for kind, key in loose_keys(name).items():
+            text = f"{kind} {key}"
+            hashes[text] = loose_hash(kind, key)
             units_of_key.setdefault(text, set()).update(unit_set)
     return {
         number: next(iter(units_of_key[text])) if len(units_of_key[text]) == 1 else SEVERAL_UNITS
@@ -97,8 +96,6 @@ _SHIPPED_HEADERS = (("ATen", "aten/src/ATen"), ("torch/csrc", "torch/csrc"), ("c
 
 @dataclass(frozen=True)
 class PathEvidence:
-    """What is known of the repository a release was built from."""
-
     files: frozenset[str] = frozenset()  # every file of the release's repository, if they are known
     # Files of other releases and of submodules, by their paths in the repository
     other_files: frozenset[str] = frozenset()
@@ -106,7 +103,6 @@ class PathEvidence:
 
 
 def locate_units(units: Iterable[RecordedUnit], evidence: PathEvidence) -> dict[RecordedUnit, Unit]:
-    """Each unit with its path, if the evidence supports one."""
     compiled = set(units)
     located = {unit: unit_at(unit.name, unit.source_path) for unit in compiled}
     claimed = {unit.path for unit in located.values() if unit.path}
@@ -168,10 +164,3 @@ def kernels_of_library(path: Path) -> tuple[Library, dict[str, frozenset[Recorde
     with open_elf(path) as elf:
         kernels = by_shown_name(units_by_kernel(elf))
         return Library(path.name, elf.build_id, len(kernels)), kernels
-
-
-def located(
-    kernels: Mapping[str, Iterable[RecordedUnit]], units: Mapping[RecordedUnit, Unit]
-) -> dict[str, set[Unit]]:
-    """The kernels with the located units in place of those the binary names."""
-    return {name: {units[unit] for unit in of} for name, of in kernels.items()}

@@ -31,7 +31,6 @@ class Columns(msgspec.Struct, frozen=True):
         return [getattr(self, name) for name in self.__struct_fields__]
 
     def at(self: Table, chosen: Any) -> Table:
-        """The rows at some positions, in a slice, or where it is true."""
         values = (one[chosen] if isinstance(one, np.ndarray) else one for one in self._values())
         return type(self)(*values)
 

@@ -47,7 +47,6 @@ def compare_benchmarks(
     reference_source: str = "reference",
     candidate_source: str = "candidate",
 ) -> BenchmarkComparison:
-    """The candidate's results beside the reference's."""
     options = options or ComparisonOptions()
     before, after = _by_point(reference), _by_point(candidate)
     matched = {key: (before[key], after[key]) for key in before if key in after}

@@ -58,7 +58,6 @@ def call_profiler(calls: int = _CALLS) -> Callable[[Callable[[], object]], CallP
 
 
 def call_profile_of(session: Session, calls: int) -> CallProfile:
-    """The device work of a Session as that of one of its `calls` calls."""
     provenance = read_provenance(session)
     launches = session.records(sql(__package__, "launches"))
     device_ns = sum(row["total_ns"] for row in launches)

@@ -72,7 +72,6 @@ class CollectiveKernel(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str | None:
-        """Which collective, by the record or else by the kernel's name."""
         return self.collective or decode(self.kernel).collective
 
     @property
@@ -149,7 +148,6 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def activities(self) -> list[dict[int, int]]:
-        """Activities that are one collective each, by trace id."""
         return [{one.trace_id: one.activity_id for one in kernels} for kernels in self.matched]
 
     @cached_property

@@ -177,7 +177,6 @@ def _weights(seed: int, role: int, count: int) -> Samples:
 
 
 def resampled_medians(seed: int, role: int, samples: Samples) -> Samples:
-    """Medians of independent timings of one call."""
     count = len(samples)
     # Neighboring samples of a run resemble each other (clocks, temperature), so blocks are drawn.
     # Source: Hall, Horowitz and Jing (1995): their length should grow with the cube root of the count.

@@ -78,8 +78,6 @@ class CountedCall(CostedCall, frozen=True, kw_only=True):
 
 
 class CountedKernel(msgspec.Struct, frozen=True):
-    """One profiled launch, and what a recording knows of its like."""
-
     counters: KernelCounters
     name: str  # as recordings write it
     decoded: DecodedKernel
@@ -92,7 +90,6 @@ class CountedKernel(msgspec.Struct, frozen=True):
 
     @property
     def limit(self) -> CounterLimit | None:
-        """What limits it; None where throughput was not collected."""
         compute, memory, dram = (
             self.counters.ratio(one)
             for one in (Quantity.SM_FRACTION, Quantity.MEMORY_FRACTION, Quantity.DRAM_FRACTION)
@@ -137,8 +134,6 @@ class CountedKernel(msgspec.Struct, frozen=True):
 
 
 class CounterAnalysis(msgspec.Struct, frozen=True):
-    """A report, its kernels in order, and what follows, most severe first."""
-
     report: NcuReport
     kernels: tuple[CountedKernel, ...]
     findings: tuple[Finding, ...] = ()

@@ -30,13 +30,14 @@ from opscope.model.notebook import notebook_html
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, categories
 from opscope.provenance.demangle import demangle
-from opscope.provenance.installation import package_folders, torch_build
-from opscope.provenance.kernel_names.vocabulary import FAMILIES
+from opscope.provenance.installation import installed_torch
+from opscope.provenance.kernel_names.vocabulary import CATEGORY_OF_FAMILY
 from opscope.provenance.operators.table import OperatorTable, packaged_versions, table_for
 from opscope.provenance.releases.recognition import recognize
 from opscope.provenance.releases.release_table import release_versions
-from opscope.provenance.resolution.annotate import session_of_names
+from opscope.provenance.resolution.resolvers import session_of_names
 from opscope.provenance.sources.at_hand import nearest_index
+from opscope.provenance.sources.index import is_unit
 from opscope.text_enum import TextEnum
 
 _SIMILAR = 5
@@ -45,7 +46,7 @@ _ALIKE = 0.7  # share of characters in common, of names called similar
 # Only the name of a kernel looks so, whoever wrote it.
 _SIGNATURE = re.compile(r"[<(]|^_Z", re.ASCII)
 _FILE = re.compile(r"[\w./+-]+\.(?:cu|cuh|cpp|h|hpp|cc|py)$")
-_CATEGORIES = frozenset((OTHER, *(one.name for one in categories()), *(one.category for one in FAMILIES)))
+_CATEGORIES = frozenset((OTHER, *(one.name for one in categories()), *CATEGORY_OF_FAMILY.values()))
 
 
 class Subject(TextEnum):
@@ -120,8 +121,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         )
     if torch_version is None and session is None:
         # The installed torch, else the newest release there are tables of.
-        build = next((torch_build(folder) for folder in package_folders("torch")[:1]), None)
-        torch_version = None if build is None else build.version
+        torch_version, _ = installed_torch()
         if torch_version is None or recognize((), torch_version=torch_version).version is None:
             torch_version = packaged_versions()[-1]
     wanted = name.strip()
@@ -174,7 +174,6 @@ class _Asked(msgspec.Struct, frozen=True):
         return table_for(self.summary.torch_version if self.summary else self.version)
 
     def known(self, operators: Sequence[tuple[str, str | None]], kernels: Iterable[str] = ()) -> Provenance:
-        """Provenance of names, recorded or not."""
         version = self.version if self.summary is None else self.summary.torch_version
         with session_of_names(operators, kernels, torch_version=version) as names:
             known = read_provenance(names)
@@ -335,12 +334,7 @@ def _files_of(one: NativeFunctionUse | KernelFacts) -> list[str]:
 
 
 def _touches(one: NativeFunctionUse | KernelFacts, name: str) -> bool:
-    return any(is_file(file, name) for file in _files_of(one))
-
-
-def is_file(path: str, name: str) -> bool:
-    """Whether a path is the file meant by a name or by the end of a path."""
-    return path == name or path.endswith(f"/{name}")
+    return any(is_unit(file, (name,)) for file in _files_of(one))
 
 
 def _unknown_name(

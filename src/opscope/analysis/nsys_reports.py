@@ -46,8 +46,6 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class ReportTable(msgspec.Struct, frozen=True):
-    """The rows of one report, each with a value for every column."""
-
     report: Report
     rows: tuple[_Row, ...]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,9 +22,8 @@ from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoded_kernel import title_of
-from opscope.provenance.resolution.annotate import annotate
-
-T = TypeVar("T", bound=msgspec.Struct)
+from opscope.provenance.resolution.evidence import NativeFunctionFacts
+from opscope.provenance.resolution.resolvers import annotate
 
 
 class GeneratedCode(msgspec.Struct, frozen=True):
@@ -76,24 +75,9 @@ class KernelFacts(msgspec.Struct, frozen=True):
         return title_of(self.name, self.function, arguments, self.fields.get("functor"))
 
 
-class NativeFunctionUse(msgspec.Struct, frozen=True):
+class NativeFunctionUse(NativeFunctionFacts, frozen=True, kw_only=True):
     """One native function that calls of an operator reached, with their number and their own device time."""
 
-    name: str
-    overload: str | None
-    kind: str
-    category: str
-    schema: str | None
-    overload_grade: Grade | None
-    structured_delegate: str | None
-    dispatch_key: str | None
-    cuda_function: str | None
-    stub: str | None
-    tags: tuple[str, ...]
-    yaml_line: int | None
-    details: Mapping[str, Any]
-    location: SourceLocation | None
-    stub_location: SourceLocation | None
     calls: int
     self_device_ns: int
 
@@ -161,28 +145,16 @@ def read_provenance(session: Session) -> Provenance:
 def limited(provenance: Provenance, grade: Grade) -> Provenance:
     """The same, nothing in it known better than by that grade: the release is itself only so well known."""
 
-    def weaker(known: Grade | None) -> Grade | None:
-        return None if known is None else weakest((known, grade))
+    def weaker(known: Any) -> Any:
+        if isinstance(known, Grade):
+            return weakest((known, grade))
+        if isinstance(known, msgspec.Struct):
+            return replace(known, **{name: weaker(getattr(known, name)) for name in known.__struct_fields__})
+        if isinstance(known, tuple):
+            return tuple(map(weaker, known))
+        return {name: weaker(one) for name, one in known.items()} if isinstance(known, dict) else known
 
-    def weaken(one: T, *grades: str) -> T:
-        return replace(one, **{name: weaker(getattr(one, name)) for name in grades})
-
-    def place(known: SourceLocation | None) -> SourceLocation | None:
-        return None if known is None else weaken(known, "file_grade", "line_grade")
-
-    def function(use: NativeFunctionUse) -> NativeFunctionUse:
-        weak = weaken(use, "overload_grade")
-        return replace(weak, location=place(use.location), stub_location=place(use.stub_location))
-
-    def kernel(facts: KernelFacts) -> KernelFacts:
-        weak = weaken(facts, "unit_grade")
-        return replace(weak, location=place(facts.location), template=place(facts.template))
-
-    return replace(
-        provenance,
-        kernels={name: kernel(facts) for name, facts in provenance.kernels.items()},
-        functions={name: tuple(map(function, uses)) for name, uses in provenance.functions.items()},
-    )
+    return replace(provenance, kernels=weaker(provenance.kernels), functions=weaker(provenance.functions))
 
 
 UNKNOWN = "unknown"  # stands beside the grades where nothing is claimed

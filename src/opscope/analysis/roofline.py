@@ -146,8 +146,6 @@ class CostCoverage(msgspec.Struct, frozen=True):
 
 
 class Efficiency(msgspec.Struct, frozen=True):
-    """Everything known of a Session's distance from the limits."""
-
     limits: DeviceLimits | None = None  # of the device; None where devices differ or are unknown
     coverage: CostCoverage = CostCoverage()
     operators: Mapping[str, Roofline] = msgspec.field(default_factory=dict)  # by operator name
@@ -166,12 +164,15 @@ def measure_efficiency(session: Session, limits: DeviceLimits | None) -> Efficie
     fill_costs(session)
     device = common_device(session)
     known = limits if device is None else device
-    model = RooflineModel(limits, None if known is None else known.compute_capability)
-    return efficiency_of(read_costs(session), read_launches(session, device), model)
+    compute_capability = None if known is None else known.compute_capability
+    return efficiency_of(read_costs(session), read_launches(session, device), limits, compute_capability)
 
 
 def efficiency_of(
-    calls: Iterable[CostedCall], launches: Mapping[int, tuple[Launches, ...]], model: RooflineModel
+    calls: Iterable[CostedCall],
+    launches: Mapping[int, tuple[Launches, ...]],
+    limits: DeviceLimits | None,
+    compute_capability: str | None,
 ) -> Efficiency:
     """The Efficiency of distinct calls; one without launches is left out."""
     found: list[CallEfficiency] = []
@@ -182,11 +183,11 @@ def efficiency_of(
         if call.call_id not in launches:
             continue
         work = work_of_call(launches[call.call_id], call.cost, call.calls)
-        roofline, is_of_operator = roofline_of(work, model), call.attribution is None
+        roofline, is_of_operator = roofline_of(work, limits, compute_capability), call.attribution is None
         if is_of_operator:
             by_operator[call.name].append(roofline)
         for kernel, done in work_by_kernel(work):
-            own = roofline_of(done, model)
+            own = roofline_of(done, limits, compute_capability)
             by_kernel[None, kernel].append(own)
             if is_of_operator:
                 by_kernel[call.name, kernel].append(own)
@@ -198,7 +199,7 @@ def efficiency_of(
             )
         )  # fmt: skip
     return Efficiency(
-        limits=model.limits,
+        limits=limits,
         coverage=_coverage(found),
         operators={name: combine(parts) for name, parts in by_operator.items()},
         kernels={key: combine(parts) for key, parts in by_kernel.items()},
@@ -413,20 +414,15 @@ _ELSEWHERE_FAMILIES = frozenset(("collective", "device_communication"))
 _ELSEWHERE_COPIES = frozenset(("host_to_device", "device_to_host", "host_to_host", "peer_to_peer"))
 
 
-class RooflineModel(msgspec.Struct, frozen=True):
-    """The device that work is held against; None is unknown."""
-
-    limits: DeviceLimits | None
-    compute_capability: str | None = None
-
-
 # Device time in ns that work needs at the device's limits, by memory and by computing; the longer counts.
 AttainableTime = tuple[float, float]
 
 
-def roofline_of(work: Work, model: RooflineModel) -> Roofline:
-    limits, cost, costed_ns = model.limits, work.cost, work.costed_ns
-    compute = compute_limit(cost, work.main, limits, model.compute_capability)
+def roofline_of(
+    work: Work, limits: DeviceLimits | None = None, compute_capability: str | None = None
+) -> Roofline:
+    cost, costed_ns = work.cost, work.costed_ns
+    compute = compute_limit(cost, work.main, limits, compute_capability)
     is_costed = costed_ns > 0 and cost.flop_count is not None and cost.min_bytes is not None
     flop_count, min_bytes = (cost.flop_count or 0) * work.repeats, (cost.min_bytes or 0) * work.repeats
     memory = memory_limit(cost, limits)

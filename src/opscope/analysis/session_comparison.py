@@ -62,8 +62,6 @@ GROUP BY ALL ORDER BY 1"""
 
 
 def _environment(session: Session, provenance: Provenance) -> dict[str, str]:
-    """What a Session tells of where it was recorded."""
-
     def joined(values: Iterable[str | None]) -> str | None:
         return ", ".join(sorted({value for value in values if value})) or None
 
@@ -302,7 +300,6 @@ class _Comparison:
         )
 
     def _facts(self, kernel: str) -> KernelFacts:
-        """By whichever side knows the name."""
         facts = self._reference.facts(kernel)
         return facts if facts.function or facts.family else self._candidate.facts(kernel)
 

@@ -46,8 +46,6 @@ class StragglerKind(TextEnum):
 
 
 class Straggler(msgspec.Struct, frozen=True):
-    """The rank for which the others wait."""
-
     trace_id: int
     rank: int | None
     kind: StragglerKind

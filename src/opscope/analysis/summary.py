@@ -38,12 +38,6 @@ from opscope.analysis.launch_quality import (
 from opscope.analysis.measured_step import MeasuredStep, measured_steps
 from opscope.analysis.program.places import ProgramTotals, program_totals
 from opscope.analysis.provenance import Accuracy, Provenance, measure_accuracy, read_provenance
-from opscope.analysis.ranges import (
-    GraphTotal,
-    RangeTotal,
-    range_totals,
-    serving_engine,
-)
 from opscope.analysis.roofline import Efficiency, measure_efficiency
 from opscope.analysis.session_limits import common_device, limits_of_session
 from opscope.analysis.step_model import StepExecution, StepModel, step_models
@@ -53,11 +47,15 @@ from opscope.analysis.timeline.measure import join_timelines, measure_timeline
 from opscope.analysis.timeline.values import Timeline
 from opscope.analysis.totals import (
     CategoryTotal,
+    GraphTotal,
     KernelTotal,
     OperatorTotal,
+    RangeTotal,
     category_totals,
     kernel_totals,
     operator_totals,
+    range_totals,
+    serving_engine,
 )
 from opscope.hardware.limits import DeviceLimits
 from opscope.ingest.trace_rows import is_of_torch

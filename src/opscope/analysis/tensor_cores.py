@@ -18,8 +18,6 @@ from opscope.text_enum import MeaningEnum
 
 
 class TensorCoreUse(MeaningEnum):
-    """Whether matrix units did the work. A closed set."""
-
     USED = "used", "computed on tensor cores"
     ELIGIBLE = "eligible", "could run on tensor cores, and does not"
     NOT_APPLICABLE = "not_applicable", "no work for tensor cores"

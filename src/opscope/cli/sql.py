@@ -65,7 +65,7 @@ def sql(
     check_outputs(output, force=force, inputs=[source])
     with open_source([source], merge=True) as session, ExitStack() as files:
         if any(table in (query or "").lower() for table in PROVENANCE_TABLES):
-            from opscope.provenance.resolution.annotate import annotate  # noqa: PLC0415 - most queries need none
+            from opscope.provenance.resolution.resolvers import annotate  # noqa: PLC0415 - most queries need none
 
             annotate(session)
         session.connection.execute(_KERNELS)

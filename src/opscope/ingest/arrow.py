@@ -121,7 +121,6 @@ class RowPart(NamedTuple):
     texts: Texts
 
     def has(self, name: str) -> npt.NDArray[np.bool_]:
-        """Which rows have a value."""
         if name not in self.columns:
             return np.zeros(self.row_count, dtype=bool)
         return unpacked(self.columns[name][1], self.row_count)
@@ -154,7 +153,6 @@ class RowPart(NamedTuple):
         return place, first
 
     def values(self, row: int, *names: str) -> list[Any]:
-        """Values of one row; None where there is none."""
         found: list[Any] = []
         for name in names:
             values, bits = self.columns.get(name, _NOTHING)
@@ -177,7 +175,6 @@ class RowPart(NamedTuple):
         return told
 
     def is_text(self, name: str) -> bool:
-        """Whether a column has places of texts."""
         return name in self.columns and self.columns[name][0].dtype == np.int32
 
     def given(self, computed: Mapping[str, npt.NDArray[Any]]) -> RowPart:
@@ -199,7 +196,6 @@ class RowPart(NamedTuple):
         return RowPart(self.row_count, {**self.columns, name: column}, Texts([*self.texts.texts, *texts]))
 
     def records(self) -> list[dict[str, Any]]:
-        """The values of each row by their columns, of those it has."""
         names = tuple(self.columns)
         rows = (zip(names, self.values(row, *names), strict=True) for row in range(self.row_count))
         return [{name: value for name, value in row if value is not None} for row in rows]
@@ -229,12 +225,10 @@ def _ranked(ids: npt.NDArray[np.int64], end: int) -> tuple[npt.NDArray[np.int64]
 
 
 def packed(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """A bit for each."""
     return np.packbits(flags, bitorder="little")
 
 
 def unpacked(bits: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.bool_]:
-    """Flags from bits."""
     return np.unpackbits(bits, count=count, bitorder="little").astype(bool)
 
 
@@ -251,14 +245,12 @@ class ArrowRows:
         self._kept: list[Any] = []  # of schemas: what the engine holds addresses of
 
     def __arrow_c_schema__(self) -> object:
-        """Capsule of the schema."""
         schema = _Schema()
         self._fill_schema(schema)
         self._kept.append(schema)
         return _new_capsule(ctypes.addressof(schema), b"arrow_schema", None)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Capsule of a stream of all rows."""
         del requested_schema
         batches = ((part, first) for part in self._parts() for first in range(0, part.row_count, _BATCH_ROWS))
 

@@ -31,8 +31,6 @@ _NONE = -1
 
 
 class CapturedLaunch(msgspec.Struct, frozen=True):
-    """One captured launch."""
-
     kind: str  # `kernel`, `memcpy` or `memset`
     name: str | None = None  # Of the kernel, as the trace would show it; None if nothing tells
     grid: str | None = None  # Blocks, as a trace writes them; None if not recorded
@@ -118,7 +116,6 @@ class _Staged:
         self._call_module = nesting.enclosing(self._modules, self._calls["thread"], self._calls["start_ns"])
 
     def phases(self) -> Iterator[_Phase]:
-        """Launches of each stretch of capturing."""
         calls = self._calls
         free = np.isin(calls["kind"], linking.OWN_LAUNCHES) & (calls["was_executed"] == 0)
         stretches = list(_stretches(calls))

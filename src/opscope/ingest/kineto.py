@@ -63,7 +63,6 @@ class Statements:
         )
 
     def insert(self, table: str, id_column: str) -> None:
-        """Run the statement that fills a table and numbers its new rows."""
         self.run(table, first_id=self.next_id(table, id_column))
 
     def write(self, table: str, parts: Iterable[RowPart]) -> None:
@@ -78,14 +77,12 @@ class Statements:
             self._connection.execute(f"INSERT INTO {table} SELECT {values} FROM finished")
 
     def next_id(self, table: str, id_column: str) -> int:
-        """The first id that no row of a table has."""
         if self._trace_id == 0:
             return 0
         rows = self._connection.execute(f"SELECT coalesce(max({id_column}) + 1, 0) FROM {table}").fetchall()
         return int(rows[0][0])
 
     def threads(self, keys: npt.NDArray[Any]) -> Int64:
-        """Ids of threads by their keys."""
         return self._thread_of[keys.astype(np.int64)]
 
 
@@ -223,7 +220,6 @@ class _Filler:
             yield part.taken(part.has("start_ns") & part.told(lambda name: name == "[memory]", "name"))
 
     def _operators(self) -> Iterator[_Operators]:
-        """The operators, extent by extent."""
         counts = np.zeros(0, dtype=np.int64)
         ticks_us, sampled_ns = True, [np.empty(0, dtype=np.int64)]
         for part in self.rows["operator"]:
@@ -346,7 +342,6 @@ class _Filler:
         return found["name_id"]
 
     def _write_modules(self) -> _Modules | None:
-        """Write the modules; None if there are none."""
         if not self._has("python_function"):
             return None
         ids: dict[tuple[str, int | None], int] = {}
@@ -439,7 +434,6 @@ def _finish_memory_events(part: RowPart) -> RowPart:
 
 
 def _kind(category: str) -> str:
-    """`kernel`, `memcpy` or `memset`."""
     return category.removeprefix("gpu_")
 
 

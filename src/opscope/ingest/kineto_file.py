@@ -1,24 +1,26 @@
-"""A Kineto file → rows of one trace: its events, and what it says of itself.
+"""A Kineto file → rows of one trace: its events, what it says of itself, and what capture wrote beside it.
 
 A trace either arrives wholly in the tables or not at all: the first error ends the load, with the file's name
-and byte offset. Flaws that leave the rest usable become findings.
+and byte offset. Flaws that leave the rest usable become findings. So does a sidecar that cannot be read or
+knows of gaps, parts of the window that were not recorded, and a window that ended early.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.captured import Capture, Demangle, captured_phases, with_nodes
 from opscope.ingest.kineto import fill_tables
-from opscope.ingest.recorded import read_beside
 from opscope.ingest.replays import open_replays
 from opscope.ingest.source import EventArray, LocalText, TraceFile, local_text, mapped_text
 from opscope.ingest.staging import StagedEvents, staged_events
@@ -26,9 +28,11 @@ from opscope.ingest.trace_rows import integer, recorded_release, valid_text, wri
 from opscope.ingest.trust import distrust, end_steps
 from opscope.ingest.wording import finding
 from opscope.model.finding import Finding, recorded_findings
+from opscope.model.origin import RecordedKernel
 from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
-from opscope.model.sidecar import Sidecar
+from opscope.model.sidecar import SIZE_LIMIT, RecordedRegion, Sidecar, read_sidecar, sidecar_path
+from opscope.units import format_duration
 
 
 def read_kineto(
@@ -131,7 +135,6 @@ class CaptureTraces:
 
     @cached_property
     def captures(self) -> list[tuple[Capture, ...]]:
-        """Those of each file."""
         return [_read(one, ReplaySource.CAPTURE_TRACE) for one in self.files]
 
 
@@ -160,13 +163,13 @@ def open_graphs(
     nodes = [graph.nodes for graph in graphs if graph.file is None]
     told = nodes if len(nodes) == len(phases) else [None] * len(phases)
     captures += (with_nodes(one, known, demangle) for one, known in zip(phases, told, strict=True))
-    added = open_replays(events, trace_id, [*captures, *chain.from_iterable(given.captures)])
+    modules, details = open_replays(events, trace_id, [*captures, *chain.from_iterable(given.captures)])
     if unread:
         lost = finding("graphs.note_unreadable", trace_id, count=len(unread), reason=unread[0])
         session.add_findings([lost])
     # What is nested and written later depends on what the trace holds.
-    counts = {"python_function": added.modules, **census.categories} if added.modules else census.categories
-    events.census = replace(census, categories=counts, detailed_count=census.detailed_count + added.details)
+    counts = {"python_function": modules, **census.categories} if modules else census.categories
+    events.census = replace(census, categories=counts, detailed_count=census.detailed_count + details)
 
 
 def _read(trace: TraceFile, source: ReplaySource) -> tuple[Capture, ...]:
@@ -207,3 +210,108 @@ SELECT count(*), count(*) FILTER (WHERE evidence IS NULL),
     count(DISTINCT graph) FILTER (WHERE evidence IS NULL),
     arg_max(reason, device_ns) FILTER (WHERE evidence IS NULL), coalesce(list(DISTINCT source), [])
 FROM graph_replays WHERE trace_id = $1"""
+
+
+def read_beside(trace_id: int, trace: TraceFile) -> tuple[Sidecar | None, list[Finding]]:
+    """The sidecar of a local trace, and what is wrong with it; None if there is none to use."""
+    if trace.path is None or not (path := sidecar_path(trace.path)).is_file():
+        return None, []
+    try:
+        sidecar = read_sidecar(path)
+    except InputError as error:
+        return None, [finding("trace.sidecar_unreadable", trace_id, reason=error)]
+    findings = []
+    if sidecar.gaps:
+        gaps = {gap.part: gap.reason for gap in sidecar.gaps}
+        parts = "; ".join(f"{gap.part}: {gap.reason}" for gap in sidecar.gaps)
+        findings.append(finding("trace.sidecar_incomplete", trace_id, gaps, parts=parts))
+    return sidecar, [*findings, *_window_findings(trace_id, sidecar)]
+
+
+def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
+    """Keep sidecars, by trace id, under metadata keys `sidecar:<trace_id>`, and fill the tables made of them.
+
+    Facts are about kernel names, which several ranks share: what they agree on is kept once.
+    """
+    if not sidecars:
+        return
+    for trace_id, sidecar in sidecars.items():
+        session.set_metadata(f"sidecar:{trace_id}", msgspec.json.encode(sidecar).decode())
+        if sidecar.partial and sidecar.steps:
+            _leave_open_step(session, trace_id, sidecar.steps)
+    ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
+    kept = sidecars.values()
+    origins = (row for one in kept for kernel in one.kernels for row in _origin_rows(kernel, ids))
+    sources = (
+        {"name_id": ids[source.kernel], **msgspec.structs.asdict(source)}
+        for one in kept
+        for source in one.kernel_sources
+        if source.kernel in ids
+    )
+    registrations = (msgspec.structs.asdict(row) for one in kept for row in one.registrations)
+    steps = (
+        {"trace_id": trace_id, **msgspec.structs.asdict(step), "sample": number}
+        for trace_id, sidecar in sidecars.items()
+        for number, step in enumerate(sidecar.unrecorded_steps)
+    )
+    for table, rows in (
+        ("unrecorded_steps", steps),
+        ("kernel_origins", origins),
+        ("kernel_sources", sources),
+        ("operator_registrations", registrations),
+    ):
+        if distinct := {msgspec.json.encode(row): row for row in rows}:
+            session.replace_rows(table, list(distinct.values()))
+
+
+def _leave_open_step(session: Session, trace_id: int, whole: int) -> None:
+    """What follows the last whole step is outside of steps: it would count as one that is too short."""
+    open_steps = session.query("SELECT step FROM steps WHERE trace_id = ? ORDER BY start_ns", [trace_id])[
+        whole:
+    ]
+    for (step,) in open_steps:
+        for table in ("operators", "runtime_calls", "device_activities"):
+            session.connection.execute(
+                f"UPDATE {table} SET step = NULL WHERE trace_id = ? AND step = ?", [trace_id, step]
+            )
+        session.connection.execute("DELETE FROM steps WHERE trace_id = ? AND step = ?", [trace_id, step])
+
+
+def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """One row per unit; one without a unit where the library alone is known."""
+    if kernel.library is None or kernel.name not in ids:
+        return
+    library = {"name_id": ids[kernel.name], "library": kernel.library, "build_id": kernel.build_id}
+    for unit in kernel.units:
+        yield {**library, "unit": unit.name, "module_id": unit.module_id, "source_path": unit.source_path}
+    if not kernel.units:
+        yield library
+
+
+def _window_findings(trace_id: int, sidecar: Sidecar) -> Iterator[Finding]:
+    regions: dict[tuple[str, ...], list[RecordedRegion]] = defaultdict(list)
+    for region in sidecar.regions:
+        regions[region.off].append(region)
+    for off, same in sorted(regions.items()):
+        duration_ns = sum(region.end_ns - region.start_ns for region in same)
+        steps = sorted({region.step for region in same})
+        evidence = {
+            "off": list(off), "region_count": len(same), "duration_ns": duration_ns, "steps": steps,
+        }  # fmt: skip
+        is_half = set(off) < set(sidecar.settings.activities)
+        yield finding(
+            "capture.partial_collection",
+            trace_id,
+            evidence,
+            kind=(off[0] if len(off) == 1 else "part") if is_half else None,
+            what=" and ".join(off),
+            duration=format_duration(duration_ns),
+            step_count=len(steps),
+        )
+    planned = sidecar.schedule.active
+    counts = {"step_count": sidecar.steps, "planned_step_count": planned}
+    if sidecar.ended_by == SIZE_LIMIT and (sidecar.partial or sidecar.steps < planned):
+        yield finding("capture.size_limit", trace_id, counts, kind="program" if sidecar.partial else None)
+    elif sidecar.partial:
+        cause = f" by {sidecar.ended_by}" if sidecar.ended_by else ""
+        yield finding("capture.partial_window", trace_id, counts, cause=cause)

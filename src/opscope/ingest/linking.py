@@ -49,7 +49,6 @@ _COPIES = (("Memcpy", CallKind.MEMCPY), ("Memset", CallKind.MEMSET))
 
 @lru_cache(maxsize=4096)
 def kind_of_call(name: str | None) -> CallKind:
-    """What a call of this name is."""
     name = name or ""
     is_own = _OWN_LAUNCH.match(name) is not None
     words = (*_OTHERS, *(_COPIES if is_own else ()))
@@ -83,8 +82,6 @@ class Activities(msgspec.Struct, frozen=True):
 
 
 class Links(msgspec.Struct, frozen=True):
-    """Where calls and activities belong."""
-
     call_operator: Int64  # Id of each call's operator; -1 for none
     activity_call: Int64  # Index of each activity's call; -1 for none
     activity_operator: Int64  # Id of each activity's operator; -1 for none

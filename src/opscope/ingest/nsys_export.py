@@ -29,8 +29,6 @@ _MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "
 
 
 class Export(msgspec.Struct, frozen=True):
-    """An open export."""
-
     name: str  # The file, for people
     connection: sqlite3.Connection  # Read-only
     columns: Mapping[str, frozenset[str]]  # Names of the columns by table
@@ -40,7 +38,6 @@ class Export(msgspec.Struct, frozen=True):
         return table in self.columns and self.columns[table].issuperset(columns)
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query on a small table."""
         return self.connection.execute(query, parameters).fetchall()
 
     def of(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
@@ -50,7 +47,6 @@ class Export(msgspec.Struct, frozen=True):
 
 @contextmanager
 def open_export(name: str, path: Path) -> Iterator[Export]:
-    """The export in a file, for the duration of the block."""
     size_bytes = path.stat().st_size
     if not size_bytes:
         raise InputError("the file is empty", source=name, byte_offset=0)

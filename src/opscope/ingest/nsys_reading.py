@@ -105,7 +105,6 @@ class _Reader:
         return chosen, [process for process, _, _ in rows if process not in chosen]
 
     def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
-        """The rows of one process."""
         events, owners = self._stage_process(process)
         census = fill_tables(self.session, trace_id, events)
         self._run("kernel_symbols")
@@ -290,7 +289,6 @@ def _rank(export: Export) -> tuple[int | None, int | None]:
 
 
 def _problems(export: Export) -> list[str]:
-    """What nsys warned of while it recorded."""
     named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
     levels = {number for number, name in named if name in _PROBLEMS} if named else {2, 3}
     rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")

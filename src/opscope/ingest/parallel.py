@@ -31,8 +31,7 @@ import numpy as np
 from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
 from opscope.ingest.captured import Demangle
-from opscope.ingest.kineto_file import CaptureTraces, read_kineto
-from opscope.ingest.recorded import keep_sidecars
+from opscope.ingest.kineto_file import CaptureTraces, keep_sidecars, read_kineto
 from opscope.ingest.source import TraceFile, is_export, local_text
 from opscope.model.files import scratch_prefix
 from opscope.model.schema import TABLES, Table
@@ -61,13 +60,10 @@ _LEFT_OUT = frozenset(("metadata",))
 
 
 class ReadOptions(NamedTuple):
-    """How files are read."""
-
     demangle: Demangle | None = None  # As of `load`
     examine: Examine | None = None  # Worked out of each file where it is read
-    captures: CaptureTraces = CaptureTraces(
-        ()
-    )  # Traces in which CUDA graphs were captured that these may replay
+    # Traces in which CUDA graphs were captured that these may replay
+    captures: CaptureTraces = CaptureTraces(())
     folder: str | None = None  # Where to leave Parquet; None to answer with it
 
 
@@ -85,8 +81,6 @@ class Part(msgspec.Struct):
 
 
 class Workers(NamedTuple):
-    """Processes that read."""
-
     make: Callable[[], Executor]  # Gives an executor of them; asked again when one broke
     number: int = 1  # How many there are
     # A folder that they share with this process; None where they may be on other machines

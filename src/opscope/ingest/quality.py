@@ -27,8 +27,6 @@ _LEAST_SHARED = 0.5
 
 
 class Census(msgspec.Struct, frozen=True):
-    """What the events of a trace are, counted."""
-
     event_count: int  # Events read; arrows from launches to kernels, which repeat correlation ids, are not
     categories: dict[str, int]  # Events by category (legacy names translated)
     ignored: dict[str, int]  # Events by category that no table holds
@@ -102,7 +100,6 @@ def read_findings(
     damage: str | None = None,
     repairs: Mapping[str, int] | None = None,
 ) -> Iterator[Finding]:
-    """What happened while a trace was read."""
     if damage:
         yield finding("trace.compression_damaged", trace_id, damage=damage)
     if lost_bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.captured import Demangle
-from opscope.ingest.kineto_file import CaptureTraces
+from opscope.ingest.kineto_file import CaptureTraces, keep_sidecars
 from opscope.ingest.parallel import (
     Examine,
     Noted,
@@ -26,7 +26,6 @@ from opscope.ingest.parallel import (
     read_file,
     read_parts,
 )
-from opscope.ingest.recorded import keep_sidecars
 from opscope.ingest.source import find_traces
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -47,11 +47,6 @@ class Replay(msgspec.Struct, frozen=True):
     grids: tuple[str | None, ...] = ()
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for replays that are matched alike."""
-        return self.kinds, self.names, self.numbers, self.grids
-
-    @property
     def sequence(self) -> list[tuple[str, str | None]]:
         """Kind of each activity, and name of each kernel."""
         return [_told(kind, name) for kind, name in zip(self.kinds, self.names, strict=True)]
@@ -66,25 +61,19 @@ class ReplayMatch(msgspec.Struct, frozen=True):
     agreed: int = 0
 
 
-class Added(NamedTuple):
-    """What opening replays added to a trace that it may not have had: calls of modules, rarer arguments."""
-
-    modules: int = 0
-    details: int = 0
-
-
-def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture]) -> Added:
+def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture]) -> tuple[int, int]:
     """Repeat the captured operators inside the launch calls of the staged trace, and note how it went.
 
-    Captures come best source first. What was added is returned.
+    Captures come best source first. The trace may have had no calls of modules and no rarer arguments before:
+    how many of either were added is returned.
     """
     session = events.session
     replays = read_replays(session)
     if not replays:
-        return Added()
+        return 0, 0
     alike: dict[Any, list[Replay]] = defaultdict(list)
     for one in replays:
-        alike[one.key].append(one)
+        alike[one.kinds, one.names, one.numbers, one.grids].append(one)
     opened: dict[int, _Opened] = {}
     for same in alike.values():
         fitting, refusal = _fitting(same[0], captures)
@@ -281,25 +270,19 @@ def _other_grid(capture: Capture, replay: Replay, order: Sequence[int]) -> str |
         captured, replayed = _blocks(launch.grid), _blocks(replay.grids[at])
         if captured is not None and replayed is not None and captured != replayed:
             return (
-                f"its {replay.names[at][:_SHOWN]} runs {_format_grid(replayed)} blocks, "
-                f"{_format_grid(captured)} in the capture in {capture.file}: the capture is of another "
-                "batch, or the graph was updated after it"
+                f"its {replay.names[at][:_SHOWN]} runs {replayed} blocks, {captured} in the capture in "
+                f"{capture.file}: the capture is of another batch, or the graph was updated after it"
             )
     return None
 
 
 @lru_cache(maxsize=65536)
-def _blocks(grid: str | None) -> tuple[int, ...] | None:
+def _blocks(grid: str | None) -> str | None:
+    """`32×8×1`."""
     try:
-        sizes = json.loads(grid or "")
-        return tuple(map(int, sizes))
+        return "×".join(str(int(size)) for size in json.loads(grid or ""))
     except (ValueError, TypeError):
         return None
-
-
-def _format_grid(blocks: Iterable[int]) -> str:
-    """`32×8×1`."""
-    return "×".join(map(str, blocks))
 
 
 def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
@@ -333,8 +316,7 @@ class _Writer:
 
     def write(
         self, found: Sequence[tuple[Replay, tuple[Capture | None, ReplayMatch]]], graphs: dict[int, int]
-    ) -> Added:
-        """Write all replays."""
+    ) -> tuple[int, int]:
         for replay, (capture, matched) in found:
             if capture is not None and matched.evidence is not None:
                 self._repeat(replay, capture, matched)
@@ -342,7 +324,12 @@ class _Writer:
                 own, time_ns = self._operators, replay.call_start_ns
                 around = (own["thread_key"] == self._threads[replay.call]) & (own["start_ns"] <= time_ns)
                 if not (around & (own["start_ns"] + own["duration_ns"] > time_ns)).any():
-                    self._name(replay, graphs[replay.correlation_id])
+                    # An operator for a replay of which nothing else is known.
+                    name = _UNKNOWN.format(number=graphs[replay.correlation_id])
+                    external_id = self._add(replay, _OPERATOR, *_between(replay, 1, 0, 1), name=name)
+                    self._activities += (
+                        (one, external_id, _BY_GRAPH, None, None) for one in replay.activities
+                    )
         operators, modules = self._rows.values()
         details = [row for row in operators if "kernel_backend" in row]
         for name, rows in (("operator", operators), ("frame", modules), ("detail", details)):
@@ -351,7 +338,7 @@ class _Writer:
             names = ("row_id", "external_id", "replay", "grid", "block")
             changes = zip(names, zip(*self._activities, strict=True), strict=True)
             self._events.rows["activity"].change(rows_of(dict(changes)))
-        return Added(len(modules), len(details))
+        return len(modules), len(details)
 
     def _add(self, replay: Replay, category: str, start_ns: int, end_ns: int, **fields: Any) -> int | None:
         """Add an event inside a launch call; its external id if it is an operator."""
@@ -378,12 +365,6 @@ class _Writer:
             launch = capture.launches[position]
             if launch.event >= 0:
                 self._activities.append((activity, ids[launch.event], code, launch.grid, launch.block))
-
-    def _name(self, replay: Replay, number: int) -> None:
-        """An operator for a replay of which nothing else is known."""
-        name = _UNKNOWN.format(number=number)
-        external_id = self._add(replay, _OPERATOR, *_between(replay, 1, 0, 1), name=name)
-        self._activities += ((one, external_id, _BY_GRAPH, None, None) for one in replay.activities)
 
 
 def _between(replay: Replay, count: int, first: int, end: int) -> tuple[int, int]:

@@ -41,8 +41,6 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "https", 
 
 
 class TraceFile(msgspec.Struct, frozen=True):
-    """One trace: its name for people, and its local path or remote address."""
-
     name: str
     path: Path | None = None
     address: str | None = None
@@ -87,7 +85,7 @@ def find_traces(source: str) -> list[TraceFile]:
         raise InputError(
             "no traces have names like this", source=text, hint=f"Traces end in {', '.join(_SUFFIXES)}"
         )
-    return [TraceFile(str(one), path=one) for one in sorted(traces, key=lambda one: _natural(str(one)))]
+    return [TraceFile(str(one), path=one) for one in sorted(traces, key=natural_order)]
 
 
 def _is_trace_name(name: str) -> bool:
@@ -108,11 +106,10 @@ def _is_other_json(file: Path) -> bool:
     return isinstance(document, dict) and "traceEvents" not in document
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Sort key under which rank2 comes before rank10."""
-    return [
-        (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part
-    ]
+def natural_order(name: object) -> list[tuple[int, int, str]]:
+    """Sort key under which `rank2` comes before `rank10`."""
+    parts = re.split(r"(\d{1,18})", str(name))
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]
 
 
 def _find_remote(address: str, protocol: str) -> list[TraceFile]:
@@ -138,7 +135,7 @@ def _find_remote(address: str, protocol: str) -> list[TraceFile]:
         raise InputError(f"cannot be reached ({type(error).__name__}: {error})", source=address) from error
     if names is None:
         raise InputError("no such file", source=address, hint="Check the address and your credentials")
-    traces = sorted((one for one in names if _is_trace_name(one.rsplit("/", 1)[-1])), key=_natural)
+    traces = sorted((one for one in names if _is_trace_name(one.rsplit("/", 1)[-1])), key=natural_order)
     if not traces:
         raise _no_traces(address)
     return [TraceFile(full, address=full) for full in map(system.unstrip_protocol, traces)]
@@ -269,7 +266,6 @@ class EventArray(msgspec.Struct, frozen=True):
 
 @contextmanager
 def mapped_text(path: Path, name: str) -> Iterator[mmap.mmap]:
-    """The text of a local file, mapped."""
     with path.open("rb") as file:
         try:
             text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -109,7 +109,6 @@ class EventRows:
                     yield part
 
     def add(self, part: RowPart) -> None:
-        """Add rows behind the others."""
         self._parts.append(None)
         self._extents.append((0, 0))
         self._write(len(self._parts) - 1, part)
@@ -135,7 +134,6 @@ class EventRows:
             self._write(number, RowPart(part.row_count, changed, texts))
 
     def drop(self, row_id: Int64) -> None:
-        """Leave some rows out."""
         for number, part in enumerate(self):
             is_kept = ~np.isin(part.integers("row_id"), row_id)
             if not is_kept.all():
@@ -164,7 +162,6 @@ Told = Callable[[RowPart], npt.NDArray[Any]]
 
 
 def module_calls(part: RowPart) -> RowPart:
-    """Of frames, the calls of modules."""
     return part.taken(part.told(lambda name: (name or "").startswith(MODULE), "name"))
 
 
@@ -230,7 +227,6 @@ class StagedEvents:
             self.session.connection.register(f"{name}_events", ArrowRows(rows.formats, rows.within))
 
     def add(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows of a class behind all others."""
         if rows:
             part = rows_of({key: [row.get(key) for row in rows] for key in self.rows[name].formats})
             self.rows[name].add(part.given({"row_id": np.arange(part.row_count) + self.row_count}))
@@ -329,7 +325,6 @@ class Stager:
         self.flaws: dict[str, int] = {}
 
     def census(self) -> quality.Census:
-        """All events so far, counted."""
         return quality.take_census(
             self._counts,
             is_lenient=self._irregular_count > 0,
@@ -339,7 +334,6 @@ class Stager:
         )
 
     def add_chunk(self, chunk: Chunk) -> None:
-        """Take in the next chunk of a Kineto file."""
         scanned, columns = chunk.scanned, dict(chunk.scanned.columns)
         self.broken_count += scanned.broken_count
         self._irregular_count += scanned.irregular_count
@@ -393,7 +387,6 @@ class Stager:
     def _count(
         self, rows: RowPart, is_usable: npt.NDArray[np.bool_], detailed: npt.NDArray[np.bool_]
     ) -> None:
-        """Count the rows of each category, phase and thread."""
         group, first = rows.distinct("category", "ph", "thread_key")
         counts, unusable, details = (
             np.bincount(group[chosen], minlength=len(first)) for chosen in (slice(None), ~is_usable, detailed)

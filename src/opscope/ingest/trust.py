@@ -158,8 +158,6 @@ def _missing_records(trace_id: int, calls: Columns, activities: Columns) -> Iter
 
 
 def _shift(events: StagedEvents, device: int, offset_ns: int) -> None:
-    """Move what happened on a device."""
-
     def is_mark(category: str | None, process: str | None) -> bool:
         return category == "gpu_user_annotation" and integer(process) == device
 

@@ -293,7 +293,7 @@ def kernel_libraries(maps: Path = _MAPS) -> list[Path]:
     Args:
         maps: What the system says of this process's mappings.
     """
-    from opscope.provenance.binaries.process import mapped_libraries  # noqa: PLC0415 - seldom needed
+    from opscope.provenance.binaries.library import mapped_libraries  # noqa: PLC0415 - seldom needed
 
     return [path for path in mapped_libraries(maps) if not _FOREIGN.search(str(path))]
 

@@ -49,17 +49,14 @@ class Latency(msgspec.Struct, frozen=True):
 
     @property
     def median_ns(self) -> float:
-        """Half of the calls took no longer."""
         return self.percentile_ns(50)
 
     @property
     def p5_ns(self) -> float:
-        """5th percentile."""
         return self.percentile_ns(5)
 
     @property
     def p95_ns(self) -> float:
-        """95th percentile."""
         return self.percentile_ns(95)
 
     def percentile_ns(self, percentile: float) -> float:
@@ -294,7 +291,6 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     _repr_html_ = notebook_html
 
     def row(self, name: str) -> BenchmarkRow:
-        """The row of that name, or a KeyError."""
         for row in self.rows:
             if row.name == name:
                 return row

@@ -50,8 +50,6 @@ class FailOn(TextEnum):
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """How verdicts are reached."""
-
     # A ratio whose interval lies within 1 ± this is "same"; to be slower or faster, times must differ by more
     # than this
     threshold: float = 0.02
@@ -144,8 +142,6 @@ class UnattributedChange(Change):
 
 @dataclass(frozen=True)
 class CategoryChange:
-    """One kind of work."""
-
     category: str
     reference_ns: float
     candidate_ns: float
@@ -204,7 +200,6 @@ class SessionComparison:
 
     @property
     def verdict(self) -> Verdict | None:
-        """That of the total."""
         return self.total.verdict
 
     @property
@@ -263,8 +258,6 @@ class BenchmarkRowChange:
 
 @dataclass(frozen=True)
 class PointChange:
-    """One problem that both sides measured."""
-
     point: BenchmarkPoint
     clocks: tuple[str, str]
     rows: tuple[BenchmarkRowChange, ...]
@@ -291,5 +284,4 @@ class BenchmarkComparison:
 
     @property
     def rows(self) -> tuple[tuple[BenchmarkPoint, BenchmarkRowChange], ...]:
-        """Every row with its point."""
         return tuple((change.point, row) for change in self.points for row in change.rows)

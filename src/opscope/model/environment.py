@@ -25,8 +25,6 @@ def rank_of(variables: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=False):
-    """One GPU as its driver describes it."""
-
     name: str
     compute_capability: str
     sm_count: int

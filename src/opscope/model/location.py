@@ -14,8 +14,6 @@ from opscope.model.evidence import Grade, weakest
 
 
 class SourceLocation(msgspec.Struct, frozen=True):
-    """Where something is defined."""
-
     # Path in PyTorch's repository (`aten/src/ATen/native/cuda/SoftMax.cu`), or the path of a user's own file;
     # a bare name (`flash_fwd_hdim64.cu`) where only that is known
     file: str

@@ -37,11 +37,9 @@ class QueryRows(list[Any]):
         return self._as("df", "pandas")
 
     def pl(self) -> Any:
-        """As a polars DataFrame."""
         return self._as("pl", "polars", "pyarrow")
 
     def arrow(self) -> Any:
-        """As a pyarrow Table."""
         return self._as("fetch_arrow_table", "pyarrow")
 
     def _as(self, method: str, *packages: str) -> Any:

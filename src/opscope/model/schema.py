@@ -80,7 +80,6 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Column names in storage order."""
         return tuple(column.name for column in self.columns)
 
     def create_statement(self, *, temporary: bool = False) -> str:
@@ -108,5 +107,4 @@ _BY_NAME = {declared.name: declared for declared in TABLES}
 
 
 def table(name: str) -> Table:
-    """The declared table of that name, or a KeyError."""
     return _BY_NAME[name]

@@ -59,7 +59,6 @@ class Check(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Whether no row breaks the law."""
         return not self.violations
 
 
@@ -281,13 +280,10 @@ class Session:
         return QueryRows(rows, lambda: self.connection.sql(sql, params=given))
 
     def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """First column of the first row; None if there is no row."""
         rows = self.query(sql, parameters)
         return rows[0][0] if rows else None
 
     def records(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """All rows as dictionaries keyed by column name."""
-
         def ask() -> list[dict[str, Any]]:
             cursor = self.connection.execute(sql, list(parameters))
             names = [column[0] for column in cursor.description or ()]
@@ -296,12 +292,10 @@ class Session:
         return self._in_room(ask)
 
     def metadata(self, key: str) -> str | None:
-        """The value of a key of table `metadata`, or None."""
         value = self.scalar("SELECT value FROM metadata WHERE key = ?", [key])
         return None if value is None else str(value)
 
     def set_metadata(self, key: str, value: str) -> None:
-        """Set a key of table `metadata`."""
         self.connection.execute("DELETE FROM metadata WHERE key = ?", [key])
         self.connection.execute("INSERT INTO metadata VALUES (?, ?)", [key, value])
 
@@ -335,7 +329,6 @@ class Session:
         )
 
     def add_findings(self, findings: Iterable[Finding]) -> None:
-        """Append findings to the Session."""
         rows = [
             [f.code, f.severity.value, f.message, f.suggestion, f.trace_id, json.dumps(f.evidence)]
             for f in findings
@@ -373,7 +366,6 @@ class Session:
             self.connection.interrupt()
 
     def close(self) -> None:
-        """Release the database and its temporary files."""
         self.connection.close()
         if self._scratch is not None:
             self._scratch.remove()

@@ -135,8 +135,6 @@ class UnrecordedStep(msgspec.Struct, frozen=True):
 
 
 class Sidecar(msgspec.Struct, frozen=True):
-    """How one trace was made."""
-
     trace: str  # File name of the trace, without folders
     created: str  # When the recording ended, ISO 8601 in UTC
     environment: Environment  # Versions and devices
@@ -177,7 +175,6 @@ class _Version(msgspec.Struct):
 
 
 def sidecar_path(trace_path: str | os.PathLike[str]) -> Path:
-    """Where the sidecar of a trace lies."""
     return _beside(trace_path, ".opscope.json")
 
 

@@ -55,8 +55,6 @@ class Noise(msgspec.Struct, frozen=True):
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """The program with a change."""
-
     name: str  # Of the change in the catalogue
     finding: str | None = None  # Code of the advice that suggests it; None if none does
     step_ns: float | None = None  # Median step; None if it failed
@@ -102,8 +100,6 @@ class BestChanges(msgspec.Struct, frozen=True):
 
 
 class TrialResult(msgspec.Struct, frozen=True):
-    """All that was tried."""
-
     program: str
     baseline: Baseline
     noise: Noise | None

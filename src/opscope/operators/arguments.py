@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from opscope.operators.element_types import ElementType, element_type
 from opscope.provenance.operators.overloads import signature
-from opscope.provenance.operators.schema import Schema, out_of_place
+from opscope.provenance.operators.table import Schema, out_of_place
 
 # More than any device addresses: a recorded size beyond it is no size.
 _ABSURD_BYTES = 1 << 48
@@ -29,7 +29,6 @@ _NUMBER_TYPES = frozenset({"float64", "int64", "bool", "complex128"})
 
 
 def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The common shape of operands under broadcasting; None if they have none."""
     result: list[int] = []
     for shape in shapes:
         reversed_shape = shape[::-1]
@@ -53,7 +52,6 @@ class TensorArgument:
 
     @property
     def element_count(self) -> int:
-        """Elements of the shape."""
         return prod(self.shape)
 
 
@@ -74,7 +72,6 @@ class ScalarArgument:
 
     @cached_property
     def value(self) -> Any:
-        """The Python value; None if not recorded or no literal."""
         try:
             return None if self.text is None else ast.literal_eval(self.text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -87,8 +84,6 @@ Argument: TypeAlias = TensorArgument | TensorListArgument | ScalarArgument | Non
 
 @dataclass(frozen=True)
 class CallArguments:
-    """One recorded call of an operator."""
-
     name: str  # with namespace: `"aten::mm"`
     overload: str | None = None  # None where the trace does not record it
     # In the order of the schema, keyword-only ones after the others; empty if there is a defect
@@ -133,7 +128,6 @@ class CallArguments:
         return next((self._by_name[name] for name in names if name in self._by_name), None)
 
     def tensor(self, *names: str) -> TensorArgument | None:
-        """The tensor of a name; None if another kind of argument, or nothing, is there."""
         argument = self.at(*names)
         return argument if isinstance(argument, TensorArgument) else None
 
@@ -148,22 +142,18 @@ class CallArguments:
         return (self.tensor_list(name) or ()) if tensor is None else (tensor,)
 
     def value(self, *names: str) -> Any:
-        """The scalar, or list of scalars, of a name; None if absent or not recorded."""
         argument = self.at(*names)
         return argument.value if isinstance(argument, ScalarArgument) else None
 
     def number(self, *names: str) -> float | None:
-        """The number of a name."""
         value = self.value(*names)
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def integer(self, *names: str) -> int | None:
-        """The integer of a name."""
         value = self.value(*names)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def boolean(self, *names: str) -> bool | None:
-        """The truth value of a name."""
         value = self.value(*names)
         return value if isinstance(value, bool) else None
 
@@ -192,13 +182,11 @@ class CallArguments:
 
     @cached_property
     def list_positions(self) -> list[int]:
-        """Where lists of tensors stand."""
         given = enumerate(self.arguments)
         return [position for position, argument in given if isinstance(argument, TensorListArgument)]
 
     @cached_property
     def has_unrecorded_list(self) -> bool:
-        """Whether a list of tensors is given without its members."""
         return any(
             isinstance(argument, TensorListArgument) and argument.tensors is None
             for argument in self.arguments
@@ -213,7 +201,6 @@ def operator_stem(name: str) -> str | None:
 
 
 def _kind(argument: Argument) -> str:
-    """The recorded type of an argument."""
     if isinstance(argument, ScalarArgument):
         return argument.recorded_type
     if isinstance(argument, TensorListArgument):
@@ -251,13 +238,11 @@ def with_list_types(call: CallArguments, types: Mapping[int, str]) -> CallArgume
 
 
 def with_arguments(call: CallArguments, changed: Mapping[int, Argument]) -> CallArguments:
-    """The call with other arguments at some positions."""
     given = enumerate(call.arguments)
     return replace(call, arguments=tuple(changed.get(position, argument) for position, argument in given))
 
 
 def type_of(tensor: TensorArgument) -> ElementType | None:
-    """The element type of a tensor; None if not recorded or unknown."""
     return element_type(tensor.type_name)
 
 

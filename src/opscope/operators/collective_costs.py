@@ -90,7 +90,6 @@ def bus_factor(name: str, ranks: int) -> float | None:
 
 
 def message_bytes(data_type: str | None, element_count: int | None) -> int | None:
-    """Bytes of a message of elements of a type, as recorded; None if unknown."""
     known = element_type_of_scalar(data_type)
     return None if known is None or element_count is None else element_count * known.size_bytes
 

@@ -27,8 +27,6 @@ class TritonLaunch(msgspec.Struct, frozen=True):
 
 
 class Collective(msgspec.Struct, frozen=True):
-    """The record of a collective operation."""
-
     name: str
     data_type: str | None
     in_element_count: int | None

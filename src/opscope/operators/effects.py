@@ -23,7 +23,7 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.element_types import ElementKind, ElementType, element_type
-from opscope.provenance.operators.schema import Kind
+from opscope.provenance.operators.table import Kind
 from opscope.text_enum import MeaningEnum
 
 
@@ -93,8 +93,6 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class CallEffects:
-    """One call with its results."""
-
     call: CallArguments
     # Its tensors, those it is only given to write into (`out=`) left out, in order
     inputs: tuple[TensorArgument, ...]
@@ -111,12 +109,10 @@ class CallEffects:
 
     @cached_property
     def output(self) -> TensorArgument | None:
-        """The first result."""
         return self.outputs[0] if self.outputs else None
 
     @property
     def output_elements(self) -> int:
-        """Elements of the first result."""
         return self.outputs[0].element_count if self.outputs else 0
 
     @property
@@ -219,7 +215,6 @@ def results(call: CallArguments, *found: tuple[Shape, ElementType | None]) -> Ca
 
 
 def result(call: CallArguments, shape: Shape, element: ElementType | None) -> CallEffects:
-    """Effects of a call with one result."""
     return results(call, (shape, element))
 
 
@@ -310,7 +305,6 @@ def bytes_of(tensors: Iterable[TensorArgument]) -> int:
 
 
 def item_bytes(tensor: TensorArgument) -> int:
-    """Bytes of one element."""
     element = type_of(tensor)
     if element is None and tensor.type_name is None:
         raise UnrecordedError("the element type of its list of tensors was not recorded")
@@ -415,7 +409,6 @@ def to_float(element: ElementType | None) -> ElementType | None:
 
 
 def complex_of(element: ElementType) -> ElementType | None:
-    """The complex type with parts of a type."""
     return element_type(_COMPLEX_OF.get(element.name))
 
 

@@ -30,8 +30,6 @@ _KIND_ORDER = (ElementKind.BOOLEAN, ElementKind.INTEGER, ElementKind.FLOAT, Elem
 
 
 class ElementType(msgspec.Struct, frozen=True):
-    """One element type."""
-
     name: str  # as torch names it: `"float32"`
     recorded_name: str  # as recorders write it: `"float"`
     size_bytes: int  # bytes of one element
@@ -44,7 +42,6 @@ class ElementType(msgspec.Struct, frozen=True):
 
     @property
     def is_float(self) -> bool:
-        """Real floating point."""
         return self.kind is ElementKind.FLOAT
 
     @property

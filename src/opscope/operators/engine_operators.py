@@ -26,7 +26,6 @@ _RULED = CostEvidence.SHAPE_RULES
 
 
 def engine_cost(session: Session, call: DistinctCall, arguments: CallArguments) -> CallCost | None:
-    """The cost of a call; None of an operator that no row names."""
     row = packaged_toml(__package__, "engine_operators.toml").get(call.name)
     if row is None or arguments.defect is not None:
         return None
@@ -54,7 +53,6 @@ def _bytes(arguments: CallArguments, *positions: int) -> int:
 def _plain(
     session: Session, row: Mapping[str, Any], call: DistinctCall, arguments: CallArguments
 ) -> CallCost:
-    """The cost by a row of positions."""
     changed = _bytes(arguments, *row.get("changes", ()))
     read = changed + _bytes(arguments, *row.get("reads", ()))
     written = changed + _bytes(arguments, *row.get("writes", ()), *row.get("makes", ()))

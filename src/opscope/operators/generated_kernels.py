@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from math import prod
 from typing import Any
@@ -32,13 +31,9 @@ from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
 
-
-class _Role(Enum):
-    """What a kernel does with a tensor: whether it reads, and whether it writes it."""
-
-    READ = (True, False)
-    WRITTEN = (False, True)
-    CHANGED = (True, True)
+# What a kernel does with a tensor: whether it reads, and whether it writes it.
+_Role = tuple[bool, bool]
+_READ, _WRITTEN, _CHANGED = (True, False), (False, True), (True, True)
 
 
 _SOFTMAX = frozenset(("_softmax", "_log_softmax"))
@@ -75,7 +70,6 @@ class _Generated:
 
     @property
     def element_count(self) -> int | None:
-        """Elements the kernel runs over; None if not recorded."""
         return prod(self.extents) if self.extents else None
 
     @property
@@ -96,7 +90,6 @@ class _Generated:
 def cost_of_generated(
     call: CallArguments, launch: TritonLaunch, source: Mapping[str, Any] | None = None
 ) -> CallCost:
-    """What one launch must do at least."""
     stated = source or {}
     generated = _Generated(decode(launch.kernel), call.tensors, _extents(call))
     flop_count, flop_source = _flops(generated, launch.flop or stated.get("kernel_flop"))
@@ -116,7 +109,6 @@ def cost_of_generated(
 
 
 def _moved(generated: _Generated, stated: Mapping[str, Any], num_gb: float | None) -> tuple[int, int]:
-    """Bytes read and written."""
     lists = _operators()
     sizes = [size for tensor in generated.tensors if (size := distinct_bytes(tensor)) is not None]
     if not sizes or len(sizes) != len(generated.tensors):
@@ -128,10 +120,10 @@ def _moved(generated: _Generated, stated: Mapping[str, Any], num_gb: float | Non
         raise UnrecordedError(_PARTS)
     if roles is None:
         raise UnrecordedError("which of its tensors the generated kernel writes is not recorded")
-    read_sizes = [size if role.value[0] else 0 for size, role in zip(sizes, roles, strict=True)]
+    read_sizes = [size if role[0] else 0 for size, role in zip(sizes, roles, strict=True)]
     if len(sizes) > 1 and not lists["choosing"].isdisjoint(generated.operators):
         read_sizes = _chosen(generated, stated, read_sizes)
-    return sum(read_sizes), sum(size for size, role in zip(sizes, roles, strict=True) if role.value[1])
+    return sum(read_sizes), sum(size for size, role in zip(sizes, roles, strict=True) if role[1])
 
 
 _PARTS = "the generated kernel touches parts of tensors that its arguments do not tell"
@@ -163,7 +155,7 @@ def _split(total: int, roles: Sequence[_Role] | None, sizes: Sequence[int]) -> t
     if roles is None:
         written = sizes[0] if total > sum(sizes) else sizes[-1]
     else:
-        written = sum(size for size, role in zip(sizes, roles, strict=True) if role.value[1])
+        written = sum(size for size, role in zip(sizes, roles, strict=True) if role[1])
     written = min(written, total)
     return total - written, written
 
@@ -181,8 +173,8 @@ def _stated_roles(generated: _Generated, stated: Mapping[str, Any]) -> tuple[_Ro
     if made < 0 or given < 0 or not stores:
         return None
     # Each tensor given to be read is loaded once at least; loads for no more leave none for the others.
-    reused = _Role.WRITTEN if stated.get("num_load") == given else _Role.CHANGED
-    return *[reused] * in_place, *[_Role.READ] * given, *[_Role.WRITTEN] * made
+    reused = _WRITTEN if stated.get("num_load") == given else _CHANGED
+    return *[reused] * in_place, *[_READ] * given, *[_WRITTEN] * made
 
 
 def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
@@ -195,8 +187,8 @@ def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
         # The only tensor: a kernel that computes needs something to read.
         others = frozenset(operators) - lists["creations"] - lists["movements"]
         if lists["creations"].isdisjoint(operators) or not others <= lists["masking"]:
-            return (_Role.CHANGED,)
-        return None if others else (_Role.WRITTEN,)
+            return (_CHANGED,)
+        return None if others else (_WRITTEN,)
     results = [
         index
         for index, tensor in enumerate(generated.tensors)
@@ -207,9 +199,9 @@ def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
     ):  # of which there is one at least
         results = [1]
     if results == [0]:
-        return _Role.CHANGED, *[_Role.READ] * (count - 1)
+        return _CHANGED, *[_READ] * (count - 1)
     if results == [count - 1]:
-        return *[_Role.READ] * (count - 1), _Role.WRITTEN
+        return *[_READ] * (count - 1), _WRITTEN
     return None
 
 
@@ -236,7 +228,6 @@ def _flops(generated: _Generated, recorded: Any) -> tuple[int | None, FlopSource
 
 
 def _extents(call: CallArguments) -> tuple[int, ...]:
-    """The numbers of elements at the end of the arguments."""
     extents: list[int] = []
     for argument in reversed(call.arguments):
         value = argument.value if isinstance(argument, ScalarArgument) else None

@@ -32,7 +32,6 @@ from opscope.operators.element_types import ElementType
 
 
 def common_shape(tensors: Sequence[TensorArgument]) -> Shape:
-    """The shape that tensors broadcast to."""
     shape = broadcast(tensor.shape for tensor in tensors)
     if shape is None:
         sizes = ", ".join(shape_text(tensor.shape) for tensor in tensors)

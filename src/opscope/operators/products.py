@@ -48,7 +48,6 @@ class MatrixProduct:
     operand_type: str | None = None
 
     def __str__(self) -> str:
-        """`1024×768 by 768×3072`."""
         return f"{self.m}×{self.k} by {self.k}×{self.n}"
 
     @property
@@ -58,11 +57,9 @@ class MatrixProduct:
 
     @property
     def elements(self) -> tuple[int, int, int]:
-        """Elements of the result and of the two operands."""
         return self.batch * self.m * self.n, self.batch * self.m * self.k, self.batch * self.k * self.n
 
     def bytes(self, item_bytes: int) -> int:
-        """Operands and result, each once."""
         return item_bytes * sum(self.elements)
 
 
@@ -79,7 +76,6 @@ _Fit: TypeAlias = "tuple[tuple[int, int, int, int], Shape]"  # batch, m, n, k; a
 
 
 def _matrices(a: Shape, b: Shape) -> _Fit | None:
-    """Two matrices, or two batches of them."""
     if len(a) < 2 or len(a) != len(b) or a[-1] != b[-2] or a[:-2] != b[:-2]:
         return None
     return (prod(a[:-2]), a[-2], b[-1], a[-1]), (*a[:-1], b[-1])
@@ -104,7 +100,6 @@ def _outer(a: Shape, b: Shape) -> _Fit | None:
 
 
 def _own_type(call: CallArguments, a: TensorArgument, b: TensorArgument) -> ElementType | None:
-    """The common type of two operands."""
     left, right = type_of(a), type_of(b)
     if left is not None and right is not None and left != right:
         raise ContradictionError(f"operands of {left.name} and {right.name}")
@@ -229,7 +224,6 @@ def _distance_flops(effects: CallEffects) -> int:
 
 
 def _distances(call: CallArguments) -> CallEffects:
-    """All pairs of rows."""
     x, y = known(call.tensor("x1")), known(call.tensor("x2"))
     if len(x.shape) < 2 or len(y.shape) < 2:
         raise UnrecordedError
@@ -323,17 +317,14 @@ class AttentionSizes:
     value_size: int
 
     def __str__(self) -> str:
-        """`96 heads of 128×128 scores and 64 elements`."""
         return f"{self.all_heads} heads of {self.queries}×{self.keys} scores and {self.head_size} elements"
 
     @property
     def all_heads(self) -> int:
-        """Heads of all sequences of the batch."""
         return self.batch * self.heads
 
     @property
     def rows(self) -> int:
-        """Queries of all heads."""
         return self.all_heads * self.queries
 
     @property

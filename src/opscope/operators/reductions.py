@@ -57,7 +57,6 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many rows."""
         return self.outer * self.inner
 
 
@@ -128,7 +127,6 @@ def _largest(call: CallArguments) -> CallEffects:
 
 
 def _running(call: CallArguments) -> CallEffects:
-    """Of the same shape."""
     data = known(call.tensor("self"))
     known(call.integer("dim"))
     return result(call, data.shape, _wanted_type(call, "dtype", summed_type(type_of(data))))

@@ -39,8 +39,6 @@ _DONE = "costs"
 
 
 class CostedCall(AlikeCalls, frozen=True, kw_only=True):
-    """One row of `call_costs`."""
-
     cost: CallCost  # of one call
 
 
@@ -129,7 +127,6 @@ WHERE s.meta IS NOT NULL"""
 
 
 def _known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, CallCost]:
-    """Costs by call_id."""
     # A recorder that writes overloads leaves out only the default one.
     default = "" if any(call.overload for call in calls) else None
 
@@ -179,7 +176,6 @@ def _known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, C
 
 
 def _unruled(call: CallArguments) -> str:
-    """Why no rule tells the cost of a call."""
     namespace, separator, _ = call.name.partition("::")
     if namespace in _UNDESCRIBED:
         return "the collective and its sizes were not recorded"

@@ -61,7 +61,6 @@ class Gradients:
 
 
 def read_gradients(session: Session) -> Gradients:
-    """The gradients that each step of each trace accumulated."""
     steps: dict[tuple[int, int | None], dict[str, Counter[tuple[int, ...]]]] = defaultdict(
         lambda: defaultdict(Counter)
     )

@@ -90,7 +90,6 @@ def numbers_of(call: CallArguments, name: str, default: tuple[int, ...]) -> tupl
 
 
 def steps_of(call: CallArguments, dimensions: int, window: Shape | None = None) -> Steps:
-    """The steps of a convolution or of pooling, the window by default."""
     ones, zeros = (1,) * dimensions, (0,) * dimensions
     is_transposed = is_transposed_call(call)
     return Steps(
@@ -104,7 +103,6 @@ def steps_of(call: CallArguments, dimensions: int, window: Shape | None = None) 
 
 
 def is_transposed_call(call: CallArguments) -> bool:
-    """Whether a convolution is a transposed one."""
     return known(call.boolean("transposed")) if call.has("transposed") else "transpose" in call.name
 
 

@@ -83,7 +83,6 @@ def kernel_category(kernel: DecodedKernel) -> str:
 
 
 def category_title(name: str) -> str:
-    """Title of a category for people."""
     return _titles().get(name, "Other")
 
 

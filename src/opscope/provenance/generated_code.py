@@ -51,18 +51,6 @@ _LINE = re.compile(
 _OPERATOR = re.compile(r"(\w+)\.(\w+)")
 
 
-class GeneratedKernel(msgspec.Struct, frozen=True):
-    """One Triton kernel's generated source."""
-
-    function: str  # Name of its function, which is the kernel's name on the device
-    decorator_line: int  # First line of the function's decorators
-    line: int  # Of its `def`
-    end_line: int  # Its last
-    # The function of `triton_heuristics` that decorates it; None for a plain `triton.jit`
-    heuristic: str | None
-    meta: dict[str, Any]  # Facts it states of itself, in JSON types
-
-
 @dataclass(frozen=True)
 class GraphKernel:
     """One Triton kernel that the code of a graph defines."""
@@ -94,10 +82,11 @@ def source_hash(text: str) -> str:
     return "c" + base64.b32encode(digest)[:_HASH_LENGTH].decode().lower()
 
 
-def parse_kernel(text: str, function: str | None = None) -> GeneratedKernel | None:
+def parse_kernel(text: str, function: str | None = None) -> dict[str, Any] | None:
     """The kernel of that name which a source text defines; None if it defines none, or several equals.
 
-    Without a name, the one decorated by `triton_heuristics`, or the only one.
+    Without a name, the one decorated by `triton_heuristics`, or the only one. Facts have the names that
+    fields of a `RecordedSource` have.
     """
     if len(text) > _LARGEST_TEXT:
         return None
@@ -176,7 +165,7 @@ def _heuristic(node: ast.FunctionDef) -> ast.Call | None:
     return None
 
 
-def _kernel(node: ast.FunctionDef) -> GeneratedKernel:
+def _kernel(node: ast.FunctionDef) -> dict[str, Any]:
     heuristic = _heuristic(node)
     meta: dict[str, Any] = {}
     if heuristic is not None:
@@ -189,14 +178,13 @@ def _kernel(node: ast.FunctionDef) -> GeneratedKernel:
             for key in _DECORATOR_FACTS
             if key in stated and (value := _literal(stated[key])) is not None
         }
-    return GeneratedKernel(
-        function=node.name,
-        decorator_line=node.decorator_list[0].lineno,
-        line=node.lineno,
-        end_line=node.end_lineno or node.lineno,
-        heuristic=None if heuristic is None else _dotted(heuristic).rpartition(".")[2],
-        meta=meta,
-    )
+    return {
+        "kernel": node.name,
+        "line": node.lineno,
+        "end_line": node.end_lineno or node.lineno,
+        "heuristic": None if heuristic is None else _dotted(heuristic).rpartition(".")[2],
+        "meta": meta,
+    }
 
 
 def _literal(node: ast.expr) -> Any:
@@ -238,8 +226,6 @@ _CARETS = re.compile(r"^[\s^~]+$")
 
 
 class CompiledGraph(msgspec.Struct, frozen=True):
-    """One compiled graph."""
-
     code: GraphCode  # Its generated code
     # Its cache key, which annotations of a trace name; None if caches were off or it is not known
     key: str | None = None
@@ -249,19 +235,6 @@ class CompiledGraph(msgspec.Struct, frozen=True):
     nodes: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     # By node of the program's graph, the qualified name of the module whose code it is of
     modules: Mapping[str, str] = msgspec.field(default_factory=dict)
-
-    def modules_of(self, kernel: GraphKernel) -> tuple[str, ...]:
-        """Modules whose code a kernel computes, each once, in the order of its nodes."""
-        known = (self.modules[node] for node in kernel.source_nodes if node in self.modules)
-        return tuple(dict.fromkeys(known))
-
-    def stacks_of(self, kernel: GraphKernel) -> tuple[Stack, ...]:
-        """Lines of the program that all uses of a kernel stand for, each once."""
-        return _union(self.stacks, kernel)
-
-    def nodes_of(self, kernel: GraphKernel) -> tuple[str, ...]:
-        """Nodes of the lowered graph that all uses of a kernel compute, each once."""
-        return _union(self.nodes, kernel)
 
 
 def parse_tracking(
@@ -300,7 +273,6 @@ def recorded_source(
     """All that is known of one kernel of a graph; lines are those of `text`, its file where at hand."""
     parsed = None if text is None else parse_kernel(text, kernel.function)
     return RecordedSource(
-        kernel=kernel.function,
         kind=SourceKind.INDUCTOR,
         evidence=evidence,
         file=kernel.file,
@@ -311,20 +283,17 @@ def recorded_source(
         graph_key=graph.key,
         original_aten=kernel.original_aten,
         source_nodes=kernel.source_nodes,
-        modules=graph.modules_of(kernel),
-        post_grad_nodes=graph.nodes_of(kernel),
-        stacks=graph.stacks_of(kernel),
-        **_stated(parsed),
+        modules=tuple(
+            dict.fromkeys(graph.modules[node] for node in kernel.source_nodes if node in graph.modules)
+        ),
+        post_grad_nodes=_union(graph.nodes, kernel),
+        stacks=_union(graph.stacks, kernel),
+        **(parsed or {"kernel": kernel.function}),
     )
 
 
-def _stated(parsed: GeneratedKernel | None) -> dict[str, Any]:
-    """What a kernel's own text tells."""
-    names = ("line", "end_line", "heuristic", "meta")
-    return {} if parsed is None else {name: getattr(parsed, name) for name in names}
-
-
 def _union(values: Mapping[str, Iterable[Any]], kernel: GraphKernel) -> tuple[Any, ...]:
+    """What all uses of a kernel have, each once."""
     uses = (of_use for use, of_use in values.items() if use.partition(":")[0] == kernel.name)
     return tuple(dict.fromkeys(value for of_use in uses for value in of_use))
 
@@ -382,9 +351,9 @@ def generated_sources(
 ) -> list[tuple[RecordedSource, str | None]]:
     """Sources of the kernels that torch.compile generated, with their texts: one pair per kernel and graph.
 
-    Of kernels of these names in the trace; `files` are those that its launches name, by hash, `graph_keys`
-    the cache keys of the graphs that its annotations name. `read` gives the text of a generated file, by its
-    path, if known, and hash; None if it is not at hand.
+    Of kernels of these names in the trace; its launches name files (by hash), its annotations cache keys of
+    graphs. `read` gives the text of a generated file, by its path, if known, and hash; None if it is not at
+    hand.
     """
     defined = [
         (graph, kernel, kernel.hash)
@@ -402,23 +371,14 @@ def generated_sources(
             evidence = SourceEvidence.PROCESS
         else:
             continue  # Launches of that name had another source.
-        sources.append(_of_graph(graph, kernel, files.get(hash_, kernel.file), read, evidence))
+        file = files.get(hash_, kernel.file)
+        # Lines count in the file; the text within the graph's code may begin elsewhere.
+        text = read(file, hash_) or kernel.text
+        source = recorded_source(graph, kernel, text, evidence)
+        sources.append((msgspec.structs.replace(source, file=file), text))
     known = {source.hash for source, _ in sources}
     alone = (_of_file(file, hash_, read, kernels) for hash_, file in files.items() if hash_ not in known)
     return [*sources, *(source for source in alone if source is not None)]
-
-
-def _of_graph(
-    graph: CompiledGraph,
-    kernel: GraphKernel,
-    file: str | None,
-    read: Callable[[str | None, str], str | None],
-    evidence: SourceEvidence,
-) -> tuple[RecordedSource, str | None]:
-    # Lines count in the file; the text within the graph's code may begin elsewhere.
-    text = read(file, kernel.hash or "") or kernel.text
-    source = recorded_source(graph, kernel, text, evidence)
-    return msgspec.structs.replace(source, file=file), text
 
 
 def _of_file(
@@ -427,14 +387,9 @@ def _of_file(
     """What a file alone says, if it defines one of the kernels."""
     text = read(file, hash_)
     kernel = None if text is None else parse_kernel(text)
-    if text is None or kernel is None or kernel.function not in kernels:
+    if text is None or kernel is None or kernel["kernel"] not in kernels:
         return None
     source = RecordedSource(
-        kernel=kernel.function,
-        kind=SourceKind.INDUCTOR,
-        evidence=SourceEvidence.LAUNCH,
-        file=file,
-        hash=hash_,
-        **_stated(kernel),
+        kind=SourceKind.INDUCTOR, evidence=SourceEvidence.LAUNCH, file=file, hash=hash_, **kernel
     )
     return source, text

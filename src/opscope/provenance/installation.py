@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -19,13 +18,6 @@ _ASSIGNMENT = lazy_pattern(
 )
 
 
-class TorchBuild(NamedTuple):
-    """What a torch installation says of itself; None where it says nothing."""
-
-    version: str | None
-    git_version: str | None
-
-
 def package_folders(name: str) -> tuple[Path, ...]:
     """Folders of the package of that name that this Python would import; empty if there is none."""
     try:
@@ -35,14 +27,15 @@ def package_folders(name: str) -> tuple[Path, ...]:
     return tuple(Path(folder) for folder in (spec.submodule_search_locations if spec else None) or ())
 
 
-def torch_build(folder: Path) -> TorchBuild | None:
-    """Version and commit in the `version.py` of a torch folder; None if there is no such file."""
+def installed_torch() -> tuple[str | None, str | None]:
+    """Version and commit in the `version.py` of the torch that this Python would import; None is unknown."""
     try:
+        folder = package_folders("torch")[0]
         text = (folder / "version.py").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
+    except (IndexError, OSError):
+        return None, None
     found = dict(_ASSIGNMENT.findall(text))
-    return TorchBuild(found.get("__version__"), found.get("git_version"))
+    return found.get("__version__"), found.get("git_version")
 
 
 # Version labels of PyTorch builds: `2.11.0`, `2.11.0+cu130`, `2.12.0.dev20260101`, `2.6.0a0+git2236df1`.
@@ -53,38 +46,30 @@ _LABEL = lazy_pattern(
     r"(?:\+(?P<local>[a-z0-9._-]+))?\s*",
     re.IGNORECASE,
 )
-_OFFICIAL_LOCAL = lazy_pattern(r"cu\d+|cpu", re.IGNORECASE)
+_OFFICIAL_LOCAL = lazy_pattern(r"cu\d+|cpu|", re.IGNORECASE)
 
 
 _RELEASE = lazy_pattern(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 class TorchVersion(msgspec.Struct, frozen=True):
-    """A version label."""
-
     release: tuple[int, int, int]  # major, minor and patch number
-    # What marks a build before or after the release (`a0`, `rc1`, `.dev20260101`, `.post1`), or empty
-    suffix: str
-    local: str  # what follows the plus sign (`cu130`, `git2236df1`, `rocm6.2`), or empty
+    is_official: bool  # it is the release itself, built for CUDA or for CPUs
 
     @property
     def name(self) -> str:
         """The release as text: `2.11.0`."""
         return ".".join(map(str, self.release))
 
-    @property
-    def is_official(self) -> bool:
-        """It is the release itself, built for CUDA or for CPUs."""
-        return not self.suffix and (not self.local or _OFFICIAL_LOCAL.fullmatch(self.local) is not None)
-
 
 def parse_version(label: str) -> TorchVersion | None:
-    """The version in a label; None if it is none."""
     match = _LABEL.fullmatch(label)
     if match is None:
         return None
     release = (int(match["major"]), int(match["minor"]), int(match["patch"] or 0))
-    return TorchVersion(release, match["suffix"] or "", match["local"] or "")
+    return TorchVersion(
+        release, not match["suffix"] and bool(_OFFICIAL_LOCAL.fullmatch(match["local"] or ""))
+    )
 
 
 def label_order(label: str) -> tuple[bool, tuple[int, ...], str]:

@@ -1,11 +1,20 @@
-"""Where the data of provenance lie: in the package, tables of a release under `<version>/<file name>`."""
+"""The data of provenance: in the package, tables of a release under `<version>/<file name>`.
+
+A table of facts is stored as MessagePack within zstandard, with the number of its format in front.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, AnyStr, cast
+from typing import Any, AnyStr, Generic, TypeVar, cast
+
+import msgspec
+import zstandard
+
+from opscope.errors import InputError
 
 
 def packaged_path(*parts: str) -> Path:
@@ -29,7 +38,6 @@ class _LazyPattern:
 
 
 def packaged_releases() -> Path:
-    """The folder with the packaged tables of each release."""
     return packaged_path("releases", "data")
 
 
@@ -39,5 +47,60 @@ def release_file(release: str, name: str) -> Path:
 
 
 def release_files(name: str) -> dict[str, Path]:
-    """The files of this name by release."""
     return {path.parent.name: path for path in sorted(packaged_releases().glob(f"*/{name}"))}
+
+
+_COMPRESSION_LEVEL = 19
+_LARGEST_BYTES = 64 << 20  # the packaged ones need 0.3 to 3 MB
+
+Stored = TypeVar("Stored", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class TableFormat(Generic[Stored]):
+    what: str  # what it is to people, `an operator table`
+    content: type[Stored]  # what is stored; its field `format_version` (of a list: the first) is `number`
+    number: int = 1  # of the format that is read and written
+    hint: str | None = None  # what to do about a file that holds no such table
+    has_checksum: bool = False  # the frame holds a checksum of its content
+
+    def encode(self, table: Stored) -> bytes:
+        """The table as bytes; equal tables give equal bytes."""
+        compressor = zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL, write_checksum=self.has_checksum)
+        return bytes(compressor.compress(msgspec.msgpack.encode(table)))
+
+    def decode(self, content: bytes, source: str | Path | None) -> Stored:
+        try:
+            # The decompressor believes the size a frame declares, whatever limit it is given.
+            if zstandard.frame_content_size(content) > _LARGEST_BYTES:
+                raise InputError(f"too large for {self.what}", source=source, hint=self.hint)
+            plain = zstandard.ZstdDecompressor().decompress(content, max_output_size=_LARGEST_BYTES)
+            head: type[_ListHead | _MappingHead] = (
+                _ListHead if self.content.__struct_config__.array_like else _MappingHead
+            )
+            found = msgspec.msgpack.decode(plain, type=head).format_version
+            if found == self.number:
+                return msgspec.msgpack.decode(plain, type=self.content)
+        except (zstandard.ZstdError, msgspec.MsgspecError, MemoryError) as error:
+            raise self.damaged(error, source) from error
+        message = f"{self.what} of format {found}; this opscope reads format {self.number}"
+        raise InputError(message, source=source, hint=self.hint)
+
+    def read(self, path: Path) -> Stored:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot be read ({error.strerror})", source=path) from error
+        return self.decode(content, path)
+
+    def damaged(self, reason: object, source: str | Path | None) -> InputError:
+        """The error for a file whose content is not such a table."""
+        return InputError(f"not {self.what}, or a damaged one ({reason})", source=source, hint=self.hint)
+
+
+class _ListHead(msgspec.Struct, array_like=True):
+    format_version: int
+
+
+class _MappingHead(msgspec.Struct):
+    format_version: int

@@ -45,14 +45,12 @@ class ServingStep(msgspec.Struct, frozen=True):
 
     @property
     def phase(self) -> ServingPhase:
-        """Prefill, decode, or both."""
         if self.c_requests:
             return ServingPhase.MIXED if self.g_requests else ServingPhase.PREFILL
         return ServingPhase.DECODE if self.g_requests else ServingPhase.IDLE
 
     @property
     def requests(self) -> int:
-        """Requests in the step."""
         return (self.c_requests or 0) + (self.g_requests or 0)
 
     @property

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject, is_file
+from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title
+from opscope.provenance.sources.index import is_unit
 from opscope.report import document as doc
 from opscope.report.provenance import (
     entry_fact,
@@ -75,7 +76,7 @@ def file_functions(
     served: dict[SourceLocation, list[NativeFunctionUse]] = {}
     for function in functions:
         for place in dict.fromkeys((function.location, function.stub_location)):
-            if place is not None and is_file(place.file, file):
+            if place is not None and is_unit(place.file, (file,)):
                 served.setdefault(place, []).append(function)
     known = set(recorded)
     places = sorted(
@@ -196,7 +197,7 @@ def _what(explanation: Explanation) -> doc.Text:
     if subject is Subject.CATEGORY:
         return f"category: {category_title(explanation.name)}"
     if subject is Subject.FILE:
-        files = [place.file for place in explanation.locations if is_file(place.file, explanation.name)]
+        files = [place.file for place in explanation.locations if is_unit(place.file, (explanation.name,))]
         places = list(dict.fromkeys(files))
         count = f"{format_count(len(explanation.functions))} native functions"
         if len(places) == 1:

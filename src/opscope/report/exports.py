@@ -119,7 +119,9 @@ def _idle(session: Session) -> _Tracks:
     """Gaps of each device by the cause of most of their time."""
     of_device: dict[int, list[_Slice]] = defaultdict(list)
     for time in step_times(read_session(session), most=_EVERY_STEP):
-        for start_ns, end_ns, cause in zip(*(one.tolist() for one in time.gaps), strict=True):
+        for start_ns, end_ns, cause in zip(
+            *(one.tolist() for one in (*time.gaps, time.gap_causes)), strict=True
+        ):
             of, step = CAUSES[cause], {} if time.step is None else {"step": time.step}
             gap = _Slice(str(of).replace("_", " "), start_ns, end_ns - start_ns, {"why": of.meaning, **step})
             of_device[time.device].append(gap)

@@ -19,7 +19,7 @@ from opscope.analysis.totals import OperatorTotal
 from opscope.launches.launch_explanation import Heading
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.provenance.kernel_names.vocabulary import FAMILIES
+from opscope.provenance.kernel_names.vocabulary import MEANING_OF_FAMILY
 from opscope.report import document as doc
 from opscope.units import format_count, format_fraction
 
@@ -215,14 +215,13 @@ _OUTSIDE = {
 }
 
 
-_MEANINGS = {family.name: family.meaning for family in FAMILIES}
 _UNITS = 4
 _LONG_ARGUMENT = 48  # characters; longer template arguments get a line of their own
 
 
 def kernel_meaning(facts: KernelFacts) -> str | None:
     """What kernels of its family do; None if its family is not known."""
-    return _MEANINGS.get(facts.family or "")
+    return MEANING_OF_FAMILY.get(facts.family or "")
 
 
 def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> tuple[tuple[str, doc.Text], ...]:

@@ -23,13 +23,12 @@ from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.program.places import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
-from opscope.analysis.ranges import RangeTotal
 from opscope.analysis.roofline import CallEfficiency, CostCoverage, Roofline
 from opscope.analysis.step_model import StepExecution
 from opscope.analysis.straggler import RankDifference, Straggler
 from opscope.analysis.summary import DeviceTime, Summary
 from opscope.analysis.timeline.values import QueueSeries, StepStatistics, Timeline, TimePartition, WaitingCall
-from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
+from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal, RangeTotal
 from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.hardware.occupancy import Waves
 from opscope.launches.facts import LaunchGeometry

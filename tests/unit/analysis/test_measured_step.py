@@ -15,7 +15,7 @@ from opscope.analysis.measured_step import (
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.analysis.timeline.values import HostTime
 from opscope.analysis.timeline.windows import Step, TraceWindow
-from opscope.ingest.recorded import keep_sidecars
+from opscope.ingest.kineto_file import keep_sidecars
 from opscope.model.benchmark import Verdict
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity

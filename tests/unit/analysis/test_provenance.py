@@ -17,7 +17,7 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.provenance.resolution.annotate import session_of_names
+from opscope.provenance.resolution.resolvers import session_of_names
 
 from .conftest import FILL_KERNEL, GELU_KERNEL
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fakes import TraceBuilder
-from opscope.analysis.ranges import range_totals, serving_engine
 from opscope.analysis.summary import Summary
+from opscope.analysis.totals import range_totals, serving_engine
 from opscope.errors import InputError
 
 

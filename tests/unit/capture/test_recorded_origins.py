@@ -13,7 +13,7 @@ from opscope.cli import main  # noqa: E402
 from opscope.errors import DependencyError, InputError  # noqa: E402
 from opscope.model.origin import RecordedKernel, RecordedUnit  # noqa: E402
 from opscope.model.sidecar import read_sidecar  # noqa: E402
-from opscope.provenance.binaries import process  # noqa: E402
+from opscope.provenance.binaries import library as process  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

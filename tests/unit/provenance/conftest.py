@@ -10,6 +10,7 @@ import pytest
 
 from opscope.provenance.operators.table import OperatorTable, packaged_table
 from opscope.provenance.sources.index import SourceIndex
+from torch_tables.source_tree import index_of as index_of_definitions
 from torch_tables.source_tree import read_tree
 
 
@@ -22,7 +23,7 @@ def index_of() -> Callable[..., SourceIndex]:
     """Builds an index of files given as `{path: text}`."""
 
     def of(files: dict[str, str], version: str = "2.6.0", git_version: str | None = None) -> SourceIndex:
-        return SourceIndex.from_definitions(version, git_version, *read_tree(dedented(files)))
+        return index_of_definitions(version, git_version, read_tree(dedented(files)))
 
     return of
 

@@ -40,9 +40,10 @@ def test_all_uses_of_a_kernel_count_and_each_line_once(graph_text, kernel_text):
         json.dumps({"cppCodeToPost": {"k:2": ["mul"], "k:5": ["mul", "erf"]}, "version": 2.0}),
     )
     graph = CompiledGraph(code, "key", stacks, nodes)
-    assert graph.stacks_of(code.kernels[0]) == (parse_stack(STACK),)
-    assert graph.nodes_of(code.kernels[0]) == ("mul", "erf")
-    assert graph.stacks_of(code.kernels[1]) == ()
+    first, second = (recorded_source(graph, one, None, SourceEvidence.PROCESS) for one in code.kernels)
+    assert first.stacks == (parse_stack(STACK),)
+    assert first.post_grad_nodes == ("mul", "erf")
+    assert second.stacks == ()
     assert len(stacks["extern_kernels.mm:1"]) == 1
 
 

@@ -29,11 +29,10 @@ def test_a_generated_kernel_says_what_it_is(kernel_text):
     text = kernel_text("triton_poi_fused_gelu_0")
     kernel = parse_kernel(text)
     lines = text.split("\n")
-    assert (kernel.function, kernel.heuristic) == ("triton_poi_fused_gelu_0", "pointwise")
-    assert lines[kernel.decorator_line - 1].startswith("@triton_heuristics.pointwise(")
-    assert lines[kernel.line - 1].startswith("def triton_poi_fused_gelu_0(")
-    assert kernel.end_line == len(lines) - 1
-    assert kernel.meta == {
+    assert (kernel["kernel"], kernel["heuristic"]) == ("triton_poi_fused_gelu_0", "pointwise")
+    assert lines[kernel["line"] - 1].startswith("def triton_poi_fused_gelu_0(")
+    assert kernel["end_line"] == len(lines) - 1
+    assert kernel["meta"] == {
         "kernel_name": "triton_poi_fused_gelu_0", "grid_type": "Grid1D", "num_load": 2, "num_reduction": 0,
         "kernel_num_gb": 0.5, "tiling_scores": {"x": -1}, "size_hints": {"x": 1024},
         "reduction_hint": "INNER",
@@ -42,9 +41,9 @@ def test_a_generated_kernel_says_what_it_is(kernel_text):
 
 def test_functions_that_a_kernel_calls_are_not_the_kernel():
     kernel = parse_kernel(USER_KERNEL)
-    assert (kernel.function, kernel.heuristic) == ("scale", "user_autotune")
-    assert kernel.meta["configs"][1] == {"kwargs": {"BLOCK": 128}, "num_warps": 8}
-    assert parse_kernel(USER_KERNEL, "helper").line == 3
+    assert (kernel["kernel"], kernel["heuristic"]) == ("scale", "user_autotune")
+    assert kernel["meta"]["configs"][1] == {"kwargs": {"BLOCK": 128}, "num_warps": 8}
+    assert parse_kernel(USER_KERNEL, "helper")["line"] == 3
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,7 @@ def test_a_text_that_defines_no_kernel_or_several_yields_none(text):
 )  # fmt: skip
 def test_values_are_json_or_unknown(literal, value):
     text = f"@triton_heuristics.x(inductor_meta={{'num_load': {literal}}})\n@triton.jit\ndef k(): pass\n"
-    assert parse_kernel(text).meta == ({} if value is None else {"num_load": value})
+    assert parse_kernel(text)["meta"] == ({} if value is None else {"num_load": value})
 
 
 def test_the_code_of_a_graph_names_its_kernels(graph_text, kernel_text):

@@ -6,28 +6,28 @@ import pytest
 
 from case_tables import cases
 from opscope.provenance import installation
-from opscope.provenance.installation import TorchBuild, package_folders, parse_version, torch_build
+from opscope.provenance.installation import installed_torch, package_folders, parse_version
 
 
 @pytest.mark.parametrize(
     ("text", "build"),
     [
-        (
-            "__version__ = '2.11.0+cu130'\ngit_version = '70d99e99'\n",
-            TorchBuild("2.11.0+cu130", "70d99e99"),
-        ),
-        ('__version__: str = "2.13.0"\n', TorchBuild("2.13.0", None)),
-        ("debug = False\n", TorchBuild(None, None)),
-        ("# __version__ = '1'\ngit_version = ''\n", TorchBuild(None, None)),
+        ("__version__ = '2.11.0+cu130'\ngit_version = '70d99e99'\n", ("2.11.0+cu130", "70d99e99")),
+        ('__version__: str = "2.13.0"\n', ("2.13.0", None)),
+        ("debug = False\n", (None, None)),
+        ("# __version__ = '1'\ngit_version = ''\n", (None, None)),
     ],
 )
-def test_a_build_is_what_its_version_file_says(tmp_path, text, build):
+def test_a_build_is_what_its_version_file_says(tmp_path, monkeypatch, text, build):
+    monkeypatch.setattr(installation, "package_folders", lambda name: (tmp_path,))
+    assert installed_torch() == (None, None)
     (tmp_path / "version.py").write_text(text)
-    assert torch_build(tmp_path) == build
+    assert installed_torch() == build
 
 
-def test_a_folder_without_the_file_is_no_build(tmp_path):
-    assert torch_build(tmp_path) is None
+def test_without_torch_no_build_is_known(monkeypatch):
+    monkeypatch.setattr(installation, "package_folders", lambda name: ())
+    assert installed_torch() == (None, None)
 
 
 def test_a_package_that_is_not_installed_or_broken_has_no_folder(tmp_path, monkeypatch):

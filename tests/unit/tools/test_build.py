@@ -10,9 +10,8 @@ import pytest
 
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import OperatorTable, Place
-from opscope.provenance.releases.release_table import ReleaseTable
-from opscope.provenance.releases.table_file import Library, decode_table
-from opscope.provenance.sources.index import load_index
+from opscope.provenance.releases.release_table import Library, ReleaseTable, decode_table
+from opscope.provenance.sources.index import INDEX_FORMAT
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_headers_make_a_table(script, torch, tmp_path):
     arguments = ["2.9.0", "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
     assert script.main(arguments) == 0
     file = tmp_path / "data" / "2.9.0" / "headers.msgpack.zst"
-    table = load_index(file)
+    table = INDEX_FORMAT.read(file)
     assert [(row.name, row.file, row.line) for row in table] == [
         ("scale_kernel", "aten/src/ATen/native/cuda/Scale.cuh", 2)
     ]
@@ -154,7 +153,7 @@ def test_lines_are_those_between_checks_of_both_releases(script, torch, tmp_path
     monkeypatch.setattr(script, "sites_of", lambda path: {file: later})
     arguments = ["2.9.0", "--torch", str(torch), "--table", "lines", "--output", str(tmp_path / "data")]
     assert script.main(arguments) == 0
-    stored = tmp_path / "data" / "2.9.0" / script.LINES_FILE
-    table = script.LINES_FORMAT.decode(stored.read_bytes(), stored)
+    stored = tmp_path / "data" / "2.9.0" / script.at_hand.LINES_FILE
+    table = script.at_hand.LINES_FORMAT.decode(stored.read_bytes(), stored)
     ((first, last, moved),) = table.files[file]
     assert (table.indexed, first < last, moved) == ("2.6.0", True, 10)

@@ -9,7 +9,7 @@ import pytest
 
 from case_tables import cases
 from opscope.provenance.operators.table import Place
-from opscope.provenance.releases.lines import StoredLines
+from opscope.provenance.sources.at_hand import StoredLines
 from opscope.provenance.sources.index import SourceIndex, source_index
 from torch_tables.places import Places, native_function
 

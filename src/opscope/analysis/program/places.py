@@ -12,7 +12,6 @@ time: every activity is charged to one place or to none.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from contextlib import suppress
 from functools import cached_property
@@ -25,6 +24,7 @@ from msgspec.structs import replace
 from opscope.analysis.arrays import NONE, Columns, Flags, columns, sum_by
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
+from opscope.ingest.source import natural_order
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.location import FrameName, is_program_file, parse_frame
 from opscope.model.queries import sql
@@ -335,8 +335,6 @@ def _lines_of_texts(
 
 
 class ModulePlace(msgspec.Struct, frozen=True):
-    """One place."""
-
     parent: int  # index of the place around it; -1 for none
     depth: int  # places above it
     name: str  # the recorder's name of the module
@@ -405,15 +403,9 @@ def _module_totals(
             found.append(ModuleTotal(*named, *device, *rest, *cpu))
         # The last one is taken first.
         pending += sorted(
-            inside[index], key=lambda one: (-totals[0, one], _natural(places[one].segment)), reverse=True
+            inside[index], key=lambda one: (-totals[0, one], natural_order(places[one].segment)), reverse=True
         )
     return tuple(found)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A key that orders `layer.2` before `layer.10`."""
-    parts = re.split(r"(\d{1,18})", name)
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
 
 
 # Columns that charging works on: operators, activities, links and launch points, as arrays.

@@ -182,7 +182,6 @@ class SessionRecords:
 
 
 def read_session(session: Session) -> SessionRecords:
-    """Read them, once for all that is derived."""
     return SessionRecords(session, read_records(session), read_windows(session))
 
 

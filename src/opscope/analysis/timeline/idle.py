@@ -325,8 +325,6 @@ class _Kind(IntEnum):
 
 
 class _OpenRange(NamedTuple):
-    """A host range open in a gap."""
-
     kind: _Kind
     key: int
     name: str | None  # of an operator or frame still to be looked up

@@ -95,8 +95,6 @@ class WorkKind(IntEnum):
 
 
 class RuntimeCalls(Columns, frozen=True):
-    """Runtime calls of one trace, by id."""
-
     call_id: Int64
     thread_id: Int64
     start_ns: Int64
@@ -142,7 +140,6 @@ class TraceRecords(msgspec.Struct, frozen=True):
 
 
 def read_records(session: Session) -> tuple[TraceRecords, ...]:
-    """Every trace of the Session, with or without device activities."""
     names = session.query("SELECT DISTINCT coalesce(name, '') AS name FROM runtime_calls ORDER BY name")
     call_names = tuple(name for (name,) in names)
     calls = columns(session, sql(__package__, "timeline:calls"), [list(call_names)])

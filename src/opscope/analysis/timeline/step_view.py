@@ -33,14 +33,6 @@ _DEEPEST = len(_NESTED)  # operators within operators that are drawn
 _MOST_ARROWS = 250
 
 
-class _Gaps(NamedTuple):
-    """Idle time of a device, gap by gap; `cause` is the position in `CAUSES` of the cause of most of it."""
-
-    start_ns: Int64
-    end_ns: Int64
-    cause: Int64
-
-
 class StepTime(msgspec.Struct, frozen=True):
     """The time of one device from the start of a step to the next; the parts sum to `end_ns - start_ns`."""
 
@@ -54,7 +46,8 @@ class StepTime(msgspec.Struct, frozen=True):
     exposed_communication_ns: int
     exposed_copy_ns: int
     idle_by_cause: Mapping[IdleCause, int]
-    gaps: _Gaps
+    gaps: Spans  # its idle time
+    gap_causes: Int64  # of each gap the cause of most of it, as a position in `CAUSES`
 
     @property
     def is_used(self) -> bool:
@@ -147,7 +140,8 @@ def _device_steps(
             parts.exposed_communication_ns,
             parts.exposed_copy_ns,
             {cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
-            _Gaps(gap_ns.start_ns[mine], gap_ns.end_ns[mine], causes[mine]),
+            Spans(gap_ns.start_ns[mine], gap_ns.end_ns[mine]),
+            causes[mine],
         )
 
 
@@ -242,9 +236,9 @@ def _device_lanes(
             tuple(names[one] for one in ids.tolist()),
             (device.device, stream),
         )
-    gaps, causes = time.gaps, tuple(str(cause) for cause in CAUSES)
+    of_gap, causes = time.gap_causes, tuple(str(cause) for cause in CAUSES)
     meanings = tuple(cause.meaning for cause in CAUSES)
-    yield Lane(LaneKind.IDLE, f"{of}idle", *gaps[:2], gaps.cause, causes, gaps.cause, meanings)
+    yield Lane(LaneKind.IDLE, f"{of}idle", *time.gaps, of_gap, causes, of_gap, meanings)
 
 
 def _lane(

@@ -20,6 +20,6 @@ def recorded_origins(
 
     The first call for a library reads it (tenths of a second); later ones, in any process, use a cache.
     """
-    from opscope.provenance.binaries.process import units_of_process  # noqa: PLC0415 - needed only to record
+    from opscope.provenance.binaries.library import units_of_process  # noqa: PLC0415 - needed only to record
 
     return units_of_process(names, maps=maps)

@@ -14,7 +14,7 @@ import io
 import os
 import stat
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from opscope.errors import InputError
 
 Table = NDArray[Any]
-"""A structured array: one row per symbol, section or relocation, columns as in the file."""
+"""A structured array: one row per symbol or section, columns as in the file."""
 
 _HEADER_BYTES = 64
 _SECTIONS = np.dtype(
@@ -37,20 +37,16 @@ _SECTIONS = np.dtype(
 _SYMBOLS = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
-_RELOCATIONS = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
 
 _LONGEST_NAME = 1 << 15
-_CHUNK_BYTES = 4 << 20
-_LONGEST_PREFIX_BYTES = 64
 _BUILD_ID_BYTES = range(4, 65)
 _NOTE_BUILD_ID = 3
 
 
-# `e_machine` of x86-64; `sh_type` of what has no content and of symbol tables; low bits of `st_info` of
-# functions and files.
-X86_64 = 62
+# `sh_type` of what has no content and of symbol tables; low bits of `st_info` of functions and files;
+# `st_info` of a local object, the least but for a symbol of no kind.
 NO_CONTENT, SYMBOLS = 8, 2
-FUNCTION, FILE = 2, 4
+FUNCTION, FILE, LOCAL_OBJECT = 2, 4, 1
 
 
 @dataclass(frozen=True)
@@ -64,22 +60,9 @@ class ElfSection:
     size_bytes: int
     link: int
 
-    def holds(self, address: int) -> bool:
-        """Whether an address lies in the section as loaded."""
-        return self.address <= address < self.address + self.size_bytes
-
-
-@dataclass(frozen=True)
-class LoadedBytes:
-    """Content of a section, with the address it is loaded at."""
-
-    address: int
-    content: bytes
-
 
 @contextmanager
 def open_elf(path: str | os.PathLike[str]) -> Iterator[ElfFile]:
-    """Opens an ELF file for reading."""
     source = os.fspath(path)
     try:
         if not stat.S_ISREG(Path(source).stat().st_mode):
@@ -112,7 +95,6 @@ class ElfFile:
             self.fail("not a 64-bit little-endian ELF file", 4)
         if len(header) < _HEADER_BYTES:
             self.fail("the file ends in its header", len(header))
-        self.machine: int = struct.unpack_from("<H", header, 18)[0]
         self._section_table_offset: int = struct.unpack_from("<Q", header, 40)[0]
         self._section_row_bytes, self._section_count, self._names_index = struct.unpack_from(
             "<3H", header, 58
@@ -140,7 +122,6 @@ class ElfFile:
 
     @cached_property
     def section_table(self) -> Table:
-        """Section headers, as in the file."""
         offset, count = self._section_table_offset, self._section_count
         if offset == 0:
             return np.empty(0, _SECTIONS)
@@ -168,49 +149,35 @@ class ElfFile:
         return sections
 
     def section(self, index: int, name: str = "") -> ElfSection:
-        """One row of the section table."""
         if index >= len(self.section_table):
             self.fail(f"refers to section {index} of {len(self.section_table)}", self._section_table_offset)
         row = self.section_table[index]
         return ElfSection(name, *(int(row[one]) for one in ("kind", "address", "offset", "size", "link")))
 
     def content(self, section: ElfSection) -> bytes:
-        """All bytes of a section."""
         if section.kind == NO_CONTENT:
             return b""
         what = f"section {section.name}" if section.name else "a table"
         return self.read(section.offset, section.size_bytes, what)
 
-    def loaded(self, section: ElfSection) -> LoadedBytes:
-        """A section's bytes with the address they are loaded at."""
-        return LoadedBytes(section.address, self.content(section))
-
     @cached_property
-    def rodata(self) -> LoadedBytes:
+    def rodata(self) -> bytes:
         """Constants of the host code, strings among them; empty without such a section."""
         section = self.sections.get(".rodata")
-        return LoadedBytes(0, b"") if section is None else self.loaded(section)
+        return b"" if section is None else self.content(section)
 
     def symbols(self, section: ElfSection) -> Table:
         """Rows of a symbol table: name, info, other, section, value, size."""
-        return self._rows(section, _SYMBOLS)
-
-    def relocations(self, section: ElfSection) -> Table:
-        """Rows of a relocation table: offset, kind, symbol, addend."""
-        return self._rows(section, _RELOCATIONS)
-
-    def _rows(self, section: ElfSection, row: np.dtype[Any]) -> Table:
         content = self.content(section)
-        return np.frombuffer(content, row, count=len(content) // row.itemsize)
+        return np.frombuffer(content, _SYMBOLS, count=len(content) // _SYMBOLS.itemsize)
 
     def string_in(self, table: bytes, offset: int) -> bytes:
-        """The string at an offset of a string table."""
-        string = self._string(table, offset)
-        if string is None:
+        end = table.find(b"\0", offset, offset + _LONGEST_NAME)
+        if not 0 <= offset < len(table) or end < 0:
             self.fail(
                 f"refers to string {offset} of a table of {len(table)} bytes", self._section_table_offset
             )
-        return string
+        return table[offset:end]
 
     def string_at(self, table: ElfSection, offset: int) -> bytes:
         """The string at an offset of a string table that is not in memory, its first 4,096 bytes at most."""
@@ -219,40 +186,8 @@ class ElfFile:
             self.fail(f"refers to string {offset} of a table of {table.size_bytes} bytes", table.offset)
         return self.read(table.offset + offset, size, "a string").partition(b"\0")[0]
 
-    def constant_string(self, address: int) -> bytes | None:
-        """The string of the host code that is loaded at an address; None if there is none."""
-        return self._string(self.rodata.content, address - self.rodata.address)
-
-    def _string(self, table: bytes, offset: int) -> bytes | None:
-        if not 0 <= offset < len(table):
-            return None
-        end = table.find(b"\0", offset, offset + _LONGEST_NAME)
-        return table[offset:end] if end >= 0 else None
-
     def embedded(self, image: bytes, offset: int) -> ElfFile:
-        """An ELF file that this one contains, uncompressed."""
         return ElfFile(io.BytesIO(image), self.source, image_offset=offset)
-
-    def names_containing(self, table: ElfSection, words: Sequence[bytes]) -> list[list[tuple[int, int]]]:
-        """Where words occur in a string table that may be too large to keep in memory.
-
-        For each word (offset of the string it is in, offset of the word), ascending. A symbol whose name
-        begins between the two, both included, has a name that contains the word.
-        """
-        found: list[list[tuple[int, int]]] = [[] for _ in words]
-        overlap = max(map(len, words)) + _LONGEST_PREFIX_BYTES
-        for start in range(0, table.size_bytes, _CHUNK_BYTES):
-            first = max(0, start - overlap)
-            size = min(start + _CHUNK_BYTES, table.size_bytes) - first
-            chunk = self.read(table.offset + first, size, "a string table")
-            for word, places in zip(words, found, strict=True):
-                last = places[-1][1] if places else -1
-                places.extend(
-                    (first + string, first + position)
-                    for string, position in _occurrences(chunk, word)
-                    if first + position > last
-                )
-        return found
 
     @cached_property
     def build_id(self) -> str | None:
@@ -268,12 +203,3 @@ class ElfFile:
         if (name_bytes, kind, note[12:16]) != (4, _NOTE_BUILD_ID, b"GNU\0") or len(build_id) != size:
             return None
         return build_id.hex() if size in _BUILD_ID_BYTES else None
-
-
-def _occurrences(text: bytes, word: bytes) -> Iterator[tuple[int, int]]:
-    """Where a word occurs, after where the string it is in begins, which is sought a short way back only."""
-    position = text.find(word)
-    while position >= 0:
-        earliest = max(0, position - _LONGEST_PREFIX_BYTES)
-        yield max(text.rfind(b"\0", earliest, position) + 1, earliest), position
-        position = text.find(word, position + len(word))

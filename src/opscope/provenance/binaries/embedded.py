@@ -1,10 +1,13 @@
-"""Kernel -> translation unit from device code alone: for libraries without symbols or not for x86-64.
+"""Kernel -> translation unit, from the device code that a library holds.
 
-A container is what nvcc makes of one translation unit, and the internal names in it tell which; its entries
-are cubins (ELF files) and PTX (text), mostly compressed, for several architectures. Relocatable device code
-is the exception: the linker joins units into one container, and the separate ones remain beside it. All
-architectures hold the same kernels, but for a few that older ones lack, so one is enough: per container the
-one with the most entries, of several the one most frequent in the library, then the newest.
+A container is what nvcc makes of one translation unit; its entries are cubins (ELF files) and PTX (text),
+mostly compressed, for several architectures. Relocatable device code is the exception: the linker joins units
+into one container, and the separate ones remain beside it. All architectures hold the same kernels, but for a
+few that older ones lack, so one is enough: per container the one with the most entries, of several the one
+most frequent in the library, then the newest.
+
+Where the library has its symbols, each unit has a local one where its container begins, behind the symbol of
+its file. Else internal names in a container tell its unit, as far as it has any.
 
 Source: the format of containers is undocumented. Field order and flags as observed in the libraries of CUDA
 11.8 to 13.0, and as described by the public readers n-eiling/cuda-fatbin-decompression and
@@ -17,7 +20,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import lz4.block
@@ -25,12 +28,22 @@ import numpy as np
 import zstandard
 
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.binaries.elf import FUNCTION, NO_CONTENT, SYMBOLS, ElfFile, ElfSection
+from opscope.provenance.binaries.elf import (
+    FILE,
+    FUNCTION,
+    LOCAL_OBJECT,
+    NO_CONTENT,
+    SYMBOLS,
+    ElfFile,
+    ElfSection,
+)
 from opscope.provenance.binaries.translation_unit import (
     InternalName,
     UnitKernels,
+    host_stem,
     internal_names,
     named_unit,
+    written_stem,
 )
 from opscope.provenance.packaged import lazy_pattern
 
@@ -38,16 +51,11 @@ _KERNEL_FLAG = 0x10
 _PTX_ENTRY = lazy_pattern(rb"\.entry\s+([A-Za-z_$%][\w$]*)", re.ASCII)
 
 
-@dataclass(frozen=True)
-class DeviceNames:
-    """Mangled names of kernels, and the units named."""
-
-    kernels: frozenset[str]
-    units: frozenset[InternalName]
+# Mangled names of kernels, and the units named.
+DeviceNames = tuple[set[str], set[InternalName]]
 
 
 def cubin_names(elf: ElfFile) -> DeviceNames:
-    """The names in a cubin."""
     kernels: set[str] = set()
     units: set[InternalName] = set()
     for index in np.flatnonzero(elf.section_table["kind"] == SYMBOLS).tolist():
@@ -61,13 +69,7 @@ def cubin_names(elf: ElfFile) -> DeviceNames:
             for name in symbols["name"][is_kernel].tolist()
         )
         units |= internal_names(names)
-    return DeviceNames(frozenset(kernels), frozenset(units))
-
-
-def ptx_names(text: bytes) -> DeviceNames:
-    """The names in PTX."""
-    kernels = frozenset(name.decode() for name in _PTX_ENTRY.findall(text))
-    return DeviceNames(kernels, frozenset(internal_names(text)))
+    return kernels, units
 
 
 _MAGIC = 0xBA55ED50
@@ -84,16 +86,12 @@ _FIRST_WINDOW_BYTES, _WINDOW_BYTES = 64, 1 << 20
 
 
 class EntryKind:
-    """What an entry holds."""
-
     PTX = 1
     CUBIN = 2
 
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """One entry of a container."""
-
     container: int  # byte at which its container begins; its identity within the file
     kind: int  # `EntryKind`
     architecture: int  # compute capability times ten, 90 for sm_90 and sm_90a
@@ -173,7 +171,7 @@ def code_of(elf: ElfFile, code: DeviceCode) -> bytes:
 
 
 # Code whose units are apart, and code as it is loaded.
-_SECTIONS = ("__nv_relfatbin", ".nv_fatbin")
+_SECTIONS = _RELOCATABLE, _LINKED = "__nv_relfatbin", ".nv_fatbin"
 
 
 def holds_device_code(elf: ElfFile) -> bool:
@@ -183,16 +181,52 @@ def holds_device_code(elf: ElfFile) -> bool:
 
 def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
     """The kernels of each unit; those whose unit is not named are together, without one."""
-    sections = [_section(elf, name) for name in _SECTIONS]
-    relocatable, linked = (
-        [_names(elf, codes) for codes in most_telling(containers(elf, section) if section else ())]
-        for section in sections
-    )
-    separate = frozenset[str]().union(*(names.kernels for names in relocatable))
+    units: list[UnitKernels] = []
+    others: list[DeviceNames] = []
+    separate: set[str] = set()
+    for section in filter(None, (_section(elf, name) for name in _SECTIONS)):
+        files = _unit_files(elf, section)
+        for codes in most_telling(containers(elf, section)):
+            (names, named), file = _names(elf, codes), files.get(codes[0].container)
+            if section.name == _RELOCATABLE:
+                separate |= names
+            if file is not None:
+                units.append(UnitKernels(_unit_of(file, named), frozenset(names)))
+            elif section.name == _LINKED and not names.isdisjoint(separate):
+                others.append((names - separate, set()))  # it joins several units
+            else:
+                others.append((names, named))
     kernels: dict[RecordedUnit | None, set[str]] = {}
-    for unit, kernel in _owners([*relocatable, *(_without(names, separate) for names in linked)]):
+    for unit, kernel in _owners(others):
         kernels.setdefault(unit, set()).add(kernel)
-    return [UnitKernels(unit, frozenset(names), is_name_exact=False) for unit, names in kernels.items()]
+    return units + [UnitKernels(unit, frozenset(of), is_name_exact=False) for unit, of in kernels.items()]
+
+
+def _unit_files(elf: ElfFile, section: ElfSection) -> dict[int, str]:
+    """The file symbol of the unit of each container, by the byte at which that begins; none if stripped."""
+    table, names = elf.sections.get(".symtab"), elf.sections.get(".strtab")
+    if table is None or names is None:
+        return {}
+    symbols = elf.symbols(table)
+    files = np.flatnonzero((symbols["info"] & 15) == FILE)
+    offsets = symbols["value"] - np.uint64(section.address)  # those below it are the largest
+    rows = np.flatnonzero((symbols["info"] <= LOCAL_OBJECT) & (offsets < section.size_bytes))
+    before = np.searchsorted(files, rows)
+    found = {}
+    for row, file in zip(rows[before > 0].tolist(), files[before[before > 0] - 1].tolist(), strict=True):
+        name = elf.string_at(names, int(symbols["name"][file])).decode("utf-8", "replace")
+        # Those of tools other than nvcc have the name of the source; nvcc's link stub is no unit.
+        if host_stem(name) is not None or name.endswith(".cu"):
+            found[int(offsets[row]) + section.offset] = name
+    return found
+
+
+def _unit_of(file: str, named: Set[InternalName]) -> RecordedUnit:
+    stem = host_stem(file)
+    if stem is None:
+        return RecordedUnit(file)
+    internal = next((one for one in named if one.stem == written_stem(file)), None)
+    return RecordedUnit(f"{stem}.cu") if internal is None else named_unit(internal, stem)
 
 
 def _section(elf: ElfFile, name: str) -> ElfSection | None:
@@ -201,31 +235,24 @@ def _section(elf: ElfFile, name: str) -> ElfSection | None:
 
 
 def _names(elf: ElfFile, codes: Iterable[DeviceCode]) -> DeviceNames:
-    """The names in one container."""
     kernels: set[str] = set()
     units: set[InternalName] = set()
     for code in codes:
         content = code_of(elf, code)
         if code.kind == EntryKind.CUBIN:
-            names = cubin_names(elf.embedded(content, code.offset))
+            names, named = cubin_names(elf.embedded(content, code.offset))
         else:
-            names = ptx_names(content)
-        kernels |= names.kernels
-        units |= names.units
-    return DeviceNames(frozenset(kernels), frozenset(units))
-
-
-def _without(linked: DeviceNames, separate: frozenset[str]) -> DeviceNames:
-    """A container less the kernels that separate ones hold; if there are any, it joins several units."""
-    if linked.kernels.isdisjoint(separate):
-        return linked
-    return DeviceNames(linked.kernels - separate, frozenset())
+            names = {name.decode() for name in _PTX_ENTRY.findall(content)}
+            named = internal_names(content)
+        kernels |= names
+        units |= named
+    return kernels, units
 
 
 def _owners(found: Iterable[DeviceNames]) -> Iterator[tuple[RecordedUnit | None, str]]:
     """Each kernel with its unit: the only one its container names, else the one its own name has in it."""
-    for names in found:
-        only = named_unit(next(iter(names.units))) if len(names.units) == 1 else None
-        for kernel in names.kernels:
+    for kernels, units in found:
+        only = named_unit(next(iter(units))) if len(units) == 1 else None
+        for kernel in kernels:
             own = internal_names(kernel.encode()) if only is None else ()
             yield named_unit(next(iter(own))) if len(own) == 1 else only, kernel

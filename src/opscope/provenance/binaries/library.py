@@ -1,29 +1,35 @@
-"""The kernels of a shared library and the translation unit each comes from, read once per build and kept.
+"""The kernels of shared libraries and the translation unit each comes from, read once per build and kept.
 
-Two routes lead to the kernels: the code that registers them (`registration`), and, for stripped libraries
-and for host code of other machines than x86-64, the device code itself (`embedded`). Where both can be had
-they find the same kernels; only the first knows every unit. What is kept is like the kernel table of a
-release (`releases.table_file`): each kernel goes by the hashes of its mangled and its demangled name.
+What is kept is like the kernel table of a release (`releases.release_table`): each kernel goes by the hashes
+of its mangled and its demangled name.
+
+Libraries at hand are those mapped into this process (known on Linux only), and those of the torch installed
+here. They are looked through in rounds: those that tell the unit of a kernel first, the vendors' (cuBLAS and
+others) only for names no other has. Kernels built while a program runs (nvjet, cuDNN's generated ones, NVRTC)
+are in no library's file.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
 from opscope.errors import InputError
-from opscope.model.origin import RecordedUnit
+from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.binaries.elf import ElfFile, open_elf
 from opscope.provenance.binaries.embedded import embedded_kernels, holds_device_code
-from opscope.provenance.binaries.registration import registered_kernels
-from opscope.provenance.binaries.translation_unit import UnitKernels, with_source_paths
+from opscope.provenance.binaries.translation_unit import with_source_paths
 from opscope.provenance.cache import cache_folder, kept
 from opscope.provenance.demangle import demangle_all
-from opscope.provenance.releases.table_file import HashMap, PackedMap, hash_map, numbered_sets, text_hash
-from opscope.provenance.table_format import TableFormat
+from opscope.provenance.installation import package_folders
+from opscope.provenance.packaged import TableFormat, lazy_pattern
+from opscope.provenance.releases.release_table import HashMap, PackedMap, hash_map, numbered_sets, text_hash
 
 _HIP_SECTION = ".hip_fatbin"
 
@@ -37,12 +43,10 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 
 
 # The number changes with the format and with what the readers find.
-_FORMAT = TableFormat("the kernels of a library", _Stored, 2, has_checksum=True)
+_FORMAT = TableFormat("the kernels of a library", _Stored, 3, has_checksum=True)
 
 
 class LibraryKernels:
-    """The kernels a shared library brings along."""
-
     def __init__(self, path: str, stored: _Stored) -> None:
         self.path = path
         self.build_id = stored.build_id  # the linker's identification of the build; None if it left none
@@ -64,7 +68,6 @@ class LibraryKernels:
 
 
 def read_library(path: str | os.PathLike[str]) -> LibraryKernels:
-    """The kernels of a shared library."""
     with open_elf(path) as elf:
         return LibraryKernels(elf.source, _read(elf))
 
@@ -82,11 +85,8 @@ def units_by_kernel(elf: ElfFile) -> dict[str, frozenset[RecordedUnit]]:
     if not holds_device_code(elf):
         hint = "It holds HIP code, which opscope does not read" if _HIP_SECTION in elf.sections else None
         raise InputError("no CUDA device code in it", source=elf.source, hint=hint)
-    found: list[UnitKernels] = registered_kernels(elf)
-    if not any(kernels.kernels for kernels in found):
-        found = embedded_kernels(elf)
     units: dict[str, set[RecordedUnit]] = {}
-    for kernels in with_source_paths(elf, found):
+    for kernels in with_source_paths(elf, embedded_kernels(elf)):
         for name in kernels.kernels:
             units.setdefault(name, set()).update(() if kernels.unit is None else (kernels.unit,))
     return {name: frozenset(units[name]) for name in sorted(units)}
@@ -121,3 +121,113 @@ def _cache_key(elf: ElfFile) -> str:
         raise InputError(f"cannot be read ({error})", source=elf.source) from None
     identity = f"{Path(elf.source).resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
     return f"{blake2b(identity.encode('utf-8', 'surrogateescape'), digest_size=20).hexdigest()}.{symbols}"
+
+
+_FILE = lazy_pattern(r"lib(?P<stem>[A-Za-z0-9]+)(?:_[A-Za-z0-9_]+)?(?:-[0-9a-f]+)?\.so(?:\.\d+)*")
+_VENDORS = {
+    stem.lower(): stem
+    for stem in (
+        "cublas", "cublasLt", "cudnn", "cufft", "cufftMp", "curand", "cusolver", "cusolverMg", "cusparse",
+        "cusparseLt", "cutensor", "nccl", "nvjpeg", "nvshmem",
+    )
+}  # fmt: skip
+
+
+def vendor_of_file(path: Path | str) -> str | None:
+    """The vendor library a file is part of, by its name (`cudnn` of `libcudnn_ops.so.9`); None for others."""
+    match = _FILE.fullmatch(Path(path).name)
+    return _VENDORS.get(match["stem"].lower()) if match else None
+
+
+def vendor_libraries(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """The vendor libraries among these files and, directly in them, folders; sorted."""
+    files = (file for path in paths for file in (path.iterdir() if path.is_dir() else (path,)))
+    return tuple(sorted(file for file in files if vendor_of_file(file) is not None))
+
+
+def mapped_libraries(maps: Path) -> tuple[Path, ...]:
+    """Files with device code that are mapped into this process, in the order of their addresses."""
+    try:
+        text = maps.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ()
+    # Address, permissions, offset, device, inode, path; the path may have blanks.
+    columns = (line.split(maxsplit=5) for line in text.splitlines())
+    paths = dict.fromkeys(row[5] for row in columns if len(row) == 6 and row[5].startswith("/"))
+    return tuple(Path(path) for path in paths if _holds_device_code(path))
+
+
+def _holds_device_code(path: str) -> bool:
+    try:
+        with open_elf(path) as elf:
+            return holds_device_code(elf)
+    except InputError:
+        return False
+
+
+def units_of_process(
+    names: Iterable[str], folder: Path | None = None, *, maps: Path
+) -> dict[str, RecordedKernel]:
+    """The origin of kernels, among the libraries mapped into a process.
+
+    A name is left out if no library has it, or several have and only guessing would tell which one ran.
+    """
+    libraries = mapped_libraries(maps)
+    wanted = set(names)
+    origins: dict[str, RecordedKernel] = {}
+    for round_ in (
+        [path for path in libraries if vendor_of_file(path) is None],
+        [path for path in libraries if vendor_of_file(path) is not None],
+    ):
+        if wanted:
+            read = _read_all(round_, folder)
+            holders = {name: [library for library in read if name in library] for name in wanted}
+            wanted -= {name for name, having in holders.items() if having}
+            for name, (library, *others) in ((name, having) for name, having in holders.items() if having):
+                if not others:
+                    file, units = Path(library.path).name, library.units_of(name)
+                    origins[name] = RecordedKernel(name, file, library.build_id, units)
+    return origins
+
+
+def _read_all(paths: Iterable[Path], folder: Path | None = None) -> tuple[LibraryKernels, ...]:
+    """The kernels of those libraries that have device code: not cuBLAS' host-only parts, nor stubs."""
+    libraries = []
+    for path in paths:
+        with suppress(InputError):
+            libraries.append(cached_library(path, folder))
+    return tuple(libraries)
+
+
+_TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_hip.so")
+
+
+class LocalLibraries:
+    """Kernels of some libraries, torch's own before its vendors'."""
+
+    def __init__(self, torch: Sequence[Path] = (), vendors: Sequence[Path] = ()) -> None:
+        self._torch_paths = torch
+        self._vendor_paths = vendors
+
+    def holding(self, name: str) -> LibraryKernels | None:
+        """The only library that holds a kernel of this name; None if none or several do."""
+        found = [library for library in self._torch if name in library]
+        found = found or [library for library in self._vendors if name in library]
+        return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _torch(self) -> tuple[LibraryKernels, ...]:
+        return _read_all(self._torch_paths)
+
+    @cached_property
+    def _vendors(self) -> tuple[LibraryKernels, ...]:
+        return _read_all(self._vendor_paths)
+
+
+def installed_libraries() -> LocalLibraries:
+    """Those of the torch that this Python would import, found without importing it."""
+    folders = package_folders("torch")
+    torch = [folder / "lib" / name for folder in folders for name in _TORCH_LIBRARIES]
+    # The wheels of NVIDIA lie beside torch's: nvidia/cublas/lib, or nvidia/cu13/lib.
+    vendors = [lib for folder in folders for lib in sorted(folder.parent.glob("nvidia/*/lib"))]
+    return LocalLibraries([path for path in torch if path.is_file()], vendor_libraries(vendors))

@@ -8,6 +8,7 @@ device code names a unit and its path is unknown, `_` may stand for what is no l
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +26,6 @@ from opscope.provenance.packaged import lazy_pattern
 
 @dataclass(frozen=True)
 class UnitKernels:
-    """Kernels one unit brings into a library."""
-
     unit: RecordedUnit | None  # None where the library holds the kernels but does not tell whose they are
     kernels: frozenset[str]  # mangled names
     # False where only device code names the unit, which writes `-` and others as `_`
@@ -39,6 +38,10 @@ class InternalName:
 
     module_id: str
     file: str
+
+    @property
+    def stem(self) -> str:
+        return self.file.rpartition("_")[0]
 
 
 _HOST_FILE = lazy_pattern(
@@ -54,6 +57,12 @@ def host_stem(file_symbol: str) -> str | None:
     """`SoftMax` of the file symbol of a unit's host code; None if nvcc did not write it."""
     match = _HOST_FILE.fullmatch(file_symbol)
     return match["stem"] if match else None
+
+
+def written_stem(file_symbol: str) -> str | None:
+    """The same as internal names have it, which write `-` and others as `_`."""
+    stem = host_stem(file_symbol)
+    return None if stem is None else re.sub(r"\W", "_", stem, flags=re.ASCII)
 
 
 def internal_names(names: bytes) -> set[InternalName]:
@@ -102,7 +111,7 @@ _MOST_DOUBTFUL_CHARACTERS = 5
 
 def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKernels]:
     """The same units, with the paths of those where the library tells them."""
-    paths = set(_path_strings(elf.rodata.content))
+    paths = set(_path_strings(elf.rodata))
     root = _repository_root(paths)
     finder = _PathFinder(_folders(paths, root, Path(elf.source)))
     # Paths of names that only one unit has and only one path ends in.
@@ -127,7 +136,7 @@ def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKe
 
 def repository_paths(elf: ElfFile) -> list[str]:
     """Paths of PyTorch's own source files that a library's strings name, relative to the repository."""
-    paths = set(_path_strings(elf.rodata.content))
+    paths = set(_path_strings(elf.rodata))
     root = _repository_root(paths)
     return sorted(path.removeprefix(root) for path in paths if root and path.startswith(root))
 
@@ -206,7 +215,6 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def paths_by_name(paths: Iterable[str]) -> dict[str, set[str]]:
-    """Paths by the names of their files."""
     found: dict[str, set[str]] = {}
     for path in paths:
         found.setdefault(path.rpartition("/")[2], set()).add(path)

@@ -189,9 +189,6 @@ def _reduction(cxx: CxxName) -> Reading:
     return reading
 
 
-_OPTIMIZERS = lazy_pattern("Adam|Sgd|SGD|Adagrad|Lamb|LAMB|Novo|Lion|Muon")
-
-
 def _foreach(cxx: CxxName) -> Reading:
     """`multi_tensor_apply_kernel<tensor lists, functor<data, …>, arguments of the functor…>`."""
     arguments = cxx.template_arguments
@@ -206,15 +203,8 @@ def _foreach(cxx: CxxName) -> Reading:
     stated = reading.stated
     stated["functor"] = functor
     stated["operation"] = _operation(last_part(operations[0].name) if operations else last)
-    operation = operations[0].name if operations else ""
-    if _OPTIMIZERS.search(last):
-        stated["family"] = "optimizer"
-    elif "Norm" in last or last == "LpMaxFunctor":
-        stated["family"] = "foreach_norm"
-    elif "non_finite" in operation or "non_finite" in last:
-        stated["family"] = "grad_scaling"
-    else:
-        stated["family"] = "foreach"
+    named = f"{last} {operations[0].name if operations else ''}"
+    stated["family"] = family_by_rules("foreach_functor", named) or "foreach"
     own = _FIRST_ARGUMENT.match(arguments[1], match.end())
     if own is not None and last != "CopyFunctor":
         stated["operand_type"] = element_type(own.group(1))

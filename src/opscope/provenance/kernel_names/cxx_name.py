@@ -46,11 +46,6 @@ _MICROSOFT = lazy_pattern(r"\?([A-Za-z_]\w*)@((?:[A-Za-z_]\w*@)*)@")
 _MICROSOFT_TEMPLATE = lazy_pattern(r"\?\?\$([A-Za-z_]\w*)@")
 
 
-def is_mangled(text: str) -> bool:
-    """The text looks like a mangled name."""
-    return text.startswith(("_Z", "?"))
-
-
 def mangled_function(text: str) -> str | None:
     """Qualified function of a mangled name; a Microsoft template gives its unqualified name."""
     if text.startswith("_Z"):
@@ -157,8 +152,6 @@ _MODULE_NAMESPACE = lazy_pattern(
 
 
 class CxxName(msgspec.Struct, frozen=True):
-    """One function name taken apart."""
-
     function: str | None  # qualified name without template arguments; None if the text is no function name
     template_arguments: tuple[str, ...] = ()  # text of each template argument of the function itself
     # Text from the function's opening parenthesis to the last closing one, both left out
@@ -166,7 +159,6 @@ class CxxName(msgspec.Struct, frozen=True):
 
 
 def template_arguments(name: str) -> tuple[str, ...]:
-    """Template arguments of the function, as they are printed."""
     return parse(name).template_arguments
 
 
@@ -185,7 +177,7 @@ def without_module(qualified: str) -> str:
 def parse(name: str) -> CxxName:
     """Takes a kernel name apart; text of another kind gives `CxxName(None)`."""
     text = name.strip()
-    if is_mangled(text):
+    if text.startswith(("_Z", "?")):
         return CxxName(mangled_function(text))
     if "<unnamed>" in text:
         text = text.replace("<unnamed>", ANONYMOUS)
@@ -305,7 +297,7 @@ def _is_less_than(text: str, start: int) -> bool:
 # parentheses or braces there are parameter types, and element types, layouts and accessors are data: no work.
 
 _TOKEN = lazy_pattern(
-    rf"{OPERATOR}|(?<!\w)({NAME}(?:::{NAME})*)|{LAMBDA_GROUP}|{PARENTHESES}|{LAMBDA}|->|[<>(){{}},]"
+    rf"{OPERATOR}|(?<!\w)({NAME}(?:::(?!{OPERATOR}){NAME})*)|{LAMBDA_GROUP}|{PARENTHESES}|{LAMBDA}|->|[<>(){{}},]"
 )
 _OPENING_OF = {")": "(", "}": "{"}
 _QUALIFIERS = frozenset(("const", "volatile"))
@@ -314,8 +306,10 @@ _QUALIFIERS = frozenset(("const", "volatile"))
 class Entity(msgspec.Struct):
     """A name inside template arguments: a type, or a function whose lambda is meant."""
 
-    name: str  # qualified name without template arguments, up to its first lambda
+    name: str  # qualified name without template arguments, up to its first lambda or operator
+    depth: int  # angle brackets around it
     owns_lambda: bool = False  # a lambda of this function (or of this class's call operator) is named
+    operator: str | None = None  # `operator()` behind the name
 
     @property
     def is_data(self) -> bool:
@@ -329,13 +323,19 @@ def entities(arguments: Sequence[str]) -> list[Entity]:
         entity
         for argument in arguments
         if not argument.isdigit()
-        for entity in _EntityReader(argument).read()
+        for entity in names_in(argument)[0]
         if not entity.is_data
     ]
 
 
+def names_in(text: str) -> tuple[list[Entity], bool]:
+    """All names outside of parentheses and braces, outer to inner; and whether every bracket is closed."""
+    reader = _EntityReader(text)
+    return reader.read(), not reader.hidden and len(reader.current) == 1
+
+
 class _EntityReader:
-    """Collects the names of one template argument that stand outside of parentheses and braces."""
+    """Collects the names of a text that stand outside of parentheses and braces."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -345,17 +345,19 @@ class _EntityReader:
 
     def read(self) -> list[Entity]:
         for match in _TOKEN.finditer(self.text):
-            token = match.group()
+            token, start = match.group(), match.start()
+            owner = self.current[-1] if start > 1 and self.text.startswith("::", start - 2) else None
             if match.group(1):
-                owner, start = self.current[-1], match.start()
                 if self.hidden or token in _QUALIFIERS:
                     continue
-                if owner is not None and start > 1 and self.text.startswith("::", start - 2):
-                    if not owner.owns_lambda:
-                        owner.name = f"{owner.name}::{token}"
-                else:
-                    self.current[-1] = entity = Entity(token)
+                if owner is None:
+                    self.current[-1] = entity = Entity(token, len(self.current) - 1)
                     self.found.append(entity)
+                elif not owner.owns_lambda:
+                    owner.name = f"{owner.name}::{token}"
+            elif token.startswith("operator"):
+                if owner is not None and not self.hidden and not owner.owns_lambda:
+                    owner.operator = token
             elif token[0] in "{'(":
                 self._open(token)
             elif token in _OPENING_OF:

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 
 from opscope.provenance.kernel_names.aten import read_aten
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, parse
-from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded
+from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded, read_grammar
 from opscope.provenance.kernel_names.dense_algebra import (
     read_cutlass,
     read_dense_algebra,
@@ -18,14 +18,12 @@ from opscope.provenance.kernel_names.dense_algebra import (
     read_rocm,
     read_xmma,
 )
-from opscope.provenance.kernel_names.grammar import read_grammar
 from opscope.provenance.kernel_names.libraries import (
     read_attention,
     read_cudnn,
     read_device_algorithm,
     read_library,
     read_mangled,
-    read_memory_copy,
     read_nccl,
     read_plain_words,
     read_serving,
@@ -42,6 +40,7 @@ _ATEN_GLOBAL = lazy_pattern(
     r"|reduce_kernel|(?:vectorized|unrolled)_elementwise_kernel|fused_dropout_kernel\w*"
     r"|cuComputePartGradGammaBeta|cuComputeGradInput|cuComputeGradGammaBeta)"
 )
+_COPIES = ("memory_set", "memory_copy", "amd_copy")
 # Nothing else is called like this.
 _BY_PREFIX = (("triton_", read_triton), ("nvjet_", partial(read_grammar, "nvjet")))
 # No function or generated name comes near; what follows may take time square in the length.
@@ -53,7 +52,7 @@ _ATEN_NAMESPACES = ("at::", "c10::", "c10d::")
 def decode(name: str) -> DecodedKernel:
     """What a kernel's name says. Never raises; what the name does not say is None."""
     text = name.strip()
-    copy = read_memory_copy(text)
+    copy = next(filter(None, (read_grammar(grammar, text) for grammar in _COPIES)), None)
     if copy is not None:
         return decoded(name, CxxName(None), copy)
     cxx = parse(text)

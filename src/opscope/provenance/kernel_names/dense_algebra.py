@@ -12,14 +12,19 @@ from __future__ import annotations
 import re
 
 from opscope.provenance.kernel_names.cxx_name import CxxName
-from opscope.provenance.kernel_names.decoded_kernel import Reading
-from opscope.provenance.kernel_names.grammar import Found, find_grammar, read_grammar
+from opscope.provenance.kernel_names.decoded_kernel import (
+    Found,
+    Reading,
+    find_grammar,
+    read_by_rules,
+    read_grammar,
+)
 from opscope.provenance.kernel_names.vocabulary import (
     FLOATING,
+    LETTERS,
     direction_of,
     element_type,
     family_by_rules,
-    letter_type,
 )
 from opscope.provenance.packaged import lazy_pattern
 
@@ -42,7 +47,6 @@ _XMMA_PLAIN = lazy_pattern(r"(?:^|_)ff(?:ma)?(?:_|$)")
 
 
 def read_xmma(text: str) -> Reading | None:
-    """What an xmma kernel says."""
     found = find_grammar("xmma", text)
     if found is None:
         return None
@@ -54,17 +58,11 @@ def read_xmma(text: str) -> Reading | None:
     tensor_core = tensor_core or ("warpgroupsize" in rest and found.fields["architecture"] == "sm90")
     return found.reading(
         family=family,
-        direction=_convolution_direction(kind),
+        direction=direction_of(kind),
         split_k="split_k" in rest or (None if "segment_k_on" in rest else False),
         tensor_core=False if _XMMA_PLAIN.search(rest) else tensor_core or None,
         **_xmma_types(found.groups["outer"], found.groups["inner"]),
     )
-
-
-def _convolution_direction(kind: str) -> str | None:
-    if kind.startswith("fprop") or "_fprop" in kind:
-        return "forward"
-    return "backward" if "dgrad" in kind or "wgrad" in kind else None
 
 
 def _xmma_types(outer: str | None, inner: str | None) -> dict[str, str | None]:
@@ -84,12 +82,7 @@ def _xmma_types(outer: str | None, inner: str | None) -> dict[str, str | None]:
 _TEMPLATE_ARCHITECTURE = lazy_pattern(
     r"(?:arch::|arch4|arch5|::)(Sm\d{2,3})|\b(SM\d{2,3})_|(?<=Mainloop)(Sm\d{2,3})|\d(Sm\d{2,3})E"
 )
-# Words of a template that tell the direction, by family; the first that occurs decides.
-_TEMPLATE_DIRECTIONS = {
-    "convolution": (("Fprop", "forward"), ("Dgrad", "backward"), ("Wgrad", "backward")),
-    "attention": (("Bwd", "backward"), ("Backward", "backward"), ("Fwd", "forward")),
-}
-_TEMPLATE_DIRECTIONS["depthwise_convolution"] = _TEMPLATE_DIRECTIONS["convolution"]
+_DIRECTED = frozenset(("convolution", "depthwise_convolution", "attention"))
 
 
 def read_cutlass(cxx: CxxName, text: str) -> Reading | None:
@@ -107,7 +100,7 @@ def read_cutlass(cxx: CxxName, text: str) -> Reading | None:
 def _cutlass_types(found: Found) -> dict[str, str | None]:
     """Types by `extended_name`: 2.x names only those unlike the accumulator's, 3.x names all five."""
     letters = found.groups["letters"] or ""
-    accumulator = letter_type(letters)
+    accumulator = LETTERS.get(letters)
     named = [element_type(part) for part in (found.groups["types"] or "").split("_") if part]
     if found.groups["version"] and len(named) == 5:
         first, second, summed, _, result = named
@@ -126,13 +119,12 @@ def _cutlass_template(name: str) -> Reading | None:
     family = family_by_rules("cutlass_template", text)
     if family is None:
         return None
-    directions = _TEMPLATE_DIRECTIONS.get(family, ())
     architecture = _TEMPLATE_ARCHITECTURE.search(text)
     return Reading(
         {
             "library": "cutlass",
             "family": family,
-            "direction": next((direction for word, direction in directions if word in text), None),
+            "direction": direction_of(text) if family in _DIRECTED else None,
             "architecture": architecture and architecture[architecture.lastindex or 0].lower(),
             "variant": "template",
         }
@@ -144,13 +136,8 @@ _MIOPEN = lazy_pattern(r"miopen", re.IGNORECASE)
 
 def read_rocm(function: str) -> Reading | None:
     """What a kernel of AMD's libraries says: Tensile, rocPRIM, MIOpen, Composable Kernel."""
-    if (tensile := read_grammar("tensile", function)) is not None:
-        return tensile
-    family = family_by_rules("rocm", function)
-    if family is None:
-        return None
     library = "rocprim" if "rocprim::" in function else "miopen" if _MIOPEN.match(function) else None
-    return Reading({"library": library}, {"family": family, "direction": direction_of(function)})
+    return read_grammar("tensile", function) or read_by_rules("rocm", function, library)
 
 
 # cuBLAS, cuBLASLt, cuSOLVER and MAGMA besides tensor-core multiplications. MAGMA is public source and BLAS
@@ -165,17 +152,13 @@ _MAGMA = lazy_pattern(r"magma|_template_batched|_smallsq|_native_kernel|pivinfo|
 
 
 def read_dense_algebra(cxx: CxxName, text: str) -> Reading | None:
-    """What another kernel of a dense algebra library says."""
     function = cxx.function or ""
     if lettered := _LETTERED.match(function):
         family = family_by_rules("lapack_routine", lettered["routine"]) or "linear_algebra"
-        operand = letter_type(lettered["letter"])
+        operand = LETTERS.get(lettered["letter"])
         return Reading({"family": family, "operand_type": operand}, {"library": "magma"})
     if function.endswith("kernel_blasl3"):
-        if "Kernel_triangular_input" in text:
-            return Reading(inferred={"family": "triangular_multiply"})
-        is_output = "Kernel_triangular_output" in text
-        return Reading(inferred={"family": "rank_update" if is_output else "symmetric_multiply"})
+        return Reading(inferred={"family": family_by_rules("cublas_level_3", text)})
     names_cublas = "cublas" in text
     named = family_by_rules("dense_algebra", function)
     named = named or (family_by_rules("cublas", function) if names_cublas else None)

@@ -12,14 +12,13 @@ from typing import Any
 
 from opscope.data import packaged_toml
 from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
-from opscope.provenance.kernel_names.decoded_kernel import Reading
-from opscope.provenance.kernel_names.grammar import find_grammar
+from opscope.provenance.kernel_names.decoded_kernel import Reading, find_grammar, read_by_rules
 from opscope.provenance.kernel_names.vocabulary import (
     FLOATING,
     direction_of,
     element_type,
     family_by_rules,
-    library_by_rules,
+    rule_of,
 )
 from opscope.provenance.packaged import lazy_pattern, packaged_path
 
@@ -42,11 +41,9 @@ _FIRST_NAMESPACE = lazy_pattern(r"(?:::)?(\w+)::")
 def read_library(cxx: CxxName) -> Reading | None:
     """What a kernel of another library, or a program's own, says plainly; None if nothing."""
     function = cxx.function or ""
-    family, library = family_by_rules("library", function), _library_of_namespace(function)
-    if family is None and library is None:
-        return None
-    direction = direction_of(function) if family else None
-    return Reading({"library": library}, {"family": family, "direction": direction})
+    library = _library_of_namespace(function)
+    plain = None if library is None else Reading({"library": library})
+    return read_by_rules("library", function, library) or plain
 
 
 _MOST_TEMPLATE = 1000  # What a name is about stands first.
@@ -56,10 +53,11 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
     """What a kernel of a serving engine, or of the libraries these call, says; None if it is none."""
     function = cxx.function or ""
     head = text[:_MOST_TEMPLATE]
-    family = family_by_rules("serving_template", head) or family_by_rules("serving", function)
+    rule = rule_of("serving", function) or {}
+    family = family_by_rules("serving_template", head) or rule.get("family")
     if family is None:
         return None
-    library = library_by_rules("serving", function) or _library_of_namespace(function)
+    library = rule.get("library") or _library_of_namespace(function)
     entered = _entered(cxx, head)
     inferred: dict[str, Any] = {
         "family": family,
@@ -100,12 +98,9 @@ def _entered(cxx: CxxName, head: str) -> str | None:
 def read_mangled(text: str) -> Reading | None:
     """What the words of a mangled name say; None if nothing."""
     head = text[:_MOST_TEMPLATE]
-    family = family_by_rules("serving", head) or family_by_rules("rocm", head)
-    if family is None:
-        return None
     namespace = _MANGLED_NAMESPACE.match(head)
     library = _NAMESPACES.get(namespace[1]) if namespace is not None else None
-    return Reading({"library": library}, {"family": family, "direction": direction_of(head[:200])})
+    return read_by_rules("serving", head, library) or read_by_rules("rocm", head, library)
 
 
 _MANGLED_NAMESPACE = lazy_pattern(r"_ZN?K?\d+(aiter|ck_tile|ck|vllm)\d")
@@ -125,7 +120,6 @@ _FLASH = lazy_pattern(
 
 
 def read_attention(cxx: CxxName, text: str) -> Reading | None:
-    """What an attention kernel says; None if the name names none."""
     function = cxx.function or ""
     if (found := find_grammar("memory_efficient", function)) is not None:
         words = (found.groups["aligned"], (found.groups["words"] or "").strip("_"))
@@ -138,31 +132,15 @@ def read_attention(cxx: CxxName, text: str) -> Reading | None:
         return None  # told by the grammar of cuDNN
     head = text[:600]
     if "AttentionKernel<" in head or "AttentionBackwardKernel<" in head:
+        family, traits = "attention_mem_efficient", find_grammar("memory_efficient_template", head)
         is_backward = "Backward" in head or "attention_kernel_backward" in head
-        direction = "backward" if is_backward else "forward"
-        stated: dict[str, Any] = {"family": "attention_mem_efficient", "direction": direction}
-        if (found := find_grammar("memory_efficient_template", head)) is not None:
-            stated.update(found.fields)
-        return Reading(stated)
-    if _FLASH.search(function) or _FLASH.search(head):
-        return _flash(function, head)
-    family = family_by_rules("attention", function)
-    if family is None:
-        return None
-    library = _library_of_namespace(function)
-    return Reading({"library": library}, {"family": family, "direction": direction_of(function)})
-
-
-def _flash(function: str, text: str) -> Reading:
-    if "flash_bwd" in function or "FlashAttnBwd" in text or "Bwd" in function:
-        direction: str | None = "backward"
+        direction: str | None = "backward" if is_backward else "forward"
+    elif _FLASH.search(function) or _FLASH.search(head):
+        family, traits = "attention_flash", find_grammar("flash_traits", head)
+        direction = direction_of(function) or direction_of(head)
     else:
-        is_forward = "flash_fwd" in function or "FlashAttnFwd" in text
-        direction = "forward" if is_forward else direction_of(function)
-    stated: dict[str, Any] = {"family": "attention_flash", "direction": direction}
-    if (traits := find_grammar("flash_traits", text)) is not None:
-        stated.update(traits.fields)
-    return Reading(stated)
+        return read_by_rules("attention", function, _library_of_namespace(function))
+    return Reading({"family": family, "direction": direction, **({} if traits is None else traits.fields)})
 
 
 # cuDNN: the engines compiled at run time, and the templates in its libraries.
@@ -182,7 +160,6 @@ _CUDNN_NAMESPACE = lazy_pattern(r"cudnn|cask")
 
 
 def read_cudnn(cxx: CxxName, text: str) -> Reading | None:
-    """What a kernel of cuDNN says; None if the name is not one."""
     function = cxx.function or ""
     if (generated := find_grammar("cudnn_generated", function)) is not None:
         family = family_by_rules("cudnn_generated", function)
@@ -221,7 +198,6 @@ _OTHER_NCCL = lazy_pattern(r"nccl(?:SymkDev|SymDev|Dev)?Kernel|oneRankReduce|ncc
 
 
 def read_nccl(function: str) -> Reading | None:
-    """What a kernel of NCCL says."""
     stated: dict[str, Any] = {"library": "nccl", "family": "collective"}
     match = _NCCL.match(function)
     if match is None:
@@ -279,40 +255,6 @@ def read_device_algorithm(cxx: CxxName, last: str) -> Reading | None:
     return Reading({**stated, "functor": functor})
 
 
-# Names the driver's activity records give to copies and sets, `Memcpy DtoH (Device -> Pageable)`. Source:
-# libkineto src/CuptiActivity.cpp (`memcpyName`) and roctracer's names, which are alike or spell the kind
-# (`CopyDeviceToHost`).
-_COPY = lazy_pattern(
-    r"[Mm]emcpy(?: |\b)(?:(?P<from>[HDAP])to(?P<to>[HDAP]))?\s*(?:\((?P<source>\w+) -> (?P<target>\w+)\))?"
-)
-_AMD_COPY = lazy_pattern(r"Copy(?P<source>Host|Device)To(?P<target>Host|Device)\w*|hipMemcpy\w*")
-_SIDES = {"H": "host", "D": "device", "A": "device"}
-_SET = lazy_pattern(r"Memset\b|FillBuffer|hipMemset\w*")
-
-
-def read_memory_copy(text: str) -> Reading | None:
-    """What the name of a copy or set says; None if it is neither."""
-    if _SET.match(text):
-        return Reading({"library": "driver", "family": "memset"})
-    stated: dict[str, Any] = {"library": "driver", "family": "memcpy"}
-    if amd := _AMD_COPY.fullmatch(text):
-        if amd["source"]:
-            stated["copy_direction"] = f"{amd['source']}_to_{amd['target']}".lower()
-        return Reading(stated)
-    match = _COPY.match(text)
-    if match is None:
-        return None
-    kinds = match["from"], match["to"]
-    if kinds == ("P", "P"):
-        stated["copy_direction"] = "peer_to_peer"
-    elif kinds[0] in _SIDES and kinds[1] in _SIDES:
-        stated["copy_direction"] = f"{_SIDES[kinds[0]]}_to_{_SIDES[kinds[1]]}"
-    memories = {match["source"], match["target"]} & {"Pageable", "Pinned"}
-    if len(memories) == 1:
-        stated["host_memory"] = memories.pop().lower()
-    return Reading(stated)
-
-
 # Triton kernels that torch.compile writes, `triton_per_fused_add_native_layer_norm_view_5`. Source:
 # torch/_inductor/codegen/triton.py (`define_kernel`), torch/_inductor/utils.py (`get_fused_kernel_name`). The
 # word after `triton_` is the kind of kernel. The operators are sorted, without repeats and joined by
@@ -339,7 +281,6 @@ _MOST_OPERATORS = 10  # config.kernel_name_max_ops
 
 
 def read_triton(text: str) -> Reading | None:
-    """What a generated name says."""
     match = _TRITON.fullmatch(text)
     family, variant = _TRITON_KINDS[match["kind"]] if match else (None, None)
     match = match or _OLD_TRITON.fullmatch(text)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
-from typing import cast
-
-import msgspec
+from typing import Any
 
 from opscope.data import packaged_toml
 from opscope.provenance.packaged import lazy_pattern
 
 _WORDS = packaged_toml(__package__, "vocabulary.toml")
-LETTERS: dict[str, str] = _WORDS["letters"]
+LETTERS: dict[str, str] = _WORDS["letters"]  # types by BLAS-like letters, `s` for f32
 _BY_SPELLING: dict[str, str] = {
     spelling: short for short, every in _WORDS["element_types"].items() for spelling in every
 }
@@ -43,11 +41,6 @@ def element_type(spelling: str) -> str | None:
     return short
 
 
-def letter_type(letters: str) -> str | None:
-    """Type of a BLAS-like letter, `s` for f32."""
-    return LETTERS.get(letters)
-
-
 @cache
 def type_positions(kernel: str) -> dict[str, int] | None:
     """Field → position of the template argument, for kernels of ATen whose types have their own order."""
@@ -57,20 +50,9 @@ def type_positions(kernel: str) -> dict[str, int] | None:
     return {f"{field}_type": position for position, field in enumerate(listed.split()) if field != "-"}
 
 
-class Family(msgspec.Struct, frozen=True):
-    """One kind of kernel; `category` is a name of `categories.toml`."""
-
-    name: str
-    category: str
-    meaning: str
-
-
-FAMILIES = tuple(
-    Family(name, category, meaning)
-    for category, members in packaged_toml(__package__, "families.toml").items()
-    for name, meaning in members.items()
-)
-CATEGORY_OF_FAMILY = {family.name: family.category for family in FAMILIES}
+_FAMILIES = packaged_toml(__package__, "families.toml").items()
+CATEGORY_OF_FAMILY = {name: category for category, members in _FAMILIES for name in members}
+MEANING_OF_FAMILY = {name: meaning for _, members in _FAMILIES for name, meaning in members.items()}
 
 _BACKWARD = lazy_pattern(
     r"[bB]ackward|[bB]prop|[dwDW]grad|dot_do_o|convert_dq|dbias|_bwd|bwd_|Bwd|[gG]rad_?[iI]nput|gradinput"
@@ -84,29 +66,23 @@ _FORWARD = lazy_pattern(
 
 @lru_cache(maxsize=4096)
 def direction_of(text: str) -> str | None:
-    """`backward` or `forward` if the words of the text say so."""
     if _BACKWARD.search(text):
         return "backward"
     return "forward" if _FORWARD.search(text) else None
 
 
 @lru_cache(maxsize=65536)
+def rule_of(section: str, text: str) -> dict[str, Any] | None:
+    """The first rule in a section of `family_rules.toml` that occurs in the text; None if none does."""
+    return next((rule for rule, pattern in _rules(section) if pattern.search(text)), None)
+
+
 def family_by_rules(section: str, text: str) -> str | None:
-    """The family of the first rule in a section of `family_rules.toml` that occurs in the text; else None."""
-    return next((family for family, pattern in _rules(section) if pattern.search(text)), None)
-
-
-@lru_cache(maxsize=65536)
-def library_by_rules(section: str, text: str) -> str | None:
-    """The library that the rule which `family_by_rules` answers with is of; None if it says none."""
-    rules = packaged_toml(__package__, "family_rules.toml")[section]
-    for rule, (_, pattern) in zip(rules, _rules(section), strict=True):
-        if pattern.search(text):
-            return cast("str | None", rule.get("library"))
-    return None
+    rule = rule_of(section, text)
+    return None if rule is None else rule["family"]
 
 
 @cache
-def _rules(section: str) -> list[tuple[str, re.Pattern[str]]]:
+def _rules(section: str) -> list[tuple[dict[str, Any], re.Pattern[str]]]:
     rules = packaged_toml(__package__, "family_rules.toml")[section]
-    return [(rule["family"], re.compile("|".join(rule["patterns"]))) for rule in rules]
+    return [(rule, re.compile("|".join(rule["patterns"]))) for rule in rules]

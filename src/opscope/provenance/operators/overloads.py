@@ -20,12 +20,14 @@ from functools import lru_cache, partial
 import msgspec
 
 from opscope.model.evidence import Grade, weakest
-from opscope.provenance.operators.schema import Argument, Schema, parse_schema
 from opscope.provenance.operators.table import (
+    Argument,
     NativeFunction,
     OperatorTable,
+    Schema,
     packaged_table,
     packaged_versions,
+    parse_schema,
 )
 from opscope.provenance.packaged import lazy_pattern
 
@@ -72,8 +74,6 @@ class InputRecord(str, Enum):
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """The native function a recorded call reached."""
-
     entry: NativeFunction | None  # the one it must be; None if several are possible or none is known
     grade: Grade | None  # of the answer; None if nothing is known of the name
     # All that are possible, with `entry` if it is known. Facts they share hold in any case.

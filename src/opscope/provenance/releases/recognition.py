@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from opscope.model.evidence import Grade
 from opscope.provenance.installation import TorchVersion, nearest_release, parse_version
 from opscope.provenance.packaged import lazy_pattern
-from opscope.provenance.releases.release_table import release, release_versions
-from opscope.provenance.releases.table_file import text_hashes
+from opscope.provenance.releases.release_table import release, release_versions, text_hashes
 
 # Releases five minor versions apart share half of a trace's kernel names.
 _LOWEST_HIT_RATE = 0.6
@@ -36,8 +35,6 @@ _MAY_BE_TORCH = lazy_pattern(
 
 
 class Recognition(msgspec.Struct, frozen=True):
-    """What is known of the release that made a trace."""
-
     version: str | None  # of the table to ask, or None
     grade: Grade  # `RELEASE_INDEX` if the trace was made by that release, else `NEIGHBOR_VERSION`
     # By version, the fraction (0 to 1) of the candidates its table knows; empty without candidates
@@ -168,32 +165,22 @@ def _cuda_major(version: str) -> int:
     return int(cuda.partition(".")[0]) if cuda else sys.maxsize
 
 
-class UnitAnswer(msgspec.Struct, frozen=True):
-    """The units that register a kernel."""
+def kernel_units(kernel_name: str, recognition: Recognition) -> tuple[tuple[str, ...], Grade]:
+    """The units of a kernel of a recognized trace, none where no table supports an answer; and their grade.
 
-    # Paths in PyTorch's repository where known, else file names. One entry: exactly this unit.
-    units: tuple[str, ...]
-    # `RELEASE_INDEX`, or `NEIGHBOR_VERSION` where it is known from another release or another kernel
-    grade: Grade
-    version: str  # of the table that says so
-
-
-def kernel_units(kernel_name: str, recognition: Recognition) -> UnitAnswer | None:
-    """The units of a kernel of a recognized trace; None where no table supports an answer.
-
-    By the exact name; where the release's table does not have it, by its loose keys.
+    Units are paths in PyTorch's repository where known, else file names. They are known by the exact name;
+    where the release's table does not have it, by its loose keys, which is as good as of a neighbor.
     """
     if recognition.version is None:
-        return None
+        return (), recognition.grade
     table = release(recognition.version)
-    units = table.units_of(kernel_name)
-    grade = recognition.grade
+    units, grade = table.units_of(kernel_name), recognition.grade
     if not units:
         units, grade = table.loose_units_of(kernel_name), Grade.NEIGHBOR_VERSION
     for version in recognition.compared:
         other = release(version)
         units = _agreed(units, other.units_of(kernel_name) or other.loose_units_of(kernel_name))
-    return UnitAnswer(units, grade, table.version) if units else None
+    return units, grade
 
 
 def _agreed(units: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:

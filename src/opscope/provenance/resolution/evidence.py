@@ -25,22 +25,25 @@ from opscope.model.origin import (
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
 from opscope.provenance.generated_code import files_by_hash, generated_sources, read_generated
-from opscope.provenance.installation import package_folders, torch_build
+from opscope.provenance.installation import installed_torch
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.operators.table import OperatorTable, Place, table_for
-from opscope.provenance.releases.lines import place_of, release_lines
-from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
+from opscope.provenance.releases.recognition import Recognition, kernel_units, recognize
 from opscope.provenance.releases.release_table import git_version, release
-from opscope.provenance.sources.at_hand import nearest_index, permalink, release_headers
+from opscope.provenance.sources.at_hand import (
+    nearest_index,
+    permalink,
+    place_of,
+    release_headers,
+    release_lines,
+)
 from opscope.provenance.sources.index import Definition, SourceIndex, source_index
 
 if TYPE_CHECKING:
-    from opscope.provenance.binaries.process import LocalLibraries
+    from opscope.provenance.binaries.library import LocalLibraries
 
 
 class KernelProvenance(msgspec.Struct, frozen=True):
-    """What is known of one kernel name."""
-
     decoded: DecodedKernel  # the fields its name states
     category: str  # kind of work
     # (parameter name in the source or None, argument), in order
@@ -99,8 +102,6 @@ class IndexedSource(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """The evidence for one Session."""
-
     recognition: Recognition  # which torch release made the trace, and how that is known
     operators: OperatorTable  # the table of native functions that fits it best
     sources: tuple[IndexedSource, ...]  # source indexes, the best first
@@ -126,18 +127,16 @@ class Evidence(msgspec.Struct, frozen=True):
         if library is not None:
             units = library.units_of(kernel_name)
             recorded = RecordedKernel(kernel_name, Path(library.path).name, units=units)
-        answer = kernel_units(kernel_name, self.recognition)
+        tabled, grade = kernel_units(kernel_name, self.recognition)
         if recorded is None:
-            return (answer.units, answer.grade, None) if answer else ((), None, None)
+            return tabled, grade if tabled else None, None
         if recorded.units:
-            labels, grade = _with_paths(recorded.units, answer)
-            return labels, grade, recorded.library
+            return *_with_paths(recorded.units, tabled, grade), recorded.library
         # A stripped library tells no units. A table answers for the libraries it was read from.
         version = self.recognition.version
-        if answer is None or version is None:
-            return (), None, recorded.library
-        is_tabled = any(one.name == recorded.library for one in release(version).libraries)
-        return (answer.units, answer.grade, recorded.library) if is_tabled else ((), None, recorded.library)
+        libraries = release(version).libraries if tabled and version is not None else ()
+        is_tabled = any(one.name == recorded.library for one in libraries)
+        return (tabled, grade, recorded.library) if is_tabled else ((), None, recorded.library)
 
     def registration(self, name: str, overload: str | None) -> OperatorRegistration | None:
         """What the dispatcher said of an operator; of an unknown overload only where there is just one."""
@@ -179,7 +178,7 @@ def _location(
 
 
 def _with_paths(
-    recorded: Sequence[RecordedUnit], answer: UnitAnswer | None
+    recorded: Sequence[RecordedUnit], tabled: Sequence[str], grade: Grade
 ) -> tuple[tuple[str, ...], Grade | None]:
     """Recorded units, by path where that is recorded or a table has one of that name only, and their grade.
 
@@ -187,10 +186,10 @@ def _with_paths(
     """
     names, units, grades = [unit.name for unit in recorded], [], [Grade.EXACT]
     for unit in recorded:
-        tabled = [one for one in (answer.units if answer else ()) if one.endswith(f"/{unit.name}")]
-        if unit.source_path is None and answer and len(tabled) == names.count(unit.name) == 1:
-            units.append(tabled[0])
-            grades.append(answer.grade)
+        paths = [one for one in tabled if one.endswith(f"/{unit.name}")]
+        if unit.source_path is None and len(paths) == names.count(unit.name) == 1:
+            units.append(paths[0])
+            grades.append(grade)
         else:
             units.append(unit.source_path or unit.name)
     return tuple(units), weakest(grades)
@@ -207,19 +206,20 @@ FROM kernel_origins o JOIN kernel_names n USING (name_id) ORDER BY ALL"""
 
 
 def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
-    """All evidence for a Session with these kernel names."""
     recorded = session.query("SELECT DISTINCT torch_version, torch_git_version FROM traces")
     version, commit = recorded[0] if len(recorded) == 1 else (None, None)  # where all traces agree
     complete_sources(session)
-    recognition = recognize(kernel_names, torch_version=version, cuda_major=_cuda_major(session))
+    cuda = session.scalar("SELECT max(cuda_runtime_version) FROM traces")
+    cuda_major = None if cuda is None else int(cuda) // 1000
+    recognition = recognize(kernel_names, torch_version=version, cuda_major=cuda_major)
     if commit is None and recognition.version is not None and recognition.grade is Grade.RELEASE_INDEX:
         commit = git_version(recognition.version)
     operators = table_for(version or recognition.version, recognized=recognition.version)
     if version is None and recognition.grade is Grade.NEIGHBOR_VERSION:
         operators = operators.graded(Grade.NEIGHBOR_VERSION)
     libraries = None
-    if _is_installed(commit):
-        from opscope.provenance.binaries.process import installed_libraries  # noqa: PLC0415 - seldom that build
+    if commit is not None and commit == installed_torch()[1]:
+        from opscope.provenance.binaries.library import installed_libraries  # noqa: PLC0415 - seldom that build
 
         libraries = installed_libraries()
     # By kernel name. Libraries that share a name cannot be told apart in a trace: their units are joined; if
@@ -246,17 +246,6 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
         triton_kernels=frozenset(name for (name,) in session.query(_TRITON_SQL)),
         backend="CUDA" if has_device else "CPU",
     )
-
-
-def _is_installed(commit: str | None) -> bool:
-    """Whether the torch that is installed here is of this commit."""
-    build = next((torch_build(folder) for folder in package_folders("torch")[:1]), None)
-    return build is not None and commit is not None and build.git_version == commit
-
-
-def _cuda_major(session: Session) -> int | None:
-    version = session.scalar("SELECT max(cuda_runtime_version) FROM traces")
-    return None if version is None else int(version) // 1000
 
 
 def _sources(recognition: Recognition, operators: OperatorTable) -> Iterator[IndexedSource]:
@@ -297,8 +286,7 @@ def _symbol_units(session: Session, recognition: Recognition) -> dict[str, Recor
         found[name] |= {named_unit(one).name for one in internal_names(mangled.encode())}
     units: dict[str, RecordedKernel] = {}
     for name, names in found.items():
-        answer = kernel_units(name, recognition)
-        known = {unit.rpartition("/")[2] for unit in answer.units} if answer else set()
+        known = {unit.rpartition("/")[2] for unit in kernel_units(name, recognition)[0]}
         if names and all(unit in known or "_" not in unit for unit in names):
             units[name] = RecordedKernel(name, units=tuple(map(RecordedUnit, sorted(names))))
     return units
@@ -378,7 +366,6 @@ def _place(source: RecordedSource) -> SourceLocation | None:
 
 
 def _recorded(session: Session) -> list[RecordedSource]:
-    """The table as it stands."""
     sources = []
     for record in session.records(_SOURCES_SQL):
         for name in ("stacks", "meta"):

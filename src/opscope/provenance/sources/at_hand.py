@@ -1,20 +1,27 @@
 """Which source indexes and source files are at hand, and where PyTorch's files lie: paths, permalinks, lines.
 
-Finds an installation without importing it.
+Finds an installation without importing it. Of a release without a source tree the lines are known by checks
+(`TORCH_CHECK`, launch checks), which leave their line in the libraries of every release. Between two checks
+that moved equally far from the indexed tree everything did; else a definition lies somewhere between them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
+import msgspec
+
+from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.generated_code import is_generated
 from opscope.provenance.installation import COMMIT, label_order, nearest_release, package_folders
-from opscope.provenance.packaged import lazy_pattern, release_file, release_files
-from opscope.provenance.sources.index import FILE_NAME, SourceIndex, load_index, source_index
+from opscope.provenance.operators.table import Place
+from opscope.provenance.packaged import TableFormat, lazy_pattern, release_file, release_files
+from opscope.provenance.sources.index import FILE_NAME, INDEX_FORMAT, Definition, SourceIndex, source_index
 
 _ADDRESS = "https://github.com/pytorch/pytorch/blob"
 # Folders of the include folder → those of the repository; other folders belong to third parties.
@@ -101,7 +108,6 @@ def read_lines(file: str, line: int, end_line: int | None, roots: Sequence[Path]
 
 
 def _candidates(file: str, roots: Sequence[Path]) -> Iterable[Path]:
-    """Real paths of the file within each root."""
     header = include_path(file)
     for root in roots:
         try:
@@ -138,7 +144,6 @@ HEADERS_FILE = "headers.msgpack.zst"
 
 
 def indexed_versions() -> tuple[str, ...]:
-    """Releases with a source index, oldest first."""
     return tuple(sorted(release_files(FILE_NAME), key=label_order))
 
 
@@ -149,7 +154,7 @@ def release_headers(version: str) -> SourceIndex | None:
     Most kernel templates are in headers, so their lines are the release's own even without its source tree.
     """
     file = release_file(version, HEADERS_FILE)
-    return load_index(file) if file.is_file() else None
+    return INDEX_FORMAT.read(file) if file.is_file() else None
 
 
 def nearest_index(version: str | None) -> SourceIndex | None:
@@ -187,3 +192,81 @@ def include_folder() -> Path | None:
     """The headers of the torch that this Python would import; None if there are none."""
     folders = (folder / "include" for folder in package_folders("torch"))
     return next((folder for folder in folders if folder.is_dir()), None)
+
+
+LINES_FILE = "lines.msgpack.zst"
+# A wider range of lines helps nobody to find a function.
+_WIDEST_BRACKET = 150
+
+# First and last line of the index between which every check moved by the same number of lines, and that.
+Segment = tuple[int, int, int]
+
+
+class StoredLines(msgspec.Struct, array_like=True):
+    format_version: int
+    indexed: str  # the release whose source tree is indexed
+    files: dict[str, tuple[Segment, ...]]  # in the order of their lines
+
+
+LINES_FORMAT = TableFormat("a table of lines", StoredLines)
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """Where something that begins at a line of the index begins: from `line` to `last`, if that is not None.
+
+    `line` is None where the evidence contradicts the indexed line and tells no other one. The grade is
+    `COMPILED`, `BRACKET`, or `NEIGHBOR_VERSION` for the indexed line itself.
+    """
+
+    line: int | None
+    last: int | None = None
+    grade: Grade = Grade.NEIGHBOR_VERSION
+
+
+def place_of(found: Definition, lines: StoredLines | None, *, is_own: bool) -> Place:
+    """Where a definition of an index lies in a release: the index's own one, or one whose lines moved so."""
+    file, line, last = found.file, found.line, found.end_line
+    if is_own:
+        return Place(file, "release", line, last, "release" if line else None)
+    if line is None or lines is None:
+        return Place(file, "neighbor_version", line, last, "neighbor_version" if line else None, None, False)
+    moved = moved_in(lines, file, line)
+    if moved.line is None:
+        return Place(file, "neighbor_version")
+    if moved.grade is Grade.NEIGHBOR_VERSION:
+        return Place(file, "neighbor_version", line, last, "neighbor_version", None, False)
+    if moved.grade is Grade.BRACKET:
+        about = min(max(line, moved.line), moved.last or moved.line)
+        return Place(file, "bracket", moved.line, moved.last, "bracket", about)
+    end = moved_in(lines, file, last or line)
+    end_line = end.line if end.grade is Grade.COMPILED else None
+    return Place(file, "compiled", moved.line, end_line, "compiled")
+
+
+def moved_in(table: StoredLines, file: str, line: int) -> Moved:
+    segments = table.files.get(file, ())
+    if not segments:
+        return Moved(line)
+    # The beginning of the file stayed where it is.
+    known = ((0, 0, 0), *segments)
+    index = bisect_right(known, line, key=lambda segment: segment[0]) - 1
+    _, last, delta = known[index]
+    if line <= last:
+        return Moved(line + delta, grade=Grade.COMPILED)
+    if index + 1 == len(known):
+        return Moved(line if delta == 0 else None)
+    after, _, next_delta = known[index + 1]
+    if next_delta == delta:
+        return Moved(line + delta, grade=Grade.COMPILED)
+    lowest, highest = max(1, last + delta + 1), after + next_delta
+    if highest - lowest <= _WIDEST_BRACKET:
+        return Moved(lowest, highest, Grade.BRACKET)
+    return Moved(line if lowest <= line <= highest else None)
+
+
+@cache
+def release_lines(version: str, indexed: str) -> StoredLines | None:
+    """How far lines moved from an indexed release to another one; None if that is not known."""
+    file = release_file(version, LINES_FILE)
+    table = LINES_FORMAT.read(file) if file.is_file() else None
+    return None if table is None or table.indexed != indexed else table

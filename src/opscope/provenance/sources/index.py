@@ -11,19 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from opscope.provenance.installation import RELEASE_NAME
-from opscope.provenance.packaged import lazy_pattern, release_files
-from opscope.provenance.table_format import TableFormat
+from opscope.provenance.packaged import TableFormat, lazy_pattern, release_files
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """Where something is defined."""
-
     # Function, structured (TORCH_IMPL_FUNC), kernel (`__global__`), class, or stub (a dispatch stub)
     kind: str
     name: str  # without its scope and without template arguments
@@ -51,7 +47,7 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     line: int
 
 
-class _Row(msgspec.Struct, frozen=True, array_like=True):
+class IndexRow(msgspec.Struct, frozen=True, array_like=True):
     """A definition in the file: its texts by number, its last line by how far it is from the first."""
 
     kind: int
@@ -66,77 +62,35 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     launchers: int
 
 
-class _Wire(msgspec.Struct, array_like=True):
-    """The file's content: rows by name, made into objects when asked for; of one name by file and line."""
+INDEX_TEXTS = ("kind", "scope", "file", "template_parameters", "parameters", "stubs", "launchers")
 
+
+class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
     format_version: int
-    version: str
-    git_version: str | None
+    version: str  # of PyTorch, "2.6.0"
+    git_version: str | None  # commit of the tree, if it was known when the table was built
     texts: list[str | tuple[str, ...]]
-    rows: dict[str, msgspec.Raw]
-    registrations: list[Registration]
-
-
-FORMAT_VERSION = 3
-_FORMAT = TableFormat(
-    "a source index", _Wire, FORMAT_VERSION, hint="Build it again with this version", has_checksum=True
-)
-_TEXTS = ("kind", "scope", "file", "template_parameters", "parameters", "stubs", "launchers")
-
-
-class SourceIndex:
-    """The definitions of one source tree, and look-ups in them."""
-
-    def __init__(self, wire: _Wire) -> None:
-        self._wire = wire
-        self.version = wire.version  # of PyTorch, "2.6.0"
-        self.git_version = wire.git_version  # commit of the tree, if it was known when the table was built
-        self.registrations = tuple(wire.registrations)  # for dispatch stubs
+    rows: dict[str, msgspec.Raw]  # by name, made into objects when asked for; of one by file and line
+    registrations: tuple[Registration, ...]  # for dispatch stubs
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files that hold a definition, sorted."""
         return tuple(sorted({one.file for one in self}))
 
     def __iter__(self) -> Iterator[Definition]:
-        return chain.from_iterable(map(self.named, self._wire.rows))
+        return chain.from_iterable(map(self.named, self.rows))
 
     def named(self, name: str) -> tuple[Definition, ...]:
         """Definitions of a name without scope, by file and line."""
-        rows = self._wire.rows.get(name)
+        rows = self.rows.get(name)
         if rows is None:
             return ()
         found = []
-        for row in msgspec.msgpack.decode(rows, type=tuple[_Row, ...]):
-            fields: dict[str, Any] = {field: self._wire.texts[getattr(row, field)] for field in _TEXTS}
+        for row in msgspec.msgpack.decode(rows, type=tuple[IndexRow, ...]):
+            fields: dict[str, Any] = {field: self.texts[getattr(row, field)] for field in INDEX_TEXTS}
             fields |= {"line": row.line, "end_line": row.line + row.span}
             found.append(Definition(name=name, **fields, is_specialization=row.is_specialization))
         return tuple(found)
-
-    @classmethod
-    def from_definitions(
-        cls,
-        version: str,
-        git_version: str | None,
-        definitions: Iterable[Definition],
-        registrations: Iterable[Registration],
-    ) -> SourceIndex:
-        """The index of definitions whose lines are known, in any order."""
-        numbers: dict[str | tuple[str, ...], int] = {}
-        rows: dict[str, list[_Row]] = {}
-        for one in sorted(definitions, key=lambda one: (one.file, one.line or 0)):
-            texts = {field: numbers.setdefault(getattr(one, field), len(numbers)) for field in _TEXTS}
-            line = one.line or 0
-            lines = {"line": line, "span": max(0, (one.end_line or 0) - line)}
-            row = _Row(**texts, **lines, is_specialization=one.is_specialization)
-            rows.setdefault(one.name, []).append(row)
-        packed = {name: msgspec.Raw(msgspec.msgpack.encode(of)) for name, of in rows.items()}
-        listed = sorted(registrations, key=lambda entry: (entry.file, entry.line, entry.stub))
-        return cls(_Wire(FORMAT_VERSION, version, git_version, list(numbers), packed, listed))
-
-    def encode(self) -> bytes:
-        """The index as bytes, compressed."""
-        return _FORMAT.encode(self._wire)
 
     def kernel(
         self, base_name: str, units: Sequence[str] = (), *, template_arguments: Sequence[str] | None = None
@@ -180,6 +134,10 @@ class SourceIndex:
             ]
         return [row for row in self._in_scope(owner) if row.kind in ("class", "function", "kernel")]
 
+
+INDEX_FORMAT = TableFormat(
+    "a source index", SourceIndex, 3, hint="Build it again with this version", has_checksum=True
+)
 
 # What stands for an anonymous namespace: c++filt's words, or the unit's own name as nvcc writes it.
 _ANONYMOUS = lazy_pattern(r"\(anonymous namespace\)|_(?:INTERNAL|GLOBAL__N)_\w*|_NV_ANON_NAMESPACE")
@@ -300,14 +258,9 @@ def named_arguments(parameters: Sequence[str], arguments: Sequence[str]) -> Mapp
 FILE_NAME = "sources.msgpack.zst"
 
 
-def load_index(path: Path) -> SourceIndex:
-    """The index in a file."""
-    return SourceIndex(_FORMAT.read(path))
-
-
 @cache
 def source_index(version: str | None) -> SourceIndex | None:
     """The packaged index of a release, `2.6.0` or `2.6.0+cu124`; None if there is none."""
     match = RELEASE_NAME.match(version or "")
     file = release_files(FILE_NAME).get(match.group()) if match else None
-    return None if file is None else load_index(file)
+    return None if file is None else INDEX_FORMAT.read(file)

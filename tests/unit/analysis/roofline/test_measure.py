@@ -14,7 +14,6 @@ from opscope.analysis.roofline import (
     Bound,
     Efficiency,
     Launches,
-    RooflineModel,
     efficiency_of,
     measure_efficiency,
     read_launches,
@@ -104,7 +103,7 @@ def test_without_limits_costs_remain(load: Load) -> None:
 def test_launches_of_no_operator_belong_to_kernels_alone(limits: DeviceLimits) -> None:
     calls = [costed(0), costed(1, "k", attribution="graph"), costed(2, "unseen")]
     launched = {0: (launches("k"),), 1: (launches("k"),)}
-    found = efficiency_of(calls, launched, RooflineModel(limits, "9.0"))
+    found = efficiency_of(calls, launched, limits, "9.0")
     assert [(call.operator, call.attribution) for call in found.calls] == [("k", "graph"), ("op", None)]
     assert (found.operators["op"].device_ns, found.kernels[None, "k"].device_ns) == (100_000, 200_000)
     assert ("k", "k") not in found.kernels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import lz4.block
 import pytest
 import zstandard
 
-SYMTAB, STRTAB, RELA, NOTE, NOBITS, DYNSYM = 2, 3, 4, 7, 8, 11
+SYMTAB, STRTAB, NOTE, NOBITS = 2, 3, 7, 8
 FUNCTION, FILE, KERNEL_FLAG = 2, 4, 0x10
 PTX, CUBIN = 1, 2
 LZ4, ZSTANDARD = 0x2000, 0x8000
@@ -154,7 +154,7 @@ def container_bytes(*codes: Code) -> bytes:
 
 @dataclass
 class Unit:
-    """A translation unit to register: `stem` as nvcc names it, kernels and device variables."""
+    """A translation unit: `stem` as nvcc names it, kernels and device variables."""
 
     stem: str
     kernels: Sequence[str]
@@ -165,26 +165,7 @@ class Unit:
         return f"tmpxft_00001b9c_00000000-6_{self.stem}.compute_90.cudafe1.cpp"
 
 
-TEXT, RODATA, STUBS, SLOTS, FUNCTION_BYTES = 0x1000, 0x400000, 0x800000, 0x900000, 0x10000
-REGISTER = ("__cudaRegisterFunction", "__cudaRegisterVar", "__cudaRegisterFatBinaryEnd")
-
-
-def _call(place: int, number: int, style: str) -> bytes:
-    """A call of the runtime's function of this number, from the instruction at `place`."""
-    if style == "slot":
-        return b"\xff\x15" + struct.pack("<i", SLOTS + 8 * number - place - 6)
-    return b"\xe8" + struct.pack("<i", STUBS + 16 * number - place - 5)
-
-
-def _registration_code(unit: Unit, place: int, strings: Mapping[str, int], style: str) -> bytes:
-    code = bytearray(b"\x55\x48\x89\xe5")
-    for number, names in enumerate((unit.kernels, unit.variables)):
-        for name in names:
-            for load in (b"\x48\x8d\x15", b"\x48\x8d\x0d"):
-                code += load + struct.pack("<i", strings[name] - (place + len(code) + 7))
-            code += _call(place + len(code), number, style)
-    code += _call(place + len(code), 2, style)
-    return bytes(code) + b"\x5d\xc3"
+FATBIN = 0xB00000
 
 
 def library_bytes(
@@ -194,65 +175,33 @@ def library_bytes(
     device_code: bytes = b"",
     relocatable: bytes = b"",
     build_id: bytes | None = b"\x01\x23\x45\x67\x89\xab\xcd\xef",
-    style: str = "stub",
     stripped: bool = False,
-    machine: int = 62,
 ) -> bytes:
-    """A host library that registers the units' kernels.
+    """A host library with the units' kernels.
 
     Args:
-        units: What is registered; a unit's registration function lies at `TEXT` plus its number times 64 KiB.
-        strings: Further strings among the constants.
-        device_code: Content of `.nv_fatbin`.
+        units: Each has a container in `.nv_fatbin`.
+        strings: Strings among the constants.
+        device_code: What comes before these containers.
         relocatable: Content of `__nv_relfatbin`, if any.
         build_id: None for a library without one.
-        style: How the runtime is called: "stub", "landing" (a stub after a landing pad), "slot" or "own".
         stripped: Without symbols.
-        machine: `e_machine`.
     """
-    constants = Names()
-    places = {
-        name: RODATA + constants.add(name)
-        for name in [*strings, *(name for unit in units for name in (*unit.kernels, *unit.variables))]
-    }
-    text = bytearray(FUNCTION_BYTES * len(units))
-    local = Names()
-    symbols = symbol(0)
-    for number, unit in enumerate(units):
-        place = TEXT + number * FUNCTION_BYTES
-        code = _registration_code(unit, place, places, style)
-        text[number * FUNCTION_BYTES : number * FUNCTION_BYTES + len(code)] = code
+    constants, local = Names(), Names()
+    for text in strings:
+        constants.add(text)
+    code, symbols = bytearray(device_code), symbol(0)
+    for unit in units:
         symbols += symbol(local.add(unit.file_symbol), FILE, 0, 0xFFF1)
-        symbols += symbol(local.add("_ZZL31__nv_cudaEntityRegisterCallbackPPvE5__ref"), 1, 0, 3, (0x10, 8))
-        callback = local.add("_ZL31__nv_cudaEntityRegisterCallbackPPv")
-        symbols += symbol(callback, FUNCTION, 0, 1, (place, len(code)))
-    dynamic = Names()
-    imported = symbol(0) + b"".join(symbol(dynamic.add(name), 0x10 | FUNCTION) for name in REGISTER)
-    relocations = b"".join(
-        struct.pack("<QQq", SLOTS + 8 * number, (number + 1) << 32 | 7, 0) for number in range(len(REGISTER))
-    )
-    landing = b"\xf3\x0f\x1e\xfa" if style == "landing" else b""
-    displacements = [SLOTS - 8 * number - STUBS - len(landing) - 6 for number in range(len(REGISTER))]
-    stubs = b"".join(
-        (landing + b"\xff\x25" + struct.pack("<i", displacement)).ljust(16, b"\x90")
-        for displacement in displacements
-    )
-    if style == "own":
-        symbols += symbol(local.add(""), FILE, 0, 0xFFF1)
-        for number, name in enumerate(REGISTER):
-            symbols += symbol(local.add(name), FUNCTION, 0, 2, (STUBS + 16 * number, 16))
-        imported, relocations, stubs = symbol(0), b"", bytes(48)
+        symbols += symbol(local.add("fatbinData"), 0, 0, 4, (FATBIN + len(code), 0))
+        code += container_bytes(Code(cubin_bytes(unit.kernels, unit.variables)))
     parts = [
-        Part(".text", bytes(text), address=TEXT),
-        Part(".text.runtime" if style == "own" else ".plt", stubs, address=STUBS),
-        Part(".rodata", bytes(constants.content), address=RODATA),
-        Part(".dynsym", imported, DYNSYM, 0x100, link=5),
-        Part(".dynstr", bytes(dynamic.content), STRTAB, 0x200),
-        Part(".rela.plt", relocations, RELA, 0x300, link=4),
+        Part(".text", bytes(64), address=0x1000),
+        Part(".rodata", bytes(constants.content), address=0x400000),
         Part(".bss", b"", NOBITS, 0xA00000, size=1 << 40),
     ]
-    if device_code:
-        parts.append(Part(".nv_fatbin", device_code, address=0xB00000))
+    if code:
+        parts.append(Part(".nv_fatbin", bytes(code), address=FATBIN))
     if relocatable:
         parts.append(Part("__nv_relfatbin", relocatable, address=0xC00000))
     if build_id is not None:
@@ -261,7 +210,7 @@ def library_bytes(
     if not stripped:
         parts.append(Part(".strtab", bytes(local.content), STRTAB))
         parts.append(Part(".symtab", symbols, SYMTAB, link=len(parts)))
-    return elf_bytes(parts, machine)
+    return elf_bytes(parts)
 
 
 def module_id(path: str) -> str:

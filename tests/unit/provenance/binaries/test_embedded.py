@@ -23,9 +23,9 @@ from opscope.provenance.binaries.translation_unit import InternalName
 def test_kernels_are_the_functions_with_the_flag(write, many_sections):
     hidden = write.internal("/src/a.cu")
     image = write.cubin(["_Z1av", "plain"], ["_Z6devicev", hidden], many_sections=many_sections)
-    names = cubin_names(ElfFile(io.BytesIO(image), "libsmall.so"))
-    assert names.kernels == {"_Z1av", "plain"}
-    assert names.units == {InternalName(write.module_id("/src/a.cu"), "a_cu")}
+    kernels, units = cubin_names(ElfFile(io.BytesIO(image), "libsmall.so"))
+    assert kernels == {"_Z1av", "plain"}
+    assert units == {InternalName(write.module_id("/src/a.cu"), "a_cu")}
 
 
 def test_a_symbol_table_without_its_strings_is_refused(write):
@@ -158,10 +158,9 @@ def test_kernels_by_unit(write, linked, relocatable, expected):
         return write.container(write.Code(write.cubin(symbols, [write.internal(path) for path in paths])))
 
     code, parts = (b"".join(container(*one) for one in group) for group in (linked, relocatable))
-    content = write.library([], stripped=True, device_code=code, relocatable=parts)
-    found = embedded_kernels(ElfFile(io.BytesIO(content), "libsmall.so"))
+    found = read(write.library([], device_code=code, relocatable=parts))
     units = {path: RecordedUnit(path.rpartition("/")[2], write.module_id(path)) for path in (A, B)}
-    assert {kernels.unit: sorted(kernels.kernels) for kernels in found} == {
+    assert found == {
         units.get(path): [own if kernel == INTERNAL else kernel for kernel in kernels]
         for path, kernels in expected.items()
     }
@@ -174,3 +173,49 @@ def test_whether_there_is_device_code(write):
     assert (holds(), holds(device_code=b"x"), holds(relocatable=b"x")) == (False, True, True)
     symbols_only = write.elf([write.Part(".nv_fatbin", b"", write.NOBITS, size=1000)])
     assert not holds_device_code(ElfFile(io.BytesIO(symbols_only), "libsmall.debug"))
+
+
+def read(content):
+    """Kernels by unit."""
+    found = embedded_kernels(ElfFile(io.BytesIO(content), "libsmall.so"))
+    return {kernels.unit: sorted(kernels.kernels) for kernels in found}
+
+
+def test_units_have_the_names_of_their_file_symbols(write):
+    dense, sparse, mine = "/pytorch/cuda/SoftMax.cu", "/pytorch/sparse/SoftMax.cu", "/home/me/my-kernels.cpp"
+    internal = write.internal(sparse, "1bv")
+    units = [
+        write.Unit("Sort", ["_Z4sortPi", "_Z5emptyv"], ["_ZN4cuda3stdE"]),
+        # Units of one name are told apart by their module ids, and internal names know the extension.
+        write.Unit("SoftMax", ["_Z1av"], [write.internal(dense)]),
+        write.Unit("SoftMax", [internal]),
+        write.Unit("my-kernels", ["_Z5emptyv"], [write.internal(mine)]),
+        # An internal name of another file says nothing.
+        write.Unit("Tables", [], ["_Z5tablePi", write.internal(dense)]),
+    ]
+    assert read(write.library(units)) == {
+        RecordedUnit("Sort.cu"): ["_Z4sortPi", "_Z5emptyv"],
+        RecordedUnit("SoftMax.cu", write.module_id(dense)): ["_Z1av"],
+        RecordedUnit("SoftMax.cu", write.module_id(sparse)): [internal],
+        RecordedUnit("my-kernels.cpp", write.module_id(mine)): ["_Z5emptyv"],
+        RecordedUnit("Tables.cu"): [],
+    }
+    bare = read(write.library(units, stripped=True))
+    assert bare[None] == ["_Z4sortPi", "_Z5emptyv"]
+    assert bare[RecordedUnit("my_kernels.cpp", write.module_id(mine))] == ["_Z5emptyv"]
+
+
+@pytest.mark.parametrize(
+    ("file_symbol", "name"),
+    [
+        ("tmpxft_00005e13_00000000-6_a.b.compute_103f.cudafe1.cpp", "a.b.cu"),
+        ("kernel.cudafe1.stub.c", "kernel.cu"),
+        ("kernel.cu", "kernel.cu"),
+        ("main.cpp", None),
+        ("link.stub", None),
+    ],
+)
+def test_file_symbols(write, monkeypatch, file_symbol, name):
+    monkeypatch.setattr(write.Unit, "file_symbol", file_symbol)
+    (unit,) = read(write.library([write.Unit("any", ["_Z1av"])]))
+    assert (unit.name if unit else None) == name

@@ -19,12 +19,12 @@ SOFTMAX_TEXT = "void at::native::softmax<float>(float*)"
 @pytest.fixture
 def content(write):
     """A library that has symbols and device code."""
-    units = [
-        write.Unit("SoftMax", [SOFTMAX, "plain"]),
-        write.Unit("Sort", [SOFTMAX, "_Z4sortPi"], ["_Z5tablePi"]),
-    ]
-    cubin = write.cubin([SOFTMAX, "plain"], [write.internal("/src/SoftMax.cu")])
-    return write.library(units, device_code=write.container(write.Code(cubin)))
+    return write.library(
+        [
+            write.Unit("SoftMax", [SOFTMAX, "plain"]),
+            write.Unit("Sort", [SOFTMAX, "_Z4sortPi"], ["_Z5tablePi"]),
+        ]
+    )
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def forbid_reading(monkeypatch):
     def fail(*_):
         raise AssertionError("read again")
 
-    monkeypatch.setattr(library_module, "registered_kernels", fail)
+    monkeypatch.setattr(library_module, "embedded_kernels", fail)
 
 
 def test_units_by_demangled_and_by_mangled_name(save, content):
@@ -76,17 +76,8 @@ def test_a_stripped_library_is_read_from_its_device_code(save, write, stripped):
     assert (library.units_of("sort(int*)"), "sort(int*)" in library) == ((), True)
 
 
-def test_host_code_of_another_machine_is_read_from_its_device_code(save, write):
-    code = write.container(write.Code(write.cubin(["_Z4sortPi"])))
-    library = read_library(
-        save(write.library([write.Unit("Sort", ["_Z4sortPi"])], device_code=code, machine=183))
-    )
-    assert "sort(int*)" in library
-
-
 def test_a_library_of_variables_only_has_no_kernels(save, write):
-    content = write.library([write.Unit("Tables", [], ["table"])], device_code=write.container())
-    assert "table" not in read_library(save(content))
+    assert "table" not in read_library(save(write.library([write.Unit("Tables", [], ["table"])])))
 
 
 def test_a_library_without_device_code_is_refused(save, write):
@@ -118,7 +109,7 @@ def test_a_stripped_copy_does_not_stand_for_the_whole_one(save, content, strippe
 
 def test_without_a_build_id_a_changed_file_is_read_again(save, write, folder):
     def library(kernel):
-        return write.library([write.Unit("a", [kernel])], device_code=write.container(), build_id=None)
+        return write.library([write.Unit("a", [kernel])], build_id=None)
 
     path = save(library("first"))
     assert all("first" in cached_library(path, folder) for _ in range(2))

@@ -6,8 +6,8 @@ import pytest
 
 from case_tables import cases
 from opscope.model.origin import RecordedKernel, RecordedUnit
-from opscope.provenance.binaries import process
-from opscope.provenance.binaries.process import (
+from opscope.provenance.binaries import library as process
+from opscope.provenance.binaries.library import (
     mapped_libraries,
     units_of_process,
     vendor_libraries,
@@ -53,10 +53,7 @@ def library(save, write):
     """Writes a library of one unit."""
 
     def write_library(file, stem, *kernels):
-        content = write.library(
-            [write.Unit(stem, kernels)], device_code=write.container(), build_id=file.encode()
-        )
-        return save(content, file)
+        return save(write.library([write.Unit(stem, kernels)], build_id=file.encode()), file)
 
     return write_library
 

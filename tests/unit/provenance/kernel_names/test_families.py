@@ -12,23 +12,30 @@ import opscope.provenance.kernel_names as room
 from case_tables import cases
 from opscope.provenance.categories import categories, category_title
 from opscope.provenance.kernel_names.libraries import _TRITON_KINDS, read_plain_words
-from opscope.provenance.kernel_names.vocabulary import FAMILIES, direction_of, family_by_rules
+from opscope.provenance.kernel_names.vocabulary import (
+    CATEGORY_OF_FAMILY,
+    MEANING_OF_FAMILY,
+    direction_of,
+    family_by_rules,
+)
 
-NAMES = {declared.name for declared in FAMILIES}
 FOLDER = Path(room.__file__).parent
 RULES = tomli.loads((FOLDER / "family_rules.toml").read_text(encoding="utf-8"))
+DECLARED = tomli.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
+NAMES = CATEGORY_OF_FAMILY.keys()
 
 
 def test_families_are_declared_once_in_snake_case_with_a_meaning() -> None:
-    assert len(NAMES) == len(FAMILIES)
+    assert len(NAMES) == sum(map(len, DECLARED.values()))
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in NAMES)
-    assert all(declared.meaning[0].isupper() and declared.meaning[-1] != "." for declared in FAMILIES)
+    assert all(text[0].isupper() and text[-1] != "." for text in MEANING_OF_FAMILY.values())
 
 
 def test_every_family_belongs_to_a_titled_category() -> None:
     known = {category.name for category in categories()} | {"control"}
-    assert {declared.category for declared in FAMILIES} <= known
-    assert all(category_title(declared.category) != "Other" for declared in FAMILIES)
+    used = set(CATEGORY_OF_FAMILY.values())
+    assert used <= known
+    assert all(category_title(category) != "Other" for category in used)
 
 
 @pytest.mark.parametrize("section", RULES)
@@ -44,7 +51,7 @@ def test_families_written_in_code_are_declared() -> None:
     written: set[str] = set()
     for module in FOLDER.glob("*.py"):
         text = module.read_text(encoding="utf-8")
-        written |= set(re.findall(r'(?:"family"\]? ?[:=]|family=) ?"(\w+)"', text))
+        written |= set(re.findall(r'(?:"family"\]? ?[:=]|family=|family, \w+ =) ?"(\w+)"', text))
     written |= {kind[0] for kind in _TRITON_KINDS.values() if kind[0] is not None}
     assert "attention_flash" in written
     assert written <= NAMES

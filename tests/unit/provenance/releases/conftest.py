@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from opscope.provenance import packaged as packaged_data
-from opscope.provenance.releases.release_table import TABLE_NAME, _table, release_versions
-from opscope.provenance.releases.table_file import Origin, Unit, UnitTableFile, encode_table
+from opscope.provenance.releases.release_table import (
+    TABLE_NAME,
+    UNITS_FORMAT,
+    Origin,
+    Unit,
+    UnitTableFile,
+    _table,
+    release_versions,
+)
 from torch_tables.units import build_table
 
 MakeTable = Callable[..., UnitTableFile]
@@ -42,7 +49,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_table: MakeTa
     def package(version: str, kernels: Mapping[str, Sequence[str]], **facts: str) -> Path:
         file = folder / version / TABLE_NAME
         file.parent.mkdir()
-        file.write_bytes(encode_table(make_table(kernels, version, **facts)))
+        file.write_bytes(UNITS_FORMAT.encode(make_table(kernels, version, **facts)))
         forget_tables()
         return file
 

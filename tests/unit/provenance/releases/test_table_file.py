@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
-from opscope.provenance import table_format
-from opscope.provenance.releases.table_file import (
+from opscope.provenance import packaged
+from opscope.provenance.releases.release_table import (
+    UNITS_FORMAT,
     HashMap,
     PackedMap,
     decode_table,
-    encode_table,
     hash_map,
     text_hash,
     text_hashes,
@@ -77,17 +77,17 @@ KERNELS = {"void at::f<int>()": ["aten/F.cu"], "void at::g<int>()": ["aten/F.cu"
 
 def test_what_is_encoded_is_decoded_and_always_the_same(make_table):
     table = make_table(KERNELS, git_version="a" * 40, cuda="13.0")
-    assert decode_table(encode_table(table), "here") == table
-    assert encode_table(
+    assert decode_table(UNITS_FORMAT.encode(table), "here") == table
+    assert UNITS_FORMAT.encode(
         make_table(dict(reversed(KERNELS.items())), git_version="a" * 40, cuda="13.0")
-    ) == encode_table(table)
+    ) == UNITS_FORMAT.encode(table)
 
 
 @pytest.mark.parametrize(
     "damage", [b"", b"nothing of the sort", lambda content: content[:-9], lambda c: c[:40] + c]
 )
 def test_a_damaged_file_is_named(make_table, damage):
-    content = damage(encode_table(make_table(KERNELS))) if callable(damage) else damage
+    content = damage(UNITS_FORMAT.encode(make_table(KERNELS))) if callable(damage) else damage
     with pytest.raises(InputError, match=r"damaged|not a kernel table") as raised:
         decode_table(content, "releases/2.11.0/units.msgpack.zst")
     assert raised.value.source == "releases/2.11.0/units.msgpack.zst"
@@ -109,7 +109,7 @@ def test_a_damaged_file_is_named(make_table, damage):
 def test_what_refers_to_nothing_is_refused(make_table, change):
     table = msgspec.structs.replace(make_table(KERNELS), **change)
     with pytest.raises(InputError, match="damaged"):
-        decode_table(encode_table(table), "here")
+        decode_table(UNITS_FORMAT.encode(table), "here")
 
 
 def test_another_format_is_named_whatever_else_it_holds():
@@ -119,7 +119,7 @@ def test_another_format_is_named_whatever_else_it_holds():
 
 
 def test_a_file_that_unpacks_to_more_than_any_table_is_refused(make_table, monkeypatch):
-    content = encode_table(make_table(KERNELS))
-    monkeypatch.setattr(table_format, "_LARGEST_BYTES", 100)
+    content = UNITS_FORMAT.encode(make_table(KERNELS))
+    monkeypatch.setattr(packaged, "_LARGEST_BYTES", 100)
     with pytest.raises(InputError):
         decode_table(content, "here")

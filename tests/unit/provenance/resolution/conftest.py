@@ -18,8 +18,8 @@ from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, s
 from opscope.provenance.operators.table import packaged_table
 from opscope.provenance.releases.recognition import Recognition
 from opscope.provenance.resolution import evidence as gather
-from opscope.provenance.resolution.annotate import annotate
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
+from opscope.provenance.resolution.resolvers import annotate
 from opscope.provenance.sources.index import SourceIndex
 from torch_tables.source_tree import tree_index
 
@@ -38,7 +38,7 @@ def recorded_units(
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The empty cache folder; what is known comes from recordings and packaged tables."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(gather, "package_folders", lambda name: ())
+    monkeypatch.setattr(gather, "installed_torch", lambda: (None, None))
     packaged_table.cache_clear()
     yield tmp_path / "cache" / "opscope"
     packaged_table.cache_clear()

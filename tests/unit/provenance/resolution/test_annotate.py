@@ -14,13 +14,13 @@ from fakes import TraceBuilder
 from opscope.model.origin import OperatorRegistration, RecordedKernel, RecordedUnit, RegistrationKind
 from opscope.model.schema import PROVENANCE_TABLES
 from opscope.model.session import Session
-from opscope.provenance.resolution.annotate import annotate, session_of_names
+from opscope.provenance.resolution.resolvers import annotate, session_of_names
 
 Load = Callable[..., Session]
 Record = Callable[..., Path]
 
 # The function of the package hides the module of its name.
-MODULE = import_module("opscope.provenance.resolution.annotate")
+MODULE = import_module("opscope.provenance.resolution.resolvers")
 
 SOFTMAX = (
     "void (anonymous namespace)::softmax_warp_forward<float, float, float, 7, false, false>"

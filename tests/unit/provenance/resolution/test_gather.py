@@ -109,11 +109,9 @@ class TestLines:
 
 class TestInstalledTorch:
     @pytest.fixture(autouse=True)
-    def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A torch of release 2.6.0."""
-        (tmp_path / "torch").mkdir()
-        (tmp_path / "torch" / "version.py").write_text(f"git_version = '{COMMIT_OF_2_6}'")
-        monkeypatch.setattr(gather, "package_folders", lambda name: (tmp_path / name,))
+        monkeypatch.setattr(gather, "installed_torch", lambda: ("2.6.0", COMMIT_OF_2_6))
 
     @pytest.mark.parametrize("commit", [COMMIT_OF_2_6, None])
     def test_of_the_build_that_recorded_the_libraries_are_asked(

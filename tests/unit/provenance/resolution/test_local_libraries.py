@@ -10,8 +10,8 @@ import pytest
 
 from opscope.errors import InputError
 from opscope.provenance import installation
-from opscope.provenance.binaries import process as local_libraries
-from opscope.provenance.binaries.process import LocalLibraries, installed_libraries
+from opscope.provenance.binaries import library as local_libraries
+from opscope.provenance.binaries.library import LocalLibraries, installed_libraries
 
 KERNELS: dict[str, Any] = {
     "libtorch_cuda.so": {"at::f", "shared"},

@@ -19,7 +19,7 @@ from opscope.provenance.sources.at_hand import (
     repository_path,
     source_reader,
 )
-from opscope.provenance.sources.index import FILE_NAME, SourceIndex
+from opscope.provenance.sources.index import FILE_NAME, INDEX_FORMAT, SourceIndex
 
 COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"
@@ -140,7 +140,9 @@ def test_the_nearest_release(index_of: IndexOf, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
     for version in ("3.1.0", "3.5.0"):
         (tmp_path / version).mkdir()
-        (tmp_path / version / FILE_NAME).write_bytes(index_of({"a.cu": "void f() {}"}, version).encode())
+        (tmp_path / version / FILE_NAME).write_bytes(
+            INDEX_FORMAT.encode(index_of({"a.cu": "void f() {}"}, version))
+        )
     assert indexed_versions() == ("3.1.0", "3.5.0")
     nearest = {wanted: nearest_index(wanted) for wanted in ("3.2.0+cu130", "3.4.1", "9.0.0", None)}
     assert {wanted: found and found.version for wanted, found in nearest.items()} == {

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
-from opscope.provenance.sources.index import _FORMAT, Definition, Registration, SourceIndex
+from opscope.provenance.sources.index import INDEX_FORMAT, Definition, Registration, SourceIndex
+from torch_tables.source_tree import index_of
 
 KERNEL = Definition("kernel", "k", "at::native", "b.cu", 7, 12, ("T", "", "Ts..."), "T*, int", ("s",), True)
 FUNCTION = Definition("function", "f", "", "a.cpp", 3, 3, launchers=("l", "m"))
@@ -15,15 +16,15 @@ ENTRY = Registration("s", "CUDA", "f", "b.cu", 9)
 
 
 def table(*definitions: Definition) -> SourceIndex:
-    return SourceIndex.from_definitions("2.6.0", "a" * 40, definitions, [ENTRY])
+    return index_of("2.6.0", "a" * 40, (definitions, [ENTRY]))
 
 
 def decoded(content: bytes, source: str = "x.zst") -> SourceIndex:
-    return SourceIndex(_FORMAT.decode(content, source))
+    return INDEX_FORMAT.decode(content, source)
 
 
 def test_encoding_is_lossless() -> None:
-    again = decoded(table(KERNEL, FUNCTION).encode())
+    again = decoded(INDEX_FORMAT.encode(table(KERNEL, FUNCTION)))
     assert list(again) == [FUNCTION, KERNEL]
     assert (again.version, again.git_version, again.registrations) == ("2.6.0", "a" * 40, (ENTRY,))
 
@@ -44,7 +45,7 @@ _DEFINITIONS = st.builds(
 
 @given(st.lists(_DEFINITIONS, max_size=30))
 def test_any_definitions_come_back(definitions: list[Definition]) -> None:
-    again = decoded(table(*definitions).encode())
+    again = decoded(INDEX_FORMAT.encode(table(*definitions)))
     assert sorted(again, key=repr) == sorted(definitions, key=repr)
     for name in {one.name for one in definitions}:
         assert sorted(again.named(name), key=repr) == sorted(
@@ -58,8 +59,8 @@ def test_any_definitions_come_back(definitions: list[Definition]) -> None:
         (b"", "not a source index"),
         (b"no table", "not a source index"),
         (zstandard.ZstdCompressor().compress(b"\xc1"), "not a source index"),
-        (table(KERNEL).encode()[:40], "not a source index"),
-        (table(KERNEL).encode()[:-1] + b"\0", "not a source index"),
+        (INDEX_FORMAT.encode(table(KERNEL))[:40], "not a source index"),
+        (INDEX_FORMAT.encode(table(KERNEL))[:-1] + b"\0", "not a source index"),
         (zstandard.ZstdCompressor().compress(msgspec.msgpack.encode([99])), "format 99"),
     ],
 )

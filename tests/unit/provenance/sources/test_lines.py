@@ -10,17 +10,17 @@ import pytest
 
 from opscope.model.evidence import Grade
 from opscope.provenance import packaged
-from opscope.provenance.releases import lines
-from opscope.provenance.releases.lines import (
+from opscope.provenance.releases.release_table import release_versions
+from opscope.provenance.sources import at_hand
+from opscope.provenance.sources.at_hand import (
     LINES_FILE,
     LINES_FORMAT,
     Moved,
     StoredLines,
     moved_in,
+    release_headers,
     release_lines,
 )
-from opscope.provenance.releases.release_table import release_versions
-from opscope.provenance.sources.at_hand import release_headers
 from opscope.provenance.sources.index import Definition, source_index
 
 INDEXED = "2.6.0"
@@ -36,7 +36,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
     file.write_bytes(LINES_FORMAT.encode(StoredLines(1, INDEXED, {FILE: SEGMENTS})))
     real = packaged.release_file
     monkeypatch.setattr(
-        lines, "release_file", lambda version, name: file if version == "2.99.0" else real(version, name)
+        at_hand, "release_file", lambda version, name: file if version == "2.99.0" else real(version, name)
     )
     release_lines.cache_clear()
     yield
