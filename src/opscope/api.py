@@ -502,7 +502,7 @@ def doctor() -> Diagnosis:
     from opscope.toolchain.doctor.checks import diagnose  # noqa: PLC0415
     from opscope.toolchain.doctor.machine import ExaminedMachine  # noqa: PLC0415
 
-    return diagnose(ExaminedMachine(os.environ, sys.executable, Path.cwd()))
+    return diagnose(ExaminedMachine(os.environ, sys.executable))
 
 
 def devices(name: str = "") -> SearchResult:

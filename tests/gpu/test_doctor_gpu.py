@@ -98,10 +98,9 @@ def test_counters_are_read_where_ncu_is() -> None:
     try:
         find_ncu(os.environ.get("PATH"))
     except DependencyError:
-        assert (counters["is_readable"], checks(document)["counters.access"]["verdict"]) == (None, "unknown")
+        assert (counters["is_readable"], checks(document)["counters.access"]["verdict"]) == (None, "warning")
         return
     assert counters["is_readable"] is True, counters
-    assert counters["value"] > 0
     assert checks(document)["counters.access"]["verdict"] == "ok"
 
 

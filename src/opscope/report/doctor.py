@@ -98,10 +98,6 @@ def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, doc.Text]]:
         yield f"GPU {one.index}", _joined(*_gpu(one))
     if len(gpus) > _SHOWN_DEVICES:
         yield "", f"and {len(gpus) - _SHOWN_DEVICES} more"
-    folders = [one for one in facts.get("folders") or () if one.file_system is not None]
-    disks = {one.file_system: one for one in reversed(folders)}  # the first folder of each
-    free = (f"{_gib(one.free_bytes)} free for {one.purpose} ({one.path})" for one in disks.values())
-    yield "Disk", _joined(*reversed([*free]))
 
 
 def _versions(facts: dict[str, Any], *names: str) -> str:
@@ -145,7 +141,7 @@ def _joined(*parts: str | None) -> str:
     return ", ".join(one for one in parts if one) or UNKNOWN
 
 
-DOCTOR_SCHEMA_VERSION = 3
+DOCTOR_SCHEMA_VERSION = 4
 _CHECK_KEYS = Keys(
     "code=check.code question=check.question is_required=check.is_required verdict=outcome.verdict "
     "reason=outcome.reason remedy=outcome.remedy"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from typing import Any, NamedTuple
 
 from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
-from opscope.toolchain.doctor.machine import SHARED_MEMORY, ExaminedMachine, Gpu, ProgramFacts, Torch
+from opscope.toolchain.doctor.machine import ExaminedMachine, Gpu, Torch
 from opscope.units import counted
 
 
@@ -31,8 +29,7 @@ class CheckVerdict(TextEnum):
     NOT_APPLICABLE = "not_applicable"
 
 
-@dataclass(frozen=True)
-class DoctorOutcome:
+class DoctorOutcome(NamedTuple):
     """A verdict with its reason, and what mends it: a command, or words where there is none."""
 
     verdict: CheckVerdict
@@ -49,15 +46,13 @@ not_applicable = partial(DoctorOutcome, CheckVerdict.NOT_APPLICABLE)
 Answer = Callable[[ExaminedMachine], DoctorOutcome]
 
 
-@dataclass(frozen=True)
-class EnvironmentCheck:
+class EnvironmentCheck(NamedTuple):
     """One question about a machine; a problem of a required one means that nothing can be profiled."""
 
     code: str
     question: str
     answer: Answer
     is_required: bool
-    limit_s: float
 
 
 class CheckResult(NamedTuple):
@@ -92,47 +87,32 @@ class Diagnosis:
 
 
 CHECKS: list[EnvironmentCheck] = []
-_LIMIT_S = 300.0  # more than all that the machine is asked may take
-_FOLDER_LIMIT_S = 10.0
 
 
-def check(
-    code: str, question: str, *, is_required: bool = False, limit_s: float = _LIMIT_S
-) -> Callable[[Answer], Answer]:
+def check(code: str, question: str, *, is_required: bool = False) -> Callable[[Answer], Answer]:
     """Makes a function the next check."""
 
     def add(answer: Answer) -> Answer:
-        CHECKS.append(EnvironmentCheck(code, question, answer, is_required, limit_s))
+        CHECKS.append(EnvironmentCheck(code, question, answer, is_required))
         return answer
 
     return add
 
 
 def diagnose(machine: ExaminedMachine) -> Diagnosis:
-    """The outcome of every check; each in a thread of its own, which nobody waits for beyond its limit."""
-    outcomes: dict[str, DoctorOutcome] = {}
-
-    def ask(one: EnvironmentCheck) -> None:
+    """The outcome of every check. What may hang is a program that the machine ends at a time limit."""
+    results = []
+    for one in CHECKS:
         try:
-            outcomes[one.code] = one.answer(machine)
+            outcome = one.answer(machine)
         except Exception as error:  # noqa: BLE001 - a check's own defect must not hide the others
-            outcomes[one.code] = unknown(f"the check itself failed: {type(error).__name__}: {error}")
-
-    threads = [threading.Thread(target=ask, args=(one,), daemon=True) for one in CHECKS]
-    begin = time.monotonic()
-    for thread in threads:
-        thread.start()
+            outcome = unknown(f"the check itself failed: {type(error).__name__}: {error}")
+        results.append(CheckResult(one, outcome))
     # These are shown, and judged by no check.
-    for asked in (machine.machine, machine.packages, machine.ninja, machine.cuobjdump):
+    for asked in (machine.machine, machine.packages, machine.ninja, machine.nsys, machine.cuobjdump):
         with suppress(Exception):
             asked()
-    for one, thread in zip(CHECKS, threads, strict=True):
-        thread.join(max(0.0, begin + one.limit_s - time.monotonic()))
-    results = tuple(
-        CheckResult(one, outcomes.get(one.code) or unknown(f"gave no answer within {one.limit_s:g} s"))
-        for one in CHECKS
-    )
-    return Diagnosis(dict(machine.answers), results)
+    return Diagnosis(dict(machine.answers), tuple(results))
 
 
 _ASK_KERNEL_LOG = "dmesg | grep -i -e xid -e nvrm"
@@ -436,24 +416,6 @@ def _profiler_settings(machine: ExaminedMachine) -> DoctorOutcome:
     return warning(reasons, f"unset {' '.join(active)}")
 
 
-@check("gpu.mig", "GPU not partitioned")
-def _gpu_mig(machine: ExaminedMachine) -> DoctorOutcome:
-    if not _visible(machine):
-        return not_applicable("there is no GPU")
-    for one in _visible(machine):
-        if one.mig_mode and one.mig_instance_count == 0:
-            return problem(
-                f"{_title(one)} is partitioned and has no instance", "sudo nvidia-smi mig -cgi 0 -C"
-            )
-        if one.mig_mode:
-            return warning(
-                f"{_title(one)} is partitioned (MIG): a process sees one instance, and limits are those of a "
-                "slice",
-                "sudo nvidia-smi -mig 0  # for the whole GPU",
-            )
-    return ok("no GPU is partitioned")
-
-
 @check("gpu.processes", "GPU idle")
 def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
     gpus = _visible(machine)
@@ -482,51 +444,6 @@ def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
     return ok("no other process, and little memory in use")
 
 
-@check("gpu.clocks", "clocks not throttled")
-def _gpu_clocks(machine: ExaminedMachine) -> DoctorOutcome:
-    gpus = _visible(machine)
-    if not gpus:
-        return not_applicable("there is no GPU")
-    for one in gpus:
-        if one.clock_reasons:
-            words = " ".join(one.clock_reasons)
-            shown = "TEMPERATURE,POWER" if "thermal" in words else "POWER,CLOCK"
-            return warning(
-                f"clocks of {_title(one)} are throttled: {', '.join(one.clock_reasons)}",
-                f"sudo nvidia-smi -i {one.index} -rac -rgc"
-                if "setting" in words
-                else f"nvidia-smi -i {one.index} -q -d {shown}  # let it cool, or raise its power limit",
-            )
-    if _is_amd(machine):
-        return not_applicable("clocks are known for NVIDIA GPUs only")
-    if all(one.sm_clock_mhz is None for one in gpus):
-        return unknown("the clocks are not reported", _NO_STATE)
-    return ok("nothing throttles the clocks")
-
-
-def _tool(machine: ExaminedMachine, found: ProgramFacts, without: str, remedy: str) -> DoctorOutcome:
-    """Whether a program answers; it is missed only where there is a GPU to use it on."""
-    if found.failure is not None:
-        return warning(f"{found.path} does not answer: {found.failure}", f"{found.path} --version")
-    if found.path is not None:
-        return ok(f"{found.name} {found.version}")
-    hidden = _hides_all(machine.machine().variables.get("CUDA_VISIBLE_DEVICES"))
-    is_there = _has_device(machine) or (not hidden and any(is_ours for is_ours, _ in _signs(machine)))
-    if not is_there or _is_amd(machine):
-        return not_applicable(f"{found.name} is not installed; there is no GPU to use it on")
-    return warning(without, remedy)
-
-
-check("tools.ncu", "ncu installed")(
-    lambda machine: _tool(
-        machine,
-        machine.ncu(),
-        "ncu is missing: hardware counters cannot be read; opscope analyze shows what a trace holds",
-        "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",
-    )
-)
-
-
 @check("counters.access", "hardware counters can be read")
 def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
     if not _has_device(machine) or _is_amd(machine):
@@ -534,6 +451,11 @@ def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
     counters, driver = machine.counters(), machine.driver()
     if counters.is_readable:
         return ok("ncu read a counter")
+    if machine.ncu().path is None:
+        return warning(
+            "ncu is missing: hardware counters cannot be read; opscope analyze shows what a trace holds",
+            "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",
+        )
     # What the driver's setting says, which is not what a test says.
     if driver.admin_only_counters is None:
         setting = "the driver's setting is not shown"
@@ -550,16 +472,6 @@ def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
     if "driver resource was unavailable" in failure:
         return problem("another tool holds the hardware counters", "dcgmi profread --pause")
     return problem(f"ncu reads no counter: {failure}", "use an ncu as new as the driver, or newer")
-
-
-check("tools.nsys", "nsys installed")(
-    lambda machine: _tool(
-        machine,
-        machine.nsys(),
-        "nsys is missing: opscope trace records CUDA programs without it, opscope stats gives its reports",
-        "sudo apt-get install nsight-systems-cli  # or from developer.nvidia.com/nsight-systems",
-    )
-)
 
 
 @check("build.compiler", "C++ compiler for extensions")
@@ -589,41 +501,3 @@ def _nvcc(machine: ExaminedMachine) -> DoctorOutcome:
         f"sudo apt-get install cuda-nvcc-{version.replace('.', '-')}  "
         f"# or conda install -c nvidia cuda-nvcc={version}",
     )
-
-
-def _folder(machine: ExaminedMachine, purpose: str, remedy: str) -> DoctorOutcome:
-    found = next(one for one in machine.folders() if one.purpose == purpose)
-    if found.failure is not None:
-        return problem(f"no file can be made: {found.failure}", remedy)
-    return ok(found.path)
-
-
-check("folders.output", "working folder writable", limit_s=_FOLDER_LIMIT_S)(
-    partial(_folder, purpose="output", remedy="choose another: cd FOLDER, or --output FOLDER")
-)
-check("folders.temporary", "temporary folder writable", is_required=True, limit_s=_FOLDER_LIMIT_S)(
-    partial(_folder, purpose="temporary", remedy="export TMPDIR=FOLDER")
-)
-
-
-@check("folders.space", "space on the disks", limit_s=_FOLDER_LIMIT_S)
-def _free_space(machine: ExaminedMachine) -> DoctorOutcome:
-    places = [one for one in machine.folders() if one.purpose != SHARED_MEMORY]
-    known = [(one.free_bytes, one) for one in places if one.free_bytes is not None]
-    if not known:
-        return unknown("the free space is not known")
-
-    def size(size_bytes: int) -> str:
-        gib = size_bytes / 1024**3
-        return f"{gib:.1f} GiB" if gib >= 1 else f"{size_bytes / 1024**2:.0f} MiB"
-
-    # A trace of a training step is tens of megabytes, of a long recording a few gigabytes.
-    little = {one.file_system: (free, one) for free, one in reversed(known) if free < 2 * 1024**3}
-    if not little:
-        return ok(f"{size(min(free for free, _ in known))} or more")
-    told = list(reversed(little.values()))  # the first folder of each file system
-    reason = "; ".join(f"{size(free)} for {one.purpose} ({one.path})" for free, one in told)
-    remedy = f"df -h {' '.join(one.path for _, one in told)}  # make room, or choose another disk"
-    if any(free < 100 * 1024**2 for free, _ in told):
-        return problem(f"almost no space: {reason}", remedy)
-    return warning(f"little space: {reason}", remedy)
