@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         try_changes as try_changes,
     )
     from opscope.benchmarking.decorator import benchmark as benchmark
-    from opscope.capture.calls import profiled as profiled
     from opscope.capture.cycle import (
         export_chrome_trace as export_chrome_trace,
         tensorboard_trace as tensorboard_trace,
@@ -70,7 +69,6 @@ _NAMES = {
     "opscope.api": "analyze bench compare devices doctor explain flamegraph ncu overlap print_table profile "
     "profile_call run stats trace try_changes",
     "opscope.benchmarking.decorator": "benchmark",
-    "opscope.capture.calls": "profiled",
     "opscope.capture.cycle": "export_chrome_trace tensorboard_trace",
     "opscope.data": "example_trace",
     "opscope.errors": "CaptureError DependencyError InputError MeasurementError OpscopeError",

@@ -108,7 +108,7 @@ def profile(
 
     Without any `step()` the block is recorded as one step (but not with `wait` or a `warmup` of 1). As a
     decorator, `@opscope.profile("out")` or `@opscope.profile`, it records the first call of a function, whose
-    attribute `recording` is then this; `profiled` records later calls.
+    attribute `recording` is then this.
 
     Leaves, per cycle, an ordinary Kineto trace and a small sidecar in `output_dir`; `p.cycles` names them and
     `p.session` is the last one's Session. Arguments are those of `Profiler`.
