@@ -39,7 +39,7 @@ from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
 from opscope.hardware.measured import read_measured
 from opscope.kernels.code import split_sass
-from opscope.kernels.ptx import parse_ptxas, ptx_functions, ptx_preamble
+from opscope.kernels.ptx import parse_ptxas, ptx_functions
 from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (
@@ -274,7 +274,6 @@ def _read_text(read: Callable[[str], object]) -> Callable[[Path], object]:
 
 def _read_ptx(text: str) -> None:
     ptx_functions(text)
-    ptx_preamble(text)
 
 
 def _read_messages(text: str) -> None:
