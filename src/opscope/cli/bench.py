@@ -140,8 +140,8 @@ def bench(
         targets: A suite, FILE.py:function …, one FILE.py, or a result that --save wrote (.json).
         given: What is measured.
         measuring: How it is measured.
-        show: The kernels each launches, their PTX, their machine code (needs cuobjdump), the source and
-            Triton's forms of Triton kernels with what torch.compile writes.
+        show: The kernels each launches; of Triton kernels, torch.compile's too, their PTX, their machine code
+            (needs cuobjdump), or source and Triton's forms with what torch.compile writes.
         save: Also write the result to this JSON file, after every change.
     """
     if not targets:
