@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         trace as trace,
         try_changes as try_changes,
     )
-    from opscope.benchmarking.decorator import benchmark as benchmark
+    from opscope.benchmarking.user_problem import benchmark as benchmark
     from opscope.capture.cycle import (
         export_chrome_trace as export_chrome_trace,
         tensorboard_trace as tensorboard_trace,
@@ -68,7 +68,7 @@ _NAMES = {
     "opscope.analysis.summary": "Summary",
     "opscope.api": "analyze bench compare devices doctor explain flamegraph ncu overlap print_table profile "
     "profile_call run stats trace try_changes",
-    "opscope.benchmarking.decorator": "benchmark",
+    "opscope.benchmarking.user_problem": "benchmark",
     "opscope.capture.cycle": "export_chrome_trace tensorboard_trace",
     "opscope.data": "example_trace",
     "opscope.errors": "CaptureError DependencyError InputError MeasurementError OpscopeError",

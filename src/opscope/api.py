@@ -241,12 +241,12 @@ def bench(
         DependencyError: torch is not installed.
     """
     from opscope.benchmarking.benchmark_sweep import run_sweep, sweep_of  # noqa: PLC0415
-    from opscope.benchmarking.decorator import values_of  # noqa: PLC0415 - needed only to benchmark
-    from opscope.benchmarking.problem import BenchmarkRequest  # noqa: PLC0415
+    from opscope.benchmarking.user_problem import values_of  # noqa: PLC0415 - needed only to benchmark
     from opscope.model.benchmark import BenchmarkOptions  # noqa: PLC0415
 
     given = {"shape": None if shape is None else tuple(shape), "dtype": dtype, **(options or {})}
-    request = BenchmarkRequest(
+    points = sweep_of(
+        targets,
         device=device,
         implementations=tuple(implementations),
         reference=reference,
@@ -259,7 +259,6 @@ def bench(
         name=name,
     )
     how = BenchmarkOptions(**measuring)
-    points = sweep_of(targets, request)
 
     def run(problem: Problem, changed: Callable[[BenchmarkResult], object]) -> BenchmarkResult:
         return measure(problem, how, on_change=on_change or changed)
@@ -342,7 +341,7 @@ def _side(
     source: Source | Session | BenchmarkResult | Sequence[BenchmarkResult], opened: ExitStack
 ) -> Session | tuple[BenchmarkResult, ...]:
     """One side as a Session or as results; a Session that is loaded here is closed with `opened`."""
-    from opscope.benchmarking.result_file import is_result_file, load_results  # noqa: PLC0415
+    from opscope.benchmarking.benchmark_sweep import is_result_file, load_results  # noqa: PLC0415
     from opscope.model.benchmark import BenchmarkResult  # noqa: PLC0415
 
     if isinstance(source, Session):

@@ -241,7 +241,7 @@ def save_result(result: BenchmarkResult, path: Source, *, overwrite: bool = Fals
     Raises:
         InputError: The file exists and `overwrite` is false, or cannot be written.
     """
-    from opscope.benchmarking.result_file import save_benchmark  # noqa: PLC0415 - needed only to save
+    from opscope.benchmarking.benchmark_sweep import save_benchmark  # noqa: PLC0415 - needed only to save
 
     return save_benchmark(path, result, force=overwrite)
 
@@ -252,7 +252,7 @@ def load_result(path: Source) -> BenchmarkResult:
     Raises:
         InputError: No such file, no result, that of a newer opscope, or a sweep of several.
     """
-    from opscope.benchmarking.result_file import load_results  # noqa: PLC0415 - needed only to load
+    from opscope.benchmarking.benchmark_sweep import load_results  # noqa: PLC0415 - needed only to load
 
     results = load_results(path)
     if len(results) != 1:
