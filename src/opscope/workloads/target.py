@@ -1,30 +1,14 @@
-"""The user's own workload: `file.py:function` or `package.module:factory`.
+"""The user's file or module, imported, and the functions in it.
 
-What the function is follows from its parameters:
-
-* **A step**, if it names none of the parameters below. It is called without arguments, once per step, as it
-  is: it chooses its own device, dtype and grad mode.
-* **A factory**, if it names any of `batch_size`, `seq_len`, `device`, `dtype`, `attn_implementation`,
-  `train`, `layers` or `hidden`. It is called once per configuration, by keyword, with those it names
-  (`device` as `torch.device`, `dtype` as `torch.dtype`), and returns one of
-
-  - a function without arguments: the step;
-  - a pair `(module, inputs)` of an `nn.Module` and its inputs: one tensor, a tuple of positional or a dict of
-    keyword arguments. Module and inputs are moved to the device, floating-point ones to the dtype. A step is
-    the forward in inference mode, or, when training, forward, loss, backward and AdamW; the loss is the
-    output's `.loss`, or the output if that is a scalar;
-  - a `Workload`, taken as it is.
-
-Any other parameter needs a default. Seeds are fixed while a factory runs. The file's folder (for a module:
-the working folder) is put at the end of `sys.path`, so that its siblings can be imported. A file is imported
-under a name of its own, so that two files called train.py do not replace each other; every failure is an
-InputError that names the file and the line. Importing this module does not import torch.
+The file's folder (for a module: the working folder) is put at the end of `sys.path`, so that its siblings can
+be imported. A file is imported under a name of its own, so that two files called train.py do not replace each
+other; every failure is an InputError that names the file and the line. Importing this module does not import
+torch.
 """
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -35,8 +19,6 @@ from types import ModuleType
 from typing import Any
 
 from opscope.errors import InputError
-from opscope.workloads.runtime import require_torch, seeded
-from opscope.workloads.workload import Builder, Workload, WorkloadOptions, model_workload
 
 _DEFAULT_HINT = "Write file.py:function or package.module:function"
 
@@ -132,108 +114,3 @@ def _import_failure(error: BaseException, path: Path | None) -> str:
         return f"its import fails in line {error.lineno} ({type(error).__name__}: {error.msg})"
     place = failure_place(error, path)
     return f"its import fails in {place} ({reason})" if place else f"its import fails ({reason})"
-
-
-_ACCEPTED = ("batch_size", "seq_len", "device", "dtype", "attn_implementation", "train", "layers", "hidden")
-_TARGET_HINT = "Write file.py:function or package.module:factory"
-_NO_TRAINING_HINT = "Leave out --train, give the factory a `train` parameter, or return (module, inputs)"
-
-
-def target_builder(target: str) -> Builder:
-    """A builder for the function that `target` names; the function's file is imported now."""
-    function = load_function(target, hint=_TARGET_HINT)
-    accepted = _accepted_parameters(function, target)
-    where, _, name = target.rpartition(":")
-    shown = f"{Path(where).name}:{name}" if where.endswith(".py") else target  # no folders in recordings
-
-    def build(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-        description = {"workload": shown, **options.described(batch_size, seq_len)}
-        if not accepted:
-            if options.train:
-                raise InputError(
-                    f"'{target}' is a step and decides itself whether it trains", hint=_NO_TRAINING_HINT
-                )
-            return Workload(function, options.device, None, description)
-        torch = require_torch()
-        with seeded(options.seed, options.device):
-            values: dict[str, Any] = {
-                "batch_size": batch_size,
-                "seq_len": seq_len,
-                "device": torch.device(options.device),
-                "dtype": getattr(torch, options.dtype),
-                "attn_implementation": options.attn_implementation,
-                "train": options.train,
-                "layers": options.layers,
-                "hidden": options.hidden,
-            }
-            # An unset size leaves the factory its own default.
-            made = function(**{key: values[key] for key in accepted if values[key] is not None})
-            if isinstance(made, Workload):
-                return made
-            if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module):
-                return _module_workload(*made, options, description)
-        if isinstance(made, torch.nn.Module):
-            raise InputError(f"'{target}' returned a module without inputs", hint="Return (module, inputs)")
-        if not callable(made):
-            raise InputError(
-                f"'{target}' returned a {type(made).__name__}",
-                hint="A factory returns a step function or (module, inputs)",
-            )
-        if options.train and "train" not in accepted:
-            raise InputError(f"'{target}' returned a step that was not told to train", hint=_NO_TRAINING_HINT)
-        return Workload(made, options.device, None, description)
-
-    return build
-
-
-def _accepted_parameters(function: Callable[..., Any], target: str) -> tuple[str, ...]:
-    """The factory parameters a function names; empty for a step."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # builtins have no signature; they can only be steps
-        return ()
-    positional_only = inspect.Parameter.POSITIONAL_ONLY
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    named = [p for p in parameters if p.kind not in variadic]
-    accepted = tuple(p.name for p in named if p.name in _ACCEPTED and p.kind is not positional_only)
-    unknown = [p.name for p in named if p.default is inspect.Parameter.empty and p.name not in accepted]
-    if unknown:
-        raise InputError(
-            f"'{target}' needs arguments opscope does not have ({', '.join(unknown)})",
-            hint=f"A step takes none; a factory takes any of {', '.join(_ACCEPTED)}",
-        )
-    return accepted
-
-
-def _module_workload(
-    module: Any, inputs: Any, options: WorkloadOptions, description: dict[str, Any]
-) -> Workload:
-    torch = require_torch()
-    dtype = getattr(torch, options.dtype)
-    module.to(device=options.device, dtype=dtype)
-
-    def placed(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value.to(options.device, dtype if value.is_floating_point() else None)
-
-    positional = (
-        () if isinstance(inputs, dict) else inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-    )
-    args = tuple(map(placed, positional))
-    kwargs = {key: placed(value) for key, value in inputs.items()} if isinstance(inputs, dict) else {}
-
-    def run() -> Any:
-        output = module(*args, **kwargs)
-        if not options.train:
-            return output
-        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-        loss = output if loss is None else loss
-        if isinstance(loss, torch.Tensor) and loss.dim() == 0:
-            return loss
-        raise InputError(
-            f"the module returned a {type(output).__name__} without a loss, so it cannot be trained",
-            hint="Return a scalar loss or an object with `.loss`, or write the training step yourself",
-        )
-
-    return model_workload(module, run, options, description)

@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.errors import InputError  # noqa: E402
-from opscope.workloads.spec import WorkloadOptions, resolve  # noqa: E402
 from opscope.workloads.target import failure_place, is_file_name, load_function, load_module  # noqa: E402
+from opscope.workloads.workload import WorkloadOptions, resolve  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
