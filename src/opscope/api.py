@@ -529,7 +529,7 @@ def ncu(report: Source, trace: Source | Session | None = None) -> CounterAnalysi
         DependencyError: The reader is not installed.
     """
     from opscope.analysis.counters import analyze_counters  # noqa: PLC0415
-    from opscope.toolchain.ncu_reading import read_report  # noqa: PLC0415
+    from opscope.toolchain.ncu_report import read_report  # noqa: PLC0415
 
     read = read_report(Path(report))
     if trace is None:

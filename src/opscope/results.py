@@ -164,7 +164,7 @@ def summarize(session: Session, *, ceilings: Source | None = None, by: str | Non
 def advised(session: Session, *, ceilings: Source | None = None, by: str | None = None) -> Summary:
     """What `summarize` gives, with sections that are computed when asked for, while the Session is open."""
     from opscope.advice import assess  # noqa: PLC0415 - needed only here
-    from opscope.hardware.measured import LIMITS_FOLDER  # noqa: PLC0415
+    from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
 
     file = None if ceilings is None else Path(ceilings)

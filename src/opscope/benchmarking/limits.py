@@ -26,7 +26,7 @@ from opscope.benchmarking.statistics import median_interval
 from opscope.benchmarking.timer import CudaEventTimer, Timer, WallTimer, take_samples
 from opscope.errors import InputError, MeasurementError
 from opscope.hardware.devices import cpu_name
-from opscope.hardware.measured import (
+from opscope.hardware.limits import (
     MEASURED_LIMITS_SCHEMA_VERSION,
     MeasuredLimits,
     MeasuredRate,

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from opscope.capture.python_structure import read_structure
+from opscope.capture.process_sources import read_structure
 from opscope.capture.trace_file import TraceNames, export_trace, read_trace_names
 from opscope.errors import CaptureError
 from opscope.model.origin import Gap

@@ -21,9 +21,8 @@ from opscope.cli import console
 from opscope.errors import InputError
 from opscope.hardware.architectures import Target, architecture, parse_target
 from opscope.hardware.devices import search_devices
-from opscope.hardware.driver import CudaDevice, visible_gpus
+from opscope.hardware.driver import CudaDevice, require_nvcc, visible_gpus
 from opscope.hardware.occupancy import BLOCK_SIZES
-from opscope.hardware.toolkit import require_nvcc
 from opscope.kernels.code import file_sass
 from opscope.kernels.ptx import ptx_functions
 from opscope.model.files import scratch_prefix

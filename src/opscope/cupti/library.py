@@ -2,8 +2,8 @@
 
 CUPTI comes with the CUDA toolkit, as a wheel of its own (PyTorch's CUDA builds bring it), and inside
 Triton's. One of a newer CUDA than the driver supports does not start. A library is kept under a key of all it
-is made from; it appears whole or not at all. Nothing is linked to CUPTI: the library loads it in the program,
-where PyTorch may have it loaded already.
+is made from; it appears whole or not at all. CUDA loads it where the environment names it. Nothing is linked
+to CUPTI: the library loads it in the program, where PyTorch may have it loaded already.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from opscope.errors import CaptureError, DependencyError
+from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.toolchain.programs import run_program
 
 _API_VERSION = re.compile(r"^\s*#\s*define\s+CUPTI_API_VERSION\s+(\d+)", re.MULTILINE)
@@ -210,3 +210,46 @@ def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path
     finally:
         partial.unlink(missing_ok=True)
     return target
+
+
+INJECTION_VARIABLE = "CUDA_INJECTION64_PATH"
+
+
+def check_program(name: str, search_path: str | None) -> None:
+    """Raise an InputError unless there is such a program: a path, or a name to be searched for."""
+    if shutil.which(name, path=search_path) is not None:
+        return
+    path = Path(name)
+    if path.is_dir():
+        raise InputError("a folder is not a program", source=name)
+    if path.is_file() and os.sep not in name:
+        raise InputError(f"there is no program '{name}' on PATH", hint=f"A file of this folder is ./{name}")
+    if path.is_file():
+        raise InputError("the file may not be executed", source=name, hint=f"chmod +x {name}")
+    raise InputError(f"there is no program '{name}'", hint="opscope trace -- ./program ARGS")
+
+
+def trace_environment(
+    environment: Mapping[str, str],
+    *,
+    library: Path,
+    cupti: Path,
+    folder: Path,
+    with_unified_memory: bool,
+    most_bytes: int | None = None,
+) -> dict[str, str]:
+    """The environment of a recorded program."""
+    other = environment.get(INJECTION_VARIABLE)
+    if other:
+        raise CaptureError(
+            f"another tool records CUDA programs here ({INJECTION_VARIABLE} is {other})",
+            hint=f"CUDA takes one such library: end the other tool, or unset {INJECTION_VARIABLE}",
+        )
+    return {
+        **environment,
+        INJECTION_VARIABLE: str(library.absolute()),
+        "OPSCOPE_TRACE_FOLDER": str(folder.absolute()),
+        "OPSCOPE_TRACE_CUPTI": str(cupti.absolute()),
+        "OPSCOPE_TRACE_UNIFIED": "1" if with_unified_memory else "0",
+        **({} if most_bytes is None else {"OPSCOPE_TRACE_MOST_BYTES": str(max(1, most_bytes))}),
+    }

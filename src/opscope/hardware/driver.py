@@ -1,5 +1,6 @@
-"""The CUDA driver asked through its own library: without torch, a toolkit, nvidia-smi or a context.
+"""The CUDA of this machine: its driver, asked through its own library, and the toolkit's programs.
 
+The driver is asked without torch, a toolkit, nvidia-smi or a context.
 CUDA_VISIBLE_DEVICES holds, as it does for programs. A driver may crash or hang the process that asks it; who
 must not go down with it asks in another process.
 """
@@ -7,8 +8,15 @@ must not go down with it asks in another process.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from opscope.errors import DependencyError
 
 _LIBRARY = "libcuda.so.1"
 # Source: cuda.h of CUDA 13.0, enum CUdevice_attribute.
@@ -131,3 +139,58 @@ def _uuid_text(content: bytes) -> str:
     digits = content.hex()
     bounds = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
     return "GPU-" + "-".join(digits[start:end] for start, end in bounds)
+
+
+# Those of NVIDIA are for CUDA 13 and newer.
+_PACKAGES = (("nvidia", "cu*/bin"), ("triton", "backends/nvidia/bin"))
+
+
+def find_cuda_tool(
+    name: str,
+    *,
+    environment: Mapping[str, str] | None = None,
+    root: Path = Path("/"),
+    packages: Sequence[str] | None = None,
+) -> str | None:
+    """Path of a program: from CUDA_HOME, PATH, the usual folders, NVIDIA's Python packages, or Triton's."""
+    variables = os.environ if environment is None else environment
+    for folder in _folders(variables, root, packages):
+        found = shutil.which(name, path=str(folder))
+        if found is not None:
+            return found
+    return None
+
+
+def require_nvcc() -> str:
+    """Path of the CUDA compiler."""
+    nvcc = find_cuda_tool("nvcc")
+    if nvcc is None:
+        raise DependencyError(
+            "nvcc, the CUDA compiler, was not found",
+            hint="pip install nvidia-cuda-nvcc (CUDA 13 or newer, finds its way here); or install the CUDA "
+            "toolkit, from https://developer.nvidia.com/cuda-downloads or by conda install -c nvidia "
+            "cuda-toolkit, and put its bin folder on PATH or set CUDA_HOME",
+        )
+    return nvcc
+
+
+def _folders(
+    environment: Mapping[str, str], root: Path, packages: Sequence[str] | None
+) -> Iterator[Path | str]:
+    """Where to look, in order."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if environment.get(variable):
+            yield Path(environment[variable]) / "bin"
+    yield environment.get("PATH", os.defpath)
+    yield root / "usr/local/cuda/bin"
+    yield from sorted((root / "usr/local").glob("cuda-*/bin"), reverse=True)
+    for package, pattern in _PACKAGES:
+        for location in _locations(package, packages):
+            yield from sorted(Path(location).glob(pattern), reverse=True)
+
+
+def _locations(package: str, folders: Sequence[str] | None) -> Iterable[str | Path]:
+    if folders is not None:
+        return [Path(folder) / package for folder in folders]
+    spec = importlib.util.find_spec(package)
+    return () if spec is None else spec.submodule_search_locations or ()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from opscope.errors import DependencyError, MeasurementError
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import find_cuda_tool
 from opscope.text_enum import TextEnum
 from opscope.workloads.runtime import require_torch
 

@@ -175,19 +175,16 @@ def constant_bytes(cubin: bytes) -> dict[str, dict[int, int]]:
     return found
 
 
-_SIGNALED = 128  # what shells add to the number of the signal that ended a program
-
-
 def run_compiled(
     program: Path, arguments: Sequence[str], environment: Mapping[str, str], *, stdout: int | None = None
 ) -> int:
     """Run to the end and return the exit code; 128 and its number where a signal ended it."""
-    code, was_interrupted = run_attached(
+    run = run_attached(
         [str(program.resolve()), *arguments], "the program", program, environment=environment, stdout=stdout
     )
-    if was_interrupted:
+    if run.was_interrupted:
         raise KeyboardInterrupt
-    return _SIGNALED - code if code < 0 else code
+    return run.shell_code
 
 
 _MOST_REGISTERS = 255  # Source: CUDA C++ Programming Guide 13.0, Technical Specifications

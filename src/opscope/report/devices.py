@@ -9,8 +9,7 @@ from typing import Any
 from opscope import units
 from opscope.hardware.architectures import Architecture, SpecEvidence
 from opscope.hardware.devices import DataType, DeviceSpec, Peak, is_partition
-from opscope.hardware.limits import measured_type, published_rate
-from opscope.hardware.measured import MeasuredLimits, MeasuredRate
+from opscope.hardware.limits import MeasuredLimits, MeasuredRate, measured_type, published_rate
 from opscope.model.files import finite
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode

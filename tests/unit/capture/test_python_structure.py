@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.capture.python_structure import FileOwners, read_structure  # noqa: E402
+from opscope.capture.process_sources import FileOwners, read_structure  # noqa: E402
 from opscope.capture.recording import Recording  # noqa: E402
 from opscope.model.sidecar import RecordedModule, RecordedSettings  # noqa: E402
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.cupti.events import _rows, call_name, first_moment_ns, process_events
 from opscope.cupti.recording import ABSENT, RECORDS, ChunkKind, CuptiRecording, TextTable
+from opscope.cupti.trace_file import _rows, call_name, first_moment_ns, process_events
 
 Make = Callable[..., CuptiRecording]
 SHOWN = ("gpu_memcpy", "gpu_memset", "overhead")

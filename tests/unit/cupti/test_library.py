@@ -10,14 +10,17 @@ import pytest
 
 from opscope.cupti import library as module
 from opscope.cupti.library import (
+    INJECTION_VARIABLE,
     Cupti,
     CuptiPlaces,
     build_library,
+    check_program,
     find_compiler,
     find_cupti,
     installed_cupti,
+    trace_environment,
 )
-from opscope.errors import CaptureError, DependencyError
+from opscope.errors import CaptureError, DependencyError, InputError
 
 MACHINE = platform.machine()
 
@@ -199,3 +202,53 @@ def test_the_configured_compiler_comes_first(tmp_path: Path) -> None:
 def test_no_compiler(configured: str | None, words: str) -> None:
     with pytest.raises(DependencyError, match=rf"{words}.*apt install gcc"):
         find_compiler(configured, "/nowhere")
+
+
+def script(path: Path, text: str, mode: int = 0o755) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_programs_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = script(tmp_path / "plain", "", 0o644)
+    script(tmp_path / "tool", "#!/bin/sh\n")
+    check_program("./tool", None)
+    check_program("sh", os.environ["PATH"])
+    for name, words in (
+        ("./none", r"there is no program './none'"),
+        (str(tmp_path), "a folder is not a program"),
+        (str(plain), r"may not be executed.*chmod \+x"),
+        ("tool", r"on PATH.*\./tool"),
+    ):
+        with pytest.raises(InputError, match=words):
+            check_program(name, "/nowhere")
+
+
+def test_the_environment_names_recorder_and_folder(tmp_path: Path) -> None:
+    made = trace_environment(
+        {"A": "b", INJECTION_VARIABLE: ""},
+        library=Path("lib.so"),
+        cupti=tmp_path / "libcupti.so.13",
+        folder=tmp_path,
+        with_unified_memory=False,
+    )
+    assert made == {
+        "A": "b",
+        INJECTION_VARIABLE: str(Path.cwd() / "lib.so"),
+        "OPSCOPE_TRACE_FOLDER": str(tmp_path),
+        "OPSCOPE_TRACE_CUPTI": str(tmp_path / "libcupti.so.13"),
+        "OPSCOPE_TRACE_UNIFIED": "0",
+    }
+
+
+def test_another_tools_injection_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match=r"another tool records.*nsys\.so"):
+        trace_environment(
+            {INJECTION_VARIABLE: "/opt/nsys.so"},
+            library=tmp_path,
+            cupti=tmp_path,
+            folder=tmp_path,
+            with_unified_memory=True,
+        )

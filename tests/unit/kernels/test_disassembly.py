@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import DependencyError, MeasurementError
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import find_cuda_tool
 from opscope.kernels import code
 from opscope.kernels.code import cubin_sass, file_sass
 

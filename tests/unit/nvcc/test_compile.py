@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from opscope.errors import CaptureError, InputError
 from opscope.hardware.architectures import Target
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import find_cuda_tool
 from opscope.nvcc.command import BuildProduct, Request, read_nvcc
 from opscope.nvcc.compile import (
     Compilation,

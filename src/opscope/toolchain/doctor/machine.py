@@ -23,8 +23,7 @@ import msgspec
 
 from opscope.errors import DependencyError
 from opscope.hardware.devices import cpu_name
-from opscope.hardware.driver import CudaDevice
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import CudaDevice, find_cuda_tool
 from opscope.toolchain.doctor import child
 from opscope.toolchain.ncu_command import find_ncu
 from opscope.toolchain.nsys import find_nsys
