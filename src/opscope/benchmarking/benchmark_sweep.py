@@ -111,7 +111,6 @@ class Sweep:
 
     @property
     def has_several(self) -> bool:
-        """Whether there are several points, so that the result is a sweep."""
         return len(self.points) > 1
 
 

@@ -48,7 +48,6 @@ class NoMonitor:
 
 
 def _started() -> Any:
-    """NVML, started."""
     try:
         nvml = importlib.import_module("pynvml")
     except ModuleNotFoundError as error:

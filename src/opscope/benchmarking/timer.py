@@ -130,9 +130,7 @@ class Timer(Protocol):
         """Shortest duration it tells from none, in nanoseconds."""
         ...
 
-    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """What to give to `measure` in place of each call: the call itself, or a recording of it."""
-        ...
+    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]: ...
 
     def measure(self, fn: Callable[[], object]) -> int:
         """Duration of one call of `fn`, in nanoseconds, including the device work it started."""
@@ -227,7 +225,6 @@ class CudaGraphTimer:
         self._device = self._torch.device(device or "cuda")
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """Replays of a graph of each call."""
         replays: list[Callable[[], object]] = []
         pool = None
         gc.collect()  # a graph freed during a capture would break it

@@ -299,7 +299,6 @@ def _distinct(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def named_functions(targets: Sequence[Any]) -> dict[str, Callable[..., Any]]:
-    """Functions by name, from functions and mappings of them."""
     pairs: list[tuple[str, Callable[..., Any]]] = []
     for target in targets:
         if isinstance(target, Mapping):

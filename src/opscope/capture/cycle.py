@@ -42,8 +42,6 @@ class CycleHandler(Protocol):
 
 
 class Phase(Enum):
-    """What happens to a step."""
-
     WAIT = "wait"
     WARMUP = "warmup"
     ACTIVE = "active"
@@ -59,8 +57,6 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps per phase and number of cycles."""
-
     wait: int
     warmup: int
     active: int

@@ -115,8 +115,6 @@ def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class CycleWriter:
-    """Writes the cycles of one Profiler."""
-
     directory: Path
     file_names: tuple[str, ...]  # of the traces, by cycle
     schedule: Schedule
@@ -134,7 +132,6 @@ class CycleWriter:
         graphs: GraphNotes,
         workload: Mapping[str, Any] | None,
     ) -> Cycle:
-        """Both files of a cycle, written."""
         trace_path = self.directory / self.file_names[index]
         structure, structure_gaps = recording.structure()
         names = recording.export(trace_path)
@@ -190,7 +187,6 @@ def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:
 
 
 def trace_file_names(name: str, repeat: int) -> tuple[str, ...]:
-    """One trace file name per cycle."""
     if name in {"", ".."} or Path(name).name != name:
         raise InputError(f"'{name}' is not a file name", hint="Give the folder as output_dir")
     suffix = next((known for known in (".json.gz", ".json") if name.endswith(known)), "")

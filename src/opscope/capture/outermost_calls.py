@@ -63,10 +63,8 @@ class OutermostCalls:
         return self._bound(module) if self._is_inside else MethodType(self._call, module)
 
     def watch(self) -> None:
-        """Look at calls from now on."""
         self._is_watching, self._module_class.__call__ = True, self
 
     def stop(self) -> None:
-        """Leave torch as it was."""
         if self._is_watching:
             self._is_watching, self._module_class.__call__ = False, self._before

@@ -357,7 +357,6 @@ class ProgramRecorder:
 
     @property
     def cycles(self) -> list[Cycle]:
-        """The cycles recorded."""
         return self._profiler.cycles
 
     @property

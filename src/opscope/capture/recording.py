@@ -252,8 +252,6 @@ def require_no_profiler() -> None:
 
 
 class Recording:
-    """A single recording."""
-
     def __init__(self, settings: RecordedSettings) -> None:
         self._annotate = require_torch().autograd.profiler.record_function
         self._engine: Any = CaptureEngine(settings)

@@ -91,12 +91,10 @@ class StepClock:
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more samples."""
         return self._taken[StepPlace.AFTER] >= MOST_SAMPLES
 
     @property
     def is_free(self) -> bool:
-        """Whether no profiler is attached."""
         return not self._profilers.is_attached
 
     def start(self) -> None:

@@ -84,8 +84,6 @@ def _finish(file: Path, name: str) -> None:
 
 
 class TraceNames(NamedTuple):
-    """Distinct names of one trace."""
-
     kernels: frozenset[str] = frozenset()  # as the trace writes them
     operators: frozenset[str] = frozenset()  # and other ranges of category cpu_op
     kernel_files: frozenset[str] = frozenset()  # generated source files that launches name
@@ -93,7 +91,6 @@ class TraceNames(NamedTuple):
 
 
 def read_trace_names(path: Path) -> TraceNames:
-    """The names in an uncompressed trace."""
     kernels: set[bytes] = set()
     operators: set[bytes] = set()
     files: set[bytes] = set()

@@ -40,8 +40,6 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class Cupti:
-    """One installed CUPTI."""
-
     includes: tuple[Path, ...]  # with `cupti_activity.h` and `cuda.h`
     library: Path  # `libcupti.so.N`
     api_version: int  # CUPTI_API_VERSION of the headers
@@ -61,8 +59,6 @@ class Cupti:
 
 @dataclass(frozen=True)
 class CuptiPlaces:
-    """Where to look."""
-
     toolkits: Sequence[Path] = ()  # roots of CUDA toolkits, the wanted one first
     packages: Sequence[Path] = ()  # folders of installed Python packages (site-packages)
 
@@ -160,7 +156,6 @@ _SHOWN_LINES = 15
 
 
 def native_folder() -> Path:
-    """The folder of the C sources."""
     return Path(str(resources.files("opscope.cupti") / "native"))
 
 
@@ -238,7 +233,6 @@ def trace_environment(
     with_unified_memory: bool,
     most_bytes: int | None = None,
 ) -> dict[str, str]:
-    """The environment of a recorded program."""
     other = environment.get(INJECTION_VARIABLE)
     if other:
         raise CaptureError(

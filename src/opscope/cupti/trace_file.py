@@ -247,7 +247,6 @@ def _migration_device(row: Any) -> int:
 
 
 def _traffic(row: Event) -> Event:
-    """Bytes of a copy, and their rate."""
     duration_ns = row["end_ns"] - row["start_ns"]
     rate = {"memory bandwidth (GB/s)": round(row["size_bytes"] / duration_ns, 6)} if duration_ns else {}
     return {"bytes": row["size_bytes"], **rate}
@@ -332,8 +331,6 @@ def recording_findings(recording: CuptiRecording, events: ProcessEvents) -> Iter
 
 @dataclass(frozen=True)
 class WrittenTrace:
-    """A trace that was written."""
-
     path: Path
     recording: CuptiRecording
     counts: Mapping[str, int]  # events by what they are: `kernels`, `copies`, `sets`, `migrations`, `calls`

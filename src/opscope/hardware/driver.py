@@ -46,7 +46,6 @@ class CudaDriver:
         self._library = ctypes.CDLL(_LIBRARY)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function."""
         entry = getattr(self._library, function, None)
         if entry is None:
             raise DriverError(f"{function} is missing")
@@ -162,7 +161,6 @@ def find_cuda_tool(
 
 
 def require_nvcc() -> str:
-    """Path of the CUDA compiler."""
     nvcc = find_cuda_tool("nvcc")
     if nvcc is None:
         raise DependencyError(

@@ -117,7 +117,6 @@ def cache_measured(folder: Path, measured: MeasuredLimits) -> Path:
 
 
 def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
-    """The measurement in a file."""
     try:
         with Path(path).open("rb") as stream:
             content = stream.read(_LARGEST_FILE_BYTES + 1)
@@ -159,7 +158,6 @@ def read_folder(folder: Path) -> tuple[list[MeasuredLimits], tuple[str, ...]]:
 
 
 def spec_of(measured: MeasuredLimits) -> DeviceSpec | None:
-    """The known device that was measured; None if it is none."""
     return match_device(
         measured.device,
         compute_capability=measured.compute_capability,
@@ -229,8 +227,6 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class DeviceLimits(msgspec.Struct, frozen=True):
-    """Limits of one device."""
-
     name: str  # Product name; for a device that no table has, its driver's name
     # Bytes read and written per second by a large copy (measured), or of the bus (datasheet)
     memory: Limit | None = None

@@ -22,8 +22,6 @@ _REGISTERS_PER_WARP_UNIT = 256
 
 
 class Limiter(TextEnum):
-    """The resource of a multiprocessor that runs out first."""
-
     BLOCKS = "blocks"
     THREADS = "threads"
     REGISTERS = "registers"
@@ -60,8 +58,6 @@ class Waves(msgspec.Struct, frozen=True):
 
 
 class KernelNeed(msgspec.Struct, frozen=True):
-    """What a launch of a compiled kernel takes."""
-
     registers: int  # Of each thread
     shared_bytes: int  # Of each block, static and dynamic
     max_threads: int | None = None  # Threads a block may have by the source; None if it does not say
@@ -75,7 +71,6 @@ class BlockOccupancy(msgspec.Struct, frozen=True):
 
     @property
     def occupancy(self) -> float:
-        """Resident warps over the most there can be, 0–1."""
         return 0.0 if self.active is None else self.active.occupancy
 
 

@@ -45,7 +45,6 @@ _failure: MeasurementError | None = None
 
 
 def cuda_sources() -> tuple[Path, ...]:
-    """The `.cu` files, by name."""
     return tuple(sorted(_FOLDER.glob("*.cu")))
 
 

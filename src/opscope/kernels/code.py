@@ -30,8 +30,6 @@ _FORMS = ("ttir", "ttgir", "llir", "ptx", "cubin")
 
 
 class CodeKind(TextEnum):
-    """What to show of an implementation."""
-
     PTX = "ptx"  # NVIDIA's virtual instruction set
     SASS = "sass"  # the GPU's own instructions
     # Source and intermediate forms of Triton kernels, or the code that torch.compile writes

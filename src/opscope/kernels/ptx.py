@@ -24,8 +24,6 @@ _BLOCKS = re.compile(r"\.minnctapersm\s+(\d{1,18})")
 
 @dataclass(frozen=True)
 class PtxFunction:
-    """One function."""
-
     symbol: str  # as the compiler wrote it
     is_kernel: bool  # it can be launched
     text: str  # its definition
@@ -37,7 +35,6 @@ class PtxFunction:
 
 
 def ptx_functions(text: str) -> tuple[PtxFunction, ...]:
-    """The functions a file of PTX defines, in its order."""
     found = []
     for match in _DEFINITION.finditer(text):
         threads = _THREADS.search(match["head"])
@@ -65,8 +62,6 @@ _CONSTANT = re.compile(r"(\d{1,18}) bytes cmem\[(\d{1,18})\]")
 
 @dataclass(frozen=True)
 class FunctionUse:
-    """What one function uses, compiled for one target."""
-
     symbol: str  # as the compiler wrote it
     target: str | None  # such as `sm_90`; None for a function of a module without kernels
     is_kernel: bool  # else kernels call it, and only its stack and spills are known

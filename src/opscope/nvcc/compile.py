@@ -114,7 +114,6 @@ def compilers_words(text: str) -> str:
 
 
 def compile_error(request: Request, text: str) -> InputError:
-    """The error of a compilation that failed, with what the compilers said."""
     source = request.source.name
     if request.product is BuildProduct.PROGRAM and _NO_MAIN.search(text):
         return InputError(

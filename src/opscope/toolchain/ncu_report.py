@@ -279,7 +279,6 @@ class KernelCounters(msgspec.Struct, frozen=True):
 
     @property
     def shared(self) -> SharedAccess:
-        """Accesses to shared memory, by what their addresses need."""
         return SharedAccess(
             self.count(Quantity.SHARED_WAVEFRONTS), self.count(Quantity.SHARED_WAVEFRONTS_IDEAL)
         )
@@ -341,7 +340,6 @@ def _begins_as_report(file: Path) -> bool:
 
 
 def check_reader() -> None:
-    """Raise a DependencyError if ncu-report is not installed."""
     _reader()
 
 

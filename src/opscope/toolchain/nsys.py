@@ -71,7 +71,6 @@ def run_nsys(command: Sequence[str], *, stdout: int | None = None) -> AttachedEx
 
 
 def check_run(run: AttachedExit, report: Path) -> None:
-    """Raise if a run left no report."""
     if not report.exists():
         raise CaptureError(
             f"nsys wrote no report (exit code {run.exit_code})",

@@ -170,7 +170,6 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
 
 def build_bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-    """BERT on a batch of random token ids."""
     is_real = options.use_real_bert or options.weights is not None
     layers, hidden = options.layers or _LAYERS, options.hidden or _HIDDEN
     # A longer sequence needs a longer position table; its parameters show in the description.
@@ -243,7 +242,6 @@ def _real_bert(layers: int, hidden: int, max_positions: int, options: WorkloadOp
 
 
 def build_transformer(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-    """The encoder on a batch of random token ids."""
     if options.attn_implementation != "sdpa":
         raise InputError(
             "nn.TransformerEncoder has no eager attention",

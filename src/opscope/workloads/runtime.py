@@ -28,7 +28,6 @@ _OUT_OF_MEMORY_TEXTS = (
 
 
 def require_torch() -> Any:
-    """The torch module."""
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError as error:

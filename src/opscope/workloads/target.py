@@ -24,7 +24,6 @@ _DEFAULT_HINT = "Write file.py:function or package.module:function"
 
 
 def load_function(target: str, *, hint: str = _DEFAULT_HINT) -> Callable[..., Any]:
-    """The function that `target` names; its file or module is imported now."""
     where, _, name = target.rpartition(":")
     if not where or not name:
         raise InputError(f"'{target}' names no function", hint=hint)
@@ -32,7 +31,6 @@ def load_function(target: str, *, hint: str = _DEFAULT_HINT) -> Callable[..., An
 
 
 def load_module(where: str, *, hint: str = _DEFAULT_HINT) -> ModuleType:
-    """The module of a file or of a dotted name."""
     if is_file_name(where):
         return import_file(Path(where), hint=hint)
     _make_importable(Path.cwd())

@@ -35,8 +35,6 @@ from opscope.workloads.target import load_function
 
 @dataclass(frozen=True)
 class WorkloadOptions:
-    """How to build a workload."""
-
     dtype: str = (
         "float32"  # of parameters and floating-point inputs; float16 or bfloat16, also fp32, fp16, bf16
     )
@@ -50,7 +48,6 @@ class WorkloadOptions:
     seed: int = 0  # of parameters and inputs
 
     def described(self, batch_size: int, seq_len: int) -> dict[str, Any]:
-        """What these options say of a workload, as part of its description."""
         return {
             "batch_size": batch_size,
             "seq_len": seq_len,
@@ -63,8 +60,6 @@ class WorkloadOptions:
 
 @dataclass(frozen=True)
 class Workload:
-    """A program to profile."""
-
     step: Callable[[], object]  # does one step and does not wait for the device
     device: str  # where its work runs: "cpu" or "cuda:N"
     parameter_count: int | None = None  # None where there is no model to ask
@@ -83,7 +78,6 @@ class WorkloadSpec:
     builder: Builder
 
     def build(self, batch_size: int, seq_len: int) -> Workload:
-        """The workload for a batch of sequences."""
         if batch_size < 1 or seq_len < 1:
             raise InputError(
                 f"batch size {batch_size} with sequence length {seq_len} is not a batch",

@@ -137,7 +137,6 @@ def gelu_teaching(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
 
 
 def square(x: torch.Tensor) -> torch.Tensor:
-    """Square of every element."""
     return _launch(_tuned_square, x)
 
 
@@ -147,7 +146,6 @@ def square_teaching(x: torch.Tensor) -> torch.Tensor:
 
 
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Sum of two tensors of one shape."""
     return _launch(_tuned_add, x, y)
 
 

@@ -246,7 +246,6 @@ class ExaminedMachine:
 
     @_once
     def machine(self) -> MachineFacts:
-        """The machine and what surrounds the process."""
         named = {
             name.strip().lower(): value.strip()
             for name, _, value in (line.partition(":") for line in self.text("/proc/meminfo").splitlines())
@@ -400,7 +399,6 @@ class ExaminedMachine:
 
     @_once
     def nvcc(self) -> ProgramFacts:
-        """The CUDA compiler, where torch finds it: not in Python packages."""
         return self._program("nvcc", self._cuda_tool("nvcc", ()), _NVCC_VERSION)
 
     @_once
