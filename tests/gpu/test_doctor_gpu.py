@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 TIMEOUT_S = 300
 TRIED = (
     "gpu.reachable",
-    "driver.runtime",
     "torch.gpu",
     "gpu.calculation",
     "profiler.records",

@@ -135,14 +135,8 @@ _INIT_REMEDIES = {
     "CUDA_ERROR_UNKNOWN": "sudo nvidia-modprobe -u -c=0  # else reboot",
     "CUDA_ERROR_DEVICE_UNAVAILABLE": "nvidia-smi  # another process holds the GPU for itself",
 }
-# CUDA versions that torch is published for, the newest first. Source: download.pytorch.org/whl.
-_PUBLISHED = ((13, 0), (12, 8), (12, 6), (11, 8))
-# Builds for later CUDA have no kernels for GPUs older than the capability. Source: torch/cuda/__init__.py of
-# 2.13, PYTORCH_RELEASES_CODE_CC.
-_LEAST_CAPABILITY, _LAST_FOR_OLDER = (7, 5), (12, 6)
-# Least driver of all releases of one major CUDA version. Source: CUDA Toolkit Release Notes, table "CUDA
-# Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility".
-_LEAST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+_INSTALL_TORCH = "pip install torch"
+_REINSTALL_TORCH = "pip install --force-reinstall torch  # the build for this driver: https://pytorch.org/get-started/locally"
 _INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 _DISTORTING = {
     "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel",
@@ -156,12 +150,6 @@ _NO_GPU = not_applicable("there is no GPU that CUDA shows")
 def _imported(machine: ExaminedMachine) -> Torch | None:
     torch = machine.torch()
     return torch if torch is not None and torch.version is not None else None
-
-
-def _numbers(version: str | None) -> tuple[int, int] | None:
-    """The first two numbers of a version; None where there are none. A missing second is 0."""
-    found = re.match(r"(\d+)(?:\.(\d+))?", version or "")
-    return None if found is None else (int(found.group(1)), int(found.group(2) or 0))
 
 
 def _has_device(machine: ExaminedMachine) -> bool:
@@ -183,28 +171,15 @@ def _title(gpu: Gpu) -> str:
     return f"GPU {gpu.index} ({gpu.name})"
 
 
-def _install_torch(machine: ExaminedMachine, *, force: str = "--force-reinstall ") -> str:
-    """The command for the newest torch that this machine's driver serves and that runs on every GPU."""
-    served = _numbers(machine.driver().cuda_version)
-    capabilities = [_numbers(one.compute_capability) or _LEAST_CAPABILITY for one in machine.devices()]
-    last = _LAST_FOR_OLDER if any(one < _LEAST_CAPABILITY for one in capabilities) else _PUBLISHED[0]
-    for major, minor in _PUBLISHED:
-        if served is not None and major <= served[0] and (major, minor) <= last:
-            return f"pip install {force}torch --index-url https://download.pytorch.org/whl/cu{major}{minor}"
-    return f"pip install {force}torch"
-
-
 @check("torch.import", "torch can be imported", is_required=True)
 def _torch_import(machine: ExaminedMachine) -> DoctorOutcome:
     torch = machine.torch()
     if torch is None:
-        return problem(
-            "torch is not installed; traces made elsewhere can be read", _install_torch(machine, force="")
-        )
+        return problem("torch is not installed; traces made elsewhere can be read", _INSTALL_TORCH)
     if torch.import_error is not None:
-        return problem(f"import torch fails: {torch.import_error}", _install_torch(machine))
+        return problem(f"import torch fails: {torch.import_error}", _REINSTALL_TORCH)
     if torch.version is None:
-        return problem(f"import torch hangs: it {torch.stopped}", _install_torch(machine))
+        return problem(f"import torch hangs: it {torch.stopped}", _REINSTALL_TORCH)
     return ok(f"imported in {torch.import_s:.1f} s" if torch.import_s is not None else "imported")
 
 
@@ -272,30 +247,6 @@ def _gpu_reachable(machine: ExaminedMachine) -> DoctorOutcome:
     return problem(f"{signs}, but CUDA shows none", "nvidia-smi  # says what the driver itself sees")
 
 
-@check("driver.runtime", "driver new enough for torch's CUDA")
-def _driver_runtime(machine: ExaminedMachine) -> DoctorOutcome:
-    torch, driver = machine.torch(), machine.driver()
-    runtime = _numbers(torch.cuda) if torch is not None else None
-    if torch is None or runtime is None:
-        return not_applicable("no torch that is built for CUDA")
-    served = _numbers(driver.cuda_version)
-    if served is None:
-        if driver.library is None:
-            return not_applicable("no CUDA driver")
-        return unknown("the driver does not report which CUDA it supports")
-    pair = f"the driver supports CUDA {driver.cuda_version}, torch is built for {torch.cuda}"
-    if served >= runtime:
-        return ok(pair)
-    least = _LEAST_DRIVERS.get(runtime[0])
-    which = f"{least} or newer" if least else f"for CUDA {torch.cuda}"
-    newer = f"install NVIDIA's driver {which} (sudo apt-get install cuda-drivers), then reboot"
-    if served[0] == runtime[0]:
-        return warning(
-            f"{pair}: an older minor version runs its kernels, but does not compile its PTX", newer
-        )
-    return problem(f"{pair}: the driver is too old", f"{newer}; or: {_install_torch(machine)}")
-
-
 @check("torch.gpu", "torch uses the GPU", is_required=True)
 def _torch_gpu(machine: ExaminedMachine) -> DoctorOutcome:
     torch = _imported(machine)
@@ -304,9 +255,7 @@ def _torch_gpu(machine: ExaminedMachine) -> DoctorOutcome:
     if not _has_device(machine):
         return _NO_GPU
     if torch.cuda is None and torch.hip is None:
-        return problem(
-            f"there is a GPU, and torch {torch.version} is built without CUDA", _install_torch(machine)
-        )
+        return problem(f"there is a GPU, and torch {torch.version} is built without CUDA", _REINSTALL_TORCH)
     if torch.cuda_error is None and torch.is_available:
         kind = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}"
         return ok(f"torch built for {kind} sees {counted(len(torch.devices), 'GPU')}")
@@ -314,7 +263,7 @@ def _torch_gpu(machine: ExaminedMachine) -> DoctorOutcome:
         return problem(f"torch cannot initialize CUDA: it {torch.stopped}", _ASK_KERNEL_LOG)
     return problem(
         f"torch cannot initialize CUDA: {torch.cuda_error or 'it sees no GPU'}",
-        _driver_runtime(machine).remedy or 'python -c "import torch; torch.cuda.init()"',
+        f"update NVIDIA's driver; or: {_REINSTALL_TORCH}",
     )
 
 
@@ -345,7 +294,7 @@ def _gpu_calculation(machine: ExaminedMachine) -> DoctorOutcome:
         if "matrix product" in text and torch.shadowed:
             remedy = "unset LD_LIBRARY_PATH"
         elif "matrix product" in text or "no kernel image" in text:
-            remedy = _install_torch(machine)
+            remedy = _REINSTALL_TORCH
         elif "out of memory" in text or "busy or unavailable" in text:
             remedy = (
                 "nvidia-smi  # shows who uses the GPU; end it, or choose another with CUDA_VISIBLE_DEVICES"
@@ -370,14 +319,14 @@ def _profiler_records(machine: ExaminedMachine) -> DoctorOutcome:
     elif "PRIVILEGES" in capture.messages.upper():
         remedy = _ALLOW_COUNTERS
     elif capture.activities and not {"CUDA", "XPU"} & set(capture.activities):
-        remedy = _install_torch(machine)
+        remedy = _REINSTALL_TORCH
     else:
         remedy = "end other profilers (nsys, ncu, dynolog) on this machine; else update the driver"
     if capture.error is not None:
         return problem(f"recording fails: {capture.error}", remedy)
     if not torch.devices:
         if not capture.operator_count:
-            return problem("the recording has no operators", _install_torch(machine))
+            return problem("the recording has no operators", _REINSTALL_TORCH)
         return ok(f"{capture.operator_count} operators recorded on the CPU")
     count = f"{capture.kernels_recorded} of {capture.kernels_launched} kernels"
     said = f" ({capture.messages})" if capture.messages else ""
