@@ -107,7 +107,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.cupti = find_cupti(_places(), driver_cuda_version())
+        self.cupti = find_cupti(*_places(), driver_cuda_version())
         compiler = find_compiler(os.environ.get("CC"), os.environ.get("PATH"))
         before = time.monotonic()
         self.library = build_library(self.cupti, compiler, folder / "recorder")

@@ -24,7 +24,6 @@ from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.cupti.library import (
-    CuptiPlaces,
     build_library,
     check_program,
     find_compiler,
@@ -110,7 +109,7 @@ def trace(
     most_bytes = None if max_trace_size is None else parse_bytes(max_trace_size)
     records = output_dir / f"{name}.records"
     check_program(program[0], os.environ.get("PATH"))
-    cupti = find_cupti(_places(), driver_cuda_version())
+    cupti = find_cupti(*_places(), driver_cuda_version())
     compiler = find_compiler(os.environ.get("CC"), os.environ.get("PATH"))
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         try:
@@ -181,13 +180,13 @@ def _record_with_nsys(
     return EXIT_INTERRUPTED if run.was_interrupted else run.exit_code
 
 
-def _places() -> CuptiPlaces:
-    """Where CUPTI may be: the toolkit the environment names, nvcc's, and this Python's packages."""
+def _places() -> tuple[list[Path], list[Path]]:
+    """Where CUPTI may be: toolkits, the environment's and nvcc's, and this Python's packages."""
     named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX") if os.environ.get(name)]
     nvcc = find_cuda_tool("nvcc")
     toolkits = [*map(Path, named), *([] if nvcc is None else [Path(nvcc).resolve().parent.parent])]
     packages = dict.fromkeys([*sys.path, *site.getsitepackages(), site.getusersitepackages()])
-    return CuptiPlaces(toolkits, [Path(folder) for folder in packages if folder])
+    return toolkits, [Path(folder) for folder in packages if folder]
 
 
 def _clear(earlier: Sequence[Path], folder: Path, records: Path | None = None) -> None:

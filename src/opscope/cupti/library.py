@@ -15,7 +15,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -57,15 +57,9 @@ class Cupti:
         return int(match[1]) if match else 12
 
 
-@dataclass(frozen=True)
-class CuptiPlaces:
-    toolkits: Sequence[Path] = ()  # roots of CUDA toolkits, the wanted one first
-    packages: Sequence[Path] = ()  # folders of installed Python packages (site-packages)
-
-
-def find_cupti(places: CuptiPlaces, driver_version: int | None) -> Cupti:
-    """The first CUPTI of these places that the driver can serve."""
-    found = list(installed_cupti(places))
+def find_cupti(toolkits: Iterable[Path], packages: Iterable[Path], driver_version: int | None) -> Cupti:
+    """The first CUPTI of these toolkits and folders of Python packages that the driver can serve."""
+    found = list(installed_cupti(toolkits, packages))
     fitting = [one for one in found if driver_version is None or one.cuda_major <= driver_version // 1000]
     if fitting:
         return fitting[0]
@@ -80,14 +74,21 @@ def find_cupti(places: CuptiPlaces, driver_version: int | None) -> Cupti:
     raise DependencyError("CUPTI, CUDA's profiling interface, was not found", hint=_INSTALL)
 
 
-def installed_cupti(places: CuptiPlaces) -> Iterator[Cupti]:
+def installed_cupti(toolkits: Iterable[Path] = (), packages: Iterable[Path] = ()) -> Iterator[Cupti]:
     """Every usable CUPTI of these places and the usual folders, each once."""
-    seen: set[Path] = set()
-    for headers, others, libraries in _candidates(places):
-        include = _folder_with("cupti_activity.h", headers)
+    machine, seen = platform.machine(), set[Path]()
+    targets = [f"{machine}-linux", *(["sbsa-linux"] if machine == "aarch64" else [])]
+    for root in _roots(toolkits, packages):
+        parts = [root, *(root / "targets" / name for name in targets)]
+        includes = [part / "include" for part in parts]
+        include = _folder_with("cupti_activity.h", [*includes, root / "extras" / "CUPTI" / "include"])
         if include is None:
             continue
-        cuda, library, found = _folder_with("cuda.h", [include, *others]), _library(libraries), None
+        # Of wheels for CUDA 12 the runtime's, which has this header, stands beside.
+        cuda = _folder_with("cuda.h", [include, *includes, root.parent / "cuda_runtime" / "include"])
+        folders = [root / "lib64", *(part / "lib" for part in parts), root / "lib" / f"{machine}-linux-gnu"]
+        library = _library([*folders, root / "extras" / "CUPTI" / "lib64", root / "lib" / "cupti"])
+        found = None
         with suppress(OSError):
             text = (include / "cupti_version.h").read_text(encoding="utf-8", errors="replace")
             found = _API_VERSION.search(text)
@@ -98,37 +99,15 @@ def installed_cupti(places: CuptiPlaces) -> Iterator[Cupti]:
         yield Cupti(tuple(dict.fromkeys((include, cuda))), library, version)
 
 
-_Candidate = tuple[list[Path], list[Path], list[Path]]
-"""Folders that may hold CUPTI's headers, those that may hold cuda.h besides, and those of the library."""
-
-
-def _candidates(places: CuptiPlaces) -> Iterator[_Candidate]:
-    roots = [*places.toolkits, *map(Path, _SYSTEM_ROOTS[:2])]
-    roots += sorted(Path(_USUAL_TOOLKITS).glob("cuda-*"), key=_natural, reverse=True)
-    roots.append(Path(_SYSTEM_ROOTS[2]))
-    yield from map(_of_toolkit, roots)
-    for packages in places.packages:
-        yield from _of_wheels(packages)
-
-
-def _of_toolkit(root: Path) -> _Candidate:
-    machine = platform.machine()
-    targets = [f"{machine}-linux", *(["sbsa-linux"] if machine == "aarch64" else [])]
-    includes = [root / "include", *(root / "targets" / name / "include" for name in targets)]
-    libraries = [root / "lib64", root / "lib", root / "lib" / f"{machine}-linux-gnu"]
-    libraries += [root / "targets" / name / "lib" for name in targets]
-    extra = root / "extras" / "CUPTI"
-    return [*includes, extra / "include"], includes, [*libraries, extra / "lib64"]
-
-
-def _of_wheels(packages: Path) -> Iterator[_Candidate]:
-    nvidia = packages / "nvidia"
-    runtime = [nvidia / "cuda_runtime" / "include"]
-    for folder in sorted(nvidia.glob("cu[0-9]*"), key=_natural, reverse=True):
-        yield [folder / "include"], runtime, [folder / "lib"]
-    yield [nvidia / "cuda_cupti" / "include"], runtime, [nvidia / "cuda_cupti" / "lib"]
-    triton = packages / "triton" / "backends" / "nvidia"
-    yield [triton / "include"], [], [triton / "lib" / "cupti"]
+def _roots(toolkits: Iterable[Path], packages: Iterable[Path]) -> Iterator[Path]:
+    """Folders that CUPTI may be installed in: toolkits, the wanted one first; wheels, Triton's among them."""
+    yield from toolkits
+    yield from map(Path, _SYSTEM_ROOTS[:2])
+    yield from sorted(Path(_USUAL_TOOLKITS).glob("cuda-*"), key=_natural, reverse=True)
+    yield Path(_SYSTEM_ROOTS[2])
+    for folder in packages:
+        yield from sorted((folder / "nvidia").glob("cu[0-9]*"), key=_natural, reverse=True)
+        yield from (folder / "nvidia" / "cuda_cupti", folder / "triton" / "backends" / "nvidia")
 
 
 def _folder_with(header: str, folders: Iterable[Path]) -> Path | None:
