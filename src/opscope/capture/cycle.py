@@ -1,23 +1,57 @@
-"""Schedules and finished cycles: which steps are skipped, warmed up and recorded, and what may be done after.
+"""Cycles: which steps are skipped, warmed up and recorded, what is written of one, what may be done after.
 
 One cycle is `wait` steps without the profiler, `warmup` steps with it attached but not recording, and
 `active` recorded steps; it runs `repeat` times. Handlers are passed as `on_cycle`; those here copy the trace
-to where other tools look for it, and the cycle's own files stay where they are. Imports nothing of torch.
+to where other tools look for it, and the cycle's own files stay where they are.
+
+Of a stopped recording the trace is written first, then the sidecar that vouches for it. What this process
+knows of its kernels and operators is collected right after the trace is written, while everything is still
+loaded. Nothing of that may break a recording: a part that fails is a Gap. Importing this module does not
+import torch.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
+from opscope.capture.environment import collect_environment, launched_as
+from opscope.capture.graph_notes import GraphNotes
+from opscope.capture.process_sources import (
+    LiveObjects,
+    compiled_graphs,
+    extension_sources,
+    live_objects,
+    triton_sources,
+)
+from opscope.capture.recording import Recording, TraceNames
+from opscope.capture.registrations import collect_registrations
 from opscope.errors import CaptureError, InputError
+from opscope.model.environment import Environment
 from opscope.model.files import replacing
-from opscope.model.sidecar import Sidecar
+from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
+from opscope.model.sidecar import (
+    RecordedGraph,
+    RecordedSchedule,
+    RecordedSettings,
+    Sidecar,
+    UnrecordedStep,
+    kernels_folder,
+    sidecar_path,
+    write_sidecar,
+)
+from opscope.provenance.binaries import recorded_origins
+from opscope.provenance.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 
 # Recorded steps by default: the fewest that a comparison has an interval for.
 ACTIVE_STEPS = 6
@@ -146,3 +180,155 @@ def _copy(source: Path, target: Path) -> Path:
     with replacing(target, "the copy of the trace", error=CaptureError) as partial:
         shutil.copyfile(source, partial)
     return target
+
+
+T = TypeVar("T")
+
+
+class Enrichment(NamedTuple):
+    """Fields of a Sidecar, under their names there."""
+
+    kernels: tuple[RecordedKernel, ...]
+    kernel_sources: tuple[RecordedSource, ...]
+    registrations: tuple[OperatorRegistration, ...]
+    gaps: tuple[Gap, ...]
+
+
+def collect(names: TraceNames, copies: Path) -> Enrichment:
+    """All that this process knows of the names in a trace; generated sources are copied to a folder."""
+    gaps: list[Gap] = []
+
+    def attempt(part: str, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except Exception as error:  # noqa: BLE001 - reads other programs' private parts, which may be any
+            gaps.append(Gap(part, f"{type(error).__name__}: {error}"))
+            return None
+
+    wanted = names.kernels
+    found = (attempt("Triton kernels", live_objects) if wanted else None) or LiveObjects()
+    # Those that torch.compile generated, then others that Triton compiled, then those of shared libraries.
+    generated = attempt(
+        "torch.compile",
+        lambda: generated_sources(
+            wanted,
+            files_by_hash(names.kernel_files),
+            names.graph_keys,
+            compiled_graphs(found.graphs, found.traced),
+            read=lambda file, hash_: None if file is None else read_generated(file, hash_),
+        ),
+    )
+    texts = {one.hash: text for one, text in generated or () if one.hash and text is not None}
+    copied = attempt("copies of kernels", lambda: write_copies(copies, texts)) or {}
+    sources = [msgspec.structs.replace(one, copy=copied.get(one.hash or "")) for one, _ in generated or ()]
+    rest = wanted - {one.kernel for one in sources}
+    sources += attempt("Triton kernels", lambda: triton_sources(rest, found.functions)) or ()
+    rest = wanted - {one.kernel for one in sources}
+    origins = attempt("kernel origins", lambda: recorded_origins(rest)) if rest else None
+    kernels = tuple((origins or {}).get(name, RecordedKernel(name)) for name in sorted(wanted))
+    sources += attempt("CUDA extensions", lambda: extension_sources(kernels)) or ()
+    registrations = attempt("registrations", lambda: collect_registrations(names.operators)) or ()
+    return Enrichment(kernels, tuple(sources), registrations, tuple(gaps))
+
+
+def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
+    """Write source texts into a folder as `<hash>.py`; paths by hash, relative to the folder's parent.
+
+    Those of an earlier recording go. The folder is there afterwards exactly if there are texts, or other
+    files of the user's in it.
+    """
+    if folder.is_dir():
+        for stale in folder.iterdir():
+            if is_generated(stale.name) and stale.stem not in texts:
+                stale.unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    for hash_, text in texts.items():
+        with replacing(folder / f"{hash_}.py", error=CaptureError) as partial:
+            partial.write_bytes(text.encode("utf-8", "surrogatepass"))
+    return {hash_: f"{folder.name}/{hash_}.py" for hash_ in texts}
+
+
+@dataclass(frozen=True)
+class CycleWriter:
+    directory: Path
+    file_names: tuple[str, ...]  # of the traces, by cycle
+    schedule: Schedule
+    settings: RecordedSettings
+
+    def write(
+        self,
+        index: int,
+        recording: Recording,
+        wall_times_ns: tuple[int, ...],
+        *,
+        partial: bool,
+        ended_by: str | None,
+        unrecorded_steps: Sequence[UnrecordedStep],
+        graphs: GraphNotes,
+        workload: Mapping[str, Any] | None,
+    ) -> Cycle:
+        trace_path = self.directory / self.file_names[index]
+        structure, structure_gaps = recording.structure()
+        names = recording.export(trace_path)
+        enrichment = collect(names, kernels_folder(trace_path))
+        kept_graphs: tuple[RecordedGraph, ...] = ()
+        graph_gaps: tuple[Gap, ...] = ()
+        try:
+            kept_graphs = graphs.keep_beside(trace_path)
+        except OSError as error:
+            graph_gaps = (Gap("CUDA graphs", f"{type(error).__name__}: {error}"),)
+        schedule = self.schedule
+        rank, world_size = launched_as()
+        sidecar = Sidecar(
+            trace=trace_path.name,
+            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            environment=self._environment,
+            schedule=RecordedSchedule(
+                schedule.wait, schedule.warmup, schedule.active, schedule.repeat, cycle=index
+            ),
+            settings=self.settings,
+            steps=len(wall_times_ns),
+            partial=partial,
+            clean_window=True,
+            wall_time_ns_per_step=wall_times_ns,
+            workload=None if workload is None else dict(workload),
+            kernels=enrichment.kernels,
+            kernel_sources=enrichment.kernel_sources,
+            registrations=enrichment.registrations,
+            gaps=(*enrichment.gaps, *structure_gaps, *graphs.gaps, *graph_gaps),
+            regions=tuple(recording.regions),
+            ended_by=ended_by,
+            structure=structure,
+            unrecorded_steps=tuple(unrecorded_steps),
+            graphs=kept_graphs,
+            rank=rank,
+            world_size=world_size,
+        )
+        write_sidecar(sidecar_path(trace_path), sidecar)
+        return Cycle(index, trace_path, sidecar_path(trace_path), sidecar)
+
+    @cached_property
+    def _environment(self) -> Environment:
+        return collect_environment()
+
+
+def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:
+    """The cycle with these unrecorded steps, in its file too; as it is where the file is gone."""
+    if steps == cycle.sidecar.unrecorded_steps or not cycle.sidecar_path.exists():
+        return cycle
+    sidecar = msgspec.structs.replace(cycle.sidecar, unrecorded_steps=steps)
+    write_sidecar(cycle.sidecar_path, sidecar)
+    return replace(cycle, sidecar=sidecar)
+
+
+def trace_file_names(name: str, repeat: int) -> tuple[str, ...]:
+    if name in {"", ".."} or Path(name).name != name:
+        raise InputError(f"'{name}' is not a file name", hint="Give the folder as output_dir")
+    suffix = next((known for known in (".json.gz", ".json") if name.endswith(known)), "")
+    stem, suffix = name.removesuffix(suffix), suffix or ".json"
+    if not stem or stem.endswith(".opscope"):
+        raise InputError(f"'{name}' cannot be a trace's name", hint="*.opscope.json are sidecars")
+    if repeat == 1:
+        return (f"{stem}{suffix}",)
+    return tuple(f"{stem}_cycle{index}{suffix}" for index in range(repeat))

@@ -29,10 +29,10 @@ from opscope.capture.recording import (
     CaptureEngine,
     attached_profilers,
     available_activities,
+    export_trace,
     is_profiler_recording,
     quiet_torch_log,
 )
-from opscope.capture.trace_file import export_trace
 from opscope.model.files import scratch_prefix
 from opscope.model.origin import Gap
 from opscope.model.sidecar import GraphNode, RecordedGraph, RecordedSettings, graphs_folder

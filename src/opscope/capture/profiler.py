@@ -21,8 +21,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
-from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, Phase, Position, Schedule
-from opscope.capture.cycle_writer import CycleWriter, trace_file_names, with_unrecorded
+from opscope.capture.cycle import (
+    ACTIVE_STEPS,
+    Cycle,
+    CycleHandler,
+    CycleWriter,
+    Phase,
+    Position,
+    Schedule,
+    trace_file_names,
+    with_unrecorded,
+)
 from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.recording import (
     AUTOGRAD,

@@ -26,7 +26,7 @@ from opscope.hardware.occupancy import BLOCK_SIZES
 from opscope.kernels.code import file_sass
 from opscope.kernels.ptx import ptx_functions
 from opscope.model.files import scratch_prefix
-from opscope.nvcc.command import (
+from opscope.nvcc.compile import (
     ALL,
     ALL_MAJOR,
     NATIVE,
@@ -34,13 +34,14 @@ from opscope.nvcc.command import (
     Nvcc,
     Request,
     choose_targets,
+    compile_source,
     default_name,
     ptx_target,
     read_nvcc,
     refuse_options,
+    run_compiled,
     runs_on,
 )
-from opscope.nvcc.compile import compile_source, run_compiled
 from opscope.provenance.demangle import demangle
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 

@@ -11,10 +11,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from opscope.capture import cycle_writer as module
-from opscope.capture.cycle_writer import collect, write_copies
+from opscope.capture import cycle as module
+from opscope.capture.cycle import collect, write_copies
 from opscope.capture.process_sources import compiled_graphs, live_objects
-from opscope.capture.trace_file import TraceNames
+from opscope.capture.recording import TraceNames
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.generated_code import source_hash
 

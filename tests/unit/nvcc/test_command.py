@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
 from opscope.hardware.driver import find_cuda_tool
-from opscope.nvcc.command import (
+from opscope.nvcc.compile import (
     BuildProduct,
     Request,
     choose_targets,

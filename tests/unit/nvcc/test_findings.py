@@ -10,8 +10,15 @@ import pytest
 from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse, PtxFunction
 from opscope.model.finding import Severity
-from opscope.nvcc.command import BuildProduct, Nvcc, Request
-from opscope.nvcc.compile import Compilation, CompiledKernel, compiled_kernel, findings_of
+from opscope.nvcc.compile import (
+    BuildProduct,
+    Compilation,
+    CompiledKernel,
+    Nvcc,
+    Request,
+    compiled_kernel,
+    findings_of,
+)
 
 HOPPER = Target(9, 0)
 
