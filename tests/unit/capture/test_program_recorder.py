@@ -303,8 +303,8 @@ HOOKS = [
     (Profiler, "__enter__"), (Profiler, "step"), (Profiler, "keep_late_steps"), (Profiler, "_make_directory"),
     (StepClock, "start"), (StepClock, "mark"), (StepClock, "read"),
     (Recording, "prepare"), (Recording, "start"), (Recording, "next_step"), (Recording, "export"),
-    (Recording, "structure"), (CycleWriter, "write"), (cycle, "collect"),
-    (cycle, "write_sidecar"), (cycle, "collect_environment"),
+    (Recording, "structure"), (CycleWriter, "write"), (cycle_module, "collect"),
+    (cycle_module, "write_sidecar"), (cycle_module, "collect_environment"),
     (profiler, "require_no_profiler"), (profiler, "resident_bytes"),
     (program_recorder.attached_profilers, "watch"), (OptimizerSteps, "watch"), (ProgramRecorder, "_enter"),
 ]  # fmt: skip
