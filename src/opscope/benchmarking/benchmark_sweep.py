@@ -335,7 +335,15 @@ def _is_result(document: Any) -> bool:
 
 
 def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkResult | BenchmarkSweep:
-    document = _read(Path(path))
+    try:
+        document = msgspec.json.decode(Path(path).read_bytes())
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise InputError(reason, source=path, hint=_HINT) from error
+    except UNREADABLE_JSON as error:
+        raise InputError(f"not a benchmark result: no JSON ({error})", source=path, hint=_HINT) from error
+    if not _is_result(document):
+        raise InputError("not a benchmark result", source=path, hint=_HINT)
     version = document["schema_version"]
     if not isinstance(version, int) or version > BENCHMARK_SCHEMA_VERSION:
         raise InputError(
@@ -355,19 +363,6 @@ def load_results(path: str | os.PathLike[str]) -> tuple[BenchmarkResult, ...]:
     """The results in a file: the points of a sweep, or the only one."""
     loaded = load_benchmark(path)
     return loaded.points if isinstance(loaded, BenchmarkSweep) else (loaded,)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        document = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        raise InputError(reason, source=path, hint=_HINT) from error
-    except UNREADABLE_JSON as error:
-        raise InputError(f"not a benchmark result: no JSON ({error})", source=path, hint=_HINT) from error
-    if not _is_result(document):
-        raise InputError("not a benchmark result", source=path, hint=_HINT)
-    return document  # type: ignore[no-any-return]
 
 
 class ImplementationCode(NamedTuple):

@@ -558,7 +558,7 @@ def with_samples(one: RunRow, states: Sequence[tuple[int, DeviceState]] = ()) ->
         outliers=outliers(samples_ns),
         throttled=throttled_samples(rounds, states),
         median_ns=interval.median_ns,
-        interval_ns=interval.bounds_ns,
+        interval_ns=(interval.low_ns, interval.high_ns),
     )
 
 
@@ -587,7 +587,7 @@ def with_ratio(row: BenchmarkRow, reference: BenchmarkRow, options: BenchmarkOpt
     # Each name has its own seed, so that a candidate's interval does not depend on who else is measured.
     seed = zlib.crc32(row.name.encode()) ^ (options.seed & 0xFFFFFFFF)
     ratio = ratio_interval(candidate_ns, reference_ns, seed=seed)
-    row = replace(row, ratio=ratio.ratio, ratio_interval=ratio.bounds)
+    row = replace(row, ratio=ratio.ratio, ratio_interval=(ratio.low, ratio.high))
     if row.status is Status.INTERRUPTED:
         return row
     verdict, reason = judge(ratio, options.same_within)

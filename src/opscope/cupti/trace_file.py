@@ -99,7 +99,6 @@ class ProcessEvents:
     lines: tuple[bytes, ...]
     counts: Mapping[str, int]
     unfinished_count: int  # activities that had not ended when the recording did
-    nested_call_count: int  # calls of the driver from within calls of the runtime
     uses_managed_memory: bool
 
 
@@ -114,8 +113,7 @@ def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], b
     whole = {kind: _ended(recording.of(kind)) for kind in _TIMED}
     unfinished = sum(len(recording.of(kind)) - len(found) for kind, found in whole.items())
     runtime, driver = (whole[kind] for kind in _CALLS)
-    nested = _is_nested(driver, runtime)
-    whole[ChunkKind.DRIVER_CALLS] = driver[~nested]
+    whole[ChunkKind.DRIVER_CALLS] = driver[~_is_nested(driver, runtime)]
     # The recording as a whole, which readers take for its window.
     start_ns = recording.start_ns
     ends = [int(found["end_ns"].max()) for found in whole.values() if len(found)]
@@ -137,7 +135,6 @@ def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], b
             "calls": sum(len(whole[kind]) for kind in _CALLS),
         },
         unfinished,
-        int(nested.sum()),
         any(name.startswith(_MANAGED) for name in called),
     )
 

@@ -11,10 +11,11 @@ import ctypes
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from opscope.errors import DependencyError
 
@@ -72,7 +73,7 @@ class CudaDriver:
             f"{major}.{minor}",
             sm_count.value if self._told("cuDeviceGetAttribute", sm_count, _SM_COUNT, device) else None,
             memory.value if self._told("cuDeviceTotalMem_v2", memory, device) else None,
-            _uuid_text(bytes(uuid)) if self._told("cuDeviceGetUuid", uuid, device) else None,
+            f"GPU-{UUID(bytes=bytes(uuid))}" if self._told("cuDeviceGetUuid", uuid, device) else None,
         )
 
     def _told(self, function: str, answer: Any, *arguments: Any) -> bool:
@@ -134,12 +135,6 @@ def visible_gpus() -> tuple[CudaDevice, ...]:
     return tuple(found)
 
 
-def _uuid_text(content: bytes) -> str:
-    digits = content.hex()
-    bounds = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
-    return "GPU-" + "-".join(digits[start:end] for start, end in bounds)
-
-
 # Those of NVIDIA are for CUDA 13 and newer.
 _PACKAGES = (("nvidia", "cu*/bin"), ("triton", "backends/nvidia/bin"))
 
@@ -153,11 +148,13 @@ def find_cuda_tool(
 ) -> str | None:
     """Path of a program: from CUDA_HOME, PATH, the usual folders, NVIDIA's Python packages, or Triton's."""
     variables = os.environ if environment is None else environment
-    for folder in _folders(variables, root, packages):
-        found = shutil.which(name, path=str(folder))
-        if found is not None:
-            return found
-    return None
+    homes = [variables[one] for one in ("CUDA_HOME", "CUDA_PATH") if variables.get(one)]
+    folders: list[str | Path] = [*(f"{home}/bin" for home in homes), variables.get("PATH", os.defpath)]
+    folders += [root / "usr/local/cuda/bin", *sorted((root / "usr/local").glob("cuda-*/bin"), reverse=True)]
+    for package, pattern in _PACKAGES:
+        for location in _locations(package, packages):
+            folders += sorted(Path(location).glob(pattern), reverse=True)
+    return shutil.which(name, path=os.pathsep.join(map(str, folders)))
 
 
 def require_nvcc() -> str:
@@ -170,21 +167,6 @@ def require_nvcc() -> str:
             "cuda-toolkit, and put its bin folder on PATH or set CUDA_HOME",
         )
     return nvcc
-
-
-def _folders(
-    environment: Mapping[str, str], root: Path, packages: Sequence[str] | None
-) -> Iterator[Path | str]:
-    """Where to look, in order."""
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if environment.get(variable):
-            yield Path(environment[variable]) / "bin"
-    yield environment.get("PATH", os.defpath)
-    yield root / "usr/local/cuda/bin"
-    yield from sorted((root / "usr/local").glob("cuda-*/bin"), reverse=True)
-    for package, pattern in _PACKAGES:
-        for location in _locations(package, packages):
-            yield from sorted(Path(location).glob(pattern), reverse=True)
 
 
 def _locations(package: str, folders: Sequence[str] | None) -> Iterable[str | Path]:

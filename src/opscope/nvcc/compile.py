@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target, runs_binary, runs_ptx
-from opscope.hardware.occupancy import BLOCK_SIZES, KernelNeed, StaticOccupancy, static_occupancy
+from opscope.hardware.occupancy import BLOCK_SIZES, StaticOccupancy, static_occupancy
 from opscope.kernels.ptx import FunctionUse, PtxFunction, parse_ptxas, ptx_functions
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
@@ -327,7 +327,6 @@ def compiled_kernel(
     """A kernel by what ptxas, its PTX and its machine code (constant memory, by symbol and bank) tell."""
     banks = use.constant_bytes or constants.get(use.symbol)
     max_threads = None if asked is None else asked.max_threads
-    need = KernelNeed(use.registers or 0, use.shared_bytes + request.dynamic_shared_bytes, max_threads)
     return CompiledKernel(
         name=demangle(use.symbol) or use.symbol,
         target=target,
@@ -335,7 +334,13 @@ def compiled_kernel(
         constant_bytes=None if banks is None else sum(banks.values()),
         max_threads=max_threads,
         min_blocks=None if asked is None else asked.min_blocks,
-        occupancy=static_occupancy(need, target.compute_capability, request.block_sizes),
+        occupancy=static_occupancy(
+            target.compute_capability,
+            request.block_sizes,
+            registers=use.registers or 0,
+            shared_bytes=use.shared_bytes + request.dynamic_shared_bytes,
+            max_threads=max_threads,
+        ),
     )
 
 

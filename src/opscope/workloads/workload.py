@@ -25,6 +25,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -221,19 +222,14 @@ def _module_workload(
 _ATTN_IMPLEMENTATIONS = ("eager", "sdpa")
 
 
-def _bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-    from opscope.workloads.models import build_bert  # noqa: PLC0415 - imports torch
+def _builtin(name: str, options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
+    from opscope.workloads import models  # noqa: PLC0415 - imports torch
 
-    return build_bert(options, batch_size, seq_len)
-
-
-def _transformer(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-    from opscope.workloads.models import build_transformer  # noqa: PLC0415
-
-    return build_transformer(options, batch_size, seq_len)
+    build: Builder = getattr(models, f"build_{name}")
+    return build(options, batch_size, seq_len)
 
 
-BUILTIN_WORKLOADS: dict[str, Builder] = {"bert": _bert, "transformer": _transformer}
+BUILTIN_WORKLOADS: dict[str, Builder] = {name: partial(_builtin, name) for name in ("bert", "transformer")}
 
 
 def resolve(name: str, options: WorkloadOptions | None = None) -> WorkloadSpec:

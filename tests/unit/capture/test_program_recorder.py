@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
+from opscope.capture import cycle as cycle_module  # noqa: E402
 from opscope.capture import profiler, program_recorder  # noqa: E402
 from opscope.capture.cycle import CycleWriter  # noqa: E402
 from opscope.capture.outermost_calls import OutermostCalls  # noqa: E402
