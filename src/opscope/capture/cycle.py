@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from opscope.capture.environment import collect_environment, launched_as
+from opscope.capture.environment import launched_as
 from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.process_sources import (
     LiveObjects,
@@ -39,9 +39,8 @@ from opscope.capture.registrations import collect_registrations
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment
 from opscope.model.files import replacing
-from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
+from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import (
-    RecordedGraph,
     RecordedSchedule,
     RecordedSettings,
     Sidecar,
@@ -177,34 +176,29 @@ def tensorboard_trace(directory: str | os.PathLike[str], worker_name: str | None
 
 
 def _copy(source: Path, target: Path) -> Path:
-    with replacing(target, "the copy of the trace", error=CaptureError) as partial:
-        shutil.copyfile(source, partial)
+    with replacing(target, "the copy of the trace", error=CaptureError) as unfinished:
+        shutil.copyfile(source, unfinished)
     return target
 
 
 T = TypeVar("T")
 
 
-class Enrichment(NamedTuple):
-    """Fields of a Sidecar, under their names there."""
+def attempted(gaps: list[Gap], part: str, read: Callable[[], T]) -> T | None:
+    """What reading gives; a gap, and None, where it fails."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - reads other programs' private parts, which may be any
+        gaps.append(Gap(part, f"{type(error).__name__}: {error}"))
+        return None
 
-    kernels: tuple[RecordedKernel, ...]
-    kernel_sources: tuple[RecordedSource, ...]
-    registrations: tuple[OperatorRegistration, ...]
-    gaps: tuple[Gap, ...]
 
+def collect(names: TraceNames, copies: Path, gaps: list[Gap]) -> dict[str, Any]:
+    """All that this process knows of the names in a trace, as fields of a Sidecar.
 
-def collect(names: TraceNames, copies: Path) -> Enrichment:
-    """All that this process knows of the names in a trace; generated sources are copied to a folder."""
-    gaps: list[Gap] = []
-
-    def attempt(part: str, read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except Exception as error:  # noqa: BLE001 - reads other programs' private parts, which may be any
-            gaps.append(Gap(part, f"{type(error).__name__}: {error}"))
-            return None
-
+    Generated sources are copied to a folder.
+    """
+    attempt = partial(attempted, gaps)
     wanted = names.kernels
     found = (attempt("Triton kernels", live_objects) if wanted else None) or LiveObjects()
     # Those that torch.compile generated, then others that Triton compiled, then those of shared libraries.
@@ -228,7 +222,7 @@ def collect(names: TraceNames, copies: Path) -> Enrichment:
     kernels = tuple((origins or {}).get(name, RecordedKernel(name)) for name in sorted(wanted))
     sources += attempt("CUDA extensions", lambda: extension_sources(kernels)) or ()
     registrations = attempt("registrations", lambda: collect_registrations(names.operators)) or ()
-    return Enrichment(kernels, tuple(sources), registrations, tuple(gaps))
+    return {"kernels": kernels, "kernel_sources": tuple(sources), "registrations": registrations}
 
 
 def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
@@ -244,73 +238,54 @@ def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
         if not any(folder.iterdir()):
             folder.rmdir()
     for hash_, text in texts.items():
-        with replacing(folder / f"{hash_}.py", error=CaptureError) as partial:
-            partial.write_bytes(text.encode("utf-8", "surrogatepass"))
+        with replacing(folder / f"{hash_}.py", error=CaptureError) as unfinished:
+            unfinished.write_bytes(text.encode("utf-8", "surrogatepass"))
     return {hash_: f"{folder.name}/{hash_}.py" for hash_ in texts}
 
 
-@dataclass(frozen=True)
-class CycleWriter:
-    directory: Path
-    file_names: tuple[str, ...]  # of the traces, by cycle
-    schedule: Schedule
-    settings: RecordedSettings
-
-    def write(
-        self,
-        index: int,
-        recording: Recording,
-        wall_times_ns: tuple[int, ...],
-        *,
-        partial: bool,
-        ended_by: str | None,
-        unrecorded_steps: Sequence[UnrecordedStep],
-        graphs: GraphNotes,
-        workload: Mapping[str, Any] | None,
-    ) -> Cycle:
-        trace_path = self.directory / self.file_names[index]
-        structure, structure_gaps = recording.structure()
-        names = recording.export(trace_path)
-        enrichment = collect(names, kernels_folder(trace_path))
-        kept_graphs: tuple[RecordedGraph, ...] = ()
-        graph_gaps: tuple[Gap, ...] = ()
-        try:
-            kept_graphs = graphs.keep_beside(trace_path)
-        except OSError as error:
-            graph_gaps = (Gap("CUDA graphs", f"{type(error).__name__}: {error}"),)
-        schedule = self.schedule
-        rank, world_size = launched_as()
-        sidecar = Sidecar(
-            trace=trace_path.name,
-            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            environment=self._environment,
-            schedule=RecordedSchedule(
-                schedule.wait, schedule.warmup, schedule.active, schedule.repeat, cycle=index
-            ),
-            settings=self.settings,
-            steps=len(wall_times_ns),
-            partial=partial,
-            clean_window=True,
-            wall_time_ns_per_step=wall_times_ns,
-            workload=None if workload is None else dict(workload),
-            kernels=enrichment.kernels,
-            kernel_sources=enrichment.kernel_sources,
-            registrations=enrichment.registrations,
-            gaps=(*enrichment.gaps, *structure_gaps, *graphs.gaps, *graph_gaps),
-            regions=tuple(recording.regions),
-            ended_by=ended_by,
-            structure=structure,
-            unrecorded_steps=tuple(unrecorded_steps),
-            graphs=kept_graphs,
-            rank=rank,
-            world_size=world_size,
-        )
-        write_sidecar(sidecar_path(trace_path), sidecar)
-        return Cycle(index, trace_path, sidecar_path(trace_path), sidecar)
-
-    @cached_property
-    def _environment(self) -> Environment:
-        return collect_environment()
+def write_cycle(
+    trace_path: Path,
+    recording: Recording,
+    wall_times_ns: tuple[int, ...],
+    *,
+    schedule: RecordedSchedule,
+    settings: RecordedSettings,
+    environment: Environment,
+    is_partial: bool,
+    ended_by: str | None,
+    unrecorded_steps: Sequence[UnrecordedStep],
+    graphs: GraphNotes,
+    workload: Mapping[str, Any] | None,
+) -> Cycle:
+    gaps: list[Gap] = []
+    structure = attempted(gaps, "Python frames", recording.structure)
+    names = recording.export(trace_path)
+    facts = collect(names, kernels_folder(trace_path), gaps)
+    kept_graphs = attempted(gaps, "CUDA graphs", lambda: graphs.keep_beside(trace_path)) or ()
+    rank, world_size = launched_as()
+    sidecar = Sidecar(
+        trace=trace_path.name,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        environment=environment,
+        schedule=schedule,
+        settings=settings,
+        steps=len(wall_times_ns),
+        partial=is_partial,
+        clean_window=True,
+        wall_time_ns_per_step=wall_times_ns,
+        workload=None if workload is None else dict(workload),
+        **facts,
+        gaps=(*gaps, *graphs.gaps),
+        regions=tuple(recording.regions),
+        ended_by=ended_by,
+        structure=structure,
+        unrecorded_steps=tuple(unrecorded_steps),
+        graphs=kept_graphs,
+        rank=rank,
+        world_size=world_size,
+    )
+    write_sidecar(sidecar_path(trace_path), sidecar)
+    return Cycle(schedule.cycle, trace_path, sidecar_path(trace_path), sidecar)
 
 
 def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:

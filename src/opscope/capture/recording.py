@@ -34,7 +34,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from opscope.capture.process_sources import read_structure
 from opscope.errors import CaptureError
-from opscope.model.origin import Gap
 from opscope.model.sidecar import RecordedRegion, RecordedSettings, RecordedStructure
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
@@ -345,17 +344,9 @@ class Recording:
         self._engine = None
         return names
 
-    def structure(self) -> tuple[RecordedStructure | None, tuple[Gap, ...]]:
-        """What the program knows of the Python frames in the recording, stopped and not yet exported.
-
-        None if it holds none. What cannot be read is a gap.
-        """
-        if not self._with_stack:
-            return None, ()
-        try:
-            return read_structure(self._engine.events()), ()
-        except Exception as error:  # noqa: BLE001 - reads torch's private parts, which may be any
-            return None, (Gap("Python frames", f"{type(error).__name__}: {error}"),)
+    def structure(self) -> RecordedStructure | None:
+        """What the program knows of its Python frames, if they were recorded; stopped and not yet exported."""
+        return read_structure(self._engine.events()) if self._with_stack else None
 
     def abandon(self) -> None:
         """Stop without keeping anything; what the devices still have to say about failed work is dropped."""
