@@ -62,7 +62,8 @@ def test_a_machine_that_is_ready(opscope: Run, on: Callable[[dict[str, Any]], No
 def test_what_stands_badly_comes_with_what_mends_it(
     opscope: Run, on: Callable[[dict[str, Any]], None]
 ) -> None:
-    on(BARE)
+    blocking = MachineFacts("Linux", pci_gpu_count=0, variables={"CUDA_LAUNCH_BLOCKING": "1"})
+    on({**BARE, "machine": blocking})
     outcome = opscope("doctor")
     words = " ".join(outcome.out.split())
     assert outcome.code == 1

@@ -24,7 +24,6 @@ TRIED = (
     "torch.gpu",
     "gpu.calculation",
     "profiler.records",
-    "profiler.taken",
     "profiler.settings",
 )
 

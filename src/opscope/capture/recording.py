@@ -345,7 +345,7 @@ class Recording:
         return names
 
     def structure(self) -> RecordedStructure | None:
-        """What the program knows of its Python frames, if they were recorded; stopped and not yet exported."""
+        """What the program knows of its Python frames, if they were recorded; between stop and export."""
         return read_structure(self._engine.events()) if self._with_stack else None
 
     def abandon(self) -> None:

@@ -109,9 +109,10 @@ def diagnose(machine: ExaminedMachine) -> Diagnosis:
             outcome = unknown(f"the check itself failed: {type(error).__name__}: {error}")
         results.append(CheckResult(one, outcome))
     # These are shown, and judged by no check.
-    for asked in (machine.machine, machine.packages, machine.ninja, machine.nsys, machine.cuobjdump):
+    shown = ("machine", "packages", "nvcc", "compiler", "ninja", "nsys", "cuobjdump")
+    for name in shown:
         with suppress(Exception):
-            asked()
+            getattr(machine, name)()
     return Diagnosis(dict(machine.answers), tuple(results))
 
 
@@ -337,24 +338,6 @@ def _profiler_records(machine: ExaminedMachine) -> DoctorOutcome:
     return ok(f"{count} and {capture.operator_count} operators recorded")
 
 
-@check("profiler.taken", "no other tool holds CUPTI")
-def _profiler_taken(machine: ExaminedMachine) -> DoctorOutcome:
-    host = machine.machine()
-    variables = [name for name in _INJECTIONS if host.variables.get(name)]
-    if variables:
-        return warning(
-            f"{variables[0]}={host.variables[variables[0]]} injects another tool into every CUDA program, "
-            "and CUPTI serves only one",
-            f"unset {' '.join(variables)}",
-        )
-    if host.tools_running:
-        return warning(
-            f"{', '.join(host.tools_running)} runs on this machine and may hold CUPTI",
-            "end it while recording",
-        )
-    return ok("no other profiler found")
-
-
 @check("profiler.settings", "no setting distorts times")
 def _profiler_settings(machine: ExaminedMachine) -> DoctorOutcome:
     variables = machine.machine().variables
@@ -421,32 +404,3 @@ def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
     if "driver resource was unavailable" in failure:
         return problem("another tool holds the hardware counters", "dcgmi profread --pause")
     return problem(f"ncu reads no counter: {failure}", "use an ncu as new as the driver, or newer")
-
-
-@check("build.compiler", "C++ compiler for extensions")
-def _compiler(machine: ExaminedMachine) -> DoctorOutcome:
-    found = machine.compiler()
-    if found.path is not None:
-        return ok(f"{found.name} {found.version or '(version not known)'}")
-    return warning(
-        f"there is no C++ compiler ({found.name}): neither extensions, nor torch.compile, nor opscope trace "
-        "can build what they need",
-        "sudo apt-get install g++",
-    )
-
-
-@check("build.nvcc", "nvcc installed")
-def _nvcc(machine: ExaminedMachine) -> DoctorOutcome:
-    found, torch = machine.nvcc(), machine.torch()
-    if found.failure is not None:
-        return problem(f"{found.path} does not answer: {found.failure}", f"{found.path} --version")
-    if found.path is not None:
-        return ok(f"nvcc {found.version} ({found.path})")
-    if torch is None or torch.cuda is None:
-        return not_applicable("nvcc is not installed, and torch is not built for CUDA")
-    version = ".".join(torch.cuda.split(".")[:2])
-    return warning(
-        "nvcc is missing: CUDA extensions cannot be built",
-        f"sudo apt-get install cuda-nvcc-{version.replace('.', '-')}  "
-        f"# or conda install -c nvidia cuda-nvcc={version}",
-    )

@@ -36,8 +36,6 @@ _VARIABLES = (
     "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CUDA_PATH", "CC", "CXX", "LD_LIBRARY_PATH", "LD_PRELOAD",
     "KINETO_USE_DAEMON", "TMPDIR",
 )  # fmt: skip
-# Programs that hold the profiling interface of a GPU, by what Linux shows of their names.
-_TRACERS = ("nsys", "nsys-launcher", "ncu", "nvprof", "dynolog")
 _TRITON_PACKAGES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm", "triton-windows")
 _CONTAINER_SIGNS = (("/.dockerenv", "docker"), ("/run/.containerenv", "podman"))
 _CONTAINER_VARIABLES = {
@@ -79,7 +77,6 @@ class MachineFacts(msgspec.Struct, frozen=True):
     container: str | None = None  # the kind that this process runs in
     pci_gpu_count: int | None = None  # NVIDIA's display controllers; a container shows its host's
     variables: Mapping[str, str] = {}
-    tools_running: tuple[str, ...] = ()  # other profilers among the visible processes
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -258,9 +255,6 @@ class ExaminedMachine:
             if self.text(f"/sys/bus/pci/devices/{bus}/vendor").strip() == "0x10de"
             and self.text(f"/sys/bus/pci/devices/{bus}/class").startswith("0x03")
         ]
-        running = {
-            self.text(f"/proc/{one}/comm").strip() for one in self.names("/proc") or () if one.isdigit()
-        }
         affinity = getattr(os, "sched_getaffinity", None)
         return MachineFacts(
             f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
@@ -270,7 +264,6 @@ class ExaminedMachine:
             self._container(),
             None if buses is None else len(gpus),
             {name: self.environment[name] for name in _VARIABLES if name in self.environment},
-            tuple(sorted(running & set(_TRACERS))),
         )
 
     def _container(self) -> str | None:
