@@ -268,22 +268,6 @@ def _torch_gpu(machine: ExaminedMachine) -> DoctorOutcome:
     )
 
 
-@check("torch.libraries", "torch uses its own CUDA libraries")
-def _library_shadowing(machine: ExaminedMachine) -> DoctorOutcome:
-    torch = _imported(machine)
-    if torch is None:
-        return _NO_TORCH
-    if not torch.libraries and not torch.shadowed:
-        return not_applicable("this torch loads no CUDA libraries")
-    if not torch.shadowed:
-        return ok("torch uses its own CUDA libraries")
-    loaded, own = torch.shadowed[0]
-    more = f" and {len(torch.shadowed) - 1} more" if len(torch.shadowed) > 1 else ""
-    return warning(
-        f"LD_LIBRARY_PATH makes torch load {loaded}{more} in place of its own {own}", "unset LD_LIBRARY_PATH"
-    )
-
-
 @check("gpu.calculation", "calculation on every GPU", is_required=True)
 def _gpu_calculation(machine: ExaminedMachine) -> DoctorOutcome:
     torch = machine.torch()
@@ -292,8 +276,8 @@ def _gpu_calculation(machine: ExaminedMachine) -> DoctorOutcome:
     if torch.calculation_error:
         text = torch.calculation_error.lower()
         remedy = _ASK_KERNEL_LOG
-        if "matrix product" in text and torch.shadowed:
-            remedy = "unset LD_LIBRARY_PATH"
+        if "matrix product" in text and machine.machine().variables.get("LD_LIBRARY_PATH"):
+            remedy = "unset LD_LIBRARY_PATH  # torch brings its own libraries"
         elif "matrix product" in text or "no kernel image" in text:
             remedy = _REINSTALL_TORCH
         elif "out of memory" in text or "busy or unavailable" in text:

@@ -159,8 +159,6 @@ class Torch(msgspec.Struct, frozen=True):
     has_calculated: bool = False
     calculation_error: str | None = None  # which one fails, and how
     capture: CaptureFacts | None = None
-    libraries: tuple[str, ...] = ()  # CUDA's that were loaded
-    shadowed: tuple[tuple[str, str], ...] = ()  # loaded by LD_LIBRARY_PATH, and torch's own copy
     stopped: str | None = None  # how the process ended before it was done, and in which stage
 
 

@@ -99,7 +99,6 @@ def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
             devices=(H200,),
             has_calculated=True,
             capture=CaptureFacts(("CPU", "CUDA"), 16, 8, 8),
-            libraries=("/site-packages/nvidia/cu13/lib/libcublas.so.13",),
         ),
         "counters": Counters(is_readable=True),
         "nsys": ProgramFacts("nsys", "/usr/local/bin/nsys", "2025.3.2"),

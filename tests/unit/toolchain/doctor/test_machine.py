@@ -14,7 +14,6 @@ import pytest
 
 from opscope.errors import DependencyError
 from opscope.hardware.driver import CudaDevice
-from opscope.toolchain.doctor import child
 from opscope.toolchain.doctor import machine as asked
 from opscope.toolchain.doctor.machine import (
     Counters,
@@ -593,25 +592,6 @@ def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
 def test_a_torch_that_cannot_be_imported(machine: Make, tmp_path: Path, text: str, error: str) -> None:
     facts = _asked_torch(machine, tmp_path, text)
     assert (facts.import_error, facts.stopped, facts.version) == (error, None, None)
-
-
-def test_libraries_of_ld_library_path_shadow_torchs_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own, other = tmp_path / "site" / "torch" / "lib", tmp_path / "opt"
-    wheel = tmp_path / "site" / "nvidia" / "cu13" / "lib"
-    for folder in (own, other, wheel):
-        folder.mkdir(parents=True)
-        (folder / "libcublas.so.13").touch()
-        (folder / "libcudart.so.13").touch()
-    (own / "libcublas.so.13").unlink()
-    (own.parent / "__init__.py").touch()
-    torch = type("Torch", (), {"__file__": str(own.parent / "__init__.py")})
-    loaded = [str(other / "libcublas.so.13"), str(own / "libcudart.so.13"), str(other / "libnvrtc.so.13")]
-    monkeypatch.setenv("LD_LIBRARY_PATH", f"{other}:")
-    assert child._shadowed(torch, loaded) == [(loaded[0], str(wheel / "libcublas.so.13"))]
-    monkeypatch.setenv("LD_LIBRARY_PATH", "")
-    assert child._shadowed(torch, loaded) == []
 
 
 def test_a_torch_that_is_not_installed(machine: Make, tmp_path: Path) -> None:
