@@ -360,7 +360,6 @@ def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkResult | BenchmarkS
 
 
 def load_results(path: str | os.PathLike[str]) -> tuple[BenchmarkResult, ...]:
-    """The results in a file: the points of a sweep, or the only one."""
     loaded = load_benchmark(path)
     return loaded.points if isinstance(loaded, BenchmarkSweep) else (loaded,)
 

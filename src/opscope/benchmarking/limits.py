@@ -289,7 +289,6 @@ def products(name: str, device: str, timer: Timer) -> list[Probe]:
 def measure_ceilings(
     device: str, names: Sequence[str], timer: Timer, *, copy_bytes: int | None = None
 ) -> tuple[Ceiling, ...]:
-    """The ceilings of these names (of `CEILINGS`) that the device has."""
     found = []
     for name in dict.fromkeys(names):
         try:

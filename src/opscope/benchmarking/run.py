@@ -231,7 +231,6 @@ class Run:
             release_memory()
 
     def progressed(self) -> None:
-        """Hand on the result so far, without ratios."""
         rows = [with_samples(row, self.states) for row in self.rows if row.is_prepared]
         self.on_change(self.result(rows, complete=False))
 
@@ -480,7 +479,6 @@ class Run:
         return ended_ns + max(every_ns, _REST * (ended_ns - began_ns))
 
     def finished(self) -> BenchmarkResult:
-        """The result at the end, with ratios, rates and findings."""
         began_ns = time.perf_counter_ns()
         rows = [self.ended(row) for row in self.rows]
         reference = next((row for row in rows if row.name == self.problem.reference), None)
@@ -558,7 +556,7 @@ def with_samples(one: RunRow, states: Sequence[tuple[int, DeviceState]] = ()) ->
         outliers=outliers(samples_ns),
         throttled=throttled_samples(rounds, states),
         median_ns=interval.median_ns,
-        interval_ns=(interval.low_ns, interval.high_ns),
+        interval_ns=interval.bounds_ns,
     )
 
 
@@ -587,7 +585,7 @@ def with_ratio(row: BenchmarkRow, reference: BenchmarkRow, options: BenchmarkOpt
     # Each name has its own seed, so that a candidate's interval does not depend on who else is measured.
     seed = zlib.crc32(row.name.encode()) ^ (options.seed & 0xFFFFFFFF)
     ratio = ratio_interval(candidate_ns, reference_ns, seed=seed)
-    row = replace(row, ratio=ratio.ratio, ratio_interval=(ratio.low, ratio.high))
+    row = replace(row, ratio=ratio.ratio, ratio_interval=ratio.bounds)
     if row.status is Status.INTERRUPTED:
         return row
     verdict, reason = judge(ratio, options.same_within)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from opscope.model.benchmark import Verdict
+from opscope.model.benchmark import Interval, Verdict
 
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
@@ -45,6 +45,10 @@ class MedianInterval:
     # With fewer the interval is the whole range and covers less
     coverage: float
 
+    @property
+    def bounds_ns(self) -> Interval:
+        return (self.low_ns, self.high_ns)
+
 
 @dataclass(frozen=True)
 class RatioInterval:
@@ -57,6 +61,10 @@ class RatioInterval:
     within_high: float  # Upper end
     rounds: int  # Rounds it rests on
     block: int = 1  # Rounds resampled together; more than 1 where neighboring rounds resemble each other
+
+    @property
+    def bounds(self) -> Interval:
+        return (self.low, self.high)
 
 
 def median_interval(samples_ns: Sequence[float]) -> MedianInterval:

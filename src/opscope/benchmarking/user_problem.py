@@ -143,8 +143,6 @@ def mark_of(function: Any) -> BenchmarkMark | None:
 
 @dataclass(frozen=True)
 class FunctionGroup:
-    """Functions that are compared with each other, and what their marks agree on."""
-
     name: str
     functions: Mapping[str, Callable[..., Any]]
     inputs: Any
@@ -154,7 +152,6 @@ class FunctionGroup:
 
 
 def is_target(text: str) -> bool:
-    """Whether a text names a file or a function rather than a suite."""
     return ":" in text or is_file_name(text)
 
 
@@ -353,7 +350,6 @@ def check_parameters(groups: Sequence[FunctionGroup], names: Iterable[str]) -> N
 
 
 def takes(group: FunctionGroup, name: str) -> bool:
-    """Whether the group's inputs function or one of its functions takes a swept parameter."""
     if _accepts(group.inputs, name):
         return True
     # A dtype is that of the inputs.

@@ -85,8 +85,6 @@ def _record(profiler: Profiler, step: Callable[[], R], unrecorded: int) -> R:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What distinguishes one run of a sweep from another."""
-
     workload: str
     batch_size: int
     seq_len: int

@@ -50,7 +50,6 @@ class LiveObjects(NamedTuple):
 
 
 def live_objects() -> LiveObjects:
-    """The objects, found in one pass over all that the garbage collector tracks."""
     graphs, functions = _class_ids(*_GRAPH_CLASS), _class_ids(*_FUNCTION_CLASS)
     if not graphs | functions:
         return LiveObjects()
@@ -253,8 +252,6 @@ _MODULE = "nn.Module: "
 
 
 class _Module(NamedTuple):
-    """A recorded module: its name in the trace, its class and `id()`."""
-
     name: str
     class_name: str
     identity: int

@@ -52,8 +52,6 @@ class ProgramEnd:
 
 
 class _Main(NamedTuple):
-    """A program's code and the attributes of its `__main__`."""
-
     code: CodeType
     file: str
     loader: Any

@@ -365,7 +365,6 @@ class ProgramRecorder:
         return os.getpid() != self._process
 
     def run(self, program: Program) -> ProgramEnd:
-        """Run the program to its end and write what was recorded."""
         try:
             with step_imports(self._source, self._torch_imported):
                 return run_program(program, self._start, self._end)

@@ -176,7 +176,6 @@ def _rows(records: Records, base_ns: int) -> Iterator[Event]:
 
 
 def _event(category: str, name: str, place: tuple[int | str, int | str], row: Event, args: Event) -> Event:
-    """A whole event at a process and a row of it."""
     return {
         "ph": "X", "cat": category, "name": name, "pid": place[0], "tid": place[1], "ts": row["ts"],
         "dur": row["dur"], "args": args,

@@ -212,7 +212,6 @@ def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:
 
 
 def _resource_statements(launch: LaunchFacts) -> Iterator[Statement]:
-    """Registers and shared memory as recorded."""
     registers, shared = launch.geometry.registers_per_thread, launch.geometry.shared_memory_bytes
     if registers:
         threads = launch.thread_count

@@ -176,8 +176,6 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Nvcc:
-    """A compiler and all it builds for, lowest first."""
-
     path: str
     release: str  # of the CUDA toolkit, `13.0`
     version: str | None  # `13.0.88`

@@ -164,7 +164,6 @@ class Transformer(nn.Module):  # type: ignore[misc]
         return self.encoder(self.dropout(embedded))
 
     def loss(self, token_ids: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy of predicting `targets`, one per token."""
         logits = nn.functional.linear(self(token_ids), self.embedding.weight)
         return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 

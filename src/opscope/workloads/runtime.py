@@ -110,7 +110,6 @@ def synchronize() -> None:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an exception says that host or device memory ran out."""
     if error is None:
         return False
     if isinstance(error, MemoryError):

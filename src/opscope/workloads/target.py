@@ -46,7 +46,6 @@ def load_module(where: str, *, hint: str = _DEFAULT_HINT) -> ModuleType:
 
 
 def is_file_name(where: str) -> bool:
-    """Whether the part before the colon names a file rather than a module."""
     return where.endswith(".py") or "/" in where or "\\" in where
 
 
