@@ -19,7 +19,8 @@ from opscope.capture.environment import collect_environment  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
 from opscope.errors import CaptureError  # noqa: E402
 from opscope.model.benchmark import Clock  # noqa: E402
-from opscope.workloads.workload import WorkloadOptions, resolve  # noqa: E402
+from opscope.workloads.target import resolve  # noqa: E402
+from opscope.workloads.workload import WorkloadOptions  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

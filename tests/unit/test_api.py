@@ -38,8 +38,8 @@ def test_what_reads_and_what_is_not_yet_used_does_not_import_torch(tmp_path: Pat
     script = (
         "import sys, opscope\n"
         "import opscope.benchmarking.run, opscope.benchmarking.timer, opscope.capture.calls\n"
-        "import opscope.capture.cycle, opscope.capture.process_sources, opscope.capture.calls\n"
-        "import opscope.workloads.workload\n"
+        "import opscope.capture.cycle, opscope.capture.process_sources\n"
+        "import opscope.workloads.target\n"
         "with opscope.load(sys.argv[1]) as session:\n"
         "    opscope.summarize(session)\n"
         "    opscope.explain('aten::mm', session)\n"

@@ -36,7 +36,8 @@ from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
 from opscope.results import load, summarize
 from opscope.units import NS_PER_MS, format_duration
-from opscope.workloads.workload import WorkloadSpec, resolve
+from opscope.workloads.target import resolve
+from opscope.workloads.workload import WorkloadSpec
 
 _SUMMARY_JSON = "profiling_summary.json"
 _SUMMARY_MARKDOWN = "profiling_summary.md"

@@ -44,7 +44,8 @@ from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_o
 from opscope.trials.hooks import Hooks, Switches
 from opscope.trials.replay import FirstSteps
 from opscope.trials.rounds import Rounds, TrialRequest, TrialRun
-from opscope.workloads.workload import WorkloadOptions, resolve
+from opscope.workloads.target import resolve
+from opscope.workloads.workload import WorkloadOptions
 
 LEAST_STEPS = 6  # of a program as it is, or with changes that stay on
 _ACCUMULATED, _ACCUMULATED_S = 200, 60.0  # calls of a model with a backward pass that may be one step

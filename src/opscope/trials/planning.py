@@ -18,7 +18,8 @@ from opscope.trials.child import LAUNCHERS, is_rank
 from opscope.trials.predictions import predicted
 from opscope.trials.rounds import TrialRequest
 from opscope.trials.trying import BUDGET_S, TrialPlan
-from opscope.workloads.workload import BUILTIN_WORKLOADS, WorkloadOptions, resolve
+from opscope.workloads.target import BUILTIN_WORKLOADS, resolve
+from opscope.workloads.workload import WorkloadOptions
 
 
 def trial_plan(

@@ -17,7 +17,8 @@ from opscope.trials.processes import ProgramRuns
 from opscope.trials.rounds import TrialRequest
 
 _WORKLOAD = """
-from opscope.workloads.workload import WorkloadOptions, resolve
+from opscope.workloads.target import resolve
+from opscope.workloads.workload import WorkloadOptions
 workload = resolve({target!r}, WorkloadOptions(**{options!r})).build(*{sizes!r})
 def step():
     workload.step()

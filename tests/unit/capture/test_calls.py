@@ -11,7 +11,8 @@ from opscope.capture.calls import configuration_of, profile_call, run_configurat
 from opscope.errors import CaptureError, InputError  # noqa: E402
 from opscope.model.benchmark import Clock, Latency  # noqa: E402
 from opscope.model.sidecar import read_sidecar  # noqa: E402
-from opscope.workloads.workload import Workload, WorkloadOptions, WorkloadSpec, resolve  # noqa: E402  # noqa: E402
+from opscope.workloads.target import resolve  # noqa: E402
+from opscope.workloads.workload import Workload, WorkloadOptions, WorkloadSpec  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

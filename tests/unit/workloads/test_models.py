@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 
 from opscope.errors import DependencyError, InputError  # noqa: E402
 from opscope.workloads.models import Bert  # noqa: E402
-from opscope.workloads.workload import WorkloadOptions, resolve  # noqa: E402
+from opscope.workloads.target import resolve  # noqa: E402
+from opscope.workloads.workload import WorkloadOptions  # noqa: E402
 
 pytestmark = pytest.mark.torch
 exhaustive = pytest.mark.exhaustive(few=False)
