@@ -240,7 +240,7 @@ _ATTN_IMPLEMENTATIONS = ("eager", "sdpa")
 def _builtin(name: str, options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
     from opscope.workloads import models  # noqa: PLC0415 - imports torch
 
-    build: Builder = getattr(models, f"build_{name}")
+    build = models.build_bert if name == "bert" else models.build_transformer
     return build(options, batch_size, seq_len)
 
 

@@ -109,10 +109,10 @@ def diagnose(machine: ExaminedMachine) -> Diagnosis:
             outcome = unknown(f"the check itself failed: {type(error).__name__}: {error}")
         results.append(CheckResult(one, outcome))
     # These are shown, and judged by no check.
-    shown = ("machine", "packages", "nvcc", "compiler", "ninja", "nsys", "cuobjdump")
-    for name in shown:
+    programs = (machine.nvcc, machine.compiler, machine.ninja, machine.nsys, machine.cuobjdump)
+    for ask in (machine.machine, machine.packages, *programs):
         with suppress(Exception):
-            getattr(machine, name)()
+            ask()
     return Diagnosis(dict(machine.answers), tuple(results))
 
 
