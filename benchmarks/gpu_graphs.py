@@ -73,9 +73,9 @@ class GPT2(nn.Module):
 
 
 def compiled_bert(device: str) -> Callable[[], Any]:
-    from opscope.workloads.models import Bert, BertConfig
+    from opscope.workloads.models import Bert
 
-    model = Bert(BertConfig()).to(device, torch.bfloat16).eval()
+    model = Bert().to(device, torch.bfloat16).eval()
     return compiled(model, torch.randint(0, 30000, (8, 128), device=device))
 
 

@@ -43,7 +43,8 @@ torch::Tensor square(torch::Tensor x) {
 
 
 def bert(_: Path) -> Callable[[], object]:
-    from opscope.workloads.spec import WorkloadOptions, resolve
+    from opscope.workloads.target import resolve
+    from opscope.workloads.workload import WorkloadOptions
 
     return resolve("bert", WorkloadOptions(dtype="float32", device="cuda")).build(8, 128).step
 

@@ -24,14 +24,11 @@ from gpu_setup import parser_of, write
 from opscope.analysis.nsys_reports import report_tables
 from opscope.api import load
 from opscope.cli.trace import _places
-from opscope.cupti.events import first_moment_ns
-from opscope.cupti.library import build_library, find_compiler, find_cupti
+from opscope.cupti.library import build_library, find_compiler, find_cupti, trace_environment
 from opscope.cupti.recording import ChunkKind, CuptiRecording, read_recording
-from opscope.cupti.running import trace_environment
-from opscope.cupti.trace_file import write_trace
+from opscope.cupti.trace_file import first_moment_ns, write_trace
 from opscope.errors import OpscopeError
-from opscope.hardware.driver import driver_cuda_version
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import driver_cuda_version, find_cuda_tool
 from opscope.report.tables import stats_json
 
 LAUNCHES = r"""
@@ -110,7 +107,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.cupti = find_cupti(_places(), driver_cuda_version())
+        self.cupti = find_cupti(*_places(), driver_cuda_version())
         compiler = find_compiler(os.environ.get("CC"), os.environ.get("PATH"))
         before = time.monotonic()
         self.library = build_library(self.cupti, compiler, folder / "recorder")

@@ -32,12 +32,14 @@ SPEAKERS = (
     "ingest/nsys_reading.py:export_findings",
     "ingest/quality.py", "ingest/replays.py", "ingest/source.py:_other_kind",
     "model/benchmark.py", "model/comparison.py", "model/evidence.py", "model/origin.py",
-    "model/schema.py:Attribution", "model/trial.py", "nvcc/findings.py",
+    "model/schema.py:Attribution", "model/trial.py",
+    "nvcc/compile.py:findings_of", "nvcc/compile.py:_more_registers",
     "operators/collective_costs.py", "operators/effects.py",
     "operators/engine_operators.py",
     "operators/generated_kernels.py", "operators/operator_table.py", "operators/session_costs.py",
     "provenance/releases/recognition.py",
-    "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/replay.py",
+    "toolchain/ncu_report.py", "cupti/trace_file.py:recording_findings",
+    "cupti/trace_file.py:write_trace", "trials/catalog.py", "trials/replay.py",
     "trials/processes.py", "trials/rounds.py",
 )  # fmt: skip
 _NO_REPORTS = re.compile(r"report/(?:summary_json|languages)\.py")

@@ -18,7 +18,7 @@ import msgspec
 from playwright.sync_api import sync_playwright
 
 from opscope.analysis.session_comparison import compare_sessions
-from opscope.benchmarking.result_file import load_benchmark
+from opscope.benchmarking.benchmark_sweep import load_benchmark
 from opscope.model.benchmark import BenchmarkResult
 from opscope.model.comparison import ComparisonOptions
 from opscope.model.trial import TrialResult

@@ -24,7 +24,7 @@ from opscope.analysis.counters import CountedKernel, CounterAnalysis
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.api import load as load_source
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
-from opscope.hardware.measured import MeasuredLimits, MeasuredRate, MeasuredTime
+from opscope.hardware.limits import MeasuredLimits, MeasuredRate, MeasuredTime
 from opscope.model.benchmark import (
     BenchmarkOptions,
     BenchmarkResult,

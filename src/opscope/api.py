@@ -106,7 +106,7 @@ def profile(
 
     Without any `step()` the block is recorded as one step (but not with `wait` or a `warmup` of 1). As a
     decorator, `@opscope.profile("out")` or `@opscope.profile`, it records the first call of a function, whose
-    attribute `recording` is then this; `profiled` records later calls.
+    attribute `recording` is then this.
 
     Leaves, per cycle, an ordinary Kineto trace and a small sidecar in `output_dir`; `p.cycles` names them and
     `p.session` is the last one's Session. Arguments are those of `Profiler`.
@@ -239,12 +239,12 @@ def bench(
         DependencyError: torch is not installed.
     """
     from opscope.benchmarking.benchmark_sweep import run_sweep, sweep_of  # noqa: PLC0415
-    from opscope.benchmarking.decorator import values_of  # noqa: PLC0415 - needed only to benchmark
-    from opscope.benchmarking.problem import BenchmarkRequest  # noqa: PLC0415
+    from opscope.benchmarking.user_problem import values_of  # noqa: PLC0415 - needed only to benchmark
     from opscope.model.benchmark import BenchmarkOptions  # noqa: PLC0415
 
     given = {"shape": None if shape is None else tuple(shape), "dtype": dtype, **(options or {})}
-    request = BenchmarkRequest(
+    points = sweep_of(
+        targets,
         device=device,
         implementations=tuple(implementations),
         reference=reference,
@@ -257,7 +257,6 @@ def bench(
         name=name,
     )
     how = BenchmarkOptions(**measuring)
-    points = sweep_of(targets, request)
 
     def run(problem: Problem, changed: Callable[[BenchmarkResult], object]) -> BenchmarkResult:
         return measure(problem, how, on_change=on_change or changed)
@@ -339,7 +338,7 @@ def _side(
     source: Source | Session | BenchmarkResult | Sequence[BenchmarkResult], opened: ExitStack
 ) -> Session | tuple[BenchmarkResult, ...]:
     """One side as a Session or as results; a Session that is loaded here is closed with `opened`."""
-    from opscope.benchmarking.result_file import is_result_file, load_results  # noqa: PLC0415
+    from opscope.benchmarking.benchmark_sweep import is_result_file, load_results  # noqa: PLC0415
     from opscope.model.benchmark import BenchmarkResult  # noqa: PLC0415
 
     if isinstance(source, Session):
@@ -466,7 +465,7 @@ def doctor() -> Diagnosis:
     from opscope.toolchain.doctor.checks import diagnose  # noqa: PLC0415
     from opscope.toolchain.doctor.machine import ExaminedMachine  # noqa: PLC0415
 
-    return diagnose(ExaminedMachine(os.environ, sys.executable, Path.cwd()))
+    return diagnose(ExaminedMachine(os.environ, sys.executable))
 
 
 def devices(name: str = "") -> SearchResult:
@@ -494,7 +493,7 @@ def ncu(report: Source, trace: Source | Session | None = None) -> CounterAnalysi
         DependencyError: The reader is not installed.
     """
     from opscope.analysis.counters import analyze_counters  # noqa: PLC0415
-    from opscope.toolchain.ncu_reading import read_report  # noqa: PLC0415
+    from opscope.toolchain.ncu_report import read_report  # noqa: PLC0415
 
     read = read_report(Path(report))
     if trace is None:

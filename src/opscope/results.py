@@ -164,7 +164,7 @@ def summarize(session: Session, *, ceilings: Source | None = None, by: str | Non
 def advised(session: Session, *, ceilings: Source | None = None, by: str | None = None) -> Summary:
     """What `summarize` gives, with sections that are computed when asked for, while the Session is open."""
     from opscope.advice import assess  # noqa: PLC0415 - needed only here
-    from opscope.hardware.measured import LIMITS_FOLDER  # noqa: PLC0415
+    from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
 
     file = None if ceilings is None else Path(ceilings)
@@ -241,7 +241,7 @@ def save_result(result: BenchmarkResult, path: Source, *, overwrite: bool = Fals
     Raises:
         InputError: The file exists and `overwrite` is false, or cannot be written.
     """
-    from opscope.benchmarking.result_file import save_benchmark  # noqa: PLC0415 - needed only to save
+    from opscope.benchmarking.benchmark_sweep import save_benchmark  # noqa: PLC0415 - needed only to save
 
     return save_benchmark(path, result, force=overwrite)
 
@@ -252,7 +252,7 @@ def load_result(path: Source) -> BenchmarkResult:
     Raises:
         InputError: No such file, no result, that of a newer opscope, or a sweep of several.
     """
-    from opscope.benchmarking.result_file import load_results  # noqa: PLC0415 - needed only to load
+    from opscope.benchmarking.benchmark_sweep import load_results  # noqa: PLC0415 - needed only to load
 
     results = load_results(path)
     if len(results) != 1:

@@ -194,7 +194,7 @@ def test_a_result_is_saved_where_that_is_allowed_and_shown_again(opscope, file: 
 
 def test_generated_code_is_shown_or_its_absence_explained(opscope, file: Path) -> None:
     arguments = ("bench", f"{file}:square", "--param", "n=8", *FAST, "--show", "ptx")
-    opscope(*arguments).fine("No code: there is no ptx to show")
+    opscope(*arguments).fine("No code: there is no ptx code to show")
     (code,) = opscope(*arguments, "--json").json["generated_code"]
     assert (code["implementation"], code["kind"], code["texts"]) == ("square", "ptx", [])
     assert "generated_code" not in opscope(*arguments[:-2], "--json").json

@@ -11,7 +11,7 @@ import pytest
 
 from opscope.cli import devices as devices_module
 from opscope.errors import MeasurementError
-from opscope.hardware.measured import MeasuredLimits, cache_measured, read_measured
+from opscope.hardware.limits import MeasuredLimits, cache_measured, read_measured
 
 Run = Callable[..., Any]
 Make = Callable[..., MeasuredLimits]

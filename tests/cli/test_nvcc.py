@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from opscope.cli import nvcc as verb
-from opscope.hardware import toolkit
+from opscope.hardware import driver as toolkit
 from opscope.hardware.architectures import parse_target
-from opscope.hardware.driver import CudaDevice
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import CudaDevice, find_cuda_tool
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "add"
 needs_nvcc = pytest.mark.skipif(find_cuda_tool("nvcc") is None, reason="no nvcc")

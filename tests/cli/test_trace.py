@@ -270,7 +270,7 @@ def test_what_cannot_be_run(trace: Run, arguments: list[str], message: str) -> N
 
 
 def test_without_cupti(trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "_places", module.CuptiPlaces)
+    monkeypatch.setattr(module, "_places", lambda: ([], []))
     monkeypatch.setattr("opscope.cupti.library._SYSTEM_ROOTS", ("/nowhere",) * 3)
     monkeypatch.setattr("opscope.cupti.library._USUAL_TOOLKITS", "/nowhere")
     trace("--", "./program").fails("pip install nvidia-cuda-cupti")

@@ -37,9 +37,9 @@ from fakes import ExportBuilder, TraceBuilder
 from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
-from opscope.hardware.measured import read_measured
+from opscope.hardware.limits import read_measured
 from opscope.kernels.code import split_sass
-from opscope.kernels.ptx import parse_ptxas, ptx_functions, ptx_preamble
+from opscope.kernels.ptx import parse_ptxas, ptx_functions
 from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (
@@ -58,7 +58,7 @@ from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.embedded import embedded_kernels
 from opscope.provenance.binaries.library import read_library
 from opscope.provenance.generated_code import parse_graph, parse_kernel
-from opscope.toolchain.ncu_reading import read_report
+from opscope.toolchain.ncu_report import read_report
 
 MOST_S, MOST_BYTES = 10.0, 1 << 30
 _CASES_OF_A_WORKER = 400
@@ -274,7 +274,6 @@ def _read_text(read: Callable[[str], object]) -> Callable[[Path], object]:
 
 def _read_ptx(text: str) -> None:
     ptx_functions(text)
-    ptx_preamble(text)
 
 
 def _read_messages(text: str) -> None:

@@ -14,12 +14,13 @@ from opscope.benchmarking.timer import (  # noqa: E402
     WallTimer,
     measure_latency,
 )
+from opscope.capture.calls import configuration_of, run_configuration  # noqa: E402
 from opscope.capture.environment import collect_environment  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
-from opscope.capture.sweep import configuration_of, run_configuration  # noqa: E402
 from opscope.errors import CaptureError  # noqa: E402
 from opscope.model.benchmark import Clock  # noqa: E402
-from opscope.workloads.spec import WorkloadOptions, resolve  # noqa: E402
+from opscope.workloads.target import resolve  # noqa: E402
+from opscope.workloads.workload import WorkloadOptions  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -17,8 +17,7 @@ from opscope.benchmarking.limits import (  # noqa: E402
 )
 from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
 from opscope.hardware.devices import DataType, match_device  # noqa: E402
-from opscope.hardware.limits import LimitEvidence, match_limits, published_rate  # noqa: E402
-from opscope.hardware.measured import cache_measured, read_folder  # noqa: E402
+from opscope.hardware.limits import LimitEvidence, cache_measured, match_limits, published_rate, read_folder  # noqa: E402  # noqa: E402
 from opscope.kernels.triton import load_triton  # noqa: E402
 from opscope.model.benchmark import CacheState  # noqa: E402
 

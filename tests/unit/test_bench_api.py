@@ -72,7 +72,7 @@ def test_a_point_that_cannot_be_made_is_an_error() -> None:
 
 
 def test_results_are_compared_with_each_other_and_with_files(tmp_path: Path) -> None:
-    from opscope.benchmarking.result_file import save_benchmark
+    from opscope.benchmarking.benchmark_sweep import save_benchmark
 
     result = opscope.bench(square, inputs=torch.ones(4), **QUICK)
     assert isinstance(result, opscope.BenchmarkResult)

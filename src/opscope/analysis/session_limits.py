@@ -12,8 +12,7 @@ from typing import Any
 
 from opscope.errors import InputError
 from opscope.hardware.devices import DeviceSpec, cuda_capability, match_device
-from opscope.hardware.limits import DeviceLimits, match_limits
-from opscope.hardware.measured import mismatch, read_folder, read_measured
+from opscope.hardware.limits import DeviceLimits, match_limits, mismatch, read_folder, read_measured
 from opscope.launches.facts import DeviceFacts
 from opscope.model.session import Session
 

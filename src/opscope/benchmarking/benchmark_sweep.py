@@ -1,24 +1,29 @@
 """What is to be measured: one problem, or several over values of parameters or groups of functions.
 
 Everything that can be checked without making inputs is checked when a sweep is made. Running it calls the
-engine once for each of its problems and keeps what is finished. Imports nothing of torch by itself.
+engine once for each of its problems and keeps what is finished. The JSON of a result's file is that of
+`opscope bench --json`; a file is replaced in one step, so it is whole whenever it is read. Imports nothing of
+torch by itself.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
 from opscope._version import __version__
-from opscope.benchmarking.problem import BenchmarkRequest, Problem, Values
-from opscope.benchmarking.suite import Suite
+from opscope.benchmarking.problem import Problem, Values, first_line
 from opscope.benchmarking.suites import suite
 from opscope.benchmarking.user_problem import (
     FunctionGroup,
@@ -31,8 +36,11 @@ from opscope.benchmarking.user_problem import (
     selected,
     takes,
 )
-from opscope.errors import InputError
-from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
+from opscope.errors import InputError, OpscopeError
+from opscope.kernels.code import CodeKind, CodeText, generated_code
+from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult, Status
+from opscope.model.files import UNREADABLE_JSON, finite, write_text
+from opscope.workloads.runtime import release_memory
 
 _USAGE = "Write --param NAME=VALUE,VALUE…, e.g. --param n=1024,4096"
 
@@ -103,81 +111,112 @@ class Sweep:
 
     @property
     def has_several(self) -> bool:
-        """Whether there are several points, so that the result is a sweep."""
         return len(self.points) > 1
 
 
-def sweep_of(targets: Sequence[Target], request: BenchmarkRequest) -> Sweep:
-    """The sweep of a suite's name, of files and functions by name, or of functions themselves."""
+def sweep_of(
+    targets: Sequence[Target],
+    *,
+    device: str = "auto",
+    implementations: Sequence[str] = (),
+    reference: str | None = None,
+    inputs: Any = None,
+    expected: Any = None,
+    parameters: Values = MappingProxyType({}),
+    name: str | None = None,
+) -> Sweep:
+    """The sweep of a suite's name, of files and functions by name, or of functions themselves.
+
+    What is left out, the targets decide.
+
+    Args:
+        targets: What is measured.
+        device: Also `"cpu"`, `"cuda"`, `"cuda:N"`; of a suite also `"interpreter"`: only its Triton
+            implementations, in Triton's interpreter, on the CPU.
+        implementations: Names of those to measure, in this order; all if empty. The reference is put before
+            them if it was asked for and is not among them.
+        reference: What ratios refer to.
+        inputs: For functions: what makes their arguments, as a function or a target, or these.
+        expected: For functions: what computes the right answer, as a function or a target.
+        parameters: What is swept over: of a suite its shape, sizes, dtype and own parameters, of functions
+            what they take.
+        name: Of the group of functions.
+    """
     names = [target for target in targets if isinstance(target, str)]
     if names and len(names) < len(targets):
         raise InputError("names and functions cannot be mixed", hint="Give functions, or names")
     if len(names) == 1 and not is_target(names[0]):
-        return _sweep_of_suite(suite(names[0]), request)
-    for name in names:
-        if not is_target(name):
+        chosen = suite(names[0])
+        for option, value in (("inputs", inputs), ("expected", expected)):
+            if value is not None:
+                raise InputError(
+                    f"the suite '{chosen.name}' makes its own {option}",
+                    hint=f"--{option} belongs to FILE.py:function",
+                )
+        # All are checked here.
+        found = [
+            (at, chosen.problem(at, device=device, implementations=implementations, reference=reference))
+            for at in points(parameters)
+        ]
+        made = tuple(_point(at, parameters, partial(replace, problem)) for at, problem in found)
+        return Sweep(chosen.name, made, kept(parameters))
+    for target in names:
+        if not is_target(target):
             hint = "Give one suite, or a FILE.py:function for each"
-            raise InputError(f"'{name}' stands beside other targets", hint=hint)
-    if request.device == "interpreter":
+            raise InputError(f"'{target}' stands beside other targets", hint=hint)
+    if device == "interpreter":
         raise InputError("Triton's interpreter is for suites", hint="Leave --device interpreter out")
     if names:
-        groups = groups_of_targets(names, inputs=request.inputs, expected=request.expected)
+        groups = groups_of_targets(names, inputs=inputs, expected=expected)
     else:
-        functions, given = named_functions(targets), {"inputs": request.inputs, "expected": request.expected}
-        groups = (group_of_functions(functions, name=request.name, **given),)
-    return _sweep_of_groups(groups, request)
+        functions = named_functions(targets)
+        groups = (group_of_functions(functions, name=name, inputs=inputs, expected=expected),)
+    return _sweep_of_groups(
+        groups,
+        parameters,
+        device=device,
+        implementations=implementations,
+        reference=reference,
+        name=name,
+    )
 
 
-def _sweep_of_groups(groups: Sequence[FunctionGroup], request: BenchmarkRequest) -> Sweep:
+def _sweep_of_groups(
+    groups: Sequence[FunctionGroup],
+    parameters: Values,
+    *,
+    device: str,
+    implementations: Sequence[str],
+    reference: str | None,
+    name: str | None,
+) -> Sweep:
     """A name or a parameter must belong to one of the groups, and holds for those it does."""
-    known = list(dict.fromkeys(name for group in groups for name in group.functions))
-    for name in (*request.implementations, *filter(None, [request.reference])):
-        if name not in known:
+    known = list(dict.fromkeys(one for group in groups for one in group.functions))
+    for one in (*implementations, *filter(None, [reference])):
+        if one not in known:
             where = ", ".join(group.name for group in groups)
-            raise InputError(f"'{where}' has no function '{name}'", hint=f"It has: {', '.join(known)}")
-    check_parameters(groups, request.parameters)
+            raise InputError(f"'{where}' has no function '{one}'", hint=f"It has: {', '.join(known)}")
+    check_parameters(groups, parameters)
     found: list[tuple[str, Point]] = []
     swept: dict[str, tuple[Any, ...]] = {}
     for group in groups:
-        names = [name for name in request.implementations if name in group.functions]
-        if request.implementations and not names:
+        wanted = [one for one in implementations if one in group.functions]
+        if implementations and not wanted:
             continue
-        is_here = request.reference in group.functions
-        chosen = selected(replace(group, reference=request.reference) if is_here else group, names)
-        asked = {name: values for name, values in request.parameters.items() if takes(chosen, name)}
-        parameters = {**chosen.params, **asked}
-        check_parameters([chosen], parameters)
-        for name, values in kept(parameters).items():
-            swept[name] = tuple(dict.fromkeys((*swept.get(name, ()), *values)))
-        for at in points(parameters):
-            found.append(
-                (chosen.name, _point(at, parameters, partial(group_problem, chosen, at, request.device)))
-            )
-    names = list(dict.fromkeys(name for name, _ in found))
-    if len(names) == 1:
-        return Sweep(names[0], tuple(point for _, point in found), swept)
-    joined = tuple(Point(f"{name} {point.label}".rstrip(), point.make) for name, point in found)
-    return Sweep(request.name or groups[0].name.partition(":")[0], joined, swept)
-
-
-def _sweep_of_suite(chosen: Suite, request: BenchmarkRequest) -> Sweep:
-    """The problems of a suite over its sizes, its dtype and its own parameters. All are checked here."""
-    for option, value in (("inputs", request.inputs), ("expected", request.expected)):
-        if value is not None:
-            raise InputError(
-                f"the suite '{chosen.name}' makes its own {option}",
-                hint=f"--{option} belongs to FILE.py:function",
-            )
-    found = []
-    for at in points(request.parameters):
-        problem = chosen.problem(
-            at,
-            device=request.device,
-            implementations=request.implementations,
-            reference=request.reference,
-        )
-        found.append(_point(at, request.parameters, partial(replace, problem)))
-    return Sweep(chosen.name, tuple(found), kept(request.parameters))
+        is_here = reference in group.functions
+        chosen = selected(replace(group, reference=reference) if is_here else group, wanted)
+        asked = {one: values for one, values in parameters.items() if takes(chosen, one)}
+        own = {**chosen.params, **asked}
+        check_parameters([chosen], own)
+        for one, values in kept(own).items():
+            swept[one] = tuple(dict.fromkeys((*swept.get(one, ()), *values)))
+        for at in points(own):
+            found.append((chosen.name, _point(at, own, partial(group_problem, chosen, at, device))))
+    titles = list(dict.fromkeys(title for title, _ in found))
+    if len(titles) == 1:
+        return Sweep(titles[0], tuple(point for _, point in found), swept)
+    joined = tuple(Point(f"{title} {point.label}".rstrip(), point.make) for title, point in found)
+    return Sweep(name or groups[0].name.partition(":")[0], joined, swept)
 
 
 class BenchmarkSweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,3 +291,111 @@ def run_sweep(
     finished = so_far(complete=True)
     on_change(finished)
     return finished
+
+
+# A thousand rows of a thousand samples each take about 20 MB; larger files are traces.
+_LARGEST_BYTES = 64 << 20
+_HINT = "Results are written by opscope bench --save"
+
+
+def result_document(result: BenchmarkResult | BenchmarkSweep) -> dict[str, Any]:
+    """The result in JSON types; a float that is no number is None."""
+    return finite(msgspec.to_builtins(result))  # type: ignore[no-any-return]
+
+
+def save_benchmark(
+    path: str | os.PathLike[str], result: BenchmarkResult | BenchmarkSweep, *, force: bool = False
+) -> Path:
+    if Path(path).exists() and not force:
+        raise InputError(
+            "the file exists", source=path, hint="Overwrite it with --force, or overwrite=True in Python"
+        )
+    text = json.dumps(result_document(result), indent=1, ensure_ascii=False, allow_nan=False)
+    return write_text(path, text + "\n")
+
+
+def is_result_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a benchmark result by its keys; it may still be damaged."""
+    file = Path(path)
+    try:
+        if not file.is_file() or file.stat().st_size > _LARGEST_BYTES:
+            return False
+        return _is_result(msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw]))
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+
+
+def _is_result(document: Any) -> bool:
+    return (
+        isinstance(document, dict)
+        and {"schema_version", "suite"} <= document.keys()
+        and ("rows" in document or "points" in document)
+        and "traceEvents" not in document
+    )
+
+
+def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkResult | BenchmarkSweep:
+    try:
+        document = msgspec.json.decode(Path(path).read_bytes())
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise InputError(reason, source=path, hint=_HINT) from error
+    except UNREADABLE_JSON as error:
+        raise InputError(f"not a benchmark result: no JSON ({error})", source=path, hint=_HINT) from error
+    if not _is_result(document):
+        raise InputError("not a benchmark result", source=path, hint=_HINT)
+    version = document["schema_version"]
+    if not isinstance(version, int) or version > BENCHMARK_SCHEMA_VERSION:
+        raise InputError(
+            f"the result has schema version {version}, this opscope knows {BENCHMARK_SCHEMA_VERSION}",
+            source=path,
+            hint="Update opscope",
+        )
+    try:
+        if "points" in document:
+            return msgspec.convert(document, BenchmarkSweep)
+        return msgspec.convert(document, BenchmarkResult)
+    except UNREADABLE_JSON as error:
+        raise InputError(f"the benchmark result is damaged ({error})", source=path, hint=_HINT) from error
+
+
+def load_results(path: str | os.PathLike[str]) -> tuple[BenchmarkResult, ...]:
+    loaded = load_benchmark(path)
+    return loaded.points if isinstance(loaded, BenchmarkSweep) else (loaded,)
+
+
+class ImplementationCode(NamedTuple):
+    """Code of one kind of one implementation; where there is none, `reason` says why."""
+
+    implementation: str
+    kind: CodeKind
+    texts: tuple[CodeText, ...] = ()
+    reason: str | None = None
+
+
+def implementation_code(
+    problem: Problem, result: BenchmarkResult, kinds: Iterable[CodeKind]
+) -> tuple[ImplementationCode, ...]:
+    """Code of those implementations that ran, by implementation and kind.
+
+    Each is built and called again. For `CodeKind.TRITON` what torch.compile compiled in this process is
+    forgotten, so nothing should be timed afterwards.
+    """
+    ran = {row.name for row in result.rows if row.status in {Status.OK, Status.CHECKED, Status.WRONG}}
+    asked, found = list(kinds), []
+    for one in problem.implementations:
+        for kind in asked if one.name in ran else ():
+            texts: tuple[CodeText, ...] = ()
+            reason: str | None = None
+            try:
+                if one.is_interpreted:
+                    reason = "it ran in Triton's interpreter, which compiles nothing"
+                else:
+                    texts = tuple(generated_code(kind, one.build(), problem.make_inputs(result.options.seed)))
+            except OpscopeError as error:
+                reason = str(error)
+            except Exception as error:  # noqa: BLE001 - an implementation may raise anything; the others go on
+                reason = f"{type(error).__name__}: {first_line(error)}"
+            found.append(ImplementationCode(one.name, kind, texts, reason))
+    release_memory()
+    return tuple(found)

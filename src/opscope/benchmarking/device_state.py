@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,7 +47,6 @@ class NoMonitor:
 
 
 def _started() -> Any:
-    """NVML, started."""
     try:
         nvml = importlib.import_module("pynvml")
     except ModuleNotFoundError as error:
@@ -69,35 +67,27 @@ def _started() -> Any:
 def _ask(nvml: Any, query: str, *arguments: Any) -> Any:
     """The answer to a query; None where binding, driver or device does not have it."""
     try:
-        answer = getattr(nvml, query)(*arguments)
+        return getattr(nvml, query)(*arguments)
     except (nvml.NVMLError, TypeError, AttributeError):
         return None
-    return answer.decode("utf-8", errors="replace") if isinstance(answer, bytes) else answer
 
 
 class NvmlMonitor:
     """Reads a CUDA device through NVML.
 
-    The device is found by its UUID or PCI address, because NVML counts all devices of the machine and torch
-    only those in CUDA_VISIBLE_DEVICES. Older torch knows neither.
+    The device is found by its UUID, because NVML counts all devices of the machine and torch only those in
+    CUDA_VISIBLE_DEVICES. Torch before 2.5 does not know it; then an only device is meant.
     """
 
     def __init__(self, device: str) -> None:
         self._nvml = nvml = _started()
         properties = require_torch().cuda.get_device_properties(device)
-        look_ups: list[tuple[str, Any]] = []
-        uuid = getattr(properties, "uuid", None)
+        uuid, self._handle = getattr(properties, "uuid", None), None
         if uuid is not None:
             full = str(uuid) if str(uuid).startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-            look_ups.append(("nvmlDeviceGetHandleByUUID", full))
-        if getattr(properties, "pci_bus_id", None) is not None:
-            domain = getattr(properties, "pci_domain_id", 0)
-            place = f"{properties.pci_bus_id:02x}:{getattr(properties, 'pci_device_id', 0):02x}.0"
-            look_ups.append(("nvmlDeviceGetHandleByPciBusId", f"{domain:08x}:{place}"))
-        if uuid is None and nvml.nvmlDeviceGetCount() == 1:
-            look_ups.append(("nvmlDeviceGetHandleByIndex", 0))
-        handles = (_ask(nvml, query, what) for query, what in look_ups)
-        self._handle = next((handle for handle in handles if handle is not None), None)
+            self._handle = _ask(nvml, "nvmlDeviceGetHandleByUUID", full)
+        elif nvml.nvmlDeviceGetCount() == 1:
+            self._handle = _ask(nvml, "nvmlDeviceGetHandleByIndex", 0)
         if self._handle is None:
             raise MeasurementError(f"NVML does not know device '{device}' ({properties.name})")
         self._max_sm_clock_mhz = self._of_device("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM)
@@ -134,11 +124,7 @@ def monitor_for(device: str) -> tuple[DeviceMonitor, str | None]:
 
 
 def driver_version() -> str | None:
-    """Version of NVIDIA's driver, e.g. `"580.159.04"`, by NVML or its kernel module; None without one."""
-    with suppress(DependencyError, MeasurementError):
-        version: str | None = _ask(_started(), "nvmlSystemGetDriverVersion")
-        if version is not None:
-            return version
+    """Version of NVIDIA's driver, e.g. `"580.159.04"`, by its kernel module; None without one."""
     try:
         return _DRIVER_FILE.read_text(encoding="ascii").strip() or None
     except (OSError, UnicodeDecodeError):

@@ -26,7 +26,7 @@ from opscope.benchmarking.statistics import median_interval
 from opscope.benchmarking.timer import CudaEventTimer, Timer, WallTimer, take_samples
 from opscope.errors import InputError, MeasurementError
 from opscope.hardware.devices import cpu_name
-from opscope.hardware.measured import (
+from opscope.hardware.limits import (
     MEASURED_LIMITS_SCHEMA_VERSION,
     MeasuredLimits,
     MeasuredRate,
@@ -289,7 +289,6 @@ def products(name: str, device: str, timer: Timer) -> list[Probe]:
 def measure_ceilings(
     device: str, names: Sequence[str], timer: Timer, *, copy_bytes: int | None = None
 ) -> tuple[Ceiling, ...]:
-    """The ceilings of these names (of `CEILINGS`) that the device has."""
     found = []
     for name in dict.fromkeys(names):
         try:

@@ -59,24 +59,6 @@ class Problem:
     small_inputs: Callable[[int], Inputs] | None = None
 
 
-@dataclass(frozen=True)
-class BenchmarkRequest:
-    """What a user asks for besides the targets. What is left out, the targets decide."""
-
-    # Or `"cpu"`, `"cuda"`, `"cuda:N"`; of a suite also `"interpreter"`: only its Triton implementations, in
-    # Triton's interpreter, on the CPU.
-    device: str = "auto"
-    # Names of those to measure, in this order; all if empty. The reference is put before them if it was asked
-    # for and is not among them.
-    implementations: tuple[str, ...] = ()
-    reference: str | None = None  # what ratios refer to
-    inputs: Any = None  # for functions: what makes their arguments, as a function or a target, or these
-    expected: Any = None  # for functions: what computes the right answer, as a function or a target
-    # What is swept over: of a suite its shape, sizes, dtype and own parameters, of functions what they take.
-    parameters: Values = field(default_factory=dict)
-    name: str | None = None  # of the group of functions
-
-
 class Failure(NamedTuple):
     status: Status
     reason: str

@@ -231,7 +231,6 @@ class Run:
             release_memory()
 
     def progressed(self) -> None:
-        """Hand on the result so far, without ratios."""
         rows = [with_samples(row, self.states) for row in self.rows if row.is_prepared]
         self.on_change(self.result(rows, complete=False))
 
@@ -480,7 +479,6 @@ class Run:
         return ended_ns + max(every_ns, _REST * (ended_ns - began_ns))
 
     def finished(self) -> BenchmarkResult:
-        """The result at the end, with ratios, rates and findings."""
         began_ns = time.perf_counter_ns()
         rows = [self.ended(row) for row in self.rows]
         reference = next((row for row in rows if row.name == self.problem.reference), None)

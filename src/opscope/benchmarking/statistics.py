@@ -64,7 +64,6 @@ class RatioInterval:
 
     @property
     def bounds(self) -> Interval:
-        """Both ends of the ratio of medians."""
         return (self.low, self.high)
 
 

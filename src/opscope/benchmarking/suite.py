@@ -51,7 +51,6 @@ class Parameter:
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names → the value they stand for
 
     def settled(self, name: str, asked: Any) -> str:
-        """The value that was asked for, or the default."""
         value = self.values[0] if asked is None else str(asked)
         if (found := self.aliases.get(value, value)) in self.values:
             return found
@@ -186,7 +185,6 @@ def _either(names: Sequence[str]) -> str:
 
 
 def by_torch(name: str, function: _Function, note: str) -> Implementation:
-    """A function that calls torch's operators; there is nothing to build."""
     return Implementation(name, lambda: function, Engine.TORCH, note=note)
 
 

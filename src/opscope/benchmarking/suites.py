@@ -143,31 +143,29 @@ _TF32: dict[str, Any] = {"tolerance": default_tolerance("float16"), "matrix_ceil
 
 
 def _matmul(settings: Settings) -> _Solutions:
-    is_float32 = settings.dtype == "float32"
-    return operator.matmul, (
-        by_torch("torch", require_torch().matmul, "torch.matmul(a, b)"),
-        *((_torch_tf32(settings),) if is_float32 else ()),
-        _triton_matmul(settings, "Triton, autotuned tiles", name="triton"),
-        *((_triton_tf32(settings),) if is_float32 else ()),
-        cuda(settings, "matmul", "CUDA C++, one output element per thread", teaching=True),
-        _triton_matmul(settings, "Triton, textbook tiles", name="triton_teaching", teaching=True),
-    )
-
-
-def _torch_tf32(settings: Settings) -> Implementation:
     torch = require_torch()
 
-    def product(a: Any, b: Any) -> Any:
+    def by_tf32(a: Any, b: Any) -> Any:
         with float32_products("tf32"):
             return torch.matmul(a, b)
 
-    return _with_tf32(settings, by_torch("torch_tf32", product, "torch.matmul(a, b) with TF32 allowed"))
-
-
-def _triton_tf32(settings: Settings) -> Implementation:
-    note = "Triton, autotuned tiles, TF32"
-    made = _triton_matmul(settings, note, name="triton_tf32", precision="tf32")
-    return _with_tf32(settings, made) if settings.is_cuda else replace(made, **_TF32)
+    of_torch = by_torch("torch_tf32", by_tf32, "torch.matmul(a, b) with TF32 allowed")
+    of_triton = _triton_matmul(
+        settings, "Triton, autotuned tiles, TF32", name="triton_tf32", precision="tf32"
+    )
+    is_float32 = settings.dtype == "float32"
+    return operator.matmul, (
+        by_torch("torch", torch.matmul, "torch.matmul(a, b)"),
+        *((_with_tf32(settings, of_torch),) if is_float32 else ()),
+        _triton_matmul(settings, "Triton, autotuned tiles", name="triton"),
+        *(
+            (_with_tf32(settings, of_triton) if settings.is_cuda else replace(of_triton, **_TF32),)
+            if is_float32
+            else ()
+        ),
+        cuda(settings, "matmul", "CUDA C++, one output element per thread", teaching=True),
+        _triton_matmul(settings, "Triton, textbook tiles", name="triton_teaching", teaching=True),
+    )
 
 
 def _with_tf32(settings: Settings, implementation: Implementation) -> Implementation:

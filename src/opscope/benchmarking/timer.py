@@ -14,7 +14,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 from opscope.benchmarking.problem import first_line
@@ -51,7 +51,9 @@ class LaunchHiding:
         # that is not hidden, or a hold too long.
         self._host_ns: dict[int, int] = {}
         self._margin: dict[int, float] = {}
-        self._cycles_per_ns = self._measure_clock()
+        sleep = partial(self._torch.cuda._sleep, _CALIBRATION_CYCLES)
+        sleep()  # lets an idle device raise its clocks
+        self._cycles_per_ns = _CALIBRATION_CYCLES / max(1, self._time_ns(sleep))
         self._flush_ns = 0 if self._buffer is None else self._time_ns(self._buffer.zero_)
 
     def precede(self, fn: Callable[[], object]) -> None:
@@ -97,12 +99,6 @@ class LaunchHiding:
                 hint="Free some of its memory, or measure with the cache state 'hot'",
             ) from error
 
-    def _measure_clock(self) -> float:
-        """Cycles the waiting kernel counts per nanosecond."""
-        sleep = self._torch.cuda._sleep
-        sleep(_CALIBRATION_CYCLES)  # lets an idle device raise its clocks
-        return _CALIBRATION_CYCLES / max(1, self._time_ns(lambda: sleep(_CALIBRATION_CYCLES)))
-
     def _time_ns(self, fn: Callable[[], object]) -> int:
         """Device time of one queued call, launched behind another one of it."""
         cuda = self._torch.cuda
@@ -130,9 +126,7 @@ class Timer(Protocol):
         """Shortest duration it tells from none, in nanoseconds."""
         ...
 
-    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """What to give to `measure` in place of each call: the call itself, or a recording of it."""
-        ...
+    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]: ...
 
     def measure(self, fn: Callable[[], object]) -> int:
         """Duration of one call of `fn`, in nanoseconds, including the device work it started."""
@@ -227,7 +221,6 @@ class CudaGraphTimer:
         self._device = self._torch.device(device or "cuda")
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """Replays of a graph of each call."""
         replays: list[Callable[[], object]] = []
         pool = None
         gc.collect()  # a graph freed during a capture would break it

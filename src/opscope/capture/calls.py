@@ -1,28 +1,29 @@
-"""Recording single functions: `profile_call` repeats one, `profiled` records the calls a program makes.
+"""Recording functions: `profile_call` repeats one of the user's, `run_configuration` a workload of a sweep.
 
-Importing this module does not import torch.
+How the latency of a workload is measured is injected, since benchmarking is a sibling layer. Importing this
+module does not import torch.
 """
 
 from __future__ import annotations
 
-import atexit
-import functools
 import os
+import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from opscope.capture.cycle import Cycle
-from opscope.capture.cycle_writer import with_unrecorded
+from opscope.capture.cycle import ACTIVE_STEPS, Cycle
 from opscope.capture.profiler import OUT_OF_MEMORY_HINT, CaptureOptions, Profiler
-from opscope.capture.step_clock import StepClock, time_calls
-from opscope.errors import CaptureError, InputError
-from opscope.model.sidecar import UnrecordedStep
-from opscope.workloads.runtime import is_out_of_memory, require_torch
+from opscope.capture.step_clock import time_calls
+from opscope.errors import CaptureError
+from opscope.model.benchmark import Latency, LatencyMeasure
+from opscope.workloads.runtime import is_out_of_memory, release_memory
+from opscope.workloads.workload import WorkloadSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -60,126 +61,100 @@ def profile_call(
     """
     profiler = Profiler(output_dir, name=name, wait=wait, warmup=warmup, active=active, **options)
     profiler.check_output()
-    profiler.note_graphs()
     try:
-        profiler.unrecorded_steps += time_calls(lambda: fn(*args), unrecorded)
+        profiler.note_graphs()
+        result = _record(profiler, partial(fn, *args), unrecorded)
     except Exception as error:
-        profiler.forget_graphs()
-        if not is_out_of_memory(error):
+        if profiler.has_begun or not is_out_of_memory(error):
             raise
         raise CaptureError("out of memory before anything was recorded", hint=OUT_OF_MEMORY_HINT) from error
-    with profiler:
-        for _ in range(profiler.total_steps):
-            result = fn(*args)
-            profiler.step()
+    finally:
+        profiler.forget_graphs()
     return result, profiler.cycles[0]
 
 
-class ProfiledFunction(Generic[P, R]):
-    """A function some of whose calls are recorded; made by `profiled`.
+def _record(profiler: Profiler, step: Callable[[], R], unrecorded: int) -> R:
+    """Time calls of a step, then record it by the profiler's schedule; the result of the last call."""
+    profiler.unrecorded_steps += time_calls(step, unrecorded)
+    with profiler:
+        for _ in range(profiler.total_steps):
+            result = step()
+            profiler.step()
+    return result
 
-    Calls that are not recorded are timed until there are enough of them, without waiting for the device.
-    """
 
-    def __init__(
-        self, fn: Callable[P, R], skip: int, count: int, make_profiler: Callable[[int], Profiler]
-    ) -> None:
-        functools.update_wrapper(self, fn)
-        self._cycles: list[Cycle] = []
-        self._fn = fn
-        self._recorded_calls = range(skip, skip + count)
-        self._make_profiler = make_profiler
-        self._call_count = 0
-        self._is_inside = False
-        self._clock = StepClock()
-        self._unrecorded: tuple[UnrecordedStep, ...] = ()
-        self._is_timing = False
+@dataclass(frozen=True)
+class Configuration:
+    workload: str
+    batch_size: int
+    seq_len: int
+    dtype: str
+    device: str
+    attn_implementation: str
+    train: bool
 
     @property
-    def cycles(self) -> list[Cycle]:
-        """One per recorded call so far; the calls timed so far are in their sidecars."""
-        if self._clock.is_ready():
-            self._keep_timed()
-        return self._cycles
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function's result; recorded if this call's turn has come.
-
-        A call within a call is part of it and has no turn of its own.
-        """
-        is_over = self._call_count >= self._recorded_calls.stop
-        if self._is_inside or (is_over and not self._is_timing):
-            return self._fn(*args, **kwargs)
-        if not self._call_count:
-            require_torch()
-            self._is_timing = True
-            self._clock.start()
-            # For a program that ends, or leaves off calling, before enough calls are timed.
-            atexit.register(self._stop)
-        call, self._call_count = self._call_count, self._call_count + 1
-        self._is_inside = True
-        try:
-            if call not in self._recorded_calls:
-                return self._clock.call(call, lambda: self._fn(*args, **kwargs))
-            with self._make_profiler(call) as profiler:
-                result = self._fn(*args, **kwargs)
-        finally:
-            self._is_inside = False
-            is_over = self._call_count >= self._recorded_calls.stop
-            if is_over and self._clock.is_full and self._clock.is_ready():
-                self._stop()
-        self._cycles.extend(profiler.cycles)
-        return result
-
-    def _stop(self) -> None:
-        self._is_timing = False
-        self._clock.stop()
-        atexit.unregister(self._stop)
-        self._keep_timed()
-
-    def _keep_timed(self) -> None:
-        """Add what was timed to the sidecars of the cycles that are still there."""
-        self._unrecorded += self._clock.read()
-        self._cycles[:] = [with_unrecorded(cycle, self._unrecorded) for cycle in self._cycles]
+    def label(self) -> str:
+        """Part of its file names, e.g. `bs8_seq128`."""
+        return f"bs{self.batch_size}_seq{self.seq_len}"
 
 
-def profiled(
-    output_dir: str | os.PathLike[str] | None = None,
+class ConfigurationRun(NamedTuple):
+    cycle: Cycle
+    parameter_count: int | None  # None where there is no model to ask
+    latency: Latency | None  # of one step without the profiler, if it was measured
+
+
+def configuration_of(spec: WorkloadSpec, batch_size: int, seq_len: int) -> Configuration:
+    options = spec.options
+    return Configuration(
+        workload=spec.name, batch_size=batch_size, seq_len=seq_len, dtype=options.dtype,
+        device=options.device, attn_implementation=options.attn_implementation, train=options.train,
+    )  # fmt: skip
+
+
+def run_configuration(
+    spec: WorkloadSpec,
+    configuration: Configuration,
+    output_dir: str | os.PathLike[str],
     *,
-    name: str | None = None,
-    warmup: int = 0,
-    active: int = 1,
+    trace_name: str,
+    wait: int = 0,
+    warmup: int = 2,
+    active: int = ACTIVE_STEPS,
+    measure: LatencyMeasure | None = None,
+    unrecorded: int = 10,
     **options: Unpack[CaptureOptions],
-) -> Callable[[Callable[P, R]], ProfiledFunction[P, R]]:
-    """A decorator that records calls of a function, each as a cycle of one step.
+) -> ConfigurationRun:
+    """Build, time and record one configuration; its memory is free again afterwards.
 
-        @profiled("out", warmup=2)
-        def generate(prompt): ...
-
-    The first `warmup` calls run without the profiler, the next `active` are recorded as `<name>_call<n>.json`
-    (n counts all calls from 0), and later ones run without it again.
-
-    Args:
-        output_dir: As in `Profiler`.
-        name: Of the trace files; the function's name if None.
-        warmup: Calls that run unrecorded first.
-        active: Calls to record.
-        **options: As in `Profiler`.
-
-    Raises:
-        InputError: The counts make no sense.
+    The latency is taken first, before the profiler is attached for this configuration, if there is a
+    `measure`; then `unrecorded` samples of the step's period. The rest is as in `Profiler`.
     """
-    if warmup < 0 or active < 1:
-        raise InputError(
-            f"warmup={warmup}, active={active} records no call", hint="Need warmup >= 0 and active >= 1"
-        )
+    profiler = Profiler(output_dir, name=trace_name, wait=wait, warmup=warmup, active=active, **options)
+    profiler.check_output()
 
-    def decorate(fn: Callable[P, R]) -> ProfiledFunction[P, R]:
-        stem = name or getattr(fn, "__name__", "call").strip("<>")
+    def recorded() -> ConfigurationRun:
+        """In a frame of its own, which holds the model."""
+        workload = spec.build(configuration.batch_size, configuration.seq_len)
+        latency = None if measure is None else measure(workload.step, workload.device)
+        profiler.workload = {**asdict(configuration), **workload.description}
+        _record(profiler, workload.step, unrecorded)
+        return ConfigurationRun(profiler.cycles[0], workload.parameter_count, latency)
 
-        def make_profiler(call: int) -> Profiler:
-            return Profiler(output_dir, name=f"{stem}_call{call}", warmup=0, active=1, **options)
-
-        return ProfiledFunction(fn, warmup, active, make_profiler)
-
-    return decorate
+    try:
+        profiler.note_graphs()
+        return recorded()
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, CaptureError) else error
+        if cause is None or not is_out_of_memory(cause):
+            raise
+        # The tracebacks' frames hold the model; without this the next configuration finds no memory either.
+        for failure in (error, cause):
+            traceback.clear_frames(failure.__traceback__)
+        raise CaptureError(
+            f"out of memory with {configuration.workload} {configuration.label}", hint=OUT_OF_MEMORY_HINT
+        ) from cause
+    finally:
+        profiler.forget_graphs()
+        release_memory()

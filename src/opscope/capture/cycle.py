@@ -1,23 +1,56 @@
-"""Schedules and finished cycles: which steps are skipped, warmed up and recorded, and what may be done after.
+"""Cycles: which steps are skipped, warmed up and recorded, what is written of one, what may be done after.
 
 One cycle is `wait` steps without the profiler, `warmup` steps with it attached but not recording, and
 `active` recorded steps; it runs `repeat` times. Handlers are passed as `on_cycle`; those here copy the trace
-to where other tools look for it, and the cycle's own files stay where they are. Imports nothing of torch.
+to where other tools look for it, and the cycle's own files stay where they are.
+
+Of a stopped recording the trace is written first, then the sidecar that vouches for it. What this process
+knows of its kernels and operators is collected right after the trace is written, while everything is still
+loaded. Nothing of that may break a recording: a part that fails is a Gap. Importing this module does not
+import torch.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
+from opscope.capture.environment import launched_as
+from opscope.capture.graph_notes import GraphNotes
+from opscope.capture.process_sources import (
+    LiveObjects,
+    compiled_graphs,
+    extension_sources,
+    live_objects,
+    triton_sources,
+)
+from opscope.capture.recording import Recording, TraceNames
+from opscope.capture.registrations import collect_registrations
 from opscope.errors import CaptureError, InputError
+from opscope.model.environment import Environment
 from opscope.model.files import replacing
-from opscope.model.sidecar import Sidecar
+from opscope.model.origin import Gap, RecordedKernel
+from opscope.model.sidecar import (
+    RecordedSchedule,
+    RecordedSettings,
+    Sidecar,
+    UnrecordedStep,
+    kernels_folder,
+    sidecar_path,
+    write_sidecar,
+)
+from opscope.provenance.binaries import recorded_origins
+from opscope.provenance.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 
 # Recorded steps by default: the fewest that a comparison has an interval for.
 ACTIVE_STEPS = 6
@@ -42,8 +75,6 @@ class CycleHandler(Protocol):
 
 
 class Phase(Enum):
-    """What happens to a step."""
-
     WAIT = "wait"
     WARMUP = "warmup"
     ACTIVE = "active"
@@ -59,8 +90,6 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps per phase and number of cycles."""
-
     wait: int
     warmup: int
     active: int
@@ -147,6 +176,134 @@ def tensorboard_trace(directory: str | os.PathLike[str], worker_name: str | None
 
 
 def _copy(source: Path, target: Path) -> Path:
-    with replacing(target, "the copy of the trace", error=CaptureError) as partial:
-        shutil.copyfile(source, partial)
+    with replacing(target, "the copy of the trace", error=CaptureError) as unfinished:
+        shutil.copyfile(source, unfinished)
     return target
+
+
+T = TypeVar("T")
+
+
+def attempted(gaps: list[Gap], part: str, read: Callable[[], T]) -> T | None:
+    """What reading gives; a gap, and None, where it fails."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - reads other programs' private parts, which may be any
+        gaps.append(Gap(part, f"{type(error).__name__}: {error}"))
+        return None
+
+
+def collect(names: TraceNames, copies: Path, gaps: list[Gap]) -> dict[str, Any]:
+    """All that this process knows of the names in a trace, as fields of a Sidecar.
+
+    Generated sources are copied to a folder.
+    """
+    attempt = partial(attempted, gaps)
+    wanted = names.kernels
+    found = (attempt("Triton kernels", live_objects) if wanted else None) or LiveObjects()
+    # Those that torch.compile generated, then others that Triton compiled, then those of shared libraries.
+    generated = attempt(
+        "torch.compile",
+        lambda: generated_sources(
+            wanted,
+            files_by_hash(names.kernel_files),
+            names.graph_keys,
+            compiled_graphs(found.graphs, found.traced),
+            read=lambda file, hash_: None if file is None else read_generated(file, hash_),
+        ),
+    )
+    texts = {one.hash: text for one, text in generated or () if one.hash and text is not None}
+    copied = attempt("copies of kernels", lambda: write_copies(copies, texts)) or {}
+    sources = [msgspec.structs.replace(one, copy=copied.get(one.hash or "")) for one, _ in generated or ()]
+    rest = wanted - {one.kernel for one in sources}
+    sources += attempt("Triton kernels", lambda: triton_sources(rest, found.functions)) or ()
+    rest = wanted - {one.kernel for one in sources}
+    origins = attempt("kernel origins", lambda: recorded_origins(rest)) if rest else None
+    kernels = tuple((origins or {}).get(name, RecordedKernel(name)) for name in sorted(wanted))
+    sources += attempt("CUDA extensions", lambda: extension_sources(kernels)) or ()
+    registrations = attempt("registrations", lambda: collect_registrations(names.operators)) or ()
+    return {"kernels": kernels, "kernel_sources": tuple(sources), "registrations": registrations}
+
+
+def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
+    """Write source texts into a folder as `<hash>.py`; paths by hash, relative to the folder's parent.
+
+    Those of an earlier recording go. The folder is there afterwards exactly if there are texts, or other
+    files of the user's in it.
+    """
+    if folder.is_dir():
+        for stale in folder.iterdir():
+            if is_generated(stale.name) and stale.stem not in texts:
+                stale.unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    for hash_, text in texts.items():
+        with replacing(folder / f"{hash_}.py", error=CaptureError) as unfinished:
+            unfinished.write_bytes(text.encode("utf-8", "surrogatepass"))
+    return {hash_: f"{folder.name}/{hash_}.py" for hash_ in texts}
+
+
+def write_cycle(
+    trace_path: Path,
+    recording: Recording,
+    wall_times_ns: tuple[int, ...],
+    *,
+    schedule: RecordedSchedule,
+    settings: RecordedSettings,
+    environment: Environment,
+    is_partial: bool,
+    ended_by: str | None,
+    unrecorded_steps: Sequence[UnrecordedStep],
+    graphs: GraphNotes,
+    workload: Mapping[str, Any] | None,
+) -> Cycle:
+    gaps: list[Gap] = []
+    structure = attempted(gaps, "Python frames", recording.structure)
+    names = recording.export(trace_path)
+    facts = collect(names, kernels_folder(trace_path), gaps)
+    kept_graphs = attempted(gaps, "CUDA graphs", lambda: graphs.keep_beside(trace_path)) or ()
+    rank, world_size = launched_as()
+    sidecar = Sidecar(
+        trace=trace_path.name,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        environment=environment,
+        schedule=schedule,
+        settings=settings,
+        steps=len(wall_times_ns),
+        partial=is_partial,
+        clean_window=True,
+        wall_time_ns_per_step=wall_times_ns,
+        workload=None if workload is None else dict(workload),
+        **facts,
+        gaps=(*gaps, *graphs.gaps),
+        regions=tuple(recording.regions),
+        ended_by=ended_by,
+        structure=structure,
+        unrecorded_steps=tuple(unrecorded_steps),
+        graphs=kept_graphs,
+        rank=rank,
+        world_size=world_size,
+    )
+    write_sidecar(sidecar_path(trace_path), sidecar)
+    return Cycle(schedule.cycle, trace_path, sidecar_path(trace_path), sidecar)
+
+
+def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:
+    """The cycle with these unrecorded steps, in its file too; as it is where the file is gone."""
+    if steps == cycle.sidecar.unrecorded_steps or not cycle.sidecar_path.exists():
+        return cycle
+    sidecar = msgspec.structs.replace(cycle.sidecar, unrecorded_steps=steps)
+    write_sidecar(cycle.sidecar_path, sidecar)
+    return replace(cycle, sidecar=sidecar)
+
+
+def trace_file_names(name: str, repeat: int) -> tuple[str, ...]:
+    if name in {"", ".."} or Path(name).name != name:
+        raise InputError(f"'{name}' is not a file name", hint="Give the folder as output_dir")
+    suffix = next((known for known in (".json.gz", ".json") if name.endswith(known)), "")
+    stem, suffix = name.removesuffix(suffix), suffix or ".json"
+    if not stem or stem.endswith(".opscope"):
+        raise InputError(f"'{name}' cannot be a trace's name", hint="*.opscope.json are sidecars")
+    if repeat == 1:
+        return (f"{stem}{suffix}",)
+    return tuple(f"{stem}_cycle{index}{suffix}" for index in range(repeat))

@@ -25,9 +25,14 @@ from typing import Any
 
 import msgspec
 
-from opscope.capture.attached import attached_profilers, is_profiler_recording
-from opscope.capture.recording import CaptureEngine, available_activities, quiet_torch_log
-from opscope.capture.trace_file import export_trace
+from opscope.capture.recording import (
+    CaptureEngine,
+    attached_profilers,
+    available_activities,
+    export_trace,
+    is_profiler_recording,
+    quiet_torch_log,
+)
 from opscope.model.files import scratch_prefix
 from opscope.model.origin import Gap
 from opscope.model.sidecar import GraphNode, RecordedGraph, RecordedSettings, graphs_folder

@@ -71,6 +71,5 @@ class OutermostCalls:
             self._module_class.__call__ = self
 
     def stop(self) -> None:
-        """Leave torch as it was."""
         if self._is_watching:
             self._is_watching, self._module_class.__call__ = False, self._before

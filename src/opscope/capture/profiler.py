@@ -17,12 +17,23 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
-from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, Phase, Position, Schedule
-from opscope.capture.cycle_writer import CycleWriter, trace_file_names, with_unrecorded
+from opscope.capture.cycle import (
+    ACTIVE_STEPS,
+    Cycle,
+    CycleHandler,
+    Phase,
+    Position,
+    Schedule,
+    trace_file_names,
+    with_unrecorded,
+    write_cycle,
+)
+from opscope.capture.environment import collect_environment
 from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.recording import (
     AUTOGRAD,
@@ -34,9 +45,11 @@ from opscope.capture.recording import (
 )
 from opscope.capture.step_clock import MOST_SAMPLES, StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
+from opscope.model.environment import Environment
 from opscope.model.files import claimed, scratch_prefix
 from opscope.model.sidecar import (
     SIZE_LIMIT,
+    RecordedSchedule,
     RecordedSettings,
     UnrecordedStep,
     graphs_folder,
@@ -188,7 +201,8 @@ class Profiler:
         self._tracking: tuple[Any, int] | None = None  # inductor's settings, and their level before
         self.unrecorded_steps: list[UnrecordedStep] = []  # also of who has timed some before the block
         self._clock = StepClock()
-        self._writer: CycleWriter | None = None
+        self._directory: Path | None = None  # of the traces, once its block is entered
+        self._settings: RecordedSettings | None = None
         self._graphs = GraphNotes(self._step_aside, self._attach)
         self._claim = ExitStack()  # of the files, while its block runs
         self._recording: Recording | None = None  # attached in warm-up, started in active steps
@@ -210,7 +224,7 @@ class Profiler:
     @property
     def has_begun(self) -> bool:
         """Whether its block has been entered; it can be once."""
-        return self._writer is not None
+        return self._settings is not None
 
     @property
     def needs_no_steps(self) -> bool:
@@ -273,9 +287,9 @@ class Profiler:
         _holder = self
         try:
             require_no_profiler()
-            settings = RecordedSettings(*self._stacks, activities=available_activities(), engine=self._engine)
-            directory = self._make_directory()
-            self._writer = CycleWriter(directory, self._file_names, self.schedule, settings)
+            activities = available_activities()
+            self._directory = self._make_directory()
+            self._settings = RecordedSettings(*self._stacks, activities=activities, engine=self._engine)
             if self._track_compile:
                 self._start_tracking()
             self.note_graphs()
@@ -497,8 +511,8 @@ class Profiler:
                 self._recording.collect(self._wanted)
 
     def _attach(self) -> None:
-        assert self._writer is not None
-        self._recording = Recording(self._writer.settings)
+        assert self._settings is not None
+        self._recording = Recording(self._settings)
         self._recording.prepare()
 
     def _step_aside(self) -> bool:
@@ -509,19 +523,28 @@ class Profiler:
         self._recording = None
         return True
 
+    @cached_property
+    def _environment(self) -> Environment:
+        return collect_environment()
+
     def _finish(self, index: int, *, partial: bool = False, ended_by: str | None = None) -> None:
         """Close the open window and write its cycle."""
         assert self._recording is not None
-        assert self._writer is not None
+        assert self._directory is not None
+        assert self._settings is not None
         wall_times_ns = self._recording.stop(last_step_is_whole=not partial)
         recording, self._recording = self._recording, None
         # Stopping has waited for the devices, so nothing waits here.
         self.unrecorded_steps += self._clock.read()
-        cycle = self._writer.write(
-            index,
+        plan = self.schedule
+        cycle = write_cycle(
+            self._directory / self._file_names[index],
             recording,
             wall_times_ns,
-            partial=partial,
+            schedule=RecordedSchedule(plan.wait, plan.warmup, plan.active, plan.repeat, cycle=index),
+            settings=self._settings,
+            environment=self._environment,
+            is_partial=partial,
             ended_by=SIZE_LIMIT if ended_by is None and self.grown_bytes is not None else ended_by,
             unrecorded_steps=self.unrecorded_steps,
             graphs=self._graphs,

@@ -36,8 +36,6 @@ _WRAP = "__opscope_step__"
 
 @dataclass(frozen=True)
 class Program:
-    """What to run."""
-
     target: str  # a Python file, or the full name of a module
     arguments: tuple[str, ...] = ()  # what it finds in `sys.argv` after its own name
     is_module: bool = False
@@ -54,8 +52,6 @@ class ProgramEnd:
 
 
 class _Main(NamedTuple):
-    """A program's code and the attributes of its `__main__`."""
-
     code: CodeType
     file: str
     loader: Any

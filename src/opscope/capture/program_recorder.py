@@ -23,12 +23,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from opscope.capture.attached import attached_profilers
 from opscope.capture.cycle import Cycle
 from opscope.capture.outermost_calls import OutermostCalls
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
-from opscope.capture.recording import detached_afterwards
+from opscope.capture.recording import attached_profilers, detached_afterwards
 from opscope.errors import CaptureError, InputError
 from opscope.hardware.driver import driver_cuda_version
 from opscope.model.sidecar import graphs_folder, kernels_folder
@@ -358,7 +357,6 @@ class ProgramRecorder:
 
     @property
     def cycles(self) -> list[Cycle]:
-        """The cycles recorded."""
         return self._profiler.cycles
 
     @property
@@ -367,7 +365,6 @@ class ProgramRecorder:
         return os.getpid() != self._process
 
     def run(self, program: Program) -> ProgramEnd:
-        """Run the program to its end and write what was recorded."""
         try:
             with step_imports(self._source, self._torch_imported):
                 return run_program(program, self._start, self._end)

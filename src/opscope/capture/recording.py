@@ -8,28 +8,36 @@ objects warn when they are started twice. Importing this module does not import 
 Inside the window activities can be switched off and on again. Before those of the devices are, all devices
 are waited for, so that a kernel belongs to the side it was launched on. (Kineto itself waits since 2025, now
 before and now after it switches: libkineto, toggleCollectionDynamic.)
+
+A trace just written is checked, named and moved to its place. The names in it are searched as text, for
+Kineto writes every event in one layout (libkineto/src/output_json.cpp): an event's category is followed by
+its name. Blanks and line ends differ between releases, so they are looked up first. About 2 ms per megabyte,
+in bounded memory.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import gzip
+import importlib
+import json
 import os
+import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from opscope.capture.attached import is_profiler_recording
-from opscope.capture.python_structure import read_structure
-from opscope.capture.trace_file import TraceNames, export_trace, read_trace_names
+from opscope.capture.process_sources import read_structure
 from opscope.errors import CaptureError
-from opscope.model.origin import Gap
 from opscope.model.sidecar import RecordedRegion, RecordedSettings, RecordedStructure
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
+T = TypeVar("T")
 # Lines below this level are not written; error is 2. Source: pytorch, c10/util/Logging.cpp.
 _LEVEL, _ERROR = "FLAGS_caffe2_log_level", 2
 # Kineto reads it when a process first records. At 5 it writes two lines about each recording on standard
@@ -75,7 +83,7 @@ def detached_afterwards() -> Iterator[None]:
         os.environ.pop(_TEARDOWN, None)
 
 
-@cache
+@functools.cache
 def _log_level() -> ctypes.c_int | None:
     try:
         # Looked up in everything that torch's extension module was linked with.
@@ -113,7 +121,7 @@ class CaptureEngine:
                 **options,
             )
             self._prepare, self.start = profile._prepare_trace, profile._start_trace
-            self.stop = partial(profile.__exit__, None, None, None)
+            self.stop = functools.partial(profile.__exit__, None, None, None)
         else:
             self._profile = profile = torch.profiler._KinetoProfile(
                 activities=self._named(settings.activities),
@@ -154,6 +162,86 @@ class CaptureEngine:
         return [self._profiler.ProfilerActivity.__members__[name.upper()] for name in activities]
 
 
+_END = "_disable_profiler"
+
+
+class AttachedProfilers:
+    """Which torch profiler is attached to this process: ours or anybody's, recording or only warming up.
+
+    torch itself tells of one that records, not of one in its warm-up, which stretches the host already. So
+    the functions of torch.autograd.profiler through which every profiler of torch starts and ends are
+    replaced while somebody watches, and put back afterwards. One that was in its warm-up before is not seen.
+    """
+
+    def __init__(self) -> None:
+        self.is_attached = False  # a profiler is prepared or records
+        self.changes = 0  # starts and ends so far; if as it was, nothing was attached in between either
+        self._watchers: list[Callable[[], object]] = []
+        self._is_own = False
+        self._originals: dict[str, Any] = {}
+
+    def watch(self, before_start: Callable[[], object]) -> None:
+        """Call a function before every start from now on; torch is imported."""
+        if not self._watchers:
+            self.is_attached = is_profiler_recording()
+            module = _torch_module()
+            for name in ("_prepare_profiler", "_enable_profiler", _END):
+                if hasattr(module, name):
+                    self._originals[name] = getattr(module, name)
+                    setattr(module, name, self._noting(self._originals[name], is_start=name != _END))
+        self._watchers.append(before_start)
+
+    def unwatch(self, before_start: Callable[[], object]) -> None:
+        """Call it no longer; the last one to go leaves torch as it was. Nothing if it does not watch."""
+        if before_start in self._watchers:
+            self._watchers.remove(before_start)
+            if not self._watchers:
+                originals, self._originals = self._originals, {}
+                for name, original in originals.items():
+                    setattr(_torch_module(), name, original)
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """Inside the block no one is told of starts: they are part of a recording that is watched itself."""
+        before, self._is_own = self._is_own, True
+        try:
+            yield
+        finally:
+            self._is_own = before
+
+    def _noting(self, original: Callable[..., Any], *, is_start: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_start:
+                for before_start in () if self._is_own else tuple(self._watchers):
+                    before_start()
+                self._note(is_attached=True)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if not is_start:
+                    self._note(is_attached=False)
+
+        return call
+
+    def _note(self, *, is_attached: bool) -> None:
+        self.is_attached = is_attached
+        self.changes += 1
+
+
+attached_profilers = AttachedProfilers()
+
+
+def is_profiler_recording() -> bool:
+    """Whether a torch profiler records: on this thread, or by a flag of torch.autograd.profiler anywhere."""
+    is_flagged = getattr(_torch_module(), "_is_profiler_enabled", False)
+    return bool(importlib.import_module("torch.autograd")._profiler_enabled() or is_flagged)
+
+
+def _torch_module() -> Any:
+    return importlib.import_module("torch.autograd.profiler")
+
+
 def available_activities() -> tuple[str, ...]:
     """What can be recorded here: `cpu`, and `cuda` where there is a device."""
     return ("cpu", "cuda") if require_torch().cuda.is_available() else ("cpu",)
@@ -172,8 +260,6 @@ def require_no_profiler() -> None:
 
 
 class Recording:
-    """A single recording."""
-
     def __init__(self, settings: RecordedSettings) -> None:
         self._annotate = require_torch().autograd.profiler.record_function
         self._engine: Any = CaptureEngine(settings)
@@ -258,17 +344,9 @@ class Recording:
         self._engine = None
         return names
 
-    def structure(self) -> tuple[RecordedStructure | None, tuple[Gap, ...]]:
-        """What the program knows of the Python frames in the recording, stopped and not yet exported.
-
-        None if it holds none. What cannot be read is a gap.
-        """
-        if not self._with_stack:
-            return None, ()
-        try:
-            return read_structure(self._engine.events()), ()
-        except Exception as error:  # noqa: BLE001 - reads torch's private parts, which may be any
-            return None, (Gap("Python frames", f"{type(error).__name__}: {error}"),)
+    def structure(self) -> RecordedStructure | None:
+        """What the program knows of its Python frames, if they were recorded; between stop and export."""
+        return read_structure(self._engine.events()) if self._with_stack else None
 
     def abandon(self) -> None:
         """Stop without keeping anything; what the devices still have to say about failed work is dropped."""
@@ -317,3 +395,124 @@ def _kineto_errors(action: str) -> Iterator[None]:
             f"the torch profiler cannot be {action} ({reason})",
             hint="End any other profiler in this process or attached to it",
         ) from error
+
+
+# Kineto ends a trace with the name of the file it wrote, within this many bytes of the end.
+_TAIL_BYTES = 16_384
+_TRACE_NAME = re.compile(rb'"traceName": "(?:[^"\\]|\\.)*"')
+_CHUNK_BYTES = 16 << 20
+# A kernel's name may take 8 KB (Kineto demangles up to that), a path 4 KB.
+_OVERLAP_BYTES = 1 << 16
+# What stands between the parts of an event; within the first bytes of each chunk.
+_LAYOUT = re.compile(rb'"cat"(\s*:\s*)"[^"]*"(\s*,\s*)"name"\s*:')
+_LAYOUT_BYTES = 1 << 20
+_GRAPH = b"## Call CompiledFxGraph "
+
+
+def export_trace(save: Callable[[str], object], target: Path, read: Callable[[Path], T]) -> T:
+    """Have `save` write an uncompressed trace to a temporary file, check it, and move it to `target`.
+
+    The trace's own `traceName` becomes the target's file name: Kineto writes the temporary path there. A
+    target that ends in `.gz` is compressed; an existing file is replaced. `read` is given the whole trace
+    while it is uncompressed and still in the system's memory; what it returns is returned.
+    """
+    partial = target.with_name(f".{target.name.removesuffix('.gz')}.{os.getpid()}.partial.json")
+    compressed = partial.with_name(f"{partial.name}.gz")
+    try:
+        save(str(partial))
+        _finish(partial, target.name)
+        result = read(partial)
+        if target.name.endswith(".gz"):
+            with partial.open("rb") as plain, gzip.open(compressed, "wb", compresslevel=6) as packed:
+                shutil.copyfileobj(plain, packed)
+            compressed.replace(target)
+        else:
+            partial.replace(target)
+    except OSError as error:
+        raise CaptureError(
+            f"the trace cannot be written ({error.strerror or error})", source=target
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+        compressed.unlink(missing_ok=True)
+    return result
+
+
+def _finish(file: Path, name: str) -> None:
+    """Check that a trace ends as JSON does, and set its `traceName`.
+
+    Kineto only logs what goes wrong while it writes (a full disk), so the end of the file is the proof.
+    """
+    with file.open("r+b") as trace:
+        size = trace.seek(0, os.SEEK_END)
+        tail_start = max(0, size - _TAIL_BYTES)
+        trace.seek(tail_start)
+        tail = trace.read()
+        if not tail.rstrip().endswith(b"}"):
+            raise CaptureError(
+                "the profiler wrote an incomplete trace", source=name, hint="Is the disk full?"
+            )
+        found = list(_TRACE_NAME.finditer(tail))
+        if not found:
+            return
+        start, end = found[-1].span()
+        trace.seek(tail_start + start)
+        trace.write(b'"traceName": ' + json.dumps(name).encode() + tail[end:])
+        trace.truncate()
+
+
+class TraceNames(NamedTuple):
+    kernels: frozenset[str] = frozenset()  # as the trace writes them
+    operators: frozenset[str] = frozenset()  # and other ranges of category cpu_op
+    kernel_files: frozenset[str] = frozenset()  # generated source files that launches name
+    graph_keys: frozenset[str] = frozenset()  # of compiled graphs that ran; "None" if caches were off
+
+
+def read_trace_names(path: Path) -> TraceNames:
+    kernels: set[bytes] = set()
+    operators: set[bytes] = set()
+    files: set[bytes] = set()
+    graphs: set[bytes] = set()
+    layouts: set[tuple[bytes, ...]] = set()
+    chunk = b""
+    with path.open("rb") as file:
+        while block := file.read(_CHUNK_BYTES):
+            # Each chunk begins with the end of the one before, so that no name is cut in both.
+            chunk = chunk[-_OVERLAP_BYTES:] + block
+            layouts.update(match.groups() for match in _LAYOUT.finditer(chunk, 0, _LAYOUT_BYTES))
+            for colon, comma in layouts:
+                for category, found in ((b"kernel", kernels), (b"cpu_op", operators)):
+                    start = b'"cat"%s"%s"%s"name"%s"' % (colon, category, comma, colon)
+                    found.update(_values(chunk, start))
+                files |= _values(chunk, b'"kernel_file"%s"' % colon)
+                graphs |= _values(chunk, b'"name"%s"%s' % (colon, _GRAPH))
+    keys = frozenset(name.removesuffix(" ##") for name in _decoded(graphs))
+    return TraceNames(_decoded(kernels), _decoded(operators), _decoded(files), keys)
+
+
+def _values(chunk: bytes, key: bytes) -> set[bytes]:
+    """The texts between occurrences of a key and the quotes that end them."""
+    find, values = chunk.find, set()
+    start = find(key)
+    while start >= 0:
+        start += len(key)
+        end = find(b'"', start)
+        # An odd number of backslashes before a quote escapes it.
+        while end >= 0 and (end - len(chunk[start:end].rstrip(b"\\")) - start) % 2:
+            end = find(b'"', end + 1)
+        if end < 0:
+            break
+        values.add(chunk[start:end])
+        start = find(key, end)
+    return values
+
+
+def _decoded(values: set[bytes]) -> frozenset[str]:
+    """JSON strings without their quotes, as text; what is none is left out."""
+    names = set()
+    for value in values:
+        try:
+            names.add(json.loads(b'"' + value + b'"'))
+        except ValueError:
+            continue
+    return frozenset(names)

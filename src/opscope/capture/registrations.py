@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -31,16 +32,6 @@ _DEFAULT_KERNEL = "CompositeExplicitAutograd"
 _DEEPEST_WRAPPER = 8
 
 
-@dataclass
-class _Dump:
-    """What `torch._C._dispatch_dump` says of one operator; places as they stand there."""
-
-    schema: str | None = None
-    definition: str | None = None
-    active: dict[str, str | None] = field(default_factory=dict)
-    inactive: dict[str, str | None] = field(default_factory=dict)
-
-
 def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegistration, ...]:
     """Registrations of the named operators that are custom, or whose code was replaced, by name.
 
@@ -50,9 +41,7 @@ def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegist
     if not hasattr(torch._C, "_dispatch_dump"):
         return ()
     # An operator that always exists says in which folder PyTorch was built.
-    built_in, is_found, _ = (_dump(torch, f"{_ATEN}empty.memory_format").definition or "").partition(
-        _GENERATED
-    )
+    built_in, is_found, _ = (_dump(torch, f"{_ATEN}empty.memory_format")[1] or "").partition(_GENERATED)
     folders = (f"{built_in}/" if is_found else None, f"{Path(torch.__file__).parents[1].as_posix()}/")
     wanted, list_names = set(operator_names), getattr(torch._C, "_dispatch_get_all_op_names", None)
     if list_names is None:
@@ -64,22 +53,27 @@ def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegist
     return tuple(one for one in found if one is not None)
 
 
-def _dump(torch: Any, name: str) -> _Dump:
-    dump = _Dump()
-    try:
-        text = torch._C._dispatch_dump(name)
-    except RuntimeError:  # not registered (any more)
-        return dump
-    for line in text.splitlines():
+_Places = dict[str, str | None]  # by dispatch key, as they stand in the dump
+
+
+def _dump(torch: Any, name: str) -> tuple[str | None, str | None, _Places, _Places]:
+    """Schema, place of the definition, and places of the kernels in force and of those behind them."""
+    schema = definition = None
+    active: _Places = {}
+    inactive: _Places = {}
+    lines: list[str] = []
+    with suppress(RuntimeError):  # not registered (any more)
+        lines = torch._C._dispatch_dump(name).splitlines()
+    for line in lines:
         head, _, rest = line.partition(": ")
         if head == "schema":
-            dump.schema = rest
+            schema = rest
         elif head == "debug":
-            dump.definition = _place_in(rest)
+            definition = _place_in(rest)
         elif head not in {"name", "alias analysis kind"} and (kernel := _KERNEL.fullmatch(line)) is not None:
-            kernels = dump.inactive if kernel["inactive"] else dump.active
+            kernels = inactive if kernel["inactive"] else active
             kernels.setdefault(kernel["key"], _place_in(kernel["origin"]))
-    return dump
+    return schema, definition, active, inactive
 
 
 def _place_in(origin: str) -> str | None:
@@ -99,46 +93,33 @@ class _Reader:
 
     def registration(self, name: str) -> OperatorRegistration | None:
         """What is to be told of an operator; None if all its code is PyTorch's own."""
-        dump = _dump(self.torch, name)
-        if name.startswith(_ATEN):
-            return self._replaced(name, dump)
+        schema, definition, active, inactive = _dump(self.torch, name)
+        is_aten, built_in = name.startswith(_ATEN), self.folders[0]
         definitions = getattr(sys.modules.get("torch._library.custom_ops"), "OPDEFS", None) or {}
-        if (definition := definitions.get(name.partition(".")[0])) is not None:
-            return self._custom(name, dump, definition)
-        places = (dump.definition, *(place for key, place in dump.active.items() if key != _SHAPES_ONLY))
-        found = next(filter(_is_python, places), None)
-        place = self._short(found)
+        custom = definitions.get(name.partition(".")[0])
+        if custom is not None and not is_aten:
+            return self._custom(name, schema, active, custom)
+        code = {key: place for key, place in active.items() if key != _SHAPES_ONLY}
+        if is_aten:
+            # C++ that came with PyTorch is its own; unknown counts as such.
+            code = {
+                key: one for key, one in code.items() if built_in and one and not one.startswith(built_in)
+            }
+            if not code:
+                return None
+        found = next(filter(_is_python, (*(() if is_aten else (definition,)), *code.values())), None)
+        function = self._native_python(name, code) if is_aten else None
+        file, line, end_line = function or ((self._short(found) or "").rpartition(":")[0] or None, None, None)
         return OperatorRegistration(
             name=name,
             kind=RegistrationKind.CXX if found is None else RegistrationKind.LIBRARY,
-            schema=dump.schema,
-            definition=self._short(dump.definition),
-            kernels={key: self._short(one) for key, one in dump.active.items()},
-            python_file=None if place is None else place.rpartition(":")[0],
-        )
-
-    def _replaced(self, name: str, dump: _Dump) -> OperatorRegistration | None:
-        built_in = self.folders[0]
-        foreign = {
-            key: place
-            for key, place in dump.active.items()
-            # C++ that came with PyTorch is its own; unknown counts as such.
-            if key != _SHAPES_ONLY and built_in is not None and place and not place.startswith(built_in)
-        }
-        if not foreign:
-            return None
-        place = next(filter(_is_python, foreign.values()), None)
-        function = self._native_python(name, foreign)
-        shown = function[0] if function else (self._short(place) or "").rpartition(":")[0] or None
-        return OperatorRegistration(
-            name=name,
-            kind=RegistrationKind.CXX if place is None else RegistrationKind.LIBRARY,
-            schema=dump.schema,
-            kernels={key: self._short(one) for key, one in foreign.items()},
-            python_file=shown,
-            python_line=function[1] if function else None,
-            end_line=function[2] if function else None,
-            overrides={key: self._short(dump.inactive.get(key)) for key in foreign},
+            schema=schema,
+            definition=None if is_aten else self._short(definition),
+            kernels={key: self._short(one) for key, one in (code if is_aten else active).items()},
+            python_file=file,
+            python_line=line,
+            end_line=end_line,
+            overrides={key: self._short(inactive.get(key)) for key in code} if is_aten else {},
         )
 
     def _native_python(self, name: str, keys: Iterable[str]) -> tuple[str, int, int] | None:
@@ -153,11 +134,13 @@ class _Reader:
                     return place
         return None
 
-    def _custom(self, name: str, dump: _Dump, definition: Any) -> OperatorRegistration:
+    def _custom(
+        self, name: str, schema: str | None, active: _Places, definition: Any
+    ) -> OperatorRegistration:
         """Its functions are at hand, so that places are theirs and not PyTorch's `custom_ops.py`."""
         written = getattr(definition, "_init_fn", None)
         file, line, end_line = self._function(written) or (None, None, None)
-        kernels = {key: self._short(place) for key, place in dump.active.items()}
+        kernels = {key: self._short(place) for key, place in active.items()}
         of_devices = getattr(definition, "_backend_fns", None)
         key_of = getattr(self.torch._C, "_dispatch_key_for_device", str.upper)
         for device, function in dict(of_devices).items() if isinstance(of_devices, Mapping) else ():
@@ -170,7 +153,7 @@ class _Reader:
         return OperatorRegistration(
             name=name,
             kind=RegistrationKind.TRITON_OP if is_triton else RegistrationKind.CUSTOM_OP,
-            schema=dump.schema,
+            schema=schema,
             definition=None if file is None else f"{file}:{line}",
             kernels=kernels,
             python_file=file,

@@ -12,12 +12,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from opscope.capture.attached import AttachedProfilers, attached_profilers
+from opscope.capture.recording import AttachedProfilers, attached_profilers
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
-
-R = TypeVar("R")
 
 # Of each place, one a step; before the recording the latest are kept, after it the first.
 MOST_SAMPLES = 100
@@ -73,21 +71,15 @@ def _release(event: Any) -> None:
 
 
 class StepClock:
-    """Takes samples of steps, and none while a profiler is attached.
-
-    Its samples belong to `place`, or to before or after the first profiler.
-    """
+    """Takes samples of steps, before or after the first profiler, and none while one is attached."""
 
     def __init__(
         self,
-        place: StepPlace | None = None,
         *,
-        most: int = MOST_SAMPLES,
         record: Callable[[], Any] = _record,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         profilers: AttachedProfilers = attached_profilers,
     ) -> None:
-        self._place, self._most = place, most
         self._record, self._now_ns, self._profilers = record, now_ns, profilers
         self._changes, self._first_changes = -1, 0
         self._last: _Mark | None = None
@@ -99,12 +91,10 @@ class StepClock:
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more samples."""
-        return self._taken[self._place or StepPlace.AFTER] >= self._most
+        return self._taken[StepPlace.AFTER] >= MOST_SAMPLES
 
     @property
     def is_free(self) -> bool:
-        """Whether no profiler is attached."""
         return not self._profilers.is_attached
 
     def start(self) -> None:
@@ -120,7 +110,8 @@ class StepClock:
     def mark(self, step: int) -> None:
         """A step begins, and the one before it has ended; one that was not marked is in no sample."""
         last, self._last = self._last, None
-        has_changed = self._has_changed()
+        # Whether a profiler started or ended since the last mark.
+        has_changed, self._changes = self._changes != self._profilers.changes, self._profilers.changes
         if not self.is_free or self.is_full:
             return
         mark = self._take(step)
@@ -139,26 +130,6 @@ class StepClock:
                 self._is_idle, mark = True, self._take(step)
         self._last = mark
 
-    def call(self, number: int, fn: Callable[[], R]) -> R:
-        """The result of a call; its time becomes a sample unless it raises, or a profiler is attached."""
-        if self._has_changed():
-            self._stretch += 1
-        if not self.is_free or self.is_full:
-            return fn()
-        begin = self._take(number)
-        result = fn()
-        if self._profilers.changes == self._changes:
-            self._add(StepKind.CALL, begin, self._take(number + 1))
-        return result
-
-    def is_ready(self) -> bool:
-        """Whether the device has passed all events, so that reading them waits for nothing."""
-        event = self._samples[-1].end.event if self._samples else None
-        try:
-            return event is None or event.query()
-        except RuntimeError:
-            return True  # They will never be read.
-
     def read(self) -> tuple[UnrecordedStep, ...]:
         """The samples taken since it was last asked; those of a broken device are dropped.
 
@@ -171,14 +142,9 @@ class StepClock:
             found = tuple(map(_step_of, samples))
         except RuntimeError:
             return ()
-        for sample in samples:
-            self._release(sample)
+        for sample in samples:  # where one ends, the next begins
+            _release(sample.begin.event)
         return found
-
-    def _has_changed(self) -> bool:
-        """Whether a profiler started or ended since this was last asked."""
-        before, self._changes = self._changes, self._profilers.changes
-        return before != self._changes
 
     def _break(self) -> None:
         """A profiler starts: the open step will be recorded in part."""
@@ -191,18 +157,12 @@ class StepClock:
 
     def _add(self, kind: StepKind, begin: _Mark, end: _Mark) -> None:
         is_before = self._profilers.changes == self._first_changes
-        place = self._place or (StepPlace.BEFORE if is_before else StepPlace.AFTER)
+        place = StepPlace.BEFORE if is_before else StepPlace.AFTER
         self._taken[place] += 1
         self.sample_count += kind is not StepKind.ALONE
         self._samples.append(_Sample(kind, place, self._stretch, begin, end))
-        if self._taken[place] > self._most:
-            self._release(self._samples.pop(0))
-
-    def _release(self, sample: _Sample) -> None:
-        """Its events may be recorded again; where one period ends, the next begins."""
-        _release(sample.begin.event)
-        if sample.kind is StepKind.CALL:
-            _release(sample.end.event)
+        if self._taken[place] > MOST_SAMPLES:
+            _release(self._samples.pop(0).begin.event)
 
 
 def _step_of(sample: _Sample) -> UnrecordedStep:
@@ -224,12 +184,12 @@ def time_calls(fn: Callable[[], object], count: int) -> tuple[UnrecordedStep, ..
     """
     if count < 1:
         return ()
-    clock = StepClock(StepPlace.BEFORE)
+    clock = StepClock()
     clock.start()
     step = 0
     try:
         clock.mark(step)
-        while clock.is_free and not clock.is_full and clock.sample_count < count + _LEAD_IN:
+        while clock.is_free and clock.sample_count < min(count + _LEAD_IN, MOST_SAMPLES):
             fn()
             step += 1
             clock.mark(step)

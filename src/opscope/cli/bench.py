@@ -17,15 +17,18 @@ from rich.live import Live
 from opscope.api import measure
 from opscope.benchmarking.benchmark_sweep import (
     BenchmarkSweep,
+    ImplementationCode,
     Point,
     Sweep,
+    implementation_code,
+    load_benchmark,
     parse_parameters,
+    result_document,
     run_sweep,
+    save_benchmark,
     sweep_of,
 )
-from opscope.benchmarking.implementation_code import ImplementationCode, implementation_code
-from opscope.benchmarking.problem import BenchmarkRequest, Problem
-from opscope.benchmarking.result_file import load_benchmark, result_document, save_benchmark
+from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suites import SUITES
 from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
@@ -140,8 +143,8 @@ def bench(
         targets: A suite, FILE.py:function …, one FILE.py, or a result that --save wrote (.json).
         given: What is measured.
         measuring: How it is measured.
-        show: The kernels each launches, their PTX, their machine code (needs cuobjdump), the source and
-            Triton's forms of Triton kernels with what torch.compile writes.
+        show: The kernels each launches; of Triton kernels, torch.compile's too, their PTX, their machine code
+            (needs cuobjdump), or source and Triton's forms with what torch.compile writes.
         save: Also write the result to this JSON file, after every change.
     """
     if not targets:
@@ -186,7 +189,8 @@ def bench(
         return 0
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if report.json else nullcontext():
-        request = BenchmarkRequest(
+        points = sweep_of(
+            targets,
             device=given.device,
             implementations=given.implementations,
             reference=given.reference,
@@ -194,7 +198,7 @@ def bench(
             expected=given.expected,
             parameters=parse_parameters(given.param),
         )
-        points, options = sweep_of(targets, request), measuring.options()
+        options = measuring.options()
         codes: list[tuple[ImplementationCode, ...]] = []
 
         def result_of(sweep: BenchmarkSweep) -> BenchmarkResult | BenchmarkSweep | None:

@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 
 from opscope import api
 from opscope.analysis.comparison_rules import gate_reasons, no_verdict
-from opscope.benchmarking.result_file import is_result_file
+from opscope.benchmarking.benchmark_sweep import is_result_file
 from opscope.cli import console
 from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
 from opscope.model.comparison import ComparisonOptions, FailOn

@@ -14,7 +14,7 @@ from opscope import api
 from opscope.benchmarking.limits import measure_device
 from opscope.cli.console import Force, Json, Showing, check_outputs, note, say_wrote, status
 from opscope.errors import InputError
-from opscope.hardware.measured import (
+from opscope.hardware.limits import (
     LIMITS_FOLDER,
     MeasuredLimits,
     cache_measured,

@@ -1,4 +1,4 @@
-"""`opscope doctor`: check this machine: torch, CUDA, GPUs, profiler, compilers, tools.
+"""`opscope doctor`: check this machine: torch, CUDA, GPUs, profiler, counters.
 
 Looks, calculates and records, but changes no setting. Exit code 1 says that profiling cannot work.
 """
@@ -14,9 +14,8 @@ from opscope.report.machine import doctor_document, doctor_json
 def doctor(*, json: Json = False) -> int:
     """Check Python, torch, CUDA, the GPUs, the profiler and the tools around them.
 
-    Calculates on every GPU, records a few operators with torch's profiler, reads a hardware counter with ncu,
-    and tries the C++ compiler; each in a process of its own with a time limit. Every finding comes with what
-    mends it.
+    Calculates on every GPU, records a few operators with torch's profiler and reads a hardware counter with
+    ncu; each in a process of its own with a time limit. Every finding comes with what mends it.
 
     Exit codes: 0 if programs can be profiled here, on the GPU if there is one; 1 if not.
 

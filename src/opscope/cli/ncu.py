@@ -28,8 +28,7 @@ from opscope.hardware.driver import visible_gpus
 from opscope.model.files import scratch_prefix
 from opscope.report.ncu import ncu_document, ncu_json
 from opscope.toolchain import ncu_command
-from opscope.toolchain.ncu_reading import check_reader, is_report, read_report
-from opscope.toolchain.ncu_report import metrics_to_collect
+from opscope.toolchain.ncu_report import check_reader, is_report, metrics_to_collect, read_report
 from opscope.units import counted
 
 # Launches whose times the first of two runs takes; a launch takes it about a millisecond.

@@ -21,13 +21,12 @@ from opscope.cli import console
 from opscope.errors import InputError
 from opscope.hardware.architectures import Target, architecture, parse_target
 from opscope.hardware.devices import search_devices
-from opscope.hardware.driver import CudaDevice, visible_gpus
+from opscope.hardware.driver import CudaDevice, require_nvcc, visible_gpus
 from opscope.hardware.occupancy import BLOCK_SIZES
-from opscope.hardware.toolkit import require_nvcc
 from opscope.kernels.code import file_sass
 from opscope.kernels.ptx import ptx_functions
 from opscope.model.files import scratch_prefix
-from opscope.nvcc.command import (
+from opscope.nvcc.compile import (
     ALL,
     ALL_MAJOR,
     NATIVE,
@@ -35,13 +34,14 @@ from opscope.nvcc.command import (
     Nvcc,
     Request,
     choose_targets,
+    compile_source,
     default_name,
     ptx_target,
     read_nvcc,
     refuse_options,
+    run_compiled,
     runs_on,
 )
-from opscope.nvcc.compile import compile_source, run_compiled
 from opscope.provenance.demangle import demangle
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 

@@ -20,8 +20,8 @@ from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from opscope.benchmarking.timer import measure_latency
+from opscope.capture.calls import Configuration, configuration_of, run_configuration
 from opscope.capture.cycle import ACTIVE_STEPS
-from opscope.capture.sweep import Configuration, configuration_of, run_configuration
 from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.errors import InputError, OpscopeError
@@ -36,7 +36,7 @@ from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
 from opscope.results import load, summarize
 from opscope.units import NS_PER_MS, format_duration
-from opscope.workloads.spec import resolve
+from opscope.workloads.target import resolve
 from opscope.workloads.workload import WorkloadSpec
 
 _SUMMARY_JSON = "profiling_summary.json"
@@ -95,20 +95,23 @@ class _Task:
             overwrite=True,
             **self.recording,
         )
-        with load(str(run.trace_path)) as session:
+        sidecar = run.cycle.sidecar
+        with load(str(run.cycle.trace_path)) as session:
             summary = summarize(session)
-        config = {**self.settings, "parameters": run.parameter_count, "steps": run.steps}
+        config = {**self.settings, "parameters": run.parameter_count, "steps": sidecar.steps}
         report = recording_document(
             summary,
             top=self.top,
             is_full=True,
             config=config,
-            environment=run.environment,
+            environment=sidecar.environment,
             latency=run.latency,
         )
-        walls_ns = run.wall_time_ns_per_step
+        walls_ns = sidecar.wall_time_ns_per_step
         wall_ns = sum(walls_ns) / len(walls_ns) if walls_ns else None
-        stats = stats_document(summary, config, run.environment, run.latency, wall_time_ns_per_step=wall_ns)
+        stats = stats_document(
+            summary, config, sidecar.environment, run.latency, wall_time_ns_per_step=wall_ns
+        )
         write_text(files["report"], console.markdown(numbered(report)))
         write_json(files["stats"], stats)
         return self.entry(stats)

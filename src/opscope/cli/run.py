@@ -17,8 +17,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from opscope.analysis.measured_step import unrecorded_time
-from opscope.capture.cycle import ACTIVE_STEPS
-from opscope.capture.cycle_writer import trace_file_names
+from opscope.capture.cycle import ACTIVE_STEPS, trace_file_names
 from opscope.capture.environment import launched_as
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import check_program

@@ -23,14 +23,17 @@ from opscope import api
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED
-from opscope.cupti.events import first_moment_ns
-from opscope.cupti.library import CuptiPlaces, build_library, find_compiler, find_cupti
+from opscope.cupti.library import (
+    build_library,
+    check_program,
+    find_compiler,
+    find_cupti,
+    trace_environment,
+)
 from opscope.cupti.recording import read_recording
-from opscope.cupti.running import ProgramRun, check_program, run_recorded, trace_environment
-from opscope.cupti.trace_file import WrittenTrace, recording_sidecar, write_trace
+from opscope.cupti.trace_file import WrittenTrace, first_moment_ns, recording_sidecar, write_trace
 from opscope.errors import CaptureError, InputError, OpscopeError
-from opscope.hardware.driver import driver_cuda_version
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import driver_cuda_version, find_cuda_tool
 from opscope.model.files import scratch_prefix
 from opscope.model.finding import Severity, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
@@ -41,6 +44,7 @@ from opscope.report.json_encoding import Keys, encode, versions
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
 from opscope.toolchain.nsys import check_run, export_report, find_nsys, profile_command, run_nsys
+from opscope.toolchain.programs import AttachedExit, run_attached
 from opscope.units import parse_bytes
 
 _SHOWN = ("cuda_gpu_sum", "cuda_api_sum")
@@ -105,7 +109,7 @@ def trace(
     most_bytes = None if max_trace_size is None else parse_bytes(max_trace_size)
     records = output_dir / f"{name}.records"
     check_program(program[0], os.environ.get("PATH"))
-    cupti = find_cupti(_places(), driver_cuda_version())
+    cupti = find_cupti(*_places(), driver_cuda_version())
     compiler = find_compiler(os.environ.get("CC"), os.environ.get("PATH"))
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         try:
@@ -123,20 +127,26 @@ def trace(
         _clear(earlier, output_dir, records)
         sys.stdout.flush()
         try:
-            run = run_recorded(program, environment, stdout=console.STDERR if json else None)
+            run = run_attached(
+                program,
+                "the program",
+                program[0],
+                environment=environment,
+                stdout=console.STDERR if json else None,
+            )
         except OpscopeError:
             shutil.rmtree(records, ignore_errors=True)
             raise
     try:
         _show(run, _written(output, records, run), program, json=json)
     except OpscopeError as error:
-        if run.exit_code == 0:
+        if run.shell_code == 0:
             raise
         # The program's own failure comes first.
         console.say(f"error: {error}")
-        return run.exit_code
+        return run.shell_code
     shutil.rmtree(records, ignore_errors=True)
-    return run.exit_code
+    return run.shell_code
 
 
 def _record_with_nsys(
@@ -167,13 +177,13 @@ def _record_with_nsys(
     return EXIT_INTERRUPTED if run.was_interrupted else run.exit_code
 
 
-def _places() -> CuptiPlaces:
-    """Where CUPTI may be: the toolkit the environment names, nvcc's, and this Python's packages."""
+def _places() -> tuple[list[Path], list[Path]]:
+    """Where CUPTI may be: toolkits, the environment's and nvcc's, and this Python's packages."""
     named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX") if os.environ.get(name)]
     nvcc = find_cuda_tool("nvcc")
     toolkits = [*map(Path, named), *([] if nvcc is None else [Path(nvcc).resolve().parent.parent])]
     packages = dict.fromkeys([*sys.path, *site.getsitepackages(), site.getusersitepackages()])
-    return CuptiPlaces(toolkits, [Path(folder) for folder in packages if folder])
+    return toolkits, [Path(folder) for folder in packages if folder]
 
 
 def _clear(earlier: Sequence[Path], folder: Path, records: Path | None = None) -> None:
@@ -188,7 +198,7 @@ def _clear(earlier: Sequence[Path], folder: Path, records: Path | None = None) -
         raise InputError(f"the folder cannot be written ({error.strerror})", source=folder) from error
 
 
-def _written(output: Path, records: Path, run: ProgramRun | None) -> list[WrittenTrace]:
+def _written(output: Path, records: Path, run: AttachedExit | None) -> list[WrittenTrace]:
     """The traces of all processes that left any activity, in the order in which they started CUDA.
 
     Raises:
@@ -229,7 +239,7 @@ def _written(output: Path, records: Path, run: ProgramRun | None) -> list[Writte
         console.note("the program started CUDA, but made no call, kernel or copy that was recorded")
     elif not active:
         ending = (
-            "" if run is None or not run.exit_code else f" before it ended with exit code {run.exit_code}"
+            "" if run is None or not run.exit_code else f" before it ended with exit code {run.shell_code}"
         )
         console.note(f"the program never started CUDA{ending}: there is nothing to record")
     base_ns = min((first_moment_ns(one) + one.clock_offset_ns for one in active), default=0)
@@ -267,7 +277,7 @@ def _origins(written: WrittenTrace) -> tuple[tuple[RecordedKernel, ...], tuple[G
 
 
 def _show(
-    run: ProgramRun | None, written: Sequence[WrittenTrace], program: Sequence[str], *, json: bool
+    run: AttachedExit | None, written: Sequence[WrittenTrace], program: Sequence[str], *, json: bool
 ) -> None:
     if not written:
         if json:
@@ -291,7 +301,7 @@ def _show(
 
 
 def _document(
-    run: ProgramRun | None, written: Sequence[WrittenTrace], program: Sequence[str], reports: dict[str, Any]
+    run: AttachedExit | None, written: Sequence[WrittenTrace], program: Sequence[str], reports: dict[str, Any]
 ) -> dict[str, Any]:
     keys = Keys(
         "path process=recording.process program=recording.program cupti_version=recording.cupti_version "
@@ -302,8 +312,8 @@ def _document(
     return {
         **versions(1),
         "program": list(program),
-        "exit_code": None if run is None else run.exit_code,
-        "signal": None if run is None else run.signal,
+        "exit_code": None if run is None else run.shell_code,
+        "signal": None if run is None or run.exit_code >= 0 else -run.exit_code,
         "traces": encode(written, {WrittenTrace: keys}),
         "reports": reports,
     }

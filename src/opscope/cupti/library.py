@@ -2,8 +2,8 @@
 
 CUPTI comes with the CUDA toolkit, as a wheel of its own (PyTorch's CUDA builds bring it), and inside
 Triton's. One of a newer CUDA than the driver supports does not start. A library is kept under a key of all it
-is made from; it appears whole or not at all. Nothing is linked to CUPTI: the library loads it in the program,
-where PyTorch may have it loaded already.
+is made from; it appears whole or not at all. CUDA loads it where the environment names it. Nothing is linked
+to CUPTI: the library loads it in the program, where PyTorch may have it loaded already.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from opscope.errors import CaptureError, DependencyError
+from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.toolchain.programs import run_program
 
 _API_VERSION = re.compile(r"^\s*#\s*define\s+CUPTI_API_VERSION\s+(\d+)", re.MULTILINE)
@@ -40,8 +40,6 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class Cupti:
-    """One installed CUPTI."""
-
     includes: tuple[Path, ...]  # with `cupti_activity.h` and `cuda.h`
     library: Path  # `libcupti.so.N`
     api_version: int  # CUPTI_API_VERSION of the headers
@@ -59,17 +57,9 @@ class Cupti:
         return int(match[1]) if match else 12
 
 
-@dataclass(frozen=True)
-class CuptiPlaces:
-    """Where to look."""
-
-    toolkits: Sequence[Path] = ()  # roots of CUDA toolkits, the wanted one first
-    packages: Sequence[Path] = ()  # folders of installed Python packages (site-packages)
-
-
-def find_cupti(places: CuptiPlaces, driver_version: int | None) -> Cupti:
-    """The first CUPTI of these places that the driver can serve."""
-    found = list(installed_cupti(places))
+def find_cupti(toolkits: Iterable[Path], packages: Iterable[Path], driver_version: int | None) -> Cupti:
+    """The first CUPTI of these toolkits and folders of Python packages that the driver can serve."""
+    found = list(installed_cupti(toolkits, packages))
     fitting = [one for one in found if driver_version is None or one.cuda_major <= driver_version // 1000]
     if fitting:
         return fitting[0]
@@ -84,14 +74,21 @@ def find_cupti(places: CuptiPlaces, driver_version: int | None) -> Cupti:
     raise DependencyError("CUPTI, CUDA's profiling interface, was not found", hint=_INSTALL)
 
 
-def installed_cupti(places: CuptiPlaces) -> Iterator[Cupti]:
+def installed_cupti(toolkits: Iterable[Path] = (), packages: Iterable[Path] = ()) -> Iterator[Cupti]:
     """Every usable CUPTI of these places and the usual folders, each once."""
-    seen: set[Path] = set()
-    for headers, others, libraries in _candidates(places):
-        include = _folder_with("cupti_activity.h", headers)
+    machine, seen = platform.machine(), set[Path]()
+    targets = [f"{machine}-linux", *(["sbsa-linux"] if machine == "aarch64" else [])]
+    for root in _roots(toolkits, packages):
+        parts = [root, *(root / "targets" / name for name in targets)]
+        includes = [part / "include" for part in parts]
+        include = _folder_with("cupti_activity.h", [*includes, root / "extras" / "CUPTI" / "include"])
         if include is None:
             continue
-        cuda, library, found = _folder_with("cuda.h", [include, *others]), _library(libraries), None
+        # Of wheels for CUDA 12 the runtime's, which has this header, stands beside.
+        cuda = _folder_with("cuda.h", [include, *includes, root.parent / "cuda_runtime" / "include"])
+        folders = [root / "lib64", *(part / "lib" for part in parts), root / "lib" / f"{machine}-linux-gnu"]
+        library = _library([*folders, root / "extras" / "CUPTI" / "lib64", root / "lib" / "cupti"])
+        found = None
         with suppress(OSError):
             text = (include / "cupti_version.h").read_text(encoding="utf-8", errors="replace")
             found = _API_VERSION.search(text)
@@ -102,37 +99,15 @@ def installed_cupti(places: CuptiPlaces) -> Iterator[Cupti]:
         yield Cupti(tuple(dict.fromkeys((include, cuda))), library, version)
 
 
-_Candidate = tuple[list[Path], list[Path], list[Path]]
-"""Folders that may hold CUPTI's headers, those that may hold cuda.h besides, and those of the library."""
-
-
-def _candidates(places: CuptiPlaces) -> Iterator[_Candidate]:
-    roots = [*places.toolkits, *map(Path, _SYSTEM_ROOTS[:2])]
-    roots += sorted(Path(_USUAL_TOOLKITS).glob("cuda-*"), key=_natural, reverse=True)
-    roots.append(Path(_SYSTEM_ROOTS[2]))
-    yield from map(_of_toolkit, roots)
-    for packages in places.packages:
-        yield from _of_wheels(packages)
-
-
-def _of_toolkit(root: Path) -> _Candidate:
-    machine = platform.machine()
-    targets = [f"{machine}-linux", *(["sbsa-linux"] if machine == "aarch64" else [])]
-    includes = [root / "include", *(root / "targets" / name / "include" for name in targets)]
-    libraries = [root / "lib64", root / "lib", root / "lib" / f"{machine}-linux-gnu"]
-    libraries += [root / "targets" / name / "lib" for name in targets]
-    extra = root / "extras" / "CUPTI"
-    return [*includes, extra / "include"], includes, [*libraries, extra / "lib64"]
-
-
-def _of_wheels(packages: Path) -> Iterator[_Candidate]:
-    nvidia = packages / "nvidia"
-    runtime = [nvidia / "cuda_runtime" / "include"]
-    for folder in sorted(nvidia.glob("cu[0-9]*"), key=_natural, reverse=True):
-        yield [folder / "include"], runtime, [folder / "lib"]
-    yield [nvidia / "cuda_cupti" / "include"], runtime, [nvidia / "cuda_cupti" / "lib"]
-    triton = packages / "triton" / "backends" / "nvidia"
-    yield [triton / "include"], [], [triton / "lib" / "cupti"]
+def _roots(toolkits: Iterable[Path], packages: Iterable[Path]) -> Iterator[Path]:
+    """Folders that CUPTI may be installed in: toolkits, the wanted one first; wheels, Triton's among them."""
+    yield from toolkits
+    yield from map(Path, _SYSTEM_ROOTS[:2])
+    yield from sorted(Path(_USUAL_TOOLKITS).glob("cuda-*"), key=_natural, reverse=True)
+    yield Path(_SYSTEM_ROOTS[2])
+    for folder in packages:
+        yield from sorted((folder / "nvidia").glob("cu[0-9]*"), key=_natural, reverse=True)
+        yield from (folder / "nvidia" / "cuda_cupti", folder / "triton" / "backends" / "nvidia")
 
 
 def _folder_with(header: str, folders: Iterable[Path]) -> Path | None:
@@ -160,7 +135,6 @@ _SHOWN_LINES = 15
 
 
 def native_folder() -> Path:
-    """The folder of the C sources."""
     return Path(str(resources.files("opscope.cupti") / "native"))
 
 
@@ -210,3 +184,45 @@ def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path
     finally:
         partial.unlink(missing_ok=True)
     return target
+
+
+INJECTION_VARIABLE = "CUDA_INJECTION64_PATH"
+
+
+def check_program(name: str, search_path: str | None) -> None:
+    """Raise an InputError unless there is such a program: a path, or a name to be searched for."""
+    if shutil.which(name, path=search_path) is not None:
+        return
+    path = Path(name)
+    if path.is_dir():
+        raise InputError("a folder is not a program", source=name)
+    if path.is_file() and os.sep not in name:
+        raise InputError(f"there is no program '{name}' on PATH", hint=f"A file of this folder is ./{name}")
+    if path.is_file():
+        raise InputError("the file may not be executed", source=name, hint=f"chmod +x {name}")
+    raise InputError(f"there is no program '{name}'", hint="opscope trace -- ./program ARGS")
+
+
+def trace_environment(
+    environment: Mapping[str, str],
+    *,
+    library: Path,
+    cupti: Path,
+    folder: Path,
+    with_unified_memory: bool,
+    most_bytes: int | None = None,
+) -> dict[str, str]:
+    other = environment.get(INJECTION_VARIABLE)
+    if other:
+        raise CaptureError(
+            f"another tool records CUDA programs here ({INJECTION_VARIABLE} is {other})",
+            hint=f"CUDA takes one such library: end the other tool, or unset {INJECTION_VARIABLE}",
+        )
+    return {
+        **environment,
+        INJECTION_VARIABLE: str(library.absolute()),
+        "OPSCOPE_TRACE_FOLDER": str(folder.absolute()),
+        "OPSCOPE_TRACE_CUPTI": str(cupti.absolute()),
+        "OPSCOPE_TRACE_UNIFIED": "1" if with_unified_memory else "0",
+        **({} if most_bytes is None else {"OPSCOPE_TRACE_MOST_BYTES": str(max(1, most_bytes))}),
+    }

@@ -24,8 +24,6 @@ ABSENT = 0xFFFFFFFF
 
 
 class FileState(IntEnum):
-    """How far the recording came."""
-
     STARTED, RECORDING, ENDED = range(1, 4)
 
 
@@ -36,14 +34,10 @@ class UnifiedState(IntEnum):
 
 
 class ChunkKind(IntEnum):
-    """What the records of a chunk are."""
-
     KERNELS, COPIES, SETS, RUNTIME_CALLS, DRIVER_CALLS, MIGRATIONS, OVERHEADS, DEVICES, TEXTS = range(1, 10)
 
 
 class TextTable(IntEnum):
-    """What a text says."""
-
     KERNEL, RUNTIME_FUNCTION, DRIVER_FUNCTION, THREAD, COMMAND, MAPS = range(1, 7)
 
 
@@ -132,12 +126,10 @@ class CuptiRecording:
     maps: str  # lines as of `/proc/self/maps`, for files it ran code of; a file may be there several times
 
     def of(self, kind: ChunkKind) -> Records:
-        """The records of a kind, in no order."""
         return self.records[kind]
 
     @property
     def activity_count(self) -> int:
-        """Kernels, copies, sets, migrations and calls."""
         left_out = (ChunkKind.DEVICES, ChunkKind.OVERHEADS)
         return sum(len(records) for kind, records in self.records.items() if kind not in left_out)
 
@@ -148,7 +140,6 @@ class CuptiRecording:
 
 
 def read_recording(path: Path) -> CuptiRecording:
-    """The recording in a file."""
     try:
         content = path.read_bytes()
     except OSError as error:

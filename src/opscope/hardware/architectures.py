@@ -113,7 +113,6 @@ class Architecture(msgspec.Struct, frozen=True):
 
     @property
     def max_warps_per_sm(self) -> int:
-        """Resident warps of one multiprocessor."""
         return self.max_threads_per_sm // WARP_SIZE
 
     @property
@@ -123,7 +122,6 @@ class Architecture(msgspec.Struct, frozen=True):
 
     @property
     def arch_flag(self) -> str:
-        """The option that makes nvcc build for it."""
         return f"-arch={self.target}"
 
 

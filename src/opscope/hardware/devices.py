@@ -294,7 +294,6 @@ def _has_limits_of(one: DeviceSpec, other: DeviceSpec) -> bool:
 
 
 def is_partition(name: str) -> bool:
-    """Whether a name that a driver reported is that of a MIG slice."""
     return _PARTITION.search(name) is not None
 
 

@@ -1,5 +1,6 @@
-"""The CUDA driver asked through its own library: without torch, a toolkit, nvidia-smi or a context.
+"""The CUDA of this machine: its driver, asked through its own library, and the toolkit's programs.
 
+The driver is asked without torch, a toolkit, nvidia-smi or a context.
 CUDA_VISIBLE_DEVICES holds, as it does for programs. A driver may crash or hang the process that asks it; who
 must not go down with it asks in another process.
 """
@@ -7,8 +8,16 @@ must not go down with it asks in another process.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from uuid import UUID
+
+from opscope.errors import DependencyError
 
 _LIBRARY = "libcuda.so.1"
 # Source: cuda.h of CUDA 13.0, enum CUdevice_attribute.
@@ -38,7 +47,6 @@ class CudaDriver:
         self._library = ctypes.CDLL(_LIBRARY)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function."""
         entry = getattr(self._library, function, None)
         if entry is None:
             raise DriverError(f"{function} is missing")
@@ -65,7 +73,7 @@ class CudaDriver:
             f"{major}.{minor}",
             sm_count.value if self._told("cuDeviceGetAttribute", sm_count, _SM_COUNT, device) else None,
             memory.value if self._told("cuDeviceTotalMem_v2", memory, device) else None,
-            _uuid_text(bytes(uuid)) if self._told("cuDeviceGetUuid", uuid, device) else None,
+            f"GPU-{UUID(bytes=bytes(uuid))}" if self._told("cuDeviceGetUuid", uuid, device) else None,
         )
 
     def _told(self, function: str, answer: Any, *arguments: Any) -> bool:
@@ -127,7 +135,42 @@ def visible_gpus() -> tuple[CudaDevice, ...]:
     return tuple(found)
 
 
-def _uuid_text(content: bytes) -> str:
-    digits = content.hex()
-    bounds = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
-    return "GPU-" + "-".join(digits[start:end] for start, end in bounds)
+# Those of NVIDIA are for CUDA 13 and newer.
+_PACKAGES = (("nvidia", "cu*/bin"), ("triton", "backends/nvidia/bin"))
+
+
+def find_cuda_tool(
+    name: str,
+    *,
+    environment: Mapping[str, str] | None = None,
+    root: Path = Path("/"),
+    packages: Sequence[str] | None = None,
+) -> str | None:
+    """Path of a program: from CUDA_HOME, PATH, the usual folders, NVIDIA's Python packages, or Triton's."""
+    variables = os.environ if environment is None else environment
+    homes = [variables[one] for one in ("CUDA_HOME", "CUDA_PATH") if variables.get(one)]
+    folders: list[str | Path] = [*(f"{home}/bin" for home in homes), variables.get("PATH", os.defpath)]
+    folders += [root / "usr/local/cuda/bin", *sorted((root / "usr/local").glob("cuda-*/bin"), reverse=True)]
+    for package, pattern in _PACKAGES:
+        for location in _locations(package, packages):
+            folders += sorted(Path(location).glob(pattern), reverse=True)
+    return shutil.which(name, path=os.pathsep.join(map(str, folders)))
+
+
+def require_nvcc() -> str:
+    nvcc = find_cuda_tool("nvcc")
+    if nvcc is None:
+        raise DependencyError(
+            "nvcc, the CUDA compiler, was not found",
+            hint="pip install nvidia-cuda-nvcc (CUDA 13 or newer, finds its way here); or install the CUDA "
+            "toolkit, from https://developer.nvidia.com/cuda-downloads or by conda install -c nvidia "
+            "cuda-toolkit, and put its bin folder on PATH or set CUDA_HOME",
+        )
+    return nvcc
+
+
+def _locations(package: str, folders: Sequence[str] | None) -> Iterable[str | Path]:
+    if folders is not None:
+        return [Path(folder) / package for folder in folders]
+    spec = importlib.util.find_spec(package)
+    return () if spec is None else spec.submodule_search_locations or ()

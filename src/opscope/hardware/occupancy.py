@@ -22,8 +22,6 @@ _REGISTERS_PER_WARP_UNIT = 256
 
 
 class Limiter(TextEnum):
-    """The resource of a multiprocessor that runs out first."""
-
     BLOCKS = "blocks"
     THREADS = "threads"
     REGISTERS = "registers"
@@ -59,14 +57,6 @@ class Waves(msgspec.Struct, frozen=True):
         return 1 - self.count / math.ceil(self.count)
 
 
-class KernelNeed(msgspec.Struct, frozen=True):
-    """What a launch of a compiled kernel takes."""
-
-    registers: int  # Of each thread
-    shared_bytes: int  # Of each block, static and dynamic
-    max_threads: int | None = None  # Threads a block may have by the source; None if it does not say
-
-
 class BlockOccupancy(msgspec.Struct, frozen=True):
     """Blocks of one size on a multiprocessor; `active` is None where such a block cannot start."""
 
@@ -75,7 +65,6 @@ class BlockOccupancy(msgspec.Struct, frozen=True):
 
     @property
     def occupancy(self) -> float:
-        """Resident warps over the most there can be, 0–1."""
         return 0.0 if self.active is None else self.active.occupancy
 
 
@@ -123,9 +112,17 @@ def waves_of(active: ActiveBlocks, *, blocks: int, sm_count: int) -> Waves | Non
 
 
 def static_occupancy(
-    need: KernelNeed, compute_capability: str, block_sizes: Iterable[int] = BLOCK_SIZES
+    compute_capability: str,
+    block_sizes: Iterable[int] = BLOCK_SIZES,
+    *,
+    registers: int,
+    shared_bytes: int,
+    max_threads: int | None = None,
 ) -> StaticOccupancy:
     """Occupancy for some block sizes, and the best of all multiples of a warp.
+
+    The kernel takes so many registers of each thread and so much shared memory of each block, static and
+    dynamic; its source may say how many threads a block has at most.
 
     Grid, dynamic shared memory and what the kernel does with its warps are the launch's. The best is the one
     that cudaOccupancyMaxPotentialBlockSize suggests.
@@ -137,14 +134,14 @@ def static_occupancy(
         return StaticOccupancy(
             reason=f"the limits of compute capability {compute_capability} are not known here"
         )
-    largest = min(need.max_threads or known.max_threads_per_block, known.max_threads_per_block)
-    can_start = need.shared_bytes <= known.max_shared_bytes_per_block
+    largest = min(max_threads or known.max_threads_per_block, known.max_threads_per_block)
+    can_start = shared_bytes <= known.max_shared_bytes_per_block
 
     def of_size(threads: int) -> BlockOccupancy:
         if not can_start or not 0 < threads <= largest:
             return BlockOccupancy(threads, None)
         active = active_blocks(
-            known, threads=threads, registers_per_thread=need.registers, shared_bytes=need.shared_bytes
+            known, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes
         )
         return BlockOccupancy(threads, active)
 

@@ -45,7 +45,6 @@ _failure: MeasurementError | None = None
 
 
 def cuda_sources() -> tuple[Path, ...]:
-    """The `.cu` files, by name."""
     return tuple(sorted(_FOLDER.glob("*.cu")))
 
 
@@ -145,7 +144,6 @@ def register_fakes(torch: Any) -> None:
 
 
 def _build(torch: Any) -> None:
-    """Compile what has changed, and load the library into this process."""
     cpp_extension = _cpp_extension()
     flags = [*NVCC_FLAGS, *_architecture_flags(torch)]
     name = f"{EXTENSION}_{_fingerprint(torch, cpp_extension, flags)}"

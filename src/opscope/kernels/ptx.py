@@ -18,19 +18,15 @@ _DEFINITION = re.compile(
     r"(?P<head>[^{;]*)\{.*?^\}\n?",
     re.MULTILINE | re.DOTALL,
 )
-_DECLARED = re.compile(r"^(?:\.\w+[ \t]+)*?\.(?:entry|func)\s", re.MULTILINE)
 _THREADS = re.compile(r"\.(?:maxntid|reqntid)\s+(\d{1,18}(?:\s*,\s*\d{1,18}){0,2})")
 _BLOCKS = re.compile(r"\.minnctapersm\s+(\d{1,18})")
 
 
 @dataclass(frozen=True)
 class PtxFunction:
-    """One function."""
-
     symbol: str  # as the compiler wrote it
     is_kernel: bool  # it can be launched
     text: str  # its definition
-    first_line: int  # of the file, from 1
     # Threads a block may have, by `__launch_bounds__` or `__block_size__`; None if not said
     max_threads: int | None = None
     min_blocks: int | None = (
@@ -39,20 +35,13 @@ class PtxFunction:
 
 
 def ptx_functions(text: str) -> tuple[PtxFunction, ...]:
-    """The functions a file of PTX defines, in its order."""
     found = []
     for match in _DEFINITION.finditer(text):
-        threads, line = _THREADS.search(match["head"]), text.count("\n", 0, match.start()) + 1
+        threads = _THREADS.search(match["head"])
         most = None if threads is None else math.prod(map(int, re.findall(r"\d+", threads[1])))
         blocks = _number(_BLOCKS, match["head"])
-        found.append(PtxFunction(match["symbol"], match["kind"] == "entry", match[0], line, most, blocks))
+        found.append(PtxFunction(match["symbol"], match["kind"] == "entry", match[0], most, blocks))
     return tuple(found)
-
-
-def ptx_preamble(text: str) -> str:
-    """What stands before the first function, from the version on; empty if this is no PTX."""
-    version, first = text.find(".version"), _DECLARED.search(text)
-    return "" if version < 0 or first is None else text[version : first.start()]
 
 
 _LINE = re.compile(r"^ptxas info\s*: (?P<text>.*)$")
@@ -73,8 +62,6 @@ _CONSTANT = re.compile(r"(\d{1,18}) bytes cmem\[(\d{1,18})\]")
 
 @dataclass(frozen=True)
 class FunctionUse:
-    """What one function uses, compiled for one target."""
-
     symbol: str  # as the compiler wrote it
     target: str | None  # such as `sm_90`; None for a function of a module without kernels
     is_kernel: bool  # else kernels call it, and only its stack and spills are known

@@ -64,7 +64,6 @@ class DeviceFacts:
 
     @property
     def limits(self) -> Architecture | None:
-        """Limits of one multiprocessor; None if the compute capability's are not known."""
         known = architecture(self.compute_capability)
         if known is None:
             return None
@@ -101,17 +100,14 @@ class LaunchFacts:
 
     @property
     def block_count(self) -> int | None:
-        """Blocks of the whole grid."""
         return None if self.grid is None else prod(self.grid)
 
     @property
     def thread_count(self) -> int | None:
-        """Threads of one block."""
         return None if self.block is None else prod(self.block)
 
     @property
     def sm_count(self) -> int | None:
-        """Multiprocessors of the device."""
         return None if self.device is None else self.device.sm_count
 
     @cached_property
@@ -140,7 +136,6 @@ class LaunchFacts:
         return (self.kernel.function or "").rpartition("::")[2]
 
     def template_argument(self, position: int) -> str | None:
-        """The template argument at a position, as printed."""
         arguments = self.kernel.template_arguments
         return arguments[position] if -len(arguments) <= position < len(arguments) else None
 
@@ -183,7 +178,6 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 def ceil_div(value: int, divisor: int) -> int:
-    """The quotient rounded up."""
     return -(-value // divisor)
 
 

@@ -57,8 +57,6 @@ _COPY_SIDES = {
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence, with the grade of its evidence."""
-
     heading: Heading
     text: str
     grade: Grade
@@ -66,8 +64,6 @@ class Statement:
 
 @dataclass(frozen=True)
 class LaunchExplanation:
-    """How one launch of a kernel is parallel."""
-
     family: str | None  # of the kernel; None if no rule knows it: then only its geometry is told
     statements: tuple[Statement, ...]  # by heading, in the order of Heading
     # Whether a documented configuration gives the recorded launch; None if none is predicted
@@ -75,12 +71,10 @@ class LaunchExplanation:
     waves: Waves | None = field(default=None, compare=False)  # None without device limits
 
     def under(self, heading: Heading) -> tuple[Statement, ...]:
-        """Statements of one heading."""
         return tuple(statement for statement in self.statements if statement.heading is heading)
 
 
 def explain(launch: LaunchFacts) -> LaunchExplanation | None:
-    """The explanation of one launch; None if nothing can be said of it."""
     entry = _entry_of(launch)
     statements: list[Statement] = []
     is_predicted = None
@@ -124,7 +118,6 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
 
 
 def read_explanations() -> Mapping[str, Any]:
-    """The file of sentences, as its head says."""
     return packaged_toml(__package__, "launch_explanations.toml")
 
 
@@ -219,7 +212,6 @@ def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:
 
 
 def _resource_statements(launch: LaunchFacts) -> Iterator[Statement]:
-    """Registers and shared memory as recorded."""
     registers, shared = launch.geometry.registers_per_thread, launch.geometry.shared_memory_bytes
     if registers:
         threads = launch.thread_count

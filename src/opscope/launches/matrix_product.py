@@ -52,7 +52,6 @@ class Tiling:
 
     @property
     def tiles(self) -> int:
-        """Tiles of all batches and splits."""
         return self.across * self.along * self.batch * self.splits
 
 

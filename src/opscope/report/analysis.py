@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.step_model import StepBound
 from opscope.analysis.summary import Summary
-from opscope.analysis.totals import CategoryTotal, GraphTotal
+from opscope.analysis.totals import CategoryTotal
 from opscope.model.benchmark import Latency
 from opscope.model.environment import Environment
 from opscope.model.finding import Severity

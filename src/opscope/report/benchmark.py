@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from opscope import units
 from opscope.analysis.benchmark_comparison import growth_exponent
-from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
-from opscope.benchmarking.implementation_code import ImplementationCode
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep, ImplementationCode
 from opscope.benchmarking.suite import Suite
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import (

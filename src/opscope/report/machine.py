@@ -14,8 +14,7 @@ import msgspec
 from opscope import units
 from opscope.hardware.architectures import Architecture, SpecEvidence
 from opscope.hardware.devices import DataType, DeviceSpec, Peak, is_partition
-from opscope.hardware.limits import measured_type, published_rate
-from opscope.hardware.measured import MeasuredLimits, MeasuredRate
+from opscope.hardware.limits import MeasuredLimits, MeasuredRate, measured_type, published_rate
 from opscope.model.files import finite
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode, versions
@@ -388,9 +387,6 @@ def _facts(facts: dict[str, Any]) -> doc.FactList:
     is_there = driver.version is not None or driver.cuda_version is not None
     triton = next((name for name, version in packages.items() if "triton" in name and version), "triton")
     shown = (("Triton", triton), ("transformers", "transformers"), ("vLLM", "vllm"))
-    folders = [one for one in facts.get("folders") or () if one.file_system is not None]
-    disks = {one.file_system: one for one in reversed(folders)}  # the first folder of each
-    free = [f"{_gib(one.free_bytes)} free for {one.purpose} ({one.path})" for one in disks.values()]
     return doc.facts(
         (
             "Machine",
@@ -423,7 +419,6 @@ def _facts(facts: dict[str, Any]) -> doc.FactList:
         ("Profiler", _profiler(torch, facts)),
         *((f"GPU {one.index}", _gpu(one)) for one in gpus[:_SHOWN_DEVICES]),
         ("", f"and {len(gpus) - _SHOWN_DEVICES} more" if len(gpus) > _SHOWN_DEVICES else None),
-        ("Disk", units.listed(*reversed(free))),
     )
 
 
@@ -473,7 +468,7 @@ def _gpu(gpu: Gpu) -> str:
     )
 
 
-DOCTOR_SCHEMA_VERSION = 3
+DOCTOR_SCHEMA_VERSION = 4
 _CHECK_KEYS = Keys(
     "code=check.code question=check.question is_required=check.is_required verdict=outcome.verdict "
     "reason=outcome.reason remedy=outcome.remedy"

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from opscope.hardware.architectures import Target, architecture
 from opscope.hardware.occupancy import BlockOccupancy
 from opscope.kernels.ptx import FunctionUse
-from opscope.nvcc.command import BuildProduct, Nvcc, command_text
-from opscope.nvcc.compile import Compilation, CompiledKernel
-from opscope.nvcc.findings import findings_of
+from opscope.nvcc.compile import BuildProduct, Compilation, CompiledKernel, Nvcc, command_text, findings_of
 from opscope.provenance.demangle import demangle
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, versions

@@ -119,7 +119,6 @@ _WITHOUT = (
     "Without it: `opscope analyze` and `opscope explain` say from a trace what launch data tell, and reports "
     "made elsewhere are read on any machine"
 )
-_GRACE_S = 30
 _TARGET_CODE = re.compile(r"^==ERROR== The application returned an error code \((\d+)\)", re.MULTILINE)
 _ERROR = re.compile(r"^==ERROR== (.*)$", re.MULTILINE)
 _AVAILABLE = re.compile(r"^Available Kernels:\n((?:\s*\d+\. .*\n?)+)", re.MULTILINE)
@@ -174,7 +173,7 @@ def find_ncu(search_path: str | None) -> str:
 
 def run_ncu(command: Sequence[str], log_file: Path, *, stdout: int | None = None) -> NcuRun:
     """Run a command that `ncu_command` made with this log file to its end."""
-    exit_code, was_interrupted = run_attached(command, "ncu", command[0], stdout=stdout, grace_s=_GRACE_S)
+    exit_code, was_interrupted = run_attached(command, "ncu", command[0], stdout=stdout)
     log = log_file.read_text(encoding="utf-8", errors="replace") if log_file.exists() else ""
     codes = _TARGET_CODE.findall(log)
     return NcuRun(exit_code, int(codes[-1]) if codes else 0, log, was_interrupted)

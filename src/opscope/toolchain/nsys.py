@@ -55,7 +55,6 @@ _HINT = (
     "records kernels, copies and CUDA calls of any program. Exports made elsewhere (.sqlite) are read on any "
     "machine"
 )
-_GRACE_S = 120  # it writes its report when it is interrupted
 _EXPORT_LIMIT_S = 3600.0
 
 
@@ -68,11 +67,10 @@ def find_nsys(search_path: str | None) -> str:
 
 
 def run_nsys(command: Sequence[str], *, stdout: int | None = None) -> AttachedExit:
-    return run_attached(command, "nsys", command[0], stdout=stdout, grace_s=_GRACE_S)
+    return run_attached(command, "nsys", command[0], stdout=stdout)
 
 
 def check_run(run: AttachedExit, report: Path) -> None:
-    """Raise if a run left no report."""
     if not report.exists():
         raise CaptureError(
             f"nsys wrote no report (exit code {run.exit_code})",

@@ -1,26 +1,28 @@
 """Finds a program and runs it to its end or its time limit, whatever it does.
 
-No function raises for what a program does: missing, not executable, silent, crashing or hanging are
-values. A program that its own kill does not end (a hanging driver) is left behind after a moment.
+What a program does that is run for its answer raises nothing: missing, not executable, silent, crashing or
+hanging are values. A program that its own kill does not end (a hanging driver) is left behind after a moment.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import msgspec
 
-from opscope.errors import CaptureError
-from opscope.signals import Terminated
+from opscope.errors import CaptureError, InputError
 
 _AFTER_KILL_S = 2.0
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class ProgramExit(msgspec.Struct, frozen=True):
@@ -39,8 +41,13 @@ class ProgramExit(msgspec.Struct, frozen=True):
 class AttachedExit(NamedTuple):
     """How a program on this process's terminal ended."""
 
-    exit_code: int
-    was_interrupted: bool = False  # by the user; it was given time to write what it had
+    exit_code: int  # negative for a signal
+    was_interrupted: bool = False  # a signal that ends programs came meanwhile
+
+    @property
+    def shell_code(self) -> int:
+        """As a shell reports it: 128 and the signal's number for one that a signal ended."""
+        return self.exit_code if self.exit_code >= 0 else 128 - self.exit_code
 
 
 def find_program(name: str, search_path: str | None, places: Sequence[str] = ()) -> str | None:
@@ -101,25 +108,74 @@ def run_attached(
     *,
     environment: Mapping[str, str] | None = None,
     stdout: int | None = None,
-    grace_s: float = 10.0,  # to end when interrupted, before it is asked to, and then made to
 ) -> AttachedExit:
-    """Run a command on this process's own terminal to its end, also after Ctrl-C."""
+    """Run a command on this process's own terminal to its end, as the shell would have run it.
+
+    Signals that are meant for it reach it: what ends this process alone is handed on, and Ctrl-C, which the
+    terminal sends to both, ends only the command.
+    """
+    with _forwarding() as (forward_to, came):
+        try:
+            process = subprocess.Popen(
+                list(command), stdout=stdout, env=None if environment is None else dict(environment)
+            )
+        except OSError as error:
+            if error.errno == errno.ENOEXEC:
+                raise InputError(
+                    "not a program for this machine", source=source, hint="A script begins with #!"
+                ) from error
+            raise CaptureError(f"{what} cannot be started ({error.strerror})", source=source) from error
+        forward_to(process)
+        return AttachedExit(process.wait(), was_interrupted=bool(came))
+
+
+def _is_of_terminal() -> bool:
+    """Whether the terminal, where there is one, sends its signals to the program too."""
     try:
-        process = subprocess.Popen(
-            list(command), stdout=stdout, env=None if environment is None else dict(environment)
-        )
-    except OSError as error:
-        raise CaptureError(f"{what} cannot be started ({error.strerror})", source=source) from error
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
     try:
-        return AttachedExit(process.wait())
-    except KeyboardInterrupt as error:
-        # A terminal sent the interrupt to the program too, unlike who ends this process alone.
-        for end in (None, process.terminate, process.kill)[isinstance(error, Terminated) :]:
-            if end is not None:
-                end()
-            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                return AttachedExit(process.wait(grace_s), was_interrupted=True)
-        return AttachedExit(process.wait(), was_interrupted=True)
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+@contextmanager
+def _forwarding() -> Iterator[tuple[Callable[[subprocess.Popen[bytes]], None], list[int]]]:
+    """Inside the block signals that end a program go to the one that is named. In the main thread only.
+
+    Those that come before there is one are handed on when there is; the list has all that came.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    came: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        del frame
+        came.append(number)
+        if processes and not (number in (signal.SIGINT, signal.SIGQUIT) and _is_of_terminal()):
+            with suppress(OSError):
+                processes[0].send_signal(number)
+
+    def forward_to(process: subprocess.Popen[bytes]) -> None:
+        early = tuple(came)
+        processes.append(process)
+        for number in early:
+            process.send_signal(number)
+
+    before = {}
+    for number in _FORWARDED:
+        with suppress(ValueError):  # not the main thread, which alone may handle signals
+            # One that is ignored (nohup) stays so, for the program too.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, forward)
+    try:
+        yield forward_to, came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

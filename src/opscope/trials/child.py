@@ -42,7 +42,7 @@ from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_o
 from opscope.trials.hooks import Hooks, Switches
 from opscope.trials.replay import FirstSteps
 from opscope.trials.rounds import Rounds, TrialRequest, TrialRun
-from opscope.workloads.spec import resolve
+from opscope.workloads.target import resolve
 from opscope.workloads.workload import WorkloadOptions
 
 _ACCUMULATED, _ACCUMULATED_S = 200, 60.0  # calls of a model with a backward pass that may be one step

@@ -18,7 +18,7 @@ from opscope.trials.child import LAUNCHERS, is_rank
 from opscope.trials.predictions import predicted
 from opscope.trials.rounds import TrialRequest
 from opscope.trials.trying import BUDGET_S, TrialPlan
-from opscope.workloads.spec import BUILTIN_WORKLOADS, resolve
+from opscope.workloads.target import BUILTIN_WORKLOADS, resolve
 from opscope.workloads.workload import WorkloadOptions
 
 

@@ -33,7 +33,7 @@ class SaidGain(msgspec.Struct, frozen=True):
 def predicted(folder: Path, *, note: Callable[[str], object]) -> Mapping[str, SaidGain]:
     """What advice says of a folder's recording, by its code without `advice.`; `note` is told if it fails."""
     from opscope.advice import assess  # noqa: PLC0415 - no trial needs them to start
-    from opscope.hardware.measured import LIMITS_FOLDER  # noqa: PLC0415
+    from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
     from opscope.ingest.reader import load  # noqa: PLC0415
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
     from opscope.provenance.demangle import demangle  # noqa: PLC0415

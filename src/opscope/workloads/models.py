@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,38 +22,23 @@ from opscope.workloads.workload import Workload, WorkloadOptions, model_workload
 
 _CLASS_COUNT = 2
 _HEAD_SIZE = 64
-
-
-@dataclass(frozen=True)
-class BertConfig:
-    """Sizes of a BERT encoder; the defaults are BERT-base, uncased.
-
-    Source: Devlin et al. 2019, arXiv:1810.04805, section 3; google-bert/bert-base-uncased, config.json.
-    """
-
-    layers: int = 12
-    hidden: int = 768
-    heads: int = 12
-    intermediate: int = 3072
-    vocabulary: int = 30522
-    max_positions: int = 512
-    token_types: int = 2
-    dropout: float = 0.1
-    layer_norm_eps: float = 1e-12
-    attn_implementation: str = "sdpa"
+# BERT-base, uncased. Source: Devlin et al. 2019, arXiv:1810.04805, section 3; google-bert/bert-base-uncased,
+# config.json.
+_LAYERS, _HIDDEN, _VOCABULARY, _POSITIONS, _TOKEN_TYPES = 12, 768, 30522, 512, 2
+_DROPOUT, _NORM_EPS = 0.1, 1e-12
 
 
 class BertEmbeddings(nn.Module):  # type: ignore[misc]
     """Token, position and segment embeddings, summed and normalized."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, hidden: int, max_positions: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(config.vocabulary, config.hidden, padding_idx=0)
-        self.positions = nn.Embedding(config.max_positions, config.hidden)
-        self.token_types = nn.Embedding(config.token_types, config.hidden)
-        self.norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
-        self.register_buffer("position_ids", torch.arange(config.max_positions), persistent=False)
+        self.tokens = nn.Embedding(_VOCABULARY, hidden, padding_idx=0)
+        self.positions = nn.Embedding(max_positions, hidden)
+        self.token_types = nn.Embedding(_TOKEN_TYPES, hidden)
+        self.norm = nn.LayerNorm(hidden, eps=_NORM_EPS)
+        self.dropout = nn.Dropout(_DROPOUT)
+        self.register_buffer("position_ids", torch.arange(max_positions), persistent=False)
 
     def forward(self, token_ids: Tensor) -> Tensor:
         position_ids = self.position_ids[: token_ids.shape[1]]
@@ -65,14 +49,12 @@ class BertEmbeddings(nn.Module):  # type: ignore[misc]
 class SelfAttention(nn.Module):  # type: ignore[misc]
     """Multi-head attention; "eager" shows its matmul, softmax and dropout as operators."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, hidden: int, heads: int, *, eager: bool) -> None:
         super().__init__()
-        self.heads, self.head_size = config.heads, config.hidden // config.heads
-        self.dropout_p = config.dropout
-        self.eager = config.attn_implementation == "eager"
-        self.query = nn.Linear(config.hidden, config.hidden)
-        self.key = nn.Linear(config.hidden, config.hidden)
-        self.value = nn.Linear(config.hidden, config.hidden)
+        self.heads, self.head_size, self.eager = heads, hidden // heads, eager
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
 
     def forward(self, hidden: Tensor) -> Tensor:
         query, key, value = (
@@ -82,10 +64,10 @@ class SelfAttention(nn.Module):  # type: ignore[misc]
         if self.eager:
             scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(self.head_size)
             weights = nn.functional.softmax(scores, dim=-1)
-            weights = nn.functional.dropout(weights, self.dropout_p, self.training)
+            weights = nn.functional.dropout(weights, _DROPOUT, self.training)
             attended = torch.matmul(weights, value)
         else:
-            dropout_p = self.dropout_p if self.training else 0.0
+            dropout_p = _DROPOUT if self.training else 0.0
             attended = nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p)
         return attended.transpose(1, 2).reshape(hidden.shape)
 
@@ -93,68 +75,54 @@ class SelfAttention(nn.Module):  # type: ignore[misc]
 class BertLayer(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward, each with dropout, residual and layer norm after it."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, hidden: int, heads: int, *, eager: bool) -> None:
         super().__init__()
-        self.attention = SelfAttention(config)
-        self.attention_output = nn.Linear(config.hidden, config.hidden)
-        self.attention_norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps)
-        self.intermediate = nn.Linear(config.hidden, config.intermediate)
-        self.activation = nn.GELU()
-        self.output = nn.Linear(config.intermediate, config.hidden)
-        self.output_norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.attention = SelfAttention(hidden, heads, eager=eager)
+        self.attention_output = nn.Linear(hidden, hidden)
+        self.attention_norm = nn.LayerNorm(hidden, eps=_NORM_EPS)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(hidden, 4 * hidden), nn.GELU(), nn.Linear(4 * hidden, hidden)
+        )
+        self.output_norm = nn.LayerNorm(hidden, eps=_NORM_EPS)
+        self.dropout = nn.Dropout(_DROPOUT)
 
     def forward(self, hidden: Tensor) -> Tensor:
         attended = self.dropout(self.attention_output(self.attention(hidden)))
         hidden = self.attention_norm(hidden + attended)
-        fed = self.dropout(self.output(self.activation(self.intermediate(hidden))))
-        return self.output_norm(hidden + fed)
-
-
-class BertPooler(nn.Module):  # type: ignore[misc]
-    """A dense layer on the first token."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden, config.hidden)
-        self.activation = nn.Tanh()
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.activation(self.dense(hidden[:, 0]))
+        return self.output_norm(hidden + self.dropout(self.feed_forward(hidden)))
 
 
 class Bert(nn.Module):  # type: ignore[misc]
     """(batch, seq) token ids to last hidden state (batch, seq, hidden) and pooled (batch, hidden).
 
-    Layer order and parameter shapes are those of transformers' BertModel.
+    With a number of classes, to a linear classifier's output on the pooled state. Layer order and parameter
+    shapes are those of transformers' BertModel.
     """
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(
+        self,
+        layers: int = _LAYERS,
+        hidden: int = _HIDDEN,
+        max_positions: int = _POSITIONS,
+        attn_implementation: str = "sdpa",
+        class_count: int | None = None,
+    ) -> None:
         super().__init__()
-        self.embeddings = BertEmbeddings(config)
-        self.encoder = nn.ModuleList(BertLayer(config) for _ in range(config.layers))
-        self.pooler = BertPooler(config)
+        heads, eager = _head_count(hidden), attn_implementation == "eager"
+        self.embeddings = BertEmbeddings(hidden, max_positions)
+        self.encoder = nn.ModuleList(BertLayer(hidden, heads, eager=eager) for _ in range(layers))
+        self.pooler = nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh())
+        self.classifier: Any = None
         self.apply(_initialize)
+        if class_count is not None:
+            self.classifier = nn.Sequential(nn.Dropout(_DROPOUT), nn.Linear(hidden, class_count))
 
-    def forward(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, token_ids: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         hidden = self.embeddings(token_ids)
         for layer in self.encoder:
             hidden = layer(hidden)
-        return hidden, self.pooler(hidden)
-
-
-class BertClassifier(nn.Module):  # type: ignore[misc]
-    """A linear classifier on BERT's pooled output."""
-
-    def __init__(self, config: BertConfig, class_count: int) -> None:
-        super().__init__()
-        self.bert = Bert(config)
-        self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden, class_count)
-
-    def forward(self, token_ids: Tensor) -> Tensor:
-        _, pooled = self.bert(token_ids)
-        return self.classifier(self.dropout(pooled))
+        pooled = self.pooler(hidden[:, 0])
+        return (hidden, pooled) if self.classifier is None else self.classifier(pooled)
 
 
 def _initialize(module: nn.Module) -> None:
@@ -196,31 +164,23 @@ class Transformer(nn.Module):  # type: ignore[misc]
         return self.encoder(self.dropout(embedded))
 
     def loss(self, token_ids: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy of predicting `targets`, one per token."""
         logits = nn.functional.linear(self(token_ids), self.embedding.weight)
         return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def build_bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-    """BERT on a batch of random token ids."""
     is_real = options.use_real_bert or options.weights is not None
-    hidden = options.hidden or BertConfig.hidden
-    config = BertConfig(
-        layers=options.layers or BertConfig.layers,
-        hidden=hidden,
-        heads=_head_count(hidden),
-        intermediate=4 * hidden,
-        # A longer sequence needs a longer position table; its parameters show in the description.
-        max_positions=max(BertConfig.max_positions, seq_len),
-        attn_implementation=options.attn_implementation,
-    )
+    layers, hidden = options.layers or _LAYERS, options.hidden or _HIDDEN
+    # A longer sequence needs a longer position table; its parameters show in the description.
+    sizes = (layers, hidden, max(_POSITIONS, seq_len))
     with seeded(options.seed, options.device):
         model: Any
         if is_real:
-            model = _real_bert(config, options, seq_len)
+            model = _real_bert(*sizes, options, seq_len)
         else:
-            model = BertClassifier(config, _CLASS_COUNT) if options.train else Bert(config)
-        vocabulary = model.config.vocab_size if is_real else config.vocabulary
+            classes = _CLASS_COUNT if options.train else None
+            model = Bert(*sizes, options.attn_implementation, classes)
+        vocabulary = model.config.vocab_size if is_real else _VOCABULARY
         model.to(device=options.device, dtype=getattr(torch, options.dtype))
         token_ids = torch.randint(vocabulary, (batch_size, seq_len), device=options.device)
         labels = torch.randint(_CLASS_COUNT, (batch_size,), device=options.device) if options.train else None
@@ -237,13 +197,13 @@ def build_bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workl
             "implementation": "transformers" if is_real else "plain",
             "weights": options.weights,
             **options.described(batch_size, seq_len),
-            "layers": model.config.num_hidden_layers if is_real else config.layers,
-            "hidden": model.config.hidden_size if is_real else config.hidden,
+            "layers": model.config.num_hidden_layers if is_real else layers,
+            "hidden": model.config.hidden_size if is_real else hidden,
         }
         return model_workload(model, run, options, description)
 
 
-def _real_bert(config: BertConfig, options: WorkloadOptions, seq_len: int) -> Any:
+def _real_bert(layers: int, hidden: int, max_positions: int, options: WorkloadOptions, seq_len: int) -> Any:
     try:
         transformers = importlib.import_module("transformers")
     except ModuleNotFoundError as error:
@@ -253,15 +213,15 @@ def _real_bert(config: BertConfig, options: WorkloadOptions, seq_len: int) -> An
     kind = transformers.BertForSequenceClassification if options.train else transformers.BertModel
     weights = options.weights
     if weights is None:
-        real_config = transformers.BertConfig(
-            num_hidden_layers=config.layers,
-            hidden_size=config.hidden,
-            num_attention_heads=config.heads,
-            intermediate_size=config.intermediate,
-            max_position_embeddings=config.max_positions,
+        config = transformers.BertConfig(
+            num_hidden_layers=layers,
+            hidden_size=hidden,
+            num_attention_heads=_head_count(hidden),
+            intermediate_size=4 * hidden,
+            max_position_embeddings=max_positions,
             attn_implementation=options.attn_implementation,
         )
-        return kind(real_config)
+        return kind(config)
     if options.layers is not None or options.hidden is not None:
         raise InputError(f"the checkpoint '{weights}' has its own size", hint="Leave out layers and hidden")
     try:
@@ -281,7 +241,6 @@ def _real_bert(config: BertConfig, options: WorkloadOptions, seq_len: int) -> An
 
 
 def build_transformer(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-    """The encoder on a batch of random token ids."""
     if options.attn_implementation != "sdpa":
         raise InputError(
             "nn.TransformerEncoder has no eager attention",

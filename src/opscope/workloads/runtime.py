@@ -28,7 +28,6 @@ _OUT_OF_MEMORY_TEXTS = (
 
 
 def require_torch() -> Any:
-    """The torch module."""
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError as error:
@@ -111,7 +110,6 @@ def synchronize() -> None:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an exception says that host or device memory ran out."""
     if error is None:
         return False
     if isinstance(error, MemoryError):

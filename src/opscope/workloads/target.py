@@ -1,6 +1,7 @@
-"""The user's own workload: `file.py:function` or `package.module:factory`.
+"""What the name of a workload stands for: a built-in model, or a function of the user's file or module.
 
-What the function is follows from its parameters:
+A workload is `bert`, `transformer`, or the user's `file.py:function` or `package.module:factory`. What such a
+function is follows from its parameters:
 
 * **A step**, if it names none of the parameters below. It is called without arguments, once per step, as it
   is: it chooses its own device, dtype and grad mode.
@@ -15,10 +16,12 @@ What the function is follows from its parameters:
     output's `.loss`, or the output if that is a scalar;
   - a `Workload`, taken as it is.
 
-Any other parameter needs a default. Seeds are fixed while a factory runs. The file's folder (for a module:
-the working folder) is put at the end of `sys.path`, so that its siblings can be imported. A file is imported
-under a name of its own, so that two files called train.py do not replace each other; every failure is an
-InputError that names the file and the line. Importing this module does not import torch.
+Any other parameter needs a default. Seeds are fixed while a factory runs.
+
+The file's folder (for a module: the working folder) is put at the end of `sys.path`, so that its siblings can
+be imported. A file is imported under a name of its own, so that two files called train.py do not replace each
+other; every failure is an InputError that names the file and the line. Importing this module does not import
+torch; `resolve` does, to settle the device and the dtype.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -35,22 +40,11 @@ from types import ModuleType
 from typing import Any
 
 from opscope.errors import InputError
-from opscope.workloads.runtime import require_torch, seeded
-from opscope.workloads.workload import Builder, Workload, WorkloadOptions, model_workload
-
-_DEFAULT_HINT = "Write file.py:function or package.module:function"
+from opscope.workloads.runtime import check_dtype, require_torch, resolve_device, resolve_dtype, seeded
+from opscope.workloads.workload import Builder, Workload, WorkloadOptions, WorkloadSpec, model_workload
 
 
-def load_function(target: str, *, hint: str = _DEFAULT_HINT) -> Callable[..., Any]:
-    """The function that `target` names; its file or module is imported now."""
-    where, _, name = target.rpartition(":")
-    if not where or not name:
-        raise InputError(f"'{target}' names no function", hint=hint)
-    return function_of(load_module(where, hint=hint), name, where)
-
-
-def load_module(where: str, *, hint: str = _DEFAULT_HINT) -> ModuleType:
-    """The module of a file or of a dotted name."""
+def load_module(where: str, *, hint: str) -> ModuleType:
     if is_file_name(where):
         return import_file(Path(where), hint=hint)
     _make_importable(Path.cwd())
@@ -66,7 +60,6 @@ def load_module(where: str, *, hint: str = _DEFAULT_HINT) -> ModuleType:
 
 
 def is_file_name(where: str) -> bool:
-    """Whether the part before the colon names a file rather than a module."""
     return where.endswith(".py") or "/" in where or "\\" in where
 
 
@@ -85,7 +78,7 @@ def function_of(module: ModuleType, name: str, where: str) -> Callable[..., Any]
     return function  # type: ignore[no-any-return]
 
 
-def import_file(file: Path, *, hint: str = _DEFAULT_HINT) -> ModuleType:
+def import_file(file: Path, *, hint: str = "Write file.py:function or package.module:function") -> ModuleType:
     """The module of a Python file, which is executed at every call."""
     if not file.is_file():
         raise InputError("no such file", source=file, hint=hint)
@@ -141,9 +134,11 @@ _NO_TRAINING_HINT = "Leave out --train, give the factory a `train` parameter, or
 
 def target_builder(target: str) -> Builder:
     """A builder for the function that `target` names; the function's file is imported now."""
-    function = load_function(target, hint=_TARGET_HINT)
-    accepted = _accepted_parameters(function, target)
     where, _, name = target.rpartition(":")
+    if not where or not name:
+        raise InputError(f"'{target}' names no function", hint=_TARGET_HINT)
+    function = function_of(load_module(where, hint=_TARGET_HINT), name, where)
+    accepted = _accepted_parameters(function, target)
     shown = f"{Path(where).name}:{name}" if where.endswith(".py") else target  # no folders in recordings
 
     def build(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
@@ -237,3 +232,45 @@ def _module_workload(
         )
 
     return model_workload(module, run, options, description)
+
+
+_ATTN_IMPLEMENTATIONS = ("eager", "sdpa")
+
+
+def _builtin(name: str, options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
+    from opscope.workloads import models  # noqa: PLC0415 - imports torch
+
+    build = models.build_bert if name == "bert" else models.build_transformer
+    return build(options, batch_size, seq_len)
+
+
+BUILTIN_WORKLOADS: dict[str, Builder] = {name: partial(_builtin, name) for name in ("bert", "transformer")}
+
+
+def resolve(name: str, options: WorkloadOptions | None = None) -> WorkloadSpec:
+    """The spec of a workload, with the device, the dtype and the user's function already checked."""
+    builder = BUILTIN_WORKLOADS.get(name) or (target_builder(name) if ":" in name else None)
+    if builder is None:
+        hint = f"Use {', '.join(BUILTIN_WORKLOADS)}, file.py:function or package.module:factory"
+        if name.endswith(".py"):
+            hint = f"Name the function to profile: {name}:function"
+        raise InputError(f"'{name}' is not a workload", hint=hint)
+    options = options or WorkloadOptions()
+    if options.attn_implementation not in _ATTN_IMPLEMENTATIONS:
+        raise InputError(
+            f"'{options.attn_implementation}' is not an attention implementation",
+            hint=f"Use {' or '.join(_ATTN_IMPLEMENTATIONS)}",
+        )
+    for name_of_size, value in (("layers", options.layers), ("hidden", options.hidden)):
+        if value is not None and value < 1:
+            raise InputError(f"{name_of_size}={value} is not a model size", hint="Sizes start at 1")
+    if (options.use_real_bert or options.weights) and name != "bert":
+        raise InputError(f"'{name}' has no real BERT", hint="--use-real-bert and --weights belong to 'bert'")
+    settled = replace(options, dtype=resolve_dtype(options.dtype), device=resolve_device(options.device))
+    if settled.train and settled.dtype == "float16" and name in BUILTIN_WORKLOADS:
+        raise InputError(
+            "AdamW on float16 parameters divides by zero: its epsilon of 1e-8 is below float16's range",
+            hint="Train in bfloat16 or float32",
+        )
+    check_dtype(settled.dtype, settled.device)
+    return WorkloadSpec(name, settled, builder)

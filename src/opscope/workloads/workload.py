@@ -1,7 +1,4 @@
-"""What a workload is: options, a spec that builds one, the built thing with its `step()`.
-
-Importing this module does not import torch.
-"""
+"""A workload: a thing with one `step()`, what is asked of it, and what builds it. Does not import torch."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ from opscope.workloads.runtime import require_torch
 
 @dataclass(frozen=True)
 class WorkloadOptions:
-    """How to build a workload."""
-
     dtype: str = (
         "float32"  # of parameters and floating-point inputs; float16 or bfloat16, also fp32, fp16, bf16
     )
@@ -30,7 +25,6 @@ class WorkloadOptions:
     seed: int = 0  # of parameters and inputs
 
     def described(self, batch_size: int, seq_len: int) -> dict[str, Any]:
-        """What these options say of a workload, as part of its description."""
         return {
             "batch_size": batch_size,
             "seq_len": seq_len,
@@ -43,8 +37,6 @@ class WorkloadOptions:
 
 @dataclass(frozen=True)
 class Workload:
-    """A program to profile."""
-
     step: Callable[[], object]  # does one step and does not wait for the device
     device: str  # where its work runs: "cpu" or "cuda:N"
     parameter_count: int | None = None  # None where there is no model to ask
@@ -63,7 +55,6 @@ class WorkloadSpec:
     builder: Builder
 
     def build(self, batch_size: int, seq_len: int) -> Workload:
-        """The workload for a batch of sequences."""
         if batch_size < 1 or seq_len < 1:
             raise InputError(
                 f"batch size {batch_size} with sequence length {seq_len} is not a batch",

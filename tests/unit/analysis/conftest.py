@@ -15,8 +15,14 @@ from fakes import TraceBuilder
 from opscope.analysis.counters import recorded_name
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
-from opscope.toolchain.ncu_reading import read_report
-from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Quantity
+from opscope.toolchain.ncu_report import (
+    KernelCounters,
+    NcuDevice,
+    NcuReport,
+    Occupancy,
+    Quantity,
+    read_report,
+)
 
 GELU = "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}"  # noqa: E501
 GELU_KERNEL = f"void at::native::vectorized_elementwise_kernel<4, {GELU}, std::array<char*, 2ul> >(int, {GELU}, std::array<char*, 2ul>)"  # noqa: E501

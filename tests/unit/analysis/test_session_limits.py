@@ -11,7 +11,7 @@ import pytest
 from fakes import TraceBuilder
 from opscope.analysis.session_limits import common_device, limits_of_session
 from opscope.errors import InputError
-from opscope.hardware.measured import MeasuredLimits, cache_measured, save_measured
+from opscope.hardware.limits import MeasuredLimits, cache_measured, save_measured
 from opscope.model.session import Session
 
 Load = Callable[..., Session]

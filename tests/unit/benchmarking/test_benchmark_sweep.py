@@ -18,7 +18,7 @@ from opscope.benchmarking.benchmark_sweep import (  # noqa: E402
     run_sweep,
     sweep_of,
 )
-from opscope.benchmarking.problem import BenchmarkRequest, Problem  # noqa: E402
+from opscope.benchmarking.problem import Problem  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 from opscope.model.benchmark import (  # noqa: E402
     BenchmarkOptions,
@@ -156,12 +156,12 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def request(**fields: Any) -> BenchmarkRequest:
-    return BenchmarkRequest(**{"device": "cpu", **fields})
+def sweep_on_cpu(targets: list[Any], **fields: Any) -> Sweep:
+    return sweep_of(targets, **{"device": "cpu", **fields})
 
 
 def test_a_suite_without_parameters_is_one_point() -> None:
-    sweep = sweep_of(["square"], request(parameters={"shape": ((4, 4),)}))
+    sweep = sweep_on_cpu(["square"], parameters={"shape": ((4, 4),)})
     assert not sweep.has_several
     problem = sweep.points[0].make()
     assert (problem.name, problem.shape, problem.dtype) == ("square", (4, 4), "float32")
@@ -169,7 +169,7 @@ def test_a_suite_without_parameters_is_one_point() -> None:
 
 def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
     swept = {"shape": ("8x16",), "rows": (2, 4), "dtype": ("bf16",), "approximate": ("tanh", "none")}
-    sweep = sweep_of(["gelu"], request(parameters=swept))
+    sweep = sweep_on_cpu(["gelu"], parameters=swept)
     assert [point.label for point in sweep.points] == [
         "rows=2, approximate=tanh",
         "rows=2, approximate=none",
@@ -184,15 +184,15 @@ def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
 
 
 def test_functions_are_one_problem_with_the_first_as_reference() -> None:
-    sweep = sweep_of([torch.square, {"mine": lambda x: x * x}], request(inputs=torch.ones(3)))
+    sweep = sweep_on_cpu([torch.square, {"mine": lambda x: x * x}], inputs=torch.ones(3))
     problem = sweep.points[0].make()
     assert [one.name for one in problem.implementations] == ["square", "mine"]
     assert problem.reference == "square"
-    assert sweep_of([torch.square, torch.abs], request(reference="abs")).points[0]
+    assert sweep_on_cpu([torch.square, torch.abs], reference="abs").points[0]
 
 
 def test_groups_of_a_file_are_joined_and_swept_by_their_marks(file: Path) -> None:
-    sweep = sweep_of([str(file)], request())
+    sweep = sweep_on_cpu([str(file)])
     assert [point.label for point in sweep.points] == [
         f"{file.name} n=1", f"{file.name} n=2", f"{file.name}:other",
     ]  # fmt: skip
@@ -201,10 +201,10 @@ def test_groups_of_a_file_are_joined_and_swept_by_their_marks(file: Path) -> Non
 
 
 def test_parameters_and_names_hold_for_the_groups_they_belong_to(file: Path) -> None:
-    sweep = sweep_of([str(file)], request(parameters={"n": (5,)}, implementations=("fast",)))
+    sweep = sweep_on_cpu([str(file)], parameters={"n": (5,)}, implementations=("fast",))
     (point,) = sweep.points
     assert [one.name for one in point.make().implementations] == ["slow", "fast"]
-    assert len(sweep_of([str(file)], request(parameters={"block": (1, 2)})).points) == 5
+    assert len(sweep_on_cpu([str(file)], parameters={"block": (1, 2)}).points) == 5
 
 
 @pytest.mark.parametrize(
@@ -232,5 +232,5 @@ def test_what_does_not_fit_is_refused_before_anything_is_measured(
 ) -> None:
     named = [target.format(file=file) if isinstance(target, str) else target for target in targets]
     with pytest.raises(InputError) as caught:
-        sweep_of(named, request(**fields))
+        sweep_on_cpu(named, **fields)
     assert message in str(caught.value)

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
-from opscope.benchmarking.result_file import (
+from opscope.benchmarking.benchmark_sweep import (
+    BenchmarkSweep,
     is_result_file,
     load_benchmark,
     load_results,

@@ -11,15 +11,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.decorator import benchmark, mark_of, values_of  # noqa: E402
-from opscope.benchmarking.user_problem import (  # noqa: E402
+from opscope.benchmarking.user_problem import (  # noqa: E402  # noqa: E402
+    benchmark,
     check_parameters,
     group_of_functions,
     group_problem,
     groups_of_targets,
+    mark_of,
     marked_groups,
     named_functions,
     selected,
+    values_of,
 )
 from opscope.errors import InputError  # noqa: E402
 

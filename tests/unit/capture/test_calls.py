@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.capture.calls import profile_call, profiled  # noqa: E402
-from opscope.errors import CaptureError  # noqa: E402
+from opscope.capture.calls import configuration_of, profile_call, run_configuration  # noqa: E402
+from opscope.errors import CaptureError, InputError  # noqa: E402
+from opscope.model.benchmark import Clock, Latency  # noqa: E402
+from opscope.model.sidecar import read_sidecar  # noqa: E402
+from opscope.workloads.target import resolve  # noqa: E402
+from opscope.workloads.workload import Workload, WorkloadOptions, WorkloadSpec  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -35,30 +40,63 @@ def test_a_failing_function_fails_unchanged(tmp_path):
         profile_call(lambda: (_ for _ in ()).throw(MemoryError()), output_dir=tmp_path)
 
 
-def test_profiled_records_the_calls_whose_turn_has_come(tmp_path):
-    @profiled(tmp_path, warmup=1, active=2)
-    def countdown(n: int) -> int:
-        """Doc."""
-        torch.ones(2)
-        return countdown(n - 1) if n else 0
-
-    assert [countdown(2) for _ in range(5)] == [0] * 5
-    assert countdown.__name__ == "countdown"
-    assert countdown.__doc__ == "Doc."
-    assert [cycle.trace_path.name for cycle in countdown.cycles] == [
-        "countdown_call1.json",
-        "countdown_call2.json",
-    ]
-    trace = json.loads(countdown.cycles[0].trace_path.read_text())["traceEvents"]
-    assert [event["name"] for event in trace].count("aten::ones") == 3
+@pytest.fixture(scope="module")
+def spec():
+    return resolve("transformer", WorkloadOptions(device="cpu", layers=1, hidden=16))
 
 
-def test_profiled_passes_errors_and_goes_on(tmp_path):
-    @profiled(tmp_path, active=2)
-    def fn(x: int) -> float:
-        return 1 / x
+def test_a_configuration_is_built_timed_and_recorded(tmp_path, spec):
+    def measure(fn, device, /):
+        fn()
+        assert device == "cpu"
+        assert not any(tmp_path.iterdir())
+        return Latency((5,), Clock.WALL, 0)
 
+    configuration = configuration_of(spec, 2, 8)
+    run = run_configuration(
+        spec, configuration, tmp_path, trace_name="t_bs2_seq8", warmup=1, active=2, measure=measure
+    )
+    assert configuration.label == "bs2_seq8"
+    assert run.latency == Latency((5,), Clock.WALL, 0)
+    sidecar = read_sidecar(run.cycle.sidecar_path)
+    assert (sidecar.steps, len(sidecar.wall_time_ns_per_step)) == (2, 2)
+    assert run.cycle.trace_path == tmp_path / "t_bs2_seq8.json"
+    workload = sidecar.workload
+    assert workload["parameters"] == run.parameter_count > 0
+    assert (workload["batch_size"], workload["seq_len"], workload["dtype"]) == (2, 8, "float32")
+
+
+def test_files_in_the_way_are_found_before_the_workload_is_built(tmp_path, spec):
+    def fail(options, batch_size, seq_len):
+        raise AssertionError("built")
+
+    (tmp_path / "t.json").write_text("")
+    with pytest.raises(InputError, match="exists"):
+        run_configuration(replace(spec, builder=fail), configuration_of(spec, 1, 4), tmp_path, trace_name="t")
+
+
+@pytest.mark.parametrize("where", ["build", "measure", "step"])
+def test_out_of_memory_names_the_configuration_wherever_it_happens(tmp_path, where):
+    def exhaust(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def builder(options, batch_size, seq_len):
+        return exhaust() if where == "build" else Workload(exhaust, "cpu")
+
+    spec = WorkloadSpec("w", WorkloadOptions(device="cpu"), builder)
+    with pytest.raises(CaptureError, match="out of memory with w bs1_seq4") as caught:
+        run_configuration(
+            spec,
+            configuration_of(spec, 1, 4),
+            tmp_path,
+            trace_name="t",
+            measure=(lambda fn, device: fn()) if where == "measure" else None,
+        )
+    assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_errors_pass(tmp_path):
+    spec = WorkloadSpec("w", WorkloadOptions(device="cpu"), lambda *args: Workload(lambda: 1 / 0, "cpu"))
     with pytest.raises(ZeroDivisionError):
-        fn(0)
-    assert fn(2) == 0.5
-    assert len(fn.cycles) == 1
+        run_configuration(spec, configuration_of(spec, 1, 4), tmp_path, trace_name="t")

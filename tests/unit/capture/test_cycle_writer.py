@@ -11,10 +11,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from opscope.capture import cycle_writer as module
-from opscope.capture.cycle_writer import collect, write_copies
+from opscope.capture import cycle as module
+from opscope.capture.cycle import write_copies
 from opscope.capture.process_sources import compiled_graphs, live_objects
-from opscope.capture.trace_file import TraceNames
+from opscope.capture.recording import TraceNames
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.generated_code import source_hash
 
@@ -60,6 +60,11 @@ def origins(names):
 
 def names(*kernels, files=(), keys=()):
     return TraceNames(frozenset(kernels), frozenset(), frozenset(files), frozenset(keys))
+
+
+def collect(names, copies):
+    gaps = []
+    return SimpleNamespace(**module.collect(names, copies, gaps), gaps=tuple(gaps))
 
 
 def test_kernels_are_given_to_their_libraries(tmp_path, monkeypatch):

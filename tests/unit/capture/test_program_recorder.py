@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
-from opscope.capture import cycle_writer, profiler, program_recorder  # noqa: E402
-from opscope.capture.cycle_writer import CycleWriter  # noqa: E402
+from opscope.capture import cycle as cycle_module  # noqa: E402
+from opscope.capture import profiler, program_recorder  # noqa: E402
 from opscope.capture.outermost_calls import OutermostCalls  # noqa: E402
 from opscope.capture.profiler import Profiler, _session  # noqa: E402
 from opscope.capture.program import Program  # noqa: E402
@@ -303,8 +303,8 @@ HOOKS = [
     (Profiler, "__enter__"), (Profiler, "step"), (Profiler, "keep_late_steps"), (Profiler, "_make_directory"),
     (StepClock, "start"), (StepClock, "mark"), (StepClock, "read"),
     (Recording, "prepare"), (Recording, "start"), (Recording, "next_step"), (Recording, "export"),
-    (Recording, "structure"), (CycleWriter, "write"), (cycle_writer, "collect"),
-    (cycle_writer, "write_sidecar"), (cycle_writer, "collect_environment"),
+    (Recording, "structure"), (profiler, "write_cycle"), (cycle_module, "collect"),
+    (cycle_module, "write_sidecar"), (profiler, "collect_environment"),
     (profiler, "require_no_profiler"), (profiler, "resident_bytes"),
     (program_recorder.attached_profilers, "watch"), (OptimizerSteps, "watch"), (ProgramRecorder, "_enter"),
 ]  # fmt: skip

@@ -11,8 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.capture.python_structure import FileOwners, read_structure  # noqa: E402
+from opscope.capture.cycle import attempted  # noqa: E402
+from opscope.capture.process_sources import FileOwners, read_structure  # noqa: E402
 from opscope.capture.recording import Recording  # noqa: E402
+from opscope.model.origin import Gap  # noqa: E402
 from opscope.model.sidecar import RecordedModule, RecordedSettings  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -156,14 +158,15 @@ def test_files_that_are_not_found_are_told_apart_by_name() -> None:
 def test_a_tree_that_cannot_be_read_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = Recording(settings(with_stack=True))
     monkeypatch.setattr(recording._engine, "events", lambda: [object()])
-    structure, (gap,) = recording.structure()
-    assert structure is None
+    gaps: list[Gap] = []
+    assert attempted(gaps, "Python frames", recording.structure) is None
+    (gap,) = gaps
     assert gap.part == "Python frames"
     assert gap.reason.startswith("AttributeError: ")
 
 
 def test_without_stacks_nothing_is_read() -> None:
-    assert Recording(settings(with_stack=False)).structure() == (None, ())
+    assert Recording(settings(with_stack=False)).structure() is None
 
 
 def settings(*, with_stack: bool) -> RecordedSettings:

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.capture.attached import AttachedProfilers, attached_profilers  # noqa: E402
-from opscope.capture.calls import profile_call, profiled  # noqa: E402
+from opscope.capture.calls import profile_call  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
+from opscope.capture.recording import AttachedProfilers, attached_profilers  # noqa: E402
 from opscope.capture.step_clock import MOST_SAMPLES, StepClock, time_calls  # noqa: E402
 from opscope.model.sidecar import StepKind, StepPlace, read_sidecar  # noqa: E402
 
@@ -25,10 +25,8 @@ class FakeWorld:
         self.waits = 0
         self.profilers = AttachedProfilers()
 
-    def clock(self, **options):
-        clock = StepClock(
-            record=self.record, now_ns=lambda: self.host_ns, profilers=self.profilers, **options
-        )
+    def clock(self):
+        clock = StepClock(record=self.record, now_ns=lambda: self.host_ns, profilers=self.profilers)
         clock.start()
         return clock
 
@@ -44,9 +42,6 @@ class FakeWorld:
 class FakeEvent:
     def __init__(self, world, time_ns):
         self.world, self.time_ns = world, time_ns
-
-    def query(self):
-        return self.world.host_ns >= self.time_ns
 
     def synchronize(self):
         self.world.waits += 1
@@ -161,19 +156,6 @@ def test_the_latest_are_kept_before_a_recording_and_the_first_after_it(world):
     assert (steps[0], steps[MOST_SAMPLES], len(steps)) == (5, 200, 2 * MOST_SAMPLES)
 
 
-def test_a_call_is_timed_without_what_is_between_calls(world):
-    clock = world.clock()
-    for number in range(3):
-        clock.call(number, lambda: world.step(2_000, 0))
-        world.step(90_000, 0)
-    with pytest.raises(ZeroDivisionError):
-        clock.call(3, lambda: 1 / 0)
-    clock.stop()
-    assert [(one.kind, one.step, one.host_ns) for one in clock.read()] == [
-        (StepKind.CALL, number, 2_000) for number in range(3)
-    ]
-
-
 def test_samples_of_a_broken_device_are_dropped(world):
     clock = world.clock()
     run(world, clock, 2)
@@ -182,9 +164,8 @@ def test_samples_of_a_broken_device_are_dropped(world):
     def fail(self):
         raise RuntimeError("an illegal memory access was encountered")
 
-    broken = type("Broken", (FakeEvent,), {"synchronize": fail, "query": fail})
+    broken = type("Broken", (FakeEvent,), {"synchronize": fail})
     clock._samples[-1].end.event.__class__ = broken
-    assert clock.is_ready()
     assert clock.read() == ()
 
 
@@ -267,16 +248,3 @@ def test_profile_call_times_calls_before_the_profiler_is_there(tmp_path):
     steps = cycle.sidecar.unrecorded_steps
     assert len(steps) == 13
     assert {one.kind for one in steps} == {StepKind.PERIOD}
-
-
-def test_calls_of_a_decorated_function_are_timed_around_the_recorded_ones(tmp_path):
-    fn = profiled(tmp_path, warmup=3, active=1)(work)
-    for _ in range(6):
-        fn()
-    (cycle,) = fn.cycles
-    steps = read_sidecar(cycle.sidecar_path).unrecorded_steps
-    assert [(one.kind, one.step) for one in steps] == [(StepKind.CALL, step) for step in (0, 1, 2, 4, 5)]
-    assert [one.place for one in steps] == [*[StepPlace.BEFORE] * 3, *[StepPlace.AFTER] * 2]
-    for _ in range(MOST_SAMPLES):
-        fn()
-    assert len(fn.cycles[0].sidecar.unrecorded_steps) == 3 + MOST_SAMPLES

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fakes import TraceBuilder
-from opscope.capture import trace_file as module
-from opscope.capture.trace_file import TraceNames, export_trace, read_trace_names
+from opscope.capture import recording as module
+from opscope.capture.recording import TraceNames, export_trace, read_trace_names
 from opscope.errors import CaptureError
 
 

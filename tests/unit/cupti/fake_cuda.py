@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from opscope.cupti.library import Cupti, CuptiPlaces, build_library, installed_cupti, native_folder
+from opscope.cupti.library import Cupti, build_library, installed_cupti, native_folder
 from opscope.cupti.recording import CuptiRecording, read_recording
 
 NATIVE = Path(__file__).parent / "native"
@@ -72,7 +72,7 @@ def build_fake_cuda(folder: Path) -> FakeCuda:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    real = next(installed_cupti(CuptiPlaces(packages=[Path(entry) for entry in sys.path if entry])), None)
+    real = next(installed_cupti(packages=[Path(entry) for entry in sys.path if entry]), None)
     if real is None:
         pytest.skip("no CUPTI headers: neither a CUDA toolkit nor Triton is installed")
     root = folder / "cuda"

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from opscope.cupti.events import first_moment_ns
 from opscope.cupti.recording import ChunkKind, CuptiRecording, FileState, Outcome, TextTable, UnifiedState
-from opscope.cupti.trace_file import WrittenTrace, recording_findings, recording_sidecar, write_trace
+from opscope.cupti.trace_file import (
+    WrittenTrace,
+    first_moment_ns,
+    recording_findings,
+    recording_sidecar,
+    write_trace,
+)
 from opscope.errors import CaptureError
 from opscope.model.finding import Severity
 from opscope.model.sidecar import read_sidecar, sidecar_path, write_sidecar
@@ -169,7 +174,7 @@ def test_findings(tmp_path: Path, make_recording: Make, outcome: Outcome, expect
 
 
 def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording: Make) -> None:
-    from opscope.cupti.events import process_events
+    from opscope.cupti.trace_file import process_events
 
     names = {TextTable.RUNTIME_FUNCTION: {1: "cudaMallocManaged_v6000"}}
     for given, severity in ((names, Severity.WARNING), ({}, Severity.INFO)):

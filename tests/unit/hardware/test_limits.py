@@ -9,11 +9,11 @@ import pytest
 from opscope.hardware.devices import DataType, devices, match_device
 from opscope.hardware.limits import (
     LimitEvidence,
+    MeasuredLimits,
     match_limits,
     measured_type,
     published_rate,
 )
-from opscope.hardware.measured import MeasuredLimits
 
 Make = Callable[..., MeasuredLimits]
 

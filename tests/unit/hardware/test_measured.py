@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from opscope.errors import InputError
-from opscope.hardware.measured import (
+from opscope.hardware.limits import (
     MeasuredLimits,
     cache_measured,
     mismatch,

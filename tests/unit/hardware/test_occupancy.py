@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from opscope.hardware.architectures import architecture, architectures
 from opscope.hardware.occupancy import (
     ActiveBlocks,
-    KernelNeed,
     Limiter,
     active_blocks,
     static_occupancy,
@@ -106,7 +105,7 @@ def test_empty_and_filled_slots_are_all_slots(blocks: int, sm_count: int, thread
 
 
 def test_a_small_kernel_fills_a_multiprocessor_with_any_common_block():
-    found = static_occupancy(KernelNeed(16, 0), "9.0")
+    found = static_occupancy("9.0", registers=16, shared_bytes=0)
     assert [block.threads for block in found.blocks] == [128, 256, 512]
     assert [block.occupancy for block in found.blocks] == [1.0, 1.0, 1.0]
     assert found.best is not None
@@ -115,7 +114,7 @@ def test_a_small_kernel_fills_a_multiprocessor_with_any_common_block():
 
 
 def test_registers_limit_and_large_blocks_do_not_start():
-    found = static_occupancy(KernelNeed(128, 0), "9.0", [128, 512, 1024])
+    found = static_occupancy("9.0", [128, 512, 1024], registers=128, shared_bytes=0)
     small, middle, large = found.blocks
     assert small.active is not None
     assert (small.occupancy, small.active.limiters) == (0.25, (Limiter.REGISTERS,))
@@ -126,29 +125,29 @@ def test_registers_limit_and_large_blocks_do_not_start():
 
 def test_shared_memory_limits():
     # 40 KiB and the system's 1 KiB of 228 KiB: 5 blocks.
-    found = static_occupancy(KernelNeed(32, 40 * 1024), "9.0", [128])
+    found = static_occupancy("9.0", [128], registers=32, shared_bytes=40 * 1024)
     (block,) = found.blocks
     assert block.active is not None
     assert (block.active.blocks_per_sm, block.active.limiters) == (5, (Limiter.SHARED_MEMORY,))
 
 
 def test_generations_with_fewer_threads_prefer_another_block():
-    found = static_occupancy(KernelNeed(18, 0), "8.6")
+    found = static_occupancy("8.6", registers=18, shared_bytes=0)
     assert found.best is not None
     assert (found.best.threads, found.best.occupancy) == (768, 1.0)
     assert found.largest_threads == 1024
 
 
 def test_launch_bounds_hold():
-    found = static_occupancy(KernelNeed(32, 0, max_threads=192), "9.0", [128, 256])
+    found = static_occupancy("9.0", [128, 256], registers=32, shared_bytes=0, max_threads=192)
     assert [block.active is None for block in found.blocks] == [False, True]
     assert found.largest_threads == 192
 
 
 def test_what_cannot_start_or_is_not_known_has_a_reason():
-    too_much = static_occupancy(KernelNeed(32, 300_000), "9.0", [128])
+    too_much = static_occupancy("9.0", [128], registers=32, shared_bytes=300_000)
     assert (too_much.best, too_much.reason) == (None, "no block of it can start")
-    unknown = static_occupancy(KernelNeed(32, 0), "8.8")
+    unknown = static_occupancy("8.8", registers=32, shared_bytes=0)
     assert unknown.blocks == ()
     assert "8.8" in (unknown.reason or "")
 
@@ -162,8 +161,13 @@ def test_what_cannot_start_or_is_not_known_has_a_reason():
 def test_the_best_block_has_the_most_threads_of_all_and_none_is_larger_than_the_largest(
     registers, shared_bytes, max_threads, capability
 ):
-    need = KernelNeed(registers, shared_bytes, max_threads)
-    found = static_occupancy(need, capability, range(32, 1025, 32))
+    found = static_occupancy(
+        capability,
+        range(32, 1025, 32),
+        registers=registers,
+        shared_bytes=shared_bytes,
+        max_threads=max_threads,
+    )
     if found.best is None or found.best.active is None:
         pytest.fail("registers and shared memory of one warp always fit")
     threads = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import DependencyError
-from opscope.hardware import toolkit
-from opscope.hardware.toolkit import find_cuda_tool, require_nvcc
+from opscope.hardware import driver as toolkit
+from opscope.hardware.driver import find_cuda_tool, require_nvcc
 
 
 def program(folder: Path, name: str = "nvcc") -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import find_cuda_tool
 from opscope.kernels.build import cuda_sources
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from opscope.errors import DependencyError, MeasurementError
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import find_cuda_tool
 from opscope.kernels import build
 
 NINJA_OUTPUT = """Error building extension 'opscope_kernels_1': [1/3] nvcc -DTORCH_EXTENSION_NAME=x -c a.cu

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from opscope.errors import InputError, MeasurementError
+from opscope.errors import MeasurementError
 from opscope.kernels import code
 from opscope.kernels import code as launches
-from opscope.kernels.code import CodeText, ObservedLaunches, generated_code, observe
+from opscope.kernels.code import CodeKind, CodeText, generated_code, triton_kernels
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -57,29 +56,14 @@ def fakes(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._inductor.runtime.triton_heuristics", heuristics)
 
 
-@pytest.fixture
-def profiled(monkeypatch):
-    """As if there were a GPU on which the given kernels ran."""
-
-    def names(*kernels: str, triton=()) -> None:
-        monkeypatch.setattr(code, "observe", lambda fn, inputs: ObservedLaunches(tuple(triton), kernels))
-
-    return names
-
-
 def launching(*functions):
     return lambda x: [function.run(x, grid=(1,), warmup=False) for function in functions]
-
-
-def test_an_unknown_kind_lists_the_kinds():
-    with pytest.raises(InputError, match=r"'llvm' is not a kind of generated code.*ptx, sass, triton"):
-        generated_code("llvm", torch.nn.functional.gelu, (torch.ones(2),))
 
 
 @pytest.mark.exhaustive(few=False)  # importing torch's compiler takes seconds
 def test_the_ptx_of_each_triton_kernel_that_a_call_launches(fakes):
     fn = launching(JITFunction(scale_kernel, **ASM), JITFunction(launching, **ASM | {"ptx": ".version 9"}))
-    assert generated_code("ptx", fn, (torch.ones(2),)) == [
+    assert generated_code(CodeKind.PTX, fn, (torch.ones(2),)) == [
         CodeText("scale_kernel (Triton)", "ptx", ".version 8.7"),
         CodeText("launching (Triton)", "ptx", ".version 9"),
     ]
@@ -87,7 +71,7 @@ def test_the_ptx_of_each_triton_kernel_that_a_call_launches(fakes):
 
 @pytest.mark.exhaustive(few=False)
 def test_source_and_intermediate_forms_of_a_triton_kernel(fakes):
-    assert generated_code("triton", launching(JITFunction(scale_kernel, **ASM)), (torch.ones(2),)) == [
+    assert generated_code(CodeKind.TRITON, launching(JITFunction(scale_kernel, **ASM)), (torch.ones(2),)) == [
         ("scale_kernel: source", "python", "def scale_kernel(): ..."),
         ("scale_kernel: Triton IR", "mlir", "tt.func"),
         ("scale_kernel: Triton GPU IR", "mlir", "ttg.func"),
@@ -98,13 +82,15 @@ def test_source_and_intermediate_forms_of_a_triton_kernel(fakes):
 def test_the_machine_code_of_a_triton_kernel_is_disassembled(fakes, monkeypatch):
     monkeypatch.setattr(code, "cubin_sass", lambda cubin: f"{len(cubin)} bytes")
     fn = launching(JITFunction(scale_kernel, **ASM))
-    assert generated_code("sass", fn, (torch.ones(2),)) == [("scale_kernel (Triton)", "sass", "4 bytes")]
+    assert generated_code(CodeKind.SASS, fn, (torch.ones(2),)) == [
+        ("scale_kernel (Triton)", "sass", "4 bytes")
+    ]
 
 
 @pytest.mark.exhaustive(few=False)
 def test_a_kernel_launched_twice_is_shown_once(fakes):
     function = JITFunction(scale_kernel, **ASM)
-    assert len(generated_code("ptx", launching(function, function), (torch.ones(2),))) == 1
+    assert len(generated_code(CodeKind.PTX, launching(function, function), (torch.ones(2),))) == 1
 
 
 @pytest.mark.exhaustive(few=False)
@@ -115,7 +101,7 @@ def test_launching_is_as_before_afterwards(fakes):
         raise ValueError("the user's own")
 
     with pytest.raises(ValueError, match="the user's own"):
-        observe(failing, (torch.ones(2),))
+        triton_kernels(failing, (torch.ones(2),))
     assert (JITFunction.run, CachingAutotuner.run) == before
 
 
@@ -123,7 +109,7 @@ def test_launching_is_as_before_afterwards(fakes):
 def test_a_kernel_of_torch_compile_has_the_name_it_has_in_a_profile(fakes):
     launcher = SimpleNamespace(bin=SimpleNamespace(asm=ASM))
     tuner = CachingAutotuner(launcher)
-    (text,) = generated_code("ptx", lambda x: tuner.run(x, stream=0), (torch.ones(2),))
+    (text,) = generated_code(CodeKind.PTX, lambda x: tuner.run(x, stream=0), (torch.ones(2),))
     assert text == ("triton_poi_fused_gelu_0 (Triton)", "ptx", ".version 8.7")
 
 
@@ -134,48 +120,21 @@ def test_a_statically_launched_kernel_is_found_in_tritons_cache(fakes, tmp_path,
     (tmp_path / "HASH" / "kernel.ptx").write_text(".version 8.7")
     (tmp_path / "HASH" / "kernel.json").write_text("{}")
     tuner = CachingAutotuner(SimpleNamespace(cache_hash="HASH"))
-    (text,) = generated_code("ptx", lambda x: tuner.run(x, stream=0), (torch.ones(2),))
+    (text,) = generated_code(CodeKind.PTX, lambda x: tuner.run(x, stream=0), (torch.ones(2),))
     assert text.text == ".version 8.7"
 
 
-def test_kernels_of_extensions_are_looked_up_and_torchs_own_are_said_not_to_be(profiled, monkeypatch):
-    ours, torchs = "void opscope::square_kernel<float, 4>(float*)", "void at::native::copy_kernel<4>(int)"
-    profiled(torchs, ours)
-    monkeypatch.setattr(code, "kernel_libraries", lambda: [Path("a.so"), Path("b.so")])
-    symbols = {Path("a.so"): {"other": "_Z5other"}, Path("b.so"): {ours: "_Z6square"}}
-    monkeypatch.setattr(code, "library_symbols", symbols.__getitem__)
-    monkeypatch.setattr(code, "library_sass", lambda library, names: dict.fromkeys(names, f"{library}"))
-    first, second = generated_code("sass", print, ())
-    assert first.title == "copy_kernel<4>"
-    assert first.language == "text"
-    assert "those of PyTorch and NVIDIA are not searched" in first.text
-    assert second == ("square_kernel<float, 4>", "sass", "b.so")
-
-
-def test_a_call_of_torchs_kernels_alone_has_no_code_to_show(profiled, monkeypatch):
-    profiled("void at::native::copy_kernel<4>(int)")
-    monkeypatch.setattr(code, "kernel_libraries", lambda: [])
-    with pytest.raises(MeasurementError, match=r"no ptx to show.*\(copy_kernel<4>\).*not searched"):
-        generated_code("ptx", print, ())
-
-
-def test_on_the_cpu_there_is_no_machine_code_to_show():
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    with pytest.raises(MeasurementError, match="no sass to show: this call launches no kernel on a GPU"):
-        generated_code("sass", torch.square, (torch.ones(2),))
-
-
-def test_a_call_without_triton_and_torch_compile_says_so():
-    with pytest.raises(MeasurementError, match="launches no compiled Triton kernel"):
-        generated_code("triton", torch.square, (torch.ones(2),))
+@pytest.mark.parametrize("kind", CodeKind)
+def test_a_call_without_triton_and_torch_compile_says_so(kind):
+    with pytest.raises(MeasurementError, match=f"no {kind} code to show.* no compiled Triton kernel"):
+        generated_code(kind, torch.square, (torch.ones(2),))
 
 
 @pytest.mark.exhaustive  # seconds of a compiler
 @pytest.mark.filterwarnings("ignore")  # The compilers' own.
 def test_the_code_that_torch_compile_writes(fresh_compiler):
     compiled = torch.compile(lambda x: torch.nn.functional.gelu(x) * 2)
-    (text,) = generated_code("triton", compiled, (torch.ones(1000),))
+    (text,) = generated_code(CodeKind.TRITON, compiled, (torch.ones(1000),))
     assert text.title == "torch.compile: graph 1 of 1"
     assert text.language == "python"
     assert "erf" in text.text

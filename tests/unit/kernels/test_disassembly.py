@@ -1,4 +1,4 @@
-"""PTX and machine code from libraries and cubins that nvcc makes here."""
+"""Machine code of libraries and cubins that nvcc makes here."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import DependencyError, MeasurementError
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import find_cuda_tool
 from opscope.kernels import code
-from opscope.kernels.code import (
-    cubin_sass,
-    kernel_libraries,
-    library_ptx,
-    library_sass,
-    library_symbols,
-)
-
-from ..provenance.binaries.conftest import Part, elf_bytes
+from opscope.kernels.code import cubin_sass, file_sass
 
 SOURCE = """namespace {
 template <typename T>
@@ -31,8 +23,6 @@ void launch(const float* x, float* y, double* z) {
   other<<<1, 1>>>(y);
 }
 """
-TRIPLE = "void (anonymous namespace)::triple<float>(float const*, float*)"
-OTHER = "(anonymous namespace)::other(float*)"
 
 
 def nvcc(*arguments: str) -> None:
@@ -51,31 +41,12 @@ def library(tmp_path_factory) -> Path:
     return folder / "lib.so"
 
 
-@pytest.mark.exhaustive(few=False)
-def test_kernels_are_known_by_the_names_of_a_profile(library):
-    symbols = library_symbols(library)
-    assert {TRIPLE, OTHER} <= set(symbols)
-    assert len(symbols) == 3
-
-
-def test_machine_code_is_that_of_the_kernels_asked_for(library):
-    symbol = library_symbols(library)[TRIPLE]
-    code = library_sass(library, [symbol])
-    assert set(code) == {symbol}
-    assert "LDG.E" in code[symbol]
-    assert "EXIT" in code[symbol]
-    assert "/* 0x" not in code[symbol]  # The encoding says nothing to people.
-
-
-def test_ptx_is_that_of_the_kernels_asked_for_and_assembles_again(library, tmp_path):
-    symbol = library_symbols(library)[TRIPLE]
-    code = library_ptx(library, [symbol])
-    assert set(code) == {symbol}
-    assert ".target sm_90" in code[symbol]
-    assert "ld.global" in code[symbol]
-    assert code[symbol].count(".entry") == 1
-    (tmp_path / "triple.ptx").write_text(code[symbol])
-    nvcc("-cubin", "-arch=sm_90", "-o", str(tmp_path / "triple.cubin"), str(tmp_path / "triple.ptx"))
+def test_machine_code_of_a_library_is_that_of_each_kernel(library):
+    found = file_sass(library, "sm_90")
+    assert len(found) == 3
+    for text in found.values():
+        assert "EXIT" in text
+        assert "/* 0x" not in text  # The encoding says nothing to people.
 
 
 @pytest.mark.exhaustive(few=False)
@@ -94,21 +65,3 @@ def test_without_cuobjdump_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(code, "find_cuda_tool", lambda name: None)
     with pytest.raises(DependencyError, match="pip install triton"):
         cubin_sass(b"")
-
-
-def test_libraries_of_torch_and_without_device_code_are_not_searched(tmp_path):
-    own = tmp_path / "torch_extensions" / "own.so"
-    plain = tmp_path / "plain.so"
-    torchs = tmp_path / "site-packages" / "torch" / "lib" / "libtorch_cuda.so"
-    drivers = tmp_path / "nvidia" / "lib64" / "libnvidia-ptxjitcompiler.so.580.159.04"
-    device_code = elf_bytes([Part(".nv_fatbin", b"code")])
-    for path in (own, torchs, drivers, plain):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(elf_bytes([]) if path is plain else device_code)
-    maps = tmp_path / "maps"
-    paths = [own, own, plain, torchs, drivers, tmp_path / "gone.so", Path("/usr/lib/libcuda.so.1")]
-    maps.write_text(
-        "".join(f"7f00-7f10 r-xp 00000000 08:01 42   {path}\n" for path in paths) + "7f20-7f30 rw-p\n"
-    )
-    assert kernel_libraries(maps) == [own]
-    assert kernel_libraries(tmp_path / "nothing") == []

@@ -57,27 +57,29 @@ def accesses(text, what):
 @pytest.mark.parametrize(("dtype", "element_bytes"), [("fp32", 4), ("bf16", 2)])
 def test_the_good_elementwise_kernels_read_and_write_16_bytes_at_a_time(dtype, element_bytes):
     module = load_triton("elementwise")
-    types = {"x_ptr": f"*{dtype}", "out_ptr": f"*{dtype}", "size": "i32"}
+    types = {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "out_ptr": f"*{dtype}", "size": "i32"}
     (config, *_) = (
         one for one in module.CONFIGS if one.kwargs["BLOCK"] * element_bytes >= 16 * 32 * one.num_warps
     )
-    text = ptx(module.square_kernel, types, config.kwargs, num_warps=config.num_warps)
+    constants = {"OPERATOR": "square", **config.kwargs}
+    text = ptx(module.elementwise_kernel, types, constants, num_warps=config.num_warps)
     for what in ("ld", "st"):
         wide, every = accesses(text, what)
         assert wide == every > 0
 
 
 def test_the_teaching_kernel_has_one_element_per_thread():
-    types = {"x_ptr": "*fp32", "out_ptr": "*fp32", "size": "i32"}
-    kernel = load_triton("elementwise").square_teaching_kernel
-    text = ptx(kernel, types, {"BLOCK": 128}, num_warps=4)
+    types = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "size": "i32"}
+    kernel = load_triton("elementwise").teaching_kernel
+    text = ptx(kernel, types, {"OPERATOR": "square", "BLOCK": 128}, num_warps=4)
     assert (accesses(text, "ld"), accesses(text, "st")) == ((0, 1), (0, 1))
 
 
 def test_full_programs_stay_wide_whatever_the_number_of_elements():
     module = load_triton("elementwise")
-    types = {"x_ptr": "*fp32", "out_ptr": "*fp32", "size": "i32"}
-    text = ptx(module.square_kernel, types, module.CONFIGS[0].kwargs, unaligned=("size",), num_warps=4)
+    types = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "size": "i32"}
+    constants = {"OPERATOR": "add", **module.CONFIGS[0].kwargs}
+    text = ptx(module.elementwise_kernel, types, constants, unaligned=("size",), num_warps=4)
     assert accesses(text, "ld")[0] > 0
 
 

@@ -56,7 +56,7 @@ def test_interpreted_kernels_take_the_first_configuration_that_fits():
     only_large = autotuned(configs, key=["size"], prune=lambda configs, named, **_: configs[1:])
     seen = []
     x, out = torch.arange(100.0), torch.empty(100)
-    kernel = only_large(module.square_kernel)
-    kernel[lambda meta: seen.append(meta["BLOCK"]) or (2,)](x, out, 100)
+    kernel = only_large(module.elementwise_kernel)
+    kernel[lambda meta: seen.append(meta["BLOCK"]) or (2,)](x, x, out, 100, OPERATOR="square")
     assert torch.equal(out, x * x)
     assert seen == [64]

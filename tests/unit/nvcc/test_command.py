@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
-from opscope.hardware.toolkit import find_cuda_tool
-from opscope.nvcc.command import (
+from opscope.hardware.driver import find_cuda_tool
+from opscope.nvcc.compile import (
     BuildProduct,
     Request,
     choose_targets,

@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 
 from opscope.errors import CaptureError, InputError
 from opscope.hardware.architectures import Target
-from opscope.hardware.toolkit import find_cuda_tool
-from opscope.nvcc.command import BuildProduct, Request, read_nvcc
+from opscope.hardware.driver import find_cuda_tool
 from opscope.nvcc.compile import (
+    BuildProduct,
     Compilation,
+    Request,
     compile_error,
     compile_source,
     compilers_words,
     constant_bytes,
+    read_nvcc,
     run_compiled,
 )
 

@@ -10,9 +10,15 @@ import pytest
 from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse, PtxFunction
 from opscope.model.finding import Severity
-from opscope.nvcc.command import BuildProduct, Nvcc, Request
-from opscope.nvcc.compile import Compilation, CompiledKernel, compiled_kernel
-from opscope.nvcc.findings import findings_of
+from opscope.nvcc.compile import (
+    BuildProduct,
+    Compilation,
+    CompiledKernel,
+    Nvcc,
+    Request,
+    compiled_kernel,
+    findings_of,
+)
 
 HOPPER = Target(9, 0)
 
@@ -44,7 +50,7 @@ def test_a_kernel_that_keeps_to_its_registers_has_none():
 )
 def test_the_remedy_of_spills_is_what_limits_registers(registers, max_threads, min_blocks, remedy):
     use = FunctionUse("_Z3addPf", "sm_90", True, 8, 4, 4, registers=registers)
-    asked = PtxFunction("_Z3addPf", True, "", 1, max_threads, min_blocks)
+    asked = PtxFunction("_Z3addPf", True, "", max_threads, min_blocks)
     spilling = compiled_kernel(REQUEST, use, HOPPER, asked)
     (finding,) = findings_of(compilation(kernels=(spilling,)))
     assert remedy in (finding.suggestion or "")

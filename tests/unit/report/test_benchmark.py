@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
-from opscope.benchmarking.implementation_code import ImplementationCode
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep, ImplementationCode
 from opscope.kernels.code import CodeKind, CodeText
 from opscope.model.benchmark import (
     BenchmarkOptions,

@@ -11,9 +11,16 @@ from typing import Any
 import pytest
 
 from opscope.errors import DependencyError, InputError
-from opscope.toolchain import ncu_reading as reading
-from opscope.toolchain.ncu_reading import MAGIC, is_report, read_report
-from opscope.toolchain.ncu_report import Dimension, KernelCounters, NcuReport, Quantity
+from opscope.toolchain import ncu_report as reading
+from opscope.toolchain.ncu_report import (
+    MAGIC,
+    Dimension,
+    KernelCounters,
+    NcuReport,
+    Quantity,
+    is_report,
+    read_report,
+)
 
 needs_reader = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from opscope.errors import CaptureError, DependencyError
 from opscope.toolchain import nsys as running
-from opscope.toolchain import programs
 from opscope.toolchain.nsys import (
     check_run,
     export_report,
@@ -65,29 +63,6 @@ class TestRunning:
         assert run_nsys([stand_in(tmp_path, "sys.exit(3)")]) == AttachedExit(3)
         with pytest.raises(CaptureError, match="cannot be started"):
             run_nsys([str(tmp_path / "missing")])
-
-    def test_an_interrupted_run_is_waited_for_and_then_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        ends: list[str] = []
-
-        class Process:
-            def __init__(self, command: list[str], stdout: int | None, env: object) -> None:
-                self.answers = [KeyboardInterrupt(), subprocess.TimeoutExpired(command, 1), 5]
-
-            def wait(self, timeout: float | None = None) -> int:
-                answer = self.answers.pop(0)
-                if isinstance(answer, BaseException):
-                    raise answer
-                return answer
-
-            def terminate(self) -> None:
-                ends.append("terminate")
-
-            def kill(self) -> None:
-                ends.append("kill")
-
-        monkeypatch.setattr(programs.subprocess, "Popen", Process)
-        assert run_nsys(["nsys"]) == AttachedExit(5, was_interrupted=True)
-        assert ends == ["terminate"]
 
     def test_a_run_without_a_report(self, tmp_path: Path) -> None:
         with pytest.raises(CaptureError, match=r"wrote no report \(exit code 4\)"):

@@ -1,13 +1,19 @@
-"""Finding and running programs: what they do never raises."""
+"""Finding and running programs: what they do, and the signals that reach those on this terminal."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
-from opscope.toolchain.programs import find_program, run_program
+import pytest
+
+from opscope.errors import CaptureError, InputError
+from opscope.toolchain import programs
+from opscope.toolchain.programs import AttachedExit, find_program, run_attached, run_program
 
 
 def _script(folder: Path, name: str, text: str) -> str:
@@ -77,3 +83,92 @@ def test_a_crash_is_a_negative_code() -> None:
 def test_bytes_that_are_no_text_are_replaced() -> None:
     end = run_program(["/bin/sh", "-c", r"printf '\377ok'"], timeout_s=20)
     assert end.out == "\ufffdok"
+
+
+def python(code: str) -> AttachedExit:
+    return run_attached([sys.executable, "-c", code], "the program", sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [("raise SystemExit(7)", (7, 7)), ("import os; os.kill(os.getpid(), 9)", (137, -9))],
+)
+def test_the_exit_code_is_that_of_shells(code: str, ended: tuple[int, int]) -> None:
+    run = python(code)
+    assert (run.shell_code, run.exit_code) == ended
+
+
+WAITS = "import os, time, pathlib; pathlib.Path({!r}).touch(); time.sleep(20)"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_to_this_process_reaches_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(programs, "_is_of_terminal", lambda: False)
+    ready = tmp_path / "ready"
+
+    def send() -> None:
+        wait_for(ready)
+        time.sleep(0.1)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    before = signal.getsignal(number)
+    # Python turns SIGINT into an exception; here it is to end by it.
+    code = "import signal; signal.signal(2, signal.SIG_DFL); " + WAITS.format(str(ready))
+    run = python(code)
+    thread.join()
+    assert (run.shell_code, run.was_interrupted) == (128 + number, True)
+    assert signal.getsignal(number) == before
+
+
+def test_the_terminals_interrupt_is_not_sent_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "_is_of_terminal", lambda: True)
+    ready, sent = tmp_path / "ready", tmp_path / "sent"
+
+    def send() -> None:
+        try:
+            wait_for(ready)
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            sent.touch()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    # The program outlasts the signal however late that is sent: sent after it, it would end pytest instead.
+    run = python(
+        f"import pathlib, time; pathlib.Path({str(ready)!r}).touch()\n"
+        f"while not pathlib.Path({str(sent)!r}).exists(): time.sleep(0.01)\n"
+        "time.sleep(0.2)"
+    )
+    thread.join()
+    assert run == AttachedExit(0, was_interrupted=True)
+
+
+def test_from_another_thread_too() -> None:
+    runs: list[AttachedExit] = []
+    thread = threading.Thread(target=lambda: runs.append(python("raise SystemExit(3)")))
+    thread.start()
+    thread.join()
+    assert runs[0].exit_code == 3
+
+
+def wait_for(path: Path) -> None:
+    """Not for ever: a program that ended before has left none, and no signal is sent then."""
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} did not come"
+        time.sleep(0.01)
+
+
+def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+    path = Path(_script(tmp_path, "text", ""))
+    path.write_text("no interpreter line")
+    with pytest.raises(InputError, match="not a program for this machine"):
+        run_attached([str(path)], "the program", path)
+    broken = Path(_script(tmp_path, "broken", ""))
+    broken.write_text("#!/nowhere/interpreter\n")
+    with pytest.raises(CaptureError, match="cannot be started"):
+        run_attached([str(broken)], "the program", broken)

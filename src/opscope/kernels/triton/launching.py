@@ -18,7 +18,6 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def is_compiled(function: object) -> bool:
-    """Whether `@triton.jit` made a function that is compiled, not one of the interpreter."""
     return isinstance(function, triton.JITFunction)
 
 
@@ -55,8 +54,6 @@ def _declared(function: Any) -> Any:
 
 
 class _FirstConfiguration:
-    """A kernel with the first configuration that fits: `triton.autotune` without a GPU to try them on."""
-
     def __init__(
         self,
         function: Any,

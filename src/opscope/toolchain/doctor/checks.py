@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from typing import Any, NamedTuple
 
 from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
-from opscope.toolchain.doctor.machine import SHARED_MEMORY, ExaminedMachine, Gpu, ProgramFacts, Torch
+from opscope.toolchain.doctor.machine import ExaminedMachine, Gpu, Torch
 from opscope.units import counted
 
 
@@ -31,8 +29,7 @@ class CheckVerdict(TextEnum):
     NOT_APPLICABLE = "not_applicable"
 
 
-@dataclass(frozen=True)
-class DoctorOutcome:
+class DoctorOutcome(NamedTuple):
     """A verdict with its reason, and what mends it: a command, or words where there is none."""
 
     verdict: CheckVerdict
@@ -49,15 +46,13 @@ not_applicable = partial(DoctorOutcome, CheckVerdict.NOT_APPLICABLE)
 Answer = Callable[[ExaminedMachine], DoctorOutcome]
 
 
-@dataclass(frozen=True)
-class EnvironmentCheck:
+class EnvironmentCheck(NamedTuple):
     """One question about a machine; a problem of a required one means that nothing can be profiled."""
 
     code: str
     question: str
     answer: Answer
     is_required: bool
-    limit_s: float
 
 
 class CheckResult(NamedTuple):
@@ -92,47 +87,33 @@ class Diagnosis:
 
 
 CHECKS: list[EnvironmentCheck] = []
-_LIMIT_S = 300.0  # more than all that the machine is asked may take
-_FOLDER_LIMIT_S = 10.0
 
 
-def check(
-    code: str, question: str, *, is_required: bool = False, limit_s: float = _LIMIT_S
-) -> Callable[[Answer], Answer]:
+def check(code: str, question: str, *, is_required: bool = False) -> Callable[[Answer], Answer]:
     """Makes a function the next check."""
 
     def add(answer: Answer) -> Answer:
-        CHECKS.append(EnvironmentCheck(code, question, answer, is_required, limit_s))
+        CHECKS.append(EnvironmentCheck(code, question, answer, is_required))
         return answer
 
     return add
 
 
 def diagnose(machine: ExaminedMachine) -> Diagnosis:
-    """The outcome of every check; each in a thread of its own, which nobody waits for beyond its limit."""
-    outcomes: dict[str, DoctorOutcome] = {}
-
-    def ask(one: EnvironmentCheck) -> None:
+    """The outcome of every check. What may hang is a program that the machine ends at a time limit."""
+    results = []
+    for one in CHECKS:
         try:
-            outcomes[one.code] = one.answer(machine)
+            outcome = one.answer(machine)
         except Exception as error:  # noqa: BLE001 - a check's own defect must not hide the others
-            outcomes[one.code] = unknown(f"the check itself failed: {type(error).__name__}: {error}")
-
-    threads = [threading.Thread(target=ask, args=(one,), daemon=True) for one in CHECKS]
-    begin = time.monotonic()
-    for thread in threads:
-        thread.start()
+            outcome = unknown(f"the check itself failed: {type(error).__name__}: {error}")
+        results.append(CheckResult(one, outcome))
     # These are shown, and judged by no check.
-    for asked in (machine.machine, machine.packages, machine.ninja, machine.cuobjdump):
+    programs = (machine.nvcc, machine.compiler, machine.ninja, machine.nsys, machine.cuobjdump)
+    for ask in (machine.machine, machine.packages, *programs):
         with suppress(Exception):
-            asked()
-    for one, thread in zip(CHECKS, threads, strict=True):
-        thread.join(max(0.0, begin + one.limit_s - time.monotonic()))
-    results = tuple(
-        CheckResult(one, outcomes.get(one.code) or unknown(f"gave no answer within {one.limit_s:g} s"))
-        for one in CHECKS
-    )
-    return Diagnosis(dict(machine.answers), results)
+            ask()
+    return Diagnosis(dict(machine.answers), tuple(results))
 
 
 _ASK_KERNEL_LOG = "dmesg | grep -i -e xid -e nvrm"
@@ -155,14 +136,8 @@ _INIT_REMEDIES = {
     "CUDA_ERROR_UNKNOWN": "sudo nvidia-modprobe -u -c=0  # else reboot",
     "CUDA_ERROR_DEVICE_UNAVAILABLE": "nvidia-smi  # another process holds the GPU for itself",
 }
-# CUDA versions that torch is published for, the newest first. Source: download.pytorch.org/whl.
-_PUBLISHED = ((13, 0), (12, 8), (12, 6), (11, 8))
-# Builds for later CUDA have no kernels for GPUs older than the capability. Source: torch/cuda/__init__.py of
-# 2.13, PYTORCH_RELEASES_CODE_CC.
-_LEAST_CAPABILITY, _LAST_FOR_OLDER = (7, 5), (12, 6)
-# Least driver of all releases of one major CUDA version. Source: CUDA Toolkit Release Notes, table "CUDA
-# Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility".
-_LEAST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+_INSTALL_TORCH = "pip install torch"
+_REINSTALL_TORCH = "pip install --force-reinstall torch  # the build for this driver: https://pytorch.org/get-started/locally"
 _INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 _DISTORTING = {
     "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel",
@@ -176,12 +151,6 @@ _NO_GPU = not_applicable("there is no GPU that CUDA shows")
 def _imported(machine: ExaminedMachine) -> Torch | None:
     torch = machine.torch()
     return torch if torch is not None and torch.version is not None else None
-
-
-def _numbers(version: str | None) -> tuple[int, int] | None:
-    """The first two numbers of a version; None where there are none. A missing second is 0."""
-    found = re.match(r"(\d+)(?:\.(\d+))?", version or "")
-    return None if found is None else (int(found.group(1)), int(found.group(2) or 0))
 
 
 def _has_device(machine: ExaminedMachine) -> bool:
@@ -203,28 +172,15 @@ def _title(gpu: Gpu) -> str:
     return f"GPU {gpu.index} ({gpu.name})"
 
 
-def _install_torch(machine: ExaminedMachine, *, force: str = "--force-reinstall ") -> str:
-    """The command for the newest torch that this machine's driver serves and that runs on every GPU."""
-    served = _numbers(machine.driver().cuda_version)
-    capabilities = [_numbers(one.compute_capability) or _LEAST_CAPABILITY for one in machine.devices()]
-    last = _LAST_FOR_OLDER if any(one < _LEAST_CAPABILITY for one in capabilities) else _PUBLISHED[0]
-    for major, minor in _PUBLISHED:
-        if served is not None and major <= served[0] and (major, minor) <= last:
-            return f"pip install {force}torch --index-url https://download.pytorch.org/whl/cu{major}{minor}"
-    return f"pip install {force}torch"
-
-
 @check("torch.import", "torch can be imported", is_required=True)
 def _torch_import(machine: ExaminedMachine) -> DoctorOutcome:
     torch = machine.torch()
     if torch is None:
-        return problem(
-            "torch is not installed; traces made elsewhere can be read", _install_torch(machine, force="")
-        )
+        return problem("torch is not installed; traces made elsewhere can be read", _INSTALL_TORCH)
     if torch.import_error is not None:
-        return problem(f"import torch fails: {torch.import_error}", _install_torch(machine))
+        return problem(f"import torch fails: {torch.import_error}", _REINSTALL_TORCH)
     if torch.version is None:
-        return problem(f"import torch hangs: it {torch.stopped}", _install_torch(machine))
+        return problem(f"import torch hangs: it {torch.stopped}", _REINSTALL_TORCH)
     return ok(f"imported in {torch.import_s:.1f} s" if torch.import_s is not None else "imported")
 
 
@@ -292,30 +248,6 @@ def _gpu_reachable(machine: ExaminedMachine) -> DoctorOutcome:
     return problem(f"{signs}, but CUDA shows none", "nvidia-smi  # says what the driver itself sees")
 
 
-@check("driver.runtime", "driver new enough for torch's CUDA")
-def _driver_runtime(machine: ExaminedMachine) -> DoctorOutcome:
-    torch, driver = machine.torch(), machine.driver()
-    runtime = _numbers(torch.cuda) if torch is not None else None
-    if torch is None or runtime is None:
-        return not_applicable("no torch that is built for CUDA")
-    served = _numbers(driver.cuda_version)
-    if served is None:
-        if driver.library is None:
-            return not_applicable("no CUDA driver")
-        return unknown("the driver does not report which CUDA it supports")
-    pair = f"the driver supports CUDA {driver.cuda_version}, torch is built for {torch.cuda}"
-    if served >= runtime:
-        return ok(pair)
-    least = _LEAST_DRIVERS.get(runtime[0])
-    which = f"{least} or newer" if least else f"for CUDA {torch.cuda}"
-    newer = f"install NVIDIA's driver {which} (sudo apt-get install cuda-drivers), then reboot"
-    if served[0] == runtime[0]:
-        return warning(
-            f"{pair}: an older minor version runs its kernels, but does not compile its PTX", newer
-        )
-    return problem(f"{pair}: the driver is too old", f"{newer}; or: {_install_torch(machine)}")
-
-
 @check("torch.gpu", "torch uses the GPU", is_required=True)
 def _torch_gpu(machine: ExaminedMachine) -> DoctorOutcome:
     torch = _imported(machine)
@@ -324,9 +256,7 @@ def _torch_gpu(machine: ExaminedMachine) -> DoctorOutcome:
     if not _has_device(machine):
         return _NO_GPU
     if torch.cuda is None and torch.hip is None:
-        return problem(
-            f"there is a GPU, and torch {torch.version} is built without CUDA", _install_torch(machine)
-        )
+        return problem(f"there is a GPU, and torch {torch.version} is built without CUDA", _REINSTALL_TORCH)
     if torch.cuda_error is None and torch.is_available:
         kind = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}"
         return ok(f"torch built for {kind} sees {counted(len(torch.devices), 'GPU')}")
@@ -334,23 +264,7 @@ def _torch_gpu(machine: ExaminedMachine) -> DoctorOutcome:
         return problem(f"torch cannot initialize CUDA: it {torch.stopped}", _ASK_KERNEL_LOG)
     return problem(
         f"torch cannot initialize CUDA: {torch.cuda_error or 'it sees no GPU'}",
-        _driver_runtime(machine).remedy or 'python -c "import torch; torch.cuda.init()"',
-    )
-
-
-@check("torch.libraries", "torch uses its own CUDA libraries")
-def _library_shadowing(machine: ExaminedMachine) -> DoctorOutcome:
-    torch = _imported(machine)
-    if torch is None:
-        return _NO_TORCH
-    if not torch.libraries and not torch.shadowed:
-        return not_applicable("this torch loads no CUDA libraries")
-    if not torch.shadowed:
-        return ok("torch uses its own CUDA libraries")
-    loaded, own = torch.shadowed[0]
-    more = f" and {len(torch.shadowed) - 1} more" if len(torch.shadowed) > 1 else ""
-    return warning(
-        f"LD_LIBRARY_PATH makes torch load {loaded}{more} in place of its own {own}", "unset LD_LIBRARY_PATH"
+        f"update NVIDIA's driver; or: {_REINSTALL_TORCH}",
     )
 
 
@@ -362,10 +276,10 @@ def _gpu_calculation(machine: ExaminedMachine) -> DoctorOutcome:
     if torch.calculation_error:
         text = torch.calculation_error.lower()
         remedy = _ASK_KERNEL_LOG
-        if "matrix product" in text and torch.shadowed:
-            remedy = "unset LD_LIBRARY_PATH"
+        if "matrix product" in text and machine.machine().variables.get("LD_LIBRARY_PATH"):
+            remedy = "unset LD_LIBRARY_PATH  # torch brings its own libraries"
         elif "matrix product" in text or "no kernel image" in text:
-            remedy = _install_torch(machine)
+            remedy = _REINSTALL_TORCH
         elif "out of memory" in text or "busy or unavailable" in text:
             remedy = (
                 "nvidia-smi  # shows who uses the GPU; end it, or choose another with CUDA_VISIBLE_DEVICES"
@@ -390,14 +304,14 @@ def _profiler_records(machine: ExaminedMachine) -> DoctorOutcome:
     elif "PRIVILEGES" in capture.messages.upper():
         remedy = _ALLOW_COUNTERS
     elif capture.activities and not {"CUDA", "XPU"} & set(capture.activities):
-        remedy = _install_torch(machine)
+        remedy = _REINSTALL_TORCH
     else:
         remedy = "end other profilers (nsys, ncu, dynolog) on this machine; else update the driver"
     if capture.error is not None:
         return problem(f"recording fails: {capture.error}", remedy)
     if not torch.devices:
         if not capture.operator_count:
-            return problem("the recording has no operators", _install_torch(machine))
+            return problem("the recording has no operators", _REINSTALL_TORCH)
         return ok(f"{capture.operator_count} operators recorded on the CPU")
     count = f"{capture.kernels_recorded} of {capture.kernels_launched} kernels"
     said = f" ({capture.messages})" if capture.messages else ""
@@ -408,24 +322,6 @@ def _profiler_records(machine: ExaminedMachine) -> DoctorOutcome:
     return ok(f"{count} and {capture.operator_count} operators recorded")
 
 
-@check("profiler.taken", "no other tool holds CUPTI")
-def _profiler_taken(machine: ExaminedMachine) -> DoctorOutcome:
-    host = machine.machine()
-    variables = [name for name in _INJECTIONS if host.variables.get(name)]
-    if variables:
-        return warning(
-            f"{variables[0]}={host.variables[variables[0]]} injects another tool into every CUDA program, "
-            "and CUPTI serves only one",
-            f"unset {' '.join(variables)}",
-        )
-    if host.tools_running:
-        return warning(
-            f"{', '.join(host.tools_running)} runs on this machine and may hold CUPTI",
-            "end it while recording",
-        )
-    return ok("no other profiler found")
-
-
 @check("profiler.settings", "no setting distorts times")
 def _profiler_settings(machine: ExaminedMachine) -> DoctorOutcome:
     variables = machine.machine().variables
@@ -434,24 +330,6 @@ def _profiler_settings(machine: ExaminedMachine) -> DoctorOutcome:
         return ok("no setting that distorts times")
     reasons = "; ".join(f"{name}={variables[name]}: {_DISTORTING[name]}" for name in active)
     return warning(reasons, f"unset {' '.join(active)}")
-
-
-@check("gpu.mig", "GPU not partitioned")
-def _gpu_mig(machine: ExaminedMachine) -> DoctorOutcome:
-    if not _visible(machine):
-        return not_applicable("there is no GPU")
-    for one in _visible(machine):
-        if one.mig_mode and one.mig_instance_count == 0:
-            return problem(
-                f"{_title(one)} is partitioned and has no instance", "sudo nvidia-smi mig -cgi 0 -C"
-            )
-        if one.mig_mode:
-            return warning(
-                f"{_title(one)} is partitioned (MIG): a process sees one instance, and limits are those of a "
-                "slice",
-                "sudo nvidia-smi -mig 0  # for the whole GPU",
-            )
-    return ok("no GPU is partitioned")
 
 
 @check("gpu.processes", "GPU idle")
@@ -482,51 +360,6 @@ def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
     return ok("no other process, and little memory in use")
 
 
-@check("gpu.clocks", "clocks not throttled")
-def _gpu_clocks(machine: ExaminedMachine) -> DoctorOutcome:
-    gpus = _visible(machine)
-    if not gpus:
-        return not_applicable("there is no GPU")
-    for one in gpus:
-        if one.clock_reasons:
-            words = " ".join(one.clock_reasons)
-            shown = "TEMPERATURE,POWER" if "thermal" in words else "POWER,CLOCK"
-            return warning(
-                f"clocks of {_title(one)} are throttled: {', '.join(one.clock_reasons)}",
-                f"sudo nvidia-smi -i {one.index} -rac -rgc"
-                if "setting" in words
-                else f"nvidia-smi -i {one.index} -q -d {shown}  # let it cool, or raise its power limit",
-            )
-    if _is_amd(machine):
-        return not_applicable("clocks are known for NVIDIA GPUs only")
-    if all(one.sm_clock_mhz is None for one in gpus):
-        return unknown("the clocks are not reported", _NO_STATE)
-    return ok("nothing throttles the clocks")
-
-
-def _tool(machine: ExaminedMachine, found: ProgramFacts, without: str, remedy: str) -> DoctorOutcome:
-    """Whether a program answers; it is missed only where there is a GPU to use it on."""
-    if found.failure is not None:
-        return warning(f"{found.path} does not answer: {found.failure}", f"{found.path} --version")
-    if found.path is not None:
-        return ok(f"{found.name} {found.version}")
-    hidden = _hides_all(machine.machine().variables.get("CUDA_VISIBLE_DEVICES"))
-    is_there = _has_device(machine) or (not hidden and any(is_ours for is_ours, _ in _signs(machine)))
-    if not is_there or _is_amd(machine):
-        return not_applicable(f"{found.name} is not installed; there is no GPU to use it on")
-    return warning(without, remedy)
-
-
-check("tools.ncu", "ncu installed")(
-    lambda machine: _tool(
-        machine,
-        machine.ncu(),
-        "ncu is missing: hardware counters cannot be read; opscope analyze shows what a trace holds",
-        "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",
-    )
-)
-
-
 @check("counters.access", "hardware counters can be read")
 def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
     if not _has_device(machine) or _is_amd(machine):
@@ -534,6 +367,11 @@ def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
     counters, driver = machine.counters(), machine.driver()
     if counters.is_readable:
         return ok("ncu read a counter")
+    if machine.ncu().path is None:
+        return warning(
+            "ncu is missing: hardware counters cannot be read; opscope analyze shows what a trace holds",
+            "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",
+        )
     # What the driver's setting says, which is not what a test says.
     if driver.admin_only_counters is None:
         setting = "the driver's setting is not shown"
@@ -550,80 +388,3 @@ def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
     if "driver resource was unavailable" in failure:
         return problem("another tool holds the hardware counters", "dcgmi profread --pause")
     return problem(f"ncu reads no counter: {failure}", "use an ncu as new as the driver, or newer")
-
-
-check("tools.nsys", "nsys installed")(
-    lambda machine: _tool(
-        machine,
-        machine.nsys(),
-        "nsys is missing: opscope trace records CUDA programs without it, opscope stats gives its reports",
-        "sudo apt-get install nsight-systems-cli  # or from developer.nvidia.com/nsight-systems",
-    )
-)
-
-
-@check("build.compiler", "C++ compiler for extensions")
-def _compiler(machine: ExaminedMachine) -> DoctorOutcome:
-    found = machine.compiler()
-    if found.path is not None:
-        return ok(f"{found.name} {found.version or '(version not known)'}")
-    return warning(
-        f"there is no C++ compiler ({found.name}): neither extensions, nor torch.compile, nor opscope trace "
-        "can build what they need",
-        "sudo apt-get install g++",
-    )
-
-
-@check("build.nvcc", "nvcc installed")
-def _nvcc(machine: ExaminedMachine) -> DoctorOutcome:
-    found, torch = machine.nvcc(), machine.torch()
-    if found.failure is not None:
-        return problem(f"{found.path} does not answer: {found.failure}", f"{found.path} --version")
-    if found.path is not None:
-        return ok(f"nvcc {found.version} ({found.path})")
-    if torch is None or torch.cuda is None:
-        return not_applicable("nvcc is not installed, and torch is not built for CUDA")
-    version = ".".join(torch.cuda.split(".")[:2])
-    return warning(
-        "nvcc is missing: CUDA extensions cannot be built",
-        f"sudo apt-get install cuda-nvcc-{version.replace('.', '-')}  "
-        f"# or conda install -c nvidia cuda-nvcc={version}",
-    )
-
-
-def _folder(machine: ExaminedMachine, purpose: str, remedy: str) -> DoctorOutcome:
-    found = next(one for one in machine.folders() if one.purpose == purpose)
-    if found.failure is not None:
-        return problem(f"no file can be made: {found.failure}", remedy)
-    return ok(found.path)
-
-
-check("folders.output", "working folder writable", limit_s=_FOLDER_LIMIT_S)(
-    partial(_folder, purpose="output", remedy="choose another: cd FOLDER, or --output FOLDER")
-)
-check("folders.temporary", "temporary folder writable", is_required=True, limit_s=_FOLDER_LIMIT_S)(
-    partial(_folder, purpose="temporary", remedy="export TMPDIR=FOLDER")
-)
-
-
-@check("folders.space", "space on the disks", limit_s=_FOLDER_LIMIT_S)
-def _free_space(machine: ExaminedMachine) -> DoctorOutcome:
-    places = [one for one in machine.folders() if one.purpose != SHARED_MEMORY]
-    known = [(one.free_bytes, one) for one in places if one.free_bytes is not None]
-    if not known:
-        return unknown("the free space is not known")
-
-    def size(size_bytes: int) -> str:
-        gib = size_bytes / 1024**3
-        return f"{gib:.1f} GiB" if gib >= 1 else f"{size_bytes / 1024**2:.0f} MiB"
-
-    # A trace of a training step is tens of megabytes, of a long recording a few gigabytes.
-    little = {one.file_system: (free, one) for free, one in reversed(known) if free < 2 * 1024**3}
-    if not little:
-        return ok(f"{size(min(free for free, _ in known))} or more")
-    told = list(reversed(little.values()))  # the first folder of each file system
-    reason = "; ".join(f"{size(free)} for {one.purpose} ({one.path})" for free, one in told)
-    remedy = f"df -h {' '.join(one.path for _, one in told)}  # make room, or choose another disk"
-    if any(free < 100 * 1024**2 for free, _ in told):
-        return problem(f"almost no space: {reason}", remedy)
-    return warning(f"little space: {reason}", remedy)

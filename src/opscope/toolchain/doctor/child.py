@@ -12,6 +12,7 @@ import ctypes
 import importlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -41,11 +42,6 @@ _KERNEL = b"""
 }
 """
 _LAUNCHES = 8
-# Libraries that torch comes with, and that a system may have in another version.
-_LIBRARIES = (
-    "libcudart.", "libcublas.", "libcublasLt.", "libcudnn", "libnvrtc.", "libcupti.", "libnccl.", "libcufft.",
-    "libcusparse", "libcusolver.", "libnvJitLink.",
-)  # fmt: skip
 
 
 def ask_driver() -> int:
@@ -55,8 +51,9 @@ def ask_driver() -> int:
     stage = "library_failure"
     try:
         driver = CudaDriver()
-        loaded = (path for path in _mapped_files() if Path(path).name.startswith("libcuda.so"))
-        _say(library=next(loaded, "libcuda.so.1"))
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        loaded = re.search(r"/\S*/libcuda\.so\S*$", maps, re.MULTILINE)
+        _say(library=loaded[0] if loaded else "libcuda.so.1")
         _say(cuda_version=version_text(driver.integer("cuDriverGetVersion")))
         stage = "init_error"
         driver.call("cuInit", 0)
@@ -114,8 +111,7 @@ def try_torch() -> int:
         _say(**_calculations(torch))
     _say(stage="recording")
     _say(capture=_capture(torch, has_device))
-    libraries = [path for path in _mapped_files() if Path(path).name.startswith(_LIBRARIES)]
-    _say(stage="end", libraries=libraries, shadowed=_shadowed(torch, libraries))
+    _say(stage="end")
     return 0
 
 
@@ -197,29 +193,6 @@ def _capture(torch: Any, has_device: bool) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - whatever stops a recording is the answer
         facts["error"] = _brief(error)
     return facts
-
-
-def _mapped_files() -> list[str]:
-    """Paths of the files in this process's memory."""
-    try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    return sorted({line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) == 6})
-
-
-def _shadowed(torch: Any, loaded: list[str]) -> list[tuple[str, str]]:
-    """Libraries from LD_LIBRARY_PATH of which torch's own packages have a copy."""
-    folders = [Path(one).resolve() for one in os.environ.get("LD_LIBRARY_PATH", "").split(":") if one]
-    package = Path(torch.__file__).resolve().parent
-    copies = [*package.glob("lib/lib*.so*"), *package.parent.glob("nvidia/*/lib/lib*.so*")]
-    own = {copy.name: copy for copy in copies if copy.name.startswith(_LIBRARIES)}
-    found = ((path, Path(path).resolve(), own.get(Path(path).name)) for path in loaded)
-    return [
-        (path, str(copy))
-        for path, real, copy in found
-        if copy is not None and real != copy.resolve() and any(real.is_relative_to(one) for one in folders)
-    ]
 
 
 def _attempt(function: Callable[..., object], *arguments: Any) -> str | None:

@@ -12,9 +12,7 @@ import os
 import platform
 import re
 import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -25,8 +23,7 @@ import msgspec
 
 from opscope.errors import DependencyError
 from opscope.hardware.devices import cpu_name
-from opscope.hardware.driver import CudaDevice
-from opscope.hardware.toolkit import find_cuda_tool
+from opscope.hardware.driver import CudaDevice, find_cuda_tool
 from opscope.toolchain.doctor import child
 from opscope.toolchain.ncu_command import find_ncu
 from opscope.toolchain.nsys import find_nsys
@@ -39,8 +36,6 @@ _VARIABLES = (
     "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CUDA_PATH", "CC", "CXX", "LD_LIBRARY_PATH", "LD_PRELOAD",
     "KINETO_USE_DAEMON", "TMPDIR",
 )  # fmt: skip
-# Programs that hold the profiling interface of a GPU, by what Linux shows of their names.
-_TRACERS = ("nsys", "nsys-launcher", "ncu", "nvprof", "dynolog")
 _TRITON_PACKAGES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm", "triton-windows")
 _CONTAINER_SIGNS = (("/.dockerenv", "docker"), ("/run/.containerenv", "podman"))
 _CONTAINER_VARIABLES = {
@@ -50,7 +45,6 @@ _CONTAINER_VARIABLES = {
 }
 _CONTAINER_GROUPS = ("kubepods", "docker", "containerd", "lxc", "libpod")
 _CAP_SYS_ADMIN = 21  # Source: linux/capability.h.
-SHARED_MEMORY = "shared memory"
 
 _VERSION_TIMEOUT_S = 15.0
 _STATE_TIMEOUT_S = 30.0
@@ -83,7 +77,6 @@ class MachineFacts(msgspec.Struct, frozen=True):
     container: str | None = None  # the kind that this process runs in
     pci_gpu_count: int | None = None  # NVIDIA's display controllers; a container shows its host's
     variables: Mapping[str, str] = {}
-    tools_running: tuple[str, ...] = ()  # other profilers among the visible processes
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -106,7 +99,6 @@ class Driver(msgspec.Struct, frozen=True):
 class GpuProcess(msgspec.Struct, frozen=True):
     pid: int
     name: str | None = None
-    memory_bytes: int | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -122,15 +114,11 @@ class Gpu(msgspec.Struct, frozen=True):
     memory_used_bytes: int | None = None
     sm_clock_mhz: int | None = None
     max_sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
-    power_limit_w: float | None = None
     utilization_fraction: float | None = None
-    persistence_mode: bool | None = None
     mig_mode: bool | None = None
     mig_instance_count: int | None = None
-    clock_reasons: tuple[str, ...] = ()
     processes: tuple[GpuProcess, ...] | None = None
     is_visible: bool | None = None  # whether CUDA shows it to this process
 
@@ -171,8 +159,6 @@ class Torch(msgspec.Struct, frozen=True):
     has_calculated: bool = False
     calculation_error: str | None = None  # which one fails, and how
     capture: CaptureFacts | None = None
-    libraries: tuple[str, ...] = ()  # CUDA's that were loaded
-    shadowed: tuple[tuple[str, str], ...] = ()  # loaded by LD_LIBRARY_PATH, and torch's own copy
     stopped: str | None = None  # how the process ended before it was done, and in which stage
 
 
@@ -180,32 +166,20 @@ class Counters(msgspec.Struct, frozen=True):
     """Whether hardware counters could be read; None where it was not tried."""
 
     is_readable: bool | None = None
-    value: float | None = None
     failure: str | None = None
-
-
-class Folder(msgspec.Struct, frozen=True):
-    """A folder that is written to, or the nearest above it that is there."""
-
-    purpose: str
-    path: str
-    failure: str | None = None  # why no file can be made in it
-    free_bytes: int | None = None
-    file_system: int | None = None
 
 
 _Answer = TypeVar("_Answer")
 
 
 def _once(ask: Callable[[ExaminedMachine], _Answer]) -> Callable[[ExaminedMachine], _Answer]:
-    """The first asker's thread finds out, others wait for it."""
+    """The first asker finds out; it is an answer of the machine from then on."""
     name = ask.__name__
 
     @wraps(ask)
     def answer(machine: ExaminedMachine) -> _Answer:
-        with machine.locks[name]:
-            if name not in machine.answers:
-                machine.answers[name] = ask(machine)
+        if name not in machine.answers:
+            machine.answers[name] = ask(machine)
         found: _Answer = machine.answers[name]
         return found
 
@@ -218,7 +192,6 @@ class ExaminedMachine:
     Args:
         environment: Environment variables.
         python: The Python executable that programs use.
-        folder: Where output goes.
         root: What stands for the root of the file system.
         package_path: Folders that packages are installed in; those of this process if None.
         answers: What need not be found out, by the method's name.
@@ -228,16 +201,14 @@ class ExaminedMachine:
         self,
         environment: Mapping[str, str],
         python: str,
-        folder: Path,
         *,
         root: Path = Path("/"),
         package_path: tuple[str, ...] | None = None,
         answers: Mapping[str, Any] | None = None,
     ) -> None:
-        self.environment, self.python, self.folder = environment, python, folder
+        self.environment, self.python = environment, python
         self.root, self.package_path = root, package_path
         self.answers: dict[str, Any] = dict(answers or {})
-        self.locks = {name: threading.Lock() for name in vars(type(self))}
 
     def at(self, path: str) -> Path:
         return self.root / path.lstrip("/")
@@ -270,7 +241,6 @@ class ExaminedMachine:
 
     @_once
     def machine(self) -> MachineFacts:
-        """The machine and what surrounds the process."""
         named = {
             name.strip().lower(): value.strip()
             for name, _, value in (line.partition(":") for line in self.text("/proc/meminfo").splitlines())
@@ -283,9 +253,6 @@ class ExaminedMachine:
             if self.text(f"/sys/bus/pci/devices/{bus}/vendor").strip() == "0x10de"
             and self.text(f"/sys/bus/pci/devices/{bus}/class").startswith("0x03")
         ]
-        running = {
-            self.text(f"/proc/{one}/comm").strip() for one in self.names("/proc") or () if one.isdigit()
-        }
         affinity = getattr(os, "sched_getaffinity", None)
         return MachineFacts(
             f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
@@ -295,7 +262,6 @@ class ExaminedMachine:
             self._container(),
             None if buses is None else len(gpus),
             {name: self.environment[name] for name in _VARIABLES if name in self.environment},
-            tuple(sorted(running & set(_TRACERS))),
         )
 
     def _container(self) -> str | None:
@@ -399,12 +365,10 @@ class ExaminedMachine:
         """One counter of doctor's own kernel, read with ncu; clocks stay as they are."""
         self.torch()
         ncu = self.ncu().path
-        if not self.devices():
-            return Counters(failure="there is no GPU")
-        if not self.driver().launched:
-            return Counters(failure="no kernel runs on the GPU")
         if ncu is None:
             return Counters(failure="ncu is not installed")
+        if not self.driver().launched:
+            return Counters(failure="no kernel runs on the GPU")
         end = self.run(
             ncu, "--metrics", _METRIC, "--clock-control", "none", "--launch-count", "1", "--page", "raw",
             "--csv", *self._child("driver"), timeout_s=_COUNTERS_TIMEOUT_S,
@@ -426,7 +390,6 @@ class ExaminedMachine:
 
     @_once
     def nvcc(self) -> ProgramFacts:
-        """The CUDA compiler, where torch finds it: not in Python packages."""
         return self._program("nvcc", self._cuda_tool("nvcc", ()), _NVCC_VERSION)
 
     @_once
@@ -469,17 +432,6 @@ class ExaminedMachine:
         else:
             failure = end.failure or last_lines(end.err or end.out) or f"ended with exit code {end.exit_code}"
         return ProgramFacts(name, path, versions[-1] if versions else None, failure)
-
-    @_once
-    def folders(self) -> tuple[Folder, ...]:
-        """Where output goes, temporary files, and shared memory where there is any."""
-        temporary = Path(self.environment.get("TMPDIR") or self.at("/tmp"))
-        shared = self.at("/dev/shm")
-        places = [("output", self.folder), ("temporary", temporary)]
-        return tuple(
-            _folder(purpose, path)
-            for purpose, path in (*places, *([(SHARED_MEMORY, shared)] if shared.is_dir() else []))
-        )
 
 
 def last_lines(text: str, count: int = 3) -> str:
@@ -535,11 +487,8 @@ def _smi_number(parent: ElementTree.Element, *paths: str, scale: int = 1, whole:
 def _smi_gpu(index: int, gpu: ElementTree.Element) -> Gpu:
     real, whole = partial(_smi_number, gpu, whole=False), partial(_smi_number, gpu)
 
-    def power(*names: str) -> Any:
-        return real(*(f"{of}/{name}" for of in ("gpu_power_readings", "power_readings") for name in names))
-
     busy = real("utilization/gpu_util")
-    mig, persistence = _smi_word(gpu, "mig_mode/current_mig"), _smi_word(gpu, "persistence_mode")
+    mig = _smi_word(gpu, "mig_mode/current_mig")
     return Gpu(
         index,
         _smi_word(gpu, "product_name") or "",
@@ -549,32 +498,23 @@ def _smi_gpu(index: int, gpu: ElementTree.Element) -> Gpu:
         memory_used_bytes=whole("fb_memory_usage/used", scale=1024**2),
         sm_clock_mhz=whole("clocks/sm_clock"),
         max_sm_clock_mhz=whole("max_clocks/sm_clock"),
-        memory_clock_mhz=whole("clocks/mem_clock"),
         temperature_c=whole("temperature/gpu_temp"),
-        power_w=power("instant_power_draw", "power_draw", "average_power_draw"),
-        power_limit_w=power("enforced_power_limit", "current_power_limit", "power_limit"),
+        power_w=real(
+            *(
+                f"{of}/{kind}_draw"
+                for of in ("gpu_power_readings", "power_readings")
+                for kind in ("instant_power", "power", "average_power")
+            )
+        ),
         utilization_fraction=None if busy is None else busy / 100,
-        persistence_mode=None if persistence is None else persistence == "Enabled",
         mig_mode=None if mig is None else mig == "Enabled",
         mig_instance_count=len(gpu.findall("mig_devices/mig_device")) if mig == "Enabled" else None,
-        clock_reasons=tuple(_smi_reasons(gpu)),
         processes=tuple(
-            GpuProcess(
-                int(pid), _smi_word(one, "process_name"), _smi_number(one, "used_memory", scale=1024**2)
-            )
+            GpuProcess(int(pid), _smi_word(one, "process_name"))
             for one in gpu.findall("processes/process_info")
             if (pid := _smi_word(one, "pid")) is not None
         ),
     )
-
-
-def _smi_reasons(gpu: ElementTree.Element) -> Iterator[str]:
-    """Active reasons, under the name the list has since driver 535 or before."""
-    for kind in ("clocks_event_reasons", "clocks_throttle_reasons"):
-        for reason in gpu.find(kind) or ():
-            name = reason.tag.removeprefix(f"{kind[:-1]}_")
-            if (reason.text or "").strip() == "Active" and name != "gpu_idle":
-                yield name.replace("_", " ")
 
 
 def _with_cuda(gpu: Gpu, same: CudaDevice) -> Gpu:
@@ -595,21 +535,6 @@ def read_counters(end: ProgramExit) -> Counters:
     texts = ((row.get(_METRIC) or "").replace(",", "") for row in rows)
     value = next((float(text) for text in texts if re.fullmatch(r"\d+(\.\d+)?", text)), None)
     if value is not None and not errors:
-        return Counters(is_readable=True, value=value)
+        return Counters(is_readable=True)
     failure = " ".join(errors[:2]) or end.failure or f"ncu printed no counter (exit code {end.exit_code})"
     return Counters(is_readable=False, failure=failure)
-
-
-def _folder(purpose: str, path: Path) -> Folder:
-    """A file is made in it, and is gone again."""
-    standing = next((one for one in (path, *path.absolute().parents) if os.path.lexists(one)), Path("/"))
-    failure = free = number = None
-    try:
-        space, number = os.statvfs(standing), standing.stat().st_dev
-        free = space.f_bavail * space.f_frsize
-        with tempfile.NamedTemporaryFile(prefix=".opscope-doctor-", dir=standing) as file:
-            file.write(b"0" * 4096)
-            file.flush()
-    except OSError as error:
-        failure = f"{standing}: {error.strerror or error}"
-    return Folder(purpose, str(path), failure, free, number)

@@ -16,7 +16,6 @@ from opscope.toolchain.doctor.machine import (
     Counters,
     Driver,
     ExaminedMachine,
-    Folder,
     Gpu,
     MachineFacts,
     ProgramFacts,
@@ -46,10 +45,6 @@ def cpu_machine() -> dict[str, Any]:
         "nsys": ProgramFacts("nsys"),
         "ncu": ProgramFacts("ncu"),
         "cuobjdump": ProgramFacts("cuobjdump", "/x/cuobjdump", "13.0"),
-        "folders": tuple(
-            Folder(purpose, f"/{number}", None, 50 * GIB, number)
-            for number, purpose in enumerate(("output", "temporary", "shared memory"))
-        ),
     }
 
 
@@ -84,12 +79,9 @@ def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
                 memory_used_bytes=0,
                 sm_clock_mhz=345,
                 max_sm_clock_mhz=1980,
-                memory_clock_mhz=3201,
                 temperature_c=30,
                 power_w=75.0,
-                power_limit_w=700.0,
                 utilization_fraction=0.0,
-                persistence_mode=True,
                 mig_mode=False,
                 processes=(),
                 is_visible=True,
@@ -107,9 +99,8 @@ def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
             devices=(H200,),
             has_calculated=True,
             capture=CaptureFacts(("CPU", "CUDA"), 16, 8, 8),
-            libraries=("/site-packages/nvidia/cu13/lib/libcublas.so.13",),
         ),
-        "counters": Counters(is_readable=True, value=2816.0),
+        "counters": Counters(is_readable=True),
         "nsys": ProgramFacts("nsys", "/usr/local/bin/nsys", "2025.3.2"),
         "ncu": ProgramFacts("ncu", "/usr/local/bin/ncu", "2025.3.1.0"),
     }
@@ -152,7 +143,6 @@ def machine(tmp_path: Path) -> Callable[..., ExaminedMachine]:
         return ExaminedMachine(
             environment,
             python,
-            tmp_path / "work",
             root=root,
             package_path=(str(tmp_path / "site"),),
             answers=answers,

@@ -27,7 +27,7 @@ def answer(code: str, machine: ExaminedMachine) -> DoctorOutcome:
 
 
 def given(answers: dict[str, Any]) -> ExaminedMachine:
-    return ExaminedMachine({}, "", Path(), answers=answers)
+    return ExaminedMachine({}, "", answers=answers)
 
 
 def _changed(base: Any, changes: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from opscope.toolchain.doctor.machine import (
     Counters,
     Driver,
     ExaminedMachine,
-    Folder,
     Gpu,
     Inventory,
     MachineFacts,
@@ -42,7 +40,7 @@ GOOD = (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE)
 
 
 def _given(answers: dict[str, Any]) -> ExaminedMachine:
-    return ExaminedMachine({}, "", Path(), answers=answers)
+    return ExaminedMachine({}, "", answers=answers)
 
 
 def test_a_healthy_machine_has_no_findings(gpu_machine: dict[str, Any], cpu_machine: dict[str, Any]) -> None:
@@ -73,7 +71,7 @@ def test_the_documentation_lists_every_check() -> None:
 def _check(
     answer: Callable[[ExaminedMachine], DoctorOutcome], *, is_required: bool = False
 ) -> EnvironmentCheck:
-    return EnvironmentCheck("a.b", "something", answer, is_required, 0.2)
+    return EnvironmentCheck("a.b", "something", answer, is_required)
 
 
 @pytest.mark.parametrize(
@@ -109,19 +107,6 @@ def test_a_defect_of_a_check_hides_no_other(
     assert {one.outcome.verdict for one in others} <= set(GOOD)
 
 
-def test_a_check_that_hangs_is_left_behind(
-    cpu_machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hang(machine: ExaminedMachine) -> DoctorOutcome:
-        time.sleep(2)
-        raise AssertionError("nobody waits for this")
-
-    monkeypatch.setattr(checks, "CHECKS", [_check(hang), *checks.CHECKS])
-    first, *others = diagnose(_given(cpu_machine)).results
-    assert first.outcome.reason == "gave no answer within 0.2 s"
-    assert {one.outcome.verdict for one in others} <= set(GOOD)
-
-
 def test_what_several_checks_ask_is_found_out_once(
     machine: Callable[..., ExaminedMachine], tmp_path: Path
 ) -> None:
@@ -148,8 +133,10 @@ def test_gpus_are_looked_at_first_and_counted_last(
     here = machine(ncu=gpu_machine["ncu"], programs={"nvidia-smi": "exit 1"})
     end = ProgramExit(1, "", "")
     monkeypatch.setattr(here, "run", lambda *command, timeout_s: order.append(Path(command[0]).name) or end)
-    monkeypatch.setattr("opscope.toolchain.doctor.machine.read_counters", lambda end: Counters(value=1.0))
-    assert here.counters().value == 1.0
+    monkeypatch.setattr(
+        "opscope.toolchain.doctor.machine.read_counters", lambda end: Counters(is_readable=True)
+    )
+    assert here.counters().is_readable
     assert (order[0], order[-1], len(order)) == ("nvidia-smi", "ncu", 4)
 
 
@@ -169,10 +156,6 @@ ANY_ANSWERS = st.fixed_dictionaries(
         "torch": st.from_type(Torch | None),
         "counters": st.from_type(Counters),
         "_inventory": st.just(Inventory()),
-        "folders": st.tuples(
-            st.builds(Folder, st.just("output"), st.just("/a")),
-            st.builds(Folder, st.just("temporary"), st.just("/b")),
-        ),
     }
 )
 
