@@ -241,7 +241,6 @@ def test_examples_are_numbered_without_gaps() -> None:
 def test_an_example_is_short_and_opens_with_what_it_shows(name: str) -> None:
     text = (EXAMPLES / name).read_text("utf-8")
     docstring = ast.get_docstring(ast.parse(text))
-    assert docstring is not None
     head, empty, *body = docstring.splitlines()
     assert re.search(r"\(guides? 00[0-4]", head)
     assert empty == ""

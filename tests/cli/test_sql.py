@@ -6,6 +6,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from case_tables import cases
 from opscope import example_trace, load
 
 SESSION_OR_TRACE = pytest.mark.parametrize("is_saved", [False, True], ids=["trace", "session"])
@@ -146,17 +147,8 @@ def test_launches_of_kernels_are_a_view(opscope, source: Path) -> None:
     assert [row] == opscope("sql", source, counted, "--json").json
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("SELECT nonsense FROM operators",), "nonsense"),
-        (("SELECT 1 +",), "the query failed"),
-        (("SELECT 1; SELECT 2",), "2 statements"),
-        (("",), "0 statements"),
-        (("/* nothing */",), "0 statements"),
-    ],
-)
-def test_mistakes_are_one_line(opscope, recording: Path, arguments: tuple[str, ...], message: str) -> None:
+@cases("arguments", "message")
+def test_mistakes_are_one_line(opscope, recording: Path, arguments: list[str], message: str) -> None:
     opscope("sql", recording, *arguments).fails(message, lines=1)
 
 

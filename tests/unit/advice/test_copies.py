@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import H200, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.timeline.values import HostTime
 from opscope.model.session import Session
 from opscope.units import format_byte_rate
 
-from .conftest import H200, MS, Program, codes, host, only, told, trace
+from .conftest import MS, Program, codes, host, only, told, trace
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"
 STRIDED = (

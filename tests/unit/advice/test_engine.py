@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.advice import advise, assess, engine
 from opscope.advice.rules import rule_book
@@ -74,20 +75,10 @@ def test_a_gain_that_is_less_than_what_steps_differ_by_is_no_number(
     assert "15.0 ms to either side" in (noisy[largest.code].gain_basis or "")
 
 
-@pytest.mark.parametrize(
-    ("gained", "off", "is_known"),
-    [
-        ((0.03, "device"), 0.0, True),
-        ((0.03, "host"), 0.0, False),
-        ((0.20, "host"), 0.0, True),
-        ((0.20, "device"), 0.2, False),
-    ],
-)
+@cases("share", "of", "off", "is_known")
 def test_a_gain_of_the_host_is_a_number_from_a_twentieth_of_an_understood_step_on(
-    advise_on: Program, monkeypatch: pytest.MonkeyPatch, gained: tuple[float, str], off: float, is_known: bool
+    advise_on: Program, monkeypatch: pytest.MonkeyPatch, *, share: float, of: str, off: float, is_known: bool
 ) -> None:
-    share, of = gained
-
     def gain(step: AskedStep, *_: Any) -> Gain:
         return Gain(share * step.step_ns, 0.9 * share * step.step_ns, 1.1 * share * step.step_ns)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
@@ -179,22 +180,7 @@ def test_fewer_collectives_in_a_step_are_found_without_numbers(job: Analyzed) ->
     assert "collective 2 of step 5" in finding.message
 
 
-@pytest.mark.parametrize(
-    ("description", "name", "kind"),
-    [
-        ("mesh_pp", "allreduce", "pipeline"),
-        ("mesh_dp", "allreduce", "data"),
-        ("mesh_ep", "alltoall", "expert"),
-        ("mesh_dp_shard", "allgather", "data"),
-        ("mesh_cp", "allgather", "context"),
-        ("mesh_tp", "allreduce", "tensor"),
-        ("TENSOR_MODEL_PARALLEL_GROUP", "allreduce", "tensor"),
-        ("DATA_PARALLEL_GROUP", "allreduce", "data"),
-        ("EXPERT_MODEL_PARALLEL_GROUP", "allreduce", "expert"),
-        ("default_pg", "all_to_all", "expert"),
-        ("default_pg", "allreduce", None),
-    ],
-)
+@cases("description", "name", "kind")
 def test_what_a_group_is_for(job: Analyzed, description: str, name: str, kind: str | None) -> None:
     own = {**RECORD, "Process Group Description": description, "Collective name": name}
     (total,) = job(*(rank(number, [50], **own, Seq=1) for number in range(2))).collectives.totals

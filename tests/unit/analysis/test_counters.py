@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.counters import (
     CountedCall,
@@ -287,16 +288,7 @@ def test_stores_and_accesses_counted_together(kernel: Kernel) -> None:
     assert counter_findings([with_values(kernel, {**fine, **together})]) == ()
 
 
-@pytest.mark.parametrize(
-    ("wavefronts", "ideal", "cycles", "fires"),
-    [
-        (132_000, 33_000, 10_000, True),
-        (132_000, 132_000, 10_000, False),
-        (132_000, 120_000, 10_000, False),  # one in eleven
-        (132_000, 33_000, 1_000_000, False),  # 0.075 % of the cycles
-        (132_000, 33_000, None, True),
-    ],
-)
+@cases("wavefronts", "ideal", "cycles", "fires")
 def test_bank_conflicts_that_cost_time(
     kernel: Kernel, wavefronts: int, ideal: int, cycles: int | None, fires: bool
 ) -> None:
@@ -404,15 +396,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "active", "fires"),
-    [
-        ("fp32 on CUDA cores", 0.0001, True),
-        ("fp32 on CUDA cores", 0.6, False),
-        ("bf16 on tensor cores", 0.01, False),
-        ("no product", 0.0, False),
-    ],
-)
+@cases("name", "active", "fires")
 def test_tensor_cores_left_idle(kernel: Kernel, name: str, active: float, fires: bool) -> None:
     values = {Quantity.DURATION: 1000, Quantity.TENSOR_FRACTION: active}
     findings = counter_findings([counted(kernel(PRODUCTS[name], values=values))])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.explanation import Explanation, Subject, explain
 from opscope.errors import InputError
@@ -48,19 +49,7 @@ class TestNames:
         assert (explanation.name, explanation.subject) == (found, subject)
         assert explanation.torch_version == "2.6.0"
 
-    @pytest.mark.parametrize(
-        ("name", "similar"),
-        [
-            ("aten::gelo", "Similar: aten::gelu"),
-            ("softmx", "aten::softmax"),
-            ("matrx", "matrix"),
-            ("SoftMx.cu", "SoftMax.cu"),
-            ("aten::add.Tenser", "It has: Tensor, out, Scalar, Scalar_out"),
-            ("zzzzzz", "Give an operator"),
-            ("", "Give an operator"),
-            ("my_kernel", "Give an operator"),
-        ],
-    )
+    @cases("name", "similar")
     def test_an_unknown_name_names_similar_ones(self, name: str, similar: str) -> None:
         with pytest.raises(InputError) as raised:
             of(name)

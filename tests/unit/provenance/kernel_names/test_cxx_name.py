@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from case_tables import cases
 from opscope.provenance.kernel_names.cxx_name import entities, parse, template_arguments, without_module
 
 LAMBDA = "{lambda()#1}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}"
@@ -120,24 +121,7 @@ def owners(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(without_module(entity.name) for entity in found))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("_Z6kernelPf", "kernel"),
-        ("_ZL6kernelPf", "kernel"),
-        ("_ZN2at6native13reduce_kernelILi512ELi1EEEvT_", "at::native::reduce_kernel"),
-        ("_ZN2at6native12_GLOBAL__N_14scanIfEEvPT_", "at::native::(anonymous namespace)::scan"),
-        ("_ZN3fooIN3barILi3ELb0EEELN2ns1eE2EE4funcIiEEvv", "foo::func"),
-        ("_ZNSt6vectorIiE4sizeEv", "std::vector::size"),
-        ("_ZN3foo", None),
-        ("_ZN99foo", None),
-        ("_ZN3fooI", None),
-        ("_Z", None),
-        ("?fun@in@out@@YAXH@Z", "out::in::fun"),
-        ("??$fun@H@in@out@@YAXH@Z", "fun"),
-        ("?", None),
-    ],
-)
+@cases("name", "expected")
 def test_the_function_of_a_mangled_name(name: str, expected: str | None) -> None:
     assert parse(name).function == expected
     assert template_arguments(name) == ()

@@ -98,12 +98,9 @@ class TestLines:
         assert definition is not None
         place = source.locate(definition)
         softmax = evidence.operators.entry("aten::_softmax")
-        assert softmax is not None
         tabled = evidence.location(softmax.served["CUDA"].place)
-        assert tabled is not None
         assert (tabled.line, tabled.end_line, tabled.url) == (place.line, place.end_line, place.url)
         assert f"{str(place).partition(':')[2]} {place.line_grade}" == shown
-        assert place.url is not None
         assert place.url.endswith("#L1420-L1447")
 
 

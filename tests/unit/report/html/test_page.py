@@ -143,7 +143,6 @@ def test_scripts_run_by_hash_and_nothing_is_loaded(bert: tuple[Session, _Page, s
         for tag, a in page.elements
         if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
     ]
-    assert policy is not None
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
     for attributes, content in page.raw:
