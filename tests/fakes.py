@@ -11,6 +11,9 @@ from typing import Any
 
 from opscope.errors import MeasurementError
 from opscope.model.benchmark import Clock, DeviceState
+from opscope.model.session import Session
+
+Load = Callable[..., Session]  # the fixture `load`
 
 
 class FakeMonitor:

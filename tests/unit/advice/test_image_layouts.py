@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.advice import assess
 from opscope.advice.rules import rule_book
 from opscope.model.finding import Finding
-from opscope.model.session import Session
 
 from .conftest import only, trace
 
-Load = Callable[..., Session]
 RULE = rule_book().rules["advice.layout_conversion"]
 TURNING = (
     "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true, "

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from case_tables import cases
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
-from opscope.model.session import Session
 from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_json
@@ -34,7 +33,7 @@ def rank(number: int | None, durations: Sequence[float], *, kernel: str = NCCL, 
 
 
 @pytest.fixture
-def skews(load: Callable[..., Session]) -> Callable[..., tuple[RankSkew, ...]]:
+def skews(load: Load) -> Callable[..., tuple[RankSkew, ...]]:
     return lambda *ranks: Summary(load(ranks)).timeline.skews
 
 
@@ -87,7 +86,7 @@ def test_ranks_must_be_known_and_different(skews: Skews) -> None:
     assert skews(rank(0, [100])) == ()
 
 
-def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Callable[..., Session]) -> None:
+def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Load) -> None:
     session = load(shared / "traces/h200/ddp_straggler_w4")
     found = Summary(session).timeline
     assert [(one.rank, one.last_count, one.collectives) for one in found.skews] == [
@@ -104,7 +103,7 @@ def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Callable[
 
 
 @pytest.mark.exhaustive(few=False)
-def test_without_a_straggler_no_rank_is_last_each_time(shared: Path, load: Callable[..., Session]) -> None:
+def test_without_a_straggler_no_rank_is_last_each_time(shared: Path, load: Load) -> None:
     session = load(shared / "traces/h200/ddp_w4")
     found = Summary(session).timeline.skews
     assert {one.collectives for one in found} == {12}
@@ -118,7 +117,7 @@ RECORD = {
 
 
 @pytest.fixture
-def job(load: Callable[..., Session]) -> Callable[..., Summary]:
+def job(load: Load) -> Callable[..., Summary]:
     return lambda *ranks: Summary(load(ranks))
 
 
@@ -198,7 +197,7 @@ def test_tensors_with_parts_on_every_rank_sum_their_products(job: Analyzed) -> N
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Session]) -> None:
+def test_a_recorded_job_in_json_and_words(shared: Path, load: Load) -> None:
     summary = summarize(load(shared / "traces/h200/ddp_straggler_w4"))
     document = analysis_json(summary)
     (total,) = document["collectives"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import H200, TraceBuilder
+from fakes import H200, Load, TraceBuilder
 from opscope import load
 from opscope.analysis.counter_commands import (
     Launch,
@@ -26,11 +26,9 @@ from opscope.analysis.counter_commands import (
 from opscope.analysis.launch_quality import launch_quality
 from opscope.analysis.summary import Summary
 from opscope.errors import CaptureError, InputError
-from opscope.model.session import Session
 from opscope.toolchain.ncu_command import NameBase
 from opscope.toolchain.ncu_report import KernelCounters, NcuReport
 
-Load = Callable[..., Session]
 GELU = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::Iterator&)>(int)"
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::ReluCUDAKernelImpl(at::Iterator&)>(int)"
 HALF = "void at::native::vectorized_elementwise_kernel<8, at::native::GeluCUDAKernelImpl(at::Iterator&)>(int)"

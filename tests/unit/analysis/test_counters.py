@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from case_tables import cases
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.counters import (
     CountedCall,
     CountedKernel,
@@ -23,12 +23,10 @@ from opscope.analysis.counters import (
     recorded_name,
 )
 from opscope.model.finding import Finding, Severity
-from opscope.model.session import Session
 from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.toolchain.ncu_report import KernelCounters, NcuAdvice, NcuReport, Quantity
 
-Load = Callable[..., Session]
 ReportOf = Callable[..., NcuReport]
 Kernel = Callable[..., KernelCounters]
 
@@ -229,7 +227,7 @@ def test_a_real_report_by_itself(real_report: NcuReport) -> None:
 
 
 def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(
-    load: Callable[..., Session], real_report: NcuReport, its_trace: TraceBuilder
+    load: Load, real_report: NcuReport, its_trace: TraceBuilder
 ) -> None:
     analysis = analyze_counters(real_report, load(its_trace))
     extra = [one for one in analysis.findings if one.code == "counters.extra_traffic"]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from case_tables import cases
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.explanation import Explanation, Subject, explain
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
@@ -18,7 +16,6 @@ from .conftest import FILL_KERNEL, FILL_KERNEL_MANGLED, GELU_KERNEL
 pytestmark = pytest.mark.usefixtures("releases_read_once")
 
 NATIVE = "aten/src/ATen/native"
-Load = Callable[..., Session]
 
 
 def of(name: str) -> Explanation:

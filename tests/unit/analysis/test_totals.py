@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal, OperatorTotal
 from opscope.model.evidence import Grade
-from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, categories, category_of, category_title
 
 from .conftest import GELU_KERNEL
 
-Load = Callable[..., Session]
 GEMM = "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT"
 RANGE = "Torch-Compiled Region: 0/0"
 

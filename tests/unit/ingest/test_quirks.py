@@ -12,13 +12,12 @@ import pytest
 
 import opscope
 from case_tables import cases
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.errors import InputError
 from opscope.model.finding import Severity
 from opscope.model.session import Session
 from opscope.results import load as load_traces
 
-Load = Callable[..., Session]
 Make = Callable[..., Path]
 
 

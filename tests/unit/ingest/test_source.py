@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from case_tables import cases
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.errors import DependencyError, InputError
 from opscope.ingest import source
 from opscope.ingest.source import EventArray, find_traces, local_text
@@ -26,7 +26,6 @@ from opscope.ingest.staging import locate_events
 from opscope.model.session import Session
 
 TEXT = TraceBuilder().operator("aten::mm", 10, 5).operator("aten::add", 30, 5).text().encode()
-Load = Callable[..., Session]
 Make = Callable[..., Path]
 
 

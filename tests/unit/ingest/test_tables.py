@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 import opscope
-from fakes import H200, TraceBuilder
+from fakes import H200, Load, TraceBuilder
 from opscope.model import schema
 from opscope.model.session import Session
 from opscope.report.summary_json import analysis_json
 
-Load = Callable[..., Session]
 EPOCH_NS = 1_763_712_000_000_000_000
 
 

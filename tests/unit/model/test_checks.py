@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from case_tables import cases
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.api import load as load_source
 from opscope.model.session import Session
-
-Load = Callable[..., Session]
 
 
 @pytest.fixture(scope="module")

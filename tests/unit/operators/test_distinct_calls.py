@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.model.session import Session
 from opscope.operators.distinct_calls import DistinctCall, collect_calls, collect_launches
-
-Load = Callable[..., Session]
 
 COPY = "Memcpy DtoD (Device -> Device)"
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
-from opscope.model.session import Session
+from fakes import Load, TraceBuilder
 from opscope.operators.session_costs import fill_costs
 
-Load = Callable[..., Session]
 Cost = tuple[str | None, int | None, int | None, str | None]
 HALF = "c10::BFloat16"
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
-from opscope.model.session import Session
+from fakes import Load, TraceBuilder
 from opscope.operators.arguments import CallArguments, parse_arguments
 from opscope.operators.tensor_lists import (
     CHUNK_ELEMENTS,
@@ -142,7 +140,7 @@ def test_gradients_of_the_type_alone_are_taken_where_types_are_mixed() -> None:
     assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]
 
 
-def test_gradients_are_read_by_step(load: Callable[..., Session]) -> None:
+def test_gradients_are_read_by_step(load: Load) -> None:
     built = TraceBuilder()
     for number in (1, 2):
         built.step(number, 100 * number, 90)
@@ -157,7 +155,7 @@ def test_gradients_are_read_by_step(load: Callable[..., Session]) -> None:
 
 
 @pytest.mark.parametrize("shapes", ["[[-1]]", '["x"]', "[]", "{}"])
-def test_absurd_gradients_are_left_out(load: Callable[..., Session], shapes: str) -> None:
+def test_absurd_gradients_are_left_out(load: Load, shapes: str) -> None:
     arguments: dict[str, Any] = {"Input Dims": json.loads(shapes), "Input type": ["float"]}
     built = TraceBuilder().operator("torch::autograd::AccumulateGrad", 0, 5, **arguments)
     assert read_gradients(load(built)).steps in (frozenset(), frozenset({()}))

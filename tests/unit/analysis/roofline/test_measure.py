@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from case_tables import cases
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.roofline import (
     Bound,
     Efficiency,
@@ -30,7 +30,6 @@ from opscope.operators.session_costs import CostedCall, fill_costs
 
 from .conftest import cost, launches, limit
 
-Load = Callable[..., Session]
 GEMM = "cutlass_80_tensorop_s1688gemm_128x128_16x4_nn_align4"
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import (
@@ -28,7 +28,6 @@ from opscope.provenance.sources.index import SourceIndex
 
 from .conftest import recorded_units
 
-Load = Callable[..., Session]
 Record = Callable[..., Path]
 MakeIndex = Callable[..., SourceIndex]
 
