@@ -11,7 +11,6 @@ import duckdb
 import pytest
 
 import opscope
-from case_tables import tables
 from fakes import Load, TraceBuilder
 from opscope.errors import InputError
 from opscope.model import schema
@@ -349,7 +348,29 @@ class TestReplacingRows:
         assert opened.query(self.QUERY) == self.EXPECTED
 
 
-REACHING_OUT = tables(Path(__file__).with_suffix(".toml"))["reaching_out"]
+REACHING_OUT = [
+    "SELECT * FROM read_csv('{secret}')",
+    "SELECT * FROM read_text('{secret}')",
+    "SELECT * FROM read_blob('{secret}')",
+    "SELECT * FROM read_json('{secret}')",
+    "SELECT * FROM '{secret}'",
+    "SELECT * FROM glob('{folder}/*')",
+    "SELECT * FROM 'https://example.invalid/x.csv'",
+    "COPY operators TO '{target}'",
+    "COPY operators TO '{target}' (FORMAT parquet)",
+    "COPY findings FROM '{secret}'",
+    "EXPORT DATABASE '{folder}/export'",
+    "IMPORT DATABASE '{folder}'",
+    "ATTACH '{target}' AS other",
+    "ATTACH '{secret}' AS other (READ_ONLY)",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SET enable_external_access = true",
+    "RESET enable_external_access",
+    "SET lock_configuration = false",
+    "SET temp_directory = '{folder}'",
+    "SET memory_limit = '1TB'",
+]
 
 
 class TestLocking:
