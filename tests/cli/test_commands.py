@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from case_tables import tables
+from case_tables import cases
 from fakes import TraceBuilder
 
 from .conftest import saved, write_trace
 
 EXPECTED = Path(__file__).parent / "expected"
-COMMANDS = tables(Path(__file__).with_suffix(".toml"))
 
 
 def steps(duration: float, count: int = 8) -> TraceBuilder:
@@ -71,10 +70,12 @@ def place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 @pytest.mark.usefixtures("place")
-@pytest.mark.parametrize("verb", COMMANDS)
-def test_verbs_print_what_they_always_printed(opscope, verb: str, pytestconfig: pytest.Config) -> None:
+@cases("verb", "commands")
+def test_verbs_print_what_they_always_printed(
+    opscope, verb: str, commands: list[str], pytestconfig: pytest.Config
+) -> None:
     parts = []
-    for command in COMMANDS[verb]:
+    for command in commands:
         outcome = opscope(*shlex.split(command))
         code = f"exit {outcome.code}\n" if outcome.code else ""
         parts.append(f"$ opscope {command}\n{code}{outcome.err}{outcome.out}")

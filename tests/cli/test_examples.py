@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from case_tables import tables
+from case_tables import cases, tables
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = sorted(path.name for path in EXAMPLES.glob("[0-9]*.py"))
 # Long enough for a compiler on a busy machine.
 LIMIT_S = 300
-TABLES = Path(__file__).with_suffix(".toml")
 
 WITH_FOLDER = {name for name in NAMES if "sys.argv[1]" in (EXAMPLES / name).read_text("utf-8")}
 
@@ -114,8 +113,10 @@ def fresh(argv: list[str], places: dict[str, Path]) -> int:
 
 @pytest.mark.torch
 @pytest.mark.exhaustive(few=False)
-@pytest.mark.parametrize("name", NAMES)
-def test_an_example_says_what_it_promises(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@cases("name", "patterns")
+def test_an_example_says_what_it_promises(
+    name: str, patterns: list[str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     if "triton" in name:
         pytest.importorskip("triton")
     places = {part: tmp_path / part for part in ("work", "temporary", "given", "out", "err")}
@@ -133,7 +134,7 @@ def test_an_example_says_what_it_promises(name: str, request: pytest.FixtureRequ
         assert list(places["given"].iterdir())
         assert not list(places["temporary"].glob("opscope-example-*"))
     position = 0
-    for pattern in tables(TABLES)["expected"][name]:
+    for pattern in patterns:
         found = re.compile(pattern).search(output, position)
         assert found, f"after character {position} nothing matches {pattern!r} in:\n{output}"
         position = found.start()
@@ -141,7 +142,8 @@ def test_an_example_says_what_it_promises(name: str, request: pytest.FixtureRequ
 
 def test_examples_are_numbered_without_gaps() -> None:
     assert [name[:2] for name in NAMES] == [f"{number:02}" for number in range(1, len(NAMES) + 1)]
-    assert list(tables(TABLES)["expected"]) == NAMES
+    promised = tables(Path(__file__).with_suffix(".toml"))["an_example_says_what_it_promises"]
+    assert [name for name, _ in promised] == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
