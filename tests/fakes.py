@@ -11,6 +11,9 @@ from typing import Any
 
 from opscope.errors import MeasurementError
 from opscope.model.benchmark import Clock, DeviceState
+from opscope.model.session import Session
+
+Load = Callable[..., Session]  # the fixture `load`
 
 
 class FakeMonitor:
@@ -52,6 +55,15 @@ class FakeTimer:
             return next(self._samples_ns)
         except StopIteration:
             raise MeasurementError(f"the scripted samples ran out at call {self.calls}") from None
+
+
+# As Kineto records an H200.
+H200: dict[str, Any] = {
+    "id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_109_880_320, "computeMajor": 9, "computeMinor": 0,
+    "maxThreadsPerBlock": 1024, "maxThreadsPerMultiprocessor": 2048, "regsPerBlock": 65_536, "warpSize": 32,
+    "sharedMemPerBlock": 49_152, "numSms": 132, "regsPerMultiprocessor": 65_536,
+    "sharedMemPerBlockOptin": 232_448, "sharedMemPerMultiprocessor": 233_472,
+}  # fmt: skip
 
 
 class TraceBuilder:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope._version import __version__
 from opscope.cli import app, main
 from opscope.data import example_trace
@@ -51,15 +52,7 @@ def test_the_example_of_its_help_works(
     assert (outcome.code, outcome.err) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "nonsense", "analyze", "analyze x --nonsense", "analyze x --top 0", "bench gelu --skip all",
-        "bench gelu --time-budget 0", "bench gelu --clock sun", "compare x y --threshold 0",
-        "compare x y --top 0", "compare x y --fail-on worse", "nvcc", "profile bert --batch-sizes 0",
-        "profile bert --top huge", "profile bert --seq-lens x", "sql x SELECT --json --csv",
-    ],
-)  # fmt: skip
+@cases("arguments")
 def test_usage_errors_exit_with_2_and_keep_stdout_clean(opscope, arguments: str) -> None:
     opscope(*arguments.split()).fails("error: ", code=2)
 

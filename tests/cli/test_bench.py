@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.cli.console import load_noticed
 
 pytest.importorskip("torch")
@@ -214,37 +215,8 @@ def test_suites_are_listed_without_measuring(opscope) -> None:
     assert {"name", "summary", "shape_names", "implementations"} <= set(suites[0])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("nonsense",), "'nonsense' is not a suite. Use gelu, square"),
-        (("gelu", "--implementations", "nonsense"), "is not an implementation of 'gelu'. Use naive"),
-        (("gelu", "--param", "shape=3"), "the shape of 'gelu' is 2 sizes (rows columns), not 3"),
-        (("gelu", "--param", "shape=0x3"), "rows=0 is not a size"),
-        (("gelu", "--param", "dtype=int3"), "'int3' is not a dtype"),
-        (("gelu", "--param", "approximate=x"), "approximate cannot be 'x'"),
-        (("gelu", "--param", "rows"), "is not a parameter with its values"),
-        (("gelu", "--param", "n=3"), "'gelu' has no parameter 'n'"),
-        (("gelu", "--device", "cuda:99"), "cuda:99"),
-        (("gelu", "--device", "cpu", "--clock", "graph"), "the clock 'cuda_graph' needs a CUDA device"),
-        (("gelu", "--device", "cpu", "--cache", "cold"), "--cache cold is for the L2 cache of a GPU"),
-        (("gelu", "--samples", "30-20"), "'30-20' samples cannot be taken"),
-        (("gelu", "--samples", 1), "'1' samples cannot be taken"),
-        (("gelu", "--param", "shape=3x4,5y6"), "'5y6' is not a shape"),
-        (("absent.py:f",), "absent.py: no such file"),
-        (("{file}:absent",), "It defines: correct"),
-        (("{file}",), "no function of this file is marked"),
-        (("{file}:square",), "needs arguments that nothing provides (n)"),
-        (("{file}:square", "--param", "n=-3"), "'make_inputs' fails in line 6 (ValueError: no such | size)"),
-        (("{file}:square", "--param", "n=3", "--inputs", "{file}:nothing"),
-         "nothing takes the parameter 'n'. Name it in 'nothing'"),
-        (("{file}:square", "--param", "m=3"), "nothing takes the parameter 'm'"),
-        (("{file}:square", "--param", "n=3", "--reference", "x"), "has no function 'x'. It has: square"),
-    ],
-)  # fmt: skip
-def test_a_users_mistake_is_one_line(
-    opscope, file: Path, arguments: tuple[object, ...], message: str
-) -> None:
+@cases("arguments", "message")
+def test_a_users_mistake_is_one_line(opscope, file: Path, arguments: list[object], message: str) -> None:
     opscope("bench", *(str(argument).format(file=file) for argument in arguments)).fails(message, lines=1)
 
 

@@ -16,107 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases, tables
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = sorted(path.name for path in EXAMPLES.glob("[0-9]*.py"))
 # Long enough for a compiler on a busy machine.
 LIMIT_S = 300
 
-# What the output has to match, in this order.
-EXPECTED = {
-    "01_profile_bert.py": [
-        r"Wrote .*profiling_stats_bs2_seq32\.json",
-        r"Total cpu time: \d",
-        r"1\. aten::\w+: [\d.]+ ms\n   file: aten/src/ATen/native/\S+\n   native function: [\w.]+\(Tensor",
-        r"\w+: \d+\.\d%",
-    ],
-    "02_trace_to_source.py": [
-        r"90\.7% of operators",
-        "before_window",
-        r"1\. aten::addmm +79\.8%  aten/src/ATen/native/cuda/Blas\.cpp",
-        r"Implemented in +aten/src/ATen/native/cuda/SoftMax\.cu",
-        "12,288 rows of 128 elements",
-    ],
-    "03_timing.py": [
-        r"first call, not synchronized +[\d.]+ ms   wrong",
-        "right, as a CPU is synchronous",
-        r"opscope\.bench, median +[\d.]+ ms   95 % interval .* of \d+ samples",
-    ],
-    "04_autograd_profiler.py": [
-        r"torch\.autograd\.profiler:(\n  aten::\w+ .*)*\n  aten::square ",
-        "opscope, engine autograd:",
-        r"aten::pow +self CPU +[\d.]+ µs, calls 1, kernels 0",
-    ],
-    "05_schedule_and_handlers.py": [
-        r"cycle 0: recorded steps \[2, 3\]",
-        "aten::pow",
-        r"cycle 1: recorded steps \[6, 7\]",
-        r"Wrote chrome/cycle0\.json\nWrote chrome/cycle1\.json\n",
-        r"(Wrote tensorboard/.*\.pt\.trace\.json\n){2}$",
-    ],
-    "06_load_inline.py": [
-        r"torch .* error \d.*  reference\ninline .* error \d.*  (faster|slower|same|ambiguous)\n$"
-    ],
-    "07_triton_kernel.py": [
-        r"program \[0\] elements \[0 1 2 3\]",
-        r"program \[2\] elements .* inside \[ True  True False False\]",
-        "right: True",
-    ],
-    "08_what_operators_launch.py": [
-        "add, operators: add\n",
-        r"cdist, operators: .*cat.*clamp_min_.*mm.*pow.*sqrt_.*sum",
-        "Kernels recorded on an H200",
-        r"aten::addmm\n +180 × sm80_xmma_gemm.*\n +family gemm, operand_type f32, tile 128x64x8",
-        r"aten::gelu\n.*vectorized_elementwise_kernel.*\n.*operation gelu, variant vectorized",
-    ],
-    "09_gemm_names.py": [
-        "no tensor cores, operands f32",
-        "tile 32×32×16, 3 pipeline stages",
-        r"recorded +sm80 +f32 +tn +128x64x8 +3 +False +sm80_xmma_gemm",
-    ],
-    "10_gelu_five_ways.py": [
-        r"gelu of \(1024, 1024\), float32, on cpu",
-        r"torch +[\d.]+ ms, .* GB/s, reference",
-        r"naive +[\d.]+ ms, .* × torch: \w+",
-        "cuda +unavailable: CUDA C.. needs a CUDA device",
-        "triton +(checked|unavailable): ",
-        r"compile +([\d.]+ ms|unavailable|failed)",
-    ],
-    "11_three_squares.py": [
-        "torch +operators: .*aten::square",
-        "multiply +operators: aten::mul\n",
-        "power +operators: .*aten::pow",
-        r"torch +[\d.]+ ms, reference",
-        r"multiply +[\d.]+ ms, \w+; ",
-        r"power +[\d.]+ ms, \w+; ",
-    ],
-    "12_vector_add.py": [
-        r"bare: 1 of [\d.]+ µs each on the host\n",
-        r"by a schedule: 7 of [\d.]+ µs each on the host\n$",
-    ],
-    "13_regions.py": [
-        "off, then only CUDA +no operators; 0 kernels",
-        "1: off +no operators; 0 kernels",
-        r"info: Nothing was recorded in 14 regions",
-        r"2: off, then only CPU +7 × \w+::add; 0 kernels",
-        r"3: off, then both +7 × \w+::add; 0 kernels",
-        r"4: both +(14 × aten::randn, 7 × vector_add::add|7 × aten::add, 14 × aten::randn); 0 kernels",
-    ],
-    "14_run_a_script.py": [
-        r"\$ opscope run train\.py\nthe script's own output: loss [\d.]+\n",
-        "exit code 0\n",
-        r"(step \d: .*\n){6}(.*: \d+ calls\n){3}",
-    ],
-    "15_your_own_functions.py": [
-        r"columns = 128\n  by_torch .* reference\n  by_hand .* × by_torch: \w+\n  unsafe .* × by_torch: \w+",
-        "columns = 512",
-    ],
-    "16_save_and_compare.py": [
-        r"Wrote before\.json, measured with torch\.nn\.functional\.gelu",
-        r"Wrote after\.json",
-        r"in Python: mine is \w+, [\d.]+ times the time before",
-        r"exit code of compare --fail-on slower: [03]\n",
-    ],
-}
 WITH_FOLDER = {name for name in NAMES if "sys.argv[1]" in (EXAMPLES / name).read_text("utf-8")}
 
 
@@ -207,8 +113,10 @@ def fresh(argv: list[str], places: dict[str, Path]) -> int:
 
 @pytest.mark.torch
 @pytest.mark.exhaustive(few=False)
-@pytest.mark.parametrize("name", NAMES)
-def test_an_example_says_what_it_promises(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@cases("name", "patterns")
+def test_an_example_says_what_it_promises(
+    name: str, patterns: list[str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     if "triton" in name:
         pytest.importorskip("triton")
     places = {part: tmp_path / part for part in ("work", "temporary", "given", "out", "err")}
@@ -226,7 +134,7 @@ def test_an_example_says_what_it_promises(name: str, request: pytest.FixtureRequ
         assert list(places["given"].iterdir())
         assert not list(places["temporary"].glob("opscope-example-*"))
     position = 0
-    for pattern in EXPECTED[name]:
+    for pattern in patterns:
         found = re.compile(pattern).search(output, position)
         assert found, f"after character {position} nothing matches {pattern!r} in:\n{output}"
         position = found.start()
@@ -234,14 +142,14 @@ def test_an_example_says_what_it_promises(name: str, request: pytest.FixtureRequ
 
 def test_examples_are_numbered_without_gaps() -> None:
     assert [name[:2] for name in NAMES] == [f"{number:02}" for number in range(1, len(NAMES) + 1)]
-    assert list(EXPECTED) == NAMES
+    promised = tables(Path(__file__).with_suffix(".toml"))["an_example_says_what_it_promises"]
+    assert [name for name, _ in promised] == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_is_short_and_opens_with_what_it_shows(name: str) -> None:
     text = (EXAMPLES / name).read_text("utf-8")
     docstring = ast.get_docstring(ast.parse(text))
-    assert docstring is not None
     head, empty, *body = docstring.splitlines()
     assert re.search(r"\(guides? 00[0-4]", head)
     assert empty == ""

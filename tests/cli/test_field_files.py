@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
+
 REPOSITORY = Path(__file__).parents[2]
 FIELD = REPOSITORY.parent / "shared/field"
 OF_TORCH = ("torch", "Torch", "loss.detach", "DataLoader", "opscope try", "opscope run", "aten::")
@@ -16,14 +18,7 @@ NO_DEVICE = ("No device was used", "no device;", "internal error")
 pytestmark = pytest.mark.skipif(not (FIELD / "files").is_dir(), reason=f"no {FIELD}")
 
 
-@pytest.mark.parametrize(
-    ("name", "phrase"),
-    [
-        ("ascend_npu_trace_view.json.gz", "a trace of an Ascend NPU (torch_npu)"),
-        ("rocm_rpd_matmul.json.gz", "a trace of rocprof's RPD (rpd2tracing)"),
-        ("proton_tritonbench.hatchet.gz", "a profile of Proton (Triton)"),
-    ],
-)
+@cases("name", "phrase")
 def test_files_of_other_recorders_are_named(opscope, name: str, phrase: str) -> None:
     refused = opscope("analyze", str(FIELD / "files" / name)).fails(phrase, "opscope reads", lines=1)
     assert not any(one in refused.err + refused.out for one in NO_DEVICE)

@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes import ExportBuilder, TraceBuilder
+from fakes import H200, ExportBuilder, TraceBuilder
 
-H100 = {
-    "id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132,
-    "maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536, "warpSize": 32,
-    "sharedMemPerMultiprocessor": 233472,
-}  # fmt: skip
 WIDE = {"grid": [4096, 1, 1], "block": [256, 1, 1], "registers per thread": 255, "shared memory": 0}
 # What a C++ programmer has no use for.
 OF_TORCH = (
@@ -29,7 +24,7 @@ OF_TORCH = (
 
 def recorded_by_cupti(folder: Path) -> Path:
     """30 rounds of a kernel, a copy to pageable memory, a wait and an allocation."""
-    builder = TraceBuilder(deviceProperties=[H100])
+    builder = TraceBuilder(deviceProperties=[H200])
     for start in range(0, 3000, 100):
         builder.launch(start, 4).kernel("solve(float*, int)", start + 6, 40)
         builder.launch(start + 6, 4, name="cudaMemcpyAsync")
@@ -63,7 +58,7 @@ def test_a_program_in_cuda_alone_gets_the_words_of_cuda(opscope, tmp_path: Path,
 
 def test_exposed_communication_is_named_whatever_else_leads(opscope, tmp_path: Path) -> None:
     def of_job(share: int) -> str:
-        builder = TraceBuilder(deviceProperties=[H100]).step(1, 0, 1000)
+        builder = TraceBuilder(deviceProperties=[H200]).step(1, 0, 1000)
         builder.operator("aten::mm", 0, 20).launch(5).kernel("gemm", 20, 900 - 10 * share)
         builder.operator("c10d::allreduce_", 30, 20).launch(35)
         builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 930 - 10 * share, 10 * share, stream=9)
@@ -76,7 +71,7 @@ def test_exposed_communication_is_named_whatever_else_leads(opscope, tmp_path: P
 
 
 def own_kernel(folder: Path, duration: float = 60, name: str = "square(float*)") -> Path:
-    builder = TraceBuilder(deviceProperties=[H100]).frame("train.py(3): <module>", 0, 1000)
+    builder = TraceBuilder(deviceProperties=[H200]).frame("train.py(3): <module>", 0, 1000)
     builder.frame("train.py(12): square", 5, 300, parent=1).frame("cupy/core.py(7): launch", 6, 250, parent=2)
     builder.launch(20, 4, name="cuLaunchKernel")
     builder.kernel(name, 30, duration, **WIDE)

@@ -7,26 +7,22 @@ import pytest
 from babel.messages import pofile
 from rich.cells import cell_len
 
+from case_tables import cases
+
 from .conftest import script
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        (["--lang", "zh"], {"LC_ALL": "en_US.UTF-8"}, True),
-        (["--lang", "en"], {"OPSCOPE_LANG": "zh"}, False),
-        ([], {"OPSCOPE_LANG": "", "LC_ALL": "zh_CN.UTF-8"}, True),
-        ([], {"OPSCOPE_LANG": "en", "LC_ALL": "zh_CN.UTF-8"}, False),
-    ],
-)
+@cases("options", "environment", "is_chinese")
 def test_the_language_is_asked_for(
-    case: tuple[list[str], dict[str, str], bool],
     opscope,
     recording: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    *,
+    options: list[str],
+    environment: dict[str, str],
+    is_chinese: bool,
 ) -> None:
-    options, environment, is_chinese = case
     folder = tmp_path / "report"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.toolchain import ncu_command as running
 
 from .conftest import Run
@@ -76,16 +77,7 @@ def test_a_report_and_a_trace_of_something_else(opscope: Run, packed: Path, trac
     assert "the recording has no launch of this name, grid and block" in " ".join(outcome.out.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "nothing to read or run"),
-        (["none.ncu-rep"], "no such file"),
-        (["none"], "no such file"),
-        (["--kernel", "gemm", "none.ncu-rep"], "options of profiling are given"),
-        (["none", "argument"], "there is no program 'none'"),
-    ],
-)
+@cases("arguments", "message")
 def test_what_cannot_be_read_or_run(opscope: Run, arguments: list[str], message: str) -> None:
     opscope("ncu", *arguments).fails(message)
 
@@ -180,16 +172,7 @@ def test_the_programs_exit_code_is_passed_on_with_what_was_counted(ncu_run: Run)
     )
 
 
-@pytest.mark.parametrize(
-    ("log", "message"),
-    [
-        (
-            "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission",
-            "NVreg_RestrictProfilingToAdminUsers=0",
-        ),
-        ("==WARNING== No kernels were profiled.\nAvailable Kernels:\n1. foo\n", "Kernels launched: foo"),
-    ],
-)
+@cases("log", "message")
 def test_what_ncu_could_not_do_is_one_error(
     ncu_run: Run, monkeypatch: pytest.MonkeyPatch, log: str, message: str
 ) -> None:
@@ -210,7 +193,6 @@ def test_an_interrupt_ends_both_and_keeps_what_there_is(ncu_run: Run, tmp_path: 
         start_new_session=True,
         cwd=tmp_path,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.cli import nvcc as verb
 from opscope.hardware import driver as toolkit
 from opscope.hardware.architectures import parse_target
@@ -164,34 +165,12 @@ def test_a_file_without_main_names_what_can_be_made_of_it(opscope, write):
 
 
 @needs_nvcc
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--arch", "sm_99"], "no GPU of compute capability 9.9 is known here. It knows sm_"),
-        (["--arch", "sm_9"], "'sm_9' is not a target of nvcc"),
-        (["--arch", "sm_80a"], "Ampere has no features of its own"),
-        (["--arch", "compute_90"], "--arch sm_90,ptx"),
-        (["--arch", "blackwell"], "'blackwell' means several targets. Choose of sm_100"),
-        (["--arch", "foo"], "known as 'foo'"),
-        (["--arch", "sm_90a,ptx"], "for no later GPU"),
-        (["--arch", "sm_80,sm_90", "--emit", "cubin"], "a cubin is machine code for one target"),
-        ([], "there is no GPU here whose target could be taken. Choose with --arch: sm_"),
-        (["--arch", "sm_90", "--run"], "--run needs a GPU, and there is none here"),
-    ],
-)
+@cases("arguments", "words")
 def test_targets_that_cannot_be_are_explained(opscope, write, arguments, words):
     opscope("nvcc", write("int main() {}\n"), *arguments).fails(words)
 
 
-@pytest.mark.parametrize(
-    ("release", "target", "words"),
-    [
-        ("13.0", "sm_70", "Volta, for which CUDA 9.0 to 12.9 build"),
-        ("12.4", "sm_100", "Blackwell, for which CUDA 12.8 and newer build"),
-        ("12.8", "sm_100f", "targets of a family come with CUDA 12.9"),
-        ("11.8", "sm_90a", "needs CUDA 12.0"),
-    ],
-)
+@cases("release", "target", "words")
 def test_the_table_tells_which_toolkit_builds_for_a_target(release, target, words):
     assert words in verb._explain(parse_target(target), release)
 
@@ -206,22 +185,7 @@ def test_code_that_no_gpu_here_runs_is_not_run(opscope, write, monkeypatch):
     assert opscope("nvcc", write(MAIN), "--arch", "sm_80,ptx", "--run", "--", "x").code == 7
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["a.py"], "not a .cu file"),
-        (["missing.cu"], "no such file"),
-        (["folder.cu"], "a folder"),
-        (["a.cu", "sm_90"], "--arch sm_80,sm_90"),
-        (["a.cu", "b.cu"], "'b.cu' is for a program that is not run"),
-        (["a.cu", "--run", "--emit", "object"], "--emit object makes none"),
-        (["a.cu", "--nvcc-option=-arch=sm_90"], "--arch chooses the targets"),
-        (["a.cu", "-o", "a.cu", "--force"], "it is read by this command"),
-        (["a.cu", "-o", "folder.cu"], "it is a folder"),
-        (["a.cu", "--emit", "nothing", "-o", "b"], "writes no file"),
-        (["a.cu", "--block-size", "0"], "not a list of block sizes"),
-    ],
-)
+@cases("arguments", "words")
 def test_what_makes_no_sense_is_refused_before_anything_runs(opscope, write, monkeypatch, arguments, words):
     write("int main() {}\n")
     write("", "a.py")

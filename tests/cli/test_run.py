@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
+
 pytest.importorskip("torch")
 
 from opscope.cli.app import declared_options, separate_script
@@ -113,16 +115,7 @@ def test_workers_change_nothing(run, script: str) -> None:
     assert read_sidecar("opscope_run/trace.opscope.json").steps == 6
 
 
-@pytest.mark.parametrize(
-    ("then", "code", "shown"),
-    [
-        ("sys.exit(7)", 7, ""),
-        ("sys.exit('a text')", 1, "a text"),
-        ("raise ValueError('boom')", 1, "ValueError: boom"),
-        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
-        ("os.kill(os.getpid(), signal.SIGTERM)", 143, ""),
-    ],
-)
+@cases("then", "code", "shown")
 def test_exit_codes_pass_and_what_was_recorded_is_kept(run, script: str, then: str, code: int, shown: str):
     outcome = run("--quiet", script, "--count", 4, "--then", then).fails(shown, code=code, out=None)
     assert "opscope/src" not in outcome.err
@@ -187,20 +180,7 @@ def test_processes_of_a_job_share_the_folder(run, script: str, monkeypatch: pyte
     assert not Path("page.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["absent.py"], "absent.py: no such script"),
-        (["."], "a folder is not a script"),
-        (["broken.py"], "broken.py: not Python: line 1"),
-        (["-m", "opscope_absent"], "no module 'opscope_absent'"),
-        (["--steps", "a b", "train.py"], "tells no steps"),
-        (["--steps", "absent", "train.py"], "no function 'absent' whose calls are steps. It defines: main"),
-        (["--steps", "none", "--wait", "1", "train.py"], "--wait does not apply"),
-        (["--active", "0", "train.py"], "is no schedule"),
-        (["--output-dir", "train.py", "train.py"], "cannot be made"),
-    ],
-)
+@cases("arguments", "message")
 def test_mistakes_are_one_line_before_anything_runs(run, script: str, arguments: list[str], message: str):
     Path("broken.py").write_text("x = (\n")
     run(*arguments).fails(message, lines=1)
@@ -236,22 +216,7 @@ def test_an_interrupted_process_leaves_its_trace(script: str) -> None:
     assert read_sidecar("opscope_run/trace.opscope.json").ended_by == "KeyboardInterrupt"
 
 
-@pytest.mark.parametrize(
-    ("tokens", "separated"),
-    [
-        ("run a.py --force", "run -- a.py --force"),
-        ("run --active 2 --quiet a.py -x", "run --active 2 --quiet -- a.py -x"),
-        ("run --active=2 a.py", "run --active=2 -- a.py"),
-        ("run -m pkg.mod --help", "run -m -- pkg.mod --help"),
-        ("--debug run a.py", "--debug run -- a.py"),
-        ("--lang zh run a.py --lang en", "--lang zh run -- a.py --lang en"),
-        ("run --lang zh a.py", "run --lang zh -- a.py"),
-        ("run -- a.py --debug", "run -- a.py --debug"),
-        ("run --help", "run --help"),
-        ("run", "run"),
-        ("analyze run a.json", "analyze run a.json"),
-    ],
-)
+@cases("tokens", "separated")
 def test_the_scripts_arguments_are_set_apart(tokens: str, separated: str) -> None:
     assert separate_script(tokens.split()) == separated.split()
 
@@ -272,14 +237,7 @@ def test_an_option_that_the_script_refuses_is_said_to_be_ours(run, script: str) 
     assert "stands after" not in run("--quiet", "--force", script, "--no-such").err
 
 
-@pytest.mark.parametrize(
-    ("text", "is_said"),
-    [
-        ("import torch", True),
-        ("import sys, torch; print(sys.argv)", False),
-        ("import parts", False),  # which may read them
-    ],
-)
+@cases("text", "is_said")
 def test_an_option_that_the_script_does_not_look_at_is_said_to_be_ours(
     run, script: str, text: str, is_said: bool
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from case_tables import cases
 from fakes import TraceBuilder
 
 
@@ -23,20 +24,8 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("trace.json")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("analyze", "trace.json", "--save", "trace.json"),
-        ("analyze", ".", "--output", "trace.json"),
-        ("analyze", "trace.json", "--export-trace", "link.json"),
-        ("flamegraph", "trace.json", "--output", "trace.json"),
-        ("stats", "trace.json", "--json", "--output", "trace.json"),
-        ("explain", "aten::add", "--trace", "trace.json", "--output", "trace.json"),
-        ("compare", "trace.json", "trace.json", "--output", "trace.json"),
-        ("sql", "trace.json", "SELECT 1", "--output", "trace.json"),
-    ],
-)
-def test_no_input_is_replaced(opscope, trace: Path, arguments: tuple[str, ...]) -> None:
+@cases("arguments")
+def test_no_input_is_replaced(opscope, trace: Path, arguments: list[str]) -> None:
     before = trace.read_bytes()
     Path("link.json").hardlink_to(trace)
     opscope(*arguments, "--force").fails("it is read by this command. Write to another file")

@@ -6,6 +6,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from case_tables import cases
 from opscope import example_trace, load
 
 SESSION_OR_TRACE = pytest.mark.parametrize("is_saved", [False, True], ids=["trace", "session"])
@@ -146,75 +147,16 @@ def test_launches_of_kernels_are_a_view(opscope, source: Path) -> None:
     assert [row] == opscope("sql", source, counted, "--json").json
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("SELECT nonsense FROM operators",), "nonsense"),
-        (("SELECT 1 +",), "the query failed"),
-        (("SELECT 1; SELECT 2",), "2 statements"),
-        (("",), "0 statements"),
-        (("/* nothing */",), "0 statements"),
-    ],
-)
-def test_mistakes_are_one_line(opscope, recording: Path, arguments: tuple[str, ...], message: str) -> None:
+@cases("arguments", "message")
+def test_mistakes_are_one_line(opscope, recording: Path, arguments: list[str], message: str) -> None:
     opscope("sql", recording, *arguments).fails(message, lines=1)
 
-
-ATTACKS = [
-    "SELECT * FROM read_csv('{secret}')",
-    "SELECT * FROM '{secret}'",
-    "SELECT * FROM read_text('{secret}')",
-    "SELECT * FROM read_blob('{secret}')",
-    "SELECT * FROM read_json('{secret}')",
-    "SELECT * FROM sniff_csv('{secret}')",
-    "SELECT * FROM glob('{folder}/*')",
-    "SELECT * FROM query_table('{secret}')",
-    "SELECT * FROM query('SELECT * FROM read_text(''{secret}'')')",
-    "EXPLAIN ANALYZE SELECT * FROM read_csv('{secret}')",
-    "EXPLAIN ANALYZE COPY (SELECT 1) TO '{folder}/out.csv'",
-    "COPY (SELECT 1) TO '{folder}/out.csv'",
-    "COPY operators FROM '{secret}'",
-    "EXPORT DATABASE '{folder}/export'",
-    "ATTACH '{folder}/other.db'",
-    "INSTALL httpfs",
-    "LOAD httpfs",
-    "PRAGMA database_list",
-    "SET enable_external_access = true",
-    "RESET enable_external_access",
-    "SET allowed_paths = ['{secret}']",
-    "CALL enable_logging(storage = 'file', storage_path = '{folder}/log')",
-    "SELECT * FROM enable_logging(storage = 'file', storage_path = '{folder}/log')",
-    "SELECT getenv('HOME')",
-    "CREATE TABLE t AS SELECT 1",
-    "CREATE TEMP TABLE t AS SELECT 1",
-    "CREATE MACRO m() AS 1",
-    "INSERT INTO metadata VALUES ('a', 'b')",
-    "WITH x AS (INSERT INTO metadata VALUES ('a', 'b') RETURNING *) SELECT * FROM x",
-    "EXPLAIN ANALYZE INSERT INTO metadata VALUES ('a', 'b')",
-    "UPDATE metadata SET value = 'x'",
-    "DELETE FROM metadata",
-    "DROP TABLE operators",
-    "COMMIT",
-    "ROLLBACK",
-    "PREPARE p AS SELECT 1",
-    "SELECT 1; COPY (SELECT 1) TO '{folder}/out.csv'",
-    "SELECT 1) TO '{folder}/out.csv' (FORMAT csv); --",
-    "SELECT * FROM python_rows",
-    "FORCE CHECKPOINT",
-    "VACUUM",
-]
-
-ON_A_TRACE = [
-    one for one in ATTACKS if one.startswith(("SELECT * FROM '", "COPY (", "DELETE", "CREATE MACRO"))
-]
 
 # Some versions of the engine answer these; they still touch no file.
 ANSWERED_BY_SOME = ("PRAGMA database_list", "SELECT * FROM enable_logging(")
 
 
-@pytest.mark.parametrize(
-    ("is_saved", "attack"), [*((True, one) for one in ATTACKS), *((False, one) for one in ON_A_TRACE)]
-)
+@cases("is_saved", "attack")
 def test_a_query_reads_and_writes_no_file(opscope, source: Path, tmp_path: Path, attack: str) -> None:
     folder = tmp_path / "victim"
     folder.mkdir()

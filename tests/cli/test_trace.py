@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.api import load
 from opscope.cli import trace as module
 from opscope.model.sidecar import read_sidecar
@@ -175,16 +176,7 @@ def test_what_keeps_it_from_recording(
         assert trace("--", "./program", "exit", 5).code == 5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        ("-- ./program kill", 137, "warning: The process ended without its exit handlers"),
-        ("-- ./program idle", 0, "started CUDA, but made no call, kernel or copy"),
-        ("--without-unified-memory -- ./program launch 1", 0,
-         "Copies of unified memory were not recorded: they were switched off."),
-        ("--output-dir program/out -- ./program", 1, "the folder cannot be written"),
-    ],
-)  # fmt: skip
+@cases("arguments", "code", "words")
 def test_what_is_said_of_a_recording(trace: Run, arguments: str, code: int, words: str) -> None:
     outcome = trace(*arguments.split())
     assert (outcome.code, words in outcome.said) == (code, True)
@@ -253,18 +245,7 @@ def test_kernels_are_sought_in_what_the_program_had_loaded(
         assert session.query("SELECT unit, source_path FROM kernel_origins") == [("add.cu", "/src/add.cu")]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "nothing to run, or too much"),
-        (["--from-records", "x", "--", "./program"], "nothing to run, or too much"),
-        (["--from-records", "none"], "the folder holds no records"),
-        (["--", "./none"], "there is no program './none'"),
-        (["--", "program"], "A file of this folder is ./program"),
-        (["--name", "a/b", "--", "./program"], "'a/b' is not a file name"),
-        (["--name", "..", "--", "./program"], "'..' is not a file name"),
-    ],
-)
+@cases("arguments", "message")
 def test_what_cannot_be_run(trace: Run, arguments: list[str], message: str) -> None:
     trace(*arguments).fails(message)
 
@@ -292,7 +273,6 @@ def test_a_signal_to_opscope_ends_the_program_and_keeps_its_records(trace: Run, 
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     )
-    assert process.stderr is not None
     int(process.stderr.readline())  # the program's process id: it has launched its kernels
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
+
 pytest.importorskip("torch")
 
 from opscope.cli.app import separate_script
@@ -149,20 +151,8 @@ def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text:
     assert 'Traceback (most recent call last):\n  File "' not in outcome.err.partition("error:")[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("missing.py",), "no such script"),
-        (("--only", "faster", "--", "train.py"), "there is no change 'faster'"),
-        (("--steps", "none", "train.py"), "a whole run holds its start"),
-        (("--budget", "soon", "train.py"), "'soon' is not a time"),
-        (("--change", "train2.py", "--", "train.py"), "train2.py"),
-        (("nothing",), "no such script"),
-    ],
-)
-def test_what_cannot_be_tried_is_one_error(
-    opscope, script: str, arguments: tuple[str, ...], words: str
-) -> None:
+@cases("arguments", "words")
+def test_what_cannot_be_tried_is_one_error(opscope, script: str, arguments: list[str], words: str) -> None:
     opscope("try", *arguments).fails(words)
 
 
@@ -379,20 +369,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("given", "separated"),
-    [
-        ("try train.py --lr 1", "try -- train.py --lr 1"),
-        ("try --budget 20s train.py --budget 3", "try --budget 20s -- train.py --budget 3"),
-        ("try --json -m package.train --x", "try --json -m -- package.train --x"),
-        ("try --only tf32 compile train.py -x", "try --only tf32 compile -- train.py -x"),
-        ("try --change mine.py train.py", "try --change mine.py -- train.py"),
-        ("try --change a.py b.py -- train.py", "try --change a.py b.py -- train.py"),
-        ("try bert --batch-sizes 8", "try bert --batch-sizes 8"),
-        ("try --only tf32 torchrun --nproc-per-node 2 a.py",
-         "try --only tf32 -- torchrun --nproc-per-node 2 a.py"),
-        ("try model.py:step --budget 20s", "try model.py:step --budget 20s"),
-    ],
-)  # fmt: skip
+@cases("given", "separated")
 def test_options_after_a_script_are_its_own(given: str, separated: str) -> None:
     assert separate_script(given.split()) == separated.split()

@@ -30,7 +30,6 @@ def started(trace: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str]
         text=True,
         env={**os.environ, "TMPDIR": str(temporary), "BROWSER": "true"},
     )
-    assert running.stdout is not None
     yield running, running.stdout.readline().split()[0]
     running.kill()
     running.communicate()

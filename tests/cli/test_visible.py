@@ -13,44 +13,11 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 
 EVIL = "evil\x1b[31m\u202e\u200b\x07\x00name"
 UNSEEN = {"\x1b", "\u202e", "\u200b", "\x07", "\x00"}
-VERBS = [
-    "analyze {file}",
-    "analyze {file} --lang zh",
-    "analyze {file} --output out/report.md",
-    "analyze {file} --output out/page.html",
-    "analyze {file} --full --top all",
-    "compare {file} {file} --output out/report.md --output out/compared.html",
-    "explain aten::add --trace {file} --output out/explained.html",
-    "explain {evil}",
-    "flamegraph {file}",
-    "sql {file} 'SELECT name FROM operators'",
-    "sql {file} 'SELECT name FROM operators' --csv",
-    "sql {file} 'SELECT nothing FROM {evil}'",
-    "stats {file}",
-    "stats {file} --csv",
-    "bench {evil}",
-    "profile {evil}",
-    "nvcc {evil}",
-    "ncu {evil}.ncu-rep",
-    "trace --nsys -- ./{evil}",
-    "devices {evil}",
-    "run {evil}",
-    "run --steps {evil} --output-dir out {file}",
-    "run --output-dir {evil} {file}",
-    "trace {evil}",
-    "trace --name {evil} --output-dir out -- ./{evil}",
-    "trace --from-records {evil}",
-    "try {evil}",
-    "try --only {evil} {file}",
-    "try --change {evil} {file}",
-    "analyze --open {evil}",
-    "ncu --kernel {evil} -- ./{evil}",
-    "doctor {evil}",
-]
 
 
 @pytest.fixture
@@ -62,7 +29,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return TraceBuilder().step(1, 0, 100).operator(EVIL, 10, 20).launch(12, 4).kernel(EVIL, 20, 5).write(path)
 
 
-@pytest.mark.parametrize("words", VERBS)
+@cases("words")
 def test_names_paths_and_queries_reach_nothing_unseen(
     opscope: Callable[..., Any], file: Path, words: str
 ) -> None:

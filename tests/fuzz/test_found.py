@@ -18,6 +18,7 @@ import pytest
 import zstandard
 
 import opscope
+from case_tables import cases
 from fakes import ExportBuilder, TraceBuilder
 from opscope.errors import InputError, OpscopeError
 from opscope.ingest.arrow import ArrowRows
@@ -79,15 +80,7 @@ class TestDescriptors:
 
 
 class TestClaims:
-    @pytest.mark.parametrize(
-        "rows",
-        [
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, 'x' AS value"
-            " FROM n",
-            "SELECT 1 AS id, hex(zeroblob(900000000)) AS value",
-        ],
-        ids=["rows", "bytes"],
-    )
+    @cases("rows")
     def test_a_schema_of_a_few_words_has_no_end_of(self, tmp_path: Path, rows: str) -> None:
         path = (
             ExportBuilder().range("step", 0, 90).launch(10).kernel("gemm", 20, 5).write(tmp_path / "a.sqlite")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from case_tables import cases
 from opscope.visible_text import visible, without_secrets
 
 
@@ -27,19 +28,6 @@ def test_the_middle_of_a_long_name_is_counted() -> None:
     assert visible("a" * 50 + "b" * 50, 40) == "a" * 30 + " … 60 characters … " + "b" * 10
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        (["train.py", "--api-key", "abc", "--lr", "1"], ["train.py", "--api-key", "…", "--lr", "1"]),
-        (["--token=abc", "HF_TOKEN=abc", "--password=x=y"], ["--token=…", "HF_TOKEN=…", "--password=…"]),
-        (["--resume", "--token", "--epochs", "3"], ["--resume", "--token", "--epochs", "3"]),
-        (["--name", "hf_abcdefghijklmnopqrst"], ["--name", "…"]),
-        (["--data=https://me:pass@host/x"], ["--data=…"]),
-        (
-            ["--tokens", "5", "--keyboard", "us", "monkey.py"],
-            ["--tokens", "5", "--keyboard", "us", "monkey.py"],
-        ),
-    ],
-)
+@cases("arguments", "shown")
 def test_secrets_are_left_out_of_commands(arguments: list[str], shown: list[str]) -> None:
     assert without_secrets(arguments) == shown

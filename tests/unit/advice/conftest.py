@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 import opscope
-from fakes import TraceBuilder
+from fakes import H200, TraceBuilder
 from opscope.advice import advise
 from opscope.analysis.job_model import Job
 from opscope.analysis.roofline import Bound, CallEfficiency, CostCoverage, Efficiency, Roofline
@@ -24,18 +24,6 @@ from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost
 
-H200 = {
-    "id": 0,
-    "name": "NVIDIA H200",
-    "computeMajor": 9,
-    "computeMinor": 0,
-    "numSms": 132,
-    "totalGlobalMem": 150109880320,
-    "maxThreadsPerMultiprocessor": 2048,
-    "regsPerMultiprocessor": 65536,
-    "sharedMemPerMultiprocessor": 233472,
-    "warpSize": 32,
-}
 # As measured on one: DESIGN's copy and products of 8192³.
 MEASURED = {
     DataType.FP32: 51e12,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.advice.attention_pattern import composed_attention
 from opscope.advice.kernel_times import AttentionMask, AttentionWork, Rates, attention_ns, attention_type
 from opscope.analysis.tensor_cores import TensorCoreUse
@@ -59,7 +58,7 @@ def _numbers(work: AttentionWork) -> tuple[Any, ...]:
     return sizes.all_heads, sizes.queries, sizes.keys, sizes.head_size, work.is_backward, work.mask
 
 
-def test_forward_is_found_with_its_copies(load: Callable[..., Session]) -> None:
+def test_forward_is_found_with_its_copies(load: Load) -> None:
     session = load(run([LINEAR, *FORWARD, LINEAR], times=1))
     assert found_in(session) == [(96, 128, 128, 64, False, None, 8)]
 
@@ -85,26 +84,14 @@ def test_heads_that_share_keys_have_no_kernel_in_float32(
     ],
     ids=str,
 )
-def test_masks_and_dropout_belong_to_it(
-    load: Callable[..., Session], mask: list[int], kind: AttentionMask
-) -> None:
-    adding: Operator = ("aten::add", [[8, 12, 128, 128], mask, []], 3)
-    operators = [LINEAR, SCORES, SCALE, adding, SOFTMAX, DROPOUT, VALUES, LINEAR]
-    assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, kind, 6)]
+def test_masks_and_dropout_belong_to_it(load: Load, mask: list[int], kind: AttentionMask) -> None:
+    for name, value in (("aten::add", []), ("aten::masked_fill", [1])):  # what is filled in is no mask
+        masking: Operator = (name, [[8, 12, 128, 128], mask, value], 3)
+        operators = [LINEAR, SCORES, SCALE, masking, SOFTMAX, DROPOUT, VALUES, LINEAR]
+        assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, kind, 6)]
 
 
-@pytest.mark.parametrize(
-    ("mask", "kind"), [([8, 1, 1, 128], AttentionMask.KEYS), ([8, 1, 128, 128], AttentionMask.SQUARE)]
-)
-def test_what_a_mask_fills_in_is_no_mask(
-    load: Callable[..., Session], mask: list[int], kind: AttentionMask
-) -> None:
-    filling: Operator = ("aten::masked_fill", [[8, 12, 128, 128], mask, [1]], 3)
-    operators = [LINEAR, SCORES, SCALE, filling, SOFTMAX, VALUES, LINEAR]
-    assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, kind, 5)]
-
-
-def test_backward_is_found_by_two_products_on_each_side(load: Callable[..., Session]) -> None:
+def test_backward_is_found_by_two_products_on_each_side(load: Load) -> None:
     grad: Operator = ("aten::_softmax_backward_data", [[8, 12, 128, 128], [8, 12, 128, 128], [], []], 5)
     to_keys: Operator = ("aten::bmm", [[96, 64, 128], [96, 128, 128]], 9)
     operators = [LINEAR, COPY_OUT, VALUES, SCORES, DROPOUT, grad, SCALE, to_keys, VALUES, COPY_OUT, LINEAR]
@@ -127,11 +114,11 @@ def test_backward_is_found_by_two_products_on_each_side(load: Callable[..., Sess
     ],
     ids=["no products", "none after", "none before", "another product", "another size", "classifier"],
 )
-def test_other_softmaxes_are_no_attention(load: Callable[..., Session], operators: list[Operator]) -> None:
+def test_other_softmaxes_are_no_attention(load: Load, operators: list[Operator]) -> None:
     assert found_in(load(run(operators, times=1))) == []
 
 
-def test_without_shapes_nothing_is_recognized(load: Callable[..., Session]) -> None:
+def test_without_shapes_nothing_is_recognized(load: Load) -> None:
     builder = trace()
     for place, (name, _, device_us) in enumerate(FORWARD):
         builder.operator(name, 10 * place, 8).launch(10 * place + 4).kernel(name, 10 * place + 6, device_us)
@@ -227,8 +214,6 @@ def test_a_mask_makes_attention_slower() -> None:
         DataType.BF16,
         rates,
     )
-    assert plain is not None
-    assert masked is not None
     assert masked > 1.5 * plain
     assert attention_ns(AttentionWork(AttentionSizes(1, 1, 1, 1, 1, 1)), DataType.BF16, Rates()) is None
     assert attention_type("long int") is None

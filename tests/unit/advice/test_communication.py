@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import H200, TraceBuilder
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 
-from .conftest import H200, MS, Program, codes, host, partition, told
+from .conftest import MS, Program, codes, host, partition, told
 
 
 def ranks(count: int, world_size: int | None = None) -> list[TraceBuilder]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import H200, Load, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.timeline.values import HostTime
-from opscope.model.session import Session
 from opscope.units import format_byte_rate
 
-from .conftest import H200, MS, Program, codes, host, only, told, trace
+from .conftest import MS, Program, codes, host, only, told, trace
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"
 STRIDED = (
@@ -148,9 +146,7 @@ def copied_each_step(size: int = 16_000_000, *, copy_us: float = 400, **device: 
 
 
 @pytest.mark.parametrize(("copy_us", "left_us"), [(400, 550), (700, 700)])
-def test_copies_of_pinned_memory_gain_by_running_beside(
-    load: Callable[..., Session], copy_us: float, left_us: float
-) -> None:
+def test_copies_of_pinned_memory_gain_by_running_beside(load: Load, copy_us: float, left_us: float) -> None:
     summary = assess(load(copied_each_step(int(copy_us * 40_000), copy_us=copy_us)))
     words = (
         "1 copy per step from host to device (pinned memory)",
@@ -168,9 +164,7 @@ def test_copies_of_pinned_memory_gain_by_running_beside(
     [({}, 40_000_000), ({"name": "NVIDIA GH200 480GB"}, 16_000_000), ({"computeMajor": 10}, 16_000_000)],
     ids=["faster than the bus", "another link", "newer"],
 )
-def test_a_link_that_is_not_known_has_no_rate(
-    load: Callable[..., Session], facts: dict[str, Any], size: int
-) -> None:
+def test_a_link_that_is_not_known_has_no_rate(load: Load, facts: dict[str, Any], size: int) -> None:
     finding = only(assess(load(copied_each_step(size, **facts))).advice or (), "host_copies")
     assert finding.evidence["link_bytes_per_s"] is None
     assert finding.evidence["link_fraction"] is None

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from case_tables import cases
+from fakes import Load, TraceBuilder
 from opscope.advice import advise, assess, engine
 from opscope.advice.rules import rule_book
 from opscope.analysis.roofline import Bound, Efficiency, Roofline
@@ -20,7 +21,6 @@ from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding
-from opscope.model.session import Session
 
 from .conftest import MS, AskedChange, AskedStep, Program, call, codes, host, only, partition, product, trace
 
@@ -74,20 +74,10 @@ def test_a_gain_that_is_less_than_what_steps_differ_by_is_no_number(
     assert "15.0 ms to either side" in (noisy[largest.code].gain_basis or "")
 
 
-@pytest.mark.parametrize(
-    ("gained", "off", "is_known"),
-    [
-        ((0.03, "device"), 0.0, True),
-        ((0.03, "host"), 0.0, False),
-        ((0.20, "host"), 0.0, True),
-        ((0.20, "device"), 0.2, False),
-    ],
-)
+@cases("share", "of", "off", "is_known")
 def test_a_gain_of_the_host_is_a_number_from_a_twentieth_of_an_understood_step_on(
-    advise_on: Program, monkeypatch: pytest.MonkeyPatch, gained: tuple[float, str], off: float, is_known: bool
+    advise_on: Program, monkeypatch: pytest.MonkeyPatch, *, share: float, of: str, off: float, is_known: bool
 ) -> None:
-    share, of = gained
-
     def gain(step: AskedStep, *_: Any) -> Gain:
         return Gain(share * step.step_ns, 0.9 * share * step.step_ns, 1.1 * share * step.step_ns)
 
@@ -145,12 +135,12 @@ def test_a_set_sets_one_thing_in_one_way() -> None:
     assert together("host_sync", "host_sync")
 
 
-def test_without_device_there_is_no_advice(load: Callable[..., Session]) -> None:
+def test_without_device_there_is_no_advice(load: Load) -> None:
     session = load(TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 50))
     assert advise(session, summarize(session)).advice == ()
 
 
-def test_without_efficiency_and_timeline_nothing_is_guessed(load: Callable[..., Session]) -> None:
+def test_without_efficiency_and_timeline_nothing_is_guessed(load: Load) -> None:
     session = load(ill_program())
     assert advise(session, Summary(session, efficiency=Efficiency(), timeline=Timeline())) is not None
 
@@ -236,7 +226,7 @@ def test_what_makes_it_ill_is_found_again(advise_on: Program) -> None:
     ],
     ids=["none", "negative and absurd", "contradicting", "lists", "unknown type", "no shapes"],
 )
-def test_bad_arguments_are_borne(load: Callable[..., Session], arguments: dict[str, Any]) -> None:
+def test_bad_arguments_are_borne(load: Load, arguments: dict[str, Any]) -> None:
     builder = trace().step(1, 0, 1000)
     names = ("aten::bmm", "aten::_softmax", "aten::bmm", "aten::copy_", "aten::add", "aten::mul")
     for place, name in enumerate(names):
@@ -247,7 +237,7 @@ def test_bad_arguments_are_borne(load: Callable[..., Session], arguments: dict[s
         assert finding.code not in {"advice.eager_attention", "advice.unfused_pointwise", "advice.tf32_off"}
 
 
-def test_a_report_tells_one_figure_of_the_recorders_part(load: Callable[..., Session]) -> None:
+def test_a_report_tells_one_figure_of_the_recorders_part(load: Load) -> None:
     builder = trace().step(1, 0, 3_000)
     for place in range(20):
         at = 10 + 100 * place

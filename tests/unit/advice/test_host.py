@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.model.finding import Severity
@@ -37,6 +38,12 @@ def waiting(cause: IdleCause = IdleCause.HOST_LAUNCH, idle_ns: int = 5 * MS, **v
 
 def wait(idle_ns: int, *, line: str | None = None, calls: int = 1) -> WaitingCall:
     return WaitingCall("cudaStreamSynchronize", "aten::item", line, calls, 2 * MS, idle_ns)
+
+
+def stopped_by(name: str, operator: str | None, *, calls: int = 1, **facts: Any) -> dict[str, Any]:
+    """Values with a host that is the faster side, but for this wait."""
+    call = WaitingCall(name, operator, None, calls, 2 * MS, 2 * MS, **facts)
+    return waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(call,))
 
 
 def test_a_slow_host_is_told_with_what_a_graph_would_save(advise_on: Program, asked: list[Any]) -> None:
@@ -122,16 +129,14 @@ def test_results_are_copied_beside_the_next_step_and_numbers_asked_for_later(
 def test_the_wait_with_which_a_recorder_ends_the_last_step_is_none_of_the_programs(
     advise_on: Program,
 ) -> None:
-    once = WaitingCall("cudaDeviceSynchronize", None, None, 1, 2 * MS, 2 * MS)
-    facts = waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(once,))
+    facts = stopped_by("cudaDeviceSynchronize", None)
     assert "host_sync" in codes(advise_on(step_of(10), **facts))
     assert "host_sync" not in codes(advise_on(step_of(10).step(2, 10_000, 10_000), **facts))
 
 
 @pytest.mark.parametrize("is_torch", [True, False])
 def test_an_explicit_wait_gets_no_code_for_losses(advise_on: Program, is_torch: bool) -> None:
-    once = WaitingCall("cudaDeviceSynchronize", None, None, 8, 2 * MS, 2 * MS)
-    facts = waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(once,))
+    facts = stopped_by("cudaDeviceSynchronize", None, calls=8)
     program = step_of(10) if is_torch else trace().launch(15).kernel("kernel", 50, 10)
     finding = only(advise_on(program, **facts), "host_sync")
     assert "event" in (finding.suggestion or "")
@@ -139,29 +144,20 @@ def test_an_explicit_wait_gets_no_code_for_losses(advise_on: Program, is_torch: 
 
 
 @pytest.mark.parametrize(
-    ("operator", "words"),
+    ("operator", "words", "change"),
     [
-        ("aten::nonzero", "How large its result is"),
-        ("aten::inverse", "a check"),
+        ("aten::nonzero", "How large its result is", None),
+        ("aten::inverse", "a check", None),
+        # Whether the mask stays the same is not known.
+        ("aten::index", "torch.where", "mask.nonzero()"),
     ],
 )
 def test_a_wait_for_sizes_or_checks_gets_no_code_for_losses(
-    advise_on: Program, operator: str, words: str
+    advise_on: Program, operator: str, words: str, change: str | None
 ) -> None:
-    wait = WaitingCall("cudaStreamSynchronize", operator, None, 1, 2 * MS, 2 * MS)
-    facts = waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(wait,))
-    finding = only(advise_on(step_of(10), **facts), "host_sync")
+    finding = only(advise_on(step_of(10), **stopped_by("cudaStreamSynchronize", operator)), "host_sync")
     assert words in (finding.suggestion or "")
-    assert finding.change is None
-
-
-def test_rows_of_a_mask_are_to_be_found_once(advise_on: Program) -> None:
-    wait = WaitingCall("cudaStreamSynchronize", "aten::index", None, 1, 2 * MS, 2 * MS)
-    facts = waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(wait,))
-    finding = only(advise_on(step_of(10), **facts), "host_sync")
-    assert "torch.where" in (finding.suggestion or "")
-    assert "mask.nonzero()" in (finding.change or "")
-    # Whether the mask stays the same is not known.
+    assert finding.change is None if change is None else change in (finding.change or "")
     assert not finding.is_gain_known
 
 
@@ -171,8 +167,7 @@ def test_an_upload_that_waits_for_its_stream_is_told_to_pin(advise_on: Program) 
     builder.kernel("Memcpy HtoD (Pageable -> Device)", 58, 2, category="gpu_memcpy", bytes=4096)
     builder.launch(60, 15, name="cudaStreamSynchronize")
     call = len([one for one in builder.events if one.get("cat") == "cuda_runtime"]) - 1
-    wait = WaitingCall("cudaStreamSynchronize", "aten::to", None, 1, 2 * MS, 2 * MS, call_ids=(call,))
-    facts = waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(wait,))
+    facts = stopped_by("cudaStreamSynchronize", "aten::to", call_ids=(call,))
     finding = only(advise_on(builder, **facts), "host_sync")
     # No loader was seen, whose thread could pin it.
     assert ".pin_memory()" in (finding.change or "")
@@ -187,16 +182,7 @@ def test_waiting_for_data_is_told_with_where(advise_on: Program) -> None:
     assert finding.evidence["waits_in"] == ["enumerate(DataLoader)"]
 
 
-@pytest.mark.parametrize(
-    ("place", "is_input"),
-    [
-        ("aten::normal_", True),
-        ("aten::empty", False),
-        ("train.py(3): preprocess", True),
-        ("## backward ##", False),
-        (None, False),
-    ],
-)
+@cases("place", "is_input")
 def test_a_loader_is_the_answer_to_what_makes_inputs_alone(
     advise_on: Program, place: str | None, is_input: bool
 ) -> None:

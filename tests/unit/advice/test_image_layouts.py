@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.advice import assess
 from opscope.advice.rules import rule_book
 from opscope.model.finding import Finding
-from opscope.model.session import Session
 
 from .conftest import only, trace
 
-Load = Callable[..., Session]
 RULE = rule_book().rules["advice.layout_conversion"]
 TURNING = (
     "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true, "
@@ -107,7 +105,6 @@ def test_turning_goes_and_dense_convolutions_stay_about_as_long(load: Load) -> N
     found = gain_of(
         load, layers(("aten::cudnn_convolution", convolution(64, 1), 2000), other_us=100, turning_us=800)
     )
-    assert found is not None
     saved_us = 800 + 2000 * (1 - RULE.threshold("dense_forward"))
     assert found.estimated_gain_ns_per_step == pytest.approx(1000 * saved_us, rel=0.02)
     low, high = found.gain_interval_ns_per_step or (0, 0)
@@ -119,14 +116,12 @@ def test_narrow_groups_run_without_tensor_cores_in_channels_first_order_alone(lo
     direct = "void cudnn::cnn::dgrad2d_grouped_direct_kernel<float, int, float, float, false, true, 4, 3>(x)"
     call = ("aten::cudnn_convolution", convolution(64, 16), 500)
     found = gain_of(load, layers(call, other_us=100, turning_us=3000, turning=direct))
-    assert found is not None
     saved_us = 3000 * (1 - RULE.threshold("direct")) + 500 * (1 - RULE.threshold("grouped_forward"))
     assert found.estimated_gain_ns_per_step == pytest.approx(1000 * saved_us, rel=0.02)
 
 
 def test_depthwise_convolutions_have_better_kernels_without_any_turning(load: Load) -> None:
     found = gain_of(load, layers(("aten::_conv_depthwise2d", depthwise(), 2000)))
-    assert found is not None
     assert found.estimated_gain_ns_per_step == pytest.approx(
         2_000_000 * (1 - RULE.threshold("depthwise_forward")), rel=0.02
     )
@@ -142,7 +137,6 @@ def test_statistics_of_few_channels_leave_the_device_idle(load: Load) -> None:
     """64 blocks for 132 multiprocessors; the bytes need 0.14 ms."""
     norm = ("aten::cudnn_batch_norm", batch_norm(64, is_training=True), 1800)
     found = gain_of(load, layers(norm))
-    assert found is not None
     assert 1_400_000 < (found.estimated_gain_ns_per_step or 0) < 1_700_000
 
 
@@ -173,7 +167,6 @@ def test_evaluation_of_small_images_is_far_from_its_bytes(load: Load) -> None:
     """As one block for each channel computes it; 12 MB twice need 6 µs."""
     arguments = image([64, 960, 7, 7], *[[960]] * 4, concrete=("False", "0.1", "1e-05"))
     found = gain_of(load, layers(*[("aten::cudnn_batch_norm", arguments, 300)] * 8, other_us=300))
-    assert found is not None
     assert (found.estimated_gain_ns_per_step or 0) > 2_000_000
 
 

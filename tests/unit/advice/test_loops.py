@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from case_tables import cases
 
 from .conftest import MS, Program, codes, host, told, trace
 
 
-@pytest.mark.parametrize(
-    ("case", "is_told"),
-    [
-        ({}, True),
-        ({"rounds": 7}, False),
-        ({"last": "aten::linear"}, False),  # layers follow from each other
-        ({"phase": "Optimizer.step#Own.step"}, False),
-        ({"device_ms": 9}, False),  # the host holds nothing up
-    ],
-)
+@cases("case", "is_told")
 def test_a_loop_over_parts_is_told(advise_on: Program, case: dict[str, Any], is_told: bool) -> None:
     program, phase, last = trace(), case.get("phase"), case.get("last", "aten::index")
     for number in range(2):

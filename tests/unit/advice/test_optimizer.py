@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 
 from .conftest import MS, Program, codes, host, told, trace
@@ -156,15 +157,7 @@ def test_no_fused_form_is_suggested_that_cuda_has_not(advise_on: Program, operat
     assert not {"per_tensor_optimizer", "foreach_optimizer"} & set(codes(found))
 
 
-@pytest.mark.parametrize(
-    ("shapes", "launches", "phase", "is_told"),
-    [
-        (20, 120, None, True),
-        (3, 120, None, False),
-        (20, 60, None, False),
-        (20, 120, "Optimizer.step#Own.step", False),
-    ],
-)
+@cases("shapes", "launches", "phase", "is_told")
 def test_a_loop_over_tensors_that_is_not_the_optimizers_is_told(
     advise_on: Program, shapes: int, launches: int, phase: str | None, is_told: bool
 ) -> None:

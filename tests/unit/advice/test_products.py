@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes import TraceBuilder
+from fakes import H200, TraceBuilder
 from opscope.advice.rules import rule_book
 from opscope.analysis.roofline import Bound
 from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Severity
 
-from .conftest import H200, Program, call, codes, host, limits, only, product, told, trace
+from .conftest import Program, call, codes, host, limits, only, product, told, trace
 
 STEP_NS = 6_000_000
 
@@ -85,8 +85,6 @@ def test_without_the_devices_rates_no_gain_is_made_up(advise_on: Program) -> Non
 def test_autocast_pays_for_its_casts_in_training(advise_on: Program) -> None:
     inference = only(advise_on(program(), **slow()), "reduced_precision")
     training = only(advise_on(program(backward=True), **slow()), "reduced_precision")
-    assert training.estimated_gain_ns_per_step is not None
-    assert inference.estimated_gain_ns_per_step is not None
     assert training.estimated_gain_ns_per_step < inference.estimated_gain_ns_per_step
     assert "casting the operands" in (training.gain_basis or "")
     assert training.change == 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = model(batch)'

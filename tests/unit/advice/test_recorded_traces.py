@@ -46,7 +46,6 @@ def test_bert_in_float32_is_told_of_tf32_first(advised: Advised) -> None:
     assert codes(found)[0] == "tf32_off"
     gain_ns = found[0].estimated_gain_ns_per_step
     assert gain_ns == pytest.approx(BERT_NS - BERT_TF32_NS, rel=0.3)
-    assert step is not None
     assert step.device_ns == pytest.approx(BERT_NS, rel=0.02)
     assert set(codes(found)) <= {"tf32_off", "reduced_precision", "recording_inflates_host", "host_sync"}
 
@@ -57,8 +56,6 @@ def test_eager_attention_is_told_besides(advised: Advised) -> None:
     assert codes(found)[0] == "tf32_off"
     finding = only(found, "eager_attention")
     fused, _ = advised("h200/bert_bs8_seq128_infer.json.gz")
-    assert step is not None
-    assert fused is not None
     brought_ns = step.device_ns - fused.device_ns
     assert finding.estimated_gain_ns_per_step == pytest.approx(brought_ns, rel=0.3)
     assert finding.evidence["calls"] == 36
@@ -71,7 +68,6 @@ def test_generating_tokens_is_launch_bound_and_no_graph_holds_it(advised: Advise
     launching = only(found, "launch_bound")
     assert launching.estimated_gain_ns_per_step is launching.change is None
     assert [one.operator for one in launching.applicability.blocked_by] == ["aten::is_nonzero"]
-    assert step is not None
     assert step.host_ns == pytest.approx(GPT2_NS, rel=0.15)
     assert "attention_backend" not in codes(found)
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import opscope
-from fakes import TraceBuilder
+from fakes import H200, TraceBuilder
 from opscope.analysis.counters import recorded_name
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
@@ -175,9 +175,7 @@ def real_report(shared: Path) -> NcuReport:
 @pytest.fixture
 def its_trace(real_report: NcuReport) -> TraceBuilder:
     """Two steps of the same program as Kineto would record them."""
-    device = {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_109_880_320, "numSms": 132}
-    capability = {"computeMajor": 9, "computeMinor": 0}
-    trace = TraceBuilder(deviceProperties=[{**device, **capability}])
+    trace = TraceBuilder(deviceProperties=[H200])
     for step in range(2):
         start = 10_000 * step
         trace.step(step + 1, start, 9_000)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.call_profile import call_profile_of, call_profiler
 from opscope.errors import CaptureError
-from opscope.model.session import Session
 
 from .conftest import FILL_KERNEL, GELU_KERNEL
-
-Load = Callable[..., Session]
 
 
 def recording(*calls: tuple[str, int]) -> TraceBuilder:

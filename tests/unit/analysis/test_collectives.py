@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from case_tables import cases
+from fakes import Load, TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
-from opscope.model.session import Session
 from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_json
@@ -33,7 +33,7 @@ def rank(number: int | None, durations: Sequence[float], *, kernel: str = NCCL, 
 
 
 @pytest.fixture
-def skews(load: Callable[..., Session]) -> Callable[..., tuple[RankSkew, ...]]:
+def skews(load: Load) -> Callable[..., tuple[RankSkew, ...]]:
     return lambda *ranks: Summary(load(ranks)).timeline.skews
 
 
@@ -86,7 +86,7 @@ def test_ranks_must_be_known_and_different(skews: Skews) -> None:
     assert skews(rank(0, [100])) == ()
 
 
-def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Callable[..., Session]) -> None:
+def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Load) -> None:
     session = load(shared / "traces/h200/ddp_straggler_w4")
     found = Summary(session).timeline
     assert [(one.rank, one.last_count, one.collectives) for one in found.skews] == [
@@ -103,7 +103,7 @@ def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Callable[
 
 
 @pytest.mark.exhaustive(few=False)
-def test_without_a_straggler_no_rank_is_last_each_time(shared: Path, load: Callable[..., Session]) -> None:
+def test_without_a_straggler_no_rank_is_last_each_time(shared: Path, load: Load) -> None:
     session = load(shared / "traces/h200/ddp_w4")
     found = Summary(session).timeline.skews
     assert {one.collectives for one in found} == {12}
@@ -117,7 +117,7 @@ RECORD = {
 
 
 @pytest.fixture
-def job(load: Callable[..., Session]) -> Callable[..., Summary]:
+def job(load: Load) -> Callable[..., Summary]:
     return lambda *ranks: Summary(load(ranks))
 
 
@@ -179,22 +179,7 @@ def test_fewer_collectives_in_a_step_are_found_without_numbers(job: Analyzed) ->
     assert "collective 2 of step 5" in finding.message
 
 
-@pytest.mark.parametrize(
-    ("description", "name", "kind"),
-    [
-        ("mesh_pp", "allreduce", "pipeline"),
-        ("mesh_dp", "allreduce", "data"),
-        ("mesh_ep", "alltoall", "expert"),
-        ("mesh_dp_shard", "allgather", "data"),
-        ("mesh_cp", "allgather", "context"),
-        ("mesh_tp", "allreduce", "tensor"),
-        ("TENSOR_MODEL_PARALLEL_GROUP", "allreduce", "tensor"),
-        ("DATA_PARALLEL_GROUP", "allreduce", "data"),
-        ("EXPERT_MODEL_PARALLEL_GROUP", "allreduce", "expert"),
-        ("default_pg", "all_to_all", "expert"),
-        ("default_pg", "allreduce", None),
-    ],
-)
+@cases("description", "name", "kind")
 def test_what_a_group_is_for(job: Analyzed, description: str, name: str, kind: str | None) -> None:
     own = {**RECORD, "Process Group Description": description, "Collective name": name}
     (total,) = job(*(rank(number, [50], **own, Seq=1) for number in range(2))).collectives.totals
@@ -212,7 +197,7 @@ def test_tensors_with_parts_on_every_rank_sum_their_products(job: Analyzed) -> N
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Session]) -> None:
+def test_a_recorded_job_in_json_and_words(shared: Path, load: Load) -> None:
     summary = summarize(load(shared / "traces/h200/ddp_straggler_w4"))
     document = analysis_json(summary)
     (total,) = document["collectives"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.communication import (
     LinkEvidence,
     LinkKind,
@@ -18,7 +17,6 @@ from opscope.analysis.communication import (
 )
 from opscope.analysis.summary import Summary
 from opscope.hardware.devices import match_device
-from opscope.model.session import Session
 from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_json
@@ -86,7 +84,6 @@ def test_ranks_that_share_nothing_with_the_reference_are_left_out() -> None:
     assert align([{0: 5}]) == {}
 
 
-Load = Callable[..., Session]
 P2P = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 GROUP = {
     "Process Group Name": "1", "Process Group Ranks": "[0, 1]", "Group size": 2,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import TraceBuilder
+from fakes import H200, Load, TraceBuilder
 from opscope import load
 from opscope.analysis.counter_commands import (
     Launch,
@@ -26,11 +26,9 @@ from opscope.analysis.counter_commands import (
 from opscope.analysis.launch_quality import launch_quality
 from opscope.analysis.summary import Summary
 from opscope.errors import CaptureError, InputError
-from opscope.model.session import Session
 from opscope.toolchain.ncu_command import NameBase
 from opscope.toolchain.ncu_report import KernelCounters, NcuReport
 
-Load = Callable[..., Session]
 GELU = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::Iterator&)>(int)"
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::ReluCUDAKernelImpl(at::Iterator&)>(int)"
 HALF = "void at::native::vectorized_elementwise_kernel<8, at::native::GeluCUDAKernelImpl(at::Iterator&)>(int)"
@@ -171,16 +169,10 @@ def test_no_window_of_the_limit_covers_more_or_is_shorter(
     if not names & set(text):
         assert found is None
         return
-    assert found is not None
     assert (found[2], found[0] - found[1]) == max(every)
     assert found[2] == covered(*found[:2])
 
 
-H200 = {
-    "id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132, "warpSize": 32,
-    "totalGlobalMem": 150_109_880_320, "maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536,
-    "sharedMemPerMultiprocessor": 233_472,
-}  # fmt: skip
 VECTORIZED = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl("
     "at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes import TraceBuilder
+from case_tables import cases
+from fakes import Load, TraceBuilder
 from opscope.analysis.counters import (
     CountedCall,
     CountedKernel,
@@ -22,12 +23,10 @@ from opscope.analysis.counters import (
     recorded_name,
 )
 from opscope.model.finding import Finding, Severity
-from opscope.model.session import Session
 from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.toolchain.ncu_report import KernelCounters, NcuAdvice, NcuReport, Quantity
 
-Load = Callable[..., Session]
 ReportOf = Callable[..., NcuReport]
 Kernel = Callable[..., KernelCounters]
 
@@ -228,7 +227,7 @@ def test_a_real_report_by_itself(real_report: NcuReport) -> None:
 
 
 def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(
-    load: Callable[..., Session], real_report: NcuReport, its_trace: TraceBuilder
+    load: Load, real_report: NcuReport, its_trace: TraceBuilder
 ) -> None:
     analysis = analyze_counters(real_report, load(its_trace))
     extra = [one for one in analysis.findings if one.code == "counters.extra_traffic"]
@@ -287,16 +286,7 @@ def test_stores_and_accesses_counted_together(kernel: Kernel) -> None:
     assert counter_findings([with_values(kernel, {**fine, **together})]) == ()
 
 
-@pytest.mark.parametrize(
-    ("wavefronts", "ideal", "cycles", "fires"),
-    [
-        (132_000, 33_000, 10_000, True),
-        (132_000, 132_000, 10_000, False),
-        (132_000, 120_000, 10_000, False),  # one in eleven
-        (132_000, 33_000, 1_000_000, False),  # 0.075 % of the cycles
-        (132_000, 33_000, None, True),
-    ],
-)
+@cases("wavefronts", "ideal", "cycles", "fires")
 def test_bank_conflicts_that_cost_time(
     kernel: Kernel, wavefronts: int, ideal: int, cycles: int | None, fires: bool
 ) -> None:
@@ -404,15 +394,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "active", "fires"),
-    [
-        ("fp32 on CUDA cores", 0.0001, True),
-        ("fp32 on CUDA cores", 0.6, False),
-        ("bf16 on tensor cores", 0.01, False),
-        ("no product", 0.0, False),
-    ],
-)
+@cases("name", "active", "fires")
 def test_tensor_cores_left_idle(kernel: Kernel, name: str, active: float, fires: bool) -> None:
     values = {Quantity.DURATION: 1000, Quantity.TENSOR_FRACTION: active}
     findings = counter_findings([counted(kernel(PRODUCTS[name], values=values))])

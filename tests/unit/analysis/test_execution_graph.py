@@ -8,15 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.execution_graph import Edge, ExecutionGraph, critical_path, simulate
 from opscope.analysis.measured_step import StepClockKind, UnrecordedTime
 from opscope.analysis.step_model import Gain, GraphChange, HostSpeed, StepModel
 from opscope.analysis.summary import Summary
-from opscope.model.session import Session
 from opscope.model.sidecar import StepKind
 
-Load = Callable[..., Session]
 US = 1000
 
 

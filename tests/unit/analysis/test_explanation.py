@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from fakes import TraceBuilder
+from case_tables import cases
+from fakes import Load, TraceBuilder
 from opscope.analysis.explanation import Explanation, Subject, explain
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
@@ -17,7 +16,6 @@ from .conftest import FILL_KERNEL, FILL_KERNEL_MANGLED, GELU_KERNEL
 pytestmark = pytest.mark.usefixtures("releases_read_once")
 
 NATIVE = "aten/src/ATen/native"
-Load = Callable[..., Session]
 
 
 def of(name: str) -> Explanation:
@@ -48,19 +46,7 @@ class TestNames:
         assert (explanation.name, explanation.subject) == (found, subject)
         assert explanation.torch_version == "2.6.0"
 
-    @pytest.mark.parametrize(
-        ("name", "similar"),
-        [
-            ("aten::gelo", "Similar: aten::gelu"),
-            ("softmx", "aten::softmax"),
-            ("matrx", "matrix"),
-            ("SoftMx.cu", "SoftMax.cu"),
-            ("aten::add.Tenser", "It has: Tensor, out, Scalar, Scalar_out"),
-            ("zzzzzz", "Give an operator"),
-            ("", "Give an operator"),
-            ("my_kernel", "Give an operator"),
-        ],
-    )
+    @cases("name", "similar")
     def test_an_unknown_name_names_similar_ones(self, name: str, similar: str) -> None:
         with pytest.raises(InputError) as raised:
             of(name)

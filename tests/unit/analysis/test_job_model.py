@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.execution_graph import simulate
 from opscope.analysis.job_model import Job, choose_ranks
 from opscope.analysis.step_model import HostSpeed, step_models
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
-from opscope.model.session import Session
 
 US = 1000
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -46,7 +45,7 @@ def pair(shift: int = 0) -> tuple[TraceBuilder, TraceBuilder]:
 
 
 @pytest.fixture
-def job_of(load: Callable[..., Session]) -> JobOf:
+def job_of(load: Load) -> JobOf:
     """The job of builders, its hosts as recorded."""
 
     def together(*builders: TraceBuilder) -> Job:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.launch_quality import ExplainedLaunch, LaunchQuality, launch_quality
 from opscope.analysis.summary import Summary
 from opscope.hardware.occupancy import Limiter
 from opscope.launches.launch_explanation import Heading
 from opscope.model.queries import sql
-from opscope.model.session import Session
 
 from .conftest import GELU_KERNEL
-
-Load = Callable[..., Session]
 
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
 
@@ -34,8 +30,6 @@ def estimate(launch: LaunchQuality) -> float:
 
     Source: pytorch/kineto, libkineto/src/CudaDeviceProperties.cpp (`kernelOccupancy`).
     """
-    assert launch.block_count is not None
-    assert launch.sm_count is not None
     held = min(float(launch.active.blocks_per_sm), launch.block_count / launch.sm_count)
     return held * (launch.thread_count or 0) / (launch.active.max_warps_per_sm * 32)
 
@@ -115,7 +109,6 @@ def test_the_recorder_estimates_what_we_compute(load: Load, shared: Any, name: s
         recorded = launch.geometry.occupancy_estimate
         if recorded is not None:
             assert recorded == pytest.approx(estimate(launch), abs=0.0051)
-            assert launch.occupancy is not None
             assert recorded <= launch.occupancy + 0.0051
         else:
             shared_bytes = launch.geometry.shared_memory_bytes or 0

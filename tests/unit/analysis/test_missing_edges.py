@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.missing_edges import MOST_UNEXPLAINED
 from opscope.analysis.summary import Summary
 from opscope.cli import main
-from opscope.model.session import Session
 
 COPY = "Memcpy HtoD (Pageable -> Device)"
 
@@ -75,9 +74,7 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize(("builder", "reason"), DEFECTS.values(), ids=DEFECTS)
-def test_no_gain_rests_on_missing_edges(
-    load: Callable[..., Session], builder: TraceBuilder, reason: str | None
-) -> None:
+def test_no_gain_rests_on_missing_edges(load: Load, builder: TraceBuilder, reason: str | None) -> None:
     summary = assess(load(builder))
     (copies,) = [one for one in summary.advice or () if one.code == "advice.pageable_copy"]
     assert copies.estimated_gain_ns_per_step is None
@@ -87,14 +84,14 @@ def test_no_gain_rests_on_missing_edges(
     assert [reason in (step.missing or "") for step in summary.execution] == [True] * (reason is not None)
 
 
-def test_a_whole_recording_keeps_its_gains(load: Callable[..., Session]) -> None:
+def test_a_whole_recording_keeps_its_gains(load: Load) -> None:
     summary = assess(load(program()))
     assert [step.missing for step in summary.execution] == [None]
     (copies,) = [one for one in summary.advice or () if one.code == "advice.pageable_copy"]
     assert copies.estimated_gain_ns_per_step
 
 
-def test_a_few_flaws_cost_no_gain(load: Callable[..., Session]) -> None:
+def test_a_few_flaws_cost_no_gain(load: Load) -> None:
     """One of twenty."""
     (step,) = assess(load(program(recorded=lambda number: number != 15))).execution
     assert step.missing is None
@@ -111,7 +108,7 @@ def test_a_truncated_file_tells_no_gain(tmp_path: Path, capsys: pytest.CaptureFi
     assert any("not simulated: events are lost (trace.truncated)" in one["gain_basis"] for one in advice)
 
 
-def test_a_change_that_leaves_only_what_is_unexplained_has_no_gain(load: Callable[..., Session]) -> None:
+def test_a_change_that_leaves_only_what_is_unexplained_has_no_gain(load: Load) -> None:
     """One late kernel of twenty is little of today's step; with a quicker host it would be more."""
     builder = TraceBuilder().step(1, 0, 20_000)
     for place in range(20):
@@ -128,7 +125,7 @@ def test_a_change_that_leaves_only_what_is_unexplained_has_no_gain(load: Callabl
     assert "of the step with the change" in model.missing_for(quicker)
 
 
-def test_streams_that_are_said_to_wait_for_each_other_tell_no_gain(load: Callable[..., Session]) -> None:
+def test_streams_that_are_said_to_wait_for_each_other_tell_no_gain(load: Load) -> None:
     """What one launches in front of its event, the other waits for, and the other way round."""
     builder = program()
     for stream, other, at, kernel_us in ((20, 30, 1600, 1660), (30, 20, 1620, 1700)):

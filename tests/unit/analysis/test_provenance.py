@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import opscope
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.provenance import Accuracy, NativeFunctionUse, Provenance, limited, read_provenance
 from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
@@ -91,7 +91,7 @@ def test_what_is_limited_is_known_no_better(known: Provenance) -> None:
     assert limited(known, Grade.EXACT) == known
 
 
-def test_calls_are_counted_by_the_function_they_reached(load: Callable[..., Session]) -> None:
+def test_calls_are_counted_by_the_function_they_reached(load: Load) -> None:
     def add(built: TraceBuilder, start: int, *types: str, kernel_us: int) -> None:
         built.operator("aten::add", start, 5, **{"Input type": [*types, "Scalar"]})
         built.launch(start + 1).kernel("k", 1_000 + start, kernel_us)
@@ -132,7 +132,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def accuracy(load: Callable[..., Session], annotated: Annotated) -> Accuracy:
+def accuracy(load: Load, annotated: Annotated) -> Accuracy:
     built = TraceBuilder()
     work = [("aten::add", "a", 100), ("aten::mm", "gemm", 40), ("aten::sort", "sort", 20)]
     for index, (operator, kernel, kernel_us) in enumerate([*work, ("my::attention", FLASH, 30)]):
@@ -195,19 +195,16 @@ def test_of_a_recording(example_summary: Summary) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["bert_train_bf16", "bert_compile_bf16", "misc_ops_fp32", "own_kernels"])
-def test_of_real_traces(load: Callable[..., Session], shared: Any, name: str) -> None:
+def test_of_real_traces(load: Load, shared: Any, name: str) -> None:
     accuracy = Summary(load(shared / "traces" / "h200" / f"{name}.json.gz")).accuracy
     assert_consistent(accuracy)
     assert accuracy.family_fraction == 1.0
 
 
-def test_without_device_time_nothing_is_claimed(load: Callable[..., Session]) -> None:
+def test_without_device_time_nothing_is_claimed(load: Load) -> None:
     accuracy = Summary(load(TraceBuilder().operator("aten::mm", 0, 5))).accuracy
     assert set(fractions(accuracy).values()) == {None}
     assert set(map(len, accuracy.by_grade.values())) == {0}
-
-
-Load = Callable[..., Session]
 
 
 def rows(session: Session) -> dict[str, dict[str, Any]]:

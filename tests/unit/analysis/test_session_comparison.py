@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import opscope
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.comparison_rules import differences, gate_reasons
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.session_comparison import compare_sessions, describe_replacement, pair_kernels
@@ -28,7 +28,6 @@ from opscope.model.comparison import (
 )
 from opscope.model.session import Session
 
-Load = Callable[..., Session]
 Compare = Callable[[Any, Any], SessionComparison]
 OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 # Steady to half a percent, as device time of one program is.

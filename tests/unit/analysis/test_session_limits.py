@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.session_limits import common_device, limits_of_session
 from opscope.errors import InputError
 from opscope.hardware.limits import MeasuredLimits, cache_measured, save_measured
-from opscope.model.session import Session
 
-Load = Callable[..., Session]
 Make = Callable[..., MeasuredLimits]
 
 L4 = {"id": 1, "name": "NVIDIA L4", "computeMajor": 8, "computeMinor": 9, "numSms": 58}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 import opscope
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.summary import StepTotal, Summary
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.launches.facts import LaunchGeometry
 from opscope.model.session import Session
-
-Load = Callable[..., Session]
 
 
 def training() -> TraceBuilder:

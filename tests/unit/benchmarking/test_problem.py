@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from case_tables import cases
 from opscope.benchmarking.problem import failure_of, lost_device
 from opscope.errors import DependencyError, InputError, MeasurementError
 from opscope.model.benchmark import Status
@@ -38,15 +39,7 @@ def test_exhausted_memory_has_its_own_status(error):
     assert failure.reason.startswith("out of memory while it was sampled: ")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("InductorError: InvalidCxxCompiler: No working C++ compiler found in g++", "Install g++"),
-        ("Failed to find C compiler. Please specify via CC environment variable.", "Install gcc"),
-        ("0 active drivers ([]). There should only be one.", "Check the NVIDIA driver"),
-        ("Cannot find a working triton installation. Either …", "opscope[triton]"),
-    ],
-)
+@cases("text", "words")
 def test_what_generated_code_needs_and_this_machine_lacks_is_named(text, words):
     failure = failure_of(RuntimeError(text), STAGE)
     assert failure.status is Status.UNAVAILABLE

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from case_tables import cases
 from opscope.benchmarking.benchmark_sweep import (
     BenchmarkSweep,
     is_result_file,
@@ -95,18 +96,7 @@ def test_folders_above_a_file_are_made(tmp_path: Path, result: BenchmarkResult) 
         save_benchmark(tmp_path, result, force=True)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "no JSON"),
-        ("{", "no JSON"),
-        ("[1]", "not a benchmark result"),
-        ('{"schemaVersion": 1, "traceEvents": []}', "not a benchmark result"),
-        ('{"schema_version": 1, "suite": "x", "note": "no rows"}', "not a benchmark result"),
-        ('{"schema_version": 99, "suite": "x", "rows": []}', "schema version 99, this opscope knows"),
-        ('{"schema_version": 1, "suite": "x", "rows": [{"name": 3}]}', "damaged"),
-    ],
-)
+@cases("content", "message")
 def test_other_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "r.json"
     path.write_text(content)

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from case_tables import cases
+
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.problem import failure_of  # noqa: E402
@@ -86,25 +88,7 @@ def test_the_interpreter_checks_the_shape_that_was_asked_for():
     assert made.small_inputs(0)[0].shape == (3, 5)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("gelu", {"shape": (8192,)}, r"2 sizes \(rows columns\), not 8192\. For .* shape=8192x8192"),
-        ("matmul", {"shape": (8, 8)}, r"3 sizes \(M N K\)"),
-        ("attention", {"shape": (1, 2, 0, 8)}, "sequence=0 is not a size"),
-        ("softmax", {"shape": (-4, 8)}, "rows=-4 is not a size"),
-        ("gelu", {"dtype": "int8"}, "'int8' is not a dtype"),
-        ("cdist", {"dtype": "fp16"}, "not defined for float16. Use float32"),
-        ("gelu", {"implementations": ("torhc",)}, "'torhc' is not an implementation of 'gelu'. Use naive, "),
-        ("gelu", {"reference": "cutlass"}, "'cutlass' is not an implementation"),
-        ("matmul", {"implementations": ("torch_tf32",), "dtype": "bfloat16"},
-         r"no implementation 'torch_tf32' for these options \(dtype bfloat16\)"),
-        ("gelu", {"approximate": "sigmoid"}, "Use tanh, none or erf"),
-        ("gelu", {"causal": "true"}, "no parameter 'causal'. It has shape, rows, "),
-        ("add", {"shape": "4y4"}, "'4y4' is not a shape"),
-        ("cdist", {"device": "interpreter"}, "no Triton implementation"),
-    ],
-)  # fmt: skip
+@cases("name", "options", "message")
 def test_options_that_do_not_fit_are_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         problem(name, **options)

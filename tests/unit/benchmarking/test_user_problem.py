@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
+
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.user_problem import (  # noqa: E402  # noqa: E402
@@ -43,7 +45,6 @@ def test_arguments_are_kept_in_the_mark() -> None:
     def fast() -> None: ...
 
     mark = mark_of(fast)
-    assert mark is not None
     assert (mark.name, mark.group, mark.inputs, mark.params, mark.is_reference) == (
         "mine", "g", make_inputs, {"n": (1, 2)}, True,
     )  # fmt: skip
@@ -193,17 +194,7 @@ def test_a_file_alone_gives_its_marked_groups(marked: Path) -> None:
     assert second.inputs() == ()
 
 
-@pytest.mark.parametrize(
-    ("targets", "message"),
-    [
-        (["{file}"], "no function of this file is marked"),
-        (["{file}", "{file}:fast"], "names no function"),
-        (["{file}:"], "names no function"),
-        (["{file}:absent"], "there is no 'absent'. It defines: fast, make_inputs, other_inputs, slow"),
-        (["{file}.py:fast"], "no such file"),
-        (["no_such_module_anywhere:fast"], "there is no module"),
-    ],
-)
+@cases("targets", "message")
 def test_targets_that_cannot_be_loaded_say_why(file: Path, targets: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         groups_of_targets([target.format(file=file) for target in targets])

@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from case_tables import cases
+
 torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
@@ -43,15 +45,7 @@ def test_by_a_schedule_with_a_handler_per_cycle(tmp_path):
     assert operators(board).count("aten::square") == 2
 
 
-@pytest.mark.parametrize(
-    ("inner", "first", "second"),
-    [
-        (("cuda",), 0, 0),  # then only the GPU: without one, nothing
-        (None, 0, 0),  # both off
-        (("cpu",), 0, 7),  # then only the CPU
-        (("cpu", "cuda"), 0, 7),  # then both
-    ],
-)
+@cases("inner", "first", "second")
 def test_parts_of_each_step(tmp_path, monkeypatch, inner, first, second):
     """The four types of switching in a step of two parts, over wait=1, warmup=1, active=7."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from case_tables import cases
 from opscope.capture.process_sources import (
     base_name,
     extension_sources,
@@ -116,16 +117,7 @@ def test_one_definition_or_none(name, lines):
     assert global_function_lines(SOURCE, name) == lines
 
 
-@pytest.mark.parametrize(
-    ("kernel", "name"),
-    [
-        ("square_kernel(float const*, float*, long)", "square_kernel"),
-        ("void ns::(anonymous namespace)::scale<float, std::array<char*, 2ul> >(float*)", "scale"),
-        ("plain", "plain"),
-        ("_ZN2ns3fooEv", "_ZN2ns3fooEv"),
-        ("", None),
-    ],
-)
+@cases("kernel", "name")
 def test_the_name_without_arguments(kernel, name):
     assert base_name(kernel) == name
 

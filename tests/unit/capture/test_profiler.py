@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
+
 torch = pytest.importorskip("torch")
 
 from opscope.api import load  # noqa: E402
@@ -446,14 +448,7 @@ def test_torch_does_not_log_each_switch(tmp_path, capfd):
     assert "Toggling" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("engine", "activities", "message"),
-    [
-        ("profiler", ("cpu", "gpu"), "'gpu' is not an activity"),
-        ("profiler", (), "names no activity"),
-        ("autograd", ("cpu",), "autograd"),
-    ],
-)
+@cases("engine", "activities", "message")
 def test_regions_that_cannot_be_are_refused_before_anything_runs(tmp_path, engine, activities, message):
     with pytest.raises((InputError, CaptureError), match=message):
         recorded(tmp_path, engine=engine).only(*activities)

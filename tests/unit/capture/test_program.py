@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from case_tables import cases
 from opscope.capture.program import Program, after_import, check_program, run_program
 from opscope.errors import InputError
 
@@ -74,17 +75,7 @@ def test_the_process_is_as_before_afterwards(folder):
     assert after == before
 
 
-@pytest.mark.parametrize(
-    ("statement", "exit_code", "error"),
-    [
-        ("pass", 0, ""),
-        ("sys.exit()", 0, ""),
-        ("sys.exit(0)", 0, ""),
-        ("sys.exit(7)", 7, ""),
-        ("sys.exit('a text')", 1, "a text\n"),
-        ("sys.exit('')", 1, "\n"),
-    ],
-)
+@cases("statement", "exit_code", "error")
 def test_exit_codes_are_pythons(folder, capsys, statement, exit_code, error):
     end = run(folder, f"import sys\n{statement}\n")
     assert (end.exit_code, end.error is not None) == (exit_code, exit_code != 0)

@@ -11,6 +11,8 @@ from contextlib import nullcontext
 
 import pytest
 
+from case_tables import cases
+
 torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
@@ -169,14 +171,7 @@ def test_a_program_without_steps_is_one(record, capsys, text):
     assert "aten::add" in cycle.trace_path.read_text()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "torch.nn.Linear(2, 2)(torch.ones(2))",  # it has a model
-        "raise ValueError",  # it may have come to no step
-        "with torch.profiler.profile(): torch.ones(2)",
-    ],
-)
+@cases("text")
 def test_a_program_that_may_have_steps_is_none(record, capsys, text):
     recorder, _ = record(f"torch.ones(3) + 1\n{text}", "auto")
     assert not recorder.is_whole
@@ -237,14 +232,7 @@ def test_exiting_well_inside_a_window_is_no_error(record):
     assert (recorder.cycles[0].sidecar.partial, recorder.cycles[0].sidecar.ended_by) == (True, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "steps", "message"),
-    [
-        ("train(0)", "optimizer", r"no step was recognized, .*--steps none"),
-        ("train(1)", "optimizer", r"1 step only recognized, .* starts after 2 steps.*fewer --wait"),
-        ("train(3)", "forward", r"no step was recognized, "),
-    ],
-)
+@cases("text", "steps", "message")
 def test_recording_nothing_says_why(record, text, steps, message):
     recorder, end = record(text, steps)
     assert end.exit_code == 0
@@ -444,17 +432,7 @@ def test_a_forward_counts_from_the_second_call_of_a_module(watched, steps):
     assert vars(torch.nn.Module)["__call__"] is before
 
 
-@pytest.mark.parametrize(
-    ("calls", "told"),
-    [
-        ("ababab", "aaa"),  # a teacher beside its student
-        ("abbabbabbabb", "bbbbbbbb"),  # a generator, and a discriminator called twice as often
-        ("aabbb", "aa"),  # one call more is no other program
-        ("aabbbbb", "|bbb"),  # an encoder of two texts, then a decoder: from its fourth call on
-        ("tttttttaaa", "aaa"),  # a transform of images has no parameters
-        ("aabbbbaa", "|bb"),  # they do not take turns
-    ],
-)
+@cases("calls", "told")
 def test_the_model_called_most_often_is_the_step(watched, calls, told):
     """What is told of each model by now; `|` is where what was told before turned out to be no steps."""
     models = {"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2), "t": torch.nn.ReLU()}

@@ -55,8 +55,6 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     path.write_text(PROGRAM)
     monkeypatch.syspath_prepend(tmp_path)
     spec = importlib.util.spec_from_file_location("own_program", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_tables import cases
 from opscope.cupti.recording import ABSENT, RECORDS, ChunkKind, CuptiRecording, TextTable
 from opscope.cupti.trace_file import _rows, call_name, first_moment_ns, process_events
 
@@ -224,18 +225,7 @@ def test_times_keep_every_nanosecond_for_eleven_days(start: int, duration: int) 
         assert Decimal(msgspec.json.encode(found).decode()) * 1000 == wanted
 
 
-@pytest.mark.parametrize(
-    ("name", "is_driver", "shown"),
-    [
-        ("cudaLaunchKernel_v7000", False, "cudaLaunchKernel"),
-        ("cudaLaunchKernel_ptsz_v7000", False, "cudaLaunchKernel"),
-        ("cudaGetDeviceProperties_v2_v12000", False, "cudaGetDeviceProperties_v2"),
-        ("cuMemAlloc_v2", True, "cuMemAlloc_v2"),
-        ("cuLaunchKernel_ptsz", True, "cuLaunchKernel"),
-        (None, True, "driver function 307"),
-        (None, False, "runtime function 307"),
-    ],
-)
+@cases("name", "is_driver", "shown")
 def test_names_of_calls(name: str | None, is_driver: bool, shown: str) -> None:
     assert call_name(name, 307, is_driver=is_driver) == shown
 

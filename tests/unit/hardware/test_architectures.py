@@ -19,7 +19,6 @@ def test_facts_of_a_capability(
     capability: str, least_cuda_version: str, threads: int, blocks: int, shared_kib: int
 ) -> None:
     found = architecture(capability)
-    assert found is not None
     assert found.least_cuda_version == least_cuda_version
     assert (found.max_threads_per_sm, found.max_blocks_per_sm) == (threads, blocks)
     assert found.shared_bytes_per_sm == shared_kib * KIB
@@ -43,7 +42,6 @@ def test_volta_is_gone_from_the_newest_toolkits() -> None:
 
 def test_the_flag_names_the_target() -> None:
     found = architecture("10.0")
-    assert found is not None
     assert (found.target, found.arch_flag, found.specific_target) == ("sm_100", "-arch=sm_100", "sm_100a")
 
 

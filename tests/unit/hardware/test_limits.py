@@ -20,8 +20,6 @@ Make = Callable[..., MeasuredLimits]
 
 def test_the_data_sheet_where_nothing_was_measured() -> None:
     limits, _ = match_limits("NVIDIA H200", compute_capability="9.0")
-    assert limits is not None
-    assert limits.memory is not None
     assert (limits.name, limits.memory.per_s, limits.memory.evidence) == ("H200 SXM", 4.8e12, "datasheet")
     assert "datasheet (2024)" in limits.memory.how
     assert limits.peaks[DataType.BF16].per_s == 989.5e12
@@ -35,11 +33,8 @@ def test_each_measured_rate_wins_by_itself(make_measured: Make) -> None:
         {"launch": 2100.0, "operator_call": 4300.0, "kernel_interval": 1300.0},
     )
     limits, _ = match_limits("NVIDIA H200", sm_count=132, measured=measured)
-    assert limits is not None
-    assert limits.memory is not None
     assert (limits.memory.per_s, limits.memory.evidence) == (4.28e12, LimitEvidence.MEASURED)
     assert limits.memory.how == "copy as tested; median of 20, 2026-11-20, torch 2.11.0+cu130"
-    assert limits.l2 is not None
     assert limits.l2.per_s == 7e12
     assert limits.write is None
     evidence = {data_type.value: str(limit.evidence) for data_type, limit in limits.peaks.items()}
@@ -53,7 +48,6 @@ def test_each_measured_rate_wins_by_itself(make_measured: Make) -> None:
 
 def test_a_derived_peak_says_so() -> None:
     limits, _ = match_limits("NVIDIA GeForce RTX 4070")
-    assert limits is not None
     assert limits.memory is None  # two kinds of memory under one name
     assert limits.peaks[DataType.BF16].how.startswith("operations per SM and clock × SMs × boost clock, ")
 
@@ -64,8 +58,6 @@ class TestUnknown:
         limits, _ = match_limits(
             "NVIDIA Z900", compute_capability="9.0", sm_count=132, memory_bytes=10**11, measured=measured
         )
-        assert limits is not None
-        assert limits.memory is not None
         assert (limits.name, limits.memory.per_s, limits.sm_count) == ("NVIDIA Z900", 1e12, 132)
         assert list(limits.peaks) == [DataType.FP64_TENSOR]
 
@@ -76,14 +68,10 @@ class TestUnknown:
         assert reason == "no rate of H200 SXM MIG 1g.18gb is published or was measured"
         measured = make_measured({"copy": 5e11}, device=name, sm_count=16, l2_bytes=None)
         limits, _ = match_limits(name, compute_capability="9.0", sm_count=16, measured=measured)
-        assert limits is not None
-        assert limits.memory is not None
         assert (limits.memory.per_s, dict(limits.peaks), limits.l2_bytes) == (5e11, {}, None)
 
     def test_another_vendor(self) -> None:
         known, _ = match_limits("AMD Instinct MI300X", compute_capability="9.4", sm_count=304)
-        assert known is not None
-        assert known.memory is not None
         assert (known.memory.per_s, known.compute_capability) == (5.325e12, None)
         limits, reason = match_limits("Intel Data Center GPU Max 1550", sm_count=128)
         assert limits is None

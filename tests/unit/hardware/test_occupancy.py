@@ -84,7 +84,6 @@ def test_waves_and_what_their_tail_loses(
     blocks: int, count: float, tail_fraction: float, tail_loss: float
 ) -> None:
     found = waves_of(held("9.0", 128, 218, 19_200), blocks=blocks, sm_count=132)  # two blocks fit
-    assert found is not None
     assert (found.slots, found.count) == (264, count)
     assert (found.tail_fraction, found.tail_loss) == (tail_fraction, pytest.approx(tail_loss))
 
@@ -97,7 +96,6 @@ def test_no_blocks_or_multiprocessors_make_no_waves(blocks: int, sm_count: int) 
 @given(st.integers(1, 1 << 31), st.integers(1, 256), st.integers(1, 1024))
 def test_empty_and_filled_slots_are_all_slots(blocks: int, sm_count: int, threads: int) -> None:
     found = waves_of(held("9.0", threads, 16, 0), blocks=blocks, sm_count=sm_count)
-    assert found is not None
     passes = -(-blocks // found.slots)
     assert 0 <= found.tail_loss < 1
     assert found.tail_loss == pytest.approx(1 - blocks / (passes * found.slots), abs=1e-9)
@@ -108,7 +106,6 @@ def test_a_small_kernel_fills_a_multiprocessor_with_any_common_block():
     found = static_occupancy("9.0", registers=16, shared_bytes=0)
     assert [block.threads for block in found.blocks] == [128, 256, 512]
     assert [block.occupancy for block in found.blocks] == [1.0, 1.0, 1.0]
-    assert found.best is not None
     assert (found.best.threads, found.best.occupancy) == (1024, 1.0)
     assert found.reason is None
 
@@ -116,7 +113,6 @@ def test_a_small_kernel_fills_a_multiprocessor_with_any_common_block():
 def test_registers_limit_and_large_blocks_do_not_start():
     found = static_occupancy("9.0", [128, 512, 1024], registers=128, shared_bytes=0)
     small, middle, large = found.blocks
-    assert small.active is not None
     assert (small.occupancy, small.active.limiters) == (0.25, (Limiter.REGISTERS,))
     assert middle.occupancy == 0.25
     assert large.active is None
@@ -127,13 +123,11 @@ def test_shared_memory_limits():
     # 40 KiB and the system's 1 KiB of 228 KiB: 5 blocks.
     found = static_occupancy("9.0", [128], registers=32, shared_bytes=40 * 1024)
     (block,) = found.blocks
-    assert block.active is not None
     assert (block.active.blocks_per_sm, block.active.limiters) == (5, (Limiter.SHARED_MEMORY,))
 
 
 def test_generations_with_fewer_threads_prefer_another_block():
     found = static_occupancy("8.6", registers=18, shared_bytes=0)
-    assert found.best is not None
     assert (found.best.threads, found.best.occupancy) == (768, 1.0)
     assert found.largest_threads == 1024
 

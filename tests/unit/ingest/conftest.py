@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fakes import ExportBuilder
+from fakes import ExportBuilder, Load
 from opscope.model.session import Session
 
 LoadExport = Callable[..., Session]
 
 
 @pytest.fixture
-def load_export(tmp_path: Path, load: Callable[..., Session]) -> LoadExport:
+def load_export(tmp_path: Path, load: Load) -> LoadExport:
     """Writes an export and loads it; `without` leaves tables or columns out."""
 
     def load_one(builder: ExportBuilder, *, without: Iterable[str] = ()) -> Session:

@@ -56,7 +56,6 @@ class TestProcesses:
         )
         assert rows == [(0, "20", "k20", "aten::of_20", 2), (1, "30", "k30", "aten::of_30", 3)]
         left_out = finding(session, "nsys.other_processes")
-        assert left_out is not None
         assert left_out.evidence == {"processes": [40]}
 
     def test_a_process_that_only_pushed_ranges_is_a_trace_where_none_called_cuda(
@@ -65,7 +64,6 @@ class TestProcesses:
         session = load_export(ExportBuilder().range("aten::mm, op_id = 1", 0, 50))
         assert session.query("SELECT name FROM operators") == [("aten::mm",)]
         absent = finding(session, "trace.no_device_activity")
-        assert absent is not None
         assert "nsys profile" in str(absent.suggestion)
 
     @pytest.mark.exhaustive(few=False)
@@ -77,7 +75,6 @@ class TestProcesses:
         session = load_export(builder.launch(1, process=99))
         assert session.scalar("SELECT count(*) FROM overheads") == 0
         lost = finding(session, "nsys.without_process")
-        assert lost is not None
         assert lost.evidence == {"row_count": 1}
 
     @pytest.mark.exhaustive(few=False)
@@ -131,7 +128,6 @@ class TestOtherVersions:
             ],
         )  # fmt: skip
         missing = finding(session, "nsys.missing")
-        assert missing is not None
         assert missing.evidence == {
             "tables": ["ThreadNames", "PROCESSES"],
             "columns": [
@@ -149,7 +145,6 @@ class TestOtherVersions:
         session = load_export(small(), without=["CUPTI_ACTIVITY_KIND_RUNTIME"])
         assert session.query("SELECT attribution FROM device_activities") == [("no_launch_record",)]
         missing = finding(session, "nsys.missing")
-        assert missing is not None
         assert missing.evidence["tables"] == ["CUPTI_ACTIVITY_KIND_RUNTIME"]
 
     def test_without_processes_there_is_one(self, load_export: LoadExport) -> None:

@@ -345,7 +345,6 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: si
         text=True,
         env={**os.environ, "TMPDIR": str(scratch)},
     ) as process:
-        assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]
         assert pids
         process.send_signal(number)

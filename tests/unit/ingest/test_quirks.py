@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import opscope
-from fakes import TraceBuilder
+from case_tables import cases
+from fakes import Load, TraceBuilder
 from opscope.errors import InputError
 from opscope.model.finding import Severity
 from opscope.model.session import Session
 from opscope.results import load as load_traces
 
-Load = Callable[..., Session]
 Make = Callable[..., Path]
 
 
@@ -307,15 +307,7 @@ class TestTruncation:
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("old", "new", "flaw"),
-        [
-            ('"dur": 1', '"dur": 1x', ""),
-            ('"name": "a"', '"name": "\\ud800"', ""),
-            # Beside a flaw elsewhere that is mended.
-            ('"dur": 1', '"dur": 1x', "\x03"),
-        ],
-    )
+    @cases("old", "new", "flaw")
     def test_an_event_that_is_no_json_costs_itself(self, load: Load, old: str, new: str, flaw: str) -> None:
         text = trace_of([operator("1", name="fine"), operator("5"), operator("9", name="z")], note="é" * 9)
         position = text.index(old, text.index('"ts": 1,') + 8)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.model.environment import Environment
 from opscope.model.origin import (
     Gap,
@@ -34,7 +34,6 @@ from opscope.model.sidecar import (
     write_sidecar,
 )
 
-Load = Callable[..., Session]
 Make = Callable[..., Path]
 
 GEMM = RecordedKernel(

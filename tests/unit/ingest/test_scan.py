@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.ingest import scan as scanning
 from opscope.ingest.event_columns import MEMBERS, ColumnKind, Scanned
 from opscope.ingest.scan import Chunk, scan, scan_natively
 from opscope.ingest.scan_pass import scan_in_python
-from opscope.model.session import Session
 
-Load = Callable[..., Session]
 Pass = Callable[[mmap.mmap, int, int], Scanned]
 
 exhaustive = pytest.mark.exhaustive(few=False)

@@ -17,7 +17,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import TraceBuilder
+from case_tables import cases
+from fakes import Load, TraceBuilder
 from opscope.errors import DependencyError, InputError
 from opscope.ingest import source
 from opscope.ingest.source import EventArray, find_traces, local_text
@@ -25,7 +26,6 @@ from opscope.ingest.staging import locate_events
 from opscope.model.session import Session
 
 TEXT = TraceBuilder().operator("aten::mm", 10, 5).operator("aten::add", 30, 5).text().encode()
-Load = Callable[..., Session]
 Make = Callable[..., Path]
 
 
@@ -330,17 +330,7 @@ class TestWholeFiles:
         assert events_of(text) == (EVENTS, {}, 0)
         assert events_of("\ufeff" + json.dumps(EVENTS)) == (EVENTS, {}, 0)
 
-    @pytest.mark.parametrize(
-        "header",
-        [
-            {"note": 'a "traceEvents": [ {'},
-            {"note": "traceEvents"},
-            {"traceEventsX": [{"a": 1}]},
-            {"meta": {"traceEvents": [{"a": 1}]}},
-            {"traceEvents": "twice"},
-        ],
-        ids=["in-a-string", "a-value", "a-prefix", "nested", "in-a-nested-string"],
-    )
+    @cases("header")
     def test_the_key_elsewhere_is_not_the_array(self, header: dict[str, Any]) -> None:
         header = {"wrapped": header} if "traceEvents" in header else header
         text = json.dumps({**header, "traceEvents": EVENTS})

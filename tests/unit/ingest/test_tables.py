@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 import opscope
-from fakes import TraceBuilder
+from fakes import H200, Load, TraceBuilder
 from opscope.model import schema
 from opscope.model.session import Session
 from opscope.report.summary_json import analysis_json
 
-Load = Callable[..., Session]
 EPOCH_NS = 1_763_712_000_000_000_000
 
 
@@ -390,18 +389,10 @@ def test_threads(load: Load) -> None:
     ]
 
 
-PROPERTIES = {
-    "id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_109_880_320, "computeMajor": 9, "computeMinor": 0,
-    "maxThreadsPerBlock": 1024, "maxThreadsPerMultiprocessor": 2048, "regsPerBlock": 65_536, "warpSize": 32,
-    "sharedMemPerBlock": 49_152, "numSms": 132, "regsPerMultiprocessor": 65_536,
-    "sharedMemPerBlockOptin": 232_448, "sharedMemPerMultiprocessor": 233_472,
-}  # fmt: skip
-
-
 def test_devices(load: Load) -> None:
     other = {"id": "1", "name": "AMD Instinct", "numSms": "104", "maxSharedMemoryPerMultiProcessor": 65_536}
     trace = (
-        TraceBuilder(deviceProperties=[PROPERTIES, other])
+        TraceBuilder(deviceProperties=[H200, other])
         .kernel("a", 10, 10)
         .kernel("b", 15, 10, stream=8)
         .kernel("c", 40, 5)
@@ -449,7 +440,7 @@ def test_a_device_that_is_not_described_is_one_of_a_host_of_equal_ones(load: Loa
     assert load(equal).query("SELECT name, sm_count FROM devices WHERE device = 5") == [
         ("AMD Instinct MI300X", 304)
     ]
-    mixed = TraceBuilder(deviceProperties=[MI300X, PROPERTIES | {"id": 1}]).kernel("k", 1, 2, device=5)
+    mixed = TraceBuilder(deviceProperties=[MI300X, H200 | {"id": 1}]).kernel("k", 1, 2, device=5)
     assert load(mixed).query("SELECT name, sm_count FROM devices WHERE device = 5") == [(None, None)]
 
 
@@ -496,7 +487,7 @@ def test_traces(load: Load) -> None:
     trace = TraceBuilder(
         distributedInfo={"backend": "nccl", "rank": 3, "world_size": 8}, baseTimeNanoseconds=EPOCH_NS,
         cuda_runtime_version=13_000, cuda_driver_version="13010", cupti_version=130_000,
-        deviceProperties=[PROPERTIES], displayTimeUnit="ms",
+        deviceProperties=[H200], displayTimeUnit="ms",
     ).operator("a", 5, 10)  # fmt: skip
     trace.event("Trace", "PyTorch Profiler (0)", 1, 99.5, "PyTorch Profiler", {}, process="Spans")
     session = load(trace)
@@ -576,7 +567,7 @@ def test_several_ranks_share_a_session(load: Load, make_trace: Callable[..., Any
 
 @pytest.mark.exhaustive(few=False)
 def test_a_small_trace_is_the_same_optimized_or_not(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = TraceBuilder(deviceProperties=[PROPERTIES])
+    trace = TraceBuilder(deviceProperties=[H200])
     for step, start in enumerate((0, 1_000, 2_000)):
         trace.step(step, start, 900).operator("aten::mm", start + 5, 50).launch(start + 9)
         trace.kernel("gemm", start + 100, 200 + step).frame("train.py(3): step", start + 1, 800)

@@ -6,13 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.summary import Summary
-from opscope.model.session import Session
 from opscope.report.advice import headline
-
-Load = Callable[..., Session]
 
 
 def program(device_us: Callable[[int], float] = lambda _: 0, kernels: Callable[[int], bool] = lambda _: True):

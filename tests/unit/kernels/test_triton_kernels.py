@@ -7,6 +7,8 @@ import os
 import numpy as np
 import pytest
 
+from case_tables import cases
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
@@ -131,17 +133,7 @@ def test_matmul_by_tensor_descriptors(sizes):
     assert_right(output, a.double() @ b.double(), torch.float16)
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "inputs"),
-    [
-        ("elementwise", "gelu", [(0,)]),
-        ("elementwise", "add", [(3, 0), (3, 0)]),
-        ("softmax", "softmax", [(0, 5)]),
-        ("softmax", "softmax", [(5, 0)]),
-        ("layer_norm", "layer_norm", [(0, 5), (5,), (5,)]),
-        ("matmul", "matmul", [(0, 3), (3, 2)]),
-    ],
-)
+@cases("module", "name", "inputs")
 def test_nothing_is_launched_for_empty_tensors(module, name, inputs):
     output = kernel(module, name)(*(torch.ones(shape) for shape in inputs))
     assert output.numel() == 0

@@ -65,7 +65,6 @@ def test_every_family_was_recorded(records: tuple[Record, ...]) -> None:
 @each_record
 def test_the_recorded_launch_is_explained(record: Record, facts_from: FactsFrom) -> None:
     told = explain(facts_from(record))
-    assert told is not None
     assert told.family == record["family"]
     assert told.is_predicted == record.get("is_predicted")
     assert [one.heading for one in told.statements] == sorted(
@@ -78,7 +77,6 @@ def test_other_shapes_do_not_explain_it(record: Record, facts_from: FactsFrom) -
     if not record["depends_on_shapes"]:
         return
     told = explain(facts_from(record, shapes=tripled(record["shapes"])))
-    assert told is not None
     assert not told.is_predicted
 
 
@@ -108,7 +106,6 @@ def test_less_recorded_says_less_and_nothing_else(
     record: Record, facts_from: FactsFrom, forgotten: str
 ) -> None:
     whole, part = explain(facts_from(record)), explain(facts_from(record, **{forgotten: None}))
-    assert whole is not None
     if part is None:
         return
     assert set(part.under(Heading.PARALLEL_OVER)) <= set(whole.under(Heading.PARALLEL_OVER))

@@ -126,7 +126,6 @@ def test_resident_blocks_stay_within_every_limit(
     threads: int, registers: int, shared_bytes: int, capability: str
 ) -> None:
     limits = architecture(capability)
-    assert limits is not None
     found = active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
     if found is None:
         return
@@ -147,6 +146,5 @@ def test_resident_blocks_stay_within_every_limit(
 def test_one_block_per_tile_is_always_found(m: int, n: int, batch: int, tile: tuple[int, int]) -> None:
     across, along = -(-m // tile[0]), -(-n // tile[1])
     found = find_tiling(MatrixProduct(batch, m, n, 64), tile, (across, along, batch))
-    assert found is not None
     assert found.across * found.along * found.batch * found.splits == found.tiles
     assert found.tiles >= -(-m * n * batch // (tile[0] * tile[1]))

@@ -11,14 +11,11 @@ import duckdb
 import pytest
 
 import opscope
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.errors import InputError
 from opscope.model import schema
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session, is_session_file
-
-Load = Callable[..., Session]
-
 
 SAMPLES: dict[str, Any] = {
     "INTEGER": 1, "BIGINT": 2**40, "DOUBLE": 0.5, "BOOLEAN": True, "VARCHAR": "'x' \U0001f600",

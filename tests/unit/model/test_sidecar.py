@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from case_tables import cases
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import RECORDER_KEY, Finding, Severity, findings_as_json, recorded_findings
@@ -39,16 +40,7 @@ SIDECAR = Sidecar(
 )
 
 
-@pytest.mark.parametrize(
-    ("trace", "sidecar"),
-    [
-        ("a/trace.json", "a/trace.opscope.json"),
-        ("trace.json.gz", "trace.opscope.json"),
-        ("trace.json.zst", "trace.opscope.json"),
-        ("x.pt.trace.json", "x.pt.trace.opscope.json"),
-        ("trace", "trace.opscope.json"),
-    ],
-)
+@cases("trace", "sidecar")
 def test_one_rule_for_the_sidecars_name(trace, sidecar):
     assert sidecar_path(trace) == Path(sidecar)
 
@@ -147,16 +139,8 @@ def test_files_of_libraries(file: str) -> None:
     assert not is_program_file(file)
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("train.py(40): <module>", ("train.py", 40, "<module>")),
-        ("C:\\Program Files (x86)\\a.py(7): f", ("C:\\Program Files (x86)\\a.py", 7, "f")),
-        ("a.py(3): <lambda>", ("a.py", 3, "<lambda>")),
-        ("a (1).py(3): f", ("a (1).py", 3, "f")),
-    ],
-)
-def test_a_frame_is_parsed(name: str, parts: tuple[str, int, str]) -> None:
+@cases("name", "parts")
+def test_a_frame_is_parsed(name: str, parts: list[Any]) -> None:
     assert parse_frame(name) == FrameName(*parts)
 
 

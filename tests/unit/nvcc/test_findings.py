@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from case_tables import cases
 from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse, PtxFunction
 from opscope.model.finding import Severity
@@ -39,15 +38,7 @@ def test_a_kernel_that_keeps_to_its_registers_has_none():
     assert findings_of(compilation(kernels=(kernel(),))) == ()
 
 
-@pytest.mark.parametrize(
-    ("registers", "max_threads", "min_blocks", "remedy"),
-    [
-        (255, None, None, "A thread has no more than 255"),
-        (64, None, None, "raise -maxrregcount"),
-        (32, 512, None, "__launch_bounds__(512, 1) lets it take more"),
-        (32, 1024, 2, "__launch_bounds__(1024, 2) leaves no more"),
-    ],
-)
+@cases("registers", "max_threads", "min_blocks", "remedy")
 def test_the_remedy_of_spills_is_what_limits_registers(registers, max_threads, min_blocks, remedy):
     use = FunctionUse("_Z3addPf", "sm_90", True, 8, 4, 4, registers=registers)
     asked = PtxFunction("_Z3addPf", True, "", max_threads, min_blocks)

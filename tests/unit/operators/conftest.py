@@ -238,5 +238,4 @@ def _is_number(tensor: Any) -> bool:
 
 def _name(argument: TensorArgument) -> str:
     known = element_type(argument.type_name)
-    assert known is not None
     return known.name

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
-
+from case_tables import cases
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import (
     ScalarArgument,
@@ -46,18 +45,7 @@ def test_every_kind_of_argument_is_told_apart() -> None:
     assert len(call.tensors) == 4
 
 
-@pytest.mark.parametrize(
-    ("operator", "types", "names"),
-    [
-        ("add", ["float", "float", "Scalar"], "self other alpha"),
-        ("add", ["float", "float", "Scalar", "float"], "self other alpha out"),
-        ("sum", ["float", ""], "self dtype"),
-        ("sum", ["float", "ScalarList", "Scalar", ""], "self dim keepdim dtype"),
-        ("gelu", ["float"], "self approximate"),  # of a release before it had the second argument
-        ("gelu", ["float", "float", "float"], ""),
-        ("no_such_operator", ["float"], ""),
-    ],
-)
+@cases("operator", "types", "names")
 def test_arguments_are_named_by_the_schema_that_fits(operator: str, types: list[str], names: str) -> None:
     call = parse_arguments(f"aten::{operator}", shapes=[[] for _ in types], types=types)
     assert " ".join(call.names) == names
@@ -93,37 +81,16 @@ def test_scalars_of_old_recorders_have_no_values() -> None:
     assert not call.values_recorded
     assert call.at("dim") == ScalarArgument(None, "GenericList")
     cost = cost_by_rules(call)
-    assert cost is not None
     assert cost.min_bytes is None
     assert "not recorded" in (cost.reason or "")
 
 
-@pytest.mark.parametrize(
-    ("recorded", "reason"),
-    [
-        ({}, "no argument shapes"),
-        ({"shapes": "[[2]]"}, "without the element types"),
-        ({"shapes": "[[2], [3]]", "types": '["float"]'}, "differ in number"),
-        ({"shapes": "{", "types": "[]"}, "no JSON"),
-        ({"shapes": '"text"', "types": "[]"}, "no list"),
-        ({"shapes": "[[-2]]", "types": '["float"]'}, "negative"),
-        ({"shapes": "[[4.5]]", "types": '["float"]'}, "no list of integers"),
-        ({"shapes": "[[true]]", "types": '["float"]'}, "no list of integers"),
-        ({"shapes": "[[9000000000, 9000000000]]", "types": '["float"]'}, "no device holds"),
-        ({"shapes": "[[2, 3]]", "types": '["float"]', "strides": "[[1]]"}, "2 sizes has 1 strides"),
-        ({"shapes": "[[2]]", "types": '["c10::qint8"]'}, "c10::qint8 is unknown"),
-        ({"shapes": "[[2]]", "types": '[""]'}, "not recorded is unknown"),
-        ({"shapes": "[[2]]", "types": "[7]"}, "no text"),
-        ({"shapes": "[3]", "types": '["TensorList"]'}, "no list"),
-        ({"shapes": "[[3]]", "types": '["TensorList"]'}, "no list of integers"),
-    ],
-)
+@cases("recorded", "reason")
 def test_a_recording_that_cannot_be_used_says_why(recorded: dict[str, str], reason: str) -> None:
     call = parse_arguments("aten::add", **recorded)
     assert reason in (call.defect or "")
     assert call.arguments == ()
     cost = cost_by_rules(call)
-    assert cost is not None
     assert (cost.min_bytes, cost.flop_count, cost.evidence) == (None, None, None)
     assert reason in (cost.reason or "")
 
@@ -136,25 +103,8 @@ def test_an_expanded_tensor_of_absurd_size_is_small() -> None:
     assert distinct_bytes(call.tensors[0]) == 8
 
 
-@pytest.mark.parametrize(
-    ("shape", "strides", "elements"),
-    [
-        ((4, 3), (3, 1), 12),
-        ((4, 3), (1, 4), 12),
-        ((4, 3), (0, 1), 3),
-        ((4, 3), (0, 0), 1),
-        ((4, 3), None, 12),
-        ((4, 0), (1, 1), 0),
-        ((), (), 1),
-        ((10, 3), (1, 1), 12),  # windows of 3 over 12
-        ((5, 3), (1, 1), 7),
-        ((5, 3), (2, 1), 11),
-        ((2, 3), (8, 2), 6),
-        ((5, 3), (4, 2), 11),
-        ((2, 2, 2), (5, 3, 3), 8),  # 0 3 6 5 8 11, with holes: what their sizes would give
-    ],
-)
-def test_distinct_elements(shape: tuple[int, ...], strides: tuple[int, ...] | None, elements: int) -> None:
+@cases("shape", "strides", "elements")
+def test_distinct_elements(shape: list[int], strides: list[int] | None, elements: int) -> None:
     assert distinct_elements(TensorArgument(shape, "float", strides)) == elements
 
 
@@ -167,12 +117,9 @@ def test_numbers_look_like_tensors_of_the_widest_types() -> None:
 
 def test_element_types() -> None:
     half, double = element_type("c10::Half"), element_type("double")
-    assert half is not None
-    assert double is not None
     assert (half.size_bytes, half.operand_type, half.compute_type) == (2, DataType.FP16, DataType.FP32)
     assert (double.size_bytes, double.compute_type) == (8, DataType.FP64)
     integer = element_type("long int")
-    assert integer is not None
     assert (integer.kind, integer.compute_type, integer.is_float) == (ElementKind.INTEGER, None, False)
     assert element_type_of_code(15) == element_type("bfloat16")
     assert element_type_of_code(999) is None

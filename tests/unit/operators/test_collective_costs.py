@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.hardware.devices import DataType
-from opscope.model.session import Session
 from opscope.operators.collective_costs import collective_rates, cost_of_collective
 from opscope.operators.distinct_calls import Collective
 from opscope.operators.effects import CostEvidence, FlopSource
@@ -65,7 +63,7 @@ def test_additions_need_the_number_of_ranks() -> None:
     assert (cost.min_bytes, cost.flop_count) == (800, None)
 
 
-def test_rates_are_those_of_the_fastest_kernel(load: Callable[..., Session]) -> None:
+def test_rates_are_those_of_the_fastest_kernel(load: Load) -> None:
     built = TraceBuilder()
     record: dict[str, Any] = {
         "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1000, "Out msg nelems": 1000,
@@ -86,7 +84,7 @@ def test_rates_are_those_of_the_fastest_kernel(load: Callable[..., Session]) -> 
     assert rate.bus_bytes_per_s == pytest.approx(2e9 * 2 * 3 / 4)
 
 
-def test_rates_of_unknown_patterns_have_no_link_rate(load: Callable[..., Session]) -> None:
+def test_rates_of_unknown_patterns_have_no_link_rate(load: Load) -> None:
     record = {"Collective name": "barrier", "dtype": "Byte", "In msg nelems": 0, "Out msg nelems": 0}
     built = TraceBuilder().operator("record_param_comms", 0, 5).launch(1).kernel("nccl", 6, 2, **record)
     (rate,) = collective_rates(load(built))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.model.session import Session
 from opscope.operators.distinct_calls import DistinctCall, collect_calls, collect_launches
-
-Load = Callable[..., Session]
 
 COPY = "Memcpy DtoD (Device -> Device)"
 
@@ -128,7 +125,6 @@ def test_a_kernel_with_its_own_record_of_a_collective_goes_by_that(load: Load) -
     built.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 6, 9, **record)
     (one,) = collect(load(built))
     assert one.name == "record_param_comms"
-    assert one.collective is not None
     assert (one.collective.name, one.collective.in_element_count, one.collective.group_size) == (
         "allreduce",
         100,

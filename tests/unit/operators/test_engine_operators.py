@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from fakes import TraceBuilder
-from opscope.model.session import Session
+import pytest
+
+from fakes import Load, TraceBuilder
 from opscope.operators.session_costs import fill_costs
 
-Load = Callable[..., Session]
 Cost = tuple[str | None, int | None, int | None, str | None]
 HALF = "c10::BFloat16"
 
@@ -33,29 +32,21 @@ def test_a_norm_reads_its_rows_and_weight(load: Load) -> None:
     assert (evidence, flops, read) == ("shape_rules", 4 * 32 * 64, 2 * (32 * 64 + 64))
 
 
-def test_attention_costs_what_the_engines_step_says(load: Load) -> None:
-    dims = [[8, 512], [8, 128], [8, 128], [8, 512]]
-    step = "execute_context_0(0)_generation_8(8)"
-    evidence, _, _, reason = cost(load, "vllm::unified_attention_with_output", dims, [HALF] * 4, step=step)
+ATTENTION = ("vllm::unified_attention_with_output", [[8, 512], [8, 128], [8, 128], [8, 512]], [HALF] * 4)
+EXPERTS = ("vllm::moe_forward", [[32, 64], [32, 8], []], [HALF, HALF, "Scalar"])
+
+
+@pytest.mark.parametrize(
+    ("call", "where", "unknown"),
+    [
+        (ATTENTION, {"step": "execute_context_0(0)_generation_8(8)"}, "how many keys"),
+        (ATTENTION, {"kernel": "kernel_unified_attention_3d"}, "window"),
+        (EXPERTS, {"kernel": "unknown_kernel"}, "experts"),
+    ],
+)
+def test_what_neither_arguments_nor_the_step_say_has_no_cost(
+    load: Load, call: tuple[Any, ...], where: dict[str, str], unknown: str
+) -> None:
+    evidence, _, _, reason = cost(load, *call, **where)
     assert evidence is None
-    assert reason is not None
-    assert "how many keys" in reason
-
-
-def test_attention_within_an_unrecorded_window_has_no_cost(load: Load) -> None:
-    dims = [[8, 512], [8, 128], [8, 128], [8, 512]]
-    evidence, _, _, reason = cost(
-        load, "vllm::unified_attention_with_output", dims, [HALF] * 4, kernel="kernel_unified_attention_3d"
-    )
-    assert evidence is None
-    assert reason is not None
-    assert "window" in reason
-
-
-def test_experts_whose_weights_are_no_arguments_have_no_cost(load: Load) -> None:
-    evidence, _, _, reason = cost(
-        load, "vllm::moe_forward", [[32, 64], [32, 8], []], [HALF, HALF, "Scalar"], kernel="unknown_kernel"
-    )
-    assert evidence is None
-    assert reason is not None
-    assert "experts" in reason
+    assert unknown in reason

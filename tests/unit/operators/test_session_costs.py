@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost, CostEvidence, FlopSource
@@ -18,8 +17,6 @@ from opscope.operators.session_costs import (
     fill_costs,
     read_costs,
 )
-
-Load = Callable[..., Session]
 
 # Trace: least share of device time with known bytes, and with known operations.
 EAGER = {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
-from opscope.model.session import Session
+from fakes import Load, TraceBuilder
 from opscope.operators.arguments import CallArguments, parse_arguments
 from opscope.operators.tensor_lists import (
     CHUNK_ELEMENTS,
@@ -96,7 +94,6 @@ def test_a_call_without_lists_stays_as_it_is() -> None:
 
 def test_members_are_the_gradients_whose_blocks_were_launched() -> None:
     call = with_list_members(lists("_foreach_mul_", [], values=("0.9",)), MUL, BLOCKS, GRADIENTS)
-    assert call is not None
     assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]
     assert set(types_of(call)) == {"c10::BFloat16"}
     assert call.value("scalar") == 0.9
@@ -121,14 +118,12 @@ def test_members_that_are_not_certain_stay_unknown(kernel: str | None, blocks: i
 
 def test_results_are_a_list_of_the_kernel_too() -> None:
     call = with_list_members(lists("_foreach_sqrt", []), SQRT, BLOCKS, GRADIENTS)
-    assert call is not None
     assert len(call.tensors) == 2
     assert with_list_members(lists("_foreach_addcdiv_", [], [], []), ADDCDIV, BLOCKS, GRADIENTS) is not None
 
 
 def test_an_optimizer_takes_the_first_lists_and_its_steps() -> None:
     call = with_list_members(step(*[[]] * 6), ADAMW, BLOCKS, GRADIENTS)
-    assert call is not None
     assert [len(call.members(name)) for name in call.names[:6]] == [2, 2, 2, 2, 0, 2]
     assert {tensor.shape for tensor in call.members("state_steps")} == {()}
 
@@ -142,11 +137,10 @@ def test_sets_of_gradients_that_need_as_many_blocks_tell_nothing() -> None:
 def test_gradients_of_the_type_alone_are_taken_where_types_are_mixed() -> None:
     mixed = Gradients(frozenset({(("c10::BFloat16", (SMALL, BIG)), ("float", ((9,),)))}))
     call = with_list_members(lists("_foreach_mul_", []), MUL, BLOCKS, mixed)
-    assert call is not None
     assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]
 
 
-def test_gradients_are_read_by_step(load: Callable[..., Session]) -> None:
+def test_gradients_are_read_by_step(load: Load) -> None:
     built = TraceBuilder()
     for number in (1, 2):
         built.step(number, 100 * number, 90)
@@ -161,7 +155,7 @@ def test_gradients_are_read_by_step(load: Callable[..., Session]) -> None:
 
 
 @pytest.mark.parametrize("shapes", ["[[-1]]", '["x"]', "[]", "{}"])
-def test_absurd_gradients_are_left_out(load: Callable[..., Session], shapes: str) -> None:
+def test_absurd_gradients_are_left_out(load: Load, shapes: str) -> None:
     arguments: dict[str, Any] = {"Input Dims": json.loads(shapes), "Input type": ["float"]}
     built = TraceBuilder().operator("torch::autograd::AccumulateGrad", 0, 5, **arguments)
     assert read_gradients(load(built)).steps in (frozenset(), frozenset({()}))

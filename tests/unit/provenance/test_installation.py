@@ -47,7 +47,6 @@ def test_a_package_that_is_not_installed_or_broken_has_no_folder(tmp_path, monke
 @cases("label", "name", "is_official")
 def test_labels_that_are_versions(label, name, is_official):
     version = parse_version(label)
-    assert version is not None
     assert (version.name, version.is_official) == (name, is_official)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from case_tables import cases
 from opscope.provenance.serving import ServingPhase, engine_of, serving_step
 
 
@@ -36,7 +37,6 @@ from opscope.provenance.serving import ServingPhase, engine_of, serving_step
 )  # fmt: skip
 def test_what_a_step_does(name, engine, phase, requests, tokens, pairs, keys) -> None:  # noqa: PLR0917 - a row
     step = serving_step(name)
-    assert step is not None
     assert (step.engine, step.phase) == (engine, ServingPhase(phase))
     assert (step.requests, step.tokens) == (requests, tokens)
     assert (step.attended_pairs, step.keys) == (pairs, keys)
@@ -56,15 +56,6 @@ def test_other_annotations_are_no_steps(name: str) -> None:
     assert serving_step(name) is None
 
 
-@pytest.mark.parametrize(
-    ("annotations", "operators", "engine"),
-    [
-        (("ProfilerStep#1", "step[DECODE bs=1]"), (), "sglang"),
-        (("gpu_model_runner: forward",), (), "vllm"),
-        ((), ("aten::mm", "_C::rms_norm"), "vllm"),
-        ((), ("trtllm::fp8_gemm",), "tensorrt_llm"),
-        (("ProfilerStep#1",), ("aten::mm", "mylib::op"), None),
-    ],
-)
+@cases("annotations", "operators", "engine")
 def test_the_engine_is_told_by_annotations_then_by_operators(annotations, operators, engine) -> None:
     assert engine_of(annotations, operators) == engine

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_tables import cases
 from opscope.model.finding import Finding, Severity
 from opscope.report import document
 from opscope.report.languages import Catalog, Language, catalog, catalog_entries, language_of, translated
@@ -107,35 +108,8 @@ KNOWN = Catalog((
 ))  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        ("Device time", "设备时间"),
-        ("  Device time ", "  设备时间 "),
-        ("Device time.", "设备时间。"),
-        ("12.5 % of device time", "设备时间的 12.5 %"),
-        # What stands in a place is translated too, and the template may turn places around.
-        ("gelu takes 3 kernels", "gelu 占 3 个内核"),
-        ("3 of 8", "8 中的 3"),
-        # The template that explains most; a short one explains no sentence.
-        ("aten::mm takes 12.5 % of device time", "aten::mm 占设备时间的 12.5 %"),
-        ("a matter of great taste", None),
-        # Clause by clause; names in a row are enumerated.
-        ("the host waits; 3 kernels, not recorded", "主机等待；3 个内核，未记录"),
-        ("the host waits: not recorded. 8 kernels.", "主机等待：未记录。8 个内核。"),
-        ("launched by mm, bmm and gelu", "由 mm、bmm 和 gelu 启动"),
-        ("3 kernels (not recorded)", "3 个内核（未记录）"),
-        ("3 kernels (exact)", "3 个内核 (exact)"),
-        # Names and numbers are themselves; an unknown word leaves a text alone.
-        ("1.2 ms", "1.2 ms"),
-        ("void at::native::f<float, 4>(int)", None),
-        ("Compared with NVIDIA GeForce RTX 4090", "对比 NVIDIA GeForce RTX 4090"),
-        ("Compared with what nobody knows", None),
-        ("3 kernels, which nobody knows", None),
-    ],
-)
-def test_a_text_is_found_by_its_messages(case: tuple[str, str | None]) -> None:
-    text, expected = case
+@cases("text", "expected")
+def test_a_text_is_found_by_its_messages(text: str, expected: str | None) -> None:
     assert KNOWN.translate(text) == expected
 
 

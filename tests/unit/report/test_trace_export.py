@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.errors import InputError
-from opscope.model.session import Session
 from opscope.report.exports import export_trace
-
-Load = Callable[..., Session]
 
 
 def two_steps() -> TraceBuilder:

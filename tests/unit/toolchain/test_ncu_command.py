@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope.errors import CaptureError, DependencyError
 from opscope.signals import ending_signals_raise
 from opscope.toolchain.ncu_command import (
@@ -155,22 +156,7 @@ def test_a_command_that_cannot_start(tmp_path: Path) -> None:
         run_ncu([str(tmp_path / "none")], tmp_path / "log")
 
 
-@pytest.mark.parametrize(
-    ("log", "message"),
-    [
-        (
-            "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance "
-            "Counters on the target device 0.",
-            r"only administrators.*NVreg_RestrictProfilingToAdminUsers=0.*cap-add SYS_ADMIN.*opscope analyze",
-        ),
-        ("==ERROR== Profiling failed because a driver resource was unavailable.", "another tool.*dcgmi"),
-        ("==ERROR== Failed to initialize the profiler: LibraryNotLoaded.", "cannot reach the counters"),
-        ("==WARNING== No kernels were profiled.\nAvailable Kernels:\n1. foo\n2. bar(int)\n", "foo; bar"),
-        ("==WARNING== No kernels were profiled.\n", "launched no kernels"),
-        ("==ERROR== Failed to find metric x.sum\n", "ncu profiled nothing: Failed to find metric"),
-        ("", "wrote no report"),
-    ],
-)
+@cases("log", "message")
 def test_what_went_wrong_is_one_error_with_a_remedy(tmp_path: Path, log: str, message: str) -> None:
     with pytest.raises(CaptureError, match=message):
         check_run(run_of(log), tmp_path / "none.ncu-rep")

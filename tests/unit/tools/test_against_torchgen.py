@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from case_tables import cases
 from opscope.provenance.operators.overloads import InputRecord, input_record, resolve
 from opscope.provenance.operators.table import NativeFunction, OperatorTable, packaged_table
 from torch_tables.operator_table import build_operator_table, called_operators
@@ -66,17 +67,7 @@ def served_key(torch, name, backend):
     return "CompositeImplicitAutograd" if how == "math kernel" else None
 
 
-@pytest.mark.parametrize(
-    ("formula", "operators"),
-    [
-        ("at::mul(grad, self)", ["mul"]),
-        ("grad.mul(self).mul(mul(x))", ["mul"]),
-        ("std::max(a, b) + c10::mul(x) + native::mul(x)", []),
-        ("grad.defined() ? f(grad) : Tensor()", []),
-        ("std::get<0>(mul_symint(grad)), f<double>(x), at::size(x)", ["mul", "size"]),
-        ('not_implemented("mul(x)")', []),
-    ],
-)
+@cases("formula", "operators")
 def test_calls_in_formulas(formula, operators):
     assert called_operators(formula, {"mul", "size"}) == operators
 

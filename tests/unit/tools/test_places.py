@@ -178,7 +178,6 @@ def test_stubs_have_what_is_registered_for_the_backend(index_of: IndexOf) -> Non
 
 def test_every_stub_registered_for_cuda_is_located() -> None:
     index = source_index("2.6.0")
-    assert index is not None
     stubs = {entry.stub for entry in index.registrations if entry.key == "CUDA" and entry.function}
     assert len(stubs) > 280
     places = Places(index, None, None, {})

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from case_tables import cases
 from opscope.trials.patches import after_imports, edited, unified_diff, where_given, with_keywords
 
 FUSED = with_keywords(("AdamW", "SGD"), "foreach", fused="True")
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("o = torch.optim.AdamW(p, lr=1)\n", "o = torch.optim.AdamW(p, lr=1, fused=True)\n"),
-        ("o = AdamW(p, foreach=True)\n", "o = AdamW(p, foreach=None, fused=True)\n"),
-        ("o = AdamW(p, fused=False)\n", "o = AdamW(p, fused=True)\n"),
-        ("o = SGD(\n    p,\n    lr=1,\n)\n", "o = SGD(\n    p,\n    lr=1,\n    fused=True,\n)\n"),
-        ("o = SGD(\r\n  p,\r\n  lr=1\r\n)\r\n", "o = SGD(\r\n  p,\r\n  lr=1,\r\n  fused=True,\r\n)\r\n"),
-        ("s = 'größe'; o = AdamW(f('é', p))\n", "s = 'größe'; o = AdamW(f('é', p), fused=True)\n"),
-        ("a, b = SGD(p), AdamW(q)\n", "a, b = SGD(p, fused=True), AdamW(q, fused=True)\n"),
-        ("o = AdamW()\n", "o = AdamW(fused=True)\n"),
-        ("o = AdamW(*p)\r\n", "o = AdamW(*p, fused=True)\r\n"),
-    ],
-)
+@cases("before", "after")
 def test_keywords_are_set_where_a_function_is_called(before: str, after: str) -> None:
     assert edited(before, [FUSED]) == after
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from case_tables import cases
+
 torch = pytest.importorskip("torch")
 
 from opscope.errors import DependencyError, InputError  # noqa: E402
@@ -93,32 +95,13 @@ def test_a_longer_sequence_gets_more_positions():
     assert spec.build(1, 513).parameter_count - spec.build(1, 512).parameter_count == 64
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("nothing", {}, "not a workload.*bert, transformer"),
-        ("train.py", {}, "train.py:function"),
-        ("bert", {"dtype": "int8"}, "not a dtype"),
-        ("bert", {"attn_implementation": "flash"}, "not an attention implementation"),
-        ("bert", {"layers": 0}, "not a model size"),
-        ("bert", {"train": True, "dtype": "fp16"}, "epsilon"),
-        ("transformer", {"use_real_bert": True}, "no real BERT"),
-    ],
-)
+@cases("name", "options", "message")
 def test_options_that_cannot_be_served_are_refused_at_once(name, options, message):
     with pytest.raises(InputError, match=message):
         resolve(name, WorkloadOptions(device="cpu", **options))
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("bert", {"hidden": 130, "layers": 1}, None),
-        ("bert", {"hidden": 769}, "does not split"),
-        ("transformer", {"hidden": 65}, "does not split"),
-        ("transformer", {"attn_implementation": "eager"}, "no eager attention"),
-    ],
-)
+@cases("name", "options", "message")
 def test_sizes_that_do_not_fit(name, options, message):
     spec = resolve(name, WorkloadOptions(device="cpu", **options))
     if message is None:

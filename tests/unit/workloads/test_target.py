@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
+
 torch = pytest.importorskip("torch")
 
 from opscope.errors import InputError  # noqa: E402
@@ -125,32 +127,13 @@ def test_what_a_factory_cannot_return(program, name, message):
         build(f"{program}:{name}")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("program.py:missing", "there is no 'missing'.*factory"),
-        ("program.py:Group.missing", "there is no"),
-        ("program.py:value", "'value' is a int"),
-        ("program.py:needs", "learning_rate"),
-        ("program.py:", "names no function"),
-        ("none.py:step", "no such file"),
-    ],
-)
+@cases("name", "message")
 def test_what_is_no_target(program, name, message):
     with pytest.raises(InputError, match=message):
         resolve(f"{program.parent}/{name}", WorkloadOptions(device="cpu"))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("x = 1\nundefined_name\n", r"line 2 .NameError: name 'undefined_name'"),
-        ("def f(:\n", "line 1 .SyntaxError"),
-        ("def f():\n    return 1 / 0\n\nf()\n", "line 2 .ZeroDivisionError"),
-        ("raise SystemExit(3)\n", "line 1 .SystemExit: 3"),
-        ("import no_such_module_anywhere\n", "line 1 .ModuleNotFoundError"),
-    ],
-)
+@cases("text", "message")
 def test_a_failing_import_is_told_with_its_line(tmp_path, text, message):
     file = tmp_path / "broken.py"
     file.write_text(text)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.program.stacks import (
     BackwardPlace,
     StackBasis,
@@ -17,7 +15,6 @@ from opscope.analysis.program.stacks import (
 from opscope.errors import InputError
 from opscope.model.session import Session
 
-Load = Callable[..., Session]
 ENGINE = "autograd::engine::evaluate_function: MmBackward0"
 
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.program.places import LineKind, LineTotal, ModuleTotal, ProgramTotals, program_totals
-from opscope.model.session import Session
-
-Load = Callable[..., Session]
 
 
 def launch(builder: TraceBuilder, name: str, start: float, us: float, **args: object) -> TraceBuilder:

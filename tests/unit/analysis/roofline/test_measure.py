@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes import TraceBuilder
+from case_tables import cases
+from fakes import Load, TraceBuilder
 from opscope.analysis.roofline import (
     Bound,
     Efficiency,
@@ -29,7 +30,6 @@ from opscope.operators.session_costs import CostedCall, fill_costs
 
 from .conftest import cost, launches, limit
 
-Load = Callable[..., Session]
 GEMM = "cutlass_80_tensorop_s1688gemm_128x128_16x4_nn_align4"
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
 
@@ -275,16 +275,7 @@ def only(found: dict[int, tuple[Launches, ...]], call_id: int) -> Launches:
     return one
 
 
-@pytest.mark.parametrize(
-    ("kernel_start", "duration", "expected"),
-    [
-        (8, 21, 0),  # longer than the host needs
-        (8, 20, 0),
-        (8, 19.999, 19_999),
-        (16, 5, 5_000),  # 10 us after the launch call returned
-        (16.001, 5, 0),  # it waited for something else
-    ],
-)
+@cases("kernel_start", "duration", "expected")
 def test_launch_bound_is_held_to_the_host_time_and_the_start(
     load: Load, kernel_start: float, duration: float, expected: int
 ) -> None:

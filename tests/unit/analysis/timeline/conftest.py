@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import Timeline
-from opscope.model.session import Session
 
 
 @pytest.fixture
-def timeline(load: Callable[..., Session]) -> Callable[[TraceBuilder], Timeline]:
+def timeline(load: Load) -> Callable[[TraceBuilder], Timeline]:
     def measure(trace: TraceBuilder) -> Timeline:
         return Summary(load(trace)).timeline
 

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.arrays import Spans
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS
 from opscope.analysis.timeline.measure import estimate_recorder, queue_over_time
 from opscope.analysis.timeline.records import CallRole, is_graph_launch, read_records, role_of
 from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, StepStatistics, Timeline
-from opscope.model.session import Session
 
 NOTHING = dict.fromkeys(RECORDED_EVENT_NS, 0)
 Measure = Callable[[TraceBuilder], Timeline]
@@ -111,11 +110,10 @@ class TestTheRecordersPart:
         [("gpt2_generate_fp16", 84, 120), ("bert_bs8_seq128_infer", 3.12, 6.2)],
     )
     def test_bare_times_measured_without_a_recorder_are_met(
-        self, load: Callable[..., Session], shared: Path, name: str, bare_ms: float, recorded_ms: float
+        self, load: Load, shared: Path, name: str, bare_ms: float, recorded_ms: float
     ) -> None:
         session = load(shared / f"traces/h200/{name}.json.gz")
         (host,) = Summary(session).timeline.host
-        assert host.recorder_ns is not None
         assert host.launch_path_ns == pytest.approx(recorded_ms * 1e6, rel=0.02)
         assert host.launch_path_ns - host.recorder_ns == pytest.approx(bare_ms * 1e6, rel=0.25)
 
@@ -162,7 +160,7 @@ def test_without_any_launch_there_is_no_queue(timeline: Measure) -> None:
     assert timeline(TraceBuilder().kernel("a", 0, 5, correlation=1)).queues == ()
 
 
-def test_the_series_of_a_recording_has_its_mean_depth(shared: Path, load: Callable[..., Session]) -> None:
+def test_the_series_of_a_recording_has_its_mean_depth(shared: Path, load: Load) -> None:
     from opscope.analysis.summary import Summary
 
     session = load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz")
@@ -172,7 +170,7 @@ def test_the_series_of_a_recording_has_its_mean_depth(shared: Path, load: Callab
     assert max(series.mean) <= queue.maximum
 
 
-def test_the_series_has_the_mean_of_every_interval(load: Callable[..., Session]) -> None:
+def test_the_series_has_the_mean_of_every_interval(load: Load) -> None:
     (records,) = read_records(load(three_kernels()))
     window = Spans(np.array([10_000]), np.array([50_000]))
     series = queue_over_time(records.devices[0], records.calls, window, 4)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import measure_timeline
 from opscope.analysis.timeline.step_view import LaneKind, step_times, step_view
@@ -39,7 +39,7 @@ def test_steps_tile_the_window_exactly(shared_session: Callable[[Path], Session]
     assert sum(sum(one.idle_by_cause.values()) for one in times) == partition.idle_ns
 
 
-def test_parts_of_a_step(load: Callable[..., Session], two_steps: TraceBuilder) -> None:
+def test_parts_of_a_step(load: Load, two_steps: TraceBuilder) -> None:
     first, second = step_times(read_session(load(two_steps)), most=24)
     assert (first.step, first.start_ns, first.end_ns) == (1, 0, 100_000)
     assert (second.compute_ns, second.exposed_copy_ns, second.exposed_communication_ns) == (40_000, 5_000, 0)
@@ -47,7 +47,7 @@ def test_parts_of_a_step(load: Callable[..., Session], two_steps: TraceBuilder) 
     assert only.step == 1
 
 
-def test_lanes_and_arrows_of_a_step(load: Callable[..., Session], two_steps: TraceBuilder) -> None:
+def test_lanes_and_arrows_of_a_step(load: Load, two_steps: TraceBuilder) -> None:
     session = load(two_steps)
     records = read_session(session)
     view = step_view(session, records, step_times(records, most=24)[1:], ())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import opscope
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.analysis.summary import Summary
@@ -24,7 +24,6 @@ from opscope.analysis.timeline.values import (
 )
 from opscope.analysis.timeline.windows import device_steps
 from opscope.cli import main
-from opscope.model.session import Session
 
 Measure = Callable[[TraceBuilder], Timeline]
 SYNC, HOST, QUEUED = IdleCause.SYNCHRONIZATION, IdleCause.HOST_LAUNCH, IdleCause.DEPENDENCY
@@ -111,7 +110,7 @@ class TestTheStepsWindow:
         assert told(found.partitions[0]) == (100, 80, 0, 0)
         assert found.host[0].launches == 1
 
-    def test_each_rank_has_its_own(self, load: Callable[..., Session]) -> None:
+    def test_each_rank_has_its_own(self, load: Load) -> None:
         def rank(number: int) -> TraceBuilder:
             trace = TraceBuilder(distributedInfo={"rank": number}).launch(0)
             trace.kernel("early", 0, 10, device=number).step(1, 50 * number + 5, 100)
@@ -120,9 +119,7 @@ class TestTheStepsWindow:
         found = Summary(load([rank(0), rank(1)])).timeline
         assert [told(one) for one in found.partitions] == [(155, 65, 5, 5), (105, 60, 10, 0)]
 
-    def test_a_device_that_no_step_uses_is_not_left_idle_by_the_steps(
-        self, load: Callable[..., Session]
-    ) -> None:
+    def test_a_device_that_no_step_uses_is_not_left_idle_by_the_steps(self, load: Load) -> None:
         trace = TraceBuilder().launch(0).kernel("touch", 2, 8, device=1)
         trace.step(1, 50, 100).operator("aten::mm", 50, 90).launch(55).kernel("gemm", 60, 90, device=0)
         with load(trace) as session:
@@ -216,7 +213,7 @@ class TestTheGapAtTheStart:
         assert (host.launches, host.launch_path_ns, host.step_ns) == (4, 900_000, 12_000_000)
         assert not found.waits
 
-    def test_the_host_of_such_a_step_is_not_the_slower_side(self, load: Callable[..., Session]) -> None:
+    def test_the_host_of_such_a_step_is_not_the_slower_side(self, load: Load) -> None:
         job = Summary(load(self.at_work_before())).job
         assert job.device_ns == pytest.approx(4_000_000, rel=0.01)
         assert job.host_ns <= 900_000
@@ -331,7 +328,7 @@ def test_an_activity_without_duration_bounds_the_span(timeline: Measure) -> None
     assert parts(timeline(trace).partitions[0]) == (5, 0, 0, 15, 20)
 
 
-def test_a_step_owns_what_it_launched(load: Callable[..., Session]) -> None:
+def test_a_step_owns_what_it_launched(load: Load) -> None:
     trace = TraceBuilder().step(1, 0, 20).step(2, 20, 20)
     trace.launch(1).kernel("gemm", 5, 10).launch(2).kernel("gemm", 16, 10).launch(3).kernel(
         NCCL, 20, 12, stream=9
@@ -344,7 +341,6 @@ def test_a_step_owns_what_it_launched(load: Callable[..., Session]) -> None:
     )
 
 
-Load = Callable[..., Session]
 US = 1000
 LOADS = ("cuLibraryLoadData", 300.0), ("cudaFree", 80.0)
 

@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from case_tables import cases
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries.elf import ElfFile
@@ -205,16 +206,7 @@ def test_units_have_the_names_of_their_file_symbols(write):
     assert bare[RecordedUnit("my_kernels.cpp", write.module_id(mine))] == ["_Z5emptyv"]
 
 
-@pytest.mark.parametrize(
-    ("file_symbol", "name"),
-    [
-        ("tmpxft_00005e13_00000000-6_a.b.compute_103f.cudafe1.cpp", "a.b.cu"),
-        ("kernel.cudafe1.stub.c", "kernel.cu"),
-        ("kernel.cu", "kernel.cu"),
-        ("main.cpp", None),
-        ("link.stub", None),
-    ],
-)
+@cases("file_symbol", "name")
 def test_file_symbols(write, monkeypatch, file_symbol, name):
     monkeypatch.setattr(write.Unit, "file_symbol", file_symbol)
     (unit,) = read(write.library([write.Unit("any", ["_Z1av"])]))

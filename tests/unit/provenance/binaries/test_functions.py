@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import torch_tables.defining_files as functions
+from case_tables import cases
 from opscope.errors import InputError
 from torch_tables.defining_files import defining_files
 
@@ -97,18 +98,7 @@ def test_a_host_file_is_found_by_the_paths_among_the_strings(library):
     assert defining_files(path) == {"f": (C_CPP,)}
 
 
-@pytest.mark.parametrize(
-    ("mangled", "name"),
-    [
-        ("_ZN2at6native22structured_mm_out_cuda4implEi", "mm_out_cuda"),
-        ("_ZN2at6native5scaleB5cxx11Ei", "scale"),
-        ("_ZN2at6native1fIfEEvT_", None),  # a template
-        ("_ZN2at6native6detail1fEi", None),
-        ("_ZN2at6native22structured_mm_out_cuda5otherEi", None),
-        ("_ZN2at4cuda1fEi", None),
-        ("_ZN2at6native1", None),  # no mangled name
-    ],
-)
+@cases("mangled", "name")
 def test_only_functions_right_in_at_native_have_a_name(library, mangled, name):
     path = library(*A, (mangled, 0x1800, GLOBAL))
     assert defining_files(path, UNITS) == ({} if name is None else {name: (A_CU,)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from case_tables import cases
 from opscope.provenance.kernel_names.cxx_name import entities, parse, template_arguments, without_module
 
 LAMBDA = "{lambda()#1}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}"
@@ -22,67 +23,16 @@ SUM = (
     "float, float, float>::operator()(at::TensorIterator&)::{lambda(float, float)#1}>, int, float, 4> >(int)"
 )
 LOCAL = "at::native::_INTERNAL_5cd812b1_7_Loss_cu_5b0651e1"
-FUNCTIONS = {
-    "void f<int>(int)": ("f", ("int",)),
-    "f(int*)": ("f", ()),
-    "f": ("f", ()),
-    "  void f<int>(int)\n": ("f", ("int",)),
-    GELU: ("at::native::vectorized_elementwise_kernel", None),
-    "void (anonymous namespace)::softmax<float, 10, (bool)1>(float*)": (
-        "(anonymous namespace)::softmax",
-        ("float", "10", "(bool)1"),
-    ),
-    "void <unnamed>::f<int>(int)": ("(anonymous namespace)::f", ("int",)),
-    "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, 7>(int)": (
-        "internal::gemvx::kernel",
-        ("int", "7"),
-    ),
-    "std::enable_if<(((8)>(0)))&&v::convert<c10::Half>::exists, void>::type v::f<8>()": ("v::f", ("8",)),
-    "unsigned long f<unsigned long long>(x)": ("f", ("unsigned long long",)),
-    "void f<&(c10::Half g<c10::Half>(c10::Half const&)), true>(int)": (
-        "f",
-        ("&(c10::Half g<c10::Half>(c10::Half const&))", "true"),
-    ),
-    "void f<void (*)(int, float), 2>(void (*)(int, float))": ("f", ("void (*)(int, float)", "2")),
-    "void f<(at::native::ADAM_MODE)1, g<(N)<(4), h> >(int)": (
-        "f",
-        ("(at::native::ADAM_MODE)1", "g<(N)<(4), h>"),
-    ),
-    "void f<s::operator()<T>(int)::{lambda(a->b, c)#1}, 2>(int)": (
-        "f",
-        ("s::operator()<T>(int)::{lambda(a->b, c)#1}", "2"),
-    ),
-    "void a<int>::b<float>::c(int)": ("a::b::c", ("float",)),
-    "void f[abi:cxx11]<int>(int)": ("f", ("int",)),
-    "void f<int>(int) [clone .kd]": ("f", ("int",)),
-    "Cijk_Ailk_Bjlk_SB.kd": ("Cijk_Ailk_Bjlk_SB", ()),
-    "void at::native::foo(int)::{lambda(float)#1}::operator()(float) const": (
-        "at::native::foo::{lambda}::operator()",
-        (),
-    ),
-    "void __cdecl at::`anonymous namespace'::k<4,class at::native::F<float>,struct A<char *,3> >(int)": (
-        "at::(anonymous namespace)::k",
-        ("4", "at::native::F<float>", "A<char *,3>"),
-    ),
-    "void f<int": ("f", ("int",)),
-    "void f<a<b, c>, d<e": ("f", ("a<b, c>", "d<e")),
-    "Memcpy DtoH (Device -> Pageable)": (None, ()),
-    "Memset (Device)": (None, ()),
-    "some words": (None, ()),
-    "": (None, ()),
-    "123": (None, ()),
-}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_function_and_template_arguments(name: str) -> None:
-    function, arguments = FUNCTIONS[name]
+@cases("name", "function", "arguments")
+def test_function_and_template_arguments(name: str, function: str | None, arguments: list[str]) -> None:
     assert parse(name).function == function
-    if arguments is not None:
-        assert template_arguments(name) == arguments
+    assert list(template_arguments(name)) == arguments
 
 
 def test_arguments_with_lambdas_stay_whole() -> None:
+    assert parse(GELU).function == "at::native::vectorized_elementwise_kernel"
     width, functor, array = template_arguments(GELU)
     assert (width, array) == ("4", "std::array<char*, 2ul>")
     assert functor.endswith("{lambda()#2}::operator()() const::{lambda(float)#1}")
@@ -120,24 +70,7 @@ def owners(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(without_module(entity.name) for entity in found))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("_Z6kernelPf", "kernel"),
-        ("_ZL6kernelPf", "kernel"),
-        ("_ZN2at6native13reduce_kernelILi512ELi1EEEvT_", "at::native::reduce_kernel"),
-        ("_ZN2at6native12_GLOBAL__N_14scanIfEEvPT_", "at::native::(anonymous namespace)::scan"),
-        ("_ZN3fooIN3barILi3ELb0EEELN2ns1eE2EE4funcIiEEvv", "foo::func"),
-        ("_ZNSt6vectorIiE4sizeEv", "std::vector::size"),
-        ("_ZN3foo", None),
-        ("_ZN99foo", None),
-        ("_ZN3fooI", None),
-        ("_Z", None),
-        ("?fun@in@out@@YAXH@Z", "out::in::fun"),
-        ("??$fun@H@in@out@@YAXH@Z", "fun"),
-        ("?", None),
-    ],
-)
+@cases("name", "expected")
 def test_the_function_of_a_mangled_name(name: str, expected: str | None) -> None:
     assert parse(name).function == expected
     assert template_arguments(name) == ()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope.model.evidence import Grade
 from opscope.provenance.releases.recognition import kernel_units, recognize
 from opscope.provenance.releases.release_table import release, release_versions
@@ -96,16 +97,7 @@ def test_a_neighbor_is_right_where_it_answers(registered, origin, asked, fewest_
     assert wrong == {}
 
 
-@pytest.mark.parametrize(
-    ("kernel", "path"),
-    [
-        ("cunn_SoftMaxForward", "aten/src/ATen/native/cuda/SoftMax.cu"),
-        ("cuda_sparse_coo_softmax_kernel", "aten/src/ATen/native/sparse/cuda/SoftMax.cu"),
-        ("EmbeddingBag_updateOutputKernel_sum_mean", "aten/src/ATen/native/cuda/EmbeddingBag.cu"),
-        ("embedding_bag_4bit_rowwise", "aten/src/ATen/native/quantized/cuda/EmbeddingBag.cu"),
-        ("fused_dropout_kernel", "aten/src/ATen/native/cuda/Dropout.cu"),
-    ],
-)
+@cases("kernel", "path")
 @pytest.mark.parametrize("version", EACH)
 def test_files_of_one_name_are_told_apart(registered, version, kernel, path):
     table = release(version)

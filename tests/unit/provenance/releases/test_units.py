@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 import torch_tables.units as builder
+from case_tables import cases
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.releases.release_table import Origin, ReleaseTable, Unit
@@ -17,29 +18,10 @@ from torch_tables.units import (
 OWNED = "void at::launch<at::{}(at::Iterator&)::{{lambda()#1}}, {}>(int)"
 
 
-@pytest.mark.parametrize(
-    ("kernels", "answers"),
-    [
-        # A kernel of several units has them all, one of none is left out.
-        (
-            {"at::f()": ["aten/F.cu", "G.cu"], "at::g()": ["G.cu"], "at::h()": []},
-            {"at::f()": ("G.cu", "aten/F.cu"), "at::g()": ("G.cu",), "at::h()": ()},
-        ),
-        # Units of one name are told apart by their paths.
-        (
-            {"at::f()": ["aten/cuda/SoftMax.cu"], "at::g()": ["aten/sparse/SoftMax.cu"]},
-            {"at::f()": ("aten/cuda/SoftMax.cu",), "at::g()": ("aten/sparse/SoftMax.cu",)},
-        ),
-        # A mangled name is found by what a trace shows for it.
-        (
-            {"at::native::kernel()": ["K.cu"], "_ZN3odd": ["Odd.cu"]},
-            {"_ZN2at6native6kernelEv": ("K.cu",), "_ZN3odd": ("Odd.cu",)},
-        ),
-    ],
-)
+@cases("kernels", "answers")
 def test_units_of_a_kernel(make_table, kernels, answers):
     table = ReleaseTable(make_table(kernels))
-    assert {name: table.units_of(name) for name in answers} == answers
+    assert {name: list(table.units_of(name)) for name in answers} == answers
 
 
 GELU = OWNED.format("gelu", "float")
@@ -69,15 +51,13 @@ def test_the_unit_of_a_kernel_of_another_release(make_table, kernels, answers):
     assert {name: table.loose_units_of(name) for name in answers} == answers
 
 
-def test_names_that_share_a_hash_are_found_when_the_table_is_made(monkeypatch):
-    monkeypatch.setattr(builder, "text_hash", lambda name: 7)
-    with pytest.raises(InputError, match=r"share the hash 0x7: 'at::f\(\)' and 'at::g\(\)'"):
-        build_table({"at::f()": [Unit("F.cu")], "at::g()": [Unit("F.cu")]}, "2.11.0")
-
-
-def test_loose_keys_that_share_a_hash_are_found_too(monkeypatch):
-    monkeypatch.setattr(builder, "loose_hash", lambda kind, key: 7)
-    with pytest.raises(InputError, match="share the hash"):
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [("text_hash", r"share the hash 0x7: 'at::f\(\)' and 'at::g\(\)'"), ("loose_hash", "share the hash")],
+)
+def test_names_that_share_a_hash_are_found_when_the_table_is_made(monkeypatch, of, message):
+    monkeypatch.setattr(builder, of, lambda *_: 7)
+    with pytest.raises(InputError, match=message):
         build_table({"at::f()": [Unit("F.cu")], "at::g()": [Unit("F.cu")]}, "2.11.0")
 
 

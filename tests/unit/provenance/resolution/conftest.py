@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
 from opscope.model.origin import RecordedKernel, RecordedUnit
@@ -22,8 +22,6 @@ from opscope.provenance.resolution.evidence import Evidence, IndexedSource
 from opscope.provenance.resolution.resolvers import annotate
 from opscope.provenance.sources.index import SourceIndex
 from torch_tables.source_tree import tree_index
-
-Load = Callable[..., Session]
 
 
 def recorded_units(
@@ -116,7 +114,7 @@ def record(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def annotated(load: Load) -> Callable[..., Session]:
+def annotated(load: Load) -> Load:
     """Loads what `load` takes and fills its provenance tables."""
 
     def make(source: Any) -> Session:

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.model.origin import OperatorRegistration, RecordedKernel, RecordedUnit, RegistrationKind
 from opscope.model.schema import PROVENANCE_TABLES
 from opscope.model.session import Session
 from opscope.provenance.resolution.resolvers import annotate, session_of_names
 
-Load = Callable[..., Session]
 Record = Callable[..., Path]
 
 # The function of the package hides the module of its name.

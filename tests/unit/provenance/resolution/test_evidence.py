@@ -138,7 +138,6 @@ def test_a_place_is_as_sure_as_its_evidence_and_the_release(
     place = replace(place, file=FILE)
     for grade, expected in ((Grade.RELEASE_INDEX, known), (Grade.NEIGHBOR_VERSION, a_neighbors)):
         found = evidence_of(operators=packaged_table("2.11.0"), version="2.11.0", grade=grade).location(place)
-        assert found is not None
         assert (found.file_grade, found.line, found.end_line, found.line_grade) == expected
         commit = COMMIT_OF_2_11 if place.is_of_release else COMMIT_OF_2_6
         lines = "" if place.line is None else "#L3-L9" if place.last_line else "#L3"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import (
@@ -28,7 +28,6 @@ from opscope.provenance.sources.index import SourceIndex
 
 from .conftest import recorded_units
 
-Load = Callable[..., Session]
 Record = Callable[..., Path]
 MakeIndex = Callable[..., SourceIndex]
 
@@ -98,12 +97,9 @@ class TestLines:
         assert definition is not None
         place = source.locate(definition)
         softmax = evidence.operators.entry("aten::_softmax")
-        assert softmax is not None
         tabled = evidence.location(softmax.served["CUDA"].place)
-        assert tabled is not None
         assert (tabled.line, tabled.end_line, tabled.url) == (place.line, place.end_line, place.url)
         assert f"{str(place).partition(':')[2]} {place.line_grade}" == shown
-        assert place.url is not None
         assert place.url.endswith("#L1420-L1447")
 
 

@@ -65,7 +65,6 @@ def test_those_of_the_installation_are_found_without_importing_it(
     library.parent.mkdir(parents=True)
     library.touch()
     spec = ModuleSpec("torch", None, is_package=True)
-    assert spec.submodule_search_locations is not None
     spec.submodule_search_locations.append(str(tmp_path / "torch"))
     monkeypatch.setattr(installation, "find_spec", lambda name: spec)
     assert installed_libraries().holding("at::f") is KERNELS["libtorch_cuda.so"]

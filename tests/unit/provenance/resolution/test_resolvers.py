@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from case_tables import cases
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RecordedKernel, RegistrationKind
@@ -144,7 +145,6 @@ def test_a_users_own_source_comes_first(evidence_of: MakeEvidence) -> None:
 def test_a_link_is_given_only_with_a_path(evidence_of: MakeEvidence) -> None:
     with_path = resolve_kernel(KERNEL, evidence_of(recorded=recorded(f"{FOLDER}/A.cu"))).location
     bare = resolve_kernel(KERNEL, evidence_of(recorded=recorded("A.cu"))).location
-    assert with_path is not None
     assert str(with_path.url).endswith(f"/blob/2236df1770800ffea5697b11b0bb0d910b2e59e1/{FOLDER}/A.cu")
     assert bare == SourceLocation("A.cu", Grade.EXACT)
 
@@ -283,15 +283,7 @@ class TestNative:
 
 
 class TestKinds:
-    @pytest.mark.parametrize(
-        ("name", "overload", "kind", "key"),
-        [
-            ("aten::linear", "", "composite", "CompositeImplicitAutograd"),
-            ("aten::zeros", "", "composite", "CompositeExplicitAutograd"),
-            ("aten::masked_fill", "Scalar_out", "generated", "CompositeExplicitAutograd"),
-            ("aten::relu", "", "native", "CUDA"),
-        ],
-    )
+    @cases("name", "overload", "kind", "key")
     def test_who_wrote_the_function(
         self, resolved: Resolve, name: str, overload: str, kind: str, key: str
     ) -> None:

@@ -39,23 +39,19 @@ class TestSpotFacts:
     @cases("kernel", "unit", "place", "parameters")
     def test_a_kernel(self, index: SourceIndex, kernel: str, unit: str, place: str, parameters: str) -> None:
         found = index.kernel(kernel, [unit])
-        assert found is not None
         assert f"{found.file}:{found.line}" == f"{NATIVE}/{place}"
         assert found.template_parameters == tuple(parameters.split())
 
     def test_template_arguments_by_name(self, index: SourceIndex) -> None:
         found = index.kernel("softmax_warp_forward", ["SoftMax.cu"])
-        assert found is not None
         named = named_arguments(
             found.template_parameters, ["float", "float", "float", "10", "false", "false"]
         )
-        assert named is not None
         assert (named["log2_elements"], named["is_log_softmax"]) == ("10", "false")
 
     @cases("owner", "unit", "file", "line")
     def test_a_functor(self, index: SourceIndex, owner: str, unit: str, file: str, line: int) -> None:
         found = index.functor(owner, [unit])
-        assert found is not None
         assert (found.file, found.line) == (f"{NATIVE}/{file}", line)
 
 

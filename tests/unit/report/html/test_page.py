@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import Load, TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.step_view import step_times
@@ -143,7 +143,6 @@ def test_scripts_run_by_hash_and_nothing_is_loaded(bert: tuple[Session, _Page, s
         for tag, a in page.elements
         if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
     ]
-    assert policy is not None
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
     for attributes, content in page.raw:
@@ -166,15 +165,13 @@ def markup(page: _Page) -> list[str]:
 
 
 @pytest.fixture
-def markup_of_harmless_names(load: Callable[..., Session]) -> list[str]:
+def markup_of_harmless_names(load: Load) -> list[str]:
     session = load(hostile_trace("harmless"))
     return markup(_Page(session_page(session, summarize(session), command="opscope analyze x")))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_stay_text(
-    name: str, load: Callable[..., Session], markup_of_harmless_names: list[str]
-) -> None:
+def test_hostile_names_stay_text(name: str, load: Load, markup_of_harmless_names: list[str]) -> None:
     session = load(hostile_trace(name))
     text = session_page(session, summarize(session), command=f"opscope analyze '{name}'")
     page = _Page(text)
@@ -187,7 +184,7 @@ def test_hostile_names_stay_text(
             assert "<" not in word.replace("<br>", "")
 
 
-def test_a_name_of_a_megabyte_does_not_fill_the_page(load: Callable[..., Session]) -> None:
+def test_a_name_of_a_megabyte_does_not_fill_the_page(load: Load) -> None:
     session = load(hostile_trace("x" * 1_000_000))
     text = session_page(session, summarize(session))
     assert len(text) < MOST_BYTES
@@ -195,7 +192,7 @@ def test_a_name_of_a_megabyte_does_not_fill_the_page(load: Callable[..., Session
 
 
 @pytest.mark.parametrize("trace", ["", "trace.json.gz"])
-def test_only_a_served_page_may_ask_for_the_trace(load: Callable[..., Session], trace: str) -> None:
+def test_only_a_served_page_may_ask_for_the_trace(load: Load, trace: str) -> None:
     session = load(hostile_trace("k"))
     page = _Page(session_page(session, summarize(session), trace=trace))
     policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv")) or ""
@@ -219,7 +216,7 @@ def test_only_https_is_linked() -> None:
     assert "bad" in page.text
 
 
-def test_without_a_device_the_page_has_no_pictures(load: Callable[..., Session]) -> None:
+def test_without_a_device_the_page_has_no_pictures(load: Load) -> None:
     session = load(TraceBuilder().operator("aten::add", 0, 10))
     text = session_page(session, summarize(session))
     assert _Page(text).json("data") == {}
@@ -231,12 +228,12 @@ def test_pages_cost_other_verbs_nothing() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def figures(load: Callable[..., Session], trace: TraceBuilder) -> Any:
+def figures(load: Load, trace: TraceBuilder) -> Any:
     session = load(trace)
     return _Page(session_page(session, summarize(session))).json("data")
 
 
-def test_memory_is_drawn_in_bytes(load: Callable[..., Session]) -> None:
+def test_memory_is_drawn_in_bytes(load: Load) -> None:
     trace = hostile_trace("k")
     for start, allocated, reserved in ((5, 512, 4096), (50, 2048, 4096), (60, 1024, 4096)):
         args = {"Addr": 1, "Bytes": 512, "Device Type": 1, "Device Id": 0,
@@ -252,7 +249,7 @@ def test_memory_is_drawn_in_bytes(load: Callable[..., Session]) -> None:
     assert reserved_line["y"] == [4096] * 3
 
 
-def test_arrows_go_from_the_launch_to_its_kernel(load: Callable[..., Session]) -> None:
+def test_arrows_go_from_the_launch_to_its_kernel(load: Load) -> None:
     figure = figures(load, hostile_trace("k"))["timeline"]
     (arrows,) = [one for one in figure["data"] if one["type"] == "scatter"]
     titles = figure["layout"]["yaxis"]["ticktext"]

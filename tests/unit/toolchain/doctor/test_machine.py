@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.errors import DependencyError
 from opscope.hardware.driver import CudaDevice
 from opscope.toolchain.doctor import machine as asked
@@ -65,17 +66,7 @@ def test_the_machine_from_its_files(machine: Make) -> None:
     assert facts.container is None
 
 
-@pytest.mark.parametrize(
-    ("files", "variables", "kind"),
-    [
-        ({"/.dockerenv": ""}, {}, "docker"),
-        ({"/run/.containerenv": ""}, {}, "podman"),
-        ({"/proc/1/cgroup": "0::/kubepods/besteffort/pod1\n"}, {}, "kubepods"),
-        ({}, {"APPTAINER_CONTAINER": "/x.sif"}, "apptainer"),
-        ({}, {"container": "systemd-nspawn"}, "systemd-nspawn"),
-        ({"/proc/1/cgroup": "0::/init.scope\n"}, {}, None),
-    ],
-)
+@cases("files", "variables", "kind")
 def test_kinds_of_containers(
     machine: Make, files: dict[str, str], variables: dict[str, str], kind: str | None
 ) -> None:
@@ -138,16 +129,7 @@ def _no_installed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_installed_tools")
-@pytest.mark.parametrize(
-    ("name", "said", "version"),
-    [
-        ("nsys", "NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0", "2025.3.2.474"),
-        ("ncu", "Nsight Compute CLI\nVersion 2025.3.1.0 (build 36398880)", "2025.3.1.0"),
-        ("cuobjdump", "Cuda compilation tools, release 13.0, V13.0.85", "13.0"),
-        ("nvcc", "Cuda compilation tools, release 13.0, V13.0.88", "13.0.88"),
-        ("ninja", "1.12.1", "1.12.1"),
-    ],
-)
+@cases("name", "said", "version")
 def test_versions_of_tools(machine: Make, name: str, said: str, version: str) -> None:
     assert getattr(machine(), name)() == ProgramFacts(name)
     here = machine(programs={name: f"printf '%s\\n' '{said}'"})
@@ -156,15 +138,7 @@ def test_versions_of_tools(machine: Make, name: str, said: str, version: str) ->
     assert found.path.startswith(here.environment["PATH"])
 
 
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        ("echo broken >&2; exit 5", "broken"),
-        ("exit 5", "exit code 5"),
-        ("echo hello", "no version"),
-        ("echo version 1.2.3; exit 1", "version 1.2.3"),
-    ],
-)
+@cases("script", "words")
 def test_a_tool_that_does_not_answer(machine: Make, script: str, words: str) -> None:
     found = machine(programs={"nsys": script}).nsys()
     assert found.path is not None
@@ -183,17 +157,7 @@ def test_cuobjdump_of_the_toolkit_or_of_triton(machine: Make, tmp_path: Path) ->
     assert machine(variables={"CUDA_HOME": str(tmp_path / "cuda")}).cuobjdump().version == "13.0"
 
 
-@pytest.mark.parametrize(
-    ("first_line", "kind", "version"),
-    [
-        ("c++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0", "gcc", "11.4.0"),
-        ("g++ (GCC) 8.5.0 20210514 (Red Hat 8.5.0-4)", "gcc", "8.5.0"),
-        ("x86_64-conda-linux-gnu-c++ (conda-forge gcc 13.3.0-1) 13.3.0", "gcc", "13.3.0"),
-        ("Ubuntu clang version 14.0.0-1ubuntu1.1", "clang", "14.0.0"),
-        ("Apple clang version 15.0.0 (clang-1500.3.9.4)", "clang", "15.0.0"),
-        ("icpx 2025.0.0", "c++", "2025.0.0"),
-    ],
-)
+@cases("first_line", "kind", "version")
 def test_kinds_of_compilers(machine: Make, first_line: str, kind: str, version: str) -> None:
     found = machine(programs={"c++": f"echo '{first_line}'"}).compiler()
     assert (found.name, found.version) == (kind, version)
@@ -297,15 +261,7 @@ def test_a_driver_that_runs_a_kernel(machine: Make, fake_cuda: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("mode", "part", "words"),
-    [
-        ("init", "init_error", "cuInit: CUDA_ERROR_SYSTEM_NOT_READY: in words"),
-        ("crash", "init_error", "died of SIGABRT"),
-        ("launch", "launch_error", "cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS: in words"),
-        ("wrong", "launch_error", "its results are wrong"),
-    ],
-)
+@cases("mode", "part", "words")
 def test_a_driver_that_fails_says_where(
     machine: Make, fake_cuda: Path, mode: str, part: str, words: str
 ) -> None:
@@ -400,16 +356,7 @@ def test_the_state_of_gpus_by_nvidia_smi(machine: Make, tmp_path: Path) -> None:
     assert (second.mig_mode, second.power_w, second.memory_bytes, second.uuid) == (None, None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        ("echo 'No devices were found'; exit 6", "No devices were found"),
-        ("echo 'NVIDIA-SMI has failed because it could not communicate' >&2; exit 9",
-         "could not communicate"),
-        ("echo '<nvidia_smi_log>'", "XML"),
-        ("echo '<nvidia_smi_log></nvidia_smi_log>'", "shows no GPU"),
-    ],
-)  # fmt: skip
+@cases("script", "words")
 def test_an_nvidia_smi_without_a_device_says_why(machine: Make, script: str, words: str) -> None:
     inventory = machine(programs={"nvidia-smi": script})._inventory()
     assert inventory.gpus == ()
@@ -530,7 +477,6 @@ def test_torch_on_a_machine_with_two_gpus(machine: Make, tmp_path: Path) -> None
     assert facts.architectures == ("sm_90",)
     assert facts.devices[1] == CudaDevice(1, "NVIDIA H200", "9.0", 132, 5, "GPU-0-1")
     assert (facts.has_calculated, facts.calculation_error, facts.stopped) == (True, None, None)
-    assert facts.capture is not None
     assert facts.capture.activities == ("CPU", "CUDA")
     assert (facts.capture.operator_count, facts.capture.kernels_launched, facts.capture.kernels_recorded) == (
         1,
@@ -556,19 +502,11 @@ def test_a_wrong_result_is_an_error(machine: Make, tmp_path: Path) -> None:
 def test_a_recording_that_fails_and_what_the_profiler_says(machine: Make, tmp_path: Path) -> None:
     enter = "sys.stderr.write('CUPTI_ERROR_INVALID_DEVICE\\nchatter\\n'); raise RuntimeError('no Kineto')"
     facts = _torch(machine, tmp_path, enter=enter)
-    assert facts.capture is not None
     assert facts.capture.error == "RuntimeError: no Kineto"
     assert facts.capture.messages == "CUPTI_ERROR_INVALID_DEVICE"
 
 
-@pytest.mark.parametrize(
-    ("parts", "stopped"),
-    [
-        ({"init": "lambda: __import__('time').sleep(60)"}, "did not end within 1.5 s at devices"),
-        ({"multiply": "os.kill(os.getpid(), 11)"}, "died of SIGSEGV at calculation on cuda:0"),
-        ({"enter": "os._exit(5)"}, "ended with exit code 5 at recording"),
-    ],
-)
+@cases("parts", "stopped")
 @pytest.mark.exhaustive(few=False)
 def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
     machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, str], stopped: str
@@ -578,7 +516,6 @@ def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
     assert facts.stopped == stopped
     assert facts.version == "2.11.0+cu130", "what was said before"
     if "recording" in stopped:
-        assert facts.capture is not None
         assert facts.capture.error == stopped
 
 
@@ -604,6 +541,4 @@ def test_a_torch_that_is_not_installed(machine: Make, tmp_path: Path) -> None:
 def test_this_pythons_own_torch() -> None:
     pytest.importorskip("torch")
     facts = ExaminedMachine(dict(os.environ), sys.executable).torch()
-    assert facts is not None
-    assert facts.capture is not None
     assert (facts.capture.operator_count or 0) >= 8
