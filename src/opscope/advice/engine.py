@@ -177,7 +177,9 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
             f"{advice.message} Shapes or kernels differ from step to step ({in_the_way(run, blocked)}): "
             "torch.compile may compile again and again."
         )
-        return msgspec.structs.replace(advice, applicability=blocked, message=message)
+        both = dict.fromkeys((*advice.applicability.blocked_by, *found))
+        open_ = msgspec.structs.replace(OPEN, blocked_by=tuple(both))
+        return msgspec.structs.replace(advice, applicability=open_, message=message)
     return advice
 
 

@@ -67,7 +67,9 @@ def test_generating_tokens_is_launch_bound_and_no_graph_holds_it(advised: Advise
     step, found = advised("h200/gpt2_generate_fp16.json.gz")
     launching = only(found, "launch_bound")
     assert launching.estimated_gain_ns_per_step is launching.change is None
-    assert [one.operator for one in launching.applicability.blocked_by] == ["aten::is_nonzero"]
+    # What stands in the way of a graph, and what of compiling once; another finding compiles the model.
+    blocked_by = [one.operator for one in launching.applicability.blocked_by]
+    assert blocked_by == ["aten::is_nonzero", "aten::cat"]
     assert step.host_ns == pytest.approx(GPT2_NS, rel=0.15)
     assert "attention_backend" not in codes(found)
 
