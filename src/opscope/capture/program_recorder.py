@@ -82,16 +82,16 @@ def step_source(name: str) -> StepSource | None:
 
 def program_of(
     script: str, arguments: tuple[str, ...], source: StepSource | None, *, is_module: bool
-) -> tuple[Program, StepSource | None]:
-    """The program, with the function wrapped whose calls are its steps, and the source.
+) -> Program:
+    """The program, with the function wrapped whose calls are its steps.
 
-    The script's own name stands for `__main__`, which is what it runs as.
+    The script's own name stands for `__main__`, which is what it runs as, so the source looks there.
     """
     own = script if is_module else Path(script).stem
     if isinstance(source, FunctionSteps) and source.module in {own, "__main__"}:
-        source = FunctionSteps("__main__", source.function)
-        return Program(script, arguments, is_module, source.function, source.wrapped), source
-    return Program(script, arguments, is_module), source
+        source.module = "__main__"
+        return Program(script, arguments, is_module, source.function, source.wrapped)
+    return Program(script, arguments, is_module)
 
 
 class OptimizerSteps(StepSource):

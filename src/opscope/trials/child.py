@@ -18,13 +18,14 @@ import subprocess
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from inspect import isfunction
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -57,15 +58,6 @@ _POLL_S, _END_S = 0.02, 10.0
 _MODULE_OPTIONS = ("-m", "--module")
 
 
-class RanksCommand(NamedTuple):
-    """What torchrun is asked to start."""
-
-    options: tuple[str, ...]  # Its own, without the one that says that the target is a module
-    target: str  # A script, or a module
-    arguments: tuple[str, ...]  # Of the target
-    is_module: bool  # Which of the two it is
-
-
 def is_rank() -> bool:
     """Whether this process is one of several that torchrun started."""
     return int(os.environ.get("WORLD_SIZE", "1") or "1") > 1
@@ -76,34 +68,6 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def launch_of(arguments: Sequence[str]) -> RanksCommand:
-    """What a command line of torchrun, without its name, asks for; imports torch."""
-    from torch.distributed.run import get_args_parser  # noqa: PLC0415 - the process that starts ranks
-
-    asked = get_args_parser().parse_args(list(arguments))
-    if asked.no_python:
-        raise InputError("torchrun --no-python starts no Python script", hint="Leave it out")
-    own = arguments[: len(arguments) - 1 - len(asked.training_script_args)]
-    options = tuple(one for one in own if one not in _MODULE_OPTIONS)
-    return RanksCommand(options, asked.training_script, tuple(asked.training_script_args), asked.module)
-
-
-def run_ranks(launch: RanksCommand, request: Path, done: Path) -> int:
-    """Torchrun's exit code, or 0 once the first rank of a request has written what it found."""
-    command = [sys.executable, "-m", "torch.distributed.run", *launch.options]
-    process = subprocess.Popen([*command, "-m", "opscope.trials.child", str(request)])
-    try:
-        while process.poll() is None and not done.exists():
-            time.sleep(_POLL_S)
-    finally:
-        for end in (process.terminate, process.kill):
-            if process.poll() is None:
-                end()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_END_S)
-    return 0 if done.exists() else process.returncode
-
-
 class _Run:
     """One run, from its request to the file of what it found."""
 
@@ -111,18 +75,12 @@ class _Run:
         self.request, self.output = request, output
         self.found = TrialRun(taken=request.steps)
         self.source: StepSource | None = None
-        self.switches: Switches | None = None
-        self.rounds: Rounds | None = None
-        self._witness: _Witness | None = None
+        self.switches: Switches | None = None  # until torch is imported
         self._process, self._began = os.getpid(), time.monotonic()
         self._first_step = 0.0
-        self._optimizer_steps: dict[int, int] = {}  # by optimizer, in the order of a step
+        self._optimizer_steps = Counter[int]()  # by optimizer, in the order of a step
         self._last: int | None = None  # the optimizer that steps last in a step
         self._missed = 0  # steps since it did
-
-    def restart(self) -> None:
-        if self.rounds is not None:
-            self.rounds.restart()
 
     def torch_imported(self, torch: Any) -> None:
         """Take hold of the program, which has not used torch yet."""
@@ -131,8 +89,7 @@ class _Run:
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.request.seed)
         self.switches = switches = Switches(torch)
-        first_steps = FirstSteps(switches, self.found.first_steps)
-        self._witness = _Witness(switches, self.found.facts, first_steps)
+        self._witness = _Witness(switches, self.found.facts, FirstSteps(switches, self.found.first_steps))
         if not self.request.installed:
             self._witness.watch_attention()
         for name in self.request.installed:
@@ -169,8 +126,7 @@ class _Run:
 
     def step(self) -> None:
         """A step has ended; ends the process if enough is known."""
-        rounds = self.rounds
-        if os.getpid() != self._process or rounds is None or (self.switches and self.switches.is_replaying):
+        if os.getpid() != self._process or (self.switches and self.switches.is_replaying):
             return  # of a process that the program forked off, or one of ours
         if not self.found.steps:
             self._first_step = time.monotonic()
@@ -181,19 +137,17 @@ class _Run:
             self._last = min(reversed(counts), key=counts.__getitem__) if len(counts) > 1 else None
         self._missed += 1
         if self.found.steps >= _ORDERED and (self._last is None or self._missed > _MOST_MISSED):
-            self._between_steps(rounds)
+            self._between_steps()
 
     def _stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped: after the last one of a step, no graph of their weights is open."""
-        count = self._optimizer_steps.get(id(optimizer), 0)
-        self._optimizer_steps[id(optimizer)] = count + 1
-        if self._last == id(optimizer) and self.rounds is not None and os.getpid() == self._process:
+        self._optimizer_steps[id(optimizer)] += 1
+        if self._last == id(optimizer) and os.getpid() == self._process:
             self._missed = 0
-            self._between_steps(self.rounds)
+            self._between_steps()
 
-    def _between_steps(self, rounds: Rounds) -> None:
-        rounds.ended()
-        if is_first_rank() and rounds.is_over:  # all ranks run until the first one ends
+    def _between_steps(self) -> None:
+        if self.rounds.ended() and is_first_rank():  # all ranks run until the first one ends
             self.found.is_enough = True
             self.end(0)
 
@@ -212,7 +166,7 @@ class _Run:
         is_open = isinstance(self.source, RecognizedSteps) and self.source.taken == "forward"
         is_early = self.found.steps < _ACCUMULATED and time.monotonic() - self._first_step < _ACCUMULATED_S
         is_waiting = is_open and self.found.facts.is_training and is_early
-        if not is_waiting and self._witness is not None and not self._witness.is_done:
+        if not is_waiting and not self._witness.is_done:
             self._witness.is_done = True
             self._note_settings()
         return is_waiting
@@ -273,8 +227,7 @@ class _Witness:
         self._facts.forgetful_loaders += bool(workers) and not are_kept
 
     def _zeroed(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        fills = not kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
-        self._facts.filled_gradients += fills
+        self._facts.filled_gradients += not kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
         return args, kwargs
 
     def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -315,13 +268,11 @@ class _Witness:
         parameters = list(model.parameters())
         facts.device = "cuda" if any(one.is_cuda for one in parameters) else facts.device
         names = {str(one.dtype).removeprefix("torch.") for one in parameters}
-        facts.dtypes = sorted({*facts.dtypes, *names})
         if self._torch.is_autocast_enabled(facts.device):
             facts.is_autocast = True
-            type_name = str(self._torch.get_autocast_dtype(facts.device)).removeprefix("torch.")
-            facts.dtypes = sorted({*facts.dtypes, type_name})
-        for module in model.modules():
-            facts.convolutions += isinstance(module, (nn.Conv2d, nn.Conv3d))
+            names.add(str(self._torch.get_autocast_dtype(facts.device)).removeprefix("torch."))
+        facts.dtypes = sorted({*facts.dtypes, *names})
+        facts.convolutions += sum(isinstance(one, (nn.Conv2d, nn.Conv3d)) for one in model.modules())
         attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
         if attention is not None:
             facts.attention.append(str(attention))
@@ -364,20 +315,19 @@ def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
     """Run a script or module; its steps are what the request says."""
     source = step_source(request.steps)
     assert source is not None
+    run.source = source
     if request.kind == "module":
         sys.path.insert(1, request.origin)
-    program, found = program_of(request.target, request.arguments, source, is_module=request.kind == "module")
-    assert found is not None
-    run.source = found
+    program = program_of(request.target, request.arguments, source, is_module=request.kind == "module")
     if program.wrap is not None:
         wrap = program.wrap
         program = replace(program, wrap=lambda one: wrap(run.stepping(one) if isfunction(one) else one))
 
     def imported(torch: Any) -> None:
         run.torch_imported(torch)
-        found.watch(run.step, run.restart)
+        source.watch(run.step, run.rounds.restart)
 
-    with step_imports(found, imported):
+    with step_imports(source, imported):
         return run_program(program, lambda: None, lambda _: None)
 
 
@@ -394,21 +344,39 @@ def run_workload(run: _Run, request: TrialRequest) -> ProgramEnd:
 
 
 def run_launcher(run: _Run, request: TrialRequest) -> NoReturn:
-    launch, path = launch_of(request.arguments), run.output.with_name("ranks.json")
-    script = Path(request.origin, launch.target)
-    asked = msgspec.structs.replace(
+    """Have torchrun run a process like this one for each rank, until the first has written what it found."""
+    from torch.distributed.run import get_args_parser  # noqa: PLC0415 - the process that starts ranks
+
+    asked = get_args_parser().parse_args(list(request.arguments))
+    if asked.no_python:
+        raise InputError("torchrun --no-python starts no Python script", hint="Leave it out")
+    options = request.arguments[: -1 - len(asked.training_script_args)]
+    script, path = Path(request.origin, asked.training_script), run.output.with_name("ranks.json")
+    of_rank = msgspec.structs.replace(
         request,
-        kind="module" if launch.is_module else "script",
-        target=str(script) if script.exists() and not launch.is_module else launch.target,
-        arguments=launch.arguments,
+        kind="module" if asked.module else "script",
+        target=str(script) if script.exists() and not asked.module else asked.training_script,
+        arguments=tuple(asked.training_script_args),
         scratch=None,  # torchrun ends with this process, and ranks with it
     )
-    path.write_bytes(msgspec.json.encode(asked))
+    path.write_bytes(msgspec.json.encode(of_rank))
     done = path.with_suffix(".result")
-    code = run_ranks(launch, path, done)
-    if done.exists():
-        done.replace(run.output)
-    os._exit(code)
+    launch = [sys.executable, "-m", "torch.distributed.run"]
+    launch += [one for one in options if one not in _MODULE_OPTIONS]
+    process = subprocess.Popen([*launch, "-m", "opscope.trials.child", str(path)])
+    try:
+        while process.poll() is None and not done.exists():
+            time.sleep(_POLL_S)
+    finally:
+        for end in (process.terminate, process.kill):
+            if process.poll() is None:
+                end()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_S)
+    if not done.exists():
+        os._exit(process.returncode)
+    done.replace(run.output)
+    os._exit(0)
 
 
 def main(arguments: Sequence[str]) -> int:

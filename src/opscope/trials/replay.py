@@ -49,8 +49,8 @@ class _Made(NamedTuple):
 
 
 def parameters_of(optimizers: Mapping[int, Any]) -> list[Any]:
-    every = (one for each in optimizers.values() for group in each.param_groups for one in group["params"])
-    return list({id(one): one for one in every}.values())
+    groups = (group for each in optimizers.values() for group in each.param_groups)
+    return list({id(one): one for group in groups for one in group["params"]}.values())
 
 
 class KeptStep:
@@ -135,7 +135,7 @@ class KeptStep:
         """Floating-point outputs of one call, after its backward pass."""
         torch, (device, dtype, is_on) = self._torch, made.autocast
         _set_random(torch, made.random)
-        self._switches.look_again()
+        self._switches.calls.watch()
         args, kwargs = _apart_from(made.inputs)
         with torch.set_grad_enabled(made.grad_enabled), torch.autocast(device, dtype, is_on):
             outputs = _floats(made.model(*args, **kwargs))
@@ -186,7 +186,6 @@ class Snapshot:
     def __init__(self, switches: Switches) -> None:
         torch = self._torch = switches.torch
         modules = {id(one): one for model in list(switches.models.values()) for one in model.modules()}
-        optimizers = list(switches.optimizers.values())
         self._plain = [
             (one, {name: value for name, value in vars(one).items() if isinstance(value, _PLAIN)},
              dict(one._buffers))
@@ -198,7 +197,7 @@ class Snapshot:
         self._states = [
             (one, [(of, dict(state)) for of, state in one.state.items()],
              [dict(group) for group in one.param_groups])
-            for one in optimizers
+            for one in switches.optimizers.values()
         ]  # fmt: skip
         tensors = [*every.values(), *(one for _, one in self._gradients)]
         tensors += [one for *_, buffers in self._plain for one in buffers.values()]
@@ -232,8 +231,7 @@ def _copy(one: Any) -> Any:
 
 def perturb(switches: Switches, rounding: float) -> None:
     """Move each weight by one rounding, up or down."""
-    torch = switches.torch
-    models = list(switches.models.values())
+    torch, models = switches.torch, list(switches.models.values())
     for one in {id(one): one for model in models for one in model.parameters()}.values():
         if one.is_floating_point():
             one.data.mul_(1 + rounding * torch.empty_like(one).bernoulli_().mul_(2).sub_(1))
