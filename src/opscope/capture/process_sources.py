@@ -23,7 +23,7 @@ import site
 import sys
 import sysconfig
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -41,23 +41,14 @@ _FUNCTION_CLASS = ("triton.runtime.jit", "JITFunction")
 _KERNEL_DEFINITION = "async_compile.triton("
 
 
-class LiveObjects(NamedTuple):
+def live_objects() -> Sequence[list[Any]]:
     """`CompiledFxGraph`s of torch, `JITFunction`s of Triton and `GraphModule`s of torch in this process."""
-
-    graphs: tuple[Any, ...] = ()
-    functions: tuple[Any, ...] = ()
-    traced: tuple[Any, ...] = ()
-
-
-def live_objects() -> LiveObjects:
     graphs, functions = _class_ids(*_GRAPH_CLASS), _class_ids(*_FUNCTION_CLASS)
-    if not graphs | functions:
-        return LiveObjects()
     kinds = (graphs, functions, _class_ids(*_TRACED_CLASS) if graphs else set())
     wanted = set[int]().union(*kinds)
     # By the identity of the class: isinstance asks the objects, and lazy ones would wake up.
-    found = [one for one in gc.get_objects() if id(type(one)) in wanted]
-    return LiveObjects(*(tuple(one for one in found if id(type(one)) in kind) for kind in kinds))
+    found = [one for one in gc.get_objects() if id(type(one)) in wanted] if wanted else []
+    return [[one for one in found if id(type(one)) in kind] for kind in kinds]
 
 
 def _class_ids(module: str, name: str) -> set[int]:
@@ -72,7 +63,7 @@ def _class_ids(module: str, name: str) -> set[int]:
     return ids
 
 
-def compiled_graphs(graphs: tuple[Any, ...], traced: tuple[Any, ...] = ()) -> Iterator[CompiledGraph]:
+def compiled_graphs(graphs: Iterable[Any], traced: Iterable[Any] = ()) -> Iterator[CompiledGraph]:
     """The graphs that define Triton kernels, read from torch's objects and what those were compiled from."""
     modules = [found for one in traced if (found := modules_of_nodes(one))]
     for graph in graphs:

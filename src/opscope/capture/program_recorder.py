@@ -41,17 +41,13 @@ _MOST_OF_WHOLE, _MOST_WITH_CUDA = "100MB", "500MB"
 _TAKES_OVER = 2  # times as many calls as of the model: one more call would let two models take turns
 
 
-def _nothing() -> None:
-    """Stands for a function that is not given."""
-
-
 class StepSource:
     """Recognizes the steps of a running program, once torch is imported."""
 
     def __init__(self) -> None:
         self._ends = ExitStack()
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         """Call `on_step` at the end of every step; `restart` before it, where those told before were none."""
         raise NotImplementedError
 
@@ -97,7 +93,7 @@ def program_of(
 class OptimizerSteps(StepSource):
     """A step ends when the optimizer that steps first in the program has stepped."""
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         first: list[weakref.ref[Any]] = []
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -122,7 +118,7 @@ class ForwardSteps(StepSource):
         super().__init__()
         self._is_watching = False
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         model: weakref.ref[Any] | None = None
         model_calls = 1  # the second call makes a model
@@ -165,7 +161,7 @@ class RecognizedSteps(StepSource):
         super().__init__()
         self.taken = "none"
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         forwards, optimizers = ForwardSteps(), OptimizerSteps()
 
         def called() -> None:
@@ -192,7 +188,7 @@ class MarkedSteps(StepSource):
         super().__init__()
         self.name = name
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         ranges = importlib.import_module("torch.autograd.profiler").record_function
         nvtx = importlib.import_module("torch.cuda.nvtx")
         leave, push, pop = ranges.__exit__, nvtx.range_push, nvtx.range_pop
@@ -235,7 +231,7 @@ class FunctionSteps(StepSource):
         self.module, self.function = module, function
         self._on_step: _OnStep | None = None
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         self._on_step = on_step
 
     def stop(self) -> None:

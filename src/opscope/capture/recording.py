@@ -215,18 +215,14 @@ class AttachedProfilers:
             if is_start:
                 for before_start in () if self._is_own else tuple(self._watchers):
                     before_start()
-                self._note(is_attached=True)
+                self.is_attached, self.changes = True, self.changes + 1
             try:
                 return original(*args, **kwargs)
             finally:
                 if not is_start:
-                    self._note(is_attached=False)
+                    self.is_attached, self.changes = False, self.changes + 1
 
         return call
-
-    def _note(self, *, is_attached: bool) -> None:
-        self.is_attached = is_attached
-        self.changes += 1
 
 
 attached_profilers = AttachedProfilers()

@@ -39,10 +39,8 @@ from opscope.capture.program_recorder import (
 )
 from opscope.errors import InputError
 from opscope.model.files import process_of, replacing
-from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_of_file
+from opscope.trials import catalog, replay, rounds
 from opscope.trials.hooks import Hooks, Switches
-from opscope.trials.replay import FirstSteps
-from opscope.trials.rounds import Rounds, TrialRequest, TrialRun
 from opscope.workloads.target import resolve
 from opscope.workloads.workload import WorkloadOptions
 
@@ -71,9 +69,9 @@ def is_first_rank() -> bool:
 class _Run:
     """One run, from its request to the file of what it found."""
 
-    def __init__(self, request: TrialRequest, output: Path) -> None:
+    def __init__(self, request: rounds.TrialRequest, output: Path) -> None:
         self.request, self.output = request, output
-        self.found = TrialRun(taken=request.steps)
+        self.found = rounds.TrialRun(taken=request.steps)
         self.source: StepSource | None = None
         self.switches: Switches | None = None  # until torch is imported
         self._process, self._began = os.getpid(), time.monotonic()
@@ -89,7 +87,9 @@ class _Run:
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.request.seed)
         self.switches = switches = Switches(torch)
-        self._witness = _Witness(switches, self.found.facts, FirstSteps(switches, self.found.first_steps))
+        self._witness = _Witness(
+            switches, self.found.facts, replay.FirstSteps(switches, self.found.first_steps)
+        )
         if not self.request.installed:
             self._witness.watch_attention()
         for name in self.request.installed:
@@ -97,17 +97,17 @@ class _Run:
             self._change(name).on(hooks)
             switches.installed.append(hooks)
         arms = [[self._change(name) for name in names] for names in self.request.arms]
-        self.rounds = Rounds(
+        self.rounds = rounds.Rounds(
             switches, self.request, self.found, arms, is_early=self._is_early, save=self.save, end=self.end
         )
         switches.has_stepped = self._stepped
         switches.install()
 
-    def _change(self, name: str) -> TriedChange:
+    def _change(self, name: str) -> catalog.TriedChange:
         file = self.request.change_files.get(name)
         if file is not None:
-            return change_of_file(Path(file))
-        return next(change for change in CATALOG if change.name == name)
+            return catalog.change_of_file(Path(file))
+        return next(change for change in catalog.CATALOG if change.name == name)
 
     def stepping(self, function: Any) -> Any:
         """A function whose calls are steps, with what changes make of it where it takes no arguments."""
@@ -199,7 +199,9 @@ class _Run:
 class _Witness:
     """Notes what the program is made of, for changes to know whether they apply."""
 
-    def __init__(self, switches: Switches, facts: ProgramTraits, first_steps: FirstSteps) -> None:
+    def __init__(
+        self, switches: Switches, facts: catalog.ProgramTraits, first_steps: replay.FirstSteps
+    ) -> None:
         self._torch, self._facts = switches.torch, facts
         self._switches, self._first_steps = switches, first_steps
         self._seen: set[int] = set()
@@ -311,7 +313,7 @@ def remove_folder(folder: str | Path) -> None:
         time.sleep(_PAUSE_S)
 
 
-def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
+def run_script(run: _Run, request: rounds.TrialRequest) -> ProgramEnd:
     """Run a script or module; its steps are what the request says."""
     source = step_source(request.steps)
     assert source is not None
@@ -331,7 +333,7 @@ def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
         return run_program(program, lambda: None, lambda _: None)
 
 
-def run_workload(run: _Run, request: TrialRequest) -> ProgramEnd:
+def run_workload(run: _Run, request: rounds.TrialRequest) -> ProgramEnd:
     """Build a workload and call its step until there are enough."""
     import torch  # noqa: PLC0415 - the program's process
 
@@ -343,7 +345,7 @@ def run_workload(run: _Run, request: TrialRequest) -> ProgramEnd:
         run.step()
 
 
-def run_launcher(run: _Run, request: TrialRequest) -> NoReturn:
+def run_launcher(run: _Run, request: rounds.TrialRequest) -> NoReturn:
     """Have torchrun run a process like this one for each rank, until the first has written what it found."""
     from torch.distributed.run import get_args_parser  # noqa: PLC0415 - the process that starts ranks
 
@@ -382,7 +384,7 @@ def run_launcher(run: _Run, request: TrialRequest) -> NoReturn:
 def main(arguments: Sequence[str]) -> int:
     """Run what the request says."""
     path = Path(arguments[0])
-    request = msgspec.json.decode(path.read_bytes(), type=TrialRequest)
+    request = msgspec.json.decode(path.read_bytes(), type=rounds.TrialRequest)
     end_with_parent(request.scratch)
     run = _Run(request, path.with_suffix(".result"))
     try:
