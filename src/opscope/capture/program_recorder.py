@@ -345,8 +345,7 @@ class ProgramRecorder:
         self._source = source
         self._process = os.getpid()
         self._is_entered = self._is_over = False
-        self._is_own = False  # what starts a profiler now is this recorder
-        self._models: Any = None
+        self._ends = ExitStack()  # of what watches torch
         self._size_watch = SizeWatch(lambda: (self._whole or self._profiler).is_large, self._end_large)
         profiler.give_way = self._give_way
         profiler.is_last_of_program = True
@@ -388,10 +387,9 @@ class ProgramRecorder:
     def _start(self) -> None:
         """Without a source, start with the program's first line; what is in the way ends it before that."""
         if self._source is None:
-            self._is_own = True
             require_torch()
-            self._enter()
-            self._is_own = False
+            with attached_profilers.own():
+                self._enter()
             self._size_watch.start()
 
     def _enter(self) -> None:
@@ -400,14 +398,18 @@ class ProgramRecorder:
 
     def _torch_imported(self, torch: ModuleType) -> None:
         with self._own():
-            attached_profilers.watch(self._starting)
+            self._ends.callback(lambda: self._profiler.forget_graphs())  # noqa: PLW0108 - of the last one
+            self._ends.callback(attached_profilers.unwatch, self._give_way)
+            attached_profilers.watch(self._give_way)
             self._profiler.note_graphs()
             if self._source is not None:
+                self._ends.callback(self._source.stop)
                 self._source.watch(self._step, self._restart)
         if not self._may_be_whole():
             return
         module = importlib.import_module("torch.nn.modules.module")
-        self._models = module.register_module_parameter_registration_hook(lambda *_: self._model_made())
+        models = module.register_module_parameter_registration_hook(lambda *_: self._model_made())
+        self._ends.callback(models.remove)
         if torch.version.hip is None and driver_cuda_version() is None:
             self._begin_whole()
             return
@@ -423,17 +425,15 @@ class ProgramRecorder:
         """Until there is a model or a step, record the program as one; where that fails, go on without."""
         if self._make_whole is None or not self._may_be_whole():
             return
-        before, self._is_own = self._is_own, True
         try:
             os.register_at_fork(after_in_child=self._forked)
             whole = self._make_whole(_MOST_OF_WHOLE if driver_cuda_version() is None else _MOST_WITH_CUDA)
             whole.give_way = self._give_way
-            self._whole = whole.__enter__()
+            with attached_profilers.own():
+                self._whole = whole.__enter__()
             self._size_watch.start()
         except Exception:  # noqa: BLE001 - another profiler runs, say
             self._whole = None
-        finally:
-            self._is_own = before
 
     def _model_made(self) -> None:
         """Its first step is yet to come, and steps are timed where CUPTI is not attached."""
@@ -463,10 +463,6 @@ class ProgramRecorder:
                     file.unlink(missing_ok=True)
                 for folder in (kernels_folder(cycle.trace_path), graphs_folder(cycle.trace_path)):
                     shutil.rmtree(folder, ignore_errors=True)
-
-    def _starting(self) -> None:
-        if not self._is_own:
-            self._give_way()
 
     def _give_way(self) -> None:
         """End the recording because the program starts one of its own."""
@@ -564,25 +560,17 @@ class ProgramRecorder:
     def _unwatch(self) -> None:
         """Leave torch as it was; what of it fails must not end the program."""
         try:
-            with ExitStack() as ends:
-                ends.callback(self._profiler.forget_graphs)
-                if self._models is not None:
-                    ends.callback(self._models.remove)
-                ends.callback(attached_profilers.unwatch, self._starting)
-                if self._source is not None:
-                    ends.callback(self._source.stop)
+            self._ends.close()
         except Exception as error:  # noqa: BLE001
             self.notes.append(str(error) or repr(error))
 
     @contextmanager
     def _own(self) -> Iterator[None]:
         """Inside the block a start of torch's profiler is ours; an error becomes a note and ends it all."""
-        before, self._is_own = self._is_own, True
         try:
-            yield
+            with attached_profilers.own():
+                yield
         except Exception as error:  # noqa: BLE001 - it must not end the program it records
             self.notes.append(str(error) or repr(error))
             if not self._is_over:
                 self._finish(error)
-        finally:
-            self._is_own = before

@@ -166,7 +166,7 @@ def _between_ns(begin: Any, end: Any) -> int | None:
     if begin is None or end is None:
         return None
     try:
-        return max(0, round(begin.elapsed_time(end) * 1e6))
+        return int(max(0, round(begin.elapsed_time(end) * 1e6)))
     except (RuntimeError, ValueError):  # of two devices
         return None
 

@@ -49,6 +49,7 @@ _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PAUSE_S = 0.005
 _ORDERED, _MOST_MISSED = 3, 50  # steps after which the order of optimizers is known; without the last of them
 _REMOVE_S = 10.0
+_FIRST_LOSSES, _FIRST_MODELS, _FIRST_ELEMENTS = 3, 8, 4096
 
 
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
@@ -87,9 +88,7 @@ class _Run:
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.request.seed)
         self.switches = switches = Switches(torch)
-        self._witness = _Witness(
-            switches, self.found.facts, replay.FirstSteps(switches, self.found.first_steps)
-        )
+        self._witness = _Witness(switches, self.found)
         if not self.request.installed:
             self._witness.watch_attention()
         for name in self.request.installed:
@@ -197,13 +196,15 @@ class _Run:
 
 
 class _Witness:
-    """Notes what the program is made of, for changes to know whether they apply."""
+    """Notes what the program is made of, for changes to know whether they apply, and its first numbers.
 
-    def __init__(
-        self, switches: Switches, facts: catalog.ProgramTraits, first_steps: replay.FirstSteps
-    ) -> None:
-        self._torch, self._facts = switches.torch, facts
-        self._switches, self._first_steps = switches, first_steps
+    Losses of the first steps, and first outputs, are what two processes can be compared by.
+    """
+
+    def __init__(self, switches: Switches, found: rounds.TrialRun) -> None:
+        self._torch, self._switches, self._facts = switches.torch, switches, found.facts
+        self._outputs: list[Any] = found.first_steps.setdefault("outputs", [])
+        self._losses: list[Any] = found.first_steps.setdefault("losses", [])
         self._seen: set[int] = set()
         self._restore: Callable[[], object] = lambda: None
         self.is_done = False  # what comes now may be of a change
@@ -235,7 +236,8 @@ class _Witness:
     def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         self._facts.is_training = True
         if not self._switches.is_replaying and args:
-            self._first_steps.sent_back(args[0])
+            if len(self._losses) < _FIRST_LOSSES:
+                self._losses.append(float(args[0].detach().double().mean()))
             if self._switches.losses is not None and args[0].numel() == 1:
                 self._switches.losses.append(args[0].detach())
         return args, kwargs
@@ -261,11 +263,16 @@ class _Witness:
 
         functional.scaled_dot_product_attention, self._restore = call, restore
 
-    def _called(self, model: Any, _: Any) -> None:
+    def _called(self, model: Any, output: Any) -> None:
         self._restore()
-        if self.is_done or id(model) in self._seen:
+        if id(model) in self._seen:
             return
         self._seen.add(id(model))
+        if len(self._seen) <= _FIRST_MODELS:
+            floats = map(replay.sampled, replay.floats_of(output))
+            self._outputs += [one[:_FIRST_ELEMENTS].tolist() for one in floats]
+        if self.is_done:
+            return
         facts, nn = self._facts, self._torch.nn
         parameters = list(model.parameters())
         facts.device = "cuda" if any(one.is_cuda for one in parameters) else facts.device
