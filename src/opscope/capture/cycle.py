@@ -104,7 +104,6 @@ class Schedule:
 
     @property
     def total_steps(self) -> int:
-        """Steps until nothing more is recorded."""
         return self.repeat * (self.wait + self.warmup + self.active)
 
     def recorded_from(self, step: int) -> int:

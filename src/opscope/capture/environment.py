@@ -83,5 +83,4 @@ def launched_as() -> tuple[int | None, int | None]:
     Launchers but torchrun set theirs for a process that is alone, too.
     """
     rank, world_size = rank_of(os.environ)
-    is_job = "RANK" in os.environ or (world_size or 1) > 1
-    return (rank, world_size) if is_job else (None, None)
+    return (rank, world_size) if "RANK" in os.environ or (world_size or 1) > 1 else (None, None)

@@ -110,7 +110,6 @@ class GraphNotes:
             graph_class.capture_begin, graph_class.capture_end = originals
 
     def discard(self) -> None:
-        """Stop, and remove what was noted."""
         self.stop()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

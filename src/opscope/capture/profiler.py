@@ -261,8 +261,11 @@ class Profiler:
             made = (sidecar_path, kernels_folder, graphs_folder)
             for file in (trace_path, *(place(trace_path) for place in made)):
                 if file.exists():
-                    hint = "Choose another folder or name, or pass overwrite=True"
-                    raise InputError("the file exists", source=file, hint=hint)
+                    raise InputError(
+                        "the file exists",
+                        source=file,
+                        hint="Choose another folder or name, or pass overwrite=True",
+                    )
 
     def __enter__(self) -> Profiler:
         """Check everything that can be checked, then begin with the first step.
@@ -528,7 +531,6 @@ class Profiler:
         return collect_environment()
 
     def _finish(self, index: int, *, partial: bool = False, ended_by: str | None = None) -> None:
-        """Close the open window and write its cycle."""
         assert self._recording is not None
         assert self._directory is not None
         assert self._settings is not None

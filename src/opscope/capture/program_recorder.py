@@ -42,8 +42,6 @@ _TAKES_OVER = 2  # times as many calls as of the model: one more call would let 
 
 
 class StepSource:
-    """Recognizes the steps of a running program, once torch is imported."""
-
     def __init__(self) -> None:
         self._ends = ExitStack()
 

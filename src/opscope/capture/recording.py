@@ -105,13 +105,9 @@ class CaptureEngine:
 
     def __init__(self, settings: RecordedSettings) -> None:
         torch = require_torch()
-        self._profiler = torch.profiler
         # Modules come with stacks; torch's own `with_modules` is of TorchScript, and 2.15 warns of it.
         names = ("record_shapes", "with_stack", "profile_memory")
         options = {name: getattr(settings, name) for name in names}
-        self._profile: Any
-        self.start: Callable[[], object]
-        self.stop: Callable[[], object]
         self._is_autograd = settings.engine == AUTOGRAD
         if self._is_autograd:
             self._profile = profile = torch.autograd.profiler.profile(
@@ -159,7 +155,8 @@ class CaptureEngine:
         return roots
 
     def _named(self, activities: Collection[str]) -> list[Any]:
-        return [self._profiler.ProfilerActivity.__members__[name.upper()] for name in activities]
+        known = require_torch().profiler.ProfilerActivity.__members__
+        return [known[name.upper()] for name in activities]
 
 
 _END = "_disable_profiler"

@@ -93,7 +93,6 @@ class StepClock:
         return not self._profilers.is_attached
 
     def start(self) -> None:
-        """Look out for profilers."""
         self._profilers.watch(self._break)
         self._first_changes = self._profilers.changes
 

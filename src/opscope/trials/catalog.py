@@ -30,8 +30,6 @@ from opscope.workloads.target import import_file
 
 
 class ProgramTraits(msgspec.Struct, kw_only=True):
-    """What a run of the baseline showed of the program."""
-
     device: str = "cpu"  # `cuda` or `cpu`: where the first model's parameters lie
     is_training: bool = False  # A backward pass was seen
     dtypes: list[str] = []  # Types of the parameters of all models, and of autocast
@@ -54,7 +52,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
 
     @property
     def is_float32(self) -> bool:
-        """Whether models compute in float32."""
         return "float32" in self.dtypes and not self.is_autocast
 
 
@@ -245,9 +242,8 @@ def _attention(implementation: str, hooks: Hooks) -> None:
 def _backend(name: str, hooks: Hooks) -> None:
     attention = importlib.import_module("torch.nn.attention")
     every = attention.SDPBackend
-    others = (every.FLASH_ATTENTION, every.EFFICIENT_ATTENTION, every.CUDNN_ATTENTION, every.MATH)
-    first = getattr(every, name)
-    order = [first, *(one for one in others if one is not first)]
+    known = (every.FLASH_ATTENTION, every.EFFICIENT_ATTENTION, every.CUDNN_ATTENTION, every.MATH)
+    order = sorted(known, key=lambda one: one != getattr(every, name))  # the rest as it was
     hooks.around.append(partial(attention.sdpa_kernel, order, set_priority=True))
 
 

@@ -68,8 +68,6 @@ def is_first_rank() -> bool:
 
 
 class _Run:
-    """One run, from its request to the file of what it found."""
-
     def __init__(self, request: rounds.TrialRequest, output: Path) -> None:
         self.request, self.output = request, output
         self.found = rounds.TrialRun(taken=request.steps)
@@ -321,7 +319,6 @@ def remove_folder(folder: str | Path) -> None:
 
 
 def run_script(run: _Run, request: rounds.TrialRequest) -> ProgramEnd:
-    """Run a script or module; its steps are what the request says."""
     source = step_source(request.steps)
     assert source is not None
     run.source = source
@@ -341,7 +338,6 @@ def run_script(run: _Run, request: rounds.TrialRequest) -> ProgramEnd:
 
 
 def run_workload(run: _Run, request: rounds.TrialRequest) -> ProgramEnd:
-    """Build a workload and call its step until there are enough."""
     import torch  # noqa: PLC0415 - the program's process
 
     run.torch_imported(torch)
@@ -389,7 +385,6 @@ def run_launcher(run: _Run, request: rounds.TrialRequest) -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what the request says."""
     path = Path(arguments[0])
     request = msgspec.json.decode(path.read_bytes(), type=rounds.TrialRequest)
     end_with_parent(request.scratch)

@@ -133,7 +133,6 @@ def _before_parenthesis(before: bytes, keyword: str) -> tuple[int, str]:
 
 
 def unified_diff(before: str, after: str, name: str) -> str:
-    """The difference as `patch` takes it."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )

@@ -23,8 +23,6 @@ _END_S = 5.0
 
 
 class ProgramRuns:
-    """Runs of a program, one after the other."""
-
     def __init__(self, *, in_place: bool) -> None:
         self._in_place = in_place
         self.scratch = Path()

@@ -53,8 +53,6 @@ def parameters_of(optimizers: Mapping[int, Any]) -> list[Any]:
 
 
 class KeptStep:
-    """Keeps the calls of one step, and makes them again."""
-
     def __init__(self, switches: Switches) -> None:
         self._switches, self._torch = switches, switches.torch
         self.made: list[_Made] = []

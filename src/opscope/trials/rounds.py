@@ -125,8 +125,6 @@ class Pooled(NamedTuple):
 
 
 class RoundNoise(NamedTuple):
-    """What rounds of one program differ by."""
-
     deviation: float = 0.0
     freedom: int = 0
 
@@ -191,8 +189,6 @@ _Steps = Generator[None, None, Any]
 
 
 class ArmRun(msgspec.Struct, kw_only=True):
-    """What a process found of one set of changes."""
-
     names: tuple[str, ...]
     logarithms: list[float] = []  # of its time over the program's, by round
     correctness: Correctness = Correctness.UNKNOWN
@@ -203,8 +199,6 @@ class ArmRun(msgspec.Struct, kw_only=True):
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run."""
-
     kind: str  # `script`, `module`, `workload`, or `ranks`: arguments of torchrun
     target: str  # Its name
     arguments: tuple[str, ...] = ()  # Of a script
@@ -225,8 +219,6 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialRun(msgspec.Struct, kw_only=True):
-    """What a process found."""
-
     arms: list[ArmRun] = []
     active: tuple[str, ...] = ()  # What was on, or was being checked, when this was written
     base_ns: list[float] = []  # The program as it is: the median step of each block, or each step
@@ -247,8 +239,6 @@ class TrialRun(msgspec.Struct, kw_only=True):
 
 
 class Arm:
-    """A set of changes that can be on."""
-
     def __init__(self, changes: Sequence[TriedChange], switches: Switches) -> None:
         self.changes = tuple(changes)
         self.hooks = [Hooks(switches) for _ in changes]
@@ -667,9 +657,8 @@ class Rounds:
     def _usable(self, *, takes_coarser: bool) -> list[Arm]:
         """What a set may hold of what does not compile, the best first."""
         usable = (one for one in self._arms if one.is_usable and not one.is_costly)
-        return sorted(
-            (one for one in usable if takes_coarser or not one.is_coarser), key=lambda one: one.middle
-        )
+        fit = (one for one in usable if takes_coarser or not one.is_coarser)
+        return sorted(fit, key=lambda one: one.middle)
 
     def _compiling(self) -> list[Arm]:
         """All that waits, what compiles last: beside the best of what does not, with fewer digits first.

@@ -34,7 +34,6 @@ from opscope.trials import catalog, patches, predictions, processes, replay, rou
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
-BASELINE = "baseline"
 BUDGET_S = 60.0
 _FIRST = 0.45  # of the budget: the first process
 _FEWEST_STEPS = 50  # with less, a program has too few steps for rounds
@@ -50,8 +49,6 @@ _Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What to try, and how."""
-
     request: rounds.TrialRequest  # The program; its changes are ours to fill in
     changes: Sequence[catalog.TriedChange]  # To try
     asked: Sequence[str] = ()  # Names of those that are tried whatever advice says
@@ -93,8 +90,6 @@ class _Usual:
 
 @dataclass
 class _Tried:
-    """All that is known of one set of changes."""
-
     names: _Names
     usual: _Usual
     switched: list[list[float]] = field(default_factory=list)  # logarithms of ratios by process and round
@@ -326,7 +321,7 @@ class Trial:
             seconds=_CONSTANT_S,
         )
         limit_s = self._startup_s + _SPARE_S if self._bases else self.plan.run_s
-        run, said = self._run(" + ".join(names) or BASELINE, limit_s, asked, asked.installed)
+        run, said = self._run(" + ".join(names) or "baseline", limit_s, asked, asked.installed)
         if run is not None:
             self._take_constant(run, names, said)
         elif names:
@@ -550,7 +545,6 @@ class Trial:
         variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
         best = self._best_of(takes_coarser=self.plan.allow_precision)
         reduced = self._best_of(takes_coarser=True)
-        is_reduced = reduced is not best and reduced is not None
         return TrialResult(
             program=" ".join([target, *without_secrets(self.plan.request.arguments)]),
             baseline=Baseline(
@@ -567,7 +561,7 @@ class Trial:
                 *(NotTried(*one) for one in self._not_tried.items()), *not_reached, *self._from_inside()
             ),
             best=self._changes_best(best),
-            best_reduced_precision=self._changes_best(reduced) if is_reduced else None,
+            best_reduced_precision=self._changes_best(None if reduced is best else reduced),
             runs=self._runs,
             is_complete=not not_reached and not self._is_interrupted,
             is_interrupted=self._is_interrupted,
