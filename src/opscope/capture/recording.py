@@ -212,14 +212,18 @@ class AttachedProfilers:
             if is_start:
                 for before_start in () if self._is_own else tuple(self._watchers):
                     before_start()
-                self.is_attached, self.changes = True, self.changes + 1
+                self._note(is_attached=True)
             try:
                 return original(*args, **kwargs)
             finally:
                 if not is_start:
-                    self.is_attached, self.changes = False, self.changes + 1
+                    self._note(is_attached=False)
 
         return call
+
+    def _note(self, *, is_attached: bool) -> None:
+        self.is_attached = is_attached
+        self.changes += 1
 
 
 attached_profilers = AttachedProfilers()
