@@ -219,8 +219,11 @@ def collect(names: TraceNames, copies: Path, gaps: list[Gap]) -> dict[str, Any]:
     origins = attempt("kernel origins", lambda: recorded_origins(rest)) if rest else None
     kernels = tuple((origins or {}).get(name, RecordedKernel(name)) for name in sorted(wanted))
     sources += attempt("CUDA extensions", lambda: extension_sources(kernels)) or ()
-    registrations = attempt("registrations", lambda: collect_registrations(names.operators)) or ()
-    return {"kernels": kernels, "kernel_sources": tuple(sources), "registrations": registrations}
+    return {
+        "kernels": kernels,
+        "kernel_sources": tuple(sources),
+        "registrations": attempt("registrations", lambda: collect_registrations(names.operators)) or (),
+    }
 
 
 def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:

@@ -62,8 +62,7 @@ def cpu_pressure_fraction() -> float | None:
     Source: Linux, Documentation/accounting/psi.rst.
     """
     try:
-        text = _PRESSURE.read_text(encoding="ascii")
-        return float(text.partition("avg10=")[2].split()[0]) / 100
+        return float(_PRESSURE.read_text(encoding="ascii").partition("avg10=")[2].split()[0]) / 100
     except (OSError, ValueError, IndexError):
         return None
 

@@ -318,8 +318,7 @@ def _named(calls: set[tuple[_Module, _Module]]) -> list[RecordedModule]:
         if caller in live and called in live:
             if caller not in paths:
                 # Of the base class: wrappers (FSDP) override it to leave their own names out.
-                parts = base.named_modules(live[caller])
-                paths[caller] = {id(part): name for name, part in parts}
+                paths[caller] = {id(part): name for name, part in base.named_modules(live[caller])}
             if name := paths[caller].get(called.identity):
                 named.append(RecordedModule(caller.name, called.name, name))
     return named
@@ -333,12 +332,12 @@ class FileOwners:
         torch_file = getattr(sys.modules.get("torch"), "__file__", None)
         torch_folder = [Path(torch_file).parent] if torch_file else []
         # What the tracer cuts off file names: torch/profiler/python_tracer.py, `_prefix_regex`.
-        beside_torch = [folder.parent for folder in torch_folder]
-        self._prefixes = _distinct([*packages, *sys.path, site.getuserbase(), *beside_torch])
+        self._prefixes = _distinct(
+            [*packages, *sys.path, site.getuserbase(), *(folder.parent for folder in torch_folder)]
+        )
         kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
         installed = [sysconfig.get_path(kind) for kind in kinds]
-        opscope_folder = Path(__file__).parent.parent
-        self._libraries = _distinct([*packages, *installed, *torch_folder, opscope_folder])
+        self._libraries = _distinct([*packages, *installed, *torch_folder, Path(__file__).parent.parent])
 
     def is_program_file(self, name: str) -> bool:
         """Whether a file, as the trace names it, is the program's; by its name where it is not found."""

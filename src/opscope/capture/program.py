@@ -202,13 +202,15 @@ def _mark(tree: ast.Module, function: str, file: str) -> None:
     ]
     if not functions:
         defined = sorted({one.name for one in tree.body if isinstance(one, ast.FunctionDef)})
-        hint = f"It defines: {', '.join(defined) or '-'}"
-        raise InputError(f"there is no function '{function}' whose calls are steps", source=file, hint=hint)
+        raise InputError(
+            f"there is no function '{function}' whose calls are steps",
+            source=file,
+            hint=f"It defines: {', '.join(defined) or '-'}",
+        )
     for one in functions:
         # On the first line of the function as it was, which is what code objects and tools remember.
         place = one.decorator_list[0] if one.decorator_list else one
-        decorator = ast.copy_location(ast.Name(_WRAP, ast.Load()), place)
-        one.decorator_list.insert(0, decorator)
+        one.decorator_list.insert(0, ast.copy_location(ast.Name(_WRAP, ast.Load()), place))
 
 
 _Callbacks = Mapping[str, Callable[[ModuleType], None]]

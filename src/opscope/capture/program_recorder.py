@@ -112,9 +112,7 @@ class ForwardSteps(StepSource):
     That is the first one that is called a second time, until another was called twice as often.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_watching = False
+    _is_watching = False
 
     def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -155,9 +153,7 @@ class RecognizedSteps(StepSource):
     `taken` is which of the two it is by now, as `step_source` names it; `none` before any step.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.taken = "none"
+    taken = "none"
 
     def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         forwards, optimizers = ForwardSteps(), OptimizerSteps()
@@ -224,10 +220,11 @@ class FunctionSteps(StepSource):
     `__main__` is the program, whose loader calls `wrapped` itself.
     """
 
+    _on_step: _OnStep | None = None
+
     def __init__(self, module: str, function: str) -> None:
         super().__init__()
         self.module, self.function = module, function
-        self._on_step: _OnStep | None = None
 
     def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         self._on_step = on_step

@@ -20,7 +20,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import gzip
-import importlib
 import json
 import os
 import re
@@ -71,8 +70,8 @@ def detached_afterwards() -> Iterator[None]:
     Source: libkineto, CuptiActivityApi.cpp; pytorch pull request 146604; kineto pull request 1554.
     """
     version = require_torch().version.cuda
-    can_be = version is not None and tuple(map(int, version.split("."))) >= _DETACHABLE
-    if not can_be or _TEARDOWN in os.environ:
+    is_old = version is None or tuple(map(int, version.split("."))) < _DETACHABLE
+    if is_old or _TEARDOWN in os.environ:
         yield
         return
     os.environ[_TEARDOWN] = "1"
@@ -181,7 +180,7 @@ class AttachedProfilers:
         """Call a function before every start from now on; torch is imported."""
         if not self._watchers:
             self.is_attached = is_profiler_recording()
-            module = _torch_module()
+            module = require_torch().autograd.profiler
             for name in ("_prepare_profiler", "_enable_profiler", _END):
                 if hasattr(module, name):
                     self._originals[name] = getattr(module, name)
@@ -195,7 +194,7 @@ class AttachedProfilers:
             if not self._watchers:
                 originals, self._originals = self._originals, {}
                 for name, original in originals.items():
-                    setattr(_torch_module(), name, original)
+                    setattr(require_torch().autograd.profiler, name, original)
 
     @contextmanager
     def own(self) -> Iterator[None]:
@@ -231,12 +230,8 @@ attached_profilers = AttachedProfilers()
 
 def is_profiler_recording() -> bool:
     """Whether a torch profiler records: on this thread, or by a flag of torch.autograd.profiler anywhere."""
-    is_flagged = getattr(_torch_module(), "_is_profiler_enabled", False)
-    return bool(importlib.import_module("torch.autograd")._profiler_enabled() or is_flagged)
-
-
-def _torch_module() -> Any:
-    return importlib.import_module("torch.autograd.profiler")
+    autograd = require_torch().autograd
+    return bool(autograd._profiler_enabled() or getattr(autograd.profiler, "_is_profiler_enabled", False))
 
 
 def available_activities() -> tuple[str, ...]:
@@ -441,8 +436,7 @@ def _finish(file: Path, name: str) -> None:
     Kineto only logs what goes wrong while it writes (a full disk), so the end of the file is the proof.
     """
     with file.open("r+b") as trace:
-        size = trace.seek(0, os.SEEK_END)
-        tail_start = max(0, size - _TAIL_BYTES)
+        tail_start = max(0, trace.seek(0, os.SEEK_END) - _TAIL_BYTES)
         trace.seek(tail_start)
         tail = trace.read()
         if not tail.rstrip().endswith(b"}"):

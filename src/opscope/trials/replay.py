@@ -152,9 +152,8 @@ def sampled(one: Any) -> Any:
 
 def _apart_from(inputs: Any) -> Any:
     """Inputs that share no memory with these; so do objects that a call changes, such as caches of keys."""
-    memo = {id(one): copied(one) for one in tensors_of(inputs)}
     try:
-        return copy.deepcopy(inputs, memo)
+        return copy.deepcopy(inputs, {id(one): copied(one) for one in tensors_of(inputs)})
     except Exception:  # noqa: BLE001 - not every object can be copied
         return map_tensors(copied, inputs)
 
