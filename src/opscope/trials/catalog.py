@@ -57,7 +57,7 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
 
 # Relative rounding of a type: half of the distance from 1 to the next number.
 _BFLOAT16, _FLOAT16, _TF32 = 2.0**-8, 2.0**-11, 2.0**-11
-ROUNDINGS = {"bfloat16": _BFLOAT16, "float16": _FLOAT16}
+_ROUNDINGS = {"bfloat16": _BFLOAT16, "float16": _FLOAT16}
 # Torch's own, 65536, is too much for many a first step, which is left out then.
 _LOSS_SCALE = 1024.0
 _PREFETCHED = 4  # batches by each worker
@@ -713,6 +713,12 @@ CATALOG = (
         edits=after_imports(f"torch.set_num_threads({os.cpu_count()})"),
     ),
 )  # fmt: skip
+
+
+def rounding_of(changes: Sequence[TriedChange], dtypes: Sequence[str]) -> float:
+    """What these changes may do to a result in a program of these types, relative to it; 0 for nothing."""
+    rounding = max(one.rounding for one in changes)
+    return max([rounding, *(_ROUNDINGS.get(one, 0.0) for one in dtypes)]) if rounding else 0.0
 
 
 def changes_named(names: list[str] | None) -> tuple[TriedChange, ...]:

@@ -31,7 +31,7 @@ from opscope.benchmarking.statistics import student_quantile
 from opscope.capture.profiler import Profiler
 from opscope.model.benchmark import Interval
 from opscope.model.trial import Correctness, TrialVerdict
-from opscope.trials.catalog import ROUNDINGS, ProgramTraits, TriedChange
+from opscope.trials.catalog import ProgramTraits, TriedChange, rounding_of
 from opscope.trials.hooks import Hooks, Switches
 from opscope.trials.replay import KeptStep, Numbers, Snapshot, compare, parameters_of, perturb
 
@@ -597,14 +597,10 @@ class Rounds:
         if len(arm.losses) not in LOOKS:
             return
         value, low, high = signed_rank_interval(arm.losses, _LOSS_ERROR)
-        allowed = max(_LEAST_LOSS, 8 * self._rounding_of(arm))
+        allowed = max(_LEAST_LOSS, 8 * rounding_of(arm.changes, self._facts.dtypes))
         if (low > 0 or high < 0) and abs(value) > allowed:
             arm.found.correctness = Correctness.CHANGED
             arm.found.numbers = f"losses differ by {value:.2g}, {allowed:.2g} is rounding"
-
-    def _rounding_of(self, arm: Arm) -> float:
-        rounding = max(one.rounding for one in arm.changes)
-        return max([rounding, *(ROUNDINGS.get(one, 0.0) for one in self._facts.dtypes)]) if rounding else 0.0
 
     def _check(self, arm: Arm) -> None:
         """Make the kept step with an arm, and compare; everything is as before afterwards."""
@@ -627,7 +623,7 @@ class Rounds:
 
     def _replayed(self, arm: Arm) -> tuple[Correctness, str]:
         calm = self._kept.draws and any(one.redraws for one in arm.changes)
-        rounding, sides = self._rounding_of(arm), self._sides
+        rounding, sides = rounding_of(arm.changes, self._facts.dtypes), self._sides
         if ("base", calm) not in sides:
             gradients, base = self._again(None, calm, None)
             sides["base", calm] = gradients, base, self._again(None, calm, gradients)[1]

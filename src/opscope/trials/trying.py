@@ -398,9 +398,7 @@ class Trial:
         for arm in run.arms:
             self._note_numbers(tried, arm.correctness, arm.numbers)
         if not run.arms:
-            rounding = max(self._by_name[name].rounding for name in names)
-            if rounding:
-                rounding = max([rounding, *(catalog.ROUNDINGS.get(one, 0.0) for one in run.facts.dtypes)])
+            rounding = catalog.rounding_of([self._by_name[name] for name in names], run.facts.dtypes)
             base, again = self._bases[0].first_steps, self._bases[-1].first_steps
             self._note_numbers(tried, *replay.compare(run.first_steps, base, again, again, rounding))
 
