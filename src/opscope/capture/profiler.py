@@ -199,7 +199,6 @@ class Profiler:
         self._tracking: tuple[Any, int] | None = None  # inductor's settings, and their level before
         self.unrecorded_steps: list[UnrecordedStep] = []  # also of who has timed some before the block
         self._clock = step_clock.StepClock()
-        self._directory: Path | None = None  # of the traces, once its block is entered
         self._settings: RecordedSettings | None = None
         self._graphs = graph_notes.GraphNotes(self._step_aside, self._attach)
         self._claim = ExitStack()  # of the files, while its block runs
@@ -288,7 +287,7 @@ class Profiler:
         _holder = self
         try:
             require_no_profiler()
-            self._directory = self._make_directory()
+            self._directory = self._make_directory()  # of the traces
             self._settings = RecordedSettings(
                 *self._stacks, activities=available_activities(), engine=self._engine
             )
@@ -532,7 +531,6 @@ class Profiler:
 
     def _finish(self, index: int, *, partial: bool = False, ended_by: str | None = None) -> None:
         assert self._recording is not None
-        assert self._directory is not None
         assert self._settings is not None
         wall_times_ns = self._recording.stop(last_step_is_whole=not partial)
         recording, self._recording = self._recording, None

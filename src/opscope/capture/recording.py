@@ -260,11 +260,9 @@ class Recording:
         self.is_started = False  # whether work done now is recorded
         self.regions: list[RecordedRegion] = []  # where not everything was, as far as it has ended
         self._step: Any = None
-        self._step_number = self._step_start_ns = 0
         self._wall_times_ns: list[int] = []
         self._all = self._on = frozenset(settings.activities)
         self._switched_ns = self._off_since_step = 0
-        self._thread = 0
 
     def prepare(self) -> None:
         """Attach the profiler without recording, so that its start-up cost falls into the warm-up."""
