@@ -33,7 +33,7 @@ import torch
 from scoring import FIRST_SCREEN, Measured, Shown, misses, verdict
 from trials import Trial, trials_of
 
-LIMIT_S = 240
+LIMIT_S = 360
 # What the advice of a code is called in `trials`; others by their code.
 CHANGES = {
     "advice.tf32_off": "tf32", "advice.reduced_precision": "bf16", "advice.foreach_optimizer": "fused",

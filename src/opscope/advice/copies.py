@@ -140,8 +140,10 @@ def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 def repeated_casts(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Copies that change the element type."""
     rows = [row for row in run.records("copies") if _is_cast(row)]
-    # Autocast in training needs those of weights once in a step.
-    change = "" if run.has_backward else None
+    # Autocast in training needs those of weights once in a step; what the program casts by itself, a norm in
+    # float32 of a model in 16 bits, is meant.
+    is_own = bool(rows) and _askers(rows)[0] in PASSING
+    change = "" if run.has_backward or is_own else None
     yield from _copies(run, rule, rows, "only change the element type", change=change)
 
 

@@ -150,8 +150,8 @@ def outliers(samples_ns: Sequence[float]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def student_quantile(freedom: int) -> float:
-    """97.5 % quantile of Student's t for whole degrees of freedom, to rounding.
+def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """What Student's t stays within so surely, for whole degrees of freedom, to rounding.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4: the distribution in
     θ = atan(t / √n) for n degrees of freedom, which is solved for θ by halving.
@@ -166,7 +166,7 @@ def student_quantile(freedom: int) -> float:
         angle = (low + high) / 2
         within = math.sin(angle) * float(np.dot(factors, math.cos(angle) ** powers))
         within = 2 / math.pi * (angle + within) if odd else within
-        low, high = (angle, high) if within < CONFIDENCE else (low, angle)
+        low, high = (angle, high) if within < confidence else (low, angle)
     return math.sqrt(freedom) * math.tan(low)
 
 

@@ -41,7 +41,7 @@ def try_changes(
 ) -> int:
     """Apply changes to your own program and measure what each brings: opscope try [OPTIONS] SCRIPT [ARGS…].
 
-    The program runs two or three times, and between its steps the changes that apply to it are switched on
+    The program runs two times or more, and between its steps the changes that apply to it are switched on
     and off in turns, alone and together. Its source stays as it is, and so do your files: it runs in an empty
     folder. A change is recommended if it is faster, and outputs, gradients and losses stay what they were.
 
@@ -59,11 +59,11 @@ def try_changes(
             dtype, layers, hidden, attn_implementation, weights.
         only: Try these changes alone, e.g. --only tf32 compile; also those that take minutes.
         change: Files of changes of your own, each with a function on(hooks), or change(hooks).
-        budget: Time for all after the program's own start, e.g. 10m; what is not tried by then is told.
+        budget: Time for all after the program's own start, e.g. 10m; changes it does not reach are listed.
         allow_precision: Recommend changes of the type too, where numbers stay within its rounding.
         in_place: Run in this folder, for programs that read files relative to it.
-        skip: What not to do: predict (record the program once as well for what advice says, which is shown
-            beside what is measured).
+        skip: What not to do: predict (record two steps at the end of one run for what advice says, which is
+            shown beside what is measured).
         apply: Write what was found best into the script, as far as it holds lines for it; the script as it
             was is kept beside it (SCRIPT.orig).
         fail_below: Exit with 3 if the best is not this many times as fast as the program is.

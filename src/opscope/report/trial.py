@@ -41,9 +41,9 @@ def trial_document(result: TrialResult, command: str | None = None) -> doc.Docum
     tried = doc.table(
         result.variants,
         doc.identifier("Change", "name"),
-        doc.number("Step", "step_ns"),
+        doc.number("Step", "step_ns", spare=2),
         doc.number("Time", "ratio", lambda ratio: f"{100 * ratio:.1f} %"),
-        doc.words("95 % interval", "ratio_interval", _percents, spare=2),
+        doc.words("95 % interval", "ratio_interval", _percents),
         doc.words(
             "Verdict", lambda one: doc.Strong(str(one.verdict)) if one.is_recommended else str(one.verdict)
         ),
@@ -104,7 +104,7 @@ def _opening(result: TrialResult, good: Sequence[Variant]) -> doc.FactList:
 def _undecided(result: TrialResult) -> int:
     """Changes that may be faster: none of them has been shown to be, or not to be."""
     open_ones = (one for one in result.variants if one.verdict is TrialVerdict.INCONCLUSIVE)
-    return sum(one.ratio is not None and one.ratio < 1 for one in open_ones)
+    return sum(one.ratio_interval is not None and one.ratio_interval[0] < 1 for one in open_ones)
 
 
 def _told(best: BestChanges) -> doc.Text:
@@ -154,7 +154,9 @@ def _details(result: TrialResult) -> doc.Section:
     lines: list[doc.Text] = []
     for one in result.variants:
         if one.verdict is TrialVerdict.FAILED:
-            lines.append((doc.Code(one.name), f" failed: {one.error}"))
+            # What follows the first line, hints and the frames of a compiler, is in the JSON.
+            said = (one.error or "").strip().partition("\n")[0]
+            lines.append((doc.Code(one.name), f" failed: {said}"))
         elif one.verdict is TrialVerdict.REFUSED:
             lines.append((doc.Code(one.name), f" was not timed: {one.reason}"))
         elif one.verdict is TrialVerdict.FASTER and one.correctness is Correctness.CHANGED:

@@ -338,10 +338,12 @@ def _graphed(hooks: Hooks) -> None:
 
 def _require_no_waits(torch: Any, function: Callable[..., Any], inputs: Sequence[Any]) -> None:
     """Refuse what waits for the device, forward or backward: a capture that fails breaks the process."""
-    before = torch.cuda.get_sync_debug_mode()
+    before, is_capturing = torch.cuda.get_sync_debug_mode(), torch.cuda.is_current_stream_capturing
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is called a prototype
         torch.cuda.set_sync_debug_mode("error")
+        # Libraries leave out what waits where they are captured.
+        torch.cuda.is_current_stream_capturing = lambda: True
         try:
             outputs = [one for one in tensors_of(function(*inputs)) if one.requires_grad]
             leaves = [one for one in inputs if one.requires_grad]
@@ -350,12 +352,16 @@ def _require_no_waits(torch: Any, function: Callable[..., Any], inputs: Sequence
         except RuntimeError as error:
             if "synchronizing" not in str(error):
                 raise
+            ours = str(Path(__file__).parents[1])
             frames = traceback.extract_tb(error.__traceback__)
-            *_, at = [one for one in frames if "site-packages" not in one.filename]
+            at = [one for one in frames if not one.filename.startswith(ours)] or frames
+            own = [one for one in at if "site-packages" not in one.filename] or at
             raise RuntimeError(
-                f"it waits for the device ({Path(at.filename).name}:{at.lineno}), which no graph can hold"
+                f"it waits for the device ({Path(own[-1].filename).name}:{own[-1].lineno}), which no graph "
+                "can hold"
             ) from None
         finally:
+            torch.cuda.is_current_stream_capturing = is_capturing
             torch.cuda.set_sync_debug_mode(before)
 
 

@@ -61,6 +61,8 @@ _LEAST_OF_FIRST = 0.1
 LOOKS, LOOK_ERROR = (8, 16, 32, 64, 128), 0.01
 # A loss that falls by orders of magnitude scatters, and a change that is refused for it is not tried again.
 _LOSS_ERROR = 0.001
+# Several changes are tried at once: of equal ones at most one in a hundred is called faster.
+_SURELY_APART = 0.98
 # What is called the same: within a process, and of processes together, whose ratios differ by more.
 _SAME_WITHIN, _SAME_POOLED = 0.02, 0.06
 # Ratios of one change differ by so much between processes of one program (standard deviation: 1.4 to 5.3 % of
@@ -173,12 +175,15 @@ def pooled(
     value, variance = float(np.average(centers, weights=weights)), float(1 / weights.sum())
     parts = between / count, max(0.0, variance - between / count)
     freedom = variance**2 / (parts[0] ** 2 / freedom_between + parts[1] ** 2 / freedom_within)
-    half = student_quantile(max(1, int(freedom))) * math.sqrt(variance)
-    low, high, band = value - half, value + half, math.log1p(_SAME_POOLED)
-    if high < 0 or low > 0:
-        verdict = TrialVerdict.FASTER if high < 0 else TrialVerdict.SLOWER
+    error, whole = math.sqrt(variance), max(1, int(freedom))
+    half, band = student_quantile(whole) * error, math.log1p(_SAME_POOLED)
+    low, high = value - half, value + half
+    if abs(value) > student_quantile(whole, _SURELY_APART) * error:
+        verdict = TrialVerdict.FASTER if value < 0 else TrialVerdict.SLOWER
+    elif -band <= low and high <= band:
+        verdict = TrialVerdict.SAME
     else:
-        verdict = TrialVerdict.SAME if -band <= low and high <= band else TrialVerdict.INCONCLUSIVE
+        verdict = TrialVerdict.INCONCLUSIVE
     told = ", ".join(f"{100 * math.exp(one):.1f} %" for one in centers)
     where = "one process" if count == 1 else f"{count} processes"
     reason = f"{told} of the time in {where}, ± {100 * math.sqrt(float(within.max())):.1f} % within"

@@ -115,17 +115,20 @@ def test_strided_copies_are_told_with_who_asked_for_them(advise_on: Program) -> 
     told(found, "layout_copies", *words, has_gain=True)
 
 
-def test_casts_are_told_apart_from_reordering(advise_on: Program) -> None:
-    builder = copying(("c10::BFloat16", "float"), UNROLLED, asker="aten::to")
+@pytest.mark.parametrize(("asker", "is_to_try"), [("aten::linear", True), ("aten::to", False)])
+def test_casts_that_autocast_makes_can_go_and_those_of_the_program_are_a_remark(
+    advise_on: Program, asker: str, is_to_try: bool
+) -> None:
+    builder = copying(("c10::BFloat16", "float"), UNROLLED, asker=asker)
     found = advise_on(builder, hosts=[host(10 * MS, 1 * MS)])
     assert codes(found) == ["repeated_casts"]
     assert "only change the element type" in found[0].message
-    assert not found[0].is_gain_known
+    assert (found[0].is_to_try, found[0].is_gain_known) == (is_to_try, False)
 
 
 def test_casts_in_training_are_a_remark(advise_on: Program) -> None:
     """Autocast casts weights once in a step: `model.to(torch.bfloat16)` would be another training."""
-    builder = copying(("c10::BFloat16", "float"), UNROLLED, asker="aten::to")
+    builder = copying(("c10::BFloat16", "float"), UNROLLED, asker="aten::linear")
     builder.operator("autograd::engine::evaluate_function: ToCopyBackward0", 400, 20)
     finding = only(advise_on(builder, hosts=[host(10 * MS, 1 * MS)]), "repeated_casts")
     assert not finding.is_to_try

@@ -518,6 +518,24 @@ def test_who_watches_first_is_called_inside_and_stays(watched, steps):
     assert vars(torch.nn.Module)["__call__"] is before
 
 
+def test_models_are_watched_again_where_a_tracer_put_torchs_own_call_back() -> None:
+    called: list[object] = []
+
+    def around(module, call, args, kwargs):
+        called.append(module)
+        return call(*args, **kwargs)
+
+    before, model, calls = torch.nn.Module.__call__, torch.nn.Linear(1, 1), OutermostCalls(around)
+    calls.watch()
+    torch.nn.Module.__call__ = before  # as torch.fx does after it has traced a backward pass
+    model(torch.ones(1))
+    calls.watch()
+    model(torch.ones(1))
+    calls.stop()
+    assert called == [model]
+    assert vars(torch.nn.Module)["__call__"] is before
+
+
 def test_a_forward_that_fails_is_no_step(watched, steps):
     class Model(torch.nn.Linear):
         def forward(self, x):

@@ -16,6 +16,7 @@ from opscope.trials.catalog import (
     CATALOG,
     ProgramTraits,
     _of_tensors,
+    _require_no_waits,
     _scale_losses,
     change_of_file,
     changes_named,
@@ -217,6 +218,41 @@ def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called() -> No
     model.register_forward_hook(lambda *_: None)
     with pytest.raises(RuntimeError, match="have hooks, which a graph would not call"):
         _of_tensors(torch, model, *given)
+
+
+@pytest.mark.parametrize("asks", ["always", "unless captured", "backward"])
+def test_what_waits_for_the_device_is_not_captured(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    mode = ["default"]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", mode.append)
+
+    def asked() -> None:
+        if mode[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+    class Asking(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: object, x: object) -> object:
+            return x * 1  # type: ignore[operator]
+
+        @staticmethod
+        def backward(ctx: object, grad: object) -> object:
+            asked()
+            return grad
+
+    def model(x: object) -> object:
+        if asks == "always" or (asks == "unless captured" and not torch.cuda.is_current_stream_capturing()):
+            asked()
+        return Asking.apply(x) if asks == "backward" else x
+
+    capturing, inputs = torch.cuda.is_current_stream_capturing, (torch.ones(2, requires_grad=True),)
+    if asks == "unless captured":
+        _require_no_waits(torch, model, inputs)
+    else:
+        with pytest.raises(RuntimeError, match=r"waits for the device \(test_catalog.py:\d+\)"):
+            _require_no_waits(torch, model, inputs)
+    assert (mode[-1], torch.cuda.is_current_stream_capturing) == ("default", capturing)
 
 
 def switched(change: str, model: object, *optimizers: object) -> Hooks:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opscope.model.trial import TrialVerdict
-from opscope.trials.rounds import LOOKS, is_decided, pooled, signed_rank_interval
+from opscope.trials.rounds import LOOKS, is_decided, noise_of, pooled, signed_rank_interval
 
 
 def test_the_interval_of_signed_ranks_is_exact() -> None:
@@ -71,3 +71,22 @@ def test_one_process_and_few_rounds_tell_less() -> None:
     # That two processes agree does not make the third agree; that they differ counts.
     assert width([[0.0] * 16] * 2) > 0.04
     assert width([[-0.1] * 16, [0.1] * 16]) > 4 * width([[0.0] * 16] * 2)
+
+
+@pytest.mark.parametrize("heavy", [False, True], ids=["normal", "heavy tails"])
+def test_few_rounds_borrow_the_noise_of_other_changes(heavy: bool) -> None:
+    """Two processes of four rounds of six changes, the last a fifth faster; blocks differ by 5 %."""
+    draw, verdicts, found = np.random.default_rng(1), [], []
+    for _ in range(200):
+        arms: list[list[list[float]]] = [[] for _ in range(6)]
+        for _ in range(2):
+            blocks = 0.05 * (draw.standard_t(3, (4, 8)) / 1.7 if heavy else draw.normal(0, 1, (4, 8)))
+            for number, arm in enumerate(arms):
+                away = draw.normal(0, 0.014) + (math.log(0.8) if number == 5 else 0.0)
+                arm.append((away + blocks[:, number] - blocks[:, 6:].mean(axis=1)).tolist())
+        noise = noise_of(one for arm in arms for one in arm)
+        *equal, faster = (pooled(one, noise).verdict for one in arms)
+        verdicts += equal
+        found.append(faster)
+    assert found.count(TrialVerdict.FASTER) >= 198
+    assert sum(one in {TrialVerdict.FASTER, TrialVerdict.SLOWER} for one in verdicts) <= 0.025 * len(verdicts)

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+import opscope
 from opscope.model.trial import Correctness
 from opscope.trials.processes import ProgramRuns
 from opscope.trials.rounds import ArmRun, TrialRequest, TrialRun, signed_rank_interval
@@ -157,7 +159,12 @@ def switched(tmp_path: Path) -> Switched:
     """Run a program with these changes, planted ones or of the catalogue."""
 
     def run(
-        program: str, *names: str, steps: int = 10_000, seconds: float = 3.0, constant: bool = False
+        program: str,
+        *names: str,
+        steps: int = 10_000,
+        seconds: float = 3.0,
+        constant: bool = False,
+        **more: Any,
     ) -> tuple[TrialRun, dict[str, ArmRun], str]:
         files = {}
         for name in {*names} & {*PLANTED}:
@@ -168,7 +175,7 @@ def switched(tmp_path: Path) -> Switched:
         request = TrialRequest(
             kind="script", target=str(tmp_path / "program.py"),
             arms=tuple(tuple(one.split("+")) for one in names),
-            change_files=files, seconds=seconds, is_constant=constant,
+            change_files=files, seconds=seconds, is_constant=constant, **more,
         )  # fmt: skip
         with processes.open():
             found, said = processes.run(request, {}, 120)
@@ -309,3 +316,18 @@ def test_a_program_that_no_change_fits_is_timed_all_the_same(switched: Switched)
     found, arms, _ = switched(TRAINING, "broken_on")
     assert "RuntimeError: on" in (arms["broken_on"].error or "")
     assert len(found.base_logarithms) >= 3
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_the_program_as_it_is_is_recorded_before_it_ends(
+    switched: Switched, tmp_path: Path, constant: bool
+) -> None:
+    folder, steps = tmp_path / "recording", 200
+    folder.mkdir()
+    options = {"most_steps": steps, "recording": str(folder), "constant": constant}
+    found, arms, _ = switched(TRAINING, "restless", steps=steps, seconds=0.2 if constant else 60, **options)
+    assert found.is_enough
+    assert found.steps < steps
+    assert constant or arms["restless"].logarithms
+    with opscope.load(folder / "trace.json") as session:
+        assert session.scalar("SELECT count(DISTINCT step) FROM operators") == 2
