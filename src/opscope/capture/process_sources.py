@@ -113,20 +113,19 @@ def _modules_of(graph: GraphCode, traced: list[dict[str, str]]) -> dict[str, str
 
 def triton_sources(kernels: Set[str], functions: Iterable[Any]) -> list[RecordedSource]:
     """Sources of the kernels that one of Triton's `JITFunction`s of this process is named after."""
-    places: dict[str, set[tuple[str, int] | None]] = defaultdict(set)  # file, first line (of the decorators)
+    places: dict[str, set[tuple[str, int]]] = defaultdict(set)  # file, first line (of the decorators)
     for function in functions:
         name = getattr(getattr(function, "fn", None), "__name__", None)
         # `device_caches` (Triton 3.2 on) or `cache` holds the binaries of one that was launched; it may have
         # been where this Triton has neither.
         caches = [getattr(function, key) for key in ("device_caches", "cache") if hasattr(function, key)]
-        if isinstance(name, str) and name in kernels and (any(caches) or not caches):
-            code = getattr(function.fn, "__code__", None)
-            places[name].add(None if code is None else (code.co_filename, code.co_firstlineno))
+        code = getattr(getattr(function, "fn", None), "__code__", None)
+        if isinstance(name, str) and name in kernels and code is not None and (any(caches) or not caches):
+            places[name].add((code.co_filename, code.co_firstlineno))
     sources = []
     for name, found in sorted(places.items()):
-        known = [place for place in found if place is not None]
-        if len(known) == 1:
-            file, first_line = known[0]
+        if len(found) == 1:
+            ((file, first_line),) = found
             linecache.checkcache(file)
             text = "".join(linecache.getlines(file))
             if text:  # else not a file anyone can open, as in exec of a string

@@ -276,10 +276,9 @@ def _untraced(on_step: _OnStep) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _disabled(on_step: _OnStep) -> _OnStep:
+def _disabled(on_step: _OnStep) -> Any:
     # Made once: making it takes longer than all else that is done in a step.
-    disabled: _OnStep = require_torch().compiler.disable(on_step)
-    return disabled
+    return require_torch().compiler.disable(on_step)
 
 
 class SizeWatch:

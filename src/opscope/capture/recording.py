@@ -150,8 +150,7 @@ class CaptureEngine:
     def events(self) -> list[Any]:
         """Roots of torch's own tree of what was recorded, once it is stopped."""
         inner = self._profile if self._is_autograd else self._profile.profiler
-        roots: list[Any] = inner.kineto_results.experimental_event_tree()
-        return roots
+        return list(inner.kineto_results.experimental_event_tree())
 
     def _named(self, activities: Collection[str]) -> list[Any]:
         known = require_torch().profiler.ProfilerActivity.__members__

@@ -170,7 +170,6 @@ def build_bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workl
     # A longer sequence needs a longer position table; its parameters show in the description.
     sizes = (layers, hidden, max(_POSITIONS, seq_len))
     with seeded(options.seed, options.device):
-        model: Any
         if is_real:
             model = _real_bert(*sizes, options, seq_len)
         else:
