@@ -268,7 +268,7 @@ class _Witness:
         self._seen.add(id(model))
         if len(self._seen) <= _FIRST_MODELS:
             floats = map(replay.sampled, replay.floats_of(output))
-            self._outputs += [one[:_FIRST_ELEMENTS].tolist() for one in floats]
+            self._outputs.extend(one[:_FIRST_ELEMENTS].tolist() for one in floats)
         if self.is_done:
             return
         facts, nn = self._facts, self._torch.nn
