@@ -156,7 +156,7 @@ def test_out_of_memory_in_a_sweep_gives_the_memory_back(tmp_path):
         run_configuration(huge, tmp_path, trace_name="huge")
     assert torch.cuda.memory_reserved() <= before_bytes + 256 * 2**20  # cuBLAS keeps its workspace
     run = run_configuration(Configuration(spec, 1, 64), tmp_path, trace_name="small", active=2)
-    assert run.steps == 2
+    assert run.cycle.sidecar.steps == 2
 
 
 def test_kernel_time_is_what_cuda_events_say(tmp_path):
@@ -168,8 +168,8 @@ def test_kernel_time_is_what_cuda_events_say(tmp_path):
         measure=measure_latency,
     )
     assert run.latency.clock is Clock.CUDA_EVENT
-    trace = events(run.trace_path)
-    kernel_ns = sum(event["dur"] for event in device_activities(trace)) * 1000 / run.steps
+    trace = events(run.cycle.trace_path)
+    kernel_ns = sum(event["dur"] for event in device_activities(trace)) * 1000 / run.cycle.sidecar.steps
     assert kernel_ns == pytest.approx(run.latency.median_ns, rel=0.02)
 
 
@@ -178,7 +178,7 @@ def test_kernel_time_is_what_cuda_events_say(tmp_path):
 def test_built_in_workloads_are_recorded_with_identical_steps(tmp_path, name, options):
     spec = resolve(name, WorkloadOptions(**options))
     run = run_configuration(Configuration(spec, 4, 128), tmp_path, trace_name="t", with_modules=True)
-    trace = events(run.trace_path)
+    trace = events(run.cycle.trace_path)
     first, *others = activities_per_step(trace)
     assert first
     assert all(step == first for step in others)
