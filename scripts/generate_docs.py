@@ -28,7 +28,7 @@ from opscope.report.document import (
 from opscope.report.document import Column as Heading
 from opscope.report.document import Table as Grid
 from opscope.report.markdown import render_markdown
-from opscope.trials.catalog import CATALOG, Needs
+from opscope.trials.catalog import CATALOG
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TABLES_PAGE = DOCS / "reference" / "tables.md"
@@ -100,7 +100,7 @@ def trying_page(page: str) -> str:
     rows = [
         f"| `{one.name}`{' (on request)' if one.on_request else ''} | {one.title} | "
         f"{', '.join(f'`{code}`' for code in one.findings)} | "
-        f"{'; '.join(one.applies.reasons) if isinstance(one.applies, Needs) else ''} | "
+        f"{'; '.join(reason for _, reason in one.needs)} | "
         f"{'diff or snippet' if one.edits else 'snippet'} | {one.effect} |"
         for one in CATALOG
     ]

@@ -14,7 +14,7 @@ from opscope.benchmarking.timer import (  # noqa: E402
     WallTimer,
     measure_latency,
 )
-from opscope.capture.calls import configuration_of, run_configuration  # noqa: E402
+from opscope.capture.calls import Configuration, run_configuration  # noqa: E402
 from opscope.capture.environment import collect_environment  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
 from opscope.errors import CaptureError  # noqa: E402
@@ -151,26 +151,25 @@ def test_out_of_memory_in_a_sweep_gives_the_memory_back(tmp_path):
     spec = resolve("bert", WorkloadOptions(train=True, layers=2))
     torch.cuda.empty_cache()
     before_bytes = torch.cuda.memory_reserved()
-    huge = configuration_of(spec, 16384, 512)
+    huge = Configuration(spec, 16384, 512)
     with pytest.raises(CaptureError, match="out of memory with bert bs16384_seq512"):
-        run_configuration(spec, huge, tmp_path, trace_name="huge")
+        run_configuration(huge, tmp_path, trace_name="huge")
     assert torch.cuda.memory_reserved() <= before_bytes + 256 * 2**20  # cuBLAS keeps its workspace
-    run = run_configuration(spec, configuration_of(spec, 1, 64), tmp_path, trace_name="small", active=2)
-    assert run.steps == 2
+    run = run_configuration(Configuration(spec, 1, 64), tmp_path, trace_name="small", active=2)
+    assert run.cycle.sidecar.steps == 2
 
 
 def test_kernel_time_is_what_cuda_events_say(tmp_path):
     spec = resolve("bert", WorkloadOptions(dtype="float32"))
     run = run_configuration(
-        spec,
-        configuration_of(spec, 64, 512),
+        Configuration(spec, 64, 512),
         tmp_path,
         trace_name="bert",
         measure=measure_latency,
     )
     assert run.latency.clock is Clock.CUDA_EVENT
-    trace = events(run.trace_path)
-    kernel_ns = sum(event["dur"] for event in device_activities(trace)) * 1000 / run.steps
+    trace = events(run.cycle.trace_path)
+    kernel_ns = sum(event["dur"] for event in device_activities(trace)) * 1000 / run.cycle.sidecar.steps
     assert kernel_ns == pytest.approx(run.latency.median_ns, rel=0.02)
 
 
@@ -178,8 +177,8 @@ def test_kernel_time_is_what_cuda_events_say(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"dtype": "bf16", "train": True}], ids=["inference", "training"])
 def test_built_in_workloads_are_recorded_with_identical_steps(tmp_path, name, options):
     spec = resolve(name, WorkloadOptions(**options))
-    run = run_configuration(spec, configuration_of(spec, 4, 128), tmp_path, trace_name="t", with_modules=True)
-    trace = events(run.trace_path)
+    run = run_configuration(Configuration(spec, 4, 128), tmp_path, trace_name="t", with_modules=True)
+    trace = events(run.cycle.trace_path)
     first, *others = activities_per_step(trace)
     assert first
     assert all(step == first for step in others)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from opscope.capture.cycle import ACTIVE_STEPS, Cycle
 from opscope.capture.profiler import OUT_OF_MEMORY_HINT, CaptureOptions, Profiler
@@ -85,18 +85,20 @@ def _record(profiler: Profiler, step: Callable[[], R], unrecorded: int) -> R:
 
 @dataclass(frozen=True)
 class Configuration:
-    workload: str
+    """A workload at one batch size and sequence length."""
+
+    spec: WorkloadSpec
     batch_size: int
     seq_len: int
-    dtype: str
-    device: str
-    attn_implementation: str
-    train: bool
 
     @property
     def label(self) -> str:
         """Part of its file names, e.g. `bs8_seq128`."""
         return f"bs{self.batch_size}_seq{self.seq_len}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"workload": self.spec.name, **self.spec.options.described(self.batch_size, self.seq_len)}
 
 
 class ConfigurationRun(NamedTuple):
@@ -105,16 +107,7 @@ class ConfigurationRun(NamedTuple):
     latency: Latency | None  # of one step without the profiler, if it was measured
 
 
-def configuration_of(spec: WorkloadSpec, batch_size: int, seq_len: int) -> Configuration:
-    options = spec.options
-    return Configuration(
-        workload=spec.name, batch_size=batch_size, seq_len=seq_len, dtype=options.dtype,
-        device=options.device, attn_implementation=options.attn_implementation, train=options.train,
-    )  # fmt: skip
-
-
 def run_configuration(
-    spec: WorkloadSpec,
     configuration: Configuration,
     output_dir: str | os.PathLike[str],
     *,
@@ -136,9 +129,9 @@ def run_configuration(
 
     def recorded() -> ConfigurationRun:
         """In a frame of its own, which holds the model."""
-        workload = spec.build(configuration.batch_size, configuration.seq_len)
+        workload = configuration.spec.build(configuration.batch_size, configuration.seq_len)
         latency = None if measure is None else measure(workload.step, workload.device)
-        profiler.workload = {**asdict(configuration), **workload.description}
+        profiler.workload = {**configuration.settings, **workload.description}
         _record(profiler, workload.step, unrecorded)
         return ConfigurationRun(profiler.cycles[0], workload.parameter_count, latency)
 
@@ -153,7 +146,7 @@ def run_configuration(
         for failure in (error, cause):
             traceback.clear_frames(failure.__traceback__)
         raise CaptureError(
-            f"out of memory with {configuration.workload} {configuration.label}", hint=OUT_OF_MEMORY_HINT
+            f"out of memory with {configuration.spec.name} {configuration.label}", hint=OUT_OF_MEMORY_HINT
         ) from cause
     finally:
         profiler.forget_graphs()

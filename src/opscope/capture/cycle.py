@@ -28,7 +28,6 @@ import msgspec
 from opscope.capture.environment import launched_as
 from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.process_sources import (
-    LiveObjects,
     compiled_graphs,
     extension_sources,
     live_objects,
@@ -105,7 +104,6 @@ class Schedule:
 
     @property
     def total_steps(self) -> int:
-        """Steps until nothing more is recorded."""
         return self.repeat * (self.wait + self.warmup + self.active)
 
     def recorded_from(self, step: int) -> int:
@@ -200,7 +198,7 @@ def collect(names: TraceNames, copies: Path, gaps: list[Gap]) -> dict[str, Any]:
     """
     attempt = partial(attempted, gaps)
     wanted = names.kernels
-    found = (attempt("Triton kernels", live_objects) if wanted else None) or LiveObjects()
+    graphs, functions, traced = (attempt("Triton kernels", live_objects) if wanted else None) or ((),) * 3
     # Those that torch.compile generated, then others that Triton compiled, then those of shared libraries.
     generated = attempt(
         "torch.compile",
@@ -208,7 +206,7 @@ def collect(names: TraceNames, copies: Path, gaps: list[Gap]) -> dict[str, Any]:
             wanted,
             files_by_hash(names.kernel_files),
             names.graph_keys,
-            compiled_graphs(found.graphs, found.traced),
+            compiled_graphs(graphs, traced),
             read=lambda file, hash_: None if file is None else read_generated(file, hash_),
         ),
     )
@@ -216,13 +214,16 @@ def collect(names: TraceNames, copies: Path, gaps: list[Gap]) -> dict[str, Any]:
     copied = attempt("copies of kernels", lambda: write_copies(copies, texts)) or {}
     sources = [msgspec.structs.replace(one, copy=copied.get(one.hash or "")) for one, _ in generated or ()]
     rest = wanted - {one.kernel for one in sources}
-    sources += attempt("Triton kernels", lambda: triton_sources(rest, found.functions)) or ()
+    sources += attempt("Triton kernels", lambda: triton_sources(rest, functions)) or ()
     rest = wanted - {one.kernel for one in sources}
     origins = attempt("kernel origins", lambda: recorded_origins(rest)) if rest else None
     kernels = tuple((origins or {}).get(name, RecordedKernel(name)) for name in sorted(wanted))
     sources += attempt("CUDA extensions", lambda: extension_sources(kernels)) or ()
-    registrations = attempt("registrations", lambda: collect_registrations(names.operators)) or ()
-    return {"kernels": kernels, "kernel_sources": tuple(sources), "registrations": registrations}
+    return {
+        "kernels": kernels,
+        "kernel_sources": tuple(sources),
+        "registrations": attempt("registrations", lambda: collect_registrations(names.operators)) or (),
+    }
 
 
 def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:

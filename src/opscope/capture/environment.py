@@ -62,8 +62,7 @@ def cpu_pressure_fraction() -> float | None:
     Source: Linux, Documentation/accounting/psi.rst.
     """
     try:
-        text = _PRESSURE.read_text(encoding="ascii")
-        return float(text.partition("avg10=")[2].split()[0]) / 100
+        return float(_PRESSURE.read_text(encoding="ascii").partition("avg10=")[2].split()[0]) / 100
     except (OSError, ValueError, IndexError):
         return None
 
@@ -83,5 +82,4 @@ def launched_as() -> tuple[int | None, int | None]:
     Launchers but torchrun set theirs for a process that is alone, too.
     """
     rank, world_size = rank_of(os.environ)
-    is_job = "RANK" in os.environ or (world_size or 1) > 1
-    return (rank, world_size) if is_job else (None, None)
+    return (rank, world_size) if "RANK" in os.environ or (world_size or 1) > 1 else (None, None)

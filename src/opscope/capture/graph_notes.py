@@ -33,9 +33,7 @@ from opscope.capture.recording import (
     is_profiler_recording,
     quiet_torch_log,
 )
-from opscope.model.files import scratch_prefix
-from opscope.model.origin import Gap
-from opscope.model.sidecar import GraphNode, RecordedGraph, RecordedSettings, graphs_folder
+from opscope.model import files, origin, sidecar
 
 # Each takes about as long as its capture again, and its trace has to be kept.
 _MOST_GRAPHS = 64
@@ -48,7 +46,7 @@ class _Capture:
     engine: Any = None
     is_running: bool = False
     stepped_aside: bool = False
-    nodes: tuple[GraphNode, ...] | None = None
+    nodes: tuple[sidecar.GraphNode, ...] | None = None
 
     def stop(self) -> None:
         if self.is_running:
@@ -69,12 +67,12 @@ class GraphNotes:
     def __init__(
         self, step_aside: Callable[[], bool] = lambda: False, step_back: Callable[[], object] = lambda: None
     ) -> None:
-        self.gaps: list[Gap] = []
+        self.gaps: list[origin.Gap] = []
         self.has_seen = False  # whether any graph was captured
         self._step_aside, self._step_back = step_aside, step_back
         self._originals: tuple[Any, Any] | None = None
         self._open: dict[int, _Capture] = {}  # by the identity of torch's graph: threads capture side by side
-        self._graphs: list[RecordedGraph] = []
+        self._graphs: list[sidecar.RecordedGraph] = []
         self._numbers = itertools.count()
         self._folder: Path | None = None
 
@@ -110,14 +108,13 @@ class GraphNotes:
             graph_class.capture_begin, graph_class.capture_end = originals
 
     def discard(self) -> None:
-        """Stop, and remove what was noted."""
         self.stop()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def keep_beside(self, trace_path: Path) -> tuple[RecordedGraph, ...]:
+    def keep_beside(self, trace_path: Path) -> tuple[sidecar.RecordedGraph, ...]:
         """Copy the notes into the folder of graphs beside a trace, in place of earlier ones."""
-        target = graphs_folder(trace_path)
+        target = sidecar.graphs_folder(trace_path)
         for stale in target.glob("graph_*.json.gz"):
             stale.unlink()
         kept = []
@@ -137,7 +134,7 @@ class GraphNotes:
             self._note_gap(f"{type(error).__name__}: {error}")
 
     def _note_gap(self, reason: str) -> None:
-        gap = Gap("CUDA graphs", reason)
+        gap = origin.Gap("CUDA graphs", reason)
         if gap not in self.gaps:
             self.gaps.append(gap)
 
@@ -155,7 +152,7 @@ class GraphNotes:
         try:
             capture.stepped_aside = self._step_aside()
             with attached_profilers.own(), quiet_torch_log():
-                settings = RecordedSettings(True, True, True, False, available_activities())
+                settings = sidecar.RecordedSettings(True, True, True, False, available_activities())
                 capture.engine = CaptureEngine(settings)
                 capture.engine.prepare()
                 capture.engine.start()
@@ -180,12 +177,12 @@ class GraphNotes:
                     return
                 number = next(self._numbers)
                 if capture.engine is not None:
-                    self._folder = self._folder or Path(tempfile.mkdtemp(prefix=scratch_prefix()))
+                    self._folder = self._folder or Path(tempfile.mkdtemp(prefix=files.scratch_prefix()))
                     file = f"graph_{number}.json.gz"
                     export_trace(capture.engine.save, self._folder / file, lambda _: None)
         finally:
             self._drop(graph)
-        self._graphs.append(RecordedGraph(file, capture.nodes))
+        self._graphs.append(sidecar.RecordedGraph(file, capture.nodes))
 
     def _drop(self, graph: int) -> None:
         capture = self._open.pop(graph, None)
@@ -216,7 +213,7 @@ class _KernelParameters(ctypes.Structure):
     )
 
 
-def graph_nodes(driver: Any = None) -> tuple[GraphNode, ...] | None:
+def graph_nodes(driver: Any = None) -> tuple[sidecar.GraphNode, ...] | None:
     """The kernels, copies and sets of the graph that the current stream is capturing, in their order.
 
     None if no driver tells them, or the stream captures nothing.
@@ -240,7 +237,7 @@ def graph_nodes(driver: Any = None) -> tuple[GraphNode, ...] | None:
     return tuple(node for node in read if node is not None)
 
 
-def _node(library: Any, node: ctypes.c_void_p) -> GraphNode | None:
+def _node(library: Any, node: ctypes.c_void_p) -> sidecar.GraphNode | None:
     kind, number, identity = ctypes.c_int(), None, ctypes.c_ulonglong()
     if library.cuGraphNodeGetType(node, ctypes.byref(kind)) or kind.value not in _KINDS:
         return None
@@ -249,7 +246,7 @@ def _node(library: Any, node: ctypes.c_void_p) -> GraphNode | None:
         number = identity.value & 0xFFFFFFFF  # instances of the graph keep it
     one = _KernelParameters()
     if kind.value or library.cuGraphKernelNodeGetParams_v2(node, ctypes.byref(one)):
-        return GraphNode(_KINDS[kind.value], number=number)
+        return sidecar.GraphNode(_KINDS[kind.value], number=number)
     name = None
     for function, handle in (("cuFuncGetName", one.func), ("cuKernelGetName", one.kern)):
         tell, text = getattr(library, function, None), ctypes.c_char_p()
@@ -257,4 +254,4 @@ def _node(library: Any, node: ctypes.c_void_p) -> GraphNode | None:
             name = None if text.value is None else text.value.decode("utf-8", "replace")
             break
     grid, block = (one.grid_x, one.grid_y, one.grid_z), (one.block_x, one.block_y, one.block_z)
-    return GraphNode("kernel", name, number, grid, block)
+    return sidecar.GraphNode("kernel", name, number, grid, block)

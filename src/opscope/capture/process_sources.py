@@ -23,7 +23,7 @@ import site
 import sys
 import sysconfig
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -41,23 +41,14 @@ _FUNCTION_CLASS = ("triton.runtime.jit", "JITFunction")
 _KERNEL_DEFINITION = "async_compile.triton("
 
 
-class LiveObjects(NamedTuple):
+def live_objects() -> Sequence[list[Any]]:
     """`CompiledFxGraph`s of torch, `JITFunction`s of Triton and `GraphModule`s of torch in this process."""
-
-    graphs: tuple[Any, ...] = ()
-    functions: tuple[Any, ...] = ()
-    traced: tuple[Any, ...] = ()
-
-
-def live_objects() -> LiveObjects:
     graphs, functions = _class_ids(*_GRAPH_CLASS), _class_ids(*_FUNCTION_CLASS)
-    if not graphs | functions:
-        return LiveObjects()
     kinds = (graphs, functions, _class_ids(*_TRACED_CLASS) if graphs else set())
     wanted = set[int]().union(*kinds)
     # By the identity of the class: isinstance asks the objects, and lazy ones would wake up.
-    found = [one for one in gc.get_objects() if id(type(one)) in wanted]
-    return LiveObjects(*(tuple(one for one in found if id(type(one)) in kind) for kind in kinds))
+    found = [one for one in gc.get_objects() if id(type(one)) in wanted] if wanted else []
+    return [[one for one in found if id(type(one)) in kind] for kind in kinds]
 
 
 def _class_ids(module: str, name: str) -> set[int]:
@@ -72,7 +63,7 @@ def _class_ids(module: str, name: str) -> set[int]:
     return ids
 
 
-def compiled_graphs(graphs: tuple[Any, ...], traced: tuple[Any, ...] = ()) -> Iterator[CompiledGraph]:
+def compiled_graphs(graphs: Iterable[Any], traced: Iterable[Any] = ()) -> Iterator[CompiledGraph]:
     """The graphs that define Triton kernels, read from torch's objects and what those were compiled from."""
     modules = [found for one in traced if (found := modules_of_nodes(one))]
     for graph in graphs:
@@ -122,20 +113,19 @@ def _modules_of(graph: GraphCode, traced: list[dict[str, str]]) -> dict[str, str
 
 def triton_sources(kernels: Set[str], functions: Iterable[Any]) -> list[RecordedSource]:
     """Sources of the kernels that one of Triton's `JITFunction`s of this process is named after."""
-    places: dict[str, set[tuple[str, int] | None]] = defaultdict(set)  # file, first line (of the decorators)
+    places: dict[str, set[tuple[str, int]]] = defaultdict(set)  # file, first line (of the decorators)
     for function in functions:
         name = getattr(getattr(function, "fn", None), "__name__", None)
         # `device_caches` (Triton 3.2 on) or `cache` holds the binaries of one that was launched; it may have
         # been where this Triton has neither.
         caches = [getattr(function, key) for key in ("device_caches", "cache") if hasattr(function, key)]
-        if isinstance(name, str) and name in kernels and (any(caches) or not caches):
-            code = getattr(function.fn, "__code__", None)
-            places[name].add(None if code is None else (code.co_filename, code.co_firstlineno))
+        code = getattr(getattr(function, "fn", None), "__code__", None)
+        if isinstance(name, str) and name in kernels and code is not None and (any(caches) or not caches):
+            places[name].add((code.co_filename, code.co_firstlineno))
     sources = []
     for name, found in sorted(places.items()):
-        known = [place for place in found if place is not None]
-        if len(known) == 1:
-            file, first_line = known[0]
+        if len(found) == 1:
+            ((file, first_line),) = found
             linecache.checkcache(file)
             text = "".join(linecache.getlines(file))
             if text:  # else not a file anyone can open, as in exec of a string
@@ -327,8 +317,7 @@ def _named(calls: set[tuple[_Module, _Module]]) -> list[RecordedModule]:
         if caller in live and called in live:
             if caller not in paths:
                 # Of the base class: wrappers (FSDP) override it to leave their own names out.
-                parts = base.named_modules(live[caller])
-                paths[caller] = {id(part): name for name, part in parts}
+                paths[caller] = {id(part): name for name, part in base.named_modules(live[caller])}
             if name := paths[caller].get(called.identity):
                 named.append(RecordedModule(caller.name, called.name, name))
     return named
@@ -342,12 +331,12 @@ class FileOwners:
         torch_file = getattr(sys.modules.get("torch"), "__file__", None)
         torch_folder = [Path(torch_file).parent] if torch_file else []
         # What the tracer cuts off file names: torch/profiler/python_tracer.py, `_prefix_regex`.
-        beside_torch = [folder.parent for folder in torch_folder]
-        self._prefixes = _distinct([*packages, *sys.path, site.getuserbase(), *beside_torch])
+        self._prefixes = _distinct(
+            [*packages, *sys.path, site.getuserbase(), *(folder.parent for folder in torch_folder)]
+        )
         kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
         installed = [sysconfig.get_path(kind) for kind in kinds]
-        opscope_folder = Path(__file__).parent.parent
-        self._libraries = _distinct([*packages, *installed, *torch_folder, opscope_folder])
+        self._libraries = _distinct([*packages, *installed, *torch_folder, Path(__file__).parent.parent])
 
     def is_program_file(self, name: str) -> bool:
         """Whether a file, as the trace names it, is the program's; by its name where it is not found."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
+from opscope.capture import environment, graph_notes, step_clock
 from opscope.capture.cycle import (
     ACTIVE_STEPS,
     Cycle,
@@ -33,8 +34,6 @@ from opscope.capture.cycle import (
     with_unrecorded,
     write_cycle,
 )
-from opscope.capture.environment import collect_environment
-from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.recording import (
     AUTOGRAD,
     PROFILER,
@@ -43,7 +42,6 @@ from opscope.capture.recording import (
     detached_afterwards,
     require_no_profiler,
 )
-from opscope.capture.step_clock import MOST_SAMPLES, StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.environment import Environment
 from opscope.model.files import claimed, scratch_prefix
@@ -200,10 +198,9 @@ class Profiler:
         self._track_compile = track_compile
         self._tracking: tuple[Any, int] | None = None  # inductor's settings, and their level before
         self.unrecorded_steps: list[UnrecordedStep] = []  # also of who has timed some before the block
-        self._clock = StepClock()
-        self._directory: Path | None = None  # of the traces, once its block is entered
+        self._clock = step_clock.StepClock()
         self._settings: RecordedSettings | None = None
-        self._graphs = GraphNotes(self._step_aside, self._attach)
+        self._graphs = graph_notes.GraphNotes(self._step_aside, self._attach)
         self._claim = ExitStack()  # of the files, while its block runs
         self._recording: Recording | None = None  # attached in warm-up, started in active steps
         self._is_open = False
@@ -261,8 +258,11 @@ class Profiler:
             made = (sidecar_path, kernels_folder, graphs_folder)
             for file in (trace_path, *(place(trace_path) for place in made)):
                 if file.exists():
-                    hint = "Choose another folder or name, or pass overwrite=True"
-                    raise InputError("the file exists", source=file, hint=hint)
+                    raise InputError(
+                        "the file exists",
+                        source=file,
+                        hint="Choose another folder or name, or pass overwrite=True",
+                    )
 
     def __enter__(self) -> Profiler:
         """Check everything that can be checked, then begin with the first step.
@@ -287,9 +287,10 @@ class Profiler:
         _holder = self
         try:
             require_no_profiler()
-            activities = available_activities()
-            self._directory = self._make_directory()
-            self._settings = RecordedSettings(*self._stacks, activities=activities, engine=self._engine)
+            self._directory = self._make_directory()  # of the traces
+            self._settings = RecordedSettings(
+                *self._stacks, activities=available_activities(), engine=self._engine
+            )
             if self._track_compile:
                 self._start_tracking()
             self.note_graphs()
@@ -340,7 +341,9 @@ class Profiler:
             recording.next_step(self._step_index)
         # Of a wait only the last steps are timed.
         is_waiting = self._recording is None and current.phase is Phase.WAIT
-        self._busy_from = self.schedule.recorded_from(self._step_index) - MOST_SAMPLES if is_waiting else 0
+        self._busy_from = (
+            self.schedule.recorded_from(self._step_index) - step_clock.MOST_SAMPLES if is_waiting else 0
+        )
 
     def off(self) -> AbstractContextManager[None]:
         """A block of which nothing is recorded: neither operators nor kernels.
@@ -438,8 +441,7 @@ class Profiler:
     def keep_late_steps(self) -> None:
         """Write the steps that were timed, or added, after a cycle had been written into its sidecar."""
         self.unrecorded_steps += self._clock.read()
-        steps = tuple(self.unrecorded_steps)
-        self.cycles[:] = [with_unrecorded(cycle, steps) for cycle in self.cycles]
+        self.cycles[:] = [with_unrecorded(cycle, tuple(self.unrecorded_steps)) for cycle in self.cycles]
 
     def _region(self, wanted: frozenset[str]) -> AbstractContextManager[None]:
         if self._engine == AUTOGRAD:
@@ -525,12 +527,10 @@ class Profiler:
 
     @cached_property
     def _environment(self) -> Environment:
-        return collect_environment()
+        return environment.collect_environment()
 
     def _finish(self, index: int, *, partial: bool = False, ended_by: str | None = None) -> None:
-        """Close the open window and write its cycle."""
         assert self._recording is not None
-        assert self._directory is not None
         assert self._settings is not None
         wall_times_ns = self._recording.stop(last_step_is_whole=not partial)
         recording, self._recording = self._recording, None

@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from opscope.errors import InputError
 from opscope.signals import ending_signals_raise
@@ -51,11 +51,8 @@ class ProgramEnd:
     error: BaseException | None = None
 
 
-class _Main(NamedTuple):
-    code: CodeType
-    file: str
-    loader: Any
-    spec: ModuleSpec | None
+# The code of a program, its file, its loader, and the module that it is of.
+_Main = tuple[CodeType, str, Any, ModuleSpec | None]
 
 
 def check_program(program: Program) -> None:
@@ -73,22 +70,22 @@ def run_program(
     program's `__main__` still exists.
     """
     with _as_python(program):
-        main = _load_module(program) if program.is_module else _load_script(program)
+        code, file, loader, spec = (_load_module if program.is_module else _load_script)(program)
         module = ModuleType("__main__")
         module.__dict__.update(
-            __file__=main.file,
-            __loader__=main.loader,
-            __spec__=main.spec,
-            __package__=main.spec.parent if main.spec else None,
-            __cached__=main.spec.cached if main.spec else None,
+            __file__=file,
+            __loader__=loader,
+            __spec__=spec,
+            __package__=spec.parent if spec else None,
+            __cached__=spec.cached if spec else None,
             __builtins__=__builtins__,
         )
         if program.wrap is not None:
             module.__dict__[_WRAP] = program.wrap
         sys.modules["__main__"] = module
-        sys.argv[0] = main.file if program.is_module else program.target
+        sys.argv[0] = file if program.is_module else program.target
         on_start()
-        end = _execute(main.code, module)
+        end = _execute(code, module)
         on_end(end)
     return end
 
@@ -146,7 +143,7 @@ def _load_script(program: Program) -> _Main:
         reason = "no such script" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
         raise InputError(reason, source=path, hint="Name a Python file") from error
     file = os.path.abspath(path)  # noqa: PTH100 - links stay, as in Python's own __file__
-    return _Main(_compile(content, file, program), file, SourceFileLoader("__main__", file), None)
+    return _compile(content, file, program), file, SourceFileLoader("__main__", file), None
 
 
 def _load_module(program: Program) -> _Main:
@@ -163,7 +160,7 @@ def _load_module(program: Program) -> _Main:
         code = loader.get_code(spec.name) if hasattr(loader, "get_code") else None
     if code is None:
         raise InputError(f"module '{program.target}' has no Python code to run")
-    return _Main(code, str(spec.origin), loader, spec)
+    return code, str(spec.origin), loader, spec
 
 
 def _find_spec(name: str) -> ModuleSpec:
@@ -205,13 +202,15 @@ def _mark(tree: ast.Module, function: str, file: str) -> None:
     ]
     if not functions:
         defined = sorted({one.name for one in tree.body if isinstance(one, ast.FunctionDef)})
-        hint = f"It defines: {', '.join(defined) or '-'}"
-        raise InputError(f"there is no function '{function}' whose calls are steps", source=file, hint=hint)
+        raise InputError(
+            f"there is no function '{function}' whose calls are steps",
+            source=file,
+            hint=f"It defines: {', '.join(defined) or '-'}",
+        )
     for one in functions:
         # On the first line of the function as it was, which is what code objects and tools remember.
         place = one.decorator_list[0] if one.decorator_list else one
-        decorator = ast.copy_location(ast.Name(_WRAP, ast.Load()), place)
-        one.decorator_list.insert(0, decorator)
+        one.decorator_list.insert(0, ast.copy_location(ast.Name(_WRAP, ast.Load()), place))
 
 
 _Callbacks = Mapping[str, Callable[[ModuleType], None]]

@@ -41,17 +41,11 @@ _MOST_OF_WHOLE, _MOST_WITH_CUDA = "100MB", "500MB"
 _TAKES_OVER = 2  # times as many calls as of the model: one more call would let two models take turns
 
 
-def _nothing() -> None:
-    """Stands for a function that is not given."""
-
-
 class StepSource:
-    """Recognizes the steps of a running program, once torch is imported."""
-
     def __init__(self) -> None:
         self._ends = ExitStack()
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         """Call `on_step` at the end of every step; `restart` before it, where those told before were none."""
         raise NotImplementedError
 
@@ -82,22 +76,22 @@ def step_source(name: str) -> StepSource | None:
 
 def program_of(
     script: str, arguments: tuple[str, ...], source: StepSource | None, *, is_module: bool
-) -> tuple[Program, StepSource | None]:
-    """The program, with the function wrapped whose calls are its steps, and the source.
+) -> Program:
+    """The program, with the function wrapped whose calls are its steps.
 
-    The script's own name stands for `__main__`, which is what it runs as.
+    The script's own name stands for `__main__`, which is what it runs as, so the source looks there.
     """
     own = script if is_module else Path(script).stem
     if isinstance(source, FunctionSteps) and source.module in {own, "__main__"}:
-        source = FunctionSteps("__main__", source.function)
-        return Program(script, arguments, is_module, source.function, source.wrapped), source
-    return Program(script, arguments, is_module), source
+        source.module = "__main__"
+        return Program(script, arguments, is_module, source.function, source.wrapped)
+    return Program(script, arguments, is_module)
 
 
 class OptimizerSteps(StepSource):
     """A step ends when the optimizer that steps first in the program has stepped."""
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         first: list[weakref.ref[Any]] = []
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -118,11 +112,9 @@ class ForwardSteps(StepSource):
     That is the first one that is called a second time, until another was called twice as often.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_watching = False
+    _is_watching = False
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         model: weakref.ref[Any] | None = None
         model_calls = 1  # the second call makes a model
@@ -161,11 +153,9 @@ class RecognizedSteps(StepSource):
     `taken` is which of the two it is by now, as `step_source` names it; `none` before any step.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.taken = "none"
+    taken = "none"
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         forwards, optimizers = ForwardSteps(), OptimizerSteps()
 
         def called() -> None:
@@ -192,7 +182,7 @@ class MarkedSteps(StepSource):
         super().__init__()
         self.name = name
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         ranges = importlib.import_module("torch.autograd.profiler").record_function
         nvtx = importlib.import_module("torch.cuda.nvtx")
         leave, push, pop = ranges.__exit__, nvtx.range_push, nvtx.range_pop
@@ -230,12 +220,13 @@ class FunctionSteps(StepSource):
     `__main__` is the program, whose loader calls `wrapped` itself.
     """
 
+    _on_step: _OnStep | None = None
+
     def __init__(self, module: str, function: str) -> None:
         super().__init__()
         self.module, self.function = module, function
-        self._on_step: _OnStep | None = None
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         self._on_step = on_step
 
     def stop(self) -> None:
@@ -285,10 +276,9 @@ def _untraced(on_step: _OnStep) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _disabled(on_step: _OnStep) -> _OnStep:
+def _disabled(on_step: _OnStep) -> Any:
     # Made once: making it takes longer than all else that is done in a step.
-    disabled: _OnStep = require_torch().compiler.disable(on_step)
-    return disabled
+    return require_torch().compiler.disable(on_step)
 
 
 class SizeWatch:
@@ -349,8 +339,7 @@ class ProgramRecorder:
         self._source = source
         self._process = os.getpid()
         self._is_entered = self._is_over = False
-        self._is_own = False  # what starts a profiler now is this recorder
-        self._models: Any = None
+        self._ends = ExitStack()  # of what watches torch
         self._size_watch = SizeWatch(lambda: (self._whole or self._profiler).is_large, self._end_large)
         profiler.give_way = self._give_way
         profiler.is_last_of_program = True
@@ -392,10 +381,9 @@ class ProgramRecorder:
     def _start(self) -> None:
         """Without a source, start with the program's first line; what is in the way ends it before that."""
         if self._source is None:
-            self._is_own = True
             require_torch()
-            self._enter()
-            self._is_own = False
+            with attached_profilers.own():
+                self._enter()
             self._size_watch.start()
 
     def _enter(self) -> None:
@@ -404,14 +392,18 @@ class ProgramRecorder:
 
     def _torch_imported(self, torch: ModuleType) -> None:
         with self._own():
-            attached_profilers.watch(self._starting)
+            self._ends.callback(lambda: self._profiler.forget_graphs())  # noqa: PLW0108 - of the last one
+            self._ends.callback(attached_profilers.unwatch, self._give_way)
+            attached_profilers.watch(self._give_way)
             self._profiler.note_graphs()
             if self._source is not None:
+                self._ends.callback(self._source.stop)
                 self._source.watch(self._step, self._restart)
         if not self._may_be_whole():
             return
         module = importlib.import_module("torch.nn.modules.module")
-        self._models = module.register_module_parameter_registration_hook(lambda *_: self._model_made())
+        models = module.register_module_parameter_registration_hook(lambda *_: self._model_made())
+        self._ends.callback(models.remove)
         if torch.version.hip is None and driver_cuda_version() is None:
             self._begin_whole()
             return
@@ -427,17 +419,15 @@ class ProgramRecorder:
         """Until there is a model or a step, record the program as one; where that fails, go on without."""
         if self._make_whole is None or not self._may_be_whole():
             return
-        before, self._is_own = self._is_own, True
         try:
             os.register_at_fork(after_in_child=self._forked)
             whole = self._make_whole(_MOST_OF_WHOLE if driver_cuda_version() is None else _MOST_WITH_CUDA)
             whole.give_way = self._give_way
-            self._whole = whole.__enter__()
+            with attached_profilers.own():
+                self._whole = whole.__enter__()
             self._size_watch.start()
         except Exception:  # noqa: BLE001 - another profiler runs, say
             self._whole = None
-        finally:
-            self._is_own = before
 
     def _model_made(self) -> None:
         """Its first step is yet to come, and steps are timed where CUPTI is not attached."""
@@ -467,10 +457,6 @@ class ProgramRecorder:
                     file.unlink(missing_ok=True)
                 for folder in (kernels_folder(cycle.trace_path), graphs_folder(cycle.trace_path)):
                     shutil.rmtree(folder, ignore_errors=True)
-
-    def _starting(self) -> None:
-        if not self._is_own:
-            self._give_way()
 
     def _give_way(self) -> None:
         """End the recording because the program starts one of its own."""
@@ -568,25 +554,17 @@ class ProgramRecorder:
     def _unwatch(self) -> None:
         """Leave torch as it was; what of it fails must not end the program."""
         try:
-            with ExitStack() as ends:
-                ends.callback(self._profiler.forget_graphs)
-                if self._models is not None:
-                    ends.callback(self._models.remove)
-                ends.callback(attached_profilers.unwatch, self._starting)
-                if self._source is not None:
-                    ends.callback(self._source.stop)
+            self._ends.close()
         except Exception as error:  # noqa: BLE001
             self.notes.append(str(error) or repr(error))
 
     @contextmanager
     def _own(self) -> Iterator[None]:
         """Inside the block a start of torch's profiler is ours; an error becomes a note and ends it all."""
-        before, self._is_own = self._is_own, True
         try:
-            yield
+            with attached_profilers.own():
+                yield
         except Exception as error:  # noqa: BLE001 - it must not end the program it records
             self.notes.append(str(error) or repr(error))
             if not self._is_over:
                 self._finish(error)
-        finally:
-            self._is_own = before

@@ -20,7 +20,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import gzip
-import importlib
 import json
 import os
 import re
@@ -71,8 +70,8 @@ def detached_afterwards() -> Iterator[None]:
     Source: libkineto, CuptiActivityApi.cpp; pytorch pull request 146604; kineto pull request 1554.
     """
     version = require_torch().version.cuda
-    can_be = version is not None and tuple(map(int, version.split("."))) >= _DETACHABLE
-    if not can_be or _TEARDOWN in os.environ:
+    is_old = version is None or tuple(map(int, version.split("."))) < _DETACHABLE
+    if is_old or _TEARDOWN in os.environ:
         yield
         return
     os.environ[_TEARDOWN] = "1"
@@ -105,13 +104,9 @@ class CaptureEngine:
 
     def __init__(self, settings: RecordedSettings) -> None:
         torch = require_torch()
-        self._profiler = torch.profiler
         # Modules come with stacks; torch's own `with_modules` is of TorchScript, and 2.15 warns of it.
         names = ("record_shapes", "with_stack", "profile_memory")
         options = {name: getattr(settings, name) for name in names}
-        self._profile: Any
-        self.start: Callable[[], object]
-        self.stop: Callable[[], object]
         self._is_autograd = settings.engine == AUTOGRAD
         if self._is_autograd:
             self._profile = profile = torch.autograd.profiler.profile(
@@ -155,11 +150,11 @@ class CaptureEngine:
     def events(self) -> list[Any]:
         """Roots of torch's own tree of what was recorded, once it is stopped."""
         inner = self._profile if self._is_autograd else self._profile.profiler
-        roots: list[Any] = inner.kineto_results.experimental_event_tree()
-        return roots
+        return list(inner.kineto_results.experimental_event_tree())
 
     def _named(self, activities: Collection[str]) -> list[Any]:
-        return [self._profiler.ProfilerActivity.__members__[name.upper()] for name in activities]
+        known = require_torch().profiler.ProfilerActivity.__members__
+        return [known[name.upper()] for name in activities]
 
 
 _END = "_disable_profiler"
@@ -184,7 +179,7 @@ class AttachedProfilers:
         """Call a function before every start from now on; torch is imported."""
         if not self._watchers:
             self.is_attached = is_profiler_recording()
-            module = _torch_module()
+            module = require_torch().autograd.profiler
             for name in ("_prepare_profiler", "_enable_profiler", _END):
                 if hasattr(module, name):
                     self._originals[name] = getattr(module, name)
@@ -198,7 +193,7 @@ class AttachedProfilers:
             if not self._watchers:
                 originals, self._originals = self._originals, {}
                 for name, original in originals.items():
-                    setattr(_torch_module(), name, original)
+                    setattr(require_torch().autograd.profiler, name, original)
 
     @contextmanager
     def own(self) -> Iterator[None]:
@@ -234,12 +229,8 @@ attached_profilers = AttachedProfilers()
 
 def is_profiler_recording() -> bool:
     """Whether a torch profiler records: on this thread, or by a flag of torch.autograd.profiler anywhere."""
-    is_flagged = getattr(_torch_module(), "_is_profiler_enabled", False)
-    return bool(importlib.import_module("torch.autograd")._profiler_enabled() or is_flagged)
-
-
-def _torch_module() -> Any:
-    return importlib.import_module("torch.autograd.profiler")
+    autograd = require_torch().autograd
+    return bool(autograd._profiler_enabled() or getattr(autograd.profiler, "_is_profiler_enabled", False))
 
 
 def available_activities() -> tuple[str, ...]:
@@ -268,11 +259,9 @@ class Recording:
         self.is_started = False  # whether work done now is recorded
         self.regions: list[RecordedRegion] = []  # where not everything was, as far as it has ended
         self._step: Any = None
-        self._step_number = self._step_start_ns = 0
         self._wall_times_ns: list[int] = []
         self._all = self._on = frozenset(settings.activities)
         self._switched_ns = self._off_since_step = 0
-        self._thread = 0
 
     def prepare(self) -> None:
         """Attach the profiler without recording, so that its start-up cost falls into the warm-up."""
@@ -444,8 +433,7 @@ def _finish(file: Path, name: str) -> None:
     Kineto only logs what goes wrong while it writes (a full disk), so the end of the file is the proof.
     """
     with file.open("r+b") as trace:
-        size = trace.seek(0, os.SEEK_END)
-        tail_start = max(0, size - _TAIL_BYTES)
+        tail_start = max(0, trace.seek(0, os.SEEK_END) - _TAIL_BYTES)
         trace.seek(tail_start)
         tail = trace.read()
         if not tail.rstrip().endswith(b"}"):

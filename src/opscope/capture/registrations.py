@@ -48,8 +48,7 @@ def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegist
         known = {name for name in wanted if "::" in name}
     else:
         known = {name for name in list_names() if name in wanted or name.partition(".")[0] in wanted}
-    reader = _Reader(torch, folders)
-    found = (reader.registration(name) for name in sorted(known))
+    found = map(_Reader(torch, folders).registration, sorted(known))
     return tuple(one for one in found if one is not None)
 
 

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from opscope.capture.recording import AttachedProfilers, attached_profilers
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 
@@ -29,14 +31,6 @@ class _Mark(NamedTuple):
     reached_ns: int
     left_ns: int  # what taking the mark cost the host lies in no step
     event: Any  # a `torch.cuda.Event`, or None
-
-
-class _Sample(NamedTuple):
-    kind: StepKind
-    place: StepPlace
-    stretch: int
-    begin: _Mark
-    end: _Mark
 
 
 # CUDA events by device, made once and recorded again: making one costs several times as much. Of the process:
@@ -84,7 +78,8 @@ class StepClock:
         self._changes, self._first_changes = -1, 0
         self._last: _Mark | None = None
         self._stretch, self._periods = -1, 0  # the periods of this stretch
-        self._samples: list[_Sample] = []
+        # Without the time of the device, which the events around a step tell later.
+        self._samples: list[tuple[UnrecordedStep, Any, Any]] = []
         self.sample_count = 0  # taken so far, but for those of the host alone
         self._is_idle, self._alone = False, 0  # whether the device had nothing to do at the last mark
         self._taken = dict.fromkeys(StepPlace, 0)
@@ -98,7 +93,6 @@ class StepClock:
         return not self._profilers.is_attached
 
     def start(self) -> None:
-        """Look out for profilers."""
         self._profilers.watch(self._break)
         self._first_changes = self._profilers.changes
 
@@ -137,13 +131,13 @@ class StepClock:
         """
         samples, self._samples = self._samples, []
         try:
-            if samples and (event := samples[-1].end.event) is not None:
-                event.synchronize()
-            found = tuple(map(_step_of, samples))
+            if samples and (last := samples[-1][2]) is not None:
+                last.synchronize()
         except RuntimeError:
             return ()
-        for sample in samples:  # where one ends, the next begins
-            _release(sample.begin.event)
+        found = tuple(replace(step, device_ns=_between_ns(begin, end)) for step, begin, end in samples)
+        for _, begin, _ in samples:  # where one ends, the next begins
+            _release(begin)
         return found
 
     def _break(self) -> None:
@@ -160,21 +154,20 @@ class StepClock:
         place = StepPlace.BEFORE if is_before else StepPlace.AFTER
         self._taken[place] += 1
         self.sample_count += kind is not StepKind.ALONE
-        self._samples.append(_Sample(kind, place, self._stretch, begin, end))
+        host_ns = max(0, end.reached_ns - begin.left_ns)
+        step = UnrecordedStep(kind, place, self._stretch, begin.step, end.step - begin.step, host_ns)
+        self._samples.append((step, begin.event, end.event))
         if self._taken[place] > MOST_SAMPLES:
-            _release(self._samples.pop(0).begin.event)
+            _release(self._samples.pop(0)[1])
 
 
-def _step_of(sample: _Sample) -> UnrecordedStep:
-    kind, place, stretch, begin, end = sample
-    device_ns = None
-    if begin.event is not None and end.event is not None:
-        try:
-            device_ns = max(0, round(begin.event.elapsed_time(end.event) * 1e6))
-        except (RuntimeError, ValueError):  # of two devices
-            device_ns = None
-    host_ns = max(0, end.reached_ns - begin.left_ns)
-    return UnrecordedStep(kind, place, stretch, begin.step, end.step - begin.step, host_ns, device_ns)
+def _between_ns(begin: Any, end: Any) -> int | None:
+    if begin is None or end is None:
+        return None
+    try:
+        return int(max(0, round(begin.elapsed_time(end) * 1e6)))
+    except (RuntimeError, ValueError):  # of two devices
+        return None
 
 
 def time_calls(fn: Callable[[], object], count: int) -> tuple[UnrecordedStep, ...]:

@@ -20,7 +20,7 @@ from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from opscope.benchmarking.timer import measure_latency
-from opscope.capture.calls import Configuration, configuration_of, run_configuration
+from opscope.capture.calls import Configuration, run_configuration
 from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
@@ -37,7 +37,6 @@ from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
 from opscope.results import load, summarize
 from opscope.units import NS_PER_MS, format_duration
 from opscope.workloads.target import resolve
-from opscope.workloads.workload import WorkloadSpec
 
 _SUMMARY_JSON = "profiling_summary.json"
 _SUMMARY_MARKDOWN = "profiling_summary.md"
@@ -47,7 +46,6 @@ _Steps = Annotated[int, Parameter(validator=Number(gte=1))]
 
 @dataclass(frozen=True)
 class _Task:
-    spec: WorkloadSpec
     configuration: Configuration
     recording: Mapping[str, Any]  # arguments of a Profiler
     output_dir: Path
@@ -57,7 +55,7 @@ class _Task:
     @property
     def files(self) -> dict[str, Path]:
         """Where its results lie, by role; the names are a published contract."""
-        name, label = self.spec.name.rpartition(":")[2], self.configuration.label
+        name, label = self.configuration.spec.name.rpartition(":")[2], self.configuration.label
         stem = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "workload"
         return {
             "stats": self.output_dir / f"profiling_stats_{label}.json",
@@ -73,9 +71,8 @@ class _Task:
     @property
     def settings(self) -> dict[str, Any]:
         """All that was asked for, under the names of the stats file's `config`."""
-        configuration = asdict(self.configuration)
-        options = {key: value for key, value in asdict(self.spec.options).items() if key not in configuration}
-        return {**configuration, **options, **self.recording}
+        configuration = self.configuration
+        return {**configuration.settings, **asdict(configuration.spec.options), **self.recording}
 
     def entry(self, stats: Mapping[str, Any] | None, error: str | None = None) -> SweepEntry:
         names = {} if stats is None else {role: path.name for role, path in self.files.items()}
@@ -87,7 +84,6 @@ class _Task:
         for stale in self.all_files:
             stale.unlink(missing_ok=True)
         run = run_configuration(
-            self.spec,
             self.configuration,
             self.output_dir,
             trace_name=files["trace"].name,
@@ -183,7 +179,7 @@ def profile(
     recording = {"wait": 0, "warmup": 2, "active": active, **console.recorded(record)}
     rows = None if top == "all" else top
     tasks = [
-        _Task(spec, configuration_of(spec, batch_size, seq_len), recording, output_dir, measure, rows)
+        _Task(Configuration(spec, batch_size, seq_len), recording, output_dir, measure, rows)
         for seq_len in dict.fromkeys(seq_lens)
         for batch_size in dict.fromkeys(batch_sizes)
     ]

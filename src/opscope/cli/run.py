@@ -143,7 +143,8 @@ def run(
         stop: End the script once its steps are recorded and timed.
         quiet: Print no report.
     """
-    program, source = program_of(script, arguments, step_source(recording.steps), is_module=module)
+    source = step_source(recording.steps)
+    program = program_of(script, arguments, source, is_module=module)
     if stop and source is None:
         raise InputError("--steps none records the whole run: --stop does not apply", hint="Leave it out")
     schedule = recording.schedule()

@@ -114,7 +114,7 @@ def _workload(param: Sequence[str]) -> tuple[WorkloadOptions, tuple[int, int]]:
 
 
 def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
-    edited = plan.edited([one for one in plan.changes if one.name in names])
+    edited, _ = plan.edited([one for one in plan.changes if one.name in names])
     if edited is None or plan.source is None:
         console.note("--apply: the script holds no line for these changes; write them by hand")
         return []

@@ -30,8 +30,6 @@ from opscope.workloads.target import import_file
 
 
 class ProgramTraits(msgspec.Struct, kw_only=True):
-    """What a run of the baseline showed of the program."""
-
     device: str = "cpu"  # `cuda` or `cpu`: where the first model's parameters lie
     is_training: bool = False  # A backward pass was seen
     dtypes: list[str] = []  # Types of the parameters of all models, and of autocast
@@ -54,13 +52,12 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
 
     @property
     def is_float32(self) -> bool:
-        """Whether models compute in float32."""
         return "float32" in self.dtypes and not self.is_autocast
 
 
 # Relative rounding of a type: half of the distance from 1 to the next number.
 _BFLOAT16, _FLOAT16, _TF32 = 2.0**-8, 2.0**-11, 2.0**-11
-ROUNDINGS = {"bfloat16": _BFLOAT16, "float16": _FLOAT16}
+_ROUNDINGS = {"bfloat16": _BFLOAT16, "float16": _FLOAT16}
 # Torch's own, 65536, is too much for many a first step, which is left out then.
 _LOSS_SCALE = 1024.0
 _PREFETCHED = 4  # batches by each worker
@@ -69,12 +66,16 @@ _PLAIN = (bool, int, float, str, type(None))
 _REORDERED = 2.0**-14
 
 
+# What has to hold of a program, and the reason why a change does not apply if it does not.
+Condition = tuple[Callable[[ProgramTraits], object], str]
+
+
 @dataclass(frozen=True)
 class TriedChange:
     name: str  # On the command line
     title: str  # For people
     on: Callable[[Hooks], None]  # Switches it on
-    applies: Callable[[ProgramTraits], str | None]  # Why it does not apply to a program, or None
+    needs: tuple[Condition, ...]  # Of a program, for it to apply
     snippet: str  # What to write
     findings: tuple[str, ...] = ()  # Codes of advice that suggest it, without `advice.`
     rounding: float = 0.0  # What one of its operations may change, relative to the result; 0 for nothing
@@ -87,6 +88,10 @@ class TriedChange:
     is_live: bool = True  # It can be switched between steps; else it is on from the import of torch
     in_training: str = ""  # What to write beside it in a program that trains
     edits: EditsOf | None = None  # Where that is in a source; None if no line stands for it
+
+    def applies(self, traits: ProgramTraits) -> str | None:
+        """Why it does not apply to a program: the reason of the first condition that fails; None if none."""
+        return next((reason for holds, reason in self.needs if not holds(traits)), None)
 
     def is_priced_by(self, code: str, traits: ProgramTraits) -> bool:
         """Whether what a finding says is gained is what this change gains.
@@ -110,34 +115,12 @@ class TriedChange:
         return f"{effect}; dropout drops other elements" if self.redraws else effect
 
 
-class Needs:
-    """Conditions on a program: called with what is known of it, the reason of the first that fails."""
-
-    def __init__(self, *conditions: tuple[Callable[[ProgramTraits], object], str]) -> None:
-        self._conditions = conditions
-        self.reasons = tuple(reason for _, reason in conditions)
-
-    def __call__(self, facts: ProgramTraits) -> str | None:
-        return next((reason for holds, reason in self._conditions if not holds(facts)), None)
-
-
 _ON_CUDA = (lambda facts: facts.device == "cuda", "its models are not on a GPU")
-_ON_CPU = (lambda facts: facts.device == "cpu", "its models are on a GPU")
 _IN_FLOAT32 = (lambda facts: facts.is_float32, "its models do not compute in float32")
 _INFERENCE = (lambda facts: not facts.is_training, "it trains")
 _TRAINING = (lambda facts: facts.is_training, "it does not train")
 _EAGER = (lambda facts: not facts.is_graphed, "it compiles or captures its models itself")
 _CONVOLVES = (lambda facts: facts.convolutions, "its models hold no convolutions")
-_WITHOUT_TF32 = (lambda facts: facts.precision == "highest", "TF32 is allowed already")
-_ATTENDS_EAGERLY = (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly")
-_ATTENDS = (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention")
-_ALLOCATES = (lambda facts: facts.allocates, "its steps take no memory from the driver")
-_HAS_STEP = (lambda facts: facts.has_step, "its steps are not calls of a function without arguments")
-_LOADS_UNPINNED = (lambda facts: facts.unpinned_loaders, "it creates no DataLoader without pinned memory")
-_FORGETS_WORKERS = (
-    lambda facts: facts.forgetful_loaders,
-    "it creates no DataLoader whose workers end with an epoch",
-)
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _OPTIMIZES = (
     lambda facts: any(name in _FUSED for name in facts.optimizers),
@@ -248,10 +231,6 @@ def _weights(dtype: str, hooks: Hooks) -> None:
     hooks.inputs.append(cast)
 
 
-def _inference_mode(hooks: Hooks) -> None:
-    hooks.around.append(hooks.torch.inference_mode)
-
-
 def _attention(implementation: str, hooks: Hooks) -> None:
     for model in list(hooks.models.values()):
         if hasattr(model, "set_attn_implementation"):
@@ -263,9 +242,8 @@ def _attention(implementation: str, hooks: Hooks) -> None:
 def _backend(name: str, hooks: Hooks) -> None:
     attention = importlib.import_module("torch.nn.attention")
     every = attention.SDPBackend
-    others = (every.FLASH_ATTENTION, every.EFFICIENT_ATTENTION, every.CUDNN_ATTENTION, every.MATH)
-    first = getattr(every, name)
-    order = [first, *(one for one in others if one is not first)]
+    known = (every.FLASH_ATTENTION, every.EFFICIENT_ATTENTION, every.CUDNN_ATTENTION, every.MATH)
+    order = sorted(known, key=lambda one: one != getattr(every, name))  # the rest as it was
     hooks.around.append(partial(attention.sdpa_kernel, order, set_priority=True))
 
 
@@ -334,7 +312,8 @@ def _graphed(hooks: Hooks) -> None:
             if not (tensors and are_plain and all(one.is_cuda for one in tensors)):
                 return eager(*args, **kwargs)
             given = weights if torch.is_grad_enabled() else {}
-            key = model.training, bool(given), len(args), *kwargs, *map(partial(_form, torch), values)
+            forms = [(one.shape, one.dtype) if isinstance(one, torch.Tensor) else one for one in values]
+            key = model.training, bool(given), len(args), *kwargs, *forms
             if key not in graphed:
                 # A graph would keep the addresses of casted weights that autocast has cached.
                 cast = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
@@ -401,10 +380,6 @@ def _own_workspaces(torch: Any) -> Iterator[None]:
         clear()
 
 
-def _form(torch: Any, value: Any) -> object:
-    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
-
-
 def _of_tensors(
     torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], weights: dict[str, Any]
 ) -> Callable[..., Any]:
@@ -452,13 +427,9 @@ def _graphed_step(hooks: Hooks) -> None:
     hooks.prepare_step.append(prepare)
 
 
-def _to_none(optimizer: Any, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return (optimizer,), {"set_to_none": True}
-
-
 def _drop_gradients(hooks: Hooks) -> None:
     for owner in (hooks.torch.optim.Optimizer, hooks.torch.nn.Module):
-        hooks.wrap_arguments(owner, "zero_grad", _to_none)
+        hooks.wrap_arguments(owner, "zero_grad", lambda one, *_, **__: ((one,), {"set_to_none": True}))
     hooks.applied.add("optimizer")
 
 
@@ -552,15 +523,6 @@ def _pinned(hooks: Hooks) -> None:
         hooks.wrap_arguments(hooks.torch.Tensor, name, without_waiting)
 
 
-_WORKERS = {"num_workers": max(1, min(8, (os.cpu_count() or 2) - 1)), "persistent_workers": True}
-_workers = partial(_loader, lambda given: not given.get("num_workers"), _WORKERS)
-_kept_workers = partial(
-    _loader,
-    lambda given: given.get("num_workers") and not given.get("persistent_workers"),
-    {"persistent_workers": True, "prefetch_factor": _PREFETCHED},
-)
-
-
 def _threads(hooks: Hooks) -> None:
     torch = hooks.torch
     _set(hooks, torch.set_num_threads, torch.get_num_threads(), os.cpu_count() or 1)
@@ -571,14 +533,17 @@ _TF32_LINES = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.
 CATALOG = (
     TriedChange(
         "tf32", "TF32 for float32 products and convolutions", _tf32,
-        Needs(_ON_CUDA, _IN_FLOAT32, _WITHOUT_TF32),
+        (
+            _ON_CUDA, _IN_FLOAT32,
+            (lambda facts: facts.precision == "highest", "TF32 is allowed already"),
+        ),
         _TF32_LINES,
         ("tf32_off",), _TF32, "precision",
         edits=after_imports(_TF32_LINES),
     ),
     TriedChange(
         "bf16_autocast", "bfloat16 autocast around the model", partial(_autocast, "bfloat16"),
-        Needs(_IN_FLOAT32),
+        (_IN_FLOAT32,),
         'with torch.autocast("cuda", dtype=torch.bfloat16):   # "cpu" on a CPU\n'
         "    output = model(batch)   # and its loss: outside it would be computed in 16 bits",
         ("reduced_precision",), _BFLOAT16, "precision",
@@ -586,7 +551,7 @@ CATALOG = (
     TriedChange(
         "fp16_autocast", "float16 autocast around the model, with scaled losses",
         partial(_autocast, "float16"),
-        Needs(_ON_CUDA, _IN_FLOAT32),
+        (_ON_CUDA, _IN_FLOAT32),
         'scaler = torch.amp.GradScaler(init_scale=1024)\nwith torch.autocast("cuda", dtype=torch.float16):\n'
         "    output = model(batch)   # and its loss\nscaler.scale(loss).backward()\n"
         "scaler.step(optimizer)\nscaler.update()",
@@ -594,17 +559,18 @@ CATALOG = (
     ),
     TriedChange(
         "bf16_weights", "bfloat16 weights and inputs", partial(_weights, "bfloat16"),
-        Needs(_INFERENCE, _IN_FLOAT32),
+        (_INFERENCE, _IN_FLOAT32),
         "model = model.to(torch.bfloat16)   # and its floating-point inputs",
         ("reduced_precision",), _BFLOAT16, "precision",
     ),
     TriedChange(
-        "inference_mode", "inference mode around the model", _inference_mode,
-        Needs(_INFERENCE), "with torch.inference_mode():\n    output = model(batch)",
+        "inference_mode", "inference mode around the model",
+        lambda hooks: hooks.around.append(hooks.torch.inference_mode),
+        (_INFERENCE,), "with torch.inference_mode():\n    output = model(batch)",
     ),
     TriedChange(
         "sdpa", "transformers' attention by scaled_dot_product_attention", partial(_attention, "sdpa"),
-        Needs(_ATTENDS_EAGERLY),
+        ((lambda facts: "eager" in facts.attention, "no transformers model attends eagerly"),),
         'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
         ("eager_attention",), _REORDERED, "attention",
         edits=where_given("attn_implementation", "'sdpa'"),
@@ -612,7 +578,10 @@ CATALOG = (
     *(
         TriedChange(
             f"sdpa_{name}", f"scaled_dot_product_attention by {title}", partial(_backend, backend),
-            Needs(_ON_CUDA, _ATTENDS),
+            (
+                _ON_CUDA,
+                (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention"),
+            ),
             "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
             f"with sdpa_kernel([SDPBackend.{backend}, SDPBackend.MATH], set_priority=True):\n"
             "    output = model(batch)",
@@ -626,37 +595,41 @@ CATALOG = (
     ),
     TriedChange(
         "compile", "torch.compile of the model", _compiled,
-        Needs(_EAGER), "model = torch.compile(model)",
+        (_EAGER,), "model = torch.compile(model)",
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
         unpriced=("launch_bound",),  # its kernels are launched one by one
     ),
     TriedChange(
         "compile_dynamic", "torch.compile of the model for changing shapes", partial(_compiled, dynamic=True),
-        Needs(_EAGER), "model = torch.compile(model, dynamic=True)",
+        (_EAGER,), "model = torch.compile(model, dynamic=True)",
         ("unfused_pointwise",), _REORDERED, "capture", redraws=True, is_costly=True, on_request=True,
     ),
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
-        Needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
+        (_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
         ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
-        Needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
+        (_EAGER,), 'model = torch.compile(model, mode="max-autotune")',
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
         on_request=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
-        Needs(_ON_CUDA, _EAGER),
+        (_ON_CUDA, _EAGER),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes",
         ("launch_bound",), _REORDERED, "capture", redraws=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "step_graph", "a CUDA graph of the whole step", _graphed_step,
-        Needs(_ON_CUDA, _INFERENCE, _HAS_STEP, _EAGER),
+        (
+            _ON_CUDA, _INFERENCE,
+            (lambda facts: facts.has_step, "its steps are not calls of a function without arguments"),
+            _EAGER,
+        ),
         "graph = torch.cuda.CUDAGraph()   # after three steps on another stream\n"
         "with torch.cuda.graph(graph):\n    output = step()\n"
         "graph.replay()   # for each step; copy a new batch into the tensors of the captured one before",
@@ -664,68 +637,94 @@ CATALOG = (
     ),
     TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
-        Needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
+        (_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
         ("foreach_optimizer", "per_tensor_optimizer"), _REORDERED, "optimizer",
         edits=with_keywords(_FUSED, "foreach", fused="True"),
     ),
     TriedChange(
         "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
-        Needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
+        (_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
         ("per_tensor_optimizer",), _REORDERED, "optimizer",
         unpriced=("per_tensor_optimizer",),  # of the fused form
         edits=with_keywords(_FUSED, "fused", foreach="True"),
     ),
     TriedChange(
         "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,
-        Needs(_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
+        (_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
         "optimizer.zero_grad(set_to_none=True)   # the default since PyTorch 2.0",
         ("zero_grad_fill",), edits=with_keywords(("zero_grad",), set_to_none="True"),
     ),
     TriedChange(
-        "channels_last", "channels-last memory format", _channels_last, Needs(_CONVOLVES),
+        "channels_last", "channels-last memory format", _channels_last, (_CONVOLVES,),
         "model = model.to(memory_format=torch.channels_last)\n"
         "batch = batch.to(memory_format=torch.channels_last)",
         ("layout_conversion",), _REORDERED,
     ),
     TriedChange(
         "cudnn_benchmark", "convolution algorithms chosen by timing", _cudnn_benchmark,
-        Needs(_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
+        (_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
         (), _REORDERED, edits=after_imports("torch.backends.cudnn.benchmark = True"),
     ),
     TriedChange(
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
-        Needs(_ON_CUDA, _LOADS_UNPINNED),
+        (
+            _ON_CUDA,
+            (lambda facts: facts.unpinned_loaders, "it creates no DataLoader without pinned memory"),
+        ),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
         ("pageable_copy", "host_copies"), is_live=False,
         edits=with_keywords(("DataLoader",), pin_memory="True"),
     ),
     TriedChange(
-        "loader_workers", "worker processes in the DataLoader, kept between epochs", _workers,
-        Needs((lambda facts: facts.loaders, "it creates no DataLoader without workers")),
+        "loader_workers", "worker processes in the DataLoader, kept between epochs",
+        partial(
+            _loader,
+            lambda given: not given.get("num_workers"),
+            {"num_workers": max(1, min(8, (os.cpu_count() or 2) - 1)), "persistent_workers": True},
+        ),
+        ((lambda facts: facts.loaders, "it creates no DataLoader without workers"),),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), group="loader", is_live=False,
         edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
     ),
     TriedChange(
         "kept_workers", "worker processes of the DataLoader kept between epochs, more prefetched",
-        _kept_workers, Needs(_FORGETS_WORKERS),
+        partial(
+            _loader,
+            lambda given: given.get("num_workers") and not given.get("persistent_workers"),
+            {"persistent_workers": True, "prefetch_factor": _PREFETCHED},
+        ),
+        ((
+            lambda facts: facts.forgetful_loaders,
+            "it creates no DataLoader whose workers end with an epoch",
+        ),),
         f"DataLoader(…, persistent_workers=True, prefetch_factor={_PREFETCHED})",
         ("data_loading",), group="loader", is_live=False,
         edits=with_keywords(("DataLoader",), persistent_workers="True", prefetch_factor=str(_PREFETCHED)),
     ),
     TriedChange(
         "expandable_segments", "memory segments that grow", lambda hooks: hooks.applied.add("settings"),
-        Needs(_ON_CUDA, _ALLOCATES), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
+        (_ON_CUDA, (lambda facts: facts.allocates, "its steps take no memory from the driver")),
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
         ("cuda_malloc",), is_live=False,
         environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
     TriedChange(
         "all_threads", "a thread for every core", _threads,
-        Needs(_ON_CPU, (lambda facts: facts.threads < (os.cpu_count() or 1), "every core has one already")),
+        (
+            (lambda facts: facts.device == "cpu", "its models are on a GPU"),
+            (lambda facts: facts.threads < (os.cpu_count() or 1), "every core has one already"),
+        ),
         "torch.set_num_threads(os.cpu_count())", (), _REORDERED,
         edits=after_imports(f"torch.set_num_threads({os.cpu_count()})"),
     ),
 )  # fmt: skip
+
+
+def rounding_of(changes: Sequence[TriedChange], dtypes: Sequence[str]) -> float:
+    """What these changes may do to a result in a program of these types, relative to it; 0 for nothing."""
+    rounding = max(one.rounding for one in changes)
+    return max([rounding, *(_ROUNDINGS.get(one, 0.0) for one in dtypes)]) if rounding else 0.0
 
 
 def changes_named(names: list[str] | None) -> tuple[TriedChange, ...]:
@@ -759,6 +758,6 @@ def change_of_file(path: Path) -> TriedChange:
         function(hooks)
 
     return TriedChange(
-        path.stem, title, on, lambda _: None, path.read_text(encoding="utf-8"), (), _REORDERED,
+        path.stem, title, on, (), path.read_text(encoding="utf-8"), (), _REORDERED,
         is_live=name == "on",
     )  # fmt: skip

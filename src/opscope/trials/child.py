@@ -18,13 +18,14 @@ import subprocess
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from inspect import isfunction
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -38,10 +39,8 @@ from opscope.capture.program_recorder import (
 )
 from opscope.errors import InputError
 from opscope.model.files import process_of, replacing
-from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_of_file
+from opscope.trials import catalog, replay, rounds
 from opscope.trials.hooks import Hooks, Switches
-from opscope.trials.replay import FirstSteps
-from opscope.trials.rounds import Rounds, TrialRequest, TrialRun
 from opscope.workloads.target import resolve
 from opscope.workloads.workload import WorkloadOptions
 
@@ -50,20 +49,12 @@ _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PAUSE_S = 0.005
 _ORDERED, _MOST_MISSED = 3, 50  # steps after which the order of optimizers is known; without the last of them
 _REMOVE_S = 10.0
+_FIRST_LOSSES, _FIRST_MODELS, _FIRST_ELEMENTS = 3, 8, 4096
 
 
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _POLL_S, _END_S = 0.02, 10.0
 _MODULE_OPTIONS = ("-m", "--module")
-
-
-class RanksCommand(NamedTuple):
-    """What torchrun is asked to start."""
-
-    options: tuple[str, ...]  # Its own, without the one that says that the target is a module
-    target: str  # A script, or a module
-    arguments: tuple[str, ...]  # Of the target
-    is_module: bool  # Which of the two it is
 
 
 def is_rank() -> bool:
@@ -76,53 +67,17 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def launch_of(arguments: Sequence[str]) -> RanksCommand:
-    """What a command line of torchrun, without its name, asks for; imports torch."""
-    from torch.distributed.run import get_args_parser  # noqa: PLC0415 - the process that starts ranks
-
-    asked = get_args_parser().parse_args(list(arguments))
-    if asked.no_python:
-        raise InputError("torchrun --no-python starts no Python script", hint="Leave it out")
-    own = arguments[: len(arguments) - 1 - len(asked.training_script_args)]
-    options = tuple(one for one in own if one not in _MODULE_OPTIONS)
-    return RanksCommand(options, asked.training_script, tuple(asked.training_script_args), asked.module)
-
-
-def run_ranks(launch: RanksCommand, request: Path, done: Path) -> int:
-    """Torchrun's exit code, or 0 once the first rank of a request has written what it found."""
-    command = [sys.executable, "-m", "torch.distributed.run", *launch.options]
-    process = subprocess.Popen([*command, "-m", "opscope.trials.child", str(request)])
-    try:
-        while process.poll() is None and not done.exists():
-            time.sleep(_POLL_S)
-    finally:
-        for end in (process.terminate, process.kill):
-            if process.poll() is None:
-                end()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_END_S)
-    return 0 if done.exists() else process.returncode
-
-
 class _Run:
-    """One run, from its request to the file of what it found."""
-
-    def __init__(self, request: TrialRequest, output: Path) -> None:
+    def __init__(self, request: rounds.TrialRequest, output: Path) -> None:
         self.request, self.output = request, output
-        self.found = TrialRun(taken=request.steps)
+        self.found = rounds.TrialRun(taken=request.steps)
         self.source: StepSource | None = None
-        self.switches: Switches | None = None
-        self.rounds: Rounds | None = None
-        self._witness: _Witness | None = None
+        self.switches: Switches | None = None  # until torch is imported
         self._process, self._began = os.getpid(), time.monotonic()
         self._first_step = 0.0
-        self._optimizer_steps: dict[int, int] = {}  # by optimizer, in the order of a step
+        self._optimizer_steps = Counter[int]()  # by optimizer, in the order of a step
         self._last: int | None = None  # the optimizer that steps last in a step
         self._missed = 0  # steps since it did
-
-    def restart(self) -> None:
-        if self.rounds is not None:
-            self.rounds.restart()
 
     def torch_imported(self, torch: Any) -> None:
         """Take hold of the program, which has not used torch yet."""
@@ -131,8 +86,7 @@ class _Run:
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.request.seed)
         self.switches = switches = Switches(torch)
-        first_steps = FirstSteps(switches, self.found.first_steps)
-        self._witness = _Witness(switches, self.found.facts, first_steps)
+        self._witness = _Witness(switches, self.found)
         if not self.request.installed:
             self._witness.watch_attention()
         for name in self.request.installed:
@@ -140,17 +94,17 @@ class _Run:
             self._change(name).on(hooks)
             switches.installed.append(hooks)
         arms = [[self._change(name) for name in names] for names in self.request.arms]
-        self.rounds = Rounds(
+        self.rounds = rounds.Rounds(
             switches, self.request, self.found, arms, is_early=self._is_early, save=self.save, end=self.end
         )
         switches.has_stepped = self._stepped
         switches.install()
 
-    def _change(self, name: str) -> TriedChange:
+    def _change(self, name: str) -> catalog.TriedChange:
         file = self.request.change_files.get(name)
         if file is not None:
-            return change_of_file(Path(file))
-        return next(change for change in CATALOG if change.name == name)
+            return catalog.change_of_file(Path(file))
+        return next(change for change in catalog.CATALOG if change.name == name)
 
     def stepping(self, function: Any) -> Any:
         """A function whose calls are steps, with what changes make of it where it takes no arguments."""
@@ -169,8 +123,7 @@ class _Run:
 
     def step(self) -> None:
         """A step has ended; ends the process if enough is known."""
-        rounds = self.rounds
-        if os.getpid() != self._process or rounds is None or (self.switches and self.switches.is_replaying):
+        if os.getpid() != self._process or (self.switches and self.switches.is_replaying):
             return  # of a process that the program forked off, or one of ours
         if not self.found.steps:
             self._first_step = time.monotonic()
@@ -181,19 +134,17 @@ class _Run:
             self._last = min(reversed(counts), key=counts.__getitem__) if len(counts) > 1 else None
         self._missed += 1
         if self.found.steps >= _ORDERED and (self._last is None or self._missed > _MOST_MISSED):
-            self._between_steps(rounds)
+            self._between_steps()
 
     def _stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped: after the last one of a step, no graph of their weights is open."""
-        count = self._optimizer_steps.get(id(optimizer), 0)
-        self._optimizer_steps[id(optimizer)] = count + 1
-        if self._last == id(optimizer) and self.rounds is not None and os.getpid() == self._process:
+        self._optimizer_steps[id(optimizer)] += 1
+        if self._last == id(optimizer) and os.getpid() == self._process:
             self._missed = 0
-            self._between_steps(self.rounds)
+            self._between_steps()
 
-    def _between_steps(self, rounds: Rounds) -> None:
-        rounds.ended()
-        if is_first_rank() and rounds.is_over:  # all ranks run until the first one ends
+    def _between_steps(self) -> None:
+        if self.rounds.ended() and is_first_rank():  # all ranks run until the first one ends
             self.found.is_enough = True
             self.end(0)
 
@@ -212,7 +163,7 @@ class _Run:
         is_open = isinstance(self.source, RecognizedSteps) and self.source.taken == "forward"
         is_early = self.found.steps < _ACCUMULATED and time.monotonic() - self._first_step < _ACCUMULATED_S
         is_waiting = is_open and self.found.facts.is_training and is_early
-        if not is_waiting and self._witness is not None and not self._witness.is_done:
+        if not is_waiting and not self._witness.is_done:
             self._witness.is_done = True
             self._note_settings()
         return is_waiting
@@ -243,11 +194,15 @@ class _Run:
 
 
 class _Witness:
-    """Notes what the program is made of, for changes to know whether they apply."""
+    """Notes what the program is made of, for changes to know whether they apply, and its first numbers.
 
-    def __init__(self, switches: Switches, facts: ProgramTraits, first_steps: FirstSteps) -> None:
-        self._torch, self._facts = switches.torch, facts
-        self._switches, self._first_steps = switches, first_steps
+    Losses of the first steps, and first outputs, are what two processes can be compared by.
+    """
+
+    def __init__(self, switches: Switches, found: rounds.TrialRun) -> None:
+        self._torch, self._switches, self._facts = switches.torch, switches, found.facts
+        self._outputs: list[Any] = found.first_steps.setdefault("outputs", [])
+        self._losses: list[Any] = found.first_steps.setdefault("losses", [])
         self._seen: set[int] = set()
         self._restore: Callable[[], object] = lambda: None
         self.is_done = False  # what comes now may be of a change
@@ -273,14 +228,14 @@ class _Witness:
         self._facts.forgetful_loaders += bool(workers) and not are_kept
 
     def _zeroed(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        fills = not kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
-        self._facts.filled_gradients += fills
+        self._facts.filled_gradients += not kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
         return args, kwargs
 
     def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         self._facts.is_training = True
         if not self._switches.is_replaying and args:
-            self._first_steps.sent_back(args[0])
+            if len(self._losses) < _FIRST_LOSSES:
+                self._losses.append(float(args[0].detach().double().mean()))
             if self._switches.losses is not None and args[0].numel() == 1:
                 self._switches.losses.append(args[0].detach())
         return args, kwargs
@@ -306,22 +261,25 @@ class _Witness:
 
         functional.scaled_dot_product_attention, self._restore = call, restore
 
-    def _called(self, model: Any, _: Any) -> None:
+    def _called(self, model: Any, output: Any) -> None:
         self._restore()
-        if self.is_done or id(model) in self._seen:
+        if id(model) in self._seen:
             return
         self._seen.add(id(model))
+        if len(self._seen) <= _FIRST_MODELS:
+            floats = map(replay.sampled, replay.floats_of(output))
+            self._outputs.extend(one[:_FIRST_ELEMENTS].tolist() for one in floats)
+        if self.is_done:
+            return
         facts, nn = self._facts, self._torch.nn
         parameters = list(model.parameters())
         facts.device = "cuda" if any(one.is_cuda for one in parameters) else facts.device
         names = {str(one.dtype).removeprefix("torch.") for one in parameters}
-        facts.dtypes = sorted({*facts.dtypes, *names})
         if self._torch.is_autocast_enabled(facts.device):
             facts.is_autocast = True
-            type_name = str(self._torch.get_autocast_dtype(facts.device)).removeprefix("torch.")
-            facts.dtypes = sorted({*facts.dtypes, type_name})
-        for module in model.modules():
-            facts.convolutions += isinstance(module, (nn.Conv2d, nn.Conv3d))
+            names.add(str(self._torch.get_autocast_dtype(facts.device)).removeprefix("torch."))
+        facts.dtypes = sorted({*facts.dtypes, *names})
+        facts.convolutions += sum(isinstance(one, (nn.Conv2d, nn.Conv3d)) for one in model.modules())
         attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
         if attention is not None:
             facts.attention.append(str(attention))
@@ -360,29 +318,26 @@ def remove_folder(folder: str | Path) -> None:
         time.sleep(_PAUSE_S)
 
 
-def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
-    """Run a script or module; its steps are what the request says."""
+def run_script(run: _Run, request: rounds.TrialRequest) -> ProgramEnd:
     source = step_source(request.steps)
     assert source is not None
+    run.source = source
     if request.kind == "module":
         sys.path.insert(1, request.origin)
-    program, found = program_of(request.target, request.arguments, source, is_module=request.kind == "module")
-    assert found is not None
-    run.source = found
+    program = program_of(request.target, request.arguments, source, is_module=request.kind == "module")
     if program.wrap is not None:
         wrap = program.wrap
         program = replace(program, wrap=lambda one: wrap(run.stepping(one) if isfunction(one) else one))
 
     def imported(torch: Any) -> None:
         run.torch_imported(torch)
-        found.watch(run.step, run.restart)
+        source.watch(run.step, run.rounds.restart)
 
-    with step_imports(found, imported):
+    with step_imports(source, imported):
         return run_program(program, lambda: None, lambda _: None)
 
 
-def run_workload(run: _Run, request: TrialRequest) -> ProgramEnd:
-    """Build a workload and call its step until there are enough."""
+def run_workload(run: _Run, request: rounds.TrialRequest) -> ProgramEnd:
     import torch  # noqa: PLC0415 - the program's process
 
     run.torch_imported(torch)
@@ -393,28 +348,45 @@ def run_workload(run: _Run, request: TrialRequest) -> ProgramEnd:
         run.step()
 
 
-def run_launcher(run: _Run, request: TrialRequest) -> NoReturn:
-    launch, path = launch_of(request.arguments), run.output.with_name("ranks.json")
-    script = Path(request.origin, launch.target)
-    asked = msgspec.structs.replace(
+def run_launcher(run: _Run, request: rounds.TrialRequest) -> NoReturn:
+    """Have torchrun run a process like this one for each rank, until the first has written what it found."""
+    from torch.distributed.run import get_args_parser  # noqa: PLC0415 - the process that starts ranks
+
+    asked = get_args_parser().parse_args(list(request.arguments))
+    if asked.no_python:
+        raise InputError("torchrun --no-python starts no Python script", hint="Leave it out")
+    options = request.arguments[: -1 - len(asked.training_script_args)]
+    script, path = Path(request.origin, asked.training_script), run.output.with_name("ranks.json")
+    of_rank = msgspec.structs.replace(
         request,
-        kind="module" if launch.is_module else "script",
-        target=str(script) if script.exists() and not launch.is_module else launch.target,
-        arguments=launch.arguments,
+        kind="module" if asked.module else "script",
+        target=str(script) if script.exists() and not asked.module else asked.training_script,
+        arguments=tuple(asked.training_script_args),
         scratch=None,  # torchrun ends with this process, and ranks with it
     )
-    path.write_bytes(msgspec.json.encode(asked))
+    path.write_bytes(msgspec.json.encode(of_rank))
     done = path.with_suffix(".result")
-    code = run_ranks(launch, path, done)
-    if done.exists():
-        done.replace(run.output)
-    os._exit(code)
+    launch = [sys.executable, "-m", "torch.distributed.run"]
+    launch += [one for one in options if one not in _MODULE_OPTIONS]
+    process = subprocess.Popen([*launch, "-m", "opscope.trials.child", str(path)])
+    try:
+        while process.poll() is None and not done.exists():
+            time.sleep(_POLL_S)
+    finally:
+        for end in (process.terminate, process.kill):
+            if process.poll() is None:
+                end()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_S)
+    if not done.exists():
+        os._exit(process.returncode)
+    done.replace(run.output)
+    os._exit(0)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what the request says."""
     path = Path(arguments[0])
-    request = msgspec.json.decode(path.read_bytes(), type=TrialRequest)
+    request = msgspec.json.decode(path.read_bytes(), type=rounds.TrialRequest)
     end_with_parent(request.scratch)
     run = _Run(request, path.with_suffix(".result"))
     try:

@@ -80,6 +80,7 @@ class Switches:
     """Takes hold of a program's models and optimizers, once torch is imported.
 
     Attributes:
+        calls: Watched; again if the compiler, which may have run in a backward pass, took that away.
         installed: Changes that are on from the start to the end.
         on: Those that are switched on now.
         made: Callables in place of models, of what is on.
@@ -107,15 +108,11 @@ class Switches:
 
     def install(self) -> None:
         """Look at calls from now on; inside of a model nothing is slower."""
-        self._calls = OutermostCalls(self._call)
-        self._calls.watch()
+        self.calls = OutermostCalls(self._call)
+        self.calls.watch()
         optim = importlib.import_module("torch.optim.optimizer")
         optim.register_optimizer_step_pre_hook(lambda one, *_: self.stepping(one))
         optim.register_optimizer_step_post_hook(lambda one, *_: self.stepped(one))
-
-    def look_again(self) -> None:
-        """Look at calls again if the compiler, which may have run in a backward pass, took that away."""
-        self._calls.watch()
 
     def stepping(self, optimizer: Any) -> None:
         """An optimizer is about to step; in a replay it is told by that."""

@@ -10,6 +10,7 @@ import ast
 import difflib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 
@@ -30,14 +31,19 @@ def after_imports(text: str) -> EditsOf:
     """Lines after the last import of torch at the top of the file."""
 
     def edits(tree: ast.Module) -> list[Edit]:
-        imports = [node for node in tree.body if isinstance(node, ast.Import)]
         own = [
-            node for node in imports if any((one.name, one.asname) == ("torch", None) for one in node.names)
+            node
+            for node in tree.body
+            if isinstance(node, ast.Import)
+            and any((one.name, one.asname) == ("torch", None) for one in node.names)
         ]
         if not own:
             return []  # the name `torch` is not known to be bound
-        parts = (node for node in tree.body if isinstance(node, ast.ImportFrom))
-        of_torch = [node for node in parts if (node.module or "").partition(".")[0] == "torch"]
+        of_torch = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch"
+        ]
         line = max(node.end_lineno or node.lineno for node in (*own, *of_torch))
         return [Edit(line + 1, 0, line + 1, 0, text.rstrip("\n") + "\n")]
 
@@ -49,24 +55,20 @@ def with_keywords(callees: Sequence[str], *dropped: str, **values: str) -> Edits
 
     `dropped` are keywords that exclude the new ones: they are set to None where they are given.
     """
-
-    def edits(tree: ast.Module) -> list[Edit]:
-        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        meant = (call for call in calls if ast.unparse(call.func).rpartition(".")[2] in callees)
-        return [edit for call in meant for edit in _set(call, {**dict.fromkeys(dropped), **values})]
-
-    return edits
+    wanted = {**dict.fromkeys(dropped), **values}
+    return partial(_in_calls, lambda call: ast.unparse(call.func).rpartition(".")[2] in callees, wanted)
 
 
 def where_given(keyword: str, value: str) -> EditsOf:
     """Calls that give this keyword, with another value for it."""
+    return partial(_in_calls, lambda call: any(one.arg == keyword for one in call.keywords), {keyword: value})
 
-    def edits(tree: ast.Module) -> list[Edit]:
-        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        given = (call for call in calls if any(one.arg == keyword for one in call.keywords))
-        return [edit for call in given for edit in _set(call, {keyword: value})]
 
-    return edits
+def _in_calls(
+    is_meant: Callable[[ast.Call], bool], wanted: dict[str, str | None], tree: ast.Module
+) -> list[Edit]:
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and is_meant(node))
+    return [edit for call in calls for edit in _set(call, wanted)]
 
 
 def _set(call: ast.Call, wanted: dict[str, str | None]) -> Iterator[Edit]:
@@ -131,7 +133,6 @@ def _before_parenthesis(before: bytes, keyword: str) -> tuple[int, str]:
 
 
 def unified_diff(before: str, after: str, name: str) -> str:
-    """The difference as `patch` takes it."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )

@@ -13,11 +13,7 @@ import msgspec
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import step_source
 from opscope.errors import DependencyError, InputError
-from opscope.trials.catalog import change_of_file, changes_named
-from opscope.trials.child import LAUNCHERS, is_rank
-from opscope.trials.predictions import predicted
-from opscope.trials.rounds import TrialRequest
-from opscope.trials.trying import BUDGET_S, TrialPlan
+from opscope.trials import catalog, child, predictions, rounds, trying
 from opscope.workloads.target import BUILTIN_WORKLOADS, resolve
 from opscope.workloads.workload import WorkloadOptions
 
@@ -32,13 +28,13 @@ def trial_plan(
     options: WorkloadOptions | None = None,
     only: Sequence[str] | None = None,
     change: Sequence[Path] = (),
-    budget_s: float = BUDGET_S,
+    budget_s: float = trying.BUDGET_S,
     seed: int = 0,
     allow_precision: bool = False,
     in_place: bool = False,
     predict: bool = True,
     note: Callable[[str], object] = lambda text: None,
-) -> TrialPlan:
+) -> trying.TrialPlan:
     """The plan of a trial.
 
     Args:
@@ -61,28 +57,30 @@ def trial_plan(
         InputError: There is no such program or change, or its steps cannot be recognized.
         DependencyError: torch is not installed.
     """
-    if is_rank():
+    if child.is_rank():
         raise InputError(
             "each rank would try changes by itself", hint="Let it start them: opscope try torchrun … SCRIPT"
         )
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
     request = _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module)
-    own = {one.name: (one, str(path.absolute())) for path in change for one in [change_of_file(path)]}
-    named = [one for one in changes_named(None if only is None else list(only)) if one.name not in own]
+    own = {one.name: (one, str(path.absolute())) for path in change for one in [catalog.change_of_file(path)]}
+    named = [
+        one for one in catalog.changes_named(None if only is None else list(only)) if one.name not in own
+    ]
     files = {name: path for name, (_, path) in own.items()}
     request = msgspec.structs.replace(request, seed=seed, change_files=files, origin=str(Path.cwd()))
     if predict and request.kind == "ranks":
         note("no predictions of a program of several ranks: record it with torchrun --no-python opscope run")
         predict = False
-    return TrialPlan(
+    return trying.TrialPlan(
         request,
         (*named, *(one for one, _ in own.values())),
         asked=only or (),
         budget_s=budget_s,
         allow_precision=allow_precision,
         in_place=in_place,
-        predict=partial(predicted, note=note) if predict else None,
+        predict=partial(predictions.predicted, note=note) if predict else None,
         source=Path(request.target) if request.kind == "script" else None,
     )
 
@@ -106,21 +104,21 @@ def _request(
     sizes: tuple[int, int],
     *,
     module: bool,
-) -> TrialRequest:
+) -> rounds.TrialRequest:
     """The program that is meant; an InputError if there is none, or its steps cannot be recognized."""
     is_workload = target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
     if is_workload and not module:
         spec = resolve(target, options)
         where, colon, function = target.rpartition(":")
         name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
-        return TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
+        return rounds.TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
     if step_source(steps) is None:
         raise InputError(
             "--steps none leaves no steps to time: a whole run holds its start and warm-up",
             hint="Leave it out, or name what ends a step",
         )
-    kind, name = "ranks" if target in LAUNCHERS else "module" if module else "script", target
+    kind, name = "ranks" if target in child.LAUNCHERS else "module" if module else "script", target
     if kind == "script":
         check_program(Program(target, tuple(arguments)))
         name = str(Path(target).absolute())
-    return TrialRequest(kind=kind, target=name, arguments=tuple(arguments), steps=steps)
+    return rounds.TrialRequest(kind=kind, target=name, arguments=tuple(arguments), steps=steps)

@@ -14,8 +14,6 @@ from opscope.trials.rounds import NO_RECORDING
 
 
 class SaidGain(msgspec.Struct, frozen=True):
-    """What advice says a finding costs."""
-
     gain_ns: float  # Per step
     interval_ns: Interval | None = None  # Between what that lies
     message: str = ""  # The finding, in a sentence

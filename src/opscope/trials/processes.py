@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,8 +23,6 @@ _END_S = 5.0
 
 
 class ProgramRuns:
-    """Runs of a program, one after the other."""
-
     def __init__(self, *, in_place: bool) -> None:
         self._in_place = in_place
         self.scratch = Path()
@@ -47,17 +44,16 @@ class ProgramRuns:
 
         What it found, None if it left nothing; and the last lines of what it said.
         """
-        with self._folder() as folder:
-            path = folder / "request.json"
+        with tempfile.TemporaryDirectory(dir=self.scratch, ignore_cleanup_errors=True) as folder:
+            path = Path(folder, "request.json")
             asked = msgspec.structs.replace(request, scratch=str(self.scratch))
             path.write_bytes(msgspec.json.encode(asked))
             output = path.with_suffix(".result")
             try:
-                code, lines = self._process(folder, [str(path)], request.seed, environment, limit_s)
+                code, lines = self._process(path, request.seed, environment, limit_s)
             except KeyboardInterrupt:
                 self.unfinished = _found(output)
                 raise
-            lines = lines[-_SAID_LINES:]
             found = _found(output)
             if found is None or (code is None and not found.base_ns):
                 return None, _told(code, limit_s, lines)
@@ -66,18 +62,11 @@ class ProgramRuns:
                 found.error = _told(code, limit_s, lines)
             return found, "\n".join(lines)
 
-    @contextmanager
-    def _folder(self) -> Iterator[Path]:
-        folder = Path(tempfile.mkdtemp(dir=self.scratch))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
     def _process(
-        self, folder: Path, arguments: list[str], seed: int, environment: Mapping[str, str], limit_s: float
+        self, request: Path, seed: int, environment: Mapping[str, str], limit_s: float
     ) -> tuple[int | None, list[str]]:
-        """The exit code of `child` (less than 0: a signal; None: no end in time), and the lines it said."""
+        """The exit code of `child` (less than 0: a signal; None: no end in time), and its last lines."""
+        folder = request.parent
         work, said = Path.cwd() if self._in_place else folder / "work", folder / "said.txt"
         work.mkdir(exist_ok=True)
         variables = {
@@ -91,7 +80,7 @@ class ProgramRuns:
         }
         with said.open("wb") as stream:
             process = subprocess.Popen(
-                [sys.executable, "-m", "opscope.trials.child", *arguments],
+                [sys.executable, "-m", "opscope.trials.child", str(request)],
                 cwd=work,
                 env=variables,
                 stdin=subprocess.DEVNULL,
@@ -109,7 +98,8 @@ class ProgramRuns:
                     os.killpg(process.pid, number)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_END_S)
-        return code, said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return code, lines[-_SAID_LINES:]
 
 
 def _found(output: Path) -> TrialRun | None:

@@ -30,7 +30,6 @@ LEAST_ROUNDING = 2.0**-24  # of float32
 # it is with weights off by one rounding. Of the scale of all numbers less: a factor of 1.01 is more than two
 # roundings of the coarsest type.
 _OF_ROUNDING, _OF_SCALE, _OF_AGAIN, _OF_PERTURBED = 8.0, 2.0, 3.0, 4.0
-_FIRST_LOSSES, _FIRST_MODELS, _FIRST_ELEMENTS = 3, 8, 4096
 _ELEMENTS = 1 << 16  # of a tensor
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -49,13 +48,11 @@ class _Made(NamedTuple):
 
 
 def parameters_of(optimizers: Mapping[int, Any]) -> list[Any]:
-    every = (one for each in optimizers.values() for group in each.param_groups for one in group["params"])
-    return list({id(one): one for one in every}.values())
+    groups = (group for each in optimizers.values() for group in each.param_groups)
+    return list({id(one): one for group in groups for one in group["params"]}.values())
 
 
 class KeptStep:
-    """Keeps the calls of one step, and makes them again."""
-
     def __init__(self, switches: Switches) -> None:
         self._switches, self._torch = switches, switches.torch
         self.made: list[_Made] = []
@@ -78,7 +75,7 @@ class KeptStep:
             if grad is not None:  # of an output that the loss does not use, beside one that it does
                 made.gradients[place] = grad.detach().clone()
 
-        for place, one in enumerate(_floats(output)):
+        for place, one in enumerate(floats_of(output)):
             if one.requires_grad:
                 one.register_hook(partial(reached, place=place))
         self.made = [*self.made[1 - _KEPT_CALLS :], made]
@@ -93,22 +90,22 @@ class KeptStep:
         with self._alone(optimizers, calm=calm):
             for one in optimizers if self.made else ():
                 one.zero_grad(set_to_none=not self.fills_gradients)
-            numbers["outputs"] = [_some(one) for made in self.made for one in self._call(made)]
+            numbers["outputs"] = [sampled(one) for made in self.made for one in self._call(made)]
             for told in [told for each in switches.on for told in each.stepping]:
                 for one in optimizers:
                     told(one)
             updated = [one for one in parameters_of(switches.optimizers) if one.grad is not None]
-            numbers["gradients"] = [_some(one.grad) for one in updated]
+            numbers["gradients"] = [sampled(one.grad) for one in updated]
             if gradients is None:
                 gradients = [one.grad.detach().clone() for one in updated]
             elif len(gradients) == len(updated):
                 for one, given in zip(updated, gradients, strict=True):
                     one.grad.copy_(given)
-            before = list(map(_some, updated))
+            before = list(map(sampled, updated))
             for one in optimizers:
                 if inspect.signature(one.step).parameters["closure"].default is None:
                     one.step()  # others call the program
-            numbers["updates"] = [_some(one) - old for one, old in zip(updated, before, strict=True)]
+            numbers["updates"] = [sampled(one) - old for one, old in zip(updated, before, strict=True)]
         return list(gradients)
 
     @contextmanager
@@ -135,10 +132,10 @@ class KeptStep:
         """Floating-point outputs of one call, after its backward pass."""
         torch, (device, dtype, is_on) = self._torch, made.autocast
         _set_random(torch, made.random)
-        self._switches.look_again()
+        self._switches.calls.watch()
         args, kwargs = _apart_from(made.inputs)
         with torch.set_grad_enabled(made.grad_enabled), torch.autocast(device, dtype, is_on):
-            outputs = _floats(made.model(*args, **kwargs))
+            outputs = floats_of(made.model(*args, **kwargs))
         known = [one.shape for one in outputs]
         fits = all(place < len(known) and one.shape == known[place] for place, one in made.gradients.items())
         sent = [(outputs[place] * grad).sum() for place, grad in made.gradients.items() if fits]
@@ -147,7 +144,7 @@ class KeptStep:
         return outputs
 
 
-def _some(one: Any) -> Any:
+def sampled(one: Any) -> Any:
     """A tensor's values, evenly picked where there are many."""
     flat = one.detach().reshape(-1)
     return flat[:: max(1, len(flat) // _ELEMENTS)].double().cpu().numpy().copy()
@@ -155,29 +152,10 @@ def _some(one: Any) -> Any:
 
 def _apart_from(inputs: Any) -> Any:
     """Inputs that share no memory with these; so do objects that a call changes, such as caches of keys."""
-    memo = {id(one): copied(one) for one in tensors_of(inputs)}
     try:
-        return copy.deepcopy(inputs, memo)
+        return copy.deepcopy(inputs, {id(one): copied(one) for one in tensors_of(inputs)})
     except Exception:  # noqa: BLE001 - not every object can be copied
         return map_tensors(copied, inputs)
-
-
-class FirstSteps:
-    """Keeps losses of the first steps, and first outputs, by which two processes can be compared."""
-
-    def __init__(self, switches: Switches, found: Numbers) -> None:
-        self._found, self._seen = found, set[int]()
-        found.update(outputs=[], losses=[])
-        switches.called.append(self._called)
-
-    def sent_back(self, loss: Any) -> None:
-        if len(self._found["losses"]) < _FIRST_LOSSES:
-            self._found["losses"].append(float(loss.detach().double().mean()))
-
-    def _called(self, model: Any, output: Any) -> None:
-        if id(model) not in self._seen and len(self._seen) < _FIRST_MODELS:
-            self._seen.add(id(model))
-            self._found["outputs"] += [_some(one)[:_FIRST_ELEMENTS].tolist() for one in _floats(output)]
 
 
 class Snapshot:
@@ -186,7 +164,6 @@ class Snapshot:
     def __init__(self, switches: Switches) -> None:
         torch = self._torch = switches.torch
         modules = {id(one): one for model in list(switches.models.values()) for one in model.modules()}
-        optimizers = list(switches.optimizers.values())
         self._plain = [
             (one, {name: value for name, value in vars(one).items() if isinstance(value, _PLAIN)},
              dict(one._buffers))
@@ -198,7 +175,7 @@ class Snapshot:
         self._states = [
             (one, [(of, dict(state)) for of, state in one.state.items()],
              [dict(group) for group in one.param_groups])
-            for one in optimizers
+            for one in switches.optimizers.values()
         ]  # fmt: skip
         tensors = [*every.values(), *(one for _, one in self._gradients)]
         tensors += [one for *_, buffers in self._plain for one in buffers.values()]
@@ -232,8 +209,7 @@ def _copy(one: Any) -> Any:
 
 def perturb(switches: Switches, rounding: float) -> None:
     """Move each weight by one rounding, up or down."""
-    torch = switches.torch
-    models = list(switches.models.values())
+    torch, models = switches.torch, list(switches.models.values())
     for one in {id(one): one for model in models for one in model.parameters()}.values():
         if one.is_floating_point():
             one.data.mul_(1 + rounding * torch.empty_like(one).bernoulli_().mul_(2).sub_(1))
@@ -283,7 +259,7 @@ def _apart(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float]:
     return (math.sqrt(distance / size), abs(product / size - 1)) if size else (math.inf, math.inf)
 
 
-def _floats(value: Any) -> list[Any]:
+def floats_of(value: Any) -> list[Any]:
     return [one for one in tensors_of(value) if one.is_floating_point()]
 
 

@@ -31,7 +31,7 @@ from opscope.benchmarking.statistics import student_quantile
 from opscope.capture.profiler import Profiler
 from opscope.model.benchmark import Interval
 from opscope.model.trial import Correctness, TrialVerdict
-from opscope.trials.catalog import ROUNDINGS, ProgramTraits, TriedChange
+from opscope.trials.catalog import ProgramTraits, TriedChange, rounding_of
 from opscope.trials.hooks import Hooks, Switches
 from opscope.trials.replay import KeptStep, Numbers, Snapshot, compare, parameters_of, perturb
 
@@ -127,8 +127,6 @@ class Pooled(NamedTuple):
 
 
 class RoundNoise(NamedTuple):
-    """What rounds of one program differ by."""
-
     deviation: float = 0.0
     freedom: int = 0
 
@@ -196,8 +194,6 @@ _Steps = Generator[None, None, Any]
 
 
 class ArmRun(msgspec.Struct, kw_only=True):
-    """What a process found of one set of changes."""
-
     names: tuple[str, ...]
     logarithms: list[float] = []  # of its time over the program's, by round
     correctness: Correctness = Correctness.UNKNOWN
@@ -208,8 +204,6 @@ class ArmRun(msgspec.Struct, kw_only=True):
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run."""
-
     kind: str  # `script`, `module`, `workload`, or `ranks`: arguments of torchrun
     target: str  # Its name
     arguments: tuple[str, ...] = ()  # Of a script
@@ -230,8 +224,6 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialRun(msgspec.Struct, kw_only=True):
-    """What a process found."""
-
     arms: list[ArmRun] = []
     active: tuple[str, ...] = ()  # What was on, or was being checked, when this was written
     base_ns: list[float] = []  # The program as it is: the median step of each block, or each step
@@ -252,8 +244,6 @@ class TrialRun(msgspec.Struct, kw_only=True):
 
 
 class Arm:
-    """A set of changes that can be on."""
-
     def __init__(self, changes: Sequence[TriedChange], switches: Switches) -> None:
         self.changes = tuple(changes)
         self.hooks = [Hooks(switches) for _ in changes]
@@ -314,11 +304,7 @@ class Rounds:
         end: Callable[[int], object],
     ) -> None:
         self._switches, self._torch, self._found, self._facts = switches, switches.torch, found, found.facts
-        self._is_constant, self._seconds, self._most_steps = (
-            request.is_constant, request.seconds, request.most_steps
-        )  # fmt: skip
-        self._recording = request.recording
-        self._random, self._is_early = random.Random(request.seed), is_early
+        self._request, self._random, self._is_early = request, random.Random(request.seed), is_early
         self._save, self._end = save, end
         self._arms: list[Arm] = []
         for one in arms:
@@ -327,7 +313,6 @@ class Rounds:
         self._costly = list(takewhile(lambda arm: arm.is_costly, reversed(self._arms)))
         self._is_compiling = False
         self._active: Arm | None = None
-        self.is_over = False
         self._base_made: dict[int, Callable[..., Any]] = {}
         self._sides: dict[Any, Any] = {}
         self._is_finite_alone, self._usual_ns, self._first_loss = True, math.inf, 0.0
@@ -349,14 +334,12 @@ class Rounds:
         self._steps = self._run()
         next(self._steps)
 
-    def ended(self) -> None:
-        if self.is_over or self._switches.is_replaying or self._switches.is_inside:
-            return
-        self._switches.look_again()
-        try:
-            next(self._steps)
-        except StopIteration:
-            self.is_over = True
+    def ended(self) -> bool:
+        """A step has ended; whether enough is known."""
+        if self._switches.is_replaying or self._switches.is_inside:
+            return False
+        self._switches.calls.watch()
+        return next(self._steps, True) is True
 
     def turn(self, arm: Arm | None) -> None:
         """Have this arm on and no other; one that cannot be switched on has an error."""
@@ -418,7 +401,9 @@ class Rounds:
         self._waiting = [arm for arm in self._arms if arm.found.not_tried is None]
         if self._waiting:
             self._kept_state = Snapshot(switches)
-        yield from (self._stay() if self._is_constant else self._compare())
+        yield from (self._stay() if self._request.is_constant else self._compare())
+        if self._request.recording is not None:
+            yield from self._record(Path(self._request.recording))
 
     def _until_steady(self) -> _Steps:
         """Two steps where all processes have to agree, else until none of the last few was slow."""
@@ -430,7 +415,7 @@ class Rounds:
             last = now
             is_steady = len(periods) >= _STEADY_STEPS and max(periods[-3:]) <= _SLOW * median(periods)
             is_late = len(periods) >= _MOST_UNSTEADY or now - began > _MOST_UNSTEADY_S
-            is_ready = len(periods) >= 2 if self._is_constant else is_steady or is_late
+            is_ready = len(periods) >= 2 if self._request.is_constant else is_steady or is_late
             if is_ready and not self._is_early():
                 return
 
@@ -442,22 +427,20 @@ class Rounds:
         for _ in range(2):  # lead in
             yield
         found, block = self._found, 1
-        while sum(found.step_ns) < self._seconds * 1e9 or len(found.step_ns) < LEAST_STEPS:
+        while sum(found.step_ns) < self._request.seconds * 1e9 or len(found.step_ns) < LEAST_STEPS:
             found.step_ns += yield from self._times(block)
             block = max(1, min(_MOST_AT_ONCE, round(_BLOCK_S * 1e9 / median(found.step_ns))))
             found.base_ns = [] if found.arms else found.step_ns
-        if self._recording is not None:
-            yield from self._record(Path(self._recording))
 
     def _compare(self) -> _Steps:
         yield
         segments = self._segments()
         self._usual_ns = median((yield from self._times(_STEADY_STEPS)))
         self._facts.allocates = self._segments() > segments
-        step_s = self._usual_ns / 1e9
+        step_s, seconds = self._usual_ns / 1e9, self._request.seconds
         self._lead_in = 1 if step_s > _LEAD_IN_S else 3
         self._block = max(2 * self._lead_in + 1, math.ceil(_BLOCK_S / step_s))
-        began, end = time.monotonic(), time.monotonic() + self._seconds
+        began, end = time.monotonic(), time.monotonic() + seconds
         live: list[Arm] = []
         in_rounds_s = 0.0
         while time.monotonic() < end and self._has_steps_for(live):
@@ -467,7 +450,7 @@ class Rounds:
             self._waiting += self._sets(live)
             while len(live) < slots and time.monotonic() < end:
                 others = live or any(one not in self._costly for one in self._waiting)
-                is_early = others and in_rounds_s < _COSTLY_AFTER * self._seconds
+                is_early = others and in_rounds_s < _COSTLY_AFTER * seconds
                 if not is_early and not self._is_compiling:
                     self._waiting = self._compiling()
                     self._is_compiling = True
@@ -480,7 +463,7 @@ class Rounds:
                 checking = time.monotonic()
                 self._waiting.remove(arm)
                 self._check(arm)
-                end += min(time.monotonic() - checking, max(0.0, began + 1.5 * self._seconds - end))
+                end += min(time.monotonic() - checking, max(0.0, began + 1.5 * seconds - end))
                 if not arm.is_settled(self._noise) and arm.found.not_tried is None:
                     live.append(arm)
             if not live:
@@ -499,20 +482,17 @@ class Rounds:
             few = (arm for arm in live if len(arm.found.logarithms) < FEW_ROUNDS)
             return [arm for arm in few if not arm.is_settled(self._noise)]
 
-        latest = time.monotonic() + _LATE * self._seconds
+        latest = time.monotonic() + _LATE * seconds
         while self._has_steps_for(late()) and (
             (late() and time.monotonic() < latest) or len(self._found.base_logarithms) < FEW_ROUNDS
         ):
             yield from self._round(late())
-        if self._recording is not None:
-            yield from self._record(Path(self._recording))
 
     @property
     def _steps_left(self) -> float:
         """Steps that rounds may take, so that some are left to be recorded."""
-        if self._most_steps is None:
-            return math.inf
-        return self._most_steps - self._found.steps - (RECORDED_STEPS if self._recording else 0)
+        most = math.inf if self._request.most_steps is None else self._request.most_steps
+        return most - self._found.steps - (RECORDED_STEPS if self._request.recording else 0)
 
     def _has_steps_for(self, live: Sequence[Arm]) -> bool:
         return self._steps_left > (len(live) + _LEAST_BASE) * (self._block + self._lead_in)
@@ -622,14 +602,10 @@ class Rounds:
         if len(arm.losses) not in LOOKS:
             return
         value, low, high = signed_rank_interval(arm.losses, _LOSS_ERROR)
-        allowed = max(_LEAST_LOSS, 8 * self._rounding_of(arm))
+        allowed = max(_LEAST_LOSS, 8 * rounding_of(arm.changes, self._facts.dtypes))
         if (low > 0 or high < 0) and abs(value) > allowed:
             arm.found.correctness = Correctness.CHANGED
             arm.found.numbers = f"losses differ by {value:.2g}, {allowed:.2g} is rounding"
-
-    def _rounding_of(self, arm: Arm) -> float:
-        rounding = max(one.rounding for one in arm.changes)
-        return max([rounding, *(ROUNDINGS.get(one, 0.0) for one in self._facts.dtypes)]) if rounding else 0.0
 
     def _check(self, arm: Arm) -> None:
         """Make the kept step with an arm, and compare; everything is as before afterwards."""
@@ -652,7 +628,7 @@ class Rounds:
 
     def _replayed(self, arm: Arm) -> tuple[Correctness, str]:
         calm = self._kept.draws and any(one.redraws for one in arm.changes)
-        rounding, sides = self._rounding_of(arm), self._sides
+        rounding, sides = rounding_of(arm.changes, self._facts.dtypes), self._sides
         if ("base", calm) not in sides:
             gradients, base = self._again(None, calm, None)
             sides["base", calm] = gradients, base, self._again(None, calm, gradients)[1]
@@ -682,9 +658,8 @@ class Rounds:
     def _usable(self, *, takes_coarser: bool) -> list[Arm]:
         """What a set may hold of what does not compile, the best first."""
         usable = (one for one in self._arms if one.is_usable and not one.is_costly)
-        return sorted(
-            (one for one in usable if takes_coarser or not one.is_coarser), key=lambda one: one.middle
-        )
+        fit = (one for one in usable if takes_coarser or not one.is_coarser)
+        return sorted(fit, key=lambda one: one.middle)
 
     def _compiling(self) -> list[Arm]:
         """All that waits, what compiles last: beside the best of what does not, with fewer digits first.
@@ -731,7 +706,7 @@ class Rounds:
 
         What compiles is in sets of its own.
         """
-        if self._is_constant or any(len(one.changes) > 1 for one in (*live, *self._waiting)):
+        if self._request.is_constant or any(len(one.changes) > 1 for one in (*live, *self._waiting)):
             return []
         known, found = {frozenset(one.found.names) for one in self._arms}, []
         for takes_coarser in (False, True):

@@ -30,28 +30,10 @@ from opscope.model.trial import (
     TrialVerdict,
     Variant,
 )
-from opscope.trials.catalog import CATALOG, ROUNDINGS, TriedChange
-from opscope.trials.patches import edited, unified_diff
-from opscope.trials.predictions import SaidGain
-from opscope.trials.processes import ProgramRuns
-from opscope.trials.replay import compare
-from opscope.trials.rounds import (
-    ALONE_APART,
-    APART,
-    FEW_ROUNDS,
-    LEAST_STEPS,
-    Pooled,
-    RoundNoise,
-    TrialRequest,
-    TrialRun,
-    noise_of,
-    pooled,
-    signed_rank_interval,
-)
+from opscope.trials import catalog, patches, predictions, processes, replay, rounds
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
-BASELINE = "baseline"
 BUDGET_S = 60.0
 _FIRST = 0.45  # of the budget: the first process
 _FEWEST_STEPS = 50  # with less, a program has too few steps for rounds
@@ -67,43 +49,34 @@ _Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What to try, and how."""
-
-    request: TrialRequest  # The program; its changes are ours to fill in
-    changes: Sequence[TriedChange]  # To try
+    request: rounds.TrialRequest  # The program; its changes are ours to fill in
+    changes: Sequence[catalog.TriedChange]  # To try
     asked: Sequence[str] = ()  # Names of those that are tried whatever advice says
     budget_s: float = BUDGET_S  # Time for all, after the program's own start
     run_s: float = 300.0  # Time for a start of the program
     allow_precision: bool = False  # Recommend changes whose numbers are within rounding of a coarser type
     in_place: bool = False  # Run in the working folder instead of an empty one
     # What advice says of the recording in a folder, by its code; None to go without
-    predict: Callable[[Path], Mapping[str, SaidGain]] | None = None
+    predict: Callable[[Path], Mapping[str, predictions.SaidGain]] | None = None
     source: Path | None = None  # The script, for diffs; None if there is none
 
-    def patch_of(self, changes: Sequence[TriedChange], *, is_training: bool) -> str:
+    def patch_of(self, changes: Sequence[catalog.TriedChange], *, is_training: bool) -> str:
         """What to write for these changes: a diff of what the source holds lines for, then snippets."""
-        in_source, rest = self._split(changes)
+        after, rest = self.edited(changes)
         parts = [one.snippet for one in rest]
         parts += {one.in_training: None for one in changes if is_training and one.in_training}
-        if in_source and self.source is not None:
-            before, after = self.source.read_text(encoding="utf-8"), self.edited(changes)
-            assert after is not None
-            parts.insert(0, unified_diff(before, after, self.source.name))
+        if after is not None and self.source is not None:
+            parts.insert(
+                0, patches.unified_diff(self.source.read_text(encoding="utf-8"), after, self.source.name)
+            )
         return "\n".join(parts)
 
-    def edited(self, changes: Sequence[TriedChange]) -> str | None:
-        """The source with the changes that it holds lines for; None if there are none."""
-        in_source, _ = self._split(changes)
-        if self.source is None or not in_source:
-            return None
-        text = self.source.read_text(encoding="utf-8")
-        return edited(text, [one.edits for one in in_source if one.edits is not None])
-
-    def _split(self, changes: Sequence[TriedChange]) -> tuple[list[TriedChange], list[TriedChange]]:
-        """Those that the source holds lines for, and the others."""
-        text = None if self.source is None else self.source.read_text(encoding="utf-8")
-        here = [one for one in changes if text and one.edits is not None and edited(text, [one.edits])]
-        return here, [one for one in changes if one not in here]
+    def edited(self, changes: Sequence[catalog.TriedChange]) -> tuple[str | None, list[catalog.TriedChange]]:
+        """The source with the changes that it holds lines for, None if there are none; and the others."""
+        text = "" if self.source is None else self.source.read_text(encoding="utf-8")
+        edits = {one.name: one.edits for one in changes if one.edits and patches.edited(text, [one.edits])}
+        rest = [one for one in changes if one.name not in edits]
+        return patches.edited(text, edits.values()) if edits else None, rest
 
 
 @dataclass
@@ -111,14 +84,12 @@ class _Usual:
     """The step of the program as it is, over its processes."""
 
     logarithm: float = 0.0
-    scatter: float = APART
-    noise: RoundNoise | None = None  # with any change
+    scatter: float = rounds.APART
+    noise: rounds.RoundNoise | None = None  # with any change
 
 
 @dataclass
 class _Tried:
-    """All that is known of one set of changes."""
-
     names: _Names
     usual: _Usual
     switched: list[list[float]] = field(default_factory=list)  # logarithms of ratios by process and round
@@ -130,16 +101,16 @@ class _Tried:
     warm_up_ns: float | None = None
 
     @property
-    def said(self) -> Pooled | None:
+    def said(self) -> rounds.Pooled | None:
         """What its processes say; None if it was not timed."""
         if self.switched:
-            said = pooled(self.switched, self.usual.noise)
-            is_enough = sum(map(len, self.switched)) >= FEW_ROUNDS
+            said = rounds.pooled(self.switched, self.usual.noise)
+            is_enough = sum(map(len, self.switched)) >= rounds.FEW_ROUNDS
             return said if is_enough else said._replace(verdict=TrialVerdict.INCONCLUSIVE)
         ratios = [[one - self.usual.logarithm] for one in self.apart]
         # One process may be faster than the next for reasons of its own.
-        apart = self.usual.scatter if len(ratios) > 1 else max(self.usual.scatter, ALONE_APART)
-        return pooled(ratios, scatter=apart) if ratios else None
+        apart = self.usual.scatter if len(ratios) > 1 else max(self.usual.scatter, rounds.ALONE_APART)
+        return rounds.pooled(ratios, scatter=apart) if ratios else None
 
     @property
     def said_ratio(self) -> float:
@@ -165,12 +136,12 @@ class Trial:
     def __init__(self, plan: TrialPlan, told: Told = lambda *_: None) -> None:
         self.plan, self._told, self._request = plan, told, plan.request
         self._by_name = {one.name: one for one in plan.changes}
-        self._processes = ProgramRuns(in_place=plan.in_place)
+        self._processes = processes.ProgramRuns(in_place=plan.in_place)
         self._tried: dict[frozenset[str], _Tried] = {}
         self._not_tried: dict[str, str] = {}
-        self._bases: list[TrialRun] = []  # of the program as it is
+        self._bases: list[rounds.TrialRun] = []  # of the program as it is
         self._usual = _Usual()
-        self._said: Mapping[str, SaidGain] = {}
+        self._said: Mapping[str, predictions.SaidGain] = {}
         # Ranks would have to switch at the same step, and each decides by its own clock.
         self._is_constant = plan.request.kind == "ranks"
         self._runs, self._restarts, self._stays = 0, 0, False  # the process that runs has no rounds
@@ -199,13 +170,11 @@ class Trial:
     def _left_s(self) -> float:
         return self._began + self._startup_s + self.plan.budget_s - time.monotonic()
 
-    def _gain_said_ns(self, change: TriedChange) -> float:
-        said = self._suggested(change)[1]
-        return 0.0 if said is None else said.gain_ns
-
-    def _ordered(self) -> list[TriedChange]:
+    def _ordered(self) -> list[catalog.TriedChange]:
         """What advice says most of first; what compiles last."""
-        return sorted(self.plan.changes, key=lambda one: (one.is_costly, -self._gain_said_ns(one)))
+        said = {one.name: self._suggested(one)[1] for one in self.plan.changes}
+        gains_ns = {name: one.gain_ns for name, one in said.items() if one is not None}
+        return sorted(self.plan.changes, key=lambda one: (one.is_costly, -gains_ns.get(one.name, 0.0)))
 
     def _switch_first(self) -> None:
         """The first process: all changes that can be switched, and sets of them."""
@@ -228,7 +197,7 @@ class Trial:
             if reason is not None:
                 self._not_tried[change.name] = reason
 
-    def _has_few(self, run: TrialRun) -> bool:
+    def _has_few(self, run: rounds.TrialRun) -> bool:
         return not run.base_logarithms or run.steps < _FEWEST_STEPS
 
     def _go_on(self) -> None:
@@ -266,7 +235,7 @@ class Trial:
             and (not tried.count or tried.said_ratio < _HOPELESS)
         )
 
-    def _grow(self, anew: Sequence[TriedChange], *, takes_coarser: bool) -> None:
+    def _grow(self, anew: Sequence[catalog.TriedChange], *, takes_coarser: bool) -> None:
         """Add changes that stay on to the best set, one by one."""
         of = None if self._is_constant else self._switched()
         best = self._best_of(takes_coarser=takes_coarser, is_final=False, of=of)
@@ -312,7 +281,7 @@ class Trial:
     def _switched(self) -> list[_Tried]:
         return [one for one in self._tried.values() if one.switched]
 
-    def _new(self) -> list[TriedChange]:
+    def _new(self) -> list[catalog.TriedChange]:
         """What can be switched and had no turn."""
         live = [one for one in self._ordered() if one.is_live and one.name not in self._not_tried]
         return [one for one in live if not self._of((one.name,)).count and not self._of((one.name,)).is_wrong]
@@ -321,7 +290,7 @@ class Trial:
         singles = [one for one in self._tried.values() if len(one.names) == 1 and not one.is_wrong]
         return bool(self._new()) or any(map(self._is_open, singles))
 
-    def _switch(self, arms: Sequence[_Names], seconds: float) -> tuple[TrialRun | None, str]:
+    def _switch(self, arms: Sequence[_Names], seconds: float) -> tuple[rounds.TrialRun | None, str]:
         """One process with rounds of these sets; once more without a change that ended the program."""
         right = tuple(one for one in arms if not any(self._of((name,)).error for name in one))
         limit_s = (self._startup_s if self._bases else self.plan.run_s) + 2 * seconds + _SPARE_S
@@ -340,7 +309,7 @@ class Trial:
         self._restarts += 1
         return self._switch(arms, seconds)
 
-    def _stay(self, names: _Names) -> tuple[TrialRun | None, str]:
+    def _stay(self, names: _Names) -> tuple[rounds.TrialRun | None, str]:
         """One process with these changes on to its end."""
         live = tuple(one for one in names if self._by_name[one].is_live)
         self._stays = True
@@ -352,7 +321,7 @@ class Trial:
             seconds=_CONSTANT_S,
         )
         limit_s = self._startup_s + _SPARE_S if self._bases else self.plan.run_s
-        run, said = self._run(" + ".join(names) or BASELINE, limit_s, asked, asked.installed)
+        run, said = self._run(" + ".join(names) or "baseline", limit_s, asked, asked.installed)
         if run is not None:
             self._take_constant(run, names, said)
         elif names:
@@ -361,8 +330,8 @@ class Trial:
         return run, said
 
     def _run(
-        self, told: str, limit_s: float, request: TrialRequest, installed: _Names
-    ) -> tuple[TrialRun | None, str]:
+        self, told: str, limit_s: float, request: rounds.TrialRequest, installed: _Names
+    ) -> tuple[rounds.TrialRun | None, str]:
         self._told(told, self._runs, max(self._runs + 1, 1 + _PROCESSES))
         self._runs += 1
         environment = dict(pair for name in installed for pair in self._by_name[name].environment)
@@ -381,13 +350,13 @@ class Trial:
     def _of(self, names: _Names) -> _Tried:
         return self._tried.setdefault(frozenset(names), _Tried(names, self._usual))
 
-    def _add_base(self, run: TrialRun) -> None:
+    def _add_base(self, run: rounds.TrialRun) -> None:
         self._bases.append(run)
         each = [math.log(median(one.base_ns)) for one in self._bases]
         scatter = stdev(each) if len(each) > 1 else 0.0
-        self._usual.logarithm, self._usual.scatter = fmean(each), max(APART, scatter)
+        self._usual.logarithm, self._usual.scatter = fmean(each), max(rounds.APART, scatter)
 
-    def _take(self, run: TrialRun) -> None:
+    def _take(self, run: rounds.TrialRun) -> None:
         if run.base_ns:
             self._add_base(run)
         for arm in run.arms:
@@ -403,12 +372,12 @@ class Trial:
                 self._note_numbers(tried, arm.correctness, arm.numbers)
             if arm.logarithms:
                 tried.switched.append(arm.logarithms)
-        self._usual.noise = noise_of(one for tried in self._tried.values() for one in tried.switched)
+        self._usual.noise = rounds.noise_of(one for tried in self._tried.values() for one in tried.switched)
 
-    def _take_constant(self, run: TrialRun, names: _Names, said: str) -> None:
+    def _take_constant(self, run: rounds.TrialRun, names: _Names, said: str) -> None:
         """Take in what a process found in which these changes stayed on."""
         if not names:
-            if len(run.step_ns) >= LEAST_STEPS:
+            if len(run.step_ns) >= rounds.LEAST_STEPS:
                 self._add_base(run)
             return
         tried = self._of(names)
@@ -419,7 +388,7 @@ class Trial:
             else:
                 tried.error = f"{', '.join(run.not_applied or names)}: nothing is left to change"
             return
-        if failed or len(run.step_ns) < LEAST_STEPS:
+        if failed or len(run.step_ns) < rounds.LEAST_STEPS:
             end = run.error or said or f"too few steps to time: it made {run.steps}"
             tried.error = failed[0].error if failed else end
             return
@@ -429,28 +398,28 @@ class Trial:
         for arm in run.arms:
             self._note_numbers(tried, arm.correctness, arm.numbers)
         if not run.arms:
-            rounding = max(self._by_name[name].rounding for name in names)
-            if rounding:
-                rounding = max([rounding, *(ROUNDINGS.get(one, 0.0) for one in run.facts.dtypes)])
+            rounding = catalog.rounding_of([self._by_name[name] for name in names], run.facts.dtypes)
             base, again = self._bases[0].first_steps, self._bases[-1].first_steps
-            self._note_numbers(tried, *compare(run.first_steps, base, again, again, rounding))
+            self._note_numbers(tried, *replay.compare(run.first_steps, base, again, again, rounding))
 
     def _note_numbers(self, tried: _Tried, correctness: Correctness, numbers: str) -> None:
         worse = (Correctness.UNKNOWN, Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING, Correctness.CHANGED)
         if worse.index(correctness) >= worse.index(tried.correctness):
             tried.correctness, tried.numbers = correctness, numbers
 
-    def _require_program(self, run: TrialRun | None, said: str) -> None:
+    def _require_program(self, run: rounds.TrialRun | None, said: str) -> None:
         """Refuse a program that fails as it is, or has too few steps."""
         error, hint = None, None
         if run is None:
             error = said
         elif not self._bases and run.exit_code:
             error = said or run.error
-        elif not self._bases and not (self._has_few(run) and run.steps >= LEAST_STEPS and not run.step_ns):
+        elif not self._bases and not (
+            self._has_few(run) and run.steps >= rounds.LEAST_STEPS and not run.step_ns
+        ):
             end = f"ended by itself ({said})" if said else "ended by itself"
             error = (
-                f"too few steps to time: it made {run.steps} of {2 * LEAST_STEPS} and "
+                f"too few steps to time: it made {run.steps} of {2 * rounds.LEAST_STEPS} and "
                 f"{'was ended' if run.is_enough else end}"
             )
         if error is None:
@@ -477,7 +446,7 @@ class Trial:
         self, *, takes_coarser: bool, is_final: bool = True, of: Sequence[_Tried] | None = None
     ) -> _Tried | None:
         """The set that makes the step shortest, of those about as good the one of fewest changes."""
-        good: list[tuple[Pooled, _Tried]] = []
+        good: list[tuple[rounds.Pooled, _Tried]] = []
         for one in self._tried.values() if of is None else of:
             said = one.said
             if said is None or not self._is_right(one, takes_coarser=takes_coarser):
@@ -510,15 +479,15 @@ class Trial:
             process_ratios=_by_process(best),
         )
 
-    def _patch_of(self, changes: Sequence[TriedChange]) -> str:
+    def _patch_of(self, changes: Sequence[catalog.TriedChange]) -> str:
         return self.plan.patch_of(changes, is_training=self._bases[0].facts.is_training)
 
-    def _suggested(self, change: TriedChange) -> tuple[str | None, SaidGain | None]:
+    def _suggested(self, change: catalog.TriedChange) -> tuple[str | None, predictions.SaidGain | None]:
         """The finding that suggests a change, and what it says that is gained."""
         code = next((code for code in change.findings if code in self._said), None)
         return code, None if code is None else self._said[code]
 
-    def _variant(self, change: TriedChange, tried: _Tried) -> Variant:
+    def _variant(self, change: catalog.TriedChange, tried: _Tried) -> Variant:
         code, gain = self._suggested(change)
         is_priced = code is not None and change.is_priced_by(code, self._bases[0].facts)
         gain = gain.of(self._step_ns) if gain is not None and is_priced else None
@@ -561,7 +530,7 @@ class Trial:
         times_ns = [time_ns for run in self._bases for time_ns in run.base_ns]
         interval = median_interval(times_ns)
         against = [one.base_logarithms for one in self._bases if one.base_logarithms]
-        noise = pooled(against) if against else None
+        noise = rounds.pooled(against) if against else None
         variants, not_reached = [], []
         for change in self.plan.changes:
             tried = self._tried.get(frozenset({change.name}))
@@ -574,7 +543,6 @@ class Trial:
         variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
         best = self._best_of(takes_coarser=self.plan.allow_precision)
         reduced = self._best_of(takes_coarser=True)
-        is_reduced = reduced is not best and reduced is not None
         return TrialResult(
             program=" ".join([target, *without_secrets(self.plan.request.arguments)]),
             baseline=Baseline(
@@ -591,7 +559,7 @@ class Trial:
                 *(NotTried(*one) for one in self._not_tried.items()), *not_reached, *self._from_inside()
             ),
             best=self._changes_best(best),
-            best_reduced_precision=self._changes_best(reduced) if is_reduced else None,
+            best_reduced_precision=self._changes_best(None if reduced is best else reduced),
             runs=self._runs,
             is_complete=not not_reached and not self._is_interrupted,
             is_interrupted=self._is_interrupted,
@@ -600,7 +568,7 @@ class Trial:
 
     def _from_inside(self) -> Iterator[NotTried]:
         """What advice says of which no change of the catalogue, from outside, is the remedy."""
-        remedied = {code for change in CATALOG for code in change.findings}
+        remedied = {code for change in catalog.CATALOG for code in change.findings}
         inside = "only editing the program's own lines helps; advice predicts"
         for code, said in self._said.items():
             if code not in remedied:
@@ -609,6 +577,6 @@ class Trial:
 
 
 def _by_process(tried: _Tried) -> tuple[float, ...]:
-    middles = (math.exp(signed_rank_interval(one).value) for one in tried.switched)
+    middles = (math.exp(rounds.signed_rank_interval(one).value) for one in tried.switched)
     apart = (math.exp(one - tried.usual.logarithm) for one in tried.apart)
     return tuple(middles if tried.switched else apart)

@@ -29,8 +29,6 @@ _DROPOUT, _NORM_EPS = 0.1, 1e-12
 
 
 class BertEmbeddings(nn.Module):  # type: ignore[misc]
-    """Token, position and segment embeddings, summed and normalized."""
-
     def __init__(self, hidden: int, max_positions: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(_VOCABULARY, hidden, padding_idx=0)
@@ -73,8 +71,6 @@ class SelfAttention(nn.Module):  # type: ignore[misc]
 
 
 class BertLayer(nn.Module):  # type: ignore[misc]
-    """Attention and feed-forward, each with dropout, residual and layer norm after it."""
-
     def __init__(self, hidden: int, heads: int, *, eager: bool) -> None:
         super().__init__()
         self.attention = SelfAttention(hidden, heads, eager=eager)
@@ -174,12 +170,10 @@ def build_bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workl
     # A longer sequence needs a longer position table; its parameters show in the description.
     sizes = (layers, hidden, max(_POSITIONS, seq_len))
     with seeded(options.seed, options.device):
-        model: Any
         if is_real:
             model = _real_bert(*sizes, options, seq_len)
         else:
-            classes = _CLASS_COUNT if options.train else None
-            model = Bert(*sizes, options.attn_implementation, classes)
+            model = Bert(*sizes, options.attn_implementation, _CLASS_COUNT if options.train else None)
         vocabulary = model.config.vocab_size if is_real else _VOCABULARY
         model.to(device=options.device, dtype=getattr(torch, options.dtype))
         token_ids = torch.randint(vocabulary, (batch_size, seq_len), device=options.device)

@@ -110,8 +110,6 @@ def synchronize() -> None:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    if error is None:
-        return False
     if isinstance(error, MemoryError):
         return True
     torch = sys.modules.get("torch")

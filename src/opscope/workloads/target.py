@@ -187,10 +187,8 @@ def _accepted_parameters(function: Callable[..., Any], target: str) -> tuple[str
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # builtins have no signature; they can only be steps
         return ()
-    positional_only = inspect.Parameter.POSITIONAL_ONLY
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    named = [p for p in parameters if p.kind not in variadic]
-    accepted = tuple(p.name for p in named if p.name in _ACCEPTED and p.kind is not positional_only)
+    named = [p for p in parameters if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
+    accepted = tuple(p.name for p in named if p.name in _ACCEPTED and p.kind is not p.POSITIONAL_ONLY)
     unknown = [p.name for p in named if p.default is inspect.Parameter.empty and p.name not in accepted]
     if unknown:
         raise InputError(

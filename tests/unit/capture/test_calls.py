@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.capture.calls import configuration_of, profile_call, run_configuration  # noqa: E402
+from opscope.capture.calls import Configuration, profile_call, run_configuration  # noqa: E402
 from opscope.errors import CaptureError, InputError  # noqa: E402
 from opscope.model.benchmark import Clock, Latency  # noqa: E402
 from opscope.model.sidecar import read_sidecar  # noqa: E402
@@ -52,9 +52,9 @@ def test_a_configuration_is_built_timed_and_recorded(tmp_path, spec):
         assert not any(tmp_path.iterdir())
         return Latency((5,), Clock.WALL, 0)
 
-    configuration = configuration_of(spec, 2, 8)
+    configuration = Configuration(spec, 2, 8)
     run = run_configuration(
-        spec, configuration, tmp_path, trace_name="t_bs2_seq8", warmup=1, active=2, measure=measure
+        configuration, tmp_path, trace_name="t_bs2_seq8", warmup=1, active=2, measure=measure
     )
     assert configuration.label == "bs2_seq8"
     assert run.latency == Latency((5,), Clock.WALL, 0)
@@ -72,7 +72,7 @@ def test_files_in_the_way_are_found_before_the_workload_is_built(tmp_path, spec)
 
     (tmp_path / "t.json").write_text("")
     with pytest.raises(InputError, match="exists"):
-        run_configuration(replace(spec, builder=fail), configuration_of(spec, 1, 4), tmp_path, trace_name="t")
+        run_configuration(Configuration(replace(spec, builder=fail), 1, 4), tmp_path, trace_name="t")
 
 
 @pytest.mark.parametrize("where", ["build", "measure", "step"])
@@ -86,8 +86,7 @@ def test_out_of_memory_names_the_configuration_wherever_it_happens(tmp_path, whe
     spec = WorkloadSpec("w", WorkloadOptions(device="cpu"), builder)
     with pytest.raises(CaptureError, match="out of memory with w bs1_seq4") as caught:
         run_configuration(
-            spec,
-            configuration_of(spec, 1, 4),
+            Configuration(spec, 1, 4),
             tmp_path,
             trace_name="t",
             measure=(lambda fn, device: fn()) if where == "measure" else None,
@@ -99,4 +98,4 @@ def test_out_of_memory_names_the_configuration_wherever_it_happens(tmp_path, whe
 def test_other_errors_pass(tmp_path):
     spec = WorkloadSpec("w", WorkloadOptions(device="cpu"), lambda *args: Workload(lambda: 1 / 0, "cpu"))
     with pytest.raises(ZeroDivisionError):
-        run_configuration(spec, configuration_of(spec, 1, 4), tmp_path, trace_name="t")
+        run_configuration(Configuration(spec, 1, 4), tmp_path, trace_name="t")

@@ -292,7 +292,7 @@ HOOKS = [
     (StepClock, "start"), (StepClock, "mark"), (StepClock, "read"),
     (Recording, "prepare"), (Recording, "start"), (Recording, "next_step"), (Recording, "export"),
     (Recording, "structure"), (profiler, "write_cycle"), (cycle_module, "collect"),
-    (cycle_module, "write_sidecar"), (profiler, "collect_environment"),
+    (cycle_module, "write_sidecar"), (profiler.environment, "collect_environment"),
     (profiler, "require_no_profiler"), (profiler, "resident_bytes"),
     (program_recorder.attached_profilers, "watch"), (OptimizerSteps, "watch"), (ProgramRecorder, "_enter"),
 ]  # fmt: skip

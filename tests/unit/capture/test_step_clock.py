@@ -165,7 +165,7 @@ def test_samples_of_a_broken_device_are_dropped(world):
         raise RuntimeError("an illegal memory access was encountered")
 
     broken = type("Broken", (FakeEvent,), {"synchronize": fail})
-    clock._samples[-1].end.event.__class__ = broken
+    clock._samples[-1][2].__class__ = broken
     assert clock.read() == ()
 
 

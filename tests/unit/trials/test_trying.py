@@ -24,7 +24,7 @@ ROUNDING = Correctness.WITHIN_ROUNDING
 
 
 def change(name: str, **options: Any) -> TriedChange:
-    options.setdefault("applies", lambda _: None)
+    options.setdefault("needs", ())
     return TriedChange(name, name, lambda _: None, snippet=f"use {name}", **options)
 
 
@@ -141,7 +141,7 @@ def test_only_right_numbers_are_recommended(correctness: Correctness, verdict: T
 
 
 def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
-    elsewhere = change("elsewhere", applies=lambda _: "it trains")
+    elsewhere = change("elsewhere", needs=((lambda _: False, "it trains"),))
     found = result(
         change("broken"),
         elsewhere,
@@ -217,8 +217,7 @@ TRAINING_SAID = {
 
 def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside_what_is_measured() -> None:
     changes = [
-        replace(one, applies=lambda _: None)
-        for one in changes_named(["tf32", "compile", "set_to_none", "loader_workers"])
+        replace(one, needs=()) for one in changes_named(["tf32", "compile", "set_to_none", "loader_workers"])
     ]
     tried, processes = trial(
         *changes, factors={"tf32": 0.7}, numbers={"tf32": ROUNDING}, predict=lambda *_: TRAINING_SAID
