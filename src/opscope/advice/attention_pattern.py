@@ -46,7 +46,6 @@ class Leaf:
 
     @cached_property
     def product(self) -> MatrixProduct | None:
-        """Its sizes, if it is a matrix product."""
         return matrix_product(self._call)
 
     @cached_property
@@ -55,12 +54,10 @@ class Leaf:
 
     @cached_property
     def elements(self) -> tuple[int, ...]:
-        """Elements of each of its tensors."""
         return tuple(tensor.element_count for tensor in self._call.tensors)
 
     @property
     def tensor_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of each of its tensors."""
         return tuple(tensor.shape for tensor in self._call.tensors)
 
     @property
@@ -82,12 +79,10 @@ class ComposedAttention:
 
     @property
     def device_ns(self) -> int:
-        """Device time of what one kernel would replace."""
         return sum(part.device_ns for part in self.parts)
 
     @property
     def host_ns(self) -> int:
-        """Time of the host from the start of the first part to the end of the last, as recorded."""
         return max(0, self.parts[-1].ends_ns - self.parts[0].begins_ns)
 
 
@@ -187,7 +182,6 @@ def _between(leaves: Mapping[int, Leaf], start: int, end: int) -> Iterator[Leaf]
 
 
 def _is_copy(leaf: Leaf) -> bool:
-    """A copy, or generated code that is one."""
     return leaf.name in _COPIES or (leaf.name.startswith("triton_") and "_clone" in leaf.name)
 
 

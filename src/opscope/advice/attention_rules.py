@@ -36,14 +36,12 @@ _FOR_GROUPS = (
 
 @finds
 def eager_attention(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Attention that the program composes itself."""
     found = [one for one in run.attention if not one.is_math_path]
     yield from _fusing(run, rule, found, "Attention is composed of")
 
 
 @finds
 def attention_backend(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """scaled_dot_product_attention without flash attention."""
     found = [one for one in run.attention if one.is_math_path]
     yield from _fusing(run, rule, found, "The math path of attention runs")
     yield from _efficient(run, rule)

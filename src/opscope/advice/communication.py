@@ -23,7 +23,6 @@ _FAST = float("inf")
 
 @finds
 def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Communication that no other kernel hides, waiting left out where it is known."""
     waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
     exposed_ns = sum(
         max(0, ns - waiting_ns.get(trace_id, 0)) for trace_id, ns in run.exposed_communication_ns.items()
@@ -74,7 +73,6 @@ _LEAST_EXPLAINED = 0.5
 
 @finds
 def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """The rank for which the others wait in most collectives."""
     late = _straggler(run)
     if late is None or late.kind is not StragglerKind.STEADY:
         return
@@ -113,7 +111,6 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def wandering_straggler(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Ranks that wait for each other by turns."""
     late = _straggler(run)
     if late is None or late.kind is not StragglerKind.WANDERING:
         return
@@ -137,7 +134,6 @@ def _straggler(run: ProfiledRun) -> Straggler | None:
 
 
 def _lag(run: ProfiledRun, late: Straggler) -> str:
-    """How long others wait, and of what."""
     steps = run.summary.steps
     fraction = late.lag_ns_per_step * len(steps) / sum(step.duration_ns for step in steps)
     lag = format_duration(late.lag_ns_per_step)
@@ -149,7 +145,6 @@ def _waiting(skews: Sequence[RankSkew]) -> list[str]:
 
 
 def _files(run: ProfiledRun, *trace_ids: int) -> str:
-    """The files of traces, as a shell takes them."""
     sources = dict(run.session.query("SELECT trace_id, source FROM traces"))
     return shlex.join(sources[one] or f"rank{one}.json.gz" for one in trace_ids)
 

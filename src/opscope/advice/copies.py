@@ -40,7 +40,6 @@ def has_loader(run: ProfiledRun) -> bool:
 
 @finds
 def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Copies whose host memory is not pinned."""
     copies = pageable_copies(run, rule)
     if not copies:
         return
@@ -75,7 +74,6 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Copies between host and device that take much of a step, by direction and memory."""
     groups: dict[tuple[str, str], list[KernelTotal]] = {}
     for kernel in run.summary.kernels:
         direction = _field(kernel, "copy_direction")
@@ -126,7 +124,6 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Strided copies of unchanged type."""
     rows = [row for row in run.records("copies") if row["is_strided"] and not _is_cast(row)]
     attended = (part for one in run.attention for part in one.parts if part.name in PASSING)
     attended_ns = sum(part.device_ns for part in attended)
@@ -138,7 +135,6 @@ def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def repeated_casts(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Copies that change the element type."""
     rows = [row for row in run.records("copies") if _is_cast(row)]
     # Autocast in training needs those of weights once in a step.
     change = "" if run.has_backward else None

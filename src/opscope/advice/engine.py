@@ -259,7 +259,6 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
 
 
 def _bounded(job: Job, advice: Advice, change: JobChange, error: float) -> Gain:
-    """The gain of a change, at least and at most as the advice has it."""
     gain = job.gain(change, error)
     if advice.best is not None:
         high_ns = job.gain(job.changed(advice.best), error).high_ns

@@ -48,7 +48,6 @@ _SIZED = (
 
 @finds
 def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """A host slower than the device."""
     step = run.step
     if step is None or step.launches < 1 or step.busy_ns <= 0:
         return
@@ -104,14 +103,12 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 def _rank(run: ProfiledRun, step: StepModel) -> str:
-    """Which rank it is, where there are several."""
     ranks = {device.trace_id: device.rank for device in run.summary.devices}
     rank = None if len(ranks) < 2 else ranks.get(step.trace.trace_id)
     return "" if rank is None else f" of rank {rank}"
 
 
 def _recorded(step: StepModel) -> str:
-    """What the recorder has to do with the host's time."""
     if not step.recorder_ns:
         return " as recorded"
     least_ns, most_ns = step.host_range_ns
@@ -121,7 +118,6 @@ def _recorded(step: StepModel) -> str:
 
 @finds
 def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """A recorder that takes much of the host's time."""
     step = run.step
     if step is None or not step.recorder_ns:
         return
@@ -181,7 +177,6 @@ def _together(
 
 @finds
 def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Waits that leave the device idle, by place."""
     pinned, beside = (run.book.rules[f"advice.{name}"] for name in ("pageable_copy", "host_copies"))
     # Of one place all calls go together: `.item()` is a copy and a wait for its stream.
     places: dict[tuple[str | None, str | None], list[WaitingCall]] = {}
@@ -285,7 +280,6 @@ def _place(wait: WaitingCall) -> str:
 
 @finds
 def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Long gaps in which the host ran something of its own."""
     least_ns = rule.threshold("least_gap_fraction") * run.window_ns / run.step_count
     long_gaps = [
         (partition.trace_id, gap)
@@ -395,7 +389,6 @@ def _is_compiling(gap: IdleGap, silences: Mapping[str, Any]) -> bool:
 
 @finds
 def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Idle time within waits for data."""
     fraction = run.idle_fraction(IdleCause.DATA_LOADING)
     if fraction < rule.threshold("least_idle_fraction"):
         return
@@ -420,7 +413,6 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Allocations by the driver in steps of which several have some."""
     rows = run.allocations
     calls = sum(row["calls"] for row in rows)
     steps = max((row["steps"] for row in rows), default=0)
@@ -440,7 +432,6 @@ def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def dropout_in_eval(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Dropout kernels where nothing is differentiated."""
     if run.has_backward or not run.has_steps:
         return
     found = [
@@ -469,7 +460,6 @@ def dropout_in_eval(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """First steps with what a program does once."""
     by_trace: dict[int, list[StartUp]] = {}
     for one in run.summary.timeline.start_ups:
         by_trace.setdefault(one.trace_id, []).append(one)
@@ -511,7 +501,6 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Compilations within recorded steps."""
     steps_ns = sum(step.duration_ns for step in run.summary.steps)
     for row in run.records("compilations"):
         if not steps_ns or row["duration_ns"] < rule.threshold("least_fraction") * steps_ns:

@@ -41,7 +41,6 @@ class ImageKind(Enum):
 
     @property
     def is_convolution(self) -> bool:
-        """Whether it is one."""
         return self in _CONVOLUTIONS
 
 
@@ -58,8 +57,6 @@ _OTHERS = {
 
 
 class ImageCall(msgspec.Struct, frozen=True):
-    """Distinct calls of one layer."""
-
     kind: ImageKind
     call: CallEfficiency
     is_backward: bool  # whether it is the gradient
@@ -73,7 +70,6 @@ class ImageCall(msgspec.Struct, frozen=True):
 
     @property
     def device_ns(self) -> int:
-        """Device time of all its calls."""
         return self.call.roofline.device_ns
 
     @property
@@ -83,7 +79,6 @@ class ImageCall(msgspec.Struct, frozen=True):
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of an element."""
         return item_size_bytes(self.image.type_name) or 4
 
     @property
@@ -97,7 +92,6 @@ class ImageCall(msgspec.Struct, frozen=True):
 
 
 def image_calls(run: ProfiledRun) -> Iterator[ImageCall]:
-    """The calls of a run that work on two-dimensional images."""
     known = {call.call_id: call for call in run.calls}
     for row in run.records("image_calls"):
         call = known.get(row["call_id"])

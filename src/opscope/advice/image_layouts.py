@@ -39,7 +39,6 @@ _EVALUATION_PASSES, _EVALUATION_SHARE = 2, "batch_norm_evaluation"
 
 @finds
 def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Kernels that only turn channel orders, and those that are better in the other order."""
     kernels = [k for k in run.summary.kernels if k.facts is not None and k.facts.family == "layout_transform"]
     calls = [one for one in image_calls(run) if one.is_channels_first]
     # Kernels turn the images of other layouts, dimensions or paddings all the same.

@@ -130,14 +130,11 @@ class AttentionMask(Enum):
 
 @dataclass(frozen=True)
 class AttentionWork:
-    """One attention call."""
-
     sizes: AttentionSizes  # of its products
     is_backward: bool = False  # whether it is the gradient
     mask: AttentionMask | None = None  # None for none
 
     def __str__(self) -> str:
-        """`96 heads of 128×128 scores and 64 elements`."""
         return str(self.sizes)
 
 

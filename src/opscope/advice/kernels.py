@@ -50,7 +50,6 @@ class _Chain(msgspec.Struct, frozen=True):
 
 @finds
 def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Chains of pointwise kernels."""
     chains = _chains(run, int(rule.threshold("shortest_chain")))
     total_ns = sum(chain.device_ns for chain in chains)
     host_ns = sum(chain.host_ns for chain in chains)
@@ -145,7 +144,6 @@ class _Tail(msgspec.Struct, frozen=True):
 
 @finds
 def tail_wave(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Tiled kernels whose last round of blocks is nearly empty."""
     found = [tail for kernel in run.summary.kernels for tail in _tails(kernel, run.sm_count, rule)]
     total_ns = sum(tail.geometry.total_ns for tail in found)
     if run.is_minor(total_ns, rule):
@@ -203,7 +201,6 @@ def _has_tiles(kernel: str) -> bool:
 
 @finds
 def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Kernels bound by memory, far from its rate, with few resident warps."""
     found = [quality for quality in run.summary.quality if _is_starved(run, quality, rule)]
     total_ns = sum(quality.geometry.total_ns for quality in found)
     if run.is_minor(total_ns, rule):
@@ -226,7 +223,6 @@ def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 def _is_starved(run: ProfiledRun, quality: LaunchQuality, rule: Rule) -> bool:
-    """Few resident warps, bound by memory and far from its rate."""
     roofline = run.summary.efficiency.kernels.get((quality.operator, quality.kernel.name))
     if roofline is None or roofline.bound is not Bound.MEMORY or roofline.fraction is None:
         return False
@@ -237,7 +233,6 @@ def _is_starved(run: ProfiledRun, quality: LaunchQuality, rule: Rule) -> bool:
 
 @finds
 def at_limit(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """A few kernels near the limit that take most of the time: nothing can be gained from them."""
     near = [
         (name, roofline)
         for (operator, name), roofline in run.summary.efficiency.kernels.items()

@@ -21,7 +21,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 @finds
 def per_tensor_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Optimizer steps that work on one parameter at a time."""
     rows = [row for row in _fusible(run) if not row["name"].startswith(_FUSED + _FOREACH)]
     if run.per_step(_sum(rows, "launches")) < rule.threshold("least_launches"):
         return
@@ -40,7 +39,6 @@ def per_tensor_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def foreach_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Optimizer steps that pass over all parameters once per operation."""
     rows = [row for row in _fusible(run) if row["name"].startswith(_FOREACH)]
     device_ns = _sum(rows, "device_ns")
     is_on_path = bool(rows) and run.step is not None and run.step.is_host_bound
@@ -59,7 +57,6 @@ def foreach_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Gradients that are filled instead of dropped."""
     fills, additions = (_phase(run, one) for one in ("zero_grad", "accumulation"))
     rows = [*fills, *additions]
     is_few = run.per_step(_sum(rows, "launches")) < rule.threshold("least_launches")
@@ -80,7 +77,6 @@ def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Pointwise operators of many tensors, one after the other, that are not the optimizer's."""
     least, shapes, most = map(rule.threshold, ("least_launches", "least_shapes", "most_names"))
     loops = run.records("tensor_loops") if run.has_steps else []
     rows = [one for one in loops if one["launches"] >= least and one["shapes"] >= shapes]

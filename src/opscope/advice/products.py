@@ -54,7 +54,6 @@ _LOAD_BYTES = 16  # of one tensor core operand row. Source: cuBLAS documentation
 
 @finds
 def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """float32 products on CUDA cores."""
     calls = [call for call in _products(run, _FULL) if call.roofline.tensor_cores is TensorCoreUse.ELIGIBLE]
     total_ns = time_of(calls)
     if not _takes(run, DataType.TF32) or run.is_minor(total_ns, rule):
@@ -77,7 +76,6 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """float32 products where 16 bits would serve, and what memory bounds that would be in 16 bits too."""
     calls = _products(run, _FULL)
     half = next((one for one in _HALF if _takes(run, one)), None)
     halved: list[CallEfficiency] = []
@@ -133,7 +131,6 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def unaligned_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Products whose sizes keep them from tensor cores' best kernels."""
     found = [
         (call, product)
         for call in _products(run, _HALF)
@@ -160,7 +157,6 @@ def unaligned_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def small_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Products of too few tiles for the device."""
     most = rule.threshold("roofline_fraction")
     found = [
         (call, product)
@@ -326,8 +322,6 @@ def _with_casts(
 
 
 class _Casts(NamedTuple):
-    """What autocast has to cast for one call."""
-
     operands: float
     size_bytes: float  # in float32
 
@@ -376,7 +370,6 @@ def _best_ns(calls: Sequence[CallEfficiency]) -> dict[int, float]:
 
 
 def _followers(run: ProfiledRun, *, keeps_half: bool) -> list[CallEfficiency]:
-    """What works on the results of products alone."""
     return [
         call
         for call in run.calls
@@ -411,7 +404,6 @@ def _is_halved(call: CallEfficiency) -> bool:
 
 
 def _halved_ns(run: ProfiledRun, call: CallEfficiency) -> float:
-    """What a call takes with half the bytes."""
     floor_ns = call.calls * run.book.number("kernel_floor_ns")
     return min(float(call.roofline.device_ns), max(call.roofline.device_ns / 2, floor_ns))
 

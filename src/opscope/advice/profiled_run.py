@@ -69,8 +69,6 @@ class Advice(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ProfiledRun:
-    """One Session with its Summary."""
-
     session: Session
     summary: Summary
     job: Job | None = None
@@ -85,12 +83,10 @@ class ProfiledRun:
 
     @cached_property
     def kernels(self) -> Mapping[str, KernelFacts]:
-        """What is known of each kernel, by name."""
         return {kernel.name: kernel.facts for kernel in self.summary.kernels if kernel.facts is not None}
 
     @cached_property
     def rates(self) -> Rates:
-        """What the device can be expected to reach."""
         return Rates(self.summary.efficiency.limits, self.sm_count, self.book)
 
     @cached_property
@@ -118,7 +114,6 @@ class ProfiledRun:
 
     @property
     def recorder_basis(self) -> str | None:
-        """How the recorder's part of a step is known."""
         hosts = () if self.step is None else map(self.simulated, self.summary.timeline.host)
         trace_id = None if self.step is None else self.step.trace.trace_id
         return next((host.recorder_basis for host in hosts if host.trace_id == trace_id), None)
@@ -171,7 +166,6 @@ class ProfiledRun:
 
     @property
     def has_steps(self) -> bool:
-        """Whether profiler steps were recorded."""
         return bool(self.summary.steps)
 
     @cached_property
@@ -181,12 +175,10 @@ class ProfiledRun:
 
     @cached_property
     def attention(self) -> tuple[ComposedAttention, ...]:
-        """Attention composed of single operators."""
         return composed_attention(self.records("attention_contexts"))
 
     @property
     def has_backward(self) -> bool:
-        """Whether anything was differentiated within the recording."""
         return bool(self.program["backward_operators"])
 
     @property
@@ -196,7 +188,6 @@ class ProfiledRun:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether code of torch.compile ran."""
         return bool(self.program["compiled_operators"])
 
     def records(self, name: str) -> list[dict[str, Any]]:
@@ -233,15 +224,12 @@ class ProfiledRun:
         return float(sum(step.device_ns for step in self.summary.steps) / launched_ns)
 
     def share(self, total_ns: float) -> float:
-        """A device time as a share of all device time."""
         return total_ns / self.summary.device_time_ns if self.summary.device_time_ns else 0.0
 
     def is_minor(self, total_ns: float, rule: Rule) -> bool:
-        """Whether a device time is too small a share of all for a rule to speak."""
         return self.share(total_ns) < rule.threshold("least_fraction")
 
     def idle_fraction(self, cause: IdleCause) -> float:
-        """Idle time of one cause as a share of the devices' windows."""
         return self._idle_ns(cause) / self.window_ns if self.window_ns else 0.0
 
     @cached_property
@@ -250,7 +238,6 @@ class ProfiledRun:
         return sum(partition.span_ns for partition in self.summary.timeline.in_use)
 
     def idle_per_step(self, cause: IdleCause) -> float:
-        """Idle time of one cause, per step and trace."""
         return self._idle_ns(cause) / self.step_count
 
     def _idle_ns(self, cause: IdleCause) -> int:
@@ -280,11 +267,9 @@ class ProfiledRun:
         return f"{self.device_share(total_ns)} ({self.time(total_ns)})"
 
     def evidence(self, device_ns: float, **more: Any) -> dict[str, Any]:
-        """What a finding about device time rests on."""
         return {"device_fraction": self.share(device_ns), "device_ns": device_ns, **more}
 
     def call_evidence(self, calls: Sequence[CallEfficiency], **more: Any) -> dict[str, Any]:
-        """The rows that a finding about calls rests on."""
         ranked = sorted(calls, key=lambda call: (-call.roofline.device_ns, call.call_id))
         kernels = dict.fromkeys(kernel for call in ranked for kernel in call.kernels[:1])
         return self.evidence(
@@ -315,7 +300,6 @@ def listed(items: Sequence[str], shown: int = _SHOWN) -> str:
 
 
 def time_of(calls: Iterable[CallEfficiency]) -> int:
-    """Device time of calls."""
     return sum(call.roofline.device_ns for call in calls)
 
 
@@ -335,5 +319,4 @@ def operators_of(calls: Iterable[CallEfficiency]) -> list[str]:
 
 
 def product_of(call: CallEfficiency) -> MatrixProduct | None:
-    """The sizes of a call that is a matrix product."""
     return matrix_product(parse_arguments(call.operator, shapes=call.shapes, types=call.types))

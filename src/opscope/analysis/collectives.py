@@ -76,7 +76,6 @@ class CollectiveKernel(msgspec.Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int | None:
-        """Of the message; None if unknown."""
         return message_bytes(self.data_type, self.element_count)
 
 

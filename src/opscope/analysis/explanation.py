@@ -190,7 +190,6 @@ class _Asked(msgspec.Struct, frozen=True):
         return () if self.summary is None else self.summary.kernels
 
     def uses(self, kernels: Iterable[KernelTotal]) -> tuple[ExplainedKernel, ...]:
-        """Kernels of the recording, wherever they were launched."""
         uses = []
         for facts, key in ((one.facts, (one.name, one.kind)) for one in kernels):
             if facts is not None:
@@ -214,7 +213,6 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 def _operator_name(wanted: str, table: OperatorTable, asked: _Asked) -> tuple[str, str | None] | None:
-    """The operator that is meant and the overload, if one is named."""
     recorded = {operator.name for operator in asked.operators}
     base, has_overload, overload = wanted.partition(".")
     for candidate in (wanted, base, f"aten::{base}", f"aten::_{base}"):

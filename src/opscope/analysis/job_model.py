@@ -278,13 +278,11 @@ class Job:
         return self.steps_ns[0]
 
     def gain_ns(self, change: JobChange) -> float:
-        """What a step gets shorter by a change, as far as is known."""
         if self.graph is None:
             return self.middle.gain_ns(change.changes[0])
         return self.step_ns - self._apply(self.graph, change, 0)
 
     def gain(self, change: JobChange, error: float = 0.0) -> Gain:
-        """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
         graph = self.graph
         if graph is None:
             return self.middle.gain(change.changes[0], error)
@@ -404,8 +402,6 @@ def _middle(ranks: Sequence[R], step_ns: Callable[[R], float]) -> R:
 
 
 class RankExamination(msgspec.Struct, frozen=True):
-    """What is known of one rank."""
-
     execution: StepExecution | None = None  # its simulated step; None where nothing was launched in one
     hosts: tuple[HostSpeed, ...] = ()  # how fast its host may have been, as `StepModel.hosts`
     node_count: int = 0  # of its execution graph
@@ -454,8 +450,6 @@ _COLLECTIVES = 5
 
 
 class WhatIfKind(TextEnum):
-    """A change whose worth is simulated."""
-
     RANK_AS_MEDIAN = "rank_as_fast_as_median"
     OVERLAPPED = "collective_overlapped"
 

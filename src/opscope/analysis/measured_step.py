@@ -36,8 +36,6 @@ _WANDER = 1.05
 
 
 class StepClockKind(TextEnum):
-    """Which of the two clocks was the slower one."""
-
     HOST = "host"
     DEVICE = "device"
 
@@ -67,8 +65,6 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
 
 
 class MeasuredStep(msgspec.Struct, frozen=True):
-    """A step of one trace, recorded and not."""
-
     trace_id: int | None = None  # the trace
     recorded_ns: float | None = None  # mean of the recorded steps; None if no steps were recorded
     busy_ns: float | None = None  # busy time of the busiest device in a recorded step; None if unknown
@@ -204,7 +200,6 @@ def _decisive(
 
 
 def _clocks(samples: Sequence[UnrecordedStep]) -> Iterator[list[float]]:
-    """The samples' times per step by each clock."""
     yield [one.host_ns / one.step_count for one in samples]
     device = [one.device_ns / one.step_count for one in samples if one.device_ns is not None]
     if len(device) == len(samples):

@@ -70,7 +70,6 @@ class KernelFacts(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """As of a `DecodedKernel`."""
         arguments = [value for _, value in self.template_arguments]
         return title_of(self.name, self.function, arguments, self.fields.get("functor"))
 

@@ -440,7 +440,6 @@ def _findings(
 
 
 def _recording_findings(sides: tuple[_Side, _Side], metric: Metric) -> Iterator[Finding]:
-    """What the two hold that does not compare."""
     lacking = [name for name, one in zip(_SIDES, sides, strict=True) if not one.has_device]
     if metric is Metric.CPU and len(lacking) == 2:
         yield finding("compare.cpu_time")

@@ -189,7 +189,6 @@ class GraphChange:
         return both
 
     def scale(self, nodes: Flags | Sequence[int], factor: float) -> GraphChange:
-        """Device time of activities, times a factor."""
         self.duration_scale[nodes] *= factor
         return self
 
@@ -200,7 +199,6 @@ class GraphChange:
         return self
 
     def drop(self, nodes: Flags) -> GraphChange:
-        """Activities that are no longer there."""
         self.is_dropped |= nodes
         return self
 
@@ -380,7 +378,6 @@ class StepModel:
 
     @property
     def host(self) -> HostSpeed:
-        """How fast the host likely was."""
         return self.hosts[0]
 
     def _fitted(self, timed: UnrecordedTime) -> tuple[HostSpeed, ...]:

@@ -40,7 +40,6 @@ class PathTree:
         self.nodes: dict[tuple[int, int], int] = {}  # by the node before it and its name
 
     def name_id(self, name: str) -> int:
-        """Position of a name, added if new."""
         return self.names.setdefault(name, len(self.names))
 
     def name_ids(self, names: Iterable[str]) -> Int64:
@@ -333,7 +332,6 @@ def _profiles(
     rank_of = {at: rank for rank, at in enumerate(sorted(range(len(names)), key=names.__getitem__))}
 
     def path(node: int) -> tuple[int, ...]:
-        """Positions of the names on a path, the outermost first."""
         labels = []
         while node >= 0:
             node, label = pairs[node]

@@ -91,7 +91,6 @@ class ThreadEvents:
 
     @cached_property
     def named(self) -> Spans:
-        """Moments in which a Python frame was open, or a range that the program named."""
         return merge(_extents(self.frames, self.frames["is_outermost"]), _extents(self.annotations))
 
     @cached_property
@@ -114,7 +113,6 @@ class Host:
 
     @cached_property
     def recorder(self) -> Spans:
-        """Moments in which the recorder held the threads up."""
         starts, ends = (np.array([stall[edge] for stall in self.stalls], dtype=np.int64) for edge in (1, 2))
         return merge((starts, ends))
 
@@ -129,7 +127,6 @@ class Host:
 
     @cached_property
     def named(self) -> Spans:
-        """Moments in which any of them had a Python frame or a named range open."""
         return merge(*(thread.named for thread in self.threads.values()))
 
     @property
