@@ -46,24 +46,15 @@ class Leaf:
 
     @cached_property
     def product(self) -> MatrixProduct | None:
-        return matrix_product(self._call)
+        return matrix_product(self.call)
 
     @cached_property
-    def _call(self) -> CallArguments:
+    def call(self) -> CallArguments:
         return parse_arguments(self.name, shapes=self.shapes, types=self.types)
 
     @cached_property
     def elements(self) -> tuple[int, ...]:
-        return tuple(tensor.element_count for tensor in self._call.tensors)
-
-    @property
-    def tensor_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tensor.shape for tensor in self._call.tensors)
-
-    @property
-    def type_name(self) -> str | None:
-        """Element type of its first tensor, as recorded."""
-        return self._call.tensors[0].type_name if self._call.tensors else None
+        return tuple(tensor.element_count for tensor in self.call.tensors)
 
 
 @dataclass(frozen=True)
@@ -129,7 +120,7 @@ def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
             is_backward,
             next((one for one in masks if one is not None), None),
         ),
-        type_name=leaves[before].type_name,
+        type_name=next((tensor.type_name for tensor in leaves[before].call.tensors), None),
         calls=anchor.calls,
         parts=tuple(_between(leaves, start, end)),
         is_math_path=any(row["is_math"] for row in rows),
@@ -143,7 +134,8 @@ def _reached(leaves: Mapping[int, Leaf], direction: int, scores: int, products: 
     while (leaf := leaves.get(place)) is not None:
         product = leaf.product
         if product is not None:
-            if not _holds_scores(product, scores):
+            # The scores are its result or an operand.
+            if product.batch < 1 or scores % product.batch or scores not in product.elements:
                 return None
             met += 1
             if met == products:
@@ -152,13 +144,6 @@ def _reached(leaves: Mapping[int, Leaf], direction: int, scores: int, products: 
             return None
         place += direction
     return None
-
-
-def _holds_scores(product: MatrixProduct, scores: int) -> bool:
-    """Whether the result or an operand of a product is the matrix of scores."""
-    if product.batch < 1 or scores % product.batch:
-        return False
-    return scores in product.elements
 
 
 def _copies(leaves: Mapping[int, Leaf], place: int, direction: int, sizes: set[int], most: int) -> int:
@@ -191,7 +176,8 @@ def _mask(leaf: Leaf, scores: int) -> AttentionMask | None:
     if leaf.name not in _MASKING and not is_adding:
         return None
     # A tensor of one element is what is filled in.
-    shape = min((one for one in leaf.tensor_shapes if prod(one) > 1), key=prod, default=())
+    shapes = (tensor.shape for tensor in leaf.call.tensors)
+    shape = min((one for one in shapes if prod(one) > 1), key=prod, default=())
     heads, queries, _ = (1, 1, 1, *shape)[-_MASK_DIMENSIONS:]
     if heads > 1:
         return AttentionMask.BIAS

@@ -29,9 +29,8 @@ from opscope.advice.capture import differing, in_the_way
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import EngineWords, Rule, rule_book
 from opscope.analysis.job_model import Job, JobChange
-from opscope.analysis.step_model import Gain, step_models
+from opscope.analysis.step_model import Gain
 from opscope.analysis.summary import BestSet, Summary
-from opscope.analysis.timeline.host import read_session
 from opscope.model.finding import OPEN, ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
@@ -59,16 +58,13 @@ def assess(
     return advise(session, summary, job)
 
 
-def advise(session: Session, summary: Summary, job: Job | None = None) -> Summary:
+def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
     """The Summary with what to change, the largest estimated gain first, those without an estimate last.
 
-    The Summary needs efficiency, timeline and program; the job is made if it is not given.
+    The Summary needs efficiency, timeline and program.
     """
     if not summary.has_device or not summary.is_usable:
         return summary.having(advice=())
-    if job is None:
-        models = step_models(session, read_session(session))
-        job = Job(models, summary.collectives.activities) if models else None
     # What happens once is no part of a step, and nothing that its rules could make shorter.
     counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)
     run = ProfiledRun(session, counted, job)

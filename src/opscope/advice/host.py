@@ -12,7 +12,7 @@ import numpy as np
 
 from opscope.advice.capture import capture_of, in_the_way
 from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_copies
-from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import IN_TURNS, Gain, StepModel
 from opscope.analysis.timeline.values import IdleCause, IdleGap, StartUp, WaitingCall
@@ -61,10 +61,10 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     graph_ns = run.book.number("graph_host_ns")
     found = capture_of(run)
     blocked = in_the_way(run, found)
-    whole = "a step" if run.has_steps else "what was recorded"
     told = (
-        f"The host{_rank(run, step)} needs {format_duration(step.host_ns)} to launch {whole}"
-        f"{_recorded(step)}, the device {format_duration(step.device_ns)} to run it: "
+        f"The host{_rank(run, step)} needs {format_duration(step.host_ns)} to launch "
+        f"{'a step' if run.has_steps else 'what was recorded'}{_recorded(step)}, the device "
+        f"{format_duration(step.device_ns)} to run it: "
         f"{counted(step.launches, 'launch')} of {format_duration(step.busy_ns / step.launches)} "
         "of work each."
     )
@@ -155,8 +155,7 @@ def _together(
     job, waits = run.job, [one for each in places.values() for one in each]
     if job is None or job.middle.timed is None or job.step_ns <= IN_TURNS * max(job.host_ns, job.device_ns):
         return
-    call_ids = [call_id for one in waits for call_id in one.call_ids]
-    effect = methodcaller("free_waits", call_ids)
+    effect = methodcaller("free_waits", [call_id for one in waits for call_id in one.call_ids])
     gain_ns, recorded_ns = job.gain_ns(job.changed(effect)), sum(cost_ns.values()) / run.step_count
     if gain_ns < _HIDDEN * recorded_ns or not any(one.operator in _QUESTIONS for one in waits):
         return
@@ -213,11 +212,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         better = pinned if is_upload else beside if is_download else rule
         operator, suggestion, change = longest.operator or "", better.suggestion, better.change
         is_question = operator in _QUESTIONS
-        # Only a number can be asked for later, and only a copy be made beside what follows.
-        is_open = better is rule and not is_question
         if is_upload and not has_loader(run):
             change = PINNED_BY_HAND
-        if is_open:
+        # Only a number can be asked for later, and only a copy be made beside what follows.
+        if better is rule and not is_question:
             change = ""
             if operator.startswith("aten::index"):
                 suggestion = (
@@ -265,11 +263,10 @@ WHERE a.kind = 'memcpy' AND list_contains(?::BIGINT[], r.runtime_call_id) LIMIT 
 
 def _is_the_recorders(run: ProfiledRun, wait: WaitingCall) -> bool:
     """Whether it may be the one wait with which each recorder ends the last of several steps."""
-    recordings = len(run.summary.traces)
     # Steps end where the optimizer's do.
     is_outside = wait.operator is None or wait.operator.startswith("Optimizer.step#")
     is_of_device = is_outside and wait.name.endswith("DeviceSynchronize")
-    return is_of_device and wait.calls <= recordings < run.step_count
+    return is_of_device and wait.calls <= len(run.summary.traces) < run.step_count
 
 
 def _place(wait: WaitingCall) -> str:
@@ -393,8 +390,12 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if fraction < rule.threshold("least_idle_fraction"):
         return
     idle_ns = run.idle_per_step(IdleCause.DATA_LOADING)
-    gaps = (gap for partition in run.summary.timeline.partitions for gap in partition.longest_gaps)
-    hosts = (gap.host for gap in gaps if gap.cause is IdleCause.DATA_LOADING and gap.host)
+    hosts = (
+        gap.host
+        for partition in run.summary.timeline.partitions
+        for gap in partition.longest_gaps
+        if gap.cause is IdleCause.DATA_LOADING and gap.host
+    )
     yield Advice(
         f"The device waits {format_duration(idle_ns)} {run.period} for data, {format_fraction(fraction)} of "
         "the time.",
@@ -517,9 +518,5 @@ def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_ns": row["duration_ns"],
                 "compile_ids": ids,
             },
-            _without_host_of(row["operator_ids"]),
+            lambda change, ids=row["operator_ids"]: change.drop_host(change.model.extents(ids)),
         )
-
-
-def _without_host_of(operator_ids: Sequence[int]) -> Effect:
-    return lambda change: change.drop_host(change.model.extents(operator_ids))

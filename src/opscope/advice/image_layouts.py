@@ -81,8 +81,8 @@ def _effect(
     for one in calls:
         stays_ns = one.turning_ns if one.is_padded else 0
         if one.computing_ns:
-            before_ns = one.computing_ns + stays_ns
-            factors[one.call.call_id] = (after_ns[one.call.call_id] + stays_ns) / before_ns
+            then_ns = after_ns[one.call.call_id] + stays_ns
+            factors[one.call.call_id] = then_ns / (one.computing_ns + stays_ns)
 
     def effect(change: GraphChange) -> object:
         if factors:

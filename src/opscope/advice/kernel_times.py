@@ -17,6 +17,7 @@ from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.operators.products import AttentionSizes, MatrixProduct
 
+HALF_TYPES = (DataType.BF16, DataType.FP16)
 ITEM_BYTES = {DataType.FP32: 4, DataType.TF32: 4, DataType.FP16: 2, DataType.BF16: 2}
 # Tiles that libraries choose from, with the share of a multiprocessor's rate that each reaches: a small one
 # reads its operands more often. On an H200 tiles of bf16 products down to 96×64 were seen at the whole rate.
@@ -62,8 +63,7 @@ class Rates:
     @property
     def half_type(self) -> DataType | None:
         """The 16-bit type to compute in: bfloat16 where there are tensor cores for it."""
-        known = (DataType.BF16, DataType.FP16)
-        return next((one for one in known if self.flop_per_s(one) is not None), None)
+        return next((one for one in HALF_TYPES if self.flop_per_s(one) is not None), None)
 
     def memory_ns(self, size_bytes: float) -> float | None:
         """Time to move bytes, never less than a kernel takes; None if the rate is unknown."""
@@ -159,8 +159,7 @@ def attention_ns(work: AttentionWork, data_type: DataType, rates: Rates) -> floa
         share *= rates.number("masked_float32_attention_share" if is_float32 else "masked_attention_share")
     scores = sizes.all_heads * _in_blocks(sizes.queries) * _in_blocks(sizes.keys)
     elements = max(_ATTENTION_BLOCK, sizes.head_size) + rates.number(f"{kind}_score")
-    flop_count = 2 * _ATTENTION_PRODUCTS[work.is_backward] * scores * elements
-    compute_ns = flop_count / (peak * share) * 1e9
+    compute_ns = 2 * _ATTENTION_PRODUCTS[work.is_backward] * scores * elements / (peak * share) * 1e9
     size_bytes = sizes.all_heads * (sizes.queries + sizes.keys) / 2 * sizes.head_size * ITEM_BYTES[data_type]
     memory_ns = rates.memory_ns(_ATTENTION_TENSORS[work.is_backward] * size_bytes) or 0.0
     # The helpers of gradients, which memory bounds, run after one another.

@@ -43,8 +43,7 @@ class _Chain(msgspec.Struct, frozen=True):
 
     def fused_ns(self, floor_ns: float) -> float:
         """Device time with results between operators kept on the chip, in proportion to the passes left."""
-        passes = max(2, self.passes - 2 * (len(self.names) - 1))
-        fused_ns = self.device_ns * passes / self.passes
+        fused_ns = self.device_ns * max(2, self.passes - 2 * (len(self.names) - 1)) / self.passes
         return min(float(self.device_ns), max(fused_ns, self.calls * floor_ns))
 
 
@@ -190,13 +189,9 @@ def _tails(kernel: KernelTotal, sm_count: int | None, rule: Rule) -> Iterator[_T
         blocks = prod(geometry.grid or ())
         tail = _Tail(kernel.name, geometry, blocks, blocks / sm_count)
         is_short = 1 < tail.rounds < rule.threshold("most_rounds")
-        if is_short and tail.loss >= rule.threshold("least_loss") and _has_tiles(kernel.name):
+        # A block of a product computes a tile, which is much work.
+        if is_short and tail.loss >= rule.threshold("least_loss") and is_product(decode(kernel.name)):
             yield tail
-
-
-def _has_tiles(kernel: str) -> bool:
-    """Whether a block of it computes a tile, so that a block is much work."""
-    return is_product(decode(kernel))
 
 
 @finds
@@ -228,7 +223,7 @@ def _is_starved(run: ProfiledRun, quality: LaunchQuality, rule: Rule) -> bool:
         return False
     if quality.occupancy is None or quality.occupancy > rule.threshold("most_occupancy"):
         return False
-    return roofline.fraction < rule.threshold("roofline_fraction") and not _has_tiles(quality.kernel.name)
+    return roofline.fraction < rule.threshold("roofline_fraction") and not is_product(quality.kernel)
 
 
 @finds

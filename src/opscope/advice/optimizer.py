@@ -64,9 +64,10 @@ def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     added = ""
     if additions:
-        launches = run.times(_sum(additions, "launches"), "launch")
-        time = run.device_time(_sum(additions, "device_ns"))
-        added = f"; the backward pass adds to them by {launches}: {time}"
+        added = (
+            f"; the backward pass adds to them by {run.times(_sum(additions, 'launches'), 'launch')}: "
+            f"{run.device_time(_sum(additions, 'device_ns'))}"
+        )
     yield Advice(
         f"zero_grad fills gradients by {run.times(_sum(fills, 'launches'), 'launch')}: "
         f"{run.device_time(_sum(fills, 'device_ns'))}{added}.",

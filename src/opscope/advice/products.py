@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from opscope.advice.image_calls import ImageCall, ImageKind, image_calls, type_share
-from opscope.advice.kernel_times import ITEM_BYTES, padded, product_ns
+from opscope.advice.kernel_times import HALF_TYPES, ITEM_BYTES, padded, product_ns
 from opscope.advice.profiled_run import (
     Advice,
     Effect,
@@ -33,7 +33,6 @@ from opscope.units import format_fraction
 
 _RECURRENT = re.compile(r"(?:rnn|lstm|gru)(?:_|$)")
 _FULL = (DataType.FP32, DataType.TF32)
-_HALF = (DataType.BF16, DataType.FP16)
 _NAMES = {DataType.BF16: "bfloat16", DataType.FP16: "float16", DataType.TF32: "TF32"}
 _KINDS = {"matrix": "matrix products", "convolution": "convolutions"}
 # Embeddings of time or place, noise: of float32, whatever the weights are.
@@ -77,7 +76,7 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     calls = _products(run, _FULL)
-    half = next((one for one in _HALF if _takes(run, one)), None)
+    half = next((one for one in HALF_TYPES if _takes(run, one)), None)
     halved: list[CallEfficiency] = []
     # What is made of numbers inside a model stays in float32 when its weights are cast: autocast takes both.
     is_cast_whole = not run.has_backward and not _MAKING.intersection(
@@ -133,7 +132,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 def unaligned_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     found = [
         (call, product)
-        for call in _products(run, _HALF)
+        for call in _products(run, HALF_TYPES)
         if (product := product_of(call)) is not None and _is_unaligned(run, call, product, rule)
     ]
     calls = [call for call, _ in found]

@@ -114,9 +114,9 @@ class ProfiledRun:
 
     @property
     def recorder_basis(self) -> str | None:
-        hosts = () if self.step is None else map(self.simulated, self.summary.timeline.host)
         trace_id = None if self.step is None else self.step.trace.trace_id
-        return next((host.recorder_basis for host in hosts if host.trace_id == trace_id), None)
+        hosts = (host for host in self.summary.timeline.host if host.trace_id == trace_id)
+        return next((self.simulated(host).recorder_basis for host in hosts), None)
 
     def simulated(self, host: HostTime) -> HostTime:
         """A host's time with the recorder's part as it is simulated, so that a report tells one figure."""
@@ -159,10 +159,9 @@ class ProfiledRun:
     @cached_property
     def step_count(self) -> int:
         """Recorded steps of all traces; a trace without steps counts as one."""
-        steps = len(self.summary.steps)
         with_steps = {step.trace_id for step in self.summary.steps}
-        active = {device.trace_id for device in self.summary.devices}
-        return max(1, steps + len(active - with_steps))
+        without = {device.trace_id for device in self.summary.devices} - with_steps
+        return max(1, len(self.summary.steps) + len(without))
 
     @property
     def has_steps(self) -> bool:

@@ -61,6 +61,5 @@ class RuleBook(msgspec.Struct, frozen=True):
 @cache
 def rule_book() -> RuleBook:
     document = packaged_toml(__package__, "rules.toml")
-    rules = msgspec.convert(document["rule"], list[Rule])
-    numbers = msgspec.convert(document["numbers"], dict[str, Number])
-    return RuleBook({rule.code: rule for rule in rules}, numbers)
+    rules = {rule.code: rule for rule in msgspec.convert(document["rule"], list[Rule])}
+    return RuleBook(rules, msgspec.convert(document["numbers"], dict[str, Number]))
