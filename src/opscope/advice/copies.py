@@ -180,7 +180,7 @@ def _copies(
 def _without(change: GraphChange, rows: Sequence[Mapping[str, Any]]) -> GraphChange:
     """No copy, and none of the operators that only pass it on."""
     change.drop(change.model.is_launched_by([one for row in rows for one in row["operator_ids"]]))
-    return change.drop_host(change.model.extents([one for row in rows for one in row["outer_ids"]]))
+    return change.drop_host_of([one for row in rows for one in row["outer_ids"]])
 
 
 def _askers(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -389,7 +389,7 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     fraction = run.idle_fraction(IdleCause.DATA_LOADING)
     if fraction < rule.threshold("least_idle_fraction"):
         return
-    idle_ns = run.idle_per_step(IdleCause.DATA_LOADING)
+    idle_ns = run.idle_ns(IdleCause.DATA_LOADING) / run.step_count
     hosts = (
         gap.host
         for partition in run.summary.timeline.partitions
@@ -518,5 +518,5 @@ def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_ns": row["duration_ns"],
                 "compile_ids": ids,
             },
-            lambda change, ids=row["operator_ids"]: change.drop_host(change.model.extents(ids)),
+            methodcaller("drop_host_of", row["operator_ids"]),
         )

@@ -125,7 +125,7 @@ class ProfiledRun:
         if model is None or host.recorder_ns is None:
             return host
         basis = "steps of the same run, timed without the profiler"
-        if model.unrecorded_ns is None:
+        if model.timed is None:
             factor = f"{model.host.recorder:g} times as much as " if model.host.recorder != 1 else ""
             basis = f"{factor}{host.recorder_basis}"
         return msgspec.structs.replace(host, recorder_ns=model.recorder_ns, recorder_basis=basis)
@@ -229,17 +229,14 @@ class ProfiledRun:
         return self.share(total_ns) < rule.threshold("least_fraction")
 
     def idle_fraction(self, cause: IdleCause) -> float:
-        return self._idle_ns(cause) / self.window_ns if self.window_ns else 0.0
+        return self.idle_ns(cause) / self.window_ns if self.window_ns else 0.0
 
     @cached_property
     def window_ns(self) -> int:
         """The windows of all devices that did anything in theirs."""
         return sum(partition.span_ns for partition in self.summary.timeline.in_use)
 
-    def idle_per_step(self, cause: IdleCause) -> float:
-        return self._idle_ns(cause) / self.step_count
-
-    def _idle_ns(self, cause: IdleCause) -> int:
+    def idle_ns(self, cause: IdleCause) -> int:
         return sum(one.idle_by_cause.get(cause, 0) for one in self.summary.timeline.in_use)
 
     @property

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from opscope.analysis.arrays import NOTHING, Spans, merge, overlap
 from opscope.analysis.communication import (
@@ -228,7 +227,7 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
 
     def linked(one: CollectiveTotal) -> CollectiveTotal:
         link, parallelism = links[one.members]
-        return replace(one, link=link, parallelism=parallelism)
+        return msgspec.structs.replace(one, link=link, parallelism=parallelism)
 
     def rank(one: CollectiveTotal) -> tuple[int, int]:
         return (one.wait_ns or 0) + (one.transfer_ns or 0), one.exposed_ns
@@ -357,8 +356,8 @@ def _meanwhile(
     """
     asked = []
     for place, kernels in enumerate(matched):
-        last, longest_ns = min(kernels, key=_duration_ns), max(map(_duration_ns, kernels))
-        waited_ns = longest_ns - last.duration_ns
+        last = min(kernels, key=_duration_ns)
+        waited_ns = max(map(_duration_ns, kernels)) - last.duration_ns
         if transfer_ns(kernels) is not None and waited_ns > _CLEARLY_LAST * last.duration_ns:
             asked.append((place, last.trace_id, last.device, last.start_ns - waited_ns, last.start_ns))
     parameters = [*([list(column) for column in zip(*asked, strict=True)] or [[]] * 5), list(communication)]
@@ -399,8 +398,7 @@ def _by_order(differing: Sequence[Mapping[int, Sequence[CollectiveKernel]]]) -> 
             odd, absent = _odd(here), [one for one, run in runs.items() if place >= len(run)]
             if odd or absent:
                 first = next(kernel for one, kernel in here.items() if one not in odd)
-                where = f"collective {place + 1} of step {first.step}"
-                yield first.title, where, here, [] if odd else absent
+                yield first.title, f"collective {place + 1} of step {first.step}", here, [] if odd else absent
                 break
 
 
@@ -412,25 +410,29 @@ def _odd(kernels: Mapping[int, CollectiveKernel]) -> list[int]:
 
 def _differences(places: Iterable[_Place], ranks: Mapping[int, int | None]) -> tuple[Finding, ...]:
     mismatched, missing = [], []
+
+    def told(title: str | None, where: str, traces: Sequence[int]) -> dict[str, Any]:
+        evidence = {"ranks": [ranks[one] for one in traces], "where": where}
+        return {"evidence": evidence, "title": title, "named": _named(traces, ranks)}
+
     for title, where, kernels, absent in places:
         if odd := _odd(kernels):
             usual = next(kernel for one, kernel in kernels.items() if one not in odd)
-            evidence = {"ranks": [ranks[one] for one in odd], "where": where}
-            launched: dict[str, Any] = {"odd": _what(kernels[odd[0]]), "usual": _what(usual)}
-            launched |= {"title": title, "named": _named(odd, ranks), "count": len(kernels)}
-            mismatched.append(finding("collectives.mismatch", evidence=evidence, **launched))
+            launched: dict[str, Any] = {
+                "odd": _what(kernels[odd[0]]),
+                "usual": _what(usual),
+                "count": len(kernels),
+            }
+            mismatched.append(finding("collectives.mismatch", **told(title, where, odd), **launched))
         if absent:
-            evidence = {"ranks": [ranks[one] for one in absent], "where": where}
-            named = _named(absent, ranks)
-            missing.append(finding("collectives.missing", evidence=evidence, title=title, named=named))
+            missing.append(finding("collectives.missing", **told(title, where, absent)))
     return (*mismatched[:_MISMATCHES], *missing[:_MISMATCHES])
 
 
 def _what(kernel: CollectiveKernel) -> str:
-    size = kernel.size_bytes
     if kernel.in_element_count is None:
         return f"{kernel.title}"
-    told = f" ({format_bytes(size)})" if size is not None else ""
+    told = f" ({format_bytes(kernel.size_bytes)})" if kernel.size_bytes is not None else ""
     return f"{kernel.title} of {counted(kernel.in_element_count, 'element')}{told}"
 
 

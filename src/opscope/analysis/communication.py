@@ -79,7 +79,7 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
     waiting = sorted(groups.items(), key=lambda item: (-len(item[0]), -len(item[1]), item[0]))
     known: dict[int, RankClock] = {}
     while waiting:
-        tied = (item for item in waiting if not known or any(rank in known for rank in item[0]))
+        tied = (item for item in waiting if not known or not known.keys().isdisjoint(item[0]))
         chosen = next(tied, None)
         if chosen is None:
             break
@@ -94,8 +94,9 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
         offsets_ns = np.rint(offsets - offsets[reference]).astype(np.int64)
         aligned_ns = apart_ns - offsets_ns
         errors = np.abs(aligned_ns - np.median(aligned_ns, axis=1, keepdims=True)).max(axis=0)
-        clocks = zip(ranks, offsets_ns.tolist(), np.ceil(errors).tolist(), strict=True)
-        for rank, offset_ns, error_ns in clocks:
+        for rank, offset_ns, error_ns in zip(
+            ranks, offsets_ns.tolist(), np.ceil(errors).tolist(), strict=True
+        ):
             clock = RankClock(tie.offset_ns + offset_ns, tie.error_ns + int(error_ns), len(rows))
             known.setdefault(rank, clock)
     return known
@@ -167,8 +168,7 @@ def _ideal_fractions(
     groups: dict[str | None, dict[int, int]] = defaultdict(dict)
     sizes: dict[str | None, int | None] = {}
     for trace_id, kernels in by_trace.items():
-        received = Counter(one.members for one in kernels if one.collective == "recv")
-        for members, count in received.items():
+        for members, count in Counter(one.members for one in kernels if one.collective == "recv").items():
             groups[members][trace_id] = round(count / max(1, len(step_times.get(trace_id, ()))))
             sizes[members] = next(one.group_size for one in kernels if one.members == members)
     found: dict[int, float] = {}

@@ -186,8 +186,7 @@ def resampled_medians(seed: int, role: int, samples: Samples) -> Samples:
     parts = []
     for begin in range(0, _MEDIAN_RESAMPLES, at_once):
         shape = (min(at_once, _MEDIAN_RESAMPLES - begin), -(-count // block))
-        starts = random.integers(count, size=shape)
-        drawn = (starts[:, :, np.newaxis] + np.arange(block)) % count
+        drawn = (random.integers(count, size=shape)[:, :, np.newaxis] + np.arange(block)) % count
         parts.append(np.median(samples[drawn.reshape(shape[0], -1)[:, :count]], axis=1))
     return np.concatenate(parts)
 

@@ -71,8 +71,9 @@ def suggest_command(
         1,
         metrics=metrics_to_collect(compute_capability, quantities),
     )
-    what = options_of(collection)
-    return shlex.join(["ncu", "--clock-control", "none", *what, "--export", "counters", *program])
+    return shlex.join(
+        ["ncu", "--clock-control", "none", *options_of(collection), "--export", "counters", *program]
+    )
 
 
 class CollectionPlan(msgspec.Struct, frozen=True):
@@ -244,8 +245,10 @@ def _topics(
     calls, total_ns = sum(one.calls for one in short), sum(one.total_ns for one in short)
     launches = None
     if calls and total_ns >= _RELEVANT * operator.self_device_ns:
-        mean_us = total_ns / calls / 1e3
-        launches = f"{calls:,} run {mean_us:.2f} µs on average, no longer than a launch costs the host"
+        launches = (
+            f"{calls:,} run {total_ns / calls / 1e3:.2f} µs on average, no longer than a launch costs the "
+            "host"
+        )
     yield Improvement(Topic.LAUNCHES, launches, needs_counters=False)
     yield Improvement(Topic.OCCUPANCY, _occupancy(launch), needs_counters=True)
     # Only proof that accesses are coalesced; what is only likely is left to counters.
@@ -254,8 +257,9 @@ def _topics(
     fraction = (roofline.fraction if roofline is not None else None) or 0.0
     coalesced = None
     if is_memory_bound and fraction >= _NEARLY_ALL:
-        share = 100 * fraction
-        coalesced = f"accesses are coalesced: least bytes alone flow at {share:.0f} % of the memory limit"
+        coalesced = (
+            f"accesses are coalesced: least bytes alone flow at {100 * fraction:.0f} % of the memory limit"
+        )
     elif isinstance(width, int) and width > 1:
         coalesced = f"each thread loads {width} neighboring elements at once, by the kernel's name"
     yield Improvement(Topic.COALESCING, coalesced, needs_counters=coalesced is None)
@@ -264,13 +268,17 @@ def _topics(
     yield Improvement(Topic.BANK_CONFLICTS, conflicts, needs_counters=not unshared)
     divergence = None
     if launch is not None and launch.partial_warp_loss:
-        threads, loss = launch.thread_count, 100 * launch.partial_warp_loss
-        divergence = f"blocks of {threads} threads leave {loss:.0f} % of their warps' lanes unused"
+        divergence = (
+            f"blocks of {launch.thread_count} threads leave {100 * launch.partial_warp_loss:.0f} % of their "
+            "warps' lanes unused"
+        )
     yield Improvement(Topic.DIVERGENCE, divergence, needs_counters=True)
     fusion = None
     if operator.kernel_launches > operator.calls > 0 and len(operator.kernels) > 1:
-        per_call = operator.kernel_launches / operator.calls
-        fusion = f"{per_call:.1f} kernels per call pass their results through device memory"
+        fusion = (
+            f"{operator.kernel_launches / operator.calls:.1f} kernels per call pass their results through "
+            "device memory"
+        )
     elif operator.category in _POINTWISE:
         fusion = "pointwise: fused into the operator before or after, its own reads and writes would go away"
     elif operator.category in _ROW_WISE and is_memory_bound:

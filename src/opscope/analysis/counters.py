@@ -157,10 +157,9 @@ class Launch(NamedTuple):
 
 def read_launches(session: Session, query: str, parameters: Sequence[Any] = ()) -> list[Launch]:
     """What a query selects: name, grid and block, then as a `Launch`."""
-    rows = session.query(query, parameters)
     return [
         Launch((name, grid and tuple(grid), block and tuple(block)), *rest)
-        for name, grid, block, *rest in rows
+        for name, grid, block, *rest in session.query(query, parameters)
     ]
 
 

@@ -125,8 +125,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         if torch_version is None or recognize((), torch_version=torch_version).version is None:
             torch_version = packaged_versions()[-1]
     wanted = name.strip()
-    summary = None if session is None else Summary(session)
-    asked = _Asked(session, summary, torch_version)
+    asked = _Asked(session, None if session is None else Summary(session), torch_version)
     if wanted in _CATEGORIES:
         return _category(wanted, asked)
     if _FILE.fullmatch(wanted):
@@ -143,8 +142,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         return asked.explanation(name, Subject.KERNEL, None, kernels=asked.uses(recorded))
     explanation = _kernel(wanted, asked)
     if explanation is None:
-        names = (entry.name for entry in table.functions)
-        raise _unknown_name(wanted, names, asked, _CATEGORIES)
+        raise _unknown_name(wanted, (entry.name for entry in table.functions), asked, _CATEGORIES)
     return explanation
 
 
@@ -317,8 +315,14 @@ def _file(name: str, asked: _Asked) -> Explanation:
         if any(kernel.name in own for kernel in one.kernels)
         or any(_touches(use, name) for use in one.native_functions)
     ]
-    found = {"functions": functions, "operators": tuple(operators), "kernels": asked.uses(kernels)}
-    return asked.explanation(name, Subject.FILE, known, **found)
+    return asked.explanation(
+        name,
+        Subject.FILE,
+        known,
+        functions=functions,
+        operators=tuple(operators),
+        kernels=asked.uses(kernels),
+    )
 
 
 def _all_functions(asked: _Asked) -> Provenance:

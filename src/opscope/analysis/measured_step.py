@@ -190,9 +190,7 @@ def _decisive(
         return None
     on_device = [one for one in chosen if one.device_ns is not None]
     if 2 * len(on_device) >= len(chosen):
-        host_ns = sum(one.host_ns for one in on_device)
-        device_ns = sum(one.device_ns or 0 for one in on_device)
-        if device_ns >= _AS_LONG * host_ns:
+        if sum(one.device_ns or 0 for one in on_device) >= _AS_LONG * sum(one.host_ns for one in on_device):
             return chosen, warmup, StepClockKind.DEVICE, list(_clocks(on_device))[1]
     elif has_device:
         return None
@@ -211,7 +209,6 @@ def warmup_count(times_ns: Sequence[float]) -> int:
     rest = np.asarray(times_ns[1:], dtype=np.float64)
     if not len(rest):
         return len(times_ns)
-    later = rest[len(rest) // 2 :]
-    _, limit = usual_and_limit(later)
+    _, limit = usual_and_limit(rest[len(rest) // 2 :])
     slow = np.flatnonzero(rest[: len(rest) // 2] > limit)
     return 1 + (int(slow[-1]) + 1 if len(slow) else 0)

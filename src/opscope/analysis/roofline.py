@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.session_limits import common_device
@@ -316,12 +315,12 @@ def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tup
     for row in session.records(sql(__package__, "launched_calls"), parameters):
         one, quality = Launches(**{name: row[name] for name in row.keys() & Launches.__struct_fields__}), None
         if one.kind == "kernel":
-            geometry = msgspec.convert(row, LaunchGeometry)
-            quality = LaunchQuality(one.decoded, geometry, device=device)
+            quality = LaunchQuality(one.decoded, msgspec.convert(row, LaunchGeometry), device=device)
         # A collective's time is not its own: it ends when the last device has come.
-        is_shared = one.decoded.family in _ELSEWHERE_FAMILIES
-        bound_ns = 0 if is_shared else one.launch_bound_ns
-        by_call[row["call_id"]].append(replace(one, launch_bound_ns=bound_ns, quality=quality))
+        bound_ns = 0 if one.decoded.family in _ELSEWHERE_FAMILIES else one.launch_bound_ns
+        by_call[row["call_id"]].append(
+            msgspec.structs.replace(one, launch_bound_ns=bound_ns, quality=quality)
+        )
     return {call_id: tuple(launches) for call_id, launches in by_call.items()}
 
 

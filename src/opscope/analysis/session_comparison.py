@@ -312,8 +312,7 @@ class _Comparison:
                     continue
                 for kernel in one.kernels:
                     if name := getattr(kernel, f"{which}_name"):
-                        ns = getattr(kernel.time, f"{which}_ns") or 0
-                        of_side[side.category(one.name, name)] += ns
+                        of_side[side.category(one.name, name)] += getattr(kernel.time, f"{which}_ns") or 0
         names = sorted({*spent[0], *spent[1]})
         rows = [CategoryChange(name, *(of_side.get(name, 0.0) for of_side in spent)) for name in names]
         return tuple(sorted(rows, key=lambda row: (-abs(row.difference_ns), row.category)))
@@ -339,9 +338,6 @@ _TOLD = {
     "host_memory": "host memory",
 }  # fmt: skip
 _MOST_TOLD = 4
-
-
-_Names = dict[Hashable, list[str]]
 
 
 def pair_kernels(
@@ -488,8 +484,7 @@ def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Findin
     if sides[0].has_steps != sides[1].has_steps:
         yield finding("compare.steps_missing", side=lacking)
     # What sides that differ lack for a verdict.
-    is_other = len({(side.total, side.sample_count) for side in sides}) > 1
-    if is_other and min(steps) < FEWEST_ROUNDS:
+    if len({(side.total, side.sample_count) for side in sides}) > 1 and min(steps) < FEWEST_ROUNDS:
         yield Finding(
             "compare.no_interval",
             Severity.INFO,

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.analysis.collectives import JobCollectives, read_collectives
 from opscope.analysis.counter_commands import OperatorImprovement, find_improvements
@@ -192,7 +191,9 @@ class Summary:
         for one in self.timeline.partitions:
             at = one.trace_id, one.device
             if at in found:
-                found[at] = replace(found[at], span_ns=one.span_ns, busy_ns=one.busy_ns, idle_ns=one.idle_ns)
+                found[at] = msgspec.structs.replace(
+                    found[at], span_ns=one.span_ns, busy_ns=one.busy_ns, idle_ns=one.idle_ns
+                )
         return tuple(found.values())
 
     @cached_property
@@ -235,8 +236,7 @@ class Summary:
     @cached_property
     def categories(self) -> tuple[CategoryTotal, ...]:
         """Self times by category; what has no operator by its kernels', so that all are the device time."""
-        without = self._without_operator
-        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns, without)
+        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns, self._without_operator)
 
     @cached_property
     def leading_kernel(self) -> LeadingKernel | None:
@@ -395,7 +395,7 @@ class Summary:
         windows = {trace_id: window.counted for trace_id, window in self._records.windows.items()}
         records = self._records.within(windows)
         timeline = measure_timeline(self.session, records, self._collectives(records).skews)
-        return replace(timeline, start_ups=self.timeline.start_ups)
+        return msgspec.structs.replace(timeline, start_ups=self.timeline.start_ups)
 
     @cached_property
     def measured_steps(self) -> tuple[MeasuredStep, ...]:
@@ -425,8 +425,7 @@ class Summary:
     @cached_property
     def execution(self) -> tuple[StepExecution, ...]:
         """The simulated step of each trace that launched something."""
-        found = [one.execution for one in self._examined.values()]
-        return tuple(one for one in found if one is not None)
+        return tuple(one.execution for one in self._examined.values() if one.execution is not None)
 
     @cached_property
     def collectives(self) -> JobCollectives:

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenance
 from opscope.errors import InputError
@@ -203,7 +202,9 @@ def _geometries(rows: list[dict[str, Any]]) -> tuple[LaunchGeometry, ...]:
     for geometry, alike in merged.items():
         example = max(alike, key=lambda row: row["max_ns"])["example_operator_id"]
         calls, total_ns = (sum(row[name] for row in alike) for name in ("calls", "total_ns"))
-        found.append(replace(geometry, calls=calls, total_ns=total_ns, example_operator_id=example))
+        found.append(
+            msgspec.structs.replace(geometry, calls=calls, total_ns=total_ns, example_operator_id=example)
+        )
     return tuple(sorted(found, key=lambda geometry: -geometry.total_ns))
 
 

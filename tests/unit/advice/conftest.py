@@ -271,7 +271,7 @@ class AskedStep:
     asked: ClassVar[list[tuple[tuple[str, tuple[Any, ...]], ...]]] = []
 
     loading: Mapping[int, Any] = {}
-    unrecorded_ns = unrecorded_error = missing = None
+    unrecorded_error = missing = None
     path: Sequence[Any] = ()
     host, *_ = hosts = (HostSpeed(1.0), HostSpeed(0.0), HostSpeed(2.0))
     launch_ns = timed = None

@@ -221,9 +221,8 @@ class _Stacks:
             is_inside = found["end_ns"] > found["start_ns"]
             found = {name: column[is_inside] for name, column in found.items()}
         self._forest = _forest(found)
-        order = self._forest.order
         self._trace, self._name_id, self._operator = (
-            found[name][order] for name in ("trace", "name_id", "operator")
+            found[name][self._forest.order] for name in ("trace", "name_id", "operator")
         )
 
     def nodes(self, backward: BackwardPlace) -> Int64:
@@ -263,8 +262,7 @@ class _Stacks:
 
     def host(self, node: Int64) -> tuple[Int64, Int64, Int64]:
         """Trace, path and own time of each interval."""
-        own_ns = self._forest.end_ns - self._forest.start_ns - children_time(self._forest)
-        return self._trace, node, own_ns
+        return self._trace, node, self._forest.end_ns - self._forest.start_ns - children_time(self._forest)
 
     def launched(self, node: Int64, weight: StackWeight, step: int | None) -> tuple[Int64, Int64, Int64]:
         """Trace, path and weight of each activity, those of one step alone if it is given."""
@@ -346,6 +344,7 @@ def _profiles(
         if stacks:
             name = re.split(r"[/\\]", source)[-1] if rank is None else f"rank {rank}"
             order = sorted(stacks, key=lambda stack: [rank_of[frame] for frame in stack])
-            weights_in_order = tuple(stacks[stack] for stack in order)
-            found.append(StackProfile(name, names, tuple(order), weights_in_order, unit))
+            found.append(
+                StackProfile(name, names, tuple(order), tuple(stacks[stack] for stack in order), unit)
+            )
     return tuple(found)

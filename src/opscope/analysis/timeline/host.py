@@ -118,7 +118,6 @@ class Host:
 
     @cached_property
     def ran(self) -> Spans:
-        """Moments in which an operator or a call was open on any of the threads."""
         return merge(*(thread.ran for thread in self.threads.values()))
 
     @cached_property
@@ -128,11 +127,6 @@ class Host:
     @cached_property
     def named(self) -> Spans:
         return merge(*(thread.named for thread in self.threads.values()))
-
-    @property
-    def first_ns(self) -> int | None:
-        """When the first recorded operator or call began; None if there is none."""
-        return int(self.ran.start_ns[0]) if len(self.ran.start_ns) else None
 
 
 # Events of hosts; those of more are read again when they are needed again, for nothing else takes as much
@@ -229,10 +223,9 @@ def _by_thread(session: Session, query: str, parameters: Any) -> dict[int, Array
         # In half the memory: there is no more of anything.
         found["id"] = found["id"].astype(np.int32)
     thread = found.pop("thread_id")
-    bounds = [*np.flatnonzero(np.diff(thread, prepend=-1)).tolist(), len(thread)]
     return {
         int(thread[low]): {name: column[low:high] for name, column in found.items()}
-        for low, high in pairwise(bounds)
+        for low, high in pairwise([*np.flatnonzero(np.diff(thread, prepend=-1)).tolist(), len(thread)])
     }
 
 
@@ -255,8 +248,7 @@ def _stalls(overheads: list[Stall], threads: Iterable[ThreadEvents]) -> tuple[St
     moved = np.zeros(len(overheads), dtype=np.bool_)
     for edges in (edges for one in threads for of in (one.operators, one.calls) for edges in _extents(of)):
         ascending = np.sort(edges)
-        first = np.searchsorted(ascending, starts_ns, "right")
-        moved |= first < np.searchsorted(ascending, ends_ns, "left")
+        moved |= np.searchsorted(ascending, starts_ns, "right") < np.searchsorted(ascending, ends_ns, "left")
     held = [one for one, is_moved in zip(overheads, moved.tolist(), strict=True) if not is_moved]
     return tuple(sorted(held, key=lambda one: (one.start_ns, one.end_ns, one.name)))
 

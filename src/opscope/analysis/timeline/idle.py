@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from opscope.analysis.arrays import (
     NOTHING,
@@ -54,7 +53,7 @@ CAUSES: tuple[IdleCause, ...] = tuple(IdleCause)
 PAUSE_NS = 1_000_000
 
 
-@dataclass
+@dataclass(frozen=True)
 class IdleAccount:
     """Idle time of one device by gap and cause, filled entry by entry."""
 
@@ -63,36 +62,31 @@ class IdleAccount:
     thread: Int64  # the thread that the device waits for; -1 if unknown
     # When that had launched the activity, as far as it lies in the gap; its end if it never did
     handed_ns: Int64
-    by_cause: Int64 = field(init=False)  # int64[len(CAUSES), n_gaps]; columns sum to the gaps
+    by_cause: Int64  # int64[len(CAUSES), n_gaps]; columns sum to the gaps
     # Idle time blamed on single calls: gap, call and nanoseconds of each entry
     blames: list[tuple[Int64, Int64, Int64]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.by_cause = np.zeros((len(CAUSES), len(self.thread)), dtype=np.int64)
-
     def part(self, chosen: Flags) -> IdleAccount:
         number = np.where(chosen, np.cumsum(chosen) - 1, -1)
-        part = IdleAccount(
-            Spans(self.gaps.start_ns[chosen], self.gaps.end_ns[chosen]),
-            self.followed_by[chosen],
-            self.thread[chosen],
-            self.handed_ns[chosen],
-        )
-        part.by_cause = self.by_cause[:, chosen]
-        part.blames = [
+        blames = [
             (number[gap[of_it]], call[of_it], ns[of_it])
             for gap, call, ns in self.blames
             for of_it in (chosen[gap],)
         ]
-        return part
+        return IdleAccount(
+            Spans(self.gaps.start_ns[chosen], self.gaps.end_ns[chosen]),
+            self.followed_by[chosen],
+            self.thread[chosen],
+            self.handed_ns[chosen],
+            self.by_cause[:, chosen],
+            blames,
+        )
 
     def unused(self) -> IdleAccount:
         """The account of a device that did nothing at all in the gaps' time: no work was meant for it."""
-        empty = IdleAccount(self.gaps, self.followed_by, self.thread, self.handed_ns)
-        empty.charge(
-            np.arange(len(self.thread)), IdleCause.NOTHING_SCHEDULED, self.gaps.end_ns - self.gaps.start_ns
-        )
-        return empty
+        by_cause = np.zeros_like(self.by_cause)
+        by_cause[CAUSES.index(IdleCause.NOTHING_SCHEDULED)] = self.gaps.end_ns - self.gaps.start_ns
+        return IdleAccount(self.gaps, self.followed_by, self.thread, self.handed_ns, by_cause)
 
     def charge(self, gap: Int64, cause: IdleCause, ns: Int64) -> None:
         row = self.by_cause[CAUSES.index(cause)]
@@ -141,7 +135,8 @@ def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, ho
     thread[known], thread[nothing] = calls.thread_id[call[known]], calls.thread_id[last] if last >= 0 else -1
     handed_ns[known] = np.clip(calls.end_ns[call[known]], gaps.start_ns[known], gaps.end_ns[known])
     handed_ns[nothing] = gaps.end_ns[nothing]
-    account = IdleAccount(gaps, followed_by, thread, handed_ns)
+    by_cause = np.zeros((len(CAUSES), len(thread)), dtype=np.int64)
+    account = IdleAccount(gaps, followed_by, thread, handed_ns, by_cause)
     _charge_behind_launch(account, device, host)
     waited = handed_ns > gaps.start_ns
     pieces = [
@@ -158,9 +153,8 @@ def _charge_behind_launch(account: IdleAccount, device: DeviceRecords, host: Hos
 
     What was launched before the recording began was queued in every gap that begins later.
     """
-    was_open = np.zeros(len(account.thread), dtype=np.bool_)
-    if host.first_ns is not None:
-        was_open = account.gaps.start_ns >= host.first_ns
+    first_ns = host.ran.start_ns.min(initial=np.iinfo(np.int64).max)
+    was_open = account.gaps.start_ns >= first_ns
     is_early = (account.followed_by >= 0) & device.is_early[account.followed_by]
     is_queued = (account.thread >= 0) | (is_early & was_open)
     behind_ns = account.gaps.end_ns - account.handed_ns
@@ -179,8 +173,7 @@ def _charge_thread(
     gap = gaps[index]
     layers = _layers(thread, host)
     shares = _shares([spans for _, spans in layers], start_ns, end_ns)
-    held = _open_call(calls, own, start_ns)
-    _charge_calls(account, gap, held, shares[1:], calls)
+    _charge_calls(account, gap, _open_call(calls, own, start_ns), shares[1:], calls)
     _charge_calls(account, gap, _open_call(calls, others, start_ns), shares[_OTHER_THREADS:], calls)
     host_ns = np.zeros(len(gap), dtype=np.int64)
     for (cause, _), share in zip((*layers, (IdleCause.NOTHING_SCHEDULED, None)), shares, strict=True):
@@ -231,9 +224,8 @@ def _open_call(calls: RuntimeCalls, chosen: Flags, time_ns: Int64) -> Int64:
     """Of the chosen calls the outermost open at each moment; -1 for none."""
     found = np.flatnonzero(chosen)
     found = found[np.argsort(calls.start_ns[found], kind="stable")]
-    reach = np.maximum.accumulate(calls.end_ns[found])
     outermost = np.ones(len(found), dtype=bool)
-    outermost[1:] = calls.start_ns[found[1:]] >= reach[:-1]
+    outermost[1:] = calls.start_ns[found[1:]] >= np.maximum.accumulate(calls.end_ns[found])[:-1]
     found = found[outermost]
     slot = covering(Spans(calls.start_ns[found], calls.end_ns[found]), time_ns)
     return np.where(slot >= 0, found[slot], -1) if len(found) else slot
@@ -480,11 +472,17 @@ def waiting_calls(  # noqa: PLR0917 - what a place is told by
             blamed_ns[trace.trace_id][found].tolist(), calls.copy_name.tolist(), strict=True,
         )  # fmt: skip
         for index, call_id, operator_id, line, annotation, host_ns, idle_ns, copy in rows:
-            name, operator = trace.call_name(index), operators.get(operator_id, annotation)
-            size_bytes = sizes.get(call_id)
             waits_of_each.append(
                 WaitingCall(
-                    name, operator, line, 1, host_ns, idle_ns, copies.get(copy), size_bytes, (call_id,)
+                    trace.call_name(index),
+                    operators.get(operator_id, annotation),
+                    line,
+                    1,
+                    host_ns,
+                    idle_ns,
+                    copies.get(copy),
+                    sizes.get(call_id),
+                    (call_id,),
                 )
             )
     return by_place(waits_of_each)
@@ -502,7 +500,7 @@ def by_place(waits: Iterable[WaitingCall]) -> tuple[WaitingCall, ...]:
     for alike in groups.values():
         sizes = [one.size_bytes for one in alike if one.size_bytes is not None]
         merged.append(
-            replace(
+            msgspec.structs.replace(
                 alike[0],
                 calls=sum(one.calls for one in alike),
                 host_ns=sum(one.host_ns for one in alike),

@@ -84,8 +84,7 @@ def count_host_events(host: Host, window: Spans) -> dict[str, int]:
     for thread in host.threads.values():
         for what, start_ns in thread.recorded_ns.items():
             for low in range(0, len(start_ns), _EVENTS_AT_ONCE):
-                inside = covering(window, start_ns[low : low + _EVENTS_AT_ONCE]) >= 0
-                counts[what] += int(inside.sum())
+                counts[what] += int((covering(window, start_ns[low : low + _EVENTS_AT_ONCE]) >= 0).sum())
     return counts
 
 
@@ -104,8 +103,7 @@ def _host_time(
     count, wall_ns = len(start_ns), int((end_ns - start_ns).sum())
     launched = trace.calls.start_ns[trace.calls.is_launch]
     launches = int((covering(merge((start_ns, end_ns)), launched) >= 0).sum())
-    calls = (thread.calls for thread in host.threads.values())
-    in_calls = merge(*((of_thread["start_ns"], of_thread["end_ns"]) for of_thread in calls))
+    in_calls = merge(*((one.calls["start_ns"], one.calls["end_ns"]) for one in host.threads.values()))
     outside_calls_ns = wall_ns - int(overlap(in_calls, start_ns, end_ns).sum())
     recorder_ns, basis = None, None
     if not trace.is_nsys:  # what an event costs was measured of torch's profiler
@@ -153,8 +151,9 @@ def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency
         return None
     # The least value that at least so many percent of all do not exceed (nearest rank).
     median_ns, p95_ns = (int(latency[-(-count * percent // 100) - 1]) for percent in (50, 95))
-    negative = int((latency < 0).sum())
-    return LaunchLatency(device.trace_id, device.device, count, median_ns, p95_ns, negative)
+    return LaunchLatency(
+        device.trace_id, device.device, count, median_ns, p95_ns, negative_count=int((latency < 0).sum())
+    )
 
 
 def _latencies(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64]:
@@ -194,10 +193,9 @@ def queue_over_time(device: DeviceRecords, calls: RuntimeCalls, window: Spans, p
     interval[starts == last_ns] = points - 1
     order = np.lexsort((latency, interval))
     interval, latency = interval[order], latency[order]
-    bounds = np.searchsorted(interval, np.arange(points + 1)).tolist()
     medians = [
         float(latency[(low + high - 1) // 2] + latency[(low + high) // 2]) / 2 if low < high else None
-        for low, high in pairwise(bounds)
+        for low, high in pairwise(np.searchsorted(interval, np.arange(points + 1)).tolist())
     ]
     return QueueSeries(
         device.trace_id, device.device, first_ns, interval_ns, tuple(mean.tolist()), tuple(medians)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from opscope.analysis.arrays import Spans, columns, covering, cut
 from opscope.analysis.step_model import PathPiece
@@ -123,8 +122,7 @@ def _device_steps(
     gap_ns, causes = account.gaps, account.by_cause.argmax(axis=0)
     numbers: list[int | None] = [*(step.number for step in window.steps)] or [None]
     for number, start_ns, next_ns in zip(numbers[:most], begins, [*begins[1:], None], strict=False):
-        piece = int(covering(whole.window, np.array([start_ns]))[0])
-        end_ns = int(whole.window.end_ns[piece])
+        end_ns = int(whole.window.end_ns[covering(whole.window, np.array([start_ns]))[0]])
         end_ns = end_ns if next_ns is None else min(end_ns, next_ns)
         mine = (gap_ns.start_ns >= start_ns) & (gap_ns.end_ns <= end_ns)
         by_cause = account.by_cause[:, mine].sum(axis=1).tolist()
@@ -199,8 +197,9 @@ def _host_lanes(session: Session, trace: TraceRecords, start_ns: int, end_ns: in
                 yield _lane(LaneKind.OPERATORS, _NESTED[depth] or title, operators, mine)
         calls = columns(session, sql(__package__, "timeline:drawn_calls"), parameters)
         if len(calls["start_ns"]):
-            lane = _lane(LaneKind.CALLS, str(LaneKind.CALLS), calls, slice(None))
-            yield replace(lane, owner=(thread,))
+            yield msgspec.structs.replace(
+                _lane(LaneKind.CALLS, str(LaneKind.CALLS), calls, slice(None)), owner=(thread,)
+            )
 
 
 def _path_lane(path: Sequence[PathPiece], start_ns: int, end_ns: int) -> Iterator[Lane]:

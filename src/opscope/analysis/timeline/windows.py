@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from opscope.analysis.arrays import (
     Arrays,
@@ -71,7 +70,9 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
     @property
     def counted(self) -> TraceWindow:
         """The window of the steps that a mean step is of: without those that begin the program."""
-        return replace(self, steps=self.steps[sum(one.is_left_out for one in self.start_ups) :], start_ups=())
+        return msgspec.structs.replace(
+            self, steps=self.steps[sum(one.is_left_out for one in self.start_ups) :], start_ups=()
+        )
 
     @cached_property
     def numbers(self) -> frozenset[int]:
@@ -147,8 +148,7 @@ def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> S
     least_ns = _LEAST_GAP * (end_ns - start_ns)
     before_ns = np.concatenate(([0], np.cumsum(durations)[:-1]))
     until_ns = np.concatenate(([start_ns], np.maximum.accumulate(starts + durations)[:-1]))
-    is_start = before_ns <= _MOST_BEFORE * durations.sum()
-    found = np.flatnonzero(is_start & (starts - until_ns >= least_ns))
+    found = np.flatnonzero((before_ns <= _MOST_BEFORE * durations.sum()) & (starts - until_ns >= least_ns))
     if not len(found):
         return None
     first = int(found[-1])
@@ -160,8 +160,13 @@ def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> S
     if steady_ns - ended_ns < least_ns:
         return None
     is_late = call_ns >= 0 and launched_ns - ended_ns >= least_ns
-    host_end_ns = launched_ns if is_late else start_ns
-    return StartGap(trace_id, ended_ns, steady_ns, int(before_ns[first]), host_end_ns)
+    return StartGap(
+        trace_id,
+        ended_ns,
+        steady_ns,
+        before_ns=int(before_ns[first]),
+        host_end_ns=launched_ns if is_late else start_ns,
+    )
 
 
 class Occupation(msgspec.Struct, frozen=True):
@@ -236,8 +241,7 @@ def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
 
     compute = union_ns(WorkKind.COMPUTE)
     kernels = union_ns(WorkKind.COMPUTE, WorkKind.COMMUNICATION)
-    busy = union_ns(*WorkKind)
-    rows = zip(steps, compute, busy - kernels, kernels - compute, strict=True)
+    rows = zip(steps, compute, union_ns(*WorkKind) - kernels, kernels - compute, strict=True)
     return tuple(DeviceStep(device.trace_id, device.device, *map(int, row)) for row in rows)
 
 
@@ -311,7 +315,7 @@ def _told(once: _Once, place: int, later: list[int], one: StartUp) -> tuple[Star
     least_ns = max(1, _LEAST_OF_NAME * once_ns)
     named = sorted((-beyond(ns), name) for name, ns in once[1].items() if ns[place])
     names = tuple(name for ns, name in named if -ns >= least_ns)[:_NAMES]
-    return (replace(one, once_ns=once_ns, names=names),) if once_ns else ()
+    return (msgspec.structs.replace(one, once_ns=once_ns, names=names),) if once_ns else ()
 
 
 def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *, recurs: bool) -> _Once:
