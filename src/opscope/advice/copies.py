@@ -223,6 +223,5 @@ def _pinned_rate(run: ProfiledRun, rule: Rule) -> tuple[float, str]:
     if own:
         rate = sum(size_bytes for size_bytes, _ in own) / sum(total_ns for _, total_ns in own) * 1e9
         return rate, "the rate of this run's pinned copies"
-    generation = min((run.capability or (0, 0))[0], 9)
-    rate = rule.threshold(_BUS.get(generation, "pinned_bytes_per_s"))
+    rate = rule.threshold(_BUS.get(min((run.capability or (0, 0))[0], 9), "pinned_bytes_per_s"))
     return rate, "what pinned memory reaches on the bus of this GPU's generation"

@@ -139,7 +139,6 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
         worth = _worth(run, rule, advice, words.change or "")
         if worth is None:
             continue
-        basis = "; ".join(part for part in (advice.basis or rule.basis, worth.words) if part)
         finding = Finding(
             code=rule.code,
             severity=Severity.INFO if worth.is_deferred else rule.severity,
@@ -149,7 +148,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
             evidence=dict(advice.evidence),
             estimated_gain_ns_per_step=worth.gain_ns,
             gain_interval_ns_per_step=worth.interval_ns,
-            gain_basis=basis or None,
+            gain_basis="; ".join(part for part in (advice.basis or rule.basis, worth.words) if part) or None,
             change=words.change or None,
             applicability=msgspec.structs.replace(OPEN, blocked_by=advice.applicability.blocked_by)
             if worth.is_open

@@ -47,14 +47,16 @@ class Rates:
 
     def flop_per_s(self, data_type: DataType) -> float | None:
         """Operations per second that large products of a type reach."""
-        peak = None if self.limits is None else self.limits.peaks.get(data_type)
-        return self._expected(peak, "datasheet_peak_share")
+        return self._expected(
+            None if self.limits is None else self.limits.peaks.get(data_type), "datasheet_peak_share"
+        )
 
     @property
     def bytes_per_s(self) -> float | None:
         """Bytes per second that large copies reach."""
-        memory = None if self.limits is None else self.limits.memory
-        return self._expected(memory, "datasheet_bandwidth_share")
+        return self._expected(
+            None if self.limits is None else self.limits.memory, "datasheet_bandwidth_share"
+        )
 
     @property
     def half_type(self) -> DataType | None:

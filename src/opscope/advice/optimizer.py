@@ -124,8 +124,7 @@ def _ids(rows: Rows) -> list[int]:
 
 def _effect(run: ProfiledRun, rows: Rows, share: float, rule: Rule) -> Callable[[GraphChange], object]:
     """With all but a few of their launches the same share of the optimizer's time on the host goes."""
-    launches = run.per_step(_sum(rows, "launches"))
-    gone = max(0.0, launches - rule.threshold("fused_launches"))
+    gone = max(0.0, run.per_step(_sum(rows, "launches")) - rule.threshold("fused_launches"))
     all_launches = run.per_step(_sum(_phase(run, "step"), "launches"))
     ranges = {row["optimizer"]: row["ranges"] for row in rows}
 

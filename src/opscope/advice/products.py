@@ -329,10 +329,9 @@ def _cast_operands(call: CallEfficiency, *, keeps_half: bool) -> _Casts:
     """Batched products take what products made; where all results stay in 16 bits, only weights are cast."""
     share = _BATCHED_CAST_SHARE if call.operator in _BATCHED else 1.0
     if keeps_half:
-        recorded = parse_arguments(
+        weight = parse_arguments(
             call.operator, overload=call.overload, shapes=call.shapes, types=call.types
-        )
-        weight = recorded.tensor("weight")
+        ).tensor("weight")
         if weight is not None:
             return _Casts(1.0, 4.0 * weight.element_count)
     return _Casts(2 * share, share * (call.cost.read_bytes or 0))

@@ -207,8 +207,9 @@ class ProfiledRun:
     @cached_property
     def allocations(self) -> list[dict[str, Any]]:
         """Functions of the driver that take or give back memory in steps, as `allocations.sql` has them."""
-        names = names_of(self.session, *OF_DRIVER_MEMORY)
-        return self.session.records(sql(__package__, "allocations"), [self.left_out, names])
+        return self.session.records(
+            sql(__package__, "allocations"), [self.left_out, names_of(self.session, *OF_DRIVER_MEMORY)]
+        )
 
     def per_step(self, total_ns: float) -> float:
         """A sum over the whole recording, per step: what was launched outside of steps counts in none."""
@@ -267,13 +268,12 @@ class ProfiledRun:
 
     def call_evidence(self, calls: Sequence[CallEfficiency], **more: Any) -> dict[str, Any]:
         ranked = sorted(calls, key=lambda call: (-call.roofline.device_ns, call.call_id))
-        kernels = dict.fromkeys(kernel for call in ranked for kernel in call.kernels[:1])
         return self.evidence(
             time_of(ranked),
             calls=sum(call.calls for call in ranked),
             call_ids=[call.call_id for call in ranked],
             operators=operators_of(ranked),
-            kernels=list(kernels)[:_SHOWN],
+            kernels=list(dict.fromkeys(kernel for call in ranked for kernel in call.kernels[:1]))[:_SHOWN],
             **more,
         )
 

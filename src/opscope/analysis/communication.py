@@ -79,8 +79,7 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
     waiting = sorted(groups.items(), key=lambda item: (-len(item[0]), -len(item[1]), item[0]))
     known: dict[int, RankClock] = {}
     while waiting:
-        tied = (item for item in waiting if not known or not known.keys().isdisjoint(item[0]))
-        chosen = next(tied, None)
+        chosen = next((item for item in waiting if not known or not known.keys().isdisjoint(item[0])), None)
         if chosen is None:
             break
         waiting.remove(chosen)
@@ -97,8 +96,9 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
         for rank, offset_ns, error_ns in zip(
             ranks, offsets_ns.tolist(), np.ceil(errors).tolist(), strict=True
         ):
-            clock = RankClock(tie.offset_ns + offset_ns, tie.error_ns + int(error_ns), len(rows))
-            known.setdefault(rank, clock)
+            known.setdefault(
+                rank, RankClock(tie.offset_ns + offset_ns, tie.error_ns + int(error_ns), len(rows))
+            )
     return known
 
 

@@ -64,12 +64,13 @@ def suggest_command(
     program: Sequence[str] = ("python", "script.py"),
 ) -> str:
     """The command for one launch of those that its filter matches, as one line for a shell."""
-    quantities = [quantity for topic in topics for quantity in TOPICS[topic]]
     collection = Collection(
         kernel_filter([kernel_name]),
         launch_index,
         1,
-        metrics=metrics_to_collect(compute_capability, quantities),
+        metrics=metrics_to_collect(
+            compute_capability, [quantity for topic in topics for quantity in TOPICS[topic]]
+        ),
     )
     return shlex.join(
         ["ncu", "--clock-control", "none", *options_of(collection), "--export", "counters", *program]

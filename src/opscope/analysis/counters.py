@@ -251,8 +251,9 @@ def counter_findings(kernels: Sequence[CountedKernel]) -> tuple[Finding, ...]:
     said: dict[tuple[str, Any], Finding] = {}
     for kernel in sorted(kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0)):
         for finding in chain.from_iterable(rule(kernel) for rule in _RULES):
-            kind = kernel.name, kernel.counters.grid, kernel.counters.block
-            said.setdefault((finding.code, kind), finding)
+            said.setdefault(
+                (finding.code, (kernel.name, kernel.counters.grid, kernel.counters.block)), finding
+            )
 
     def rank(one: Finding) -> tuple[int, float, int]:
         return one.severity.rank, -(one.estimated_gain_ns_per_step or 0.0), one.evidence["launch"]
@@ -420,10 +421,9 @@ def _passed_on(kernel: CountedKernel) -> Iterator[Finding]:
         if rule is None or not holds[rule["of"]]:
             continue
         # `Long Scoreboard Stalls`
-        stall = counter_book()["stalls"].get(
+        suggestion = rule.get("suggestion") or counter_book()["stalls"].get(
             advice.title.removesuffix(" Stalls").lower().replace(" ", "_"), {}
-        )
-        suggestion = rule.get("suggestion") or stall.get("remedy")
+        ).get("remedy")
         share = advice.speedup_fraction
         estimate = "" if share is None else f" ({_percent(share)} of its time)"
         launch = kernel.counters.index

@@ -381,8 +381,7 @@ class _Builder:
         )  # fmt: skip
         rank, kind, time_ns, thread, call, row = map(np.concatenate, zip(*kinds, strict=True))
         order = np.lexsort((rank, time_ns))
-        first = 2 + len(tail_ns)
-        none = np.full(first, -1, dtype=np.int64)
+        none = np.full(2 + len(tail_ns), -1, dtype=np.int64)
         self.kind = np.concatenate(
             (np.repeat([NodeKind.ORIGIN, NodeKind.TAIL], [2, len(tail_ns)]), kind[order])
         )

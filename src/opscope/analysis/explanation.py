@@ -150,14 +150,13 @@ def cuda_files(summary: Summary, operators: Iterable[OperatorTotal]) -> dict[str
     """The .cu (or .cpp) file under `cuda/` that would serve each operator of a CPU's recording on a GPU."""
     asked = _Asked(None, summary, None)
     known = asked.known([(one.name, use.overload) for one in operators for use in one.native_functions])
-    places = (
+    return dict(
         (name, place.file)
         for name, uses in known.functions.items()
         for use in uses
         for place in (use.location, use.stub_location)
         if place is not None and "/cuda/" in place.file
-    )
-    return dict(places)  # the stub's file, which has the kernels, comes last
+    )  # the stub's file, which has the kernels, comes last
 
 
 class _Asked(msgspec.Struct, frozen=True):

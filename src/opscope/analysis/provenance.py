@@ -106,8 +106,9 @@ def read_provenance(session: Session) -> Provenance:
     annotate(session)
     functions: dict[str, list[NativeFunctionUse]] = defaultdict(list)
     for row in session.records(sql(__package__, "provenance:functions")):
-        known = {"details": json.loads(row["details"] or "{}")}
-        functions[row["operator"]].append(msgspec.convert(row | known, NativeFunctionUse))
+        functions[row["operator"]].append(
+            msgspec.convert(row | {"details": json.loads(row["details"] or "{}")}, NativeFunctionUse)
+        )
     generated: dict[str, list[GeneratedCode]] = defaultdict(list)
     for kernel, stacks, copy, kind, graph, *lists in session.query(sql(__package__, "provenance:generated")):
         frames = [frame for stack in json.loads(stacks or "[]") for frame in stack[-1:]]

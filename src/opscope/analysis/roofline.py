@@ -386,8 +386,7 @@ def _computing_type(
     """The type a product was computed in, or could have been."""
     if evidence.use is TensorCoreUse.NOT_APPLICABLE:
         return _plain(recorded or operand_type(kernel))
-    named = operand_type(kernel)
-    data_type = named if recorded is None or kernel.multiply_type is not None else recorded
+    data_type = operand_type(kernel) if recorded is None or kernel.multiply_type is not None else recorded
     if data_type in (DataType.FP32, DataType.TF32):
         return DataType.TF32 if evidence.use is TensorCoreUse.USED else DataType.FP32
     if data_type in _DOUBLE:
@@ -431,8 +430,9 @@ def roofline_of(
     if is_costed and memory is not None and not is_elsewhere and (compute.flop_per_s or not flop_count):
         compute_ns = flop_count / compute.flop_per_s * 1e9 if compute.flop_per_s else 0.0
         attainable = min_bytes / memory.per_s * 1e9, compute_ns
-    shortest_ns = None if limits is None else limits.smallest_kernel_ns
-    bound_ns = bound_ns_of(work, attainable, shortest_kernel_ns=shortest_ns)
+    bound_ns = bound_ns_of(
+        work, attainable, shortest_kernel_ns=None if limits is None else limits.smallest_kernel_ns
+    )
     is_resident = attainable is not None and _may_be_cached(work, attainable[0], limits)
     is_excess, most_ns = False, _MOST_FRACTION * costed_ns
     if attainable is not None:

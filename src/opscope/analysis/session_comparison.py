@@ -443,8 +443,9 @@ def _recording_findings(sides: tuple[_Side, _Side], metric: Metric) -> Iterator[
         yield finding("compare.device_missing", side=lacking[0])
     ranks = [len(side.sources) for side in sides]
     if ranks[0] != ranks[1]:
-        traces = {"reference_traces": ranks[0], "candidate_traces": ranks[1]}
-        yield finding("compare.ranks_differ", evidence=traces)
+        yield finding(
+            "compare.ranks_differ", evidence={"reference_traces": ranks[0], "candidate_traces": ranks[1]}
+        )
 
 
 def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
@@ -479,8 +480,9 @@ def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Findin
     if basis is Basis.STEP:
         few = "One step is not enough" if min(steps) == 1 else f"{min(steps)} steps of a side are too few"
     if steps[0] != steps[1]:
-        held = {"reference_steps": steps[0], "candidate_steps": steps[1]}
-        yield finding("compare.steps_differ", evidence=held)
+        yield finding(
+            "compare.steps_differ", evidence={"reference_steps": steps[0], "candidate_steps": steps[1]}
+        )
     if sides[0].has_steps != sides[1].has_steps:
         yield finding("compare.steps_missing", side=lacking)
     # What sides that differ lack for a verdict.

@@ -89,8 +89,7 @@ def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], e
     and how much of the change comes true; `error` is the fraction by which the device time it saves may
     be off.
     """
-    ways = enumerate(steps_ns)
-    gains = [step_ns - changed(way, one) for way, step_ns in ways for one in strengths(error)]
+    gains = [step_ns - changed(way, one) for way, step_ns in enumerate(steps_ns) for one in strengths(error)]
     return Gain(gains[0], min(gains), max(gains))
 
 
@@ -448,8 +447,9 @@ class StepModel:
     def _alone_ns(self, host: HostSpeed) -> float:
         """When the host is through with a usual step that begins with an idle device."""
         begin, end, duration_ns = self._usual_step
-        lag_ns = self.unrecorded_lags(host)
-        times = simulate(self.graph, lag_ns=lag_ns, duration_ns=duration_ns, is_idle=True).times
+        times = simulate(
+            self.graph, lag_ns=self.unrecorded_lags(host), duration_ns=duration_ns, is_idle=True
+        ).times
         return float(times[end] - times[begin])
 
     @cached_property

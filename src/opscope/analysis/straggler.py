@@ -115,5 +115,6 @@ def find_straggler(
         rows = session.query(sql(__package__, "collectives:beyond_others"), parameters)
         least_ns = _LEAST_DIFFERENCE_FRACTION * lag_ns
         differences = [RankDifference(*row) for row in rows if max(row[1:3]) >= least_ns]
-    late_count = late_steps[late.trace_id]
-    return Straggler(late.trace_id, late.rank, kind, lag_ns, awaited, late_count, count, tuple(differences))
+    return Straggler(
+        late.trace_id, late.rank, kind, lag_ns, awaited, late_steps[late.trace_id], count, tuple(differences)
+    )

@@ -561,8 +561,7 @@ def _caller(calls: BackwardCalls, trace: Int64, time_ns: Int64) -> Int64:
     for one in np.unique(trace).tolist():
         own, here = np.flatnonzero(traces == one), np.flatnonzero(trace == one)
         started = np.searchsorted(start_ns[own], time_ns[here], side="right")
-        ended = np.searchsorted(np.sort(end_ns[own]), time_ns[here], side="right")
-        alone = started - ended == 1
+        alone = started - np.searchsorted(np.sort(end_ns[own]), time_ns[here], side="right") == 1
         latest = own[started[alone] - 1]
         is_open = end_ns[latest] > time_ns[here[alone]]
         found[here[alone][is_open]] = place[latest[is_open]]

@@ -185,8 +185,9 @@ def _hosts(
     )
     names = [name for (name,) in session.query("SELECT DISTINCT name FROM frames WHERE name IS NOT NULL")]
     loading, asleep = filter(_LOADING.search, names), filter(_SLEEPING.match, names)
-    chosen = {"threads": threads, "loading": list(loading), "asleep": list(asleep)}
-    ranges = _by_thread(session, "host_ranges", chosen)
+    ranges = _by_thread(
+        session, "host_ranges", {"threads": threads, "loading": list(loading), "asleep": list(asleep)}
+    )
     overheads = session.query(sql(__package__, "timeline:overheads"), [list(_RECORDER)])
     hosts = {}
     for trace in traces:

@@ -135,8 +135,9 @@ def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, ho
     thread[known], thread[nothing] = calls.thread_id[call[known]], calls.thread_id[last] if last >= 0 else -1
     handed_ns[known] = np.clip(calls.end_ns[call[known]], gaps.start_ns[known], gaps.end_ns[known])
     handed_ns[nothing] = gaps.end_ns[nothing]
-    by_cause = np.zeros((len(CAUSES), len(thread)), dtype=np.int64)
-    account = IdleAccount(gaps, followed_by, thread, handed_ns, by_cause)
+    account = IdleAccount(
+        gaps, followed_by, thread, handed_ns, np.zeros((len(CAUSES), len(thread)), dtype=np.int64)
+    )
     _charge_behind_launch(account, device, host)
     waited = handed_ns > gaps.start_ns
     pieces = [
@@ -153,8 +154,7 @@ def _charge_behind_launch(account: IdleAccount, device: DeviceRecords, host: Hos
 
     What was launched before the recording began was queued in every gap that begins later.
     """
-    first_ns = host.ran.start_ns.min(initial=np.iinfo(np.int64).max)
-    was_open = account.gaps.start_ns >= first_ns
+    was_open = account.gaps.start_ns >= host.ran.start_ns.min(initial=np.iinfo(np.int64).max)
     is_early = (account.followed_by >= 0) & device.is_early[account.followed_by]
     is_queued = (account.thread >= 0) | (is_early & was_open)
     behind_ns = account.gaps.end_ns - account.handed_ns

@@ -107,8 +107,9 @@ def _host_time(
     outside_calls_ns = wall_ns - int(overlap(in_calls, start_ns, end_ns).sum())
     recorder_ns, basis = None, None
     if not trace.is_nsys:  # what an event costs was measured of torch's profiler
-        events = count_host_events(host, window.host)
-        recorder_ns, basis = estimate_recorder(events, count, most_ns=outside_calls_ns / count)
+        recorder_ns, basis = estimate_recorder(
+            count_host_events(host, window.host), count, most_ns=outside_calls_ns / count
+        )
     return HostTime(
         trace_id=trace.trace_id,
         steps=count,
@@ -270,14 +271,15 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
     names, partitions = dict(session.query("SELECT name_id, name FROM kernel_names")), []
     for one in devices:
         by_cause = one.account.by_cause.sum(axis=1).tolist()
-        found = replace(
-            one.occupation.parts,
-            rank=one.trace.rank,
-            idle_ns=sum(by_cause),
-            idle_by_cause={cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
-            longest_gaps=tuple(longest_gaps(session, one, functions, names)),
+        partitions.append(
+            replace(
+                one.occupation.parts,
+                rank=one.trace.rank,
+                idle_ns=sum(by_cause),
+                idle_by_cause={cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
+                longest_gaps=tuple(longest_gaps(session, one, functions, names)),
+            )
         )
-        partitions.append(found)
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}
     for one in devices:
         trace = one.trace

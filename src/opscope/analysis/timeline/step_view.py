@@ -153,8 +153,7 @@ def step_view(
     first = times[0]
     start_ns, end_ns = first.start_ns, max(one.end_ns for one in times)
     trace = next(one for one in records.traces if one.trace_id == first.trace_id)
-    place = (session, trace, start_ns, end_ns)
-    lanes = [*_host_lanes(*place), *_path_lane(path, start_ns, end_ns)]
+    lanes = [*_host_lanes(session, trace, start_ns, end_ns), *_path_lane(path, start_ns, end_ns)]
     for time in times:
         device = next(one for one in trace.devices if one.device == time.device)
         lanes += _device_lanes(session, device, time, has_several=len(times) > 1)
@@ -206,10 +205,9 @@ def _path_lane(path: Sequence[PathPiece], start_ns: int, end_ns: int) -> Iterato
     mine = [one for one in path if one.ns and one.start_ns < end_ns and one.start_ns + one.ns > start_ns]
     if mine:
         starts = np.array([one.start_ns for one in mine], dtype=np.int64)
-        lasted = np.array([one.ns for one in mine], dtype=np.int64)
         found = {
             "start_ns": starts,
-            "end_ns": starts + lasted,
+            "end_ns": starts + np.array([one.ns for one in mine], dtype=np.int64),
             "name": np.array([one.name or one.kind for one in mine]),
         }
         yield _lane(LaneKind.PATH, "critical path", found, slice(None), np.array([one.kind for one in mine]))

@@ -103,15 +103,17 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
 
     def step_at(self, time_ns: int) -> int | None:
         """Number of the step whose turn it is; None outside of steps."""
-        turns = (step.number for step in reversed(self.steps) if step.start_ns <= time_ns < step.until_ns)
-        return next(turns, None)
+        return next(
+            (step.number for step in reversed(self.steps) if step.start_ns <= time_ns < step.until_ns), None
+        )
 
 
 def read_windows(session: Session) -> dict[int, TraceWindow]:
-    rows = session.query(sql(__package__, "timeline:steps"))
     steps = {
         trace_id: tuple(Step(*row[1:]) for row in group)
-        for trace_id, group in groupby(rows, key=lambda row: row[0])
+        for trace_id, group in groupby(
+            session.query(sql(__package__, "timeline:steps")), key=lambda row: row[0]
+        )
     }
     found = {}
     for trace_id, start_ns, end_ns, host_end_ns in session.query(sql(__package__, "timeline:spans")):
