@@ -35,14 +35,21 @@ _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
 _ROWS_OF_MASK = """\
 rows = mask.nonzero().squeeze(1)   # once, where the mask stays the same
 out[rows]                          # instead of out[mask]"""
-# Operators whose results are as large as values say.
-_SIZED = (
-    "aten::nonzero",
-    "aten::index",
-    "aten::masked_select",
-    "aten::where",
-    "aten::unique",
-    "aten::_unique",
+# By how the names of operators that wait for values begin: what to do, and as code.
+_OF_VALUES = (
+    (
+        "aten::index",
+        "The host waits for how many rows a mask selects: index with rows found once, or work on all rows "
+        "(torch.where).",
+        _ROWS_OF_MASK,
+    ),
+    (
+        ("aten::nonzero", "aten::masked_select", "aten::where", "aten::unique", "aten::_unique"),
+        "How large its result is depends on values, so the host waits for them: work on all rows with a mask "
+        "(torch.where), or ask for the sizes of many at once.",
+        "",
+    ),
+    ("aten::", "Look for what in it needs a value on the host (a check, a size, a scalar).", ""),
 )
 
 
@@ -216,22 +223,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             change = PINNED_BY_HAND
         # Only a number can be asked for later, and only a copy be made beside what follows.
         if better is rule and not is_question:
-            change = ""
-            if operator.startswith("aten::index"):
-                suggestion = (
-                    "The host waits for how many rows a mask selects: index with rows found once, or work on "
-                    "all rows (torch.where)."
-                )
-                change = _ROWS_OF_MASK
-            elif operator.startswith(_SIZED):
-                suggestion = (
-                    "How large its result is depends on values, so the host waits for them: work on all "
-                    "rows with a mask (torch.where), or ask for the sizes of many at once."
-                )
-            elif operator.startswith("aten::"):
-                suggestion = "Look for what in it needs a value on the host (a check, a size, a scalar)."
-            else:
-                suggestion = rule.engines["cuda"].suggestion
+            of_others = rule.engines["cuda"].suggestion, ""
+            suggestion, change = next(
+                (words for names, *words in _OF_VALUES if operator.startswith(names)), of_others
+            )
         call_ids = [call_id for one in waits for call_id in one.call_ids]
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "

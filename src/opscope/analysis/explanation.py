@@ -148,15 +148,16 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
 
 def cuda_files(summary: Summary, operators: Iterable[OperatorTotal]) -> dict[str, str]:
     """The .cu (or .cpp) file under `cuda/` that would serve each operator of a CPU's recording on a GPU."""
-    asked = _Asked(None, summary, None)
-    known = asked.known([(one.name, use.overload) for one in operators for use in one.native_functions])
-    return dict(
-        (name, place.file)
+    known = _Asked(None, summary, None).known(
+        [(one.name, use.overload) for one in operators for use in one.native_functions]
+    )
+    return {
+        name: place.file
         for name, uses in known.functions.items()
         for use in uses
         for place in (use.location, use.stub_location)
         if place is not None and "/cuda/" in place.file
-    )  # the stub's file, which has the kernels, comes last
+    }  # the stub's file, which has the kernels, comes last
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -308,18 +309,17 @@ def _file(name: str, asked: _Asked) -> Explanation:
         files = [file for use in chain(*known.functions.values()) for file in _files_of(use)]
         raise _unknown_name(name, [*files, *(() if index is None else index.files)], asked)
     own = {kernel.name for kernel in kernels}
-    operators = [
-        one
-        for one in asked.operators
-        if any(kernel.name in own for kernel in one.kernels)
-        or any(_touches(use, name) for use in one.native_functions)
-    ]
     return asked.explanation(
         name,
         Subject.FILE,
         known,
         functions=functions,
-        operators=tuple(operators),
+        operators=tuple(
+            one
+            for one in asked.operators
+            if any(kernel.name in own for kernel in one.kernels)
+            or any(_touches(use, name) for use in one.native_functions)
+        ),
         kernels=asked.uses(kernels),
     )
 

@@ -247,8 +247,9 @@ class Job:
         """What the devices need for a step if everything were launched at once."""
         if self.graph is None:
             return self.middle.device_ns
-        parts = [(model.lags_without_host, model.graph.duration_ns) for model in self.models]
-        lag_ns, duration_ns = self.graph.edited(parts)
+        lag_ns, duration_ns = self.graph.edited(
+            [(model.lags_without_host, model.graph.duration_ns) for model in self.models]
+        )
         return simulate(self.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
 
     @property
@@ -342,8 +343,9 @@ class Job:
     def _apply(self, graph: JobGraph, change: JobChange, way: int, strength: float = 1.0) -> float:
         """A mean step with a change, where all hosts ran in this way."""
         hosts = [model.hosts[way] if way < len(model.hosts) else model.host for model in self.models]
-        edited = [one.edited(host, strength) for one, host in zip(change.changes, hosts, strict=True)]
-        lag_ns, duration_ns = graph.edited(edited)
+        lag_ns, duration_ns = graph.edited(
+            [one.edited(host, strength) for one, host in zip(change.changes, hosts, strict=True)]
+        )
         step_ns = simulate(graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         return max(step_ns, *(one.least_ns for one in change.changes))
 

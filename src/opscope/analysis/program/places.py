@@ -13,6 +13,7 @@ time: every activity is charged to one place or to none.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -206,8 +207,9 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
     first_call_ns = np.full(int(rows["trace"].max(initial=0)) + 1, np.iinfo(np.int64).min)
     for trace, start_ns in session.query(sql(__package__, "program:first_calls")):
         first_call_ns[trace : trace + 1] = start_ns
-    is_running = rows["start_ns"] < first_call_ns[rows["trace"]]
-    return Frames(**rows, is_running=is_running, functions=list(functions.values()))
+    return Frames(
+        **rows, is_running=rows["start_ns"] < first_call_ns[rows["trace"]], functions=list(functions.values())
+    )
 
 
 def program_totals(session: Session) -> ProgramTotals:
@@ -316,15 +318,21 @@ def _lines_of_texts(
         if name is not None:
             found[key] = LineTotal(name.file, name.line, name.function, None, kind=LineKind.EXECUTED)
     lines = list(dict.fromkeys(found.values()))
-    rows = columns(session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
-    keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
-    of_key = [lines.index(found[key]) if key in found else NONE for key in keys.tolist()]
-    own = np.full(len(operators), NONE)
-    own[rows["operator_id"] - operators.first_id] = np.array(of_key, dtype=np.int64)[inverse]
+    own = by_stack(session, operators, {key: lines.index(line) for key, line in found.items()})
     around = inherit(np.where(own >= 0, np.arange(len(own)), NONE), operators.parent, operators.depth)
     # As with frames: of what the engine ran, only stacks that were taken inside of it count.
     at_operator = gather(own, np.where(around >= operators.engine, around, NONE))
     return lines, charge(operators, activities, at_operator, None)
+
+
+def by_stack(session: Session, operators: Operators, known: Mapping[int, int]) -> Int64:
+    """What is known of each operator's stack that was kept as text, by the hash of that; -1 for none."""
+    rows = columns(session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
+    keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
+    of_key = np.array([known.get(key, NONE) for key in keys.tolist()], dtype=np.int64)
+    found = np.full(len(operators), NONE)
+    found[rows["operator_id"] - operators.first_id] = of_key[inverse]
+    return found
 
 
 class ModulePlace(msgspec.Struct, frozen=True):
@@ -538,8 +546,9 @@ def charge(
     if backward_calls is not None:
         engine = gather(operators.engine, last)
         stray = np.flatnonzero((place < 0) & (engine >= 0) & (gather(operators.forward, engine) < 0))
-        started_ns = operators.start_ns[activities.operator[stray]]
-        place[stray] = _caller(backward_calls, activities.trace[stray], started_ns)
+        place[stray] = _caller(
+            backward_calls, activities.trace[stray], operators.start_ns[activities.operator[stray]]
+        )
     return place
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from opscope.analysis.arrays import NONE, Arrays, Flags, columns
 from opscope.analysis.program.places import (
     Operators,
+    by_stack,
     call_forest,
     inherit,
     module_places,
@@ -81,8 +82,9 @@ def _frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) ->
     condition = "module_id IS NOT NULL" if only_modules else "true"
     rows = columns(session, query.format(condition=condition), order_by="frame_id")
     names = session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM frames")
-    plain = {key: _OBJECT_ADDRESS.sub(">", name) for key, name in names}
-    rows["name_id"] = tree.named(rows.pop("name_hash"), plain)
+    rows["name_id"] = tree.named(
+        rows.pop("name_hash"), {key: _OBJECT_ADDRESS.sub(">", name) for key, name in names}
+    )
     rows["operator"] = np.full(len(rows.pop("frame_id")), NONE)
     module_id, structure = rows.pop("module_id"), read_structure(session)
     at = np.flatnonzero(module_id >= 0)
@@ -297,17 +299,13 @@ class _Stacks:
         root[bare] = self.tree.node(-1, self.tree.name_id(f"[no {what}]"))
         if self._basis is StackBasis.PYTHON:
             # In the oldest format an operator carries its stack as text, the innermost frame first.
-            rows = columns(self._session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
             texts = self._session.query("SELECT DISTINCT hash(call_stack), call_stack FROM operators")
             node_of = {}
             for key, text in texts:
                 node_of[key] = -1
                 for name in [] if text is None else reversed(text.split(";")):
                     node_of[key] = self.tree.node(node_of[key], self.tree.name_id(name))
-            keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
-            nodes = np.array([node_of[key] for key in keys.tolist()], np.int64)
-            node = np.full(len(self._operators), NONE)
-            node[rows["operator_id"] - self._operators.first_id] = nodes[inverse]
+            node = by_stack(self._session, self._operators, node_of)
             own = gather(node, np.where(bare, self._operator, NONE))
             root[own >= 0] = own[own >= 0]
         return root

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ import numpy as np
 
 from opscope.analysis.arrays import (
     NOTHING,
+    Arrays,
     Flags,
     Spans,
     between,
@@ -306,18 +306,12 @@ class _Gap(NamedTuple):
     threads: tuple[int, ...]
 
 
-class _Kind(IntEnum):
-    """Tables of `ThreadEvents`, in its order."""
-
-    OPERATOR = 0
-    CALL = 1
-    FRAME = 2
-    ANNOTATION = 3
-    RANGE = 4
+# Tables of `ThreadEvents`, in its order.
+_TABLES = ("operators", "calls", "frames", "annotations", "ranges")
 
 
 class _OpenRange(NamedTuple):
-    kind: _Kind
+    kind: int  # position of its table
     key: int
     name: str | None  # of an operator or frame still to be looked up
     is_own: bool
@@ -345,8 +339,8 @@ def longest_gaps(
         step = int(device.step[ended_by]) if is_ended else -1
         telling = _telling(idle, gap)
         host = _blamed(idle, gap) if telling is None else telling.name
-        if telling is not None and telling.kind in _NAMES_SQL:
-            host = session.scalar(_NAMES_SQL[telling.kind], [telling.key])
+        if telling is not None and _TABLES[telling.kind] in _NAMES_SQL:
+            host = session.scalar(_NAMES_SQL[_TABLES[telling.kind]], [telling.key])
         yield IdleGap(
             start_ns=gap.start_ns,
             duration_ns=gap.end_ns - gap.start_ns,
@@ -359,8 +353,8 @@ def longest_gaps(
 
 
 _NAMES_SQL = {
-    _Kind.OPERATOR: "SELECT name FROM operators WHERE operator_id = ?",
-    _Kind.FRAME: "SELECT name FROM frames WHERE frame_id = ?",
+    "operators": "SELECT name FROM operators WHERE operator_id = ?",
+    "frames": "SELECT name FROM frames WHERE frame_id = ?",
 }
 
 
@@ -386,15 +380,15 @@ def _telling(idle: DeviceIdle, gap: _Gap) -> _OpenRange | None:
     def most_open(one: _OpenRange) -> tuple[int, int, int, int]:
         return one.open_ns, -one.duration_ns, -one.kind, -one.key
 
-    def ranges(*kinds: _Kind) -> list[_OpenRange]:
-        return [one for thread in gap.threads for one in _open(idle, gap, thread, kinds)]
+    def ranges(*tables: str) -> list[_OpenRange]:
+        return [one for thread in gap.threads for one in _open(idle, gap, thread, tables)]
 
     if gap.cause is IdleCause.DATA_LOADING:
-        return max(ranges(_Kind.RANGE), key=most_open, default=None)
+        return max(ranges("ranges"), key=most_open, default=None)
     if gap.cause not in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED):
         return None
     candidates: list[_OpenRange] = []
-    for found in (ranges(_Kind.OPERATOR, _Kind.CALL), ranges(_Kind.FRAME, _Kind.ANNOTATION)):
+    for found in (ranges("operators", "calls"), ranges("frames", "annotations")):
         most = [one for one in found if 2 * one.open_ns >= gap.handed_ns - gap.start_ns]
         if most:
             return min(most, key=lambda one: (not one.is_own, one.duration_ns, one.kind, one.key))
@@ -402,12 +396,10 @@ def _telling(idle: DeviceIdle, gap: _Gap) -> _OpenRange | None:
     return None if gap.cause is IdleCause.NOTHING_SCHEDULED else max(candidates, key=most_open, default=None)
 
 
-def _open(idle: DeviceIdle, gap: _Gap, thread: int, kinds: Sequence[_Kind]) -> Iterator[_OpenRange]:
+def _open(idle: DeviceIdle, gap: _Gap, thread: int, tables: Sequence[str]) -> Iterator[_OpenRange]:
     """Before the launch that ends a gap: of each kind the range open longest, and the shortest for half."""
-    events, trace = idle.host.threads[thread], idle.trace
-    tables = (events.operators, events.calls, events.frames, events.annotations, events.ranges)
-    for kind in kinds:
-        found = tables[kind]
+    for table in tables:
+        found: Arrays = getattr(idle.host.threads[thread], table)
         start_ns, end_ns = found["start_ns"], found["end_ns"]
         hits = np.flatnonzero((start_ns < gap.handed_ns) & (end_ns > gap.start_ns))
         open_ns = np.minimum(end_ns[hits], gap.handed_ns) - np.maximum(start_ns[hits], gap.start_ns)
@@ -418,9 +410,9 @@ def _open(idle: DeviceIdle, gap: _Gap, thread: int, kinds: Sequence[_Kind]) -> I
             for best in order[chosen[order]][:1].tolist():
                 key = int(found["id"][hits[best]])
                 name = found["name"][hits[best]] if "name" in found else None
-                name = trace.call_name(key) if kind is _Kind.CALL else name
+                name = idle.trace.call_name(key) if table == "calls" else name
                 extent = int(duration_ns[best]), int(open_ns[best])
-                yield _OpenRange(kind, key, name, thread == gap.threads[0], *extent)
+                yield _OpenRange(_TABLES.index(table), key, name, thread == gap.threads[0], *extent)
 
 
 def _line(trace: TraceRecords, gap: _Gap, functions: NamedRanges) -> str | None:

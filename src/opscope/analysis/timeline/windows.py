@@ -64,10 +64,6 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
     host_end_ns: int | None = None
 
     @property
-    def kind(self) -> WindowKind:
-        return WindowKind.STEPS if self.steps else WindowKind.SPAN
-
-    @property
     def counted(self) -> TraceWindow:
         """The window of the steps that a mean step is of: without those that begin the program."""
         return msgspec.structs.replace(
@@ -213,7 +209,7 @@ def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
         idle_ns=total(window) - busy_ns,
         copy_ns=measure(by_work[WorkKind.COPY]),
         communication_ns=measure(by_work[WorkKind.COMMUNICATION]),
-        window=trace.kind,
+        window=WindowKind.STEPS if trace.steps else WindowKind.SPAN,
         outside_steps_ns=total(busy) - busy_ns,
         launched_outside_ns=busy_ns - measure(of_steps),
     )
