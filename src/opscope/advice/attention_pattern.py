@@ -7,7 +7,6 @@ softmax's gradient do. Anything else between them, and it is no attention that o
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from math import prod
 from typing import Any
 
 from opscope.advice.kernel_times import AttentionMask, AttentionWork
+from opscope.model.queries import grouped
 from opscope.operators.arguments import CallArguments, parse_arguments
 from opscope.operators.products import AttentionSizes, MatrixProduct, matrix_product
 
@@ -79,9 +79,7 @@ class ComposedAttention:
 
 def composed_attention(rows: Iterable[Mapping[str, Any]]) -> tuple[ComposedAttention, ...]:
     """Every kind of composed attention, most device time first, of the rows of `attention_contexts.sql`."""
-    contexts: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        contexts[row["context"]].append(row)
+    contexts = grouped((row["context"], row) for row in rows)
     found = [one for context in contexts.values() if (one := _composed(context)) is not None]
     # A mask shows in the scores alone; their gradient is of the same sizes.
     masks = {_scores_of(one): one.work.mask for one in found if not one.work.is_backward}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from opscope.advice.rules import Rule
 from opscope.analysis.roofline import CallEfficiency
 from opscope.analysis.step_model import GraphChange
 from opscope.hardware.devices import DataType
+from opscope.model.queries import grouped
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import attention_sizes
 
@@ -137,11 +137,11 @@ def _efficient(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Memory-efficient attention where flash attention could be, by what keeps it from that."""
     if run.capability is None or run.capability < _FLASH_CAPABILITY:
         return
-    by_reason: dict[str, list[tuple[CallEfficiency, AttentionWork]]] = defaultdict(list)
-    for call in run.calls:
-        reading = _reading(call)
-        if reading is not None and reading[0].sizes.head_size <= _FLASH_HEAD_SIZE:
-            by_reason[reading[1]].append((call, reading[0]))
+    by_reason = grouped(
+        (reading[1], (call, reading[0]))
+        for call in run.calls
+        if (reading := _reading(call)) is not None and reading[0].sizes.head_size <= _FLASH_HEAD_SIZE
+    )
     for reason, found in by_reason.items():
         calls = [call for call, _ in found]
         total_ns = time_of(calls)

@@ -10,6 +10,7 @@ from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.totals import KernelTotal
+from opscope.model.queries import grouped
 from opscope.operators.arguments import parse_arguments
 from opscope.units import counted, format_byte_rate, format_bytes, format_fraction
 
@@ -74,12 +75,11 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    groups: dict[tuple[str, str], list[KernelTotal]] = {}
-    for kernel in run.summary.kernels:
-        direction = _field(kernel, "copy_direction")
-        if direction in _DIRECTIONS:
-            memory = _field(kernel, "host_memory") or "unknown"
-            groups.setdefault((direction, memory), []).append(kernel)
+    groups = grouped(
+        ((direction, _field(kernel, "host_memory") or "unknown"), kernel)
+        for kernel in run.summary.kernels
+        if (direction := _field(kernel, "copy_direction")) in _DIRECTIONS
+    )
     exposed_ns = sum(partition.exposed_copy_ns for partition in run.summary.timeline.in_use)
     path = () if run.step is None else run.step.path
     for (direction, memory), copies in groups.items():

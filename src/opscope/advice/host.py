@@ -15,9 +15,10 @@ from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import IN_TURNS, Gain, StepModel
-from opscope.analysis.timeline.values import IdleCause, IdleGap, StartUp, WaitingCall
+from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import first_calls
 from opscope.model.finding import OPEN
+from opscope.model.queries import grouped
 from opscope.units import counted, format_duration, format_fraction
 
 # DistributedDataParallel times its own first ten iterations and every hundredth with events.
@@ -185,10 +186,11 @@ def _together(
 def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     pinned, beside = (run.book.rules[f"advice.{name}"] for name in ("pageable_copy", "host_copies"))
     # Of one place all calls go together: `.item()` is a copy and a wait for its stream.
-    places: dict[tuple[str | None, str | None], list[WaitingCall]] = {}
-    for wait in run.summary.timeline.waits:
-        if (wait.operator, wait.name) not in _OF_LIBRARIES and not _is_the_recorders(run, wait):
-            places.setdefault((wait.operator, wait.line), []).append(wait)
+    places = grouped(
+        ((wait.operator, wait.line), wait)
+        for wait in run.summary.timeline.waits
+        if (wait.operator, wait.name) not in _OF_LIBRARIES and not _is_the_recorders(run, wait)
+    )
     # What comes behind a wait may be late beyond the recording, so the host's time counts as well. A host
     # that the recorder holds up waits less than it does without, so a wait counts of the step without.
     window_ns = min(run.window_ns, run.job.step_ns * run.step_count) if run.job else run.window_ns
@@ -456,9 +458,7 @@ def dropout_in_eval(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    by_trace: dict[int, list[StartUp]] = {}
-    for one in run.summary.timeline.start_ups:
-        by_trace.setdefault(one.trace_id, []).append(one)
+    by_trace = grouped((one.trace_id, one) for one in run.summary.timeline.start_ups)
     if not by_trace:
         return
     # Of several ranks the one that it takes longest.

@@ -18,6 +18,7 @@ from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import is_product
 from opscope.analysis.totals import KernelTotal
 from opscope.launches.facts import LaunchGeometry
+from opscope.model.queries import grouped
 from opscope.operators.arguments import parse_arguments
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.units import counted, format_fraction
@@ -91,9 +92,7 @@ def _fused(change: GraphChange, chains: Iterable[_Chain], floor_ns: float) -> Gr
 
 def _chains(run: ProfiledRun, shortest: int) -> list[_Chain]:
     """Chains of at least so many operators and of more than one name, most device time first."""
-    runs: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in run.records("pointwise_runs"):
-        runs[row["run"]].append(row)
+    runs = grouped((row["run"], row) for row in run.records("pointwise_runs"))
     found = [chain for rows in runs.values() for chain in _split(rows) if len(chain.names) >= shortest]
     # Operators of one name in a row are more often independent than a chain.
     chains = [chain for chain in found if len(set(chain.names)) > 1]

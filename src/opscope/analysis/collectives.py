@@ -36,7 +36,7 @@ from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.hardware.devices import DeviceSpec
 from opscope.ingest import wording
 from opscope.model.finding import Finding
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
 from opscope.operators.collective_costs import bus_factor, message_bytes
 from opscope.provenance.categories import kernel_category
@@ -282,9 +282,7 @@ def _links(
     purpose: str | None,
 ) -> _Links:
     """`purpose` is what ran the model tells of its only process group, `data` or `tensor`; None."""
-    by_members: dict[str | None, list[int]] = defaultdict(list)
-    for place, kernels in enumerate(matched):
-        by_members[kernels[0].members].append(place)
+    by_members = grouped((kernels[0].members, place) for place, kernels in enumerate(matched))
     found = {}
     for members, places in by_members.items():
         last = matched[places[-1]]
@@ -324,9 +322,7 @@ def _place(kernel: CollectiveKernel) -> tuple[str, int, int]:
 
 def _matched(keyed: Iterable[tuple[CollectiveKernel, Hashable]]) -> list[list[CollectiveKernel]]:
     """Kernels of one collective each; only what occurs once on each rank that has it, and on several."""
-    found: dict[Hashable, list[CollectiveKernel]] = defaultdict(list)
-    for kernel, key in keyed:
-        found[key].append(kernel)
+    found = grouped((key, kernel) for kernel, key in keyed)
     return [run for run in found.values() if len({one.trace_id for one in run}) == len(run) > 1]
 
 
@@ -334,10 +330,7 @@ def _exposed(
     runs: Sequence[Sequence[CollectiveKernel]], computing: Mapping[tuple[int, int], Spans]
 ) -> dict[int, int]:
     """How long no other kernel ran beside each of these, by activity."""
-    by_device: dict[tuple[int, int], list[CollectiveKernel]] = defaultdict(list)
-    for run in runs:
-        for one in run:
-            by_device[one.trace_id, one.device].append(one)
+    by_device = grouped(((one.trace_id, one.device), one) for run in runs for one in run)
     found: dict[int, int] = {}
     for device, mine in by_device.items():
         start_ns = np.array([one.start_ns for one in mine], dtype=np.int64)

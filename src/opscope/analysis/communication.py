@@ -19,6 +19,7 @@ import numpy as np
 
 from opscope.analysis.arrays import NOTHING, Spans, merge, overlap, total
 from opscope.hardware.devices import DeviceSpec
+from opscope.model.queries import grouped
 from opscope.text_enum import TextEnum
 
 if TYPE_CHECKING:
@@ -71,11 +72,9 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
     Ranks that share no group with it, directly or through others, are left out. `ends` are, of each
     collective, when it ended on each rank, in ns by that rank's own clock.
     """
-    groups: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
-    for one in ends:
-        if len(one) > 1:
-            ranks = tuple(sorted(one))
-            groups[ranks].append([one[rank] for rank in ranks])
+    groups = grouped(
+        (tuple(sorted(one)), [one[rank] for rank in sorted(one)]) for one in ends if len(one) > 1
+    )
     waiting = sorted(groups.items(), key=lambda item: (-len(item[0]), -len(item[1]), item[0]))
     known: dict[int, RankClock] = {}
     while waiting:
@@ -140,9 +139,7 @@ def find_bubbles(
     for one in told:
         size = one.element_count, one.data_type
         quickest[size] = min(quickest.get(size, one.duration_ns), one.duration_ns)
-    by_trace: dict[int, list[CollectiveKernel]] = defaultdict(list)
-    for one in told:
-        by_trace[one.trace_id].append(one)
+    by_trace = grouped((one.trace_id, one) for one in told)
     ideal = _ideal_fractions(by_trace, step_times)
     stages = []
     for trace_id, mine in sorted(by_trace.items()):

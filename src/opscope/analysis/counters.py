@@ -7,7 +7,6 @@ their reasons.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import median_low
@@ -27,7 +26,7 @@ from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import notebook_html
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 from opscope.provenance.demangle import demangle
@@ -178,9 +177,7 @@ def join_counters(report: NcuReport, session: Session | None = None) -> tuple[Co
         return tuple(CountedKernel(kernel, name, decode(name)) for kernel, name in pairs)
     fill_costs(session)
     launches = read_launches(session, sql(__package__, "counted_launches"), [sorted(set(names))])
-    alike: dict[Kind, list[Launch]] = defaultdict(list)
-    for launch in launches:
-        alike[launch.kind].append(launch)
+    alike = grouped((launch.kind, launch) for launch in launches)
     steps = int(session.scalar("SELECT count(DISTINCT (trace_id, step)) FROM steps"))
     activities = dict(session.query("SELECT call_id, count(*) FROM activity_costs GROUP BY call_id"))
     calls = {

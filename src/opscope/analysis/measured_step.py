@@ -24,6 +24,7 @@ import numpy as np
 from opscope.analysis.timeline.values import HostTime
 from opscope.analysis.timeline.windows import TraceWindow
 from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, median_interval, usual_and_limit
+from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 from opscope.text_enum import TextEnum
@@ -131,10 +132,10 @@ FROM unrecorded_steps ORDER BY trace_id, sample"""
 
 
 def _samples(session: Session) -> Mapping[int, list[UnrecordedStep]]:
-    rows: dict[int, list[UnrecordedStep]] = {}
-    for trace_id, kind, place, *numbers in session.query(_SAMPLES_SQL):
-        rows.setdefault(trace_id, []).append(UnrecordedStep(StepKind(kind), StepPlace(place), *numbers))
-    return rows
+    return grouped(
+        (trace_id, UnrecordedStep(StepKind(kind), StepPlace(place), *numbers))
+        for trace_id, kind, place, *numbers in session.query(_SAMPLES_SQL)
+    )
 
 
 def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> UnrecordedTime | None:

@@ -32,7 +32,7 @@ from opscope.analysis.timeline.records import HOLD_UP, names_of
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.launches.facts import DeviceFacts, LaunchGeometry
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost, FlopSource
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
@@ -297,10 +297,7 @@ def work_by_kernel(call: Work) -> Iterator[tuple[str, Work]]:
     Launches of no operator tell no calls apart: where they are more than the calls, none did all the work.
     """
     is_told = call.costed_ns > 0 and sum(one.sole_count for one in call.launches) <= call.repeats
-    by_name: dict[str, list[Launches]] = defaultdict(list)
-    for one in call.launches:
-        by_name[one.kernel].append(one)
-    for name, launches in by_name.items():
+    for name, launches in grouped((one.kernel, one) for one in call.launches).items():
         repeats = sum(one.sole_count for one in launches) if is_told else 0
         costed_ns = sum(one.sole_ns for one in launches) if is_told else 0
         yield name, Work(tuple(launches), call.cost, repeats, costed_ns)

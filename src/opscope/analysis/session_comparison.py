@@ -44,7 +44,7 @@ from opscope.model.comparison import (
 )
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding, Severity, most_severe_first
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
 from opscope.units import format_duration, format_fraction
@@ -351,11 +351,11 @@ def pair_kernels(
         sign: Callable[[KernelFacts], Hashable], times_ns: Mapping[str, int]
     ) -> dict[Hashable, list[str]]:
         """Names of one sign, the longest in time first; without those that have none."""
-        groups: dict[Hashable, list[str]] = defaultdict(list)
-        for name in sorted(times_ns, key=lambda name: (-times_ns[name], name)):
-            if (key := sign(facts(name))) is not None:
-                groups[key].append(name)
-        return groups
+        return grouped(
+            (key, name)
+            for name in sorted(times_ns, key=lambda name: (-times_ns[name], name))
+            if (key := sign(facts(name))) is not None
+        )
 
     for sign in (
         _same_code,

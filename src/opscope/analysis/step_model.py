@@ -7,7 +7,7 @@ both and the error of what the change makes of kernels give the gain its interva
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -35,6 +35,7 @@ from opscope.analysis.missing_edges import missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import TraceRecords, WorkKind
 from opscope.ingest.nesting import Int64
+from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.text_enum import MeaningEnum
 
@@ -800,9 +801,7 @@ _EXTENTS_SQL = _PLACES_SQL.replace("operator_id, thread_id", "thread_id", 1)
 
 def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
     """Intervals of thread, start and end as sets of moments, by thread."""
-    by_thread: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for thread, start_ns, end_ns in rows:
-        by_thread[thread].append((start_ns, end_ns))
+    by_thread = grouped((thread, (start_ns, end_ns)) for thread, start_ns, end_ns in rows)
     found = {thread: np.array(extents, dtype=np.int64).T for thread, extents in by_thread.items()}
     return {thread: merge((starts, ends)) for thread, (starts, ends) in found.items()}
 

@@ -14,8 +14,7 @@ the host lost in it: had it not waited, everything after would have been launche
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -41,7 +40,7 @@ from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCa
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import Occupation, TraceWindow
 from opscope.ingest.nesting import Int64
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
 
 CAUSES: tuple[IdleCause, ...] = tuple(IdleCause)
@@ -485,9 +484,7 @@ WHERE list_contains(?::BIGINT[], runtime_call_id) AND size_bytes IS NOT NULL GRO
 
 
 def by_place(waits: Iterable[WaitingCall]) -> tuple[WaitingCall, ...]:
-    groups: dict[Hashable, list[WaitingCall]] = defaultdict(list)
-    for one in waits:
-        groups[one.name, one.operator, one.line, one.copy].append(one)
+    groups = grouped(((one.name, one.operator, one.line, one.copy), one) for one in waits)
     merged = []
     for alike in groups.values():
         sizes = [one.size_bytes for one in alike if one.size_bytes is not None]
