@@ -7,7 +7,6 @@ counts as one. A rule's function is registered by `finds` and yields `Advice`, n
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,10 +23,10 @@ from opscope.analysis.roofline import CallEfficiency
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, names_of
-from opscope.analysis.timeline.values import HostTime, IdleCause, WindowKind
+from opscope.analysis.timeline.values import DeviceStep, HostTime, IdleCause, TimePartition, WindowKind
 from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability
-from opscope.model.queries import sql
+from opscope.model.queries import sql, summed
 from opscope.model.session import Session
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct, matrix_product
@@ -134,13 +133,9 @@ class ProfiledRun:
     def exposed_communication_ns(self) -> Mapping[int, int]:
         """Communication that no other kernel hid, by trace; where there are steps, what they launched."""
         timeline = self.summary.timeline
-        exposed_ns: Counter[int] = Counter()
-        for step in timeline.device_steps:
-            exposed_ns[step.trace_id] += step.exposed_communication_ns
-        for one in timeline.partitions:
-            if one.window is WindowKind.SPAN:
-                exposed_ns[one.trace_id] += one.exposed_communication_ns
-        return exposed_ns
+        parts: list[DeviceStep | TimePartition] = [*timeline.device_steps]
+        parts += [one for one in timeline.partitions if one.window is WindowKind.SPAN]
+        return summed((one.trace_id, one.exposed_communication_ns) for one in parts)
 
     @cached_property
     def unrecorded_share(self) -> float:
@@ -308,9 +303,7 @@ def calls_taking(calls: Iterable[CallEfficiency], after_ns: Mapping[int, float])
 
 def operators_of(calls: Iterable[CallEfficiency]) -> list[str]:
     """Their operators, most device time first."""
-    time_ns: dict[str, int] = {}
-    for call in calls:
-        time_ns[call.operator] = time_ns.get(call.operator, 0) + call.roofline.device_ns
+    time_ns = summed((call.operator, call.roofline.device_ns) for call in calls)
     return sorted(time_ns, key=lambda name: (-time_ns[name], name))
 
 

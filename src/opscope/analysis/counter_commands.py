@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -20,7 +19,7 @@ from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.roofline import Bound, Efficiency, Roofline
 from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import CaptureError, InputError
-from opscope.model.queries import sql
+from opscope.model.queries import sql, summed
 from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.text_enum import TextEnum
@@ -131,18 +130,13 @@ def _share(covered_ns: int, launches: Sequence[Launch]) -> float:
 
 
 def _longest(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
-    by_name: Counter[str] = Counter()
-    for launch in launches:
-        by_name[launch.kind[0]] += launch.duration_ns
+    by_name = summed((launch.kind[0], launch.duration_ns) for launch in launches)
     return tuple(name for name, _ in by_name.most_common(count))
 
 
 def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) -> tuple[int, int, int] | None:
     """Start, end and worth of the shortest window of most time of the named kernels; None without any."""
-    worth: Counter[Kind] = Counter()
-    for launch in launches:
-        if launch.kind[0] in names:
-            worth[launch.kind] += launch.duration_ns
+    worth = summed((launch.kind, launch.duration_ns) for launch in launches if launch.kind[0] in names)
     best = None
     for start, first in enumerate(launches):
         if first.kind in worth:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import pickle
 import zlib
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -50,6 +50,7 @@ from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import measure_timeline
 from opscope.analysis.timeline.values import Timeline
 from opscope.ingest.nesting import Int64
+from opscope.model.queries import summed
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
@@ -298,11 +299,11 @@ class Job:
         """The critical path of the recorded steps across ranks, the largest first; empty without a graph."""
         if self.graph is None:
             return ()
-        total_ns: Counter[tuple[Any, ...]] = Counter()
-        for place, passed in sorted(_across_ranks(self.graph, self.models).items()):
-            model = self.models[place]
-            for piece in model.pieces(passed):
-                total_ns[model.trace.trace_id, piece.kind, piece.name] += piece.ns
+        total_ns = summed(
+            ((self.models[place].trace.trace_id, piece.kind, piece.name), piece.ns)
+            for place, passed in sorted(_across_ranks(self.graph, self.models).items())
+            for piece in self.models[place].pieces(passed)
+        )
         return tuple(JobPath(*row) for row in ranked_totals(total_ns, self.graph.steps))
 
     def as_fast_as_median(self, trace_id: int) -> JobChange | None:

@@ -13,9 +13,8 @@ cost is known, `costed_ns`; fractions are 0–1; None is unknown.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TypeVar
 
 import msgspec
 
@@ -32,7 +31,7 @@ from opscope.analysis.timeline.records import HOLD_UP, names_of
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.launches.facts import DeviceFacts, LaunchGeometry
-from opscope.model.queries import grouped, sql
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost, FlopSource
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
@@ -154,7 +153,6 @@ class Efficiency(msgspec.Struct, frozen=True):
     calls: tuple[CallEfficiency, ...] = ()  # the distinct calls, most device time first
 
 
-_Key = TypeVar("_Key", bound=Hashable)
 _UNKNOWN_REASON = "no rule for this operator"
 
 
@@ -341,9 +339,7 @@ def compute_limit(
     limits: DeviceLimits | None,
     compute_capability: str | None,
 ) -> ComputeLimit:
-    by_name: dict[DecodedKernel, int] = defaultdict(int)
-    for one in launches:
-        by_name[one.decoded] += one.total_ns
+    by_name = summed((one.decoded, one.total_ns) for one in launches)
     products = {kernel: ns for kernel, ns in by_name.items() if is_product(kernel)}
     kernel = max(products or by_name, key=lambda one: by_name[one], default=None)
     if kernel is None:
@@ -505,9 +501,9 @@ def combine(rooflines: Iterable[Roofline]) -> Roofline:
     costed = [part for part in parts if part.costed_ns]
     held = [part for part in costed if part.attainable_ns is not None]
     device_ns = sum(part.device_ns for part in parts)
-    bound_ns = _weights((bound, ns) for part in parts for bound, ns in part.bound_ns.items())
-    typed = _weights((part.data_type, part.costed_ns) for part in costed if part.data_type is not None)
-    uses = _weights((part.tensor_cores, part.device_ns) for part in parts)
+    bound_ns = summed((bound, ns) for part in parts for bound, ns in part.bound_ns.items())
+    typed = summed((part.data_type, part.costed_ns) for part in costed if part.data_type is not None)
+    uses = summed((part.tensor_cores, part.device_ns) for part in parts)
     if TensorCoreUse.USED in uses or TensorCoreUse.ELIGIBLE in uses:
         uses.pop(TensorCoreUse.NOT_APPLICABLE, None)
     return Roofline(
@@ -531,10 +527,3 @@ def _most(bound_ns: Mapping[Bound, int], device_ns: int) -> Bound | None:
     if not bound_ns or sum(bound_ns.values()) * 2 <= device_ns:
         return None
     return max(bound_ns, key=lambda bound: bound_ns[bound])
-
-
-def _weights(pairs: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
-    total: dict[_Key, int] = defaultdict(int)
-    for key, ns in pairs:
-        total[key] += ns
-    return total

@@ -7,7 +7,7 @@ totals is the sum of the rows' differences.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import median
@@ -44,7 +44,7 @@ from opscope.model.comparison import (
 )
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding, Severity, most_severe_first
-from opscope.model.queries import grouped, sql
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
 from opscope.units import format_duration, format_fraction
@@ -107,9 +107,7 @@ class _Side:
         self.sample_count = len(set(samples.values()))
         self.ranks_per_step = max(1, len(traces)) if is_shared else 1
         self.has_device = bool(session.scalar("SELECT EXISTS (FROM device_activities)"))
-        wall_ns = Counter[int]()
-        for key, duration_ns in steps.items():
-            wall_ns[samples[key]] += duration_ns
+        wall_ns = summed((samples[key], duration_ns) for key, duration_ns in steps.items())
         self.wall = self._use(len(steps), 0, wall_ns.total(), wall_ns)
         self.total = self.outside = self._use(0, 0, 0, {})
         self.owners: dict[Owner, Use] = {}
@@ -183,13 +181,14 @@ def compare_sessions(
     sessions = reference, candidate
     has_device = all(one.scalar("SELECT EXISTS (FROM device_activities)") for one in sessions)
     metric = Metric.DEVICE if has_device else Metric.CPU
-    steps: list[Counter[tuple[int, int]]] = []
-    for session in sessions:
-        durations: Counter[tuple[int, int]] = Counter()
-        for trace_id, window in read_windows(session).items():
-            for step in window.counted.steps:  # without those that begin the program
-                durations[trace_id, step.number] += step.end_ns - step.start_ns
-        steps.append(durations)
+    steps = [
+        summed(
+            ((trace_id, step.number), step.end_ns - step.start_ns)
+            for trace_id, window in read_windows(session).items()
+            for step in window.counted.steps  # without those that begin the program
+        )
+        for session in sessions
+    ]
     basis = Basis.STEP if all(steps) else Basis.TOTAL
     first, second = (_Side(one, own, metric, basis) for one, own in zip(sessions, steps, strict=True))
     return _Comparison(first, second, options or ComparisonOptions()).value(metric, basis)

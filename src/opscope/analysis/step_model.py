@@ -7,7 +7,6 @@ both and the error of what the change makes of kernels give the gain its interva
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -35,7 +34,7 @@ from opscope.analysis.missing_edges import missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import TraceRecords, WorkKind
 from opscope.ingest.nesting import Int64
-from opscope.model.queries import grouped
+from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 from opscope.text_enum import MeaningEnum
 
@@ -726,9 +725,8 @@ class StepModel:
         Of the step that was timed without the profiler, else of the recorded one, which is known.
         """
         lag_ns = None if self.timed is None else self.unrecorded_lags(self.host)
-        total_ns: Counter[tuple[Any, ...]] = Counter()
-        for piece in self.pieces(critical_path(self.graph, lag_ns)):
-            total_ns[piece[:2]] += piece.ns
+        pieces = self.pieces(critical_path(self.graph, lag_ns))
+        total_ns = summed(((piece.kind, piece.name), piece.ns) for piece in pieces)
         return tuple(PathTotal(*row) for row in ranked_totals(total_ns, self.graph.steps))
 
     @property

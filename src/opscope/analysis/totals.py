@@ -9,7 +9,7 @@ the time out and never count it twice.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +20,7 @@ from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenan
 from opscope.errors import InputError
 from opscope.launches.facts import LaunchGeometry
 from opscope.model.location import SourceLocation
-from opscope.model.queries import grouped, sql
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
@@ -136,10 +136,7 @@ def _own_category(name: str, functions: tuple[NativeFunctionUse, ...]) -> str:
 
 
 def _device_ns_by_category(kernels: tuple[KernelTotal, ...]) -> dict[str, int]:
-    time_ns: dict[str, int] = defaultdict(int)
-    for kernel in kernels:
-        time_ns[(kernel.facts and kernel.facts.category) or OTHER] += kernel.total_ns
-    return time_ns
+    return summed(((kernel.facts and kernel.facts.category) or OTHER, kernel.total_ns) for kernel in kernels)
 
 
 def _device_source(
@@ -218,9 +215,9 @@ def category_totals(
         CategoryTotal(name, device_ns[name], cpu_ns[name], _fraction(part[name], whole), calls[name])
         for name in {**calls, **device_ns}
     ]
-    launches = Counter[str]()
-    for kernel in without_operator:
-        launches[(kernel.facts and kernel.facts.category) or OTHER] += kernel.calls
+    launches = summed(
+        ((kernel.facts and kernel.facts.category) or OTHER, kernel.calls) for kernel in without_operator
+    )
     for name, ns in _device_ns_by_category(without_operator).items():
         share = _fraction(ns, device_time_ns)
         totals.append(CategoryTotal(name, ns, 0, share, launches[name], without_operator=True))

@@ -6,7 +6,6 @@ from the tables; the Session is not changed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, pairwise
 from typing import TypeVar
@@ -53,6 +52,7 @@ from opscope.analysis.timeline.windows import (
     occupation,
 )
 from opscope.ingest.nesting import Int64
+from opscope.model.queries import summed
 from opscope.model.session import Session
 
 _UNCERTAINTY = "within a third on that host, a factor of two on others"
@@ -322,8 +322,9 @@ def _hosts(devices: Sequence[DeviceIdle], device_steps: Sequence[DeviceStep]) ->
         window = mine[0].window.counted
         busy_ns = {one.device.device: one.occupation.parts.busy_ns for one in mine}
         if window.steps:
-            busy_ns = Counter()
-            for step in device_steps:
-                if step.trace_id == trace_id and step.step in window.numbers:
-                    busy_ns[step.device] += step.busy_ns
+            busy_ns = summed(
+                (step.device, step.busy_ns)
+                for step in device_steps
+                if step.trace_id == trace_id and step.step in window.numbers
+            )
         yield _host_time(mine[0].trace, mine[0].host, window, busy_ns)
