@@ -193,10 +193,12 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
         matched, differing = _in_order(kernels)
         evidence, findings = SkewEvidence.ORDER, _differences(_by_order(differing), ranks)
     # When kernels that do not communicate ran.
-    computing = {}
-    for device in (device for trace in records.traces for device in trace.devices):
-        mine = device.is_kernel & (device.work == WorkKind.COMPUTE)
-        computing[device.trace_id, device.device] = merge((device.start_ns[mine], device.end_ns[mine]))
+    computing = {
+        (device.trace_id, device.device): merge((device.start_ns[mine], device.end_ns[mine]))
+        for trace in records.traces
+        for device in trace.devices
+        for mine in [device.is_kernel & (device.work == WorkKind.COMPUTE)]
+    }
     exposed = _exposed(matched, computing)
     rows = [
         (place, one.trace_id, ranks[one.trace_id], one.step, one.duration_ns, exposed[one.activity_id],

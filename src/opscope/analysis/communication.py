@@ -135,10 +135,8 @@ def find_bubbles(
     trace and device; `step_times` are durations in ns, by trace.
     """
     told = [one for one in kernels if one.collective is not None]
-    quickest: dict[tuple[int | None, str | None], int] = {}
-    for one in told:
-        size = one.element_count, one.data_type
-        quickest[size] = min(quickest.get(size, one.duration_ns), one.duration_ns)
+    by_size = grouped(((one.element_count, one.data_type), one.duration_ns) for one in told)
+    quickest = {size: min(durations_ns) for size, durations_ns in by_size.items()}
     by_trace = grouped((one.trace_id, one) for one in told)
     ideal = _ideal_fractions(by_trace, step_times)
     stages = []

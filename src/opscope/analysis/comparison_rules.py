@@ -246,11 +246,12 @@ def differences(comparison: SessionComparison) -> tuple[str, ...]:
     before, after = reference.per_step(reference.launches), candidate.per_step(candidate.launches)
     if before != after:
         found.append(f"kernel launches went from {float(before):,.6g} to {float(after):,.6g}")
-    for what, rows in (("operator", comparison.operators), ("kernel", comparison.kernels)):
-        for presence in (Presence.ADDED, Presence.REMOVED, Presence.REPLACED):
-            count = sum(row.presence is presence for row in rows)
-            if count:
-                found.append(f"{counted(count, what)} {presence}")
+    found += [
+        f"{counted(count, what)} {presence}"
+        for what, rows in (("operator", comparison.operators), ("kernel", comparison.kernels))
+        for presence in (Presence.ADDED, Presence.REMOVED, Presence.REPLACED)
+        if (count := sum(row.presence is presence for row in rows))
+    ]
     return tuple(found)
 
 

@@ -209,10 +209,11 @@ def find_improvements(
         first.setdefault((launch.operator, launch.kernel.name), launch)
     # Place of each kernel's longest launch among those its filter matches, in the order they began.
     names = [name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")]
-    alike = {}
-    for _, kernel in longest:
-        matches = kernel_filter([kernel.name])
-        alike[kernel.name] = [name for name in names if name == kernel.name or matches.covers(name)]
+    alike = {
+        kernel.name: [name for name in names if name == kernel.name or matches.covers(name)]
+        for _, kernel in longest
+        for matches in [kernel_filter([kernel.name])]
+    }
     pairs = [(one.name, kernel.name, name) for one, kernel in longest for name in alike[kernel.name]]
     columns = [list(column) for column in zip(*pairs, strict=True)] if pairs else [[], [], []]
     rows = session.query(sql(__package__, "launch_indices"), columns)

@@ -240,7 +240,7 @@ class CriticalPath(NamedTuple):
     edge: Ints  # int64[n], the `Edge` by which each came
     edge_ns: Int64  # int64[n], how long that took
     own_ns: Int64  # int64[n], how long each lasted itself
-    end_ns: int  # when the last one came, from the beginning of the first step
+    end_ns: int = 0  # when the last one came, from the beginning of the first step
 
 
 def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> CriticalPath:

@@ -230,14 +230,12 @@ def _operator_name(wanted: str, table: OperatorTable, asked: _Asked) -> tuple[st
 def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Asked) -> Explanation:
     total = next((one for one in asked.operators if one.name == name), None)
     entries = [entry.overload for entry in table.overloads(name) if overload in (None, entry.overload)]
-    nodes = []
-    for derivative in table.derivatives:
-        if overload is None:
-            differentiated = {forward.partition(".")[0] for forward in derivative.forward}
-        else:
-            differentiated = set(derivative.forward)
-        if (name if not overload else f"{name}.{overload}") in differentiated:
-            nodes.append(derivative.node)
+    nodes = [
+        one.node
+        for one in table.derivatives
+        if (f"{name}.{overload}" if overload else name)
+        in (one.forward if overload is not None else [each.partition(".")[0] for each in one.forward])
+    ]
     overloads: list[str | None] = [*entries] or [None]
     known = asked.known([*((name, one) for one in overloads), *((node, None) for node in nodes)])
     functions = total.native_functions if total else ()

@@ -372,11 +372,8 @@ def _across_ranks(graph: JobGraph, models: Sequence[StepModel]) -> dict[int, Cri
                 lasted_ns, came_ns = came_ns, 0
             passed[place].append((at, int(models[place].graph.edge[slots[node], at]), came_ns, lasted_ns))
         node = earlier
-    found = {}
-    for place, rows in passed.items():
-        nodes, edge, edge_ns, own_ns = np.array(rows, dtype=np.int64).T
-        found[place] = CriticalPath(nodes, edge, edge_ns, own_ns, 0)
-    return found
+    # Node, edge and their times, as columns.
+    return {place: CriticalPath(*np.array(rows, dtype=np.int64).T) for place, rows in passed.items()}
 
 
 def choose_ranks(
