@@ -52,9 +52,8 @@ def _fusing(run: ProfiledRun, rule: Rule, what: str, *, is_math_path: bool) -> I
         return
     call_host_ns = run.book.number("attention_host_ns")
     host_ns = sum(one.host_ns - one.calls * call_host_ns for one in found)
-    effect, worst, basis = None, None, "not estimated: the rate for these types is unknown"
-    if any(map(_has_no_kernel, found)):
-        basis = f"not estimated: {_FOR_GROUPS}"
+    is_grouped, effect, worst = any(map(_has_no_kernel, found)), None, None
+    basis = f"not estimated: {_FOR_GROUPS if is_grouped else 'the rate for these types is unknown'}"
     times_ns = [_fused_ns(run, one) for one in found]
     known_ns = [one_ns for one_ns in times_ns if one_ns is not None]
     if len(known_ns) == len(times_ns):
