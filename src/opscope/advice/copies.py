@@ -136,14 +136,9 @@ def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def repeated_casts(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     rows = [row for row in run.records("copies") if _is_cast(row)]
-    yield from _copies(
-        run,
-        rule,
-        rows,
-        "only change the element type",
-        # Autocast in training needs those of weights once in a step.
-        change="" if run.has_backward else None,
-    )
+    # Autocast in training needs those of weights once in a step.
+    change = "" if run.has_backward else None
+    yield from _copies(run, rule, rows, "only change the element type", change=change)
 
 
 def _copies(
