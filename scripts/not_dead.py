@@ -68,6 +68,7 @@ _.suppress_keyboard_interrupt
 _.text_factory
 
 # Members of closed sets and fields of formats, listed whole.
+_.CALL
 _.MEMCPY
 _.MEMSET
 _.RATIO

@@ -7,7 +7,6 @@ softmax's gradient do. Anything else between them, and it is no attention that o
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from math import prod
 from typing import Any
 
 from opscope.advice.kernel_times import AttentionMask, AttentionWork
+from opscope.model.queries import grouped
 from opscope.operators.arguments import CallArguments, parse_arguments
 from opscope.operators.products import AttentionSizes, MatrixProduct, matrix_product
 
@@ -46,27 +46,15 @@ class Leaf:
 
     @cached_property
     def product(self) -> MatrixProduct | None:
-        """Its sizes, if it is a matrix product."""
-        return matrix_product(self._call)
+        return matrix_product(self.call)
 
     @cached_property
-    def _call(self) -> CallArguments:
+    def call(self) -> CallArguments:
         return parse_arguments(self.name, shapes=self.shapes, types=self.types)
 
     @cached_property
     def elements(self) -> tuple[int, ...]:
-        """Elements of each of its tensors."""
-        return tuple(tensor.element_count for tensor in self._call.tensors)
-
-    @property
-    def tensor_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of each of its tensors."""
-        return tuple(tensor.shape for tensor in self._call.tensors)
-
-    @property
-    def type_name(self) -> str | None:
-        """Element type of its first tensor, as recorded."""
-        return self._call.tensors[0].type_name if self._call.tensors else None
+        return tuple(tensor.element_count for tensor in self.call.tensors)
 
 
 @dataclass(frozen=True)
@@ -82,20 +70,16 @@ class ComposedAttention:
 
     @property
     def device_ns(self) -> int:
-        """Device time of what one kernel would replace."""
         return sum(part.device_ns for part in self.parts)
 
     @property
     def host_ns(self) -> int:
-        """Time of the host from the start of the first part to the end of the last, as recorded."""
         return max(0, self.parts[-1].ends_ns - self.parts[0].begins_ns)
 
 
 def composed_attention(rows: Iterable[Mapping[str, Any]]) -> tuple[ComposedAttention, ...]:
     """Every kind of composed attention, most device time first, of the rows of `attention_contexts.sql`."""
-    contexts: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        contexts[row["context"]].append(row)
+    contexts = grouped((row["context"], row) for row in rows)
     found = [one for context in contexts.values() if (one := _composed(context)) is not None]
     # A mask shows in the scores alone; their gradient is of the same sizes.
     masks = {_scores_of(one): one.work.mask for one in found if not one.work.is_backward}
@@ -134,7 +118,7 @@ def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
             is_backward,
             next((one for one in masks if one is not None), None),
         ),
-        type_name=leaves[before].type_name,
+        type_name=next((tensor.type_name for tensor in leaves[before].call.tensors), None),
         calls=anchor.calls,
         parts=tuple(_between(leaves, start, end)),
         is_math_path=any(row["is_math"] for row in rows),
@@ -148,7 +132,8 @@ def _reached(leaves: Mapping[int, Leaf], direction: int, scores: int, products: 
     while (leaf := leaves.get(place)) is not None:
         product = leaf.product
         if product is not None:
-            if not _holds_scores(product, scores):
+            # The scores are its result or an operand.
+            if product.batch < 1 or scores % product.batch or scores not in product.elements:
                 return None
             met += 1
             if met == products:
@@ -157,13 +142,6 @@ def _reached(leaves: Mapping[int, Leaf], direction: int, scores: int, products: 
             return None
         place += direction
     return None
-
-
-def _holds_scores(product: MatrixProduct, scores: int) -> bool:
-    """Whether the result or an operand of a product is the matrix of scores."""
-    if product.batch < 1 or scores % product.batch:
-        return False
-    return scores in product.elements
 
 
 def _copies(leaves: Mapping[int, Leaf], place: int, direction: int, sizes: set[int], most: int) -> int:
@@ -187,7 +165,6 @@ def _between(leaves: Mapping[int, Leaf], start: int, end: int) -> Iterator[Leaf]
 
 
 def _is_copy(leaf: Leaf) -> bool:
-    """A copy, or generated code that is one."""
     return leaf.name in _COPIES or (leaf.name.startswith("triton_") and "_clone" in leaf.name)
 
 
@@ -197,7 +174,8 @@ def _mask(leaf: Leaf, scores: int) -> AttentionMask | None:
     if leaf.name not in _MASKING and not is_adding:
         return None
     # A tensor of one element is what is filled in.
-    shape = min((one for one in leaf.tensor_shapes if prod(one) > 1), key=prod, default=())
+    shapes = (tensor.shape for tensor in leaf.call.tensors)
+    shape = min((one for one in shapes if prod(one) > 1), key=prod, default=())
     heads, queries, _ = (1, 1, 1, *shape)[-_MASK_DIMENSIONS:]
     if heads > 1:
         return AttentionMask.BIAS

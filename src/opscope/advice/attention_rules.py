@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from opscope.advice.attention_pattern import ComposedAttention
-from opscope.advice.kernel_times import AttentionMask, AttentionWork, attention_ns, attention_type
+from opscope.advice.kernel_times import HALF_TYPES, AttentionMask, AttentionWork, attention_ns, attention_type
 from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, calls_taking, finds, listed, time_of
 from opscope.advice.rules import Rule
 from opscope.analysis.roofline import CallEfficiency
 from opscope.analysis.step_model import GraphChange
 from opscope.hardware.devices import DataType
+from opscope.model.queries import grouped
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import attention_sizes
 
@@ -20,7 +20,6 @@ _FLASH_CAPABILITY = (8, 0)  # Source: Dao-AILab/flash-attention, README: Ampere 
 _FLASH_HEAD_SIZE = 256
 _FLASH_HEAD_MULTIPLE = 8  # Source: pytorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 _EFFICIENT = "aten::_efficient_attention_"
-_HALF = (DataType.FP16, DataType.BF16)
 # What keeps a memory-efficient call from flash attention.
 _REASONS = {
     "type": "its operands are float32, and flash attention takes 16-bit types only",
@@ -36,43 +35,35 @@ _FOR_GROUPS = (
 
 @finds
 def eager_attention(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Attention that the program composes itself."""
-    found = [one for one in run.attention if not one.is_math_path]
-    yield from _fusing(run, rule, found, "Attention is composed of")
+    yield from _fusing(run, rule, "Attention is composed of", is_math_path=False)
 
 
 @finds
 def attention_backend(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """scaled_dot_product_attention without flash attention."""
-    found = [one for one in run.attention if one.is_math_path]
-    yield from _fusing(run, rule, found, "The math path of attention runs")
+    yield from _fusing(run, rule, "The math path of attention runs", is_math_path=True)
     yield from _efficient(run, rule)
 
 
-def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], what: str) -> Iterator[Advice]:
+def _fusing(run: ProfiledRun, rule: Rule, what: str, *, is_math_path: bool) -> Iterator[Advice]:
     """What one kernel in place of single operators saves."""
+    found = [one for one in run.attention if one.is_math_path is is_math_path]
     total_ns = sum(one.device_ns for one in found)
     if not found or run.is_minor(total_ns, rule):
         return
-    host_ns = sum(one.host_ns - one.calls * run.book.number("attention_host_ns") for one in found)
-    is_grouped = any(_has_no_kernel(one) for one in found)
-    effect, worst = None, None
+    call_host_ns = run.book.number("attention_host_ns")
+    host_ns = sum(one.host_ns - one.calls * call_host_ns for one in found)
+    is_grouped, effect, worst = any(map(_has_no_kernel, found)), None, None
     basis = f"not estimated: {_FOR_GROUPS if is_grouped else 'the rate for these types is unknown'}"
     times_ns = [_fused_ns(run, one) for one in found]
     known_ns = [one_ns for one_ns in times_ns if one_ns is not None]
     if len(known_ns) == len(times_ns):
-        after_ns = sum(known_ns)
-        call_host_ns = run.book.number("attention_host_ns")
-
-        def taking(each_ns: Sequence[float]) -> Effect:
-            return _one_kernel(list(zip(found, each_ns, strict=True)), call_host_ns)
-
-        effect = taking(known_ns)
+        effect = _one_kernel(found, known_ns, call_host_ns)
         worst_ns = [_worst_ns(run, *each) for each in zip(found, known_ns, strict=True)]
-        worst = taking(worst_ns) if worst_ns != known_ns else None
+        worst = _one_kernel(found, worst_ns, call_host_ns) if worst_ns != known_ns else None
         basis = (
             f"these operators take {run.time(total_ns)} on the device, one attention kernel in their place "
-            f"would take {run.time(after_ns)}; the host needs {run.time(host_ns * run.unrecorded_share)} less"
+            f"would take {run.time(sum(known_ns))}; the host needs "
+            f"{run.time(host_ns * run.unrecorded_share)} less"
         )
     names = list(dict.fromkeys(part.name for one in found for part in one.parts))
     change, has_mask = rule.change or "", any(one.work.mask is not None for one in found)
@@ -97,13 +88,11 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
     )
 
 
-def _one_kernel(
-    found: Sequence[tuple[ComposedAttention, float]], host_ns: float
-) -> Callable[[GraphChange], object]:
+def _one_kernel(found: Sequence[ComposedAttention], times_ns: Sequence[float], host_ns: float) -> Effect:
     """The first part takes the time of the one kernel; the others go, and the host's time for them."""
 
     def effect(change: GraphChange) -> object:
-        for one, after_ns in found:
+        for one, after_ns in zip(found, times_ns, strict=True):
             (first, *others), model = one.parts, change.model
             change.scale(model.is_launched_by(first.operator_ids), after_ns / max(1, first.device_ns))
             change.drop(model.is_launched_by([each for part in others for each in part.operator_ids]))
@@ -120,15 +109,15 @@ def _fused_ns(run: ProfiledRun, one: ComposedAttention) -> float | None:
     if data_type is None or _has_no_kernel(one):
         return None
     is_causal = one.work.mask is AttentionMask.SQUARE and one.work.sizes.queries == one.work.sizes.keys
-    work = replace(one.work, mask=None) if is_causal else one.work
-    each_ns = attention_ns(work, data_type, run.rates)
+    mask = None if is_causal else one.work.mask
+    each_ns = attention_ns(replace(one.work, mask=mask), data_type, run.rates)
     return None if each_ns is None else one.calls * each_ns / (2 if is_causal else 1)
 
 
 def _worst_ns(run: ProfiledRun, one: ComposedAttention, fused_ns: float) -> float:
     """Its time if a mask is given after all, or needs a gradient, which in 16 bits has a slower kernel."""
     data_type = attention_type(one.type_name)
-    if one.work.mask is AttentionMask.BIAS and data_type in _HALF:
+    if one.work.mask is AttentionMask.BIAS and data_type in HALF_TYPES:
         return fused_ns / run.book.number("learned_mask_share")
     each_ns = None if data_type is None else attention_ns(one.work, data_type, run.rates)
     return fused_ns if each_ns is None else one.calls * each_ns
@@ -147,11 +136,11 @@ def _efficient(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Memory-efficient attention where flash attention could be, by what keeps it from that."""
     if run.capability is None or run.capability < _FLASH_CAPABILITY:
         return
-    by_reason: dict[str, list[tuple[CallEfficiency, AttentionWork]]] = defaultdict(list)
-    for call in run.calls:
-        reading = _reading(call)
-        if reading is not None and reading[0].sizes.head_size <= _FLASH_HEAD_SIZE:
-            by_reason[reading[1]].append((call, reading[0]))
+    by_reason = grouped(
+        (reading[1], (call, reading[0]))
+        for call in run.calls
+        if (reading := _reading(call)) is not None and reading[0].sizes.head_size <= _FLASH_HEAD_SIZE
+    )
     for reason, found in by_reason.items():
         calls = [call for call, _ in found]
         total_ns = time_of(calls)
@@ -175,7 +164,7 @@ def _reading(call: CallEfficiency) -> tuple[AttentionWork, str] | None:
     if sizes is None or query is None:
         return None
     work = AttentionWork(sizes, is_backward=call.operator.endswith("_backward"))
-    if attention_type(query.type_name) not in _HALF:
+    if attention_type(query.type_name) not in HALF_TYPES:
         return work, "type"
     if recorded.tensor("bias") is not None:
         return work, "mask"
@@ -184,7 +173,7 @@ def _reading(call: CallEfficiency) -> tuple[AttentionWork, str] | None:
 
 def _flash(
     run: ProfiledRun, found: Sequence[tuple[CallEfficiency, AttentionWork]]
-) -> tuple[Callable[[GraphChange], object] | None, str]:
+) -> tuple[Effect | None, str]:
     half = run.rates.half_type
     if half is None:
         return None, "not estimated: the device's rate for 16-bit types is unknown"

@@ -30,10 +30,9 @@ def capture_of(run: ProfiledRun) -> Applicability:
     for wait in run.summary.timeline.waits:
         places |= dict.fromkeys(wait.call_ids, (wait.operator or wait.name, wait.line))
     inside = run.session.query(sql(__package__, "capture:inside"), [list(places), run.left_out, _EDGE])
-    calls = Counter(places[call_id] for (call_id,) in inside)
     blockers = [
         Blocker(operator, line, count / run.step_count)
-        for (operator, line), count in calls.most_common()
+        for (operator, line), count in Counter(places[call_id] for (call_id,) in inside).most_common()
         if count >= _USUAL * run.step_count
     ]
     if found := tuple(blockers) or differing(run):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import Gain
-from opscope.analysis.straggler import RankDifference, Straggler, StragglerKind, find_straggler
+from opscope.analysis.straggler import RankDifference, Straggler, StragglerKind
 from opscope.analysis.timeline.values import RankSkew
 from opscope.model.finding import OPEN, Applicability
 from opscope.operators.collective_costs import collective_rates
@@ -23,7 +23,6 @@ _FAST = float("inf")
 
 @finds
 def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Communication that no other kernel hides, waiting left out where it is known."""
     waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
     exposed_ns = sum(
         max(0, ns - waiting_ns.get(trace_id, 0)) for trace_id, ns in run.exposed_communication_ns.items()
@@ -74,8 +73,7 @@ _LEAST_EXPLAINED = 0.5
 
 @finds
 def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """The rank for which the others wait in most collectives."""
-    late = _straggler(run)
+    late = run.summary.straggler
     if late is None or late.kind is not StragglerKind.STEADY:
         return
     skews = _skews(run)
@@ -113,35 +111,23 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def wandering_straggler(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Ranks that wait for each other by turns."""
-    late = _straggler(run)
+    late = run.summary.straggler
     if late is None or late.kind is not StragglerKind.WANDERING:
         return
-    skews = _skews(run)
     yield Advice(
         f"Ranks take turns coming last: each waits for others, {_lag(run, late)}, and at most "
         f"{format_fraction(late.awaited_fraction)} of all waiting is for any one of them (rank {late.rank}).",
-        {"share_of_waiting_fraction": late.awaited_fraction, "waiting_by_rank": _waiting(skews)},
-    )
-
-
-def _straggler(run: ProfiledRun) -> Straggler | None:
-    durations = [(step.trace_id, step.duration_ns) for step in run.summary.steps]
-    return find_straggler(
-        run.session,
-        _skews(run),
-        run.summary.collectives.rank_steps,
-        durations,
-        run.summary.timeline.left_out,
+        {"share_of_waiting_fraction": late.awaited_fraction, "waiting_by_rank": _waiting(_skews(run))},
     )
 
 
 def _lag(run: ProfiledRun, late: Straggler) -> str:
-    """How long others wait, and of what."""
     steps = run.summary.steps
     fraction = late.lag_ns_per_step * len(steps) / sum(step.duration_ns for step in steps)
-    lag = format_duration(late.lag_ns_per_step)
-    return f"{lag} per recorded step or more ({format_fraction(fraction)} of it)"
+    return (
+        f"{format_duration(late.lag_ns_per_step)} per recorded step or more "
+        f"({format_fraction(fraction)} of it)"
+    )
 
 
 def _waiting(skews: Sequence[RankSkew]) -> list[str]:
@@ -149,7 +135,6 @@ def _waiting(skews: Sequence[RankSkew]) -> list[str]:
 
 
 def _files(run: ProfiledRun, *trace_ids: int) -> str:
-    """The files of traces, as a shell takes them."""
     sources = dict(run.session.query("SELECT trace_id, source FROM traces"))
     return shlex.join(sources[one] or f"rank{one}.json.gz" for one in trace_ids)
 
@@ -180,10 +165,9 @@ def _as_fast_as_others(run: ProfiledRun, trace_id: int) -> Gain | None:
     if job is not None and (change := job.as_fast_as_median(trace_id)) is not None:
         return job.gain(change)
     waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
-    ranks = () if job is None else job.ranks
     changes = {
         model.trace.trace_id: model.change().scale_communication(waiting_ns, keep_waiting=False)
-        for model in ranks
+        for model in (() if job is None else job.ranks)
     }
     late, others = changes.pop(trace_id, None), list(changes.values())
     if late is None or not others:

@@ -10,6 +10,7 @@ from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.totals import KernelTotal
+from opscope.model.queries import grouped
 from opscope.operators.arguments import parse_arguments
 from opscope.units import counted, format_byte_rate, format_bytes, format_fraction
 
@@ -28,7 +29,7 @@ _TELLING_BYTES = 1 << 20
 
 def pageable_copies(run: ProfiledRun, rule: Rule) -> list[KernelTotal]:
     """Copies whose host memory is not pinned, by name; none where they take too little to be told."""
-    copies = [kernel for kernel in run.summary.kernels if _host_memory(kernel) == "pageable"]
+    copies = [kernel for kernel in run.summary.kernels if _field(kernel, "host_memory") == "pageable"]
     return [] if run.is_minor(sum(kernel.total_ns for kernel in copies), rule) else copies
 
 
@@ -40,7 +41,6 @@ def has_loader(run: ProfiledRun) -> bool:
 
 @finds
 def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Copies whose host memory is not pinned."""
     copies = pageable_copies(run, rule)
     if not copies:
         return
@@ -75,12 +75,11 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Copies between host and device that take much of a step, by direction and memory."""
-    groups: dict[tuple[str, str], list[KernelTotal]] = {}
-    for kernel in run.summary.kernels:
-        direction = _field(kernel, "copy_direction")
-        if direction in _DIRECTIONS:
-            groups.setdefault((direction, _host_memory(kernel) or "unknown"), []).append(kernel)
+    groups = grouped(
+        ((direction, _field(kernel, "host_memory") or "unknown"), kernel)
+        for kernel in run.summary.kernels
+        if (direction := _field(kernel, "copy_direction")) in _DIRECTIONS
+    )
     exposed_ns = sum(partition.exposed_copy_ns for partition in run.summary.timeline.in_use)
     path = () if run.step is None else run.step.path
     for (direction, memory), copies in groups.items():
@@ -126,10 +125,8 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Strided copies of unchanged type."""
     rows = [row for row in run.records("copies") if row["is_strided"] and not _is_cast(row)]
-    attended = (part for one in run.attention for part in one.parts if part.name in PASSING)
-    attended_ns = sum(part.device_ns for part in attended)
+    attended_ns = sum(part.device_ns for one in run.attention for part in one.parts if part.name in PASSING)
     shared = (
         f"; {run.time(attended_ns)} of them a fused attention kernel would remove too" if attended_ns else ""
     )
@@ -138,7 +135,6 @@ def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def repeated_casts(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Copies that change the element type."""
     rows = [row for row in run.records("copies") if _is_cast(row)]
     # Autocast in training needs those of weights once in a step; what the program casts by itself, a norm in
     # float32 of a model in 16 bits, is meant.
@@ -181,15 +177,14 @@ def _copies(
 def _without(change: GraphChange, rows: Sequence[Mapping[str, Any]]) -> GraphChange:
     """No copy, and none of the operators that only pass it on."""
     change.drop(change.model.is_launched_by([one for row in rows for one in row["operator_ids"]]))
-    return change.drop_host(change.model.extents([one for row in rows for one in row["outer_ids"]]))
+    return change.drop_host_of([one for row in rows for one in row["outer_ids"]])
 
 
 def _askers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The operators above the copies, most device time first."""
     time_ns: dict[str, int] = {}
     for row in rows:
-        above = [row["parent"], row["grandparent"], row["ancestor"]]
-        known = [name for name in above if name is not None]
+        known = [row[one] for one in ("parent", "grandparent", "ancestor") if row[one] is not None]
         asker = next((name for name in known if name not in PASSING), (known or [row["name"]])[-1])
         time_ns[asker] = time_ns.get(asker, 0) + row["device_ns"]
     return sorted(time_ns, key=lambda name: (-time_ns[name], name))
@@ -205,10 +200,6 @@ def _field(kernel: KernelTotal, name: str) -> str | None:
     return None if kernel.facts is None else kernel.facts.fields.get(name)
 
 
-def _host_memory(kernel: KernelTotal) -> str | None:
-    return _field(kernel, "host_memory")
-
-
 def _link_rate(run: ProfiledRun) -> float | None:
     """What the bus between host and device gives, by the GPU's generation; None if that does not tell."""
     key = _BUS.get((run.capability or (0, 0))[0])
@@ -222,14 +213,12 @@ def _pinned_rate(run: ProfiledRun, rule: Rule) -> tuple[float, str]:
     own = [
         (kernel.size_bytes, kernel.total_ns)
         for kernel in run.summary.kernels
-        if _host_memory(kernel) == "pinned"
+        if _field(kernel, "host_memory") == "pinned"
         and kernel.size_bytes
         and kernel.size_bytes >= _TELLING_BYTES * kernel.calls
     ]
     if own:
         rate = sum(size_bytes for size_bytes, _ in own) / sum(total_ns for _, total_ns in own) * 1e9
         return rate, "the rate of this run's pinned copies"
-    generation = (run.capability or (0, 0))[0]
-    return rule.threshold(
-        _BUS.get(min(generation, 9), "pinned_bytes_per_s")
-    ), "what pinned memory reaches on the bus of this GPU's generation"
+    rate = rule.threshold(_BUS.get(min((run.capability or (0, 0))[0], 9), "pinned_bytes_per_s"))
+    return rate, "what pinned memory reaches on the bus of this GPU's generation"

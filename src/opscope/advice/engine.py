@@ -29,9 +29,8 @@ from opscope.advice.capture import differing, in_the_way
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import EngineWords, Rule, rule_book
 from opscope.analysis.job_model import Job, JobChange
-from opscope.analysis.step_model import Gain, step_models
+from opscope.analysis.step_model import Gain
 from opscope.analysis.summary import BestSet, Summary
-from opscope.analysis.timeline.host import read_session
 from opscope.model.finding import OPEN, ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
@@ -59,16 +58,13 @@ def assess(
     return advise(session, summary, job)
 
 
-def advise(session: Session, summary: Summary, job: Job | None = None) -> Summary:
+def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
     """The Summary with what to change, the largest estimated gain first, those without an estimate last.
 
-    The Summary needs efficiency, timeline and program; the job is made if it is not given.
+    The Summary needs efficiency, timeline and program.
     """
     if not summary.has_device or not summary.is_usable:
         return summary.having(advice=())
-    if job is None:
-        models = step_models(session, read_session(session))
-        job = Job(models, summary.collectives.activities) if models else None
     # What happens once is no part of a step, and nothing that its rules could make shorter.
     counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)
     run = ProfiledRun(session, counted, job)
@@ -143,7 +139,6 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
         worth = _worth(run, rule, advice, words.change or "")
         if worth is None:
             continue
-        basis = "; ".join(part for part in (advice.basis or rule.basis, worth.words) if part)
         finding = Finding(
             code=rule.code,
             severity=Severity.INFO if worth.is_deferred else rule.severity,
@@ -153,7 +148,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
             evidence=dict(advice.evidence),
             estimated_gain_ns_per_step=worth.gain_ns,
             gain_interval_ns_per_step=worth.interval_ns,
-            gain_basis=basis or None,
+            gain_basis="; ".join(part for part in (advice.basis or rule.basis, worth.words) if part) or None,
             change=words.change or None,
             applicability=msgspec.structs.replace(OPEN, blocked_by=advice.applicability.blocked_by)
             if worth.is_open
@@ -261,7 +256,6 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
 
 
 def _bounded(job: Job, advice: Advice, change: JobChange, error: float) -> Gain:
-    """The gain of a change, at least and at most as the advice has it."""
     gain = job.gain(change, error)
     if advice.best is not None:
         high_ns = job.gain(job.changed(advice.best), error).high_ns

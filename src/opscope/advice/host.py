@@ -12,12 +12,13 @@ import numpy as np
 
 from opscope.advice.capture import capture_of, in_the_way
 from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_copies
-from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import IN_TURNS, Gain, StepModel
-from opscope.analysis.timeline.values import IdleCause, IdleGap, StartUp, WaitingCall
+from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import first_calls
 from opscope.model.finding import OPEN
+from opscope.model.queries import grouped
 from opscope.units import counted, format_duration, format_fraction
 
 # DistributedDataParallel times its own first ten iterations and every hundredth with events.
@@ -35,20 +36,26 @@ _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
 _ROWS_OF_MASK = """\
 rows = mask.nonzero().squeeze(1)   # once, where the mask stays the same
 out[rows]                          # instead of out[mask]"""
-# Operators whose results are as large as values say.
-_SIZED = (
-    "aten::nonzero",
-    "aten::index",
-    "aten::masked_select",
-    "aten::where",
-    "aten::unique",
-    "aten::_unique",
+# By how the names of operators that wait for values begin: what to do, and as code.
+_OF_VALUES = (
+    (
+        "aten::index",
+        "The host waits for how many rows a mask selects: index with rows found once, or work on all rows "
+        "(torch.where).",
+        _ROWS_OF_MASK,
+    ),
+    (
+        ("aten::nonzero", "aten::masked_select", "aten::where", "aten::unique", "aten::_unique"),
+        "How large its result is depends on values, so the host waits for them: work on all rows with a mask "
+        "(torch.where), or ask for the sizes of many at once.",
+        "",
+    ),
+    ("aten::", "Look for what in it needs a value on the host (a check, a size, a scalar).", ""),
 )
 
 
 @finds
 def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """A host slower than the device."""
     step = run.step
     if step is None or step.launches < 1 or step.busy_ns <= 0:
         return
@@ -62,10 +69,10 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     graph_ns = run.book.number("graph_host_ns")
     found = capture_of(run)
     blocked = in_the_way(run, found)
-    whole = "a step" if run.has_steps else "what was recorded"
     told = (
-        f"The host{_rank(run, step)} needs {format_duration(step.host_ns)} to launch {whole}"
-        f"{_recorded(step)}, the device {format_duration(step.device_ns)} to run it: "
+        f"The host{_rank(run, step)} needs {format_duration(step.host_ns)} to launch "
+        f"{'a step' if run.has_steps else 'what was recorded'}{_recorded(step)}, the device "
+        f"{format_duration(step.device_ns)} to run it: "
         f"{counted(step.launches, 'launch')} of {format_duration(step.busy_ns / step.launches)} "
         "of work each."
     )
@@ -104,14 +111,12 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 def _rank(run: ProfiledRun, step: StepModel) -> str:
-    """Which rank it is, where there are several."""
     ranks = {device.trace_id: device.rank for device in run.summary.devices}
     rank = None if len(ranks) < 2 else ranks.get(step.trace.trace_id)
     return "" if rank is None else f" of rank {rank}"
 
 
 def _recorded(step: StepModel) -> str:
-    """What the recorder has to do with the host's time."""
     if not step.recorder_ns:
         return " as recorded"
     least_ns, most_ns = step.host_range_ns
@@ -121,7 +126,6 @@ def _recorded(step: StepModel) -> str:
 
 @finds
 def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """A recorder that takes much of the host's time."""
     step = run.step
     if step is None or not step.recorder_ns:
         return
@@ -159,8 +163,7 @@ def _together(
     job, waits = run.job, [one for each in places.values() for one in each]
     if job is None or job.middle.timed is None or job.step_ns <= IN_TURNS * max(job.host_ns, job.device_ns):
         return
-    call_ids = [call_id for one in waits for call_id in one.call_ids]
-    effect = methodcaller("free_waits", call_ids)
+    effect = methodcaller("free_waits", [call_id for one in waits for call_id in one.call_ids])
     gain_ns, recorded_ns = job.gain_ns(job.changed(effect)), sum(cost_ns.values()) / run.step_count
     if gain_ns < _HIDDEN * recorded_ns or not any(one.operator in _QUESTIONS for one in waits):
         return
@@ -181,13 +184,13 @@ def _together(
 
 @finds
 def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Waits that leave the device idle, by place."""
     pinned, beside = (run.book.rules[f"advice.{name}"] for name in ("pageable_copy", "host_copies"))
     # Of one place all calls go together: `.item()` is a copy and a wait for its stream.
-    places: dict[tuple[str | None, str | None], list[WaitingCall]] = {}
-    for wait in run.summary.timeline.waits:
-        if (wait.operator, wait.name) not in _OF_LIBRARIES and not _is_the_recorders(run, wait):
-            places.setdefault((wait.operator, wait.line), []).append(wait)
+    places = grouped(
+        ((wait.operator, wait.line), wait)
+        for wait in run.summary.timeline.waits
+        if (wait.operator, wait.name) not in _OF_LIBRARIES and not _is_the_recorders(run, wait)
+    )
     # What comes behind a wait may be late beyond the recording, so the host's time counts as well. A host
     # that the recorder holds up waits less than it does without, so a wait counts of the step without.
     window_ns = min(run.window_ns, run.job.step_ns * run.step_count) if run.job else run.window_ns
@@ -218,27 +221,14 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         better = pinned if is_upload else beside if is_download else rule
         operator, suggestion, change = longest.operator or "", better.suggestion, better.change
         is_question = operator in _QUESTIONS
-        # Only a number can be asked for later, and only a copy be made beside what follows.
-        is_open = better is rule and not is_question
         if is_upload and not has_loader(run):
             change = PINNED_BY_HAND
-        if is_open:
-            change = ""
-            if operator.startswith("aten::index"):
-                suggestion = (
-                    "The host waits for how many rows a mask selects: index with rows found once, or work on "
-                    "all rows (torch.where)."
-                )
-                change = _ROWS_OF_MASK
-            elif operator.startswith(_SIZED):
-                suggestion = (
-                    "How large its result is depends on values, so the host waits for them: work on all "
-                    "rows with a mask (torch.where), or ask for the sizes of many at once."
-                )
-            elif operator.startswith("aten::"):
-                suggestion = "Look for what in it needs a value on the host (a check, a size, a scalar)."
-            else:
-                suggestion = rule.engines["cuda"].suggestion
+        # Only a number can be asked for later, and only a copy be made beside what follows.
+        if better is rule and not is_question:
+            of_others = rule.engines["cuda"].suggestion, ""
+            suggestion, change = next(
+                (words for names, *words in _OF_VALUES if operator.startswith(names)), of_others
+            )
         call_ids = [call_id for one in waits for call_id in one.call_ids]
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
@@ -270,11 +260,10 @@ WHERE a.kind = 'memcpy' AND list_contains(?::BIGINT[], r.runtime_call_id) LIMIT 
 
 def _is_the_recorders(run: ProfiledRun, wait: WaitingCall) -> bool:
     """Whether it may be the one wait with which each recorder ends the last of several steps."""
-    recordings = len(run.summary.traces)
     # Steps end where the optimizer's do.
     is_outside = wait.operator is None or wait.operator.startswith("Optimizer.step#")
     is_of_device = is_outside and wait.name.endswith("DeviceSynchronize")
-    return is_of_device and wait.calls <= recordings < run.step_count
+    return is_of_device and wait.calls <= len(run.summary.traces) < run.step_count
 
 
 def _place(wait: WaitingCall) -> str:
@@ -285,7 +274,6 @@ def _place(wait: WaitingCall) -> str:
 
 @finds
 def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Long gaps in which the host ran something of its own."""
     least_ns = rule.threshold("least_gap_fraction") * run.window_ns / run.step_count
     long_gaps = [
         (partition.trace_id, gap)
@@ -395,13 +383,16 @@ def _is_compiling(gap: IdleGap, silences: Mapping[str, Any]) -> bool:
 
 @finds
 def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Idle time within waits for data."""
     fraction = run.idle_fraction(IdleCause.DATA_LOADING)
     if fraction < rule.threshold("least_idle_fraction"):
         return
-    idle_ns = run.idle_per_step(IdleCause.DATA_LOADING)
-    gaps = (gap for partition in run.summary.timeline.partitions for gap in partition.longest_gaps)
-    hosts = (gap.host for gap in gaps if gap.cause is IdleCause.DATA_LOADING and gap.host)
+    idle_ns = run.idle_ns(IdleCause.DATA_LOADING) / run.step_count
+    hosts = (
+        gap.host
+        for partition in run.summary.timeline.partitions
+        for gap in partition.longest_gaps
+        if gap.cause is IdleCause.DATA_LOADING and gap.host
+    )
     yield Advice(
         f"The device waits {format_duration(idle_ns)} {run.period} for data, {format_fraction(fraction)} of "
         "the time.",
@@ -420,7 +411,6 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Allocations by the driver in steps of which several have some."""
     rows = run.allocations
     calls = sum(row["calls"] for row in rows)
     steps = max((row["steps"] for row in rows), default=0)
@@ -440,7 +430,6 @@ def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def dropout_in_eval(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Dropout kernels where nothing is differentiated."""
     if run.has_backward or not run.has_steps:
         return
     found = [
@@ -469,10 +458,7 @@ def dropout_in_eval(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """First steps with what a program does once."""
-    by_trace: dict[int, list[StartUp]] = {}
-    for one in run.summary.timeline.start_ups:
-        by_trace.setdefault(one.trace_id, []).append(one)
+    by_trace = grouped((one.trace_id, one) for one in run.summary.timeline.start_ups)
     if not by_trace:
         return
     # Of several ranks the one that it takes longest.
@@ -511,7 +497,6 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Compilations within recorded steps."""
     steps_ns = sum(step.duration_ns for step in run.summary.steps)
     for row in run.records("compilations"):
         if not steps_ns or row["duration_ns"] < rule.threshold("least_fraction") * steps_ns:
@@ -528,9 +513,5 @@ def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_ns": row["duration_ns"],
                 "compile_ids": ids,
             },
-            _without_host_of(row["operator_ids"]),
+            methodcaller("drop_host_of", row["operator_ids"]),
         )
-
-
-def _without_host_of(operator_ids: Sequence[int]) -> Effect:
-    return lambda change: change.drop_host(change.model.extents(operator_ids))

@@ -17,7 +17,7 @@ from opscope.advice.profiled_run import ProfiledRun
 from opscope.analysis.roofline import CallEfficiency
 from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
-from opscope.operators.arguments import CallArguments, TensorArgument, parse_arguments
+from opscope.operators.arguments import TensorArgument, parse_arguments
 from opscope.operators.element_types import item_size_bytes
 from opscope.operators.windows import ConvolutionShapes, convolution_shapes
 
@@ -41,7 +41,6 @@ class ImageKind(Enum):
 
     @property
     def is_convolution(self) -> bool:
-        """Whether it is one."""
         return self in _CONVOLUTIONS
 
 
@@ -58,8 +57,6 @@ _OTHERS = {
 
 
 class ImageCall(msgspec.Struct, frozen=True):
-    """Distinct calls of one layer."""
-
     kind: ImageKind
     call: CallEfficiency
     is_backward: bool  # whether it is the gradient
@@ -73,7 +70,6 @@ class ImageCall(msgspec.Struct, frozen=True):
 
     @property
     def device_ns(self) -> int:
-        """Device time of all its calls."""
         return self.call.roofline.device_ns
 
     @property
@@ -83,7 +79,6 @@ class ImageCall(msgspec.Struct, frozen=True):
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of an element."""
         return item_size_bytes(self.image.type_name) or 4
 
     @property
@@ -97,12 +92,9 @@ class ImageCall(msgspec.Struct, frozen=True):
 
 
 def image_calls(run: ProfiledRun) -> Iterator[ImageCall]:
-    """The calls of a run that work on two-dimensional images."""
     known = {call.call_id: call for call in run.calls}
     for row in run.records("image_calls"):
-        call = known.get(row["call_id"])
-        found = None if call is None else _described(row, call)
-        if found is not None:
+        if (call := known.get(row["call_id"])) and (found := _described(row, call)):
             yield found
 
 
@@ -147,14 +139,17 @@ def _described(row: Mapping[str, Any], call: CallEfficiency) -> ImageCall | None
         is_padded = kind is ImageKind.GROUPED and (shapes.data[1] // shapes.groups).bit_count() > 1
     if image is None or len(image.shape) != 4 or kind is None:
         return None
-    is_training = _is_training(arguments) if kind is ImageKind.BATCH_NORM else None
-    is_backward, times_ns = "backward" in row["name"], (row["turning_ns"], row["direct_ns"])
-    return ImageCall(kind, call, is_backward, is_training, is_padded, *times_ns, image)
-
-
-def _is_training(arguments: CallArguments) -> bool | None:
-    names = [name for name in ("training", "train") if arguments.has(name)]
-    return arguments.boolean(names[0]) if names else None
+    flags = ("training", "train") if kind is ImageKind.BATCH_NORM else ()
+    return ImageCall(
+        kind,
+        call,
+        is_backward="backward" in row["name"],
+        is_training=next((arguments.boolean(name) for name in flags if arguments.has(name)), None),
+        is_padded=is_padded,
+        turning_ns=row["turning_ns"],
+        direct_ns=row["direct_ns"],
+        image=image,
+    )
 
 
 def _convolution(shapes: ConvolutionShapes) -> ImageKind:
@@ -164,5 +159,4 @@ def _convolution(shapes: ConvolutionShapes) -> ImageKind:
         return ImageKind.POINTWISE if max(shapes.weight[2:]) == 1 else ImageKind.DENSE
     if shapes.groups < shapes.data[1]:
         return ImageKind.GROUPED
-    is_wide = max(shapes.weight[2:]) > _WIDE_WINDOW
-    return ImageKind.WIDE_DEPTHWISE if is_wide else ImageKind.DEPTHWISE
+    return ImageKind.WIDE_DEPTHWISE if max(shapes.weight[2:]) > _WIDE_WINDOW else ImageKind.DEPTHWISE

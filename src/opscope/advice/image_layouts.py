@@ -39,7 +39,6 @@ _EVALUATION_PASSES, _EVALUATION_SHARE = 2, "batch_norm_evaluation"
 
 @finds
 def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Kernels that only turn channel orders, and those that are better in the other order."""
     kernels = [k for k in run.summary.kernels if k.facts is not None and k.facts.family == "layout_transform"]
     calls = [one for one in image_calls(run) if one.is_channels_first]
     # Kernels turn the images of other layouts, dimensions or paddings all the same.
@@ -82,8 +81,8 @@ def _effect(
     for one in calls:
         stays_ns = one.turning_ns if one.is_padded else 0
         if one.computing_ns:
-            before_ns = one.computing_ns + stays_ns
-            factors[one.call.call_id] = (after_ns[one.call.call_id] + stays_ns) / before_ns
+            then_ns = after_ns[one.call.call_id] + stays_ns
+            factors[one.call.call_id] = then_ns / (one.computing_ns + stays_ns)
 
     def effect(change: GraphChange) -> object:
         if factors:

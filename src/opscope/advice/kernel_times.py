@@ -17,6 +17,7 @@ from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.operators.products import AttentionSizes, MatrixProduct
 
+HALF_TYPES = (DataType.BF16, DataType.FP16)
 ITEM_BYTES = {DataType.FP32: 4, DataType.TF32: 4, DataType.FP16: 2, DataType.BF16: 2}
 # Tiles that libraries choose from, with the share of a multiprocessor's rate that each reaches: a small one
 # reads its operands more often. On an H200 tiles of bf16 products down to 96×64 were seen at the whole rate.
@@ -44,37 +45,34 @@ class Rates:
     sm_count: int | None = None  # multiprocessors; None if unknown
     book: RuleBook = field(default_factory=rule_book, repr=False)
 
-    def number(self, name: str) -> float:
-        """A shared number of the rule book."""
-        return self.book.number(name)
-
     def flop_per_s(self, data_type: DataType) -> float | None:
         """Operations per second that large products of a type reach."""
-        peak = None if self.limits is None else self.limits.peaks.get(data_type)
-        return self._expected(peak, "datasheet_peak_share")
+        return self._expected(
+            None if self.limits is None else self.limits.peaks.get(data_type), "datasheet_peak_share"
+        )
 
     @property
     def bytes_per_s(self) -> float | None:
         """Bytes per second that large copies reach."""
-        memory = None if self.limits is None else self.limits.memory
-        return self._expected(memory, "datasheet_bandwidth_share")
+        return self._expected(
+            None if self.limits is None else self.limits.memory, "datasheet_bandwidth_share"
+        )
 
     @property
     def half_type(self) -> DataType | None:
         """The 16-bit type to compute in: bfloat16 where there are tensor cores for it."""
-        known = (DataType.BF16, DataType.FP16)
-        return next((one for one in known if self.flop_per_s(one) is not None), None)
+        return next((one for one in HALF_TYPES if self.flop_per_s(one) is not None), None)
 
     def memory_ns(self, size_bytes: float) -> float | None:
         """Time to move bytes, never less than a kernel takes; None if the rate is unknown."""
         rate = self.bytes_per_s
-        return None if rate is None else max(self.number("kernel_floor_ns"), size_bytes / rate * 1e9)
+        return None if rate is None else max(self.book.number("kernel_floor_ns"), size_bytes / rate * 1e9)
 
     def _expected(self, limit: Limit | None, share: str) -> float | None:
         if limit is None:
             return None
         is_measured = limit.evidence is LimitEvidence.MEASURED
-        return limit.per_s if is_measured else limit.per_s * self.number(share)
+        return limit.per_s if is_measured else limit.per_s * self.book.number(share)
 
 
 def product_ns(product: MatrixProduct, data_type: DataType, rates: Rates) -> float | None:
@@ -94,7 +92,7 @@ def product_ns(product: MatrixProduct, data_type: DataType, rates: Rates) -> flo
         if splits <= product.k
     )
     memory_ns = rates.memory_ns(product.bytes(ITEM_BYTES.get(data_type, 4)))
-    return max(rates.number("product_fill_ns") + compute_ns, memory_ns or 0.0)
+    return max(rates.book.number("product_fill_ns") + compute_ns, memory_ns or 0.0)
 
 
 def padded(product: MatrixProduct, multiple: int) -> MatrixProduct:
@@ -130,14 +128,11 @@ class AttentionMask(Enum):
 
 @dataclass(frozen=True)
 class AttentionWork:
-    """One attention call."""
-
     sizes: AttentionSizes  # of its products
     is_backward: bool = False  # whether it is the gradient
     mask: AttentionMask | None = None  # None for none
 
     def __str__(self) -> str:
-        """`96 heads of 128×128 scores and 64 elements`."""
         return str(self.sizes)
 
 
@@ -157,18 +152,19 @@ def attention_ns(work: AttentionWork, data_type: DataType, rates: Rates) -> floa
     sizes, is_float32 = work.sizes, data_type is DataType.FP32
     kind = "float32_attention" if is_float32 else "flash"
     kind += "_backward" if work.is_backward else "_forward"
-    share = rates.number(f"{kind}_share")
+    share = rates.book.number(f"{kind}_share")
     if work.mask is not None:
-        share *= rates.number("masked_float32_attention_share" if is_float32 else "masked_attention_share")
+        share *= rates.book.number(
+            "masked_float32_attention_share" if is_float32 else "masked_attention_share"
+        )
     scores = sizes.all_heads * _in_blocks(sizes.queries) * _in_blocks(sizes.keys)
-    elements = max(_ATTENTION_BLOCK, sizes.head_size) + rates.number(f"{kind}_score")
-    flop_count = 2 * _ATTENTION_PRODUCTS[work.is_backward] * scores * elements
-    compute_ns = flop_count / (peak * share) * 1e9
+    elements = max(_ATTENTION_BLOCK, sizes.head_size) + rates.book.number(f"{kind}_score")
+    compute_ns = 2 * _ATTENTION_PRODUCTS[work.is_backward] * scores * elements / (peak * share) * 1e9
     size_bytes = sizes.all_heads * (sizes.queries + sizes.keys) / 2 * sizes.head_size * ITEM_BYTES[data_type]
     memory_ns = rates.memory_ns(_ATTENTION_TENSORS[work.is_backward] * size_bytes) or 0.0
     # The helpers of gradients, which memory bounds, run after one another.
     shared_ns = min(compute_ns, memory_ns) / (1 if work.is_backward else 2)
-    fill_ns = rates.number("product_fill_ns") * _ATTENTION_KERNELS[work.is_backward]
+    fill_ns = rates.book.number("product_fill_ns") * _ATTENTION_KERNELS[work.is_backward]
     return fill_ns + max(compute_ns, memory_ns) + shared_ns
 
 

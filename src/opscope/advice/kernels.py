@@ -18,6 +18,7 @@ from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import is_product
 from opscope.analysis.totals import KernelTotal
 from opscope.launches.facts import LaunchGeometry
+from opscope.model.queries import grouped
 from opscope.operators.arguments import parse_arguments
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.units import counted, format_fraction
@@ -43,14 +44,12 @@ class _Chain(msgspec.Struct, frozen=True):
 
     def fused_ns(self, floor_ns: float) -> float:
         """Device time with results between operators kept on the chip, in proportion to the passes left."""
-        passes = max(2, self.passes - 2 * (len(self.names) - 1))
-        fused_ns = self.device_ns * passes / self.passes
+        fused_ns = self.device_ns * max(2, self.passes - 2 * (len(self.names) - 1)) / self.passes
         return min(float(self.device_ns), max(fused_ns, self.calls * floor_ns))
 
 
 @finds
 def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Chains of pointwise kernels."""
     chains = _chains(run, int(rule.threshold("shortest_chain")))
     total_ns = sum(chain.device_ns for chain in chains)
     host_ns = sum(chain.host_ns for chain in chains)
@@ -93,9 +92,7 @@ def _fused(change: GraphChange, chains: Iterable[_Chain], floor_ns: float) -> Gr
 
 def _chains(run: ProfiledRun, shortest: int) -> list[_Chain]:
     """Chains of at least so many operators and of more than one name, most device time first."""
-    runs: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in run.records("pointwise_runs"):
-        runs[row["run"]].append(row)
+    runs = grouped((row["run"], row) for row in run.records("pointwise_runs"))
     found = [chain for rows in runs.values() for chain in _split(rows) if len(chain.names) >= shortest]
     # Operators of one name in a row are more often independent than a chain.
     chains = [chain for chain in found if len(set(chain.names)) > 1]
@@ -145,7 +142,6 @@ class _Tail(msgspec.Struct, frozen=True):
 
 @finds
 def tail_wave(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Tiled kernels whose last round of blocks is nearly empty."""
     found = [tail for kernel in run.summary.kernels for tail in _tails(kernel, run.sm_count, rule)]
     total_ns = sum(tail.geometry.total_ns for tail in found)
     if run.is_minor(total_ns, rule):
@@ -192,18 +188,13 @@ def _tails(kernel: KernelTotal, sm_count: int | None, rule: Rule) -> Iterator[_T
         blocks = prod(geometry.grid or ())
         tail = _Tail(kernel.name, geometry, blocks, blocks / sm_count)
         is_short = 1 < tail.rounds < rule.threshold("most_rounds")
-        if is_short and tail.loss >= rule.threshold("least_loss") and _has_tiles(kernel.name):
+        # A block of a product computes a tile, which is much work.
+        if is_short and tail.loss >= rule.threshold("least_loss") and is_product(decode(kernel.name)):
             yield tail
-
-
-def _has_tiles(kernel: str) -> bool:
-    """Whether a block of it computes a tile, so that a block is much work."""
-    return is_product(decode(kernel))
 
 
 @finds
 def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Kernels bound by memory, far from its rate, with few resident warps."""
     found = [quality for quality in run.summary.quality if _is_starved(run, quality, rule)]
     total_ns = sum(quality.geometry.total_ns for quality in found)
     if run.is_minor(total_ns, rule):
@@ -226,18 +217,16 @@ def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 def _is_starved(run: ProfiledRun, quality: LaunchQuality, rule: Rule) -> bool:
-    """Few resident warps, bound by memory and far from its rate."""
     roofline = run.summary.efficiency.kernels.get((quality.operator, quality.kernel.name))
     if roofline is None or roofline.bound is not Bound.MEMORY or roofline.fraction is None:
         return False
     if quality.occupancy is None or quality.occupancy > rule.threshold("most_occupancy"):
         return False
-    return roofline.fraction < rule.threshold("roofline_fraction") and not _has_tiles(quality.kernel.name)
+    return roofline.fraction < rule.threshold("roofline_fraction") and not is_product(quality.kernel)
 
 
 @finds
 def at_limit(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """A few kernels near the limit that take most of the time: nothing can be gained from them."""
     near = [
         (name, roofline)
         for (operator, name), roofline in run.summary.efficiency.kernels.items()

@@ -18,7 +18,6 @@ _READ_AT_ONCE = "values = results.tolist()   # of the whole tensor, before the l
 
 @finds
 def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """A loop without layers that takes much of a step which the host holds up."""
     step, summary = run.step, run.summary
     # One step alone may be a program's whole loop; an engine's own is not its user's to change.
     if run.step_count < 2 or not summary.is_of_torch or summary.engine is not None:

@@ -21,7 +21,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 @finds
 def per_tensor_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Optimizer steps that work on one parameter at a time."""
     rows = [row for row in _fusible(run) if not row["name"].startswith(_FUSED + _FOREACH)]
     if run.per_step(_sum(rows, "launches")) < rule.threshold("least_launches"):
         return
@@ -40,7 +39,6 @@ def per_tensor_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def foreach_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Optimizer steps that pass over all parameters once per operation."""
     rows = [row for row in _fusible(run) if row["name"].startswith(_FOREACH)]
     device_ns = _sum(rows, "device_ns")
     is_on_path = bool(rows) and run.step is not None and run.step.is_host_bound
@@ -59,7 +57,6 @@ def foreach_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Gradients that are filled instead of dropped."""
     fills, additions = (_phase(run, one) for one in ("zero_grad", "accumulation"))
     rows = [*fills, *additions]
     is_few = run.per_step(_sum(rows, "launches")) < rule.threshold("least_launches")
@@ -67,9 +64,10 @@ def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     added = ""
     if additions:
-        launches = run.times(_sum(additions, "launches"), "launch")
-        time = run.device_time(_sum(additions, "device_ns"))
-        added = f"; the backward pass adds to them by {launches}: {time}"
+        added = (
+            f"; the backward pass adds to them by {run.times(_sum(additions, 'launches'), 'launch')}: "
+            f"{run.device_time(_sum(additions, 'device_ns'))}"
+        )
     yield Advice(
         f"zero_grad fills gradients by {run.times(_sum(fills, 'launches'), 'launch')}: "
         f"{run.device_time(_sum(fills, 'device_ns'))}{added}.",
@@ -80,7 +78,6 @@ def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Pointwise operators of many tensors, one after the other, that are not the optimizer's."""
     least, shapes, most = map(rule.threshold, ("least_launches", "least_shapes", "most_names"))
     loops = run.records("tensor_loops") if run.has_steps else []
     rows = [one for one in loops if one["launches"] >= least and one["shapes"] >= shapes]
@@ -127,8 +124,7 @@ def _ids(rows: Rows) -> list[int]:
 
 def _effect(run: ProfiledRun, rows: Rows, share: float, rule: Rule) -> Callable[[GraphChange], object]:
     """With all but a few of their launches the same share of the optimizer's time on the host goes."""
-    launches = run.per_step(_sum(rows, "launches"))
-    gone = max(0.0, launches - rule.threshold("fused_launches"))
+    gone = max(0.0, run.per_step(_sum(rows, "launches")) - rule.threshold("fused_launches"))
     all_launches = run.per_step(_sum(_phase(run, "step"), "launches"))
     ranges = {row["optimizer"]: row["ranges"] for row in rows}
 

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from opscope.advice.image_calls import ImageCall, ImageKind, image_calls, type_share
-from opscope.advice.kernel_times import ITEM_BYTES, padded, product_ns
+from opscope.advice.kernel_times import HALF_TYPES, ITEM_BYTES, padded, product_ns
 from opscope.advice.profiled_run import (
     Advice,
     Effect,
@@ -33,7 +33,6 @@ from opscope.units import format_fraction
 
 _RECURRENT = re.compile(r"(?:rnn|lstm|gru)(?:_|$)")
 _FULL = (DataType.FP32, DataType.TF32)
-_HALF = (DataType.BF16, DataType.FP16)
 _NAMES = {DataType.BF16: "bfloat16", DataType.FP16: "float16", DataType.TF32: "TF32"}
 _KINDS = {"matrix": "matrix products", "convolution": "convolutions"}
 # Embeddings of time or place, noise: of float32, whatever the weights are.
@@ -54,7 +53,6 @@ _LOAD_BYTES = 16  # of one tensor core operand row. Source: cuBLAS documentation
 
 @finds
 def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """float32 products on CUDA cores."""
     calls = [call for call in _products(run, _FULL) if call.roofline.tensor_cores is TensorCoreUse.ELIGIBLE]
     total_ns = time_of(calls)
     if not _takes(run, DataType.TF32) or run.is_minor(total_ns, rule):
@@ -77,9 +75,8 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """float32 products where 16 bits would serve, and what memory bounds that would be in 16 bits too."""
     calls = _products(run, _FULL)
-    half = next((one for one in _HALF if _takes(run, one)), None)
+    half = next((one for one in HALF_TYPES if _takes(run, one)), None)
     halved: list[CallEfficiency] = []
     # What is made of numbers inside a model stays in float32 when its weights are cast: autocast takes both.
     is_cast_whole = not run.has_backward and not _MAKING.intersection(
@@ -133,10 +130,9 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def unaligned_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Products whose sizes keep them from tensor cores' best kernels."""
     found = [
         (call, product)
-        for call in _products(run, _HALF)
+        for call in _products(run, HALF_TYPES)
         if (product := product_of(call)) is not None and _is_unaligned(run, call, product, rule)
     ]
     calls = [call for call, _ in found]
@@ -160,7 +156,6 @@ def unaligned_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def small_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """Products of too few tiles for the device."""
     most = rule.threshold("roofline_fraction")
     found = [
         (call, product)
@@ -326,8 +321,6 @@ def _with_casts(
 
 
 class _Casts(NamedTuple):
-    """What autocast has to cast for one call."""
-
     operands: float
     size_bytes: float  # in float32
 
@@ -336,10 +329,9 @@ def _cast_operands(call: CallEfficiency, *, keeps_half: bool) -> _Casts:
     """Batched products take what products made; where all results stay in 16 bits, only weights are cast."""
     share = _BATCHED_CAST_SHARE if call.operator in _BATCHED else 1.0
     if keeps_half:
-        recorded = parse_arguments(
+        weight = parse_arguments(
             call.operator, overload=call.overload, shapes=call.shapes, types=call.types
-        )
-        weight = recorded.tensor("weight")
+        ).tensor("weight")
         if weight is not None:
             return _Casts(1.0, 4.0 * weight.element_count)
     return _Casts(2 * share, share * (call.cost.read_bytes or 0))
@@ -376,7 +368,6 @@ def _best_ns(calls: Sequence[CallEfficiency]) -> dict[int, float]:
 
 
 def _followers(run: ProfiledRun, *, keeps_half: bool) -> list[CallEfficiency]:
-    """What works on the results of products alone."""
     return [
         call
         for call in run.calls
@@ -411,7 +402,6 @@ def _is_halved(call: CallEfficiency) -> bool:
 
 
 def _halved_ns(run: ProfiledRun, call: CallEfficiency) -> float:
-    """What a call takes with half the bytes."""
     floor_ns = call.calls * run.book.number("kernel_floor_ns")
     return min(float(call.roofline.device_ns), max(call.roofline.device_ns / 2, floor_ns))
 

@@ -7,7 +7,6 @@ counts as one. A rule's function is registered by `finds` and yields `Advice`, n
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,10 +23,10 @@ from opscope.analysis.roofline import CallEfficiency
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, names_of
-from opscope.analysis.timeline.values import HostTime, IdleCause, WindowKind
+from opscope.analysis.timeline.values import DeviceStep, HostTime, IdleCause, TimePartition, WindowKind
 from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability
-from opscope.model.queries import sql
+from opscope.model.queries import sql, summed
 from opscope.model.session import Session
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct, matrix_product
@@ -69,8 +68,6 @@ class Advice(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ProfiledRun:
-    """One Session with its Summary."""
-
     session: Session
     summary: Summary
     job: Job | None = None
@@ -85,12 +82,10 @@ class ProfiledRun:
 
     @cached_property
     def kernels(self) -> Mapping[str, KernelFacts]:
-        """What is known of each kernel, by name."""
         return {kernel.name: kernel.facts for kernel in self.summary.kernels if kernel.facts is not None}
 
     @cached_property
     def rates(self) -> Rates:
-        """What the device can be expected to reach."""
         return Rates(self.summary.efficiency.limits, self.sm_count, self.book)
 
     @cached_property
@@ -118,10 +113,9 @@ class ProfiledRun:
 
     @property
     def recorder_basis(self) -> str | None:
-        """How the recorder's part of a step is known."""
-        hosts = () if self.step is None else map(self.simulated, self.summary.timeline.host)
         trace_id = None if self.step is None else self.step.trace.trace_id
-        return next((host.recorder_basis for host in hosts if host.trace_id == trace_id), None)
+        hosts = (host for host in self.summary.timeline.host if host.trace_id == trace_id)
+        return next((self.simulated(host).recorder_basis for host in hosts), None)
 
     def simulated(self, host: HostTime) -> HostTime:
         """A host's time with the recorder's part as it is simulated, so that a report tells one figure."""
@@ -130,7 +124,7 @@ class ProfiledRun:
         if model is None or host.recorder_ns is None:
             return host
         basis = "steps of the same run, timed without the profiler"
-        if model.unrecorded_ns is None:
+        if model.timed is None:
             factor = f"{model.host.recorder:g} times as much as " if model.host.recorder != 1 else ""
             basis = f"{factor}{host.recorder_basis}"
         return msgspec.structs.replace(host, recorder_ns=model.recorder_ns, recorder_basis=basis)
@@ -139,13 +133,9 @@ class ProfiledRun:
     def exposed_communication_ns(self) -> Mapping[int, int]:
         """Communication that no other kernel hid, by trace; where there are steps, what they launched."""
         timeline = self.summary.timeline
-        exposed_ns: Counter[int] = Counter()
-        for step in timeline.device_steps:
-            exposed_ns[step.trace_id] += step.exposed_communication_ns
-        for one in timeline.partitions:
-            if one.window is WindowKind.SPAN:
-                exposed_ns[one.trace_id] += one.exposed_communication_ns
-        return exposed_ns
+        parts: list[DeviceStep | TimePartition] = [*timeline.device_steps]
+        parts += [one for one in timeline.partitions if one.window is WindowKind.SPAN]
+        return summed((one.trace_id, one.exposed_communication_ns) for one in parts)
 
     @cached_property
     def unrecorded_share(self) -> float:
@@ -164,14 +154,12 @@ class ProfiledRun:
     @cached_property
     def step_count(self) -> int:
         """Recorded steps of all traces; a trace without steps counts as one."""
-        steps = len(self.summary.steps)
         with_steps = {step.trace_id for step in self.summary.steps}
-        active = {device.trace_id for device in self.summary.devices}
-        return max(1, steps + len(active - with_steps))
+        without = {device.trace_id for device in self.summary.devices} - with_steps
+        return max(1, len(self.summary.steps) + len(without))
 
     @property
     def has_steps(self) -> bool:
-        """Whether profiler steps were recorded."""
         return bool(self.summary.steps)
 
     @cached_property
@@ -181,12 +169,10 @@ class ProfiledRun:
 
     @cached_property
     def attention(self) -> tuple[ComposedAttention, ...]:
-        """Attention composed of single operators."""
         return composed_attention(self.records("attention_contexts"))
 
     @property
     def has_backward(self) -> bool:
-        """Whether anything was differentiated within the recording."""
         return bool(self.program["backward_operators"])
 
     @property
@@ -196,7 +182,6 @@ class ProfiledRun:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether code of torch.compile ran."""
         return bool(self.program["compiled_operators"])
 
     def records(self, name: str) -> list[dict[str, Any]]:
@@ -217,8 +202,9 @@ class ProfiledRun:
     @cached_property
     def allocations(self) -> list[dict[str, Any]]:
         """Functions of the driver that take or give back memory in steps, as `allocations.sql` has them."""
-        names = names_of(self.session, *OF_DRIVER_MEMORY)
-        return self.session.records(sql(__package__, "allocations"), [self.left_out, names])
+        return self.session.records(
+            sql(__package__, "allocations"), [self.left_out, names_of(self.session, *OF_DRIVER_MEMORY)]
+        )
 
     def per_step(self, total_ns: float) -> float:
         """A sum over the whole recording, per step: what was launched outside of steps counts in none."""
@@ -233,27 +219,20 @@ class ProfiledRun:
         return float(sum(step.device_ns for step in self.summary.steps) / launched_ns)
 
     def share(self, total_ns: float) -> float:
-        """A device time as a share of all device time."""
         return total_ns / self.summary.device_time_ns if self.summary.device_time_ns else 0.0
 
     def is_minor(self, total_ns: float, rule: Rule) -> bool:
-        """Whether a device time is too small a share of all for a rule to speak."""
         return self.share(total_ns) < rule.threshold("least_fraction")
 
     def idle_fraction(self, cause: IdleCause) -> float:
-        """Idle time of one cause as a share of the devices' windows."""
-        return self._idle_ns(cause) / self.window_ns if self.window_ns else 0.0
+        return self.idle_ns(cause) / self.window_ns if self.window_ns else 0.0
 
     @cached_property
     def window_ns(self) -> int:
         """The windows of all devices that did anything in theirs."""
         return sum(partition.span_ns for partition in self.summary.timeline.in_use)
 
-    def idle_per_step(self, cause: IdleCause) -> float:
-        """Idle time of one cause, per step and trace."""
-        return self._idle_ns(cause) / self.step_count
-
-    def _idle_ns(self, cause: IdleCause) -> int:
+    def idle_ns(self, cause: IdleCause) -> int:
         return sum(one.idle_by_cause.get(cause, 0) for one in self.summary.timeline.in_use)
 
     @property
@@ -280,19 +259,16 @@ class ProfiledRun:
         return f"{self.device_share(total_ns)} ({self.time(total_ns)})"
 
     def evidence(self, device_ns: float, **more: Any) -> dict[str, Any]:
-        """What a finding about device time rests on."""
         return {"device_fraction": self.share(device_ns), "device_ns": device_ns, **more}
 
     def call_evidence(self, calls: Sequence[CallEfficiency], **more: Any) -> dict[str, Any]:
-        """The rows that a finding about calls rests on."""
         ranked = sorted(calls, key=lambda call: (-call.roofline.device_ns, call.call_id))
-        kernels = dict.fromkeys(kernel for call in ranked for kernel in call.kernels[:1])
         return self.evidence(
             time_of(ranked),
             calls=sum(call.calls for call in ranked),
             call_ids=[call.call_id for call in ranked],
             operators=operators_of(ranked),
-            kernels=list(kernels)[:_SHOWN],
+            kernels=list(dict.fromkeys(kernel for call in ranked for kernel in call.kernels[:1]))[:_SHOWN],
             **more,
         )
 
@@ -315,7 +291,6 @@ def listed(items: Sequence[str], shown: int = _SHOWN) -> str:
 
 
 def time_of(calls: Iterable[CallEfficiency]) -> int:
-    """Device time of calls."""
     return sum(call.roofline.device_ns for call in calls)
 
 
@@ -328,12 +303,9 @@ def calls_taking(calls: Iterable[CallEfficiency], after_ns: Mapping[int, float])
 
 def operators_of(calls: Iterable[CallEfficiency]) -> list[str]:
     """Their operators, most device time first."""
-    time_ns: dict[str, int] = {}
-    for call in calls:
-        time_ns[call.operator] = time_ns.get(call.operator, 0) + call.roofline.device_ns
+    time_ns = summed((call.operator, call.roofline.device_ns) for call in calls)
     return sorted(time_ns, key=lambda name: (-time_ns[name], name))
 
 
 def product_of(call: CallEfficiency) -> MatrixProduct | None:
-    """The sizes of a call that is a matrix product."""
     return matrix_product(parse_arguments(call.operator, shapes=call.shapes, types=call.types))

@@ -15,8 +15,6 @@ from opscope.model.finding import Severity
 
 
 class Number(msgspec.Struct, frozen=True):
-    """A threshold or a rate, and why it is what it is."""
-
     value: float
     reason: str
 
@@ -29,8 +27,6 @@ class EngineWords(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule."""
-
     code: str  # stable code of its findings, `advice.tf32_off`
     severity: Severity  # of its findings
     title: str  # what is wrong, in a few words
@@ -49,11 +45,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     engines: dict[str, EngineWords] = {}
 
     def threshold(self, name: str) -> float:
-        """One of its numbers.
-
-        Raises:
-            KeyError: It has none of that name.
-        """
         return self.thresholds[name].value
 
 
@@ -64,18 +55,11 @@ class RuleBook(msgspec.Struct, frozen=True):
     numbers: dict[str, Number]
 
     def number(self, name: str) -> float:
-        """A shared number.
-
-        Raises:
-            KeyError: There is none of that name.
-        """
         return self.numbers[name].value
 
 
 @cache
 def rule_book() -> RuleBook:
-    """The packaged rules."""
     document = packaged_toml(__package__, "rules.toml")
-    rules = msgspec.convert(document["rule"], list[Rule])
-    numbers = msgspec.convert(document["numbers"], dict[str, Number])
-    return RuleBook({rule.code: rule for rule in rules}, numbers)
+    rules = {rule.code: rule for rule in msgspec.convert(document["rule"], list[Rule])}
+    return RuleBook(rules, msgspec.convert(document["numbers"], dict[str, Number]))

@@ -31,8 +31,7 @@ class Columns(msgspec.Struct, frozen=True):
         return [getattr(self, name) for name in self.__struct_fields__]
 
     def at(self: Table, chosen: Any) -> Table:
-        values = (one[chosen] if isinstance(one, np.ndarray) else one for one in self._values())
-        return type(self)(*values)
+        return type(self)(*(one[chosen] if isinstance(one, np.ndarray) else one for one in self._values()))
 
 
 def columns(session: Session, query: str, parameters: Any = None, *, order_by: str | None = None) -> Arrays:
@@ -119,12 +118,6 @@ def between(spans: Spans) -> Spans:
     return Spans(spans.end_ns[:-1], spans.start_ns[1:])
 
 
-def within(spans: Spans, start_ns: int, end_ns: int) -> Spans:
-    start, end = np.maximum(spans.start_ns, start_ns), np.minimum(spans.end_ns, end_ns)
-    keep = start < end
-    return Spans(start[keep], end[keep])
-
-
 def subtract(spans: Spans, taken: Spans) -> Spans:
     if not len(spans.start_ns) or not len(taken.start_ns):
         return spans
@@ -145,8 +138,7 @@ def covering(spans: Spans, time_ns: Int64) -> Int64:
 def cut(start_ns: Int64, end_ns: Int64, at_ns: Int64) -> tuple[Int64, Int64, Int64]:
     """Ascending disjoint intervals cut at moments: index of the interval, start and end of every piece."""
     if not len(start_ns):
-        empty = NOTHING.start_ns
-        return empty, empty, empty
+        return NOTHING.start_ns, *NOTHING
     at_ns = distinct(at_ns)
     owner = np.searchsorted(start_ns, at_ns, side="right") - 1
     inside = owner >= 0

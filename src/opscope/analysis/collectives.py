@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from opscope.analysis.arrays import NOTHING, Spans, merge, overlap
 from opscope.analysis.communication import (
@@ -37,7 +36,7 @@ from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.hardware.devices import DeviceSpec
 from opscope.ingest import wording
 from opscope.model.finding import Finding
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
 from opscope.operators.collective_costs import bus_factor, message_bytes
 from opscope.provenance.categories import kernel_category
@@ -76,7 +75,6 @@ class CollectiveKernel(msgspec.Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int | None:
-        """Of the message; None if unknown."""
         return message_bytes(self.data_type, self.element_count)
 
 
@@ -195,10 +193,12 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
         matched, differing = _in_order(kernels)
         evidence, findings = SkewEvidence.ORDER, _differences(_by_order(differing), ranks)
     # When kernels that do not communicate ran.
-    computing = {}
-    for device in (device for trace in records.traces for device in trace.devices):
-        mine = device.is_kernel & (device.work == WorkKind.COMPUTE)
-        computing[device.trace_id, device.device] = merge((device.start_ns[mine], device.end_ns[mine]))
+    computing = {
+        (device.trace_id, device.device): merge((device.start_ns[mine], device.end_ns[mine]))
+        for trace in records.traces
+        for device in trace.devices
+        for mine in [device.is_kernel & (device.work == WorkKind.COMPUTE)]
+    }
     exposed = _exposed(matched, computing)
     rows = [
         (place, one.trace_id, ranks[one.trace_id], one.step, one.duration_ns, exposed[one.activity_id],
@@ -229,7 +229,7 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
 
     def linked(one: CollectiveTotal) -> CollectiveTotal:
         link, parallelism = links[one.members]
-        return replace(one, link=link, parallelism=parallelism)
+        return msgspec.structs.replace(one, link=link, parallelism=parallelism)
 
     def rank(one: CollectiveTotal) -> tuple[int, int]:
         return (one.wait_ns or 0) + (one.transfer_ns or 0), one.exposed_ns
@@ -284,9 +284,7 @@ def _links(
     purpose: str | None,
 ) -> _Links:
     """`purpose` is what ran the model tells of its only process group, `data` or `tensor`; None."""
-    by_members: dict[str | None, list[int]] = defaultdict(list)
-    for place, kernels in enumerate(matched):
-        by_members[kernels[0].members].append(place)
+    by_members = grouped((kernels[0].members, place) for place, kernels in enumerate(matched))
     found = {}
     for members, places in by_members.items():
         last = matched[places[-1]]
@@ -326,9 +324,7 @@ def _place(kernel: CollectiveKernel) -> tuple[str, int, int]:
 
 def _matched(keyed: Iterable[tuple[CollectiveKernel, Hashable]]) -> list[list[CollectiveKernel]]:
     """Kernels of one collective each; only what occurs once on each rank that has it, and on several."""
-    found: dict[Hashable, list[CollectiveKernel]] = defaultdict(list)
-    for kernel, key in keyed:
-        found[key].append(kernel)
+    found = grouped((key, kernel) for kernel, key in keyed)
     return [run for run in found.values() if len({one.trace_id for one in run}) == len(run) > 1]
 
 
@@ -336,10 +332,7 @@ def _exposed(
     runs: Sequence[Sequence[CollectiveKernel]], computing: Mapping[tuple[int, int], Spans]
 ) -> dict[int, int]:
     """How long no other kernel ran beside each of these, by activity."""
-    by_device: dict[tuple[int, int], list[CollectiveKernel]] = defaultdict(list)
-    for run in runs:
-        for one in run:
-            by_device[one.trace_id, one.device].append(one)
+    by_device = grouped(((one.trace_id, one.device), one) for run in runs for one in run)
     found: dict[int, int] = {}
     for device, mine in by_device.items():
         start_ns = np.array([one.start_ns for one in mine], dtype=np.int64)
@@ -358,8 +351,8 @@ def _meanwhile(
     """
     asked = []
     for place, kernels in enumerate(matched):
-        last, longest_ns = min(kernels, key=_duration_ns), max(map(_duration_ns, kernels))
-        waited_ns = longest_ns - last.duration_ns
+        last = min(kernels, key=_duration_ns)
+        waited_ns = max(map(_duration_ns, kernels)) - last.duration_ns
         if transfer_ns(kernels) is not None and waited_ns > _CLEARLY_LAST * last.duration_ns:
             asked.append((place, last.trace_id, last.device, last.start_ns - waited_ns, last.start_ns))
     parameters = [*([list(column) for column in zip(*asked, strict=True)] or [[]] * 5), list(communication)]
@@ -400,8 +393,7 @@ def _by_order(differing: Sequence[Mapping[int, Sequence[CollectiveKernel]]]) -> 
             odd, absent = _odd(here), [one for one, run in runs.items() if place >= len(run)]
             if odd or absent:
                 first = next(kernel for one, kernel in here.items() if one not in odd)
-                where = f"collective {place + 1} of step {first.step}"
-                yield first.title, where, here, [] if odd else absent
+                yield first.title, f"collective {place + 1} of step {first.step}", here, [] if odd else absent
                 break
 
 
@@ -413,25 +405,29 @@ def _odd(kernels: Mapping[int, CollectiveKernel]) -> list[int]:
 
 def _differences(places: Iterable[_Place], ranks: Mapping[int, int | None]) -> tuple[Finding, ...]:
     mismatched, missing = [], []
+
+    def told(title: str | None, where: str, traces: Sequence[int]) -> dict[str, Any]:
+        evidence = {"ranks": [ranks[one] for one in traces], "where": where}
+        return {"evidence": evidence, "title": title, "named": _named(traces, ranks)}
+
     for title, where, kernels, absent in places:
         if odd := _odd(kernels):
             usual = next(kernel for one, kernel in kernels.items() if one not in odd)
-            evidence = {"ranks": [ranks[one] for one in odd], "where": where}
-            launched: dict[str, Any] = {"odd": _what(kernels[odd[0]]), "usual": _what(usual)}
-            launched |= {"title": title, "named": _named(odd, ranks), "count": len(kernels)}
-            mismatched.append(finding("collectives.mismatch", evidence=evidence, **launched))
+            launched: dict[str, Any] = {
+                "odd": _what(kernels[odd[0]]),
+                "usual": _what(usual),
+                "count": len(kernels),
+            }
+            mismatched.append(finding("collectives.mismatch", **told(title, where, odd), **launched))
         if absent:
-            evidence = {"ranks": [ranks[one] for one in absent], "where": where}
-            named = _named(absent, ranks)
-            missing.append(finding("collectives.missing", evidence=evidence, title=title, named=named))
+            missing.append(finding("collectives.missing", **told(title, where, absent)))
     return (*mismatched[:_MISMATCHES], *missing[:_MISMATCHES])
 
 
 def _what(kernel: CollectiveKernel) -> str:
-    size = kernel.size_bytes
     if kernel.in_element_count is None:
         return f"{kernel.title}"
-    told = f" ({format_bytes(size)})" if size is not None else ""
+    told = f" ({format_bytes(kernel.size_bytes)})" if kernel.size_bytes is not None else ""
     return f"{kernel.title} of {counted(kernel.in_element_count, 'element')}{told}"
 
 

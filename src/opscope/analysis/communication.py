@@ -19,6 +19,7 @@ import numpy as np
 
 from opscope.analysis.arrays import NOTHING, Spans, merge, overlap, total
 from opscope.hardware.devices import DeviceSpec
+from opscope.model.queries import grouped
 from opscope.text_enum import TextEnum
 
 if TYPE_CHECKING:
@@ -71,16 +72,13 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
     Ranks that share no group with it, directly or through others, are left out. `ends` are, of each
     collective, when it ended on each rank, in ns by that rank's own clock.
     """
-    groups: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
-    for one in ends:
-        if len(one) > 1:
-            ranks = tuple(sorted(one))
-            groups[ranks].append([one[rank] for rank in ranks])
+    groups = grouped(
+        (tuple(sorted(one)), [one[rank] for rank in sorted(one)]) for one in ends if len(one) > 1
+    )
     waiting = sorted(groups.items(), key=lambda item: (-len(item[0]), -len(item[1]), item[0]))
     known: dict[int, RankClock] = {}
     while waiting:
-        tied = (item for item in waiting if not known or any(rank in known for rank in item[0]))
-        chosen = next(tied, None)
+        chosen = next((item for item in waiting if not known or not known.keys().isdisjoint(item[0])), None)
         if chosen is None:
             break
         waiting.remove(chosen)
@@ -94,10 +92,12 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
         offsets_ns = np.rint(offsets - offsets[reference]).astype(np.int64)
         aligned_ns = apart_ns - offsets_ns
         errors = np.abs(aligned_ns - np.median(aligned_ns, axis=1, keepdims=True)).max(axis=0)
-        clocks = zip(ranks, offsets_ns.tolist(), np.ceil(errors).tolist(), strict=True)
-        for rank, offset_ns, error_ns in clocks:
-            clock = RankClock(tie.offset_ns + offset_ns, tie.error_ns + int(error_ns), len(rows))
-            known.setdefault(rank, clock)
+        for rank, offset_ns, error_ns in zip(
+            ranks, offsets_ns.tolist(), np.ceil(errors).tolist(), strict=True
+        ):
+            known.setdefault(
+                rank, RankClock(tie.offset_ns + offset_ns, tie.error_ns + int(error_ns), len(rows))
+            )
     return known
 
 
@@ -135,13 +135,9 @@ def find_bubbles(
     trace and device; `step_times` are durations in ns, by trace.
     """
     told = [one for one in kernels if one.collective is not None]
-    quickest: dict[tuple[int | None, str | None], int] = {}
-    for one in told:
-        size = one.element_count, one.data_type
-        quickest[size] = min(quickest.get(size, one.duration_ns), one.duration_ns)
-    by_trace: dict[int, list[CollectiveKernel]] = defaultdict(list)
-    for one in told:
-        by_trace[one.trace_id].append(one)
+    by_size = grouped(((one.element_count, one.data_type), one.duration_ns) for one in told)
+    quickest = {size: min(durations_ns) for size, durations_ns in by_size.items()}
+    by_trace = grouped((one.trace_id, one) for one in told)
     ideal = _ideal_fractions(by_trace, step_times)
     stages = []
     for trace_id, mine in sorted(by_trace.items()):
@@ -167,8 +163,7 @@ def _ideal_fractions(
     groups: dict[str | None, dict[int, int]] = defaultdict(dict)
     sizes: dict[str | None, int | None] = {}
     for trace_id, kernels in by_trace.items():
-        received = Counter(one.members for one in kernels if one.collective == "recv")
-        for members, count in received.items():
+        for members, count in Counter(one.members for one in kernels if one.collective == "recv").items():
             groups[members][trace_id] = round(count / max(1, len(step_times.get(trace_id, ()))))
             sizes[members] = next(one.group_size for one in kernels if one.members == members)
     found: dict[int, float] = {}

@@ -186,8 +186,7 @@ def resampled_medians(seed: int, role: int, samples: Samples) -> Samples:
     parts = []
     for begin in range(0, _MEDIAN_RESAMPLES, at_once):
         shape = (min(at_once, _MEDIAN_RESAMPLES - begin), -(-count // block))
-        starts = random.integers(count, size=shape)
-        drawn = (starts[:, :, np.newaxis] + np.arange(block)) % count
+        drawn = (random.integers(count, size=shape)[:, :, np.newaxis] + np.arange(block)) % count
         parts.append(np.median(samples[drawn.reshape(shape[0], -1)[:, :count]], axis=1))
     return np.concatenate(parts)
 
@@ -247,11 +246,12 @@ def differences(comparison: SessionComparison) -> tuple[str, ...]:
     before, after = reference.per_step(reference.launches), candidate.per_step(candidate.launches)
     if before != after:
         found.append(f"kernel launches went from {float(before):,.6g} to {float(after):,.6g}")
-    for what, rows in (("operator", comparison.operators), ("kernel", comparison.kernels)):
-        for presence in (Presence.ADDED, Presence.REMOVED, Presence.REPLACED):
-            count = sum(row.presence is presence for row in rows)
-            if count:
-                found.append(f"{counted(count, what)} {presence}")
+    found += [
+        f"{counted(count, what)} {presence}"
+        for what, rows in (("operator", comparison.operators), ("kernel", comparison.kernels))
+        for presence in (Presence.ADDED, Presence.REMOVED, Presence.REPLACED)
+        if (count := sum(row.presence is presence for row in rows))
+    ]
     return tuple(found)
 
 

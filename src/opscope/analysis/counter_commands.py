@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -20,7 +19,7 @@ from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.roofline import Bound, Efficiency, Roofline
 from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import CaptureError, InputError
-from opscope.model.queries import sql
+from opscope.model.queries import sql, summed
 from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.text_enum import TextEnum
@@ -64,15 +63,17 @@ def suggest_command(
     program: Sequence[str] = ("python", "script.py"),
 ) -> str:
     """The command for one launch of those that its filter matches, as one line for a shell."""
-    quantities = [quantity for topic in topics for quantity in TOPICS[topic]]
     collection = Collection(
         kernel_filter([kernel_name]),
         launch_index,
         1,
-        metrics=metrics_to_collect(compute_capability, quantities),
+        metrics=metrics_to_collect(
+            compute_capability, [quantity for topic in topics for quantity in TOPICS[topic]]
+        ),
     )
-    what = options_of(collection)
-    return shlex.join(["ncu", "--clock-control", "none", *what, "--export", "counters", *program])
+    return shlex.join(
+        ["ncu", "--clock-control", "none", *options_of(collection), "--export", "counters", *program]
+    )
 
 
 class CollectionPlan(msgspec.Struct, frozen=True):
@@ -129,18 +130,13 @@ def _share(covered_ns: int, launches: Sequence[Launch]) -> float:
 
 
 def _longest(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
-    by_name: Counter[str] = Counter()
-    for launch in launches:
-        by_name[launch.kind[0]] += launch.duration_ns
+    by_name = summed((launch.kind[0], launch.duration_ns) for launch in launches)
     return tuple(name for name, _ in by_name.most_common(count))
 
 
 def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) -> tuple[int, int, int] | None:
     """Start, end and worth of the shortest window of most time of the named kernels; None without any."""
-    worth: Counter[Kind] = Counter()
-    for launch in launches:
-        if launch.kind[0] in names:
-            worth[launch.kind] += launch.duration_ns
+    worth = summed((launch.kind, launch.duration_ns) for launch in launches if launch.kind[0] in names)
     best = None
     for start, first in enumerate(launches):
         if first.kind in worth:
@@ -213,10 +209,11 @@ def find_improvements(
         first.setdefault((launch.operator, launch.kernel.name), launch)
     # Place of each kernel's longest launch among those its filter matches, in the order they began.
     names = [name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")]
-    alike = {}
-    for _, kernel in longest:
-        matches = kernel_filter([kernel.name])
-        alike[kernel.name] = [name for name in names if name == kernel.name or matches.covers(name)]
+    alike = {
+        kernel.name: [name for name in names if name == kernel.name or matches.covers(name)]
+        for _, kernel in longest
+        for matches in [kernel_filter([kernel.name])]
+    }
     pairs = [(one.name, kernel.name, name) for one, kernel in longest for name in alike[kernel.name]]
     columns = [list(column) for column in zip(*pairs, strict=True)] if pairs else [[], [], []]
     rows = session.query(sql(__package__, "launch_indices"), columns)
@@ -244,8 +241,10 @@ def _topics(
     calls, total_ns = sum(one.calls for one in short), sum(one.total_ns for one in short)
     launches = None
     if calls and total_ns >= _RELEVANT * operator.self_device_ns:
-        mean_us = total_ns / calls / 1e3
-        launches = f"{calls:,} run {mean_us:.2f} µs on average, no longer than a launch costs the host"
+        launches = (
+            f"{calls:,} run {total_ns / calls / 1e3:.2f} µs on average, no longer than a launch costs the "
+            "host"
+        )
     yield Improvement(Topic.LAUNCHES, launches, needs_counters=False)
     yield Improvement(Topic.OCCUPANCY, _occupancy(launch), needs_counters=True)
     # Only proof that accesses are coalesced; what is only likely is left to counters.
@@ -254,8 +253,9 @@ def _topics(
     fraction = (roofline.fraction if roofline is not None else None) or 0.0
     coalesced = None
     if is_memory_bound and fraction >= _NEARLY_ALL:
-        share = 100 * fraction
-        coalesced = f"accesses are coalesced: least bytes alone flow at {share:.0f} % of the memory limit"
+        coalesced = (
+            f"accesses are coalesced: least bytes alone flow at {100 * fraction:.0f} % of the memory limit"
+        )
     elif isinstance(width, int) and width > 1:
         coalesced = f"each thread loads {width} neighboring elements at once, by the kernel's name"
     yield Improvement(Topic.COALESCING, coalesced, needs_counters=coalesced is None)
@@ -264,13 +264,17 @@ def _topics(
     yield Improvement(Topic.BANK_CONFLICTS, conflicts, needs_counters=not unshared)
     divergence = None
     if launch is not None and launch.partial_warp_loss:
-        threads, loss = launch.thread_count, 100 * launch.partial_warp_loss
-        divergence = f"blocks of {threads} threads leave {loss:.0f} % of their warps' lanes unused"
+        divergence = (
+            f"blocks of {launch.thread_count} threads leave {100 * launch.partial_warp_loss:.0f} % of their "
+            "warps' lanes unused"
+        )
     yield Improvement(Topic.DIVERGENCE, divergence, needs_counters=True)
     fusion = None
     if operator.kernel_launches > operator.calls > 0 and len(operator.kernels) > 1:
-        per_call = operator.kernel_launches / operator.calls
-        fusion = f"{per_call:.1f} kernels per call pass their results through device memory"
+        fusion = (
+            f"{operator.kernel_launches / operator.calls:.1f} kernels per call pass their results through "
+            "device memory"
+        )
     elif operator.category in _POINTWISE:
         fusion = "pointwise: fused into the operator before or after, its own reads and writes would go away"
     elif operator.category in _ROW_WISE and is_memory_bound:

@@ -7,7 +7,6 @@ their reasons.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import median_low
@@ -27,7 +26,7 @@ from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import notebook_html
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 from opscope.provenance.demangle import demangle
@@ -157,10 +156,9 @@ class Launch(NamedTuple):
 
 def read_launches(session: Session, query: str, parameters: Sequence[Any] = ()) -> list[Launch]:
     """What a query selects: name, grid and block, then as a `Launch`."""
-    rows = session.query(query, parameters)
     return [
         Launch((name, grid and tuple(grid), block and tuple(block)), *rest)
-        for name, grid, block, *rest in rows
+        for name, grid, block, *rest in session.query(query, parameters)
     ]
 
 
@@ -179,9 +177,7 @@ def join_counters(report: NcuReport, session: Session | None = None) -> tuple[Co
         return tuple(CountedKernel(kernel, name, decode(name)) for kernel, name in pairs)
     fill_costs(session)
     launches = read_launches(session, sql(__package__, "counted_launches"), [sorted(set(names))])
-    alike: dict[Kind, list[Launch]] = defaultdict(list)
-    for launch in launches:
-        alike[launch.kind].append(launch)
+    alike = grouped((launch.kind, launch) for launch in launches)
     steps = int(session.scalar("SELECT count(DISTINCT (trace_id, step)) FROM steps"))
     activities = dict(session.query("SELECT call_id, count(*) FROM activity_costs GROUP BY call_id"))
     calls = {
@@ -252,8 +248,9 @@ def counter_findings(kernels: Sequence[CountedKernel]) -> tuple[Finding, ...]:
     said: dict[tuple[str, Any], Finding] = {}
     for kernel in sorted(kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0)):
         for finding in chain.from_iterable(rule(kernel) for rule in _RULES):
-            kind = kernel.name, kernel.counters.grid, kernel.counters.block
-            said.setdefault((finding.code, kind), finding)
+            said.setdefault(
+                (finding.code, (kernel.name, kernel.counters.grid, kernel.counters.block)), finding
+            )
 
     def rank(one: Finding) -> tuple[int, float, int]:
         return one.severity.rank, -(one.estimated_gain_ns_per_step or 0.0), one.evidence["launch"]
@@ -421,10 +418,9 @@ def _passed_on(kernel: CountedKernel) -> Iterator[Finding]:
         if rule is None or not holds[rule["of"]]:
             continue
         # `Long Scoreboard Stalls`
-        stall = counter_book()["stalls"].get(
+        suggestion = rule.get("suggestion") or counter_book()["stalls"].get(
             advice.title.removesuffix(" Stalls").lower().replace(" ", "_"), {}
-        )
-        suggestion = rule.get("suggestion") or stall.get("remedy")
+        ).get("remedy")
         share = advice.speedup_fraction
         estimate = "" if share is None else f" ({_percent(share)} of its time)"
         launch = kernel.counters.index

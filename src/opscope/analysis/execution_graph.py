@@ -205,9 +205,8 @@ def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> R
     nodes = np.array(sequence, dtype=np.int64)
     # Views of memory are as quick as lists, and a list takes five times as much of it.
     lanes, ranks, numbers = np.arange(count), np.zeros(count, np.int64), np.zeros(count, np.int64)
-    lasts = np.arange(count)
     numbers[nodes] = np.arange(len(nodes))
-    lane, rank, last = lanes.data, ranks.data, lasts.data
+    lane, rank, last = lanes.data, ranks.data, np.arange(count).data
     for low in range(0, len(nodes), _NODES_AT_ONCE):
         part = nodes[low : low + _NODES_AT_ONCE]
         for node, (first, *others) in zip(part.tolist(), before[:, part].T.tolist(), strict=True):
@@ -226,10 +225,9 @@ def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> R
     follows[1:] &= (np.diff(lanes) == 0) & (np.diff(ranks) == 0)
     follows[: len(given)] = False
     by_position[0, follows] = 0
-    bounds = [*np.flatnonzero(np.diff(ranks, prepend=0)).tolist(), count]
     begins = np.append(np.flatnonzero(~follows), count)
     levels = []
-    for low, high in pairwise(bounds):
+    for low, high in pairwise([*np.flatnonzero(np.diff(ranks, prepend=0)).tolist(), count]):
         own = begins[slice(*np.searchsorted(begins, (low, high + 1)))] - low
         several = np.flatnonzero(np.diff(own) > 1)
         runs = zip(own[several].tolist(), own[several + 1].tolist(), strict=True)
@@ -242,7 +240,7 @@ class CriticalPath(NamedTuple):
     edge: Ints  # int64[n], the `Edge` by which each came
     edge_ns: Int64  # int64[n], how long that took
     own_ns: Int64  # int64[n], how long each lasted itself
-    end_ns: int  # when the last one came, from the beginning of the first step
+    end_ns: int = 0  # when the last one came, from the beginning of the first step
 
 
 def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> CriticalPath:
@@ -383,8 +381,7 @@ class _Builder:
         )  # fmt: skip
         rank, kind, time_ns, thread, call, row = map(np.concatenate, zip(*kinds, strict=True))
         order = np.lexsort((rank, time_ns))
-        first = 2 + len(tail_ns)
-        none = np.full(first, -1, dtype=np.int64)
+        none = np.full(2 + len(tail_ns), -1, dtype=np.int64)
         self.kind = np.concatenate(
             (np.repeat([NodeKind.ORIGIN, NodeKind.TAIL], [2, len(tail_ns)]), kind[order])
         )
@@ -432,9 +429,8 @@ class _Builder:
             if not len(nodes):
                 continue
             before = np.concatenate(([1], nodes[:-1]))
-            lag_ns = self.time_ns[nodes] - self.time_ns[before]
             self.before[0, nodes], self.edge[0, nodes] = before, Edge.THREAD
-            self.typical_ns[0, nodes] = lag_ns
+            self.typical_ns[0, nodes] = self.time_ns[nodes] - self.time_ns[before]
             cost_ns = np.zeros(len(self.kind), dtype=np.int64)
             for what, began_ns in events.recorded_ns.items():
                 cost_ns += RECORDED_EVENT_NS[what] * np.searchsorted(
@@ -451,8 +447,7 @@ class _Builder:
         self.before[0, nodes], self.edge[0, nodes] = before, Edge.STREAM
         launch = np.where(work.call >= 0, self.launch_node[work.call], 0)
         by_start = np.lexsort((work.start_ns, work.call))
-        again = by_start[1:][(np.diff(work.call[by_start]) == 0) & (work.call[by_start[1:]] >= 0)]
-        launch[again] = 0
+        launch[by_start[1:][np.diff(work.call[by_start]) == 0]] = 0
         self.before[1, nodes], self.edge[1, nodes] = launch, Edge.LAUNCH
         ended_ns = self.time_ns[before] + self.origin_ns
         gap_ns, latency_ns = work.start_ns - ended_ns, work.start_ns - work.launched_ns
@@ -461,8 +456,7 @@ class _Builder:
         is_graph = (work.call >= 0) & self.calls.is_graph[work.call]
         waited_for_launch = (launch > 0) & (ended_ns < work.launched_ns)
         for chosen, default_ns in ((is_graph, _GRAPH_LAUNCH_NS), (~is_graph, _LAUNCH_NS)):
-            typical_ns = _typical(latency_ns[waited_for_launch & chosen], default_ns)
-            self.typical_ns[1, nodes[chosen]] = typical_ns
+            self.typical_ns[1, nodes[chosen]] = _typical(latency_ns[waited_for_launch & chosen], default_ns)
 
     def tie_events(self) -> None:
         """Slot 2 of activities: what another stream had to finish, by an event wait or within a replay."""
@@ -472,8 +466,7 @@ class _Builder:
         by_launch = np.argsort(work.launched_ns, kind="stable")
         launched_ns = work.launched_ns[by_launch]
         lanes = _Lanes(work)
-        names = self.trace.call_names
-        waits_for_event = np.array(["StreamWaitEvent" in name for name in names] or [False])
+        waits_for_event = np.array(["StreamWaitEvent" in name for name in self.trace.call_names] or [False])
         waits = np.flatnonzero(waits_for_event[calls.name_index] & (calls.start_ns >= origin_ns))
         for wait in waits.tolist():
             wait_ns = int(calls.start_ns[wait])
@@ -485,16 +478,15 @@ class _Builder:
                 target = int(by_launch[slot]) if slot < len(by_launch) else -1
             if target < 0:
                 continue
-            until_ns = wait_ns
+            until_ns, began_ns = wait_ns, int(work.start_ns[target])
             if sync is not None and sync.source_call is not None:
                 until_ns = int(calls.start_ns[sync.source_call])
                 due = lanes.last_launched(until_ns, stream=sync.source)
                 if due >= 0:
-                    began_ns = int(work.start_ns[target])
                     self.event_waits += 1
                     self.contradicted_waits += int(work.end_ns[due] > began_ns + TOLERANCE_NS)
             stream, lane = None if sync is None else sync.source, int(work.lane[target])
-            source = lanes.last_ended(until_ns, int(work.start_ns[target]), stream=stream, other_than=lane)
+            source = lanes.last_ended(until_ns, began_ns, stream=stream, other_than=lane)
             if source >= 0:
                 self._tie_event(target, source)
         # Within one replay on several streams, the first on each follows the last that ended elsewhere.
@@ -580,13 +572,14 @@ class _Builder:
             sources = np.max(
                 [self._last_of_burst(one, threads[one], pause_ns, resume_ns) for one in others], axis=0
             )
-            paused_ns = resume_ns - pause_ns
             for pause in np.flatnonzero(sources > 0).tolist():
                 source, node = int(sources[pause]), int(nodes[place[pause]])
                 if source > self.before[2, node]:
                     self.before[2, node], self.edge[2, node] = source, Edge.HAND_OVER
                     self.typical_ns[2, node] = self.time_ns[node] - self.time_ns[source]
-                    self.typical_ns[0, node] -= min(int(paused_ns[pause]), int(self.typical_ns[0, node]))
+                    self.typical_ns[0, node] -= min(
+                        int(resume_ns[pause] - pause_ns[pause]), int(self.typical_ns[0, node])
+                    )
                     self.recorder_ns[2, node] = sum(
                         int(self.cost_ns[one][node] - self.cost_ns[one][source])
                         for one in (thread, int(self.thread_id[source]))
@@ -598,8 +591,7 @@ class _Builder:
         runs_on = (covering(ran, pause_ns) >= 0) | (covering(ran, resume_ns) >= 0)
         times_ns = self.time_ns[nodes] + self.origin_ns
         place = np.searchsorted(times_ns, resume_ns) - 1
-        is_within = (place >= 0) & (times_ns[place] > pause_ns) & ~runs_on
-        return np.where(is_within, nodes[place], 0)
+        return np.where((place >= 0) & (times_ns[place] > pause_ns) & ~runs_on, nodes[place], 0)
 
     def tie_late(self) -> None:
         """Activities that nothing explains, behind one of another stream that ended just then.
@@ -704,8 +696,7 @@ class _Lanes:
         """Of what was launched before a moment and ended by another, the last to end; -1 for none."""
         best, best_ns = -1, NEVER_NS
         for number, its_stream, low, launches, ends in self._lanes:
-            is_asked = stream in (None, its_stream) and lane in (None, number)
-            if not is_asked or number == other_than:
+            if stream not in (None, its_stream) or lane not in (None, number) or number == other_than:
                 continue
             row = min(int(launches.searchsorted(launched_ns)), int(ends.searchsorted(ended_ns, "right"))) - 1
             if row >= 0 and int(ends[row]) > best_ns:

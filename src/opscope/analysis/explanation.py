@@ -125,8 +125,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         if torch_version is None or recognize((), torch_version=torch_version).version is None:
             torch_version = packaged_versions()[-1]
     wanted = name.strip()
-    summary = None if session is None else Summary(session)
-    asked = _Asked(session, summary, torch_version)
+    asked = _Asked(session, None if session is None else Summary(session), torch_version)
     if wanted in _CATEGORIES:
         return _category(wanted, asked)
     if _FILE.fullmatch(wanted):
@@ -143,23 +142,22 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         return asked.explanation(name, Subject.KERNEL, None, kernels=asked.uses(recorded))
     explanation = _kernel(wanted, asked)
     if explanation is None:
-        names = (entry.name for entry in table.functions)
-        raise _unknown_name(wanted, names, asked, _CATEGORIES)
+        raise _unknown_name(wanted, (entry.name for entry in table.functions), asked, _CATEGORIES)
     return explanation
 
 
 def cuda_files(summary: Summary, operators: Iterable[OperatorTotal]) -> dict[str, str]:
     """The .cu (or .cpp) file under `cuda/` that would serve each operator of a CPU's recording on a GPU."""
-    asked = _Asked(None, summary, None)
-    known = asked.known([(one.name, use.overload) for one in operators for use in one.native_functions])
-    places = (
-        (name, place.file)
+    known = _Asked(None, summary, None).known(
+        [(one.name, use.overload) for one in operators for use in one.native_functions]
+    )
+    return {
+        name: place.file
         for name, uses in known.functions.items()
         for use in uses
         for place in (use.location, use.stub_location)
         if place is not None and "/cuda/" in place.file
-    )
-    return dict(places)  # the stub's file, which has the kernels, comes last
+    }  # the stub's file, which has the kernels, comes last
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -190,7 +188,6 @@ class _Asked(msgspec.Struct, frozen=True):
         return () if self.summary is None else self.summary.kernels
 
     def uses(self, kernels: Iterable[KernelTotal]) -> tuple[ExplainedKernel, ...]:
-        """Kernels of the recording, wherever they were launched."""
         uses = []
         for facts, key in ((one.facts, (one.name, one.kind)) for one in kernels):
             if facts is not None:
@@ -214,7 +211,6 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 def _operator_name(wanted: str, table: OperatorTable, asked: _Asked) -> tuple[str, str | None] | None:
-    """The operator that is meant and the overload, if one is named."""
     recorded = {operator.name for operator in asked.operators}
     base, has_overload, overload = wanted.partition(".")
     for candidate in (wanted, base, f"aten::{base}", f"aten::_{base}"):
@@ -234,14 +230,12 @@ def _operator_name(wanted: str, table: OperatorTable, asked: _Asked) -> tuple[st
 def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Asked) -> Explanation:
     total = next((one for one in asked.operators if one.name == name), None)
     entries = [entry.overload for entry in table.overloads(name) if overload in (None, entry.overload)]
-    nodes = []
-    for derivative in table.derivatives:
-        if overload is None:
-            differentiated = {forward.partition(".")[0] for forward in derivative.forward}
-        else:
-            differentiated = set(derivative.forward)
-        if (name if not overload else f"{name}.{overload}") in differentiated:
-            nodes.append(derivative.node)
+    nodes = [
+        one.node
+        for one in table.derivatives
+        if (f"{name}.{overload}" if overload else name)
+        in (one.forward if overload is not None else [each.partition(".")[0] for each in one.forward])
+    ]
     overloads: list[str | None] = [*entries] or [None]
     known = asked.known([*((name, one) for one in overloads), *((node, None) for node in nodes)])
     functions = total.native_functions if total else ()
@@ -313,14 +307,19 @@ def _file(name: str, asked: _Asked) -> Explanation:
         files = [file for use in chain(*known.functions.values()) for file in _files_of(use)]
         raise _unknown_name(name, [*files, *(() if index is None else index.files)], asked)
     own = {kernel.name for kernel in kernels}
-    operators = [
-        one
-        for one in asked.operators
-        if any(kernel.name in own for kernel in one.kernels)
-        or any(_touches(use, name) for use in one.native_functions)
-    ]
-    found = {"functions": functions, "operators": tuple(operators), "kernels": asked.uses(kernels)}
-    return asked.explanation(name, Subject.FILE, known, **found)
+    return asked.explanation(
+        name,
+        Subject.FILE,
+        known,
+        functions=functions,
+        operators=tuple(
+            one
+            for one in asked.operators
+            if any(kernel.name in own for kernel in one.kernels)
+            or any(_touches(use, name) for use in one.native_functions)
+        ),
+        kernels=asked.uses(kernels),
+    )
 
 
 def _all_functions(asked: _Asked) -> Provenance:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import pickle
 import zlib
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -50,6 +50,7 @@ from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import measure_timeline
 from opscope.analysis.timeline.values import Timeline
 from opscope.ingest.nesting import Int64
+from opscope.model.queries import summed
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
@@ -127,10 +128,9 @@ def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]
     offsets_ns = {rank: clock.offset_ns for rank, clock in align(ended).items()}
     ended_ns = np.array([ns - offsets_ns.get(rank, 0) for one in ended for rank, ns in one.items()])
     lasted_ns = np.array([graphs[rank].duration_ns[node] for one in nodes for rank, node in one.items()])
-    begun_ns = ended_ns - lasted_ns
     of_collective = np.repeat(np.arange(len(nodes)), [len(one) for one in nodes])
     latest_ns = np.full(len(nodes), NEVER_NS)
-    np.maximum.at(latest_ns, of_collective, begun_ns)
+    np.maximum.at(latest_ns, of_collective, ended_ns - lasted_ns)
     ends = np.array([bounds[rank] + node for one in nodes for rank, node in one.items()])
     begins = bounds[-1] + np.arange(len(ends))
     joins, last = _joins(of_collective, begins, int(begins[-1]) + 1)
@@ -142,8 +142,7 @@ def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]
     sequence = _topological(before, given)
     if sequence is None:
         return None
-    more = before.shape[1] - bounds[-1]
-    none = np.zeros(more, dtype=np.int64)
+    none = np.zeros(before.shape[1] - bounds[-1], dtype=np.int64)
     graph = JobGraph(
         kind=np.concatenate([*(graph.kind for graph in graphs), none + NodeKind.ACTIVITY]),
         time_ns=np.concatenate([*(graph.time_ns for graph in graphs), none]),
@@ -168,8 +167,7 @@ def _joins(of_collective: Int64, begins: Int64, first: int) -> tuple[Int64, Int6
     """Nodes that come when all kernels of a collective have begun, chained; and the last one of each."""
     columns: list[tuple[int, int, int]] = []
     last = np.zeros(int(of_collective.max()) + 1, dtype=np.int64)
-    of_each = np.split(begins, np.flatnonzero(np.diff(of_collective)) + 1)
-    for place, mine in enumerate(of_each):
+    for place, mine in enumerate(np.split(begins, np.flatnonzero(np.diff(of_collective)) + 1)):
         waiting = mine.tolist()
         while len(waiting) > 1:
             chosen, waiting = waiting[:_SLOTS], waiting[_SLOTS:]
@@ -243,7 +241,6 @@ class Job:
 
     @property
     def host_ns(self) -> float:
-        """What the slowest host needs for a step if no device ever kept it waiting, without the profiler."""
         return max(model.host_ns for model in self.models)
 
     @cached_property
@@ -251,8 +248,9 @@ class Job:
         """What the devices need for a step if everything were launched at once."""
         if self.graph is None:
             return self.middle.device_ns
-        parts = [(model.lags_without_host, model.graph.duration_ns) for model in self.models]
-        lag_ns, duration_ns = self.graph.edited(parts)
+        lag_ns, duration_ns = self.graph.edited(
+            [(model.lags_without_host, model.graph.duration_ns) for model in self.models]
+        )
         return simulate(self.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
 
     @property
@@ -278,13 +276,11 @@ class Job:
         return self.steps_ns[0]
 
     def gain_ns(self, change: JobChange) -> float:
-        """What a step gets shorter by a change, as far as is known."""
         if self.graph is None:
             return self.middle.gain_ns(change.changes[0])
         return self.step_ns - self._apply(self.graph, change, 0)
 
     def gain(self, change: JobChange, error: float = 0.0) -> Gain:
-        """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
         graph = self.graph
         if graph is None:
             return self.middle.gain(change.changes[0], error)
@@ -303,11 +299,11 @@ class Job:
         """The critical path of the recorded steps across ranks, the largest first; empty without a graph."""
         if self.graph is None:
             return ()
-        total_ns: Counter[tuple[Any, ...]] = Counter()
-        for place, passed in sorted(_across_ranks(self.graph, self.models).items()):
-            model = self.models[place]
-            for piece in model.pieces(passed):
-                total_ns[model.trace.trace_id, piece.kind, piece.name] += piece.ns
+        total_ns = summed(
+            ((self.models[place].trace.trace_id, piece.kind, piece.name), piece.ns)
+            for place, passed in sorted(_across_ranks(self.graph, self.models).items())
+            for piece in self.models[place].pieces(passed)
+        )
         return tuple(JobPath(*row) for row in ranked_totals(total_ns, self.graph.steps))
 
     def as_fast_as_median(self, trace_id: int) -> JobChange | None:
@@ -320,7 +316,7 @@ class Job:
         of_devices = [self._device_alone_ns(place) for place in range(len(self.models))]
         more_ns = of_devices.pop(places[trace_id]) - median(of_devices)
         host_share = min(1.0, median(of_hosts) / late.host_ns) if late.host_ns else 1.0
-        own_ns = late.own_device_ns
+        own_ns = int(late.graph.duration_ns[~late.is_communication].sum()) / late.graph.steps
         device_share = 1.0 - min(own_ns, max(0.0, more_ns)) / own_ns if own_ns else 1.0
         changes = {one.trace.trace_id: one.change() for one in self.models}
         changes[trace_id].scale(~late.is_communication, device_share).host_scale *= host_share
@@ -347,12 +343,12 @@ class Job:
 
     def _apply(self, graph: JobGraph, change: JobChange, way: int, strength: float = 1.0) -> float:
         """A mean step with a change, where all hosts ran in this way."""
-        changes = change.changes
         hosts = [model.hosts[way] if way < len(model.hosts) else model.host for model in self.models]
-        edited = [one.edited(host, strength) for one, host in zip(changes, hosts, strict=True)]
-        lag_ns, duration_ns = graph.edited(edited)
+        lag_ns, duration_ns = graph.edited(
+            [one.edited(host, strength) for one, host in zip(change.changes, hosts, strict=True)]
+        )
         step_ns = simulate(graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
-        return max(step_ns, *(one.least_ns for one in changes))
+        return max(step_ns, *(one.least_ns for one in change.changes))
 
 
 def _across_ranks(graph: JobGraph, models: Sequence[StepModel]) -> dict[int, CriticalPath]:
@@ -376,11 +372,8 @@ def _across_ranks(graph: JobGraph, models: Sequence[StepModel]) -> dict[int, Cri
                 lasted_ns, came_ns = came_ns, 0
             passed[place].append((at, int(models[place].graph.edge[slots[node], at]), came_ns, lasted_ns))
         node = earlier
-    found = {}
-    for place, rows in passed.items():
-        nodes, edge, edge_ns, own_ns = np.array(rows, dtype=np.int64).T
-        found[place] = CriticalPath(nodes, edge, edge_ns, own_ns, 0)
-    return found
+    # Node, edge and their times, as columns.
+    return {place: CriticalPath(*np.array(rows, dtype=np.int64).T) for place, rows in passed.items()}
 
 
 def choose_ranks(
@@ -394,8 +387,7 @@ def choose_ranks(
         return frozenset(), None
     middle = _middle(sorted(steps_ns), steps_ns.__getitem__)
     order = sorted(steps_ns, key=lambda one: (one != middle, -awaited_ns.get(one, 0), -steps_ns[one], one))
-    reached = np.cumsum([nodes[one] for one in order])
-    count = max(1, int((reached <= _MOST_NODES).sum()))
+    count = max(1, int((np.cumsum([nodes[one] for one in order]) <= _MOST_NODES).sum()))
     return frozenset(order[:count]), middle
 
 
@@ -404,8 +396,6 @@ def _middle(ranks: Sequence[R], step_ns: Callable[[R], float]) -> R:
 
 
 class RankExamination(msgspec.Struct, frozen=True):
-    """What is known of one rank."""
-
     execution: StepExecution | None = None  # its simulated step; None where nothing was launched in one
     hosts: tuple[HostSpeed, ...] = ()  # how fast its host may have been, as `StepModel.hosts`
     node_count: int = 0  # of its execution graph
@@ -427,9 +417,12 @@ class RankExamination(msgspec.Struct, frozen=True):
         execution = self.execution
         if execution is not None:
             execution = replace(execution, trace_id=execution.trace_id + ids["traces"])
-        timeline = self.timeline.moved(ids["traces"], ids["runtime_calls"])
-        first_thread = self.first_thread + ids["threads"]
-        return replace(self, execution=execution, timeline=timeline, first_thread=first_thread)
+        return replace(
+            self,
+            execution=execution,
+            timeline=self.timeline.moved(ids["traces"], ids["runtime_calls"]),
+            first_thread=self.first_thread + ids["threads"],
+        )
 
 
 def examine_ranks(session: Session) -> dict[int, RankExamination]:
@@ -454,8 +447,6 @@ _COLLECTIVES = 5
 
 
 class WhatIfKind(TextEnum):
-    """A change whose worth is simulated."""
-
     RANK_AS_MEDIAN = "rank_as_fast_as_median"
     OVERLAPPED = "collective_overlapped"
 
@@ -471,8 +462,6 @@ class WhatIf(msgspec.Struct, frozen=True):
 
 
 class JobOutlook(msgspec.Struct, frozen=True):
-    """The ranks of a job, simulated together."""
-
     ranks: int  # how many the job has here
     simulated: int  # how many of them are in the simulation
     step_ns: float  # a step of them without the profiler

@@ -102,8 +102,9 @@ def leading_kernel(
     session: Session, kernels: Iterable[KernelTotal], operators: Iterable[OperatorTotal]
 ) -> LeadingKernel | None:
     """The longest of kernels that no operator launched; None if a library's, or if an operator leads."""
-    own = (one for one in kernels if one.kind == "kernel")
-    longest = max(own, key=lambda one: one.total_ns, default=None)
+    longest = max(
+        (one for one in kernels if one.kind == "kernel"), key=lambda one: one.total_ns, default=None
+    )
     library = longest and longest.facts and longest.facts.library
     most_ns = max((one.self_device_ns for one in operators), default=0)
     if longest is None or library not in (None, "triton") or longest.total_ns <= most_ns:

@@ -24,6 +24,7 @@ import numpy as np
 from opscope.analysis.timeline.values import HostTime
 from opscope.analysis.timeline.windows import TraceWindow
 from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, median_interval, usual_and_limit
+from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 from opscope.text_enum import TextEnum
@@ -36,8 +37,6 @@ _WANDER = 1.05
 
 
 class StepClockKind(TextEnum):
-    """Which of the two clocks was the slower one."""
-
     HOST = "host"
     DEVICE = "device"
 
@@ -67,8 +66,6 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
 
 
 class MeasuredStep(msgspec.Struct, frozen=True):
-    """A step of one trace, recorded and not."""
-
     trace_id: int | None = None  # the trace
     recorded_ns: float | None = None  # mean of the recorded steps; None if no steps were recorded
     busy_ns: float | None = None  # busy time of the busiest device in a recorded step; None if unknown
@@ -135,10 +132,10 @@ FROM unrecorded_steps ORDER BY trace_id, sample"""
 
 
 def _samples(session: Session) -> Mapping[int, list[UnrecordedStep]]:
-    rows: dict[int, list[UnrecordedStep]] = {}
-    for trace_id, kind, place, *numbers in session.query(_SAMPLES_SQL):
-        rows.setdefault(trace_id, []).append(UnrecordedStep(StepKind(kind), StepPlace(place), *numbers))
-    return rows
+    return grouped(
+        (trace_id, UnrecordedStep(StepKind(kind), StepPlace(place), *numbers))
+        for trace_id, kind, place, *numbers in session.query(_SAMPLES_SQL)
+    )
 
 
 def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> UnrecordedTime | None:
@@ -194,9 +191,7 @@ def _decisive(
         return None
     on_device = [one for one in chosen if one.device_ns is not None]
     if 2 * len(on_device) >= len(chosen):
-        host_ns = sum(one.host_ns for one in on_device)
-        device_ns = sum(one.device_ns or 0 for one in on_device)
-        if device_ns >= _AS_LONG * host_ns:
+        if sum(one.device_ns or 0 for one in on_device) >= _AS_LONG * sum(one.host_ns for one in on_device):
             return chosen, warmup, StepClockKind.DEVICE, list(_clocks(on_device))[1]
     elif has_device:
         return None
@@ -204,7 +199,6 @@ def _decisive(
 
 
 def _clocks(samples: Sequence[UnrecordedStep]) -> Iterator[list[float]]:
-    """The samples' times per step by each clock."""
     yield [one.host_ns / one.step_count for one in samples]
     device = [one.device_ns / one.step_count for one in samples if one.device_ns is not None]
     if len(device) == len(samples):
@@ -216,7 +210,6 @@ def warmup_count(times_ns: Sequence[float]) -> int:
     rest = np.asarray(times_ns[1:], dtype=np.float64)
     if not len(rest):
         return len(times_ns)
-    later = rest[len(rest) // 2 :]
-    _, limit = usual_and_limit(later)
+    _, limit = usual_and_limit(rest[len(rest) // 2 :])
     slow = np.flatnonzero(rest[: len(rest) // 2] > limit)
     return 1 + (int(slow[-1]) + 1 if len(slow) else 0)

@@ -94,8 +94,9 @@ def report_tables(session: Session, names: Sequence[str]) -> tuple[ReportTable, 
                 if style == "base" and label == own:  # without namespaces, parameters and template arguments
                     label = (decode(own).function or own).rpartition("::")[2]
                 labels.append(label if style == "base" else nsys_name or label)
-            parameters = [[name_id for name_id, _, _ in recorded], labels]
-            statistics[style] = session.records(sql(__package__, "nsys_statistics"), parameters)
+            statistics[style] = session.records(
+                sql(__package__, "nsys_statistics"), [[name_id for name_id, _, _ in recorded], labels]
+            )
         found.append(_table(REPORTS[report], statistics[style]))
     return tuple(found)
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoded_kernel import title_of
 from opscope.provenance.resolution.evidence import NativeFunctionFacts
@@ -70,7 +70,6 @@ class KernelFacts(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """As of a `DecodedKernel`."""
         arguments = [value for _, value in self.template_arguments]
         return title_of(self.name, self.function, arguments, self.fields.get("functor"))
 
@@ -105,10 +104,13 @@ _HAS_TRITON_SQL = "SELECT EXISTS (FROM triton_launches) OR EXISTS (FROM kernel_s
 
 def read_provenance(session: Session) -> Provenance:
     annotate(session)
-    functions: dict[str, list[NativeFunctionUse]] = defaultdict(list)
-    for row in session.records(sql(__package__, "provenance:functions")):
-        known = {"details": json.loads(row["details"] or "{}")}
-        functions[row["operator"]].append(msgspec.convert(row | known, NativeFunctionUse))
+    functions = grouped(
+        (
+            row["operator"],
+            msgspec.convert(row | {"details": json.loads(row["details"] or "{}")}, NativeFunctionUse),
+        )
+        for row in session.records(sql(__package__, "provenance:functions"))
+    )
     generated: dict[str, list[GeneratedCode]] = defaultdict(list)
     for kernel, stacks, copy, kind, graph, *lists in session.query(sql(__package__, "provenance:generated")):
         frames = [frame for stack in json.loads(stacks or "[]") for frame in stack[-1:]]
@@ -198,9 +200,7 @@ def measure_accuracy(session: Session, *, device_time_ns: int, attributed_ns: in
         return time_ns(rows, where) / whole_ns if whole_ns else None
 
     def by_grade(rows: _Rows, column: str) -> dict[str, float]:
-        graded: dict[str, int] = defaultdict(int)
-        for row in rows:
-            graded[row[column] or UNKNOWN] += row["ns"]
+        graded = summed((row[column] or UNKNOWN, row["ns"]) for row in rows)
         whole_ns = sum(graded.values())
         return {grade: ns / whole_ns for grade, ns in sorted(graded.items())} if whole_ns else {}
 

@@ -13,12 +13,10 @@ cost is known, `costed_ns`; fractions are 0–1; None is unknown.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.session_limits import common_device
@@ -33,7 +31,7 @@ from opscope.analysis.timeline.records import HOLD_UP, names_of
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.launches.facts import DeviceFacts, LaunchGeometry
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost, FlopSource
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
@@ -155,7 +153,6 @@ class Efficiency(msgspec.Struct, frozen=True):
     calls: tuple[CallEfficiency, ...] = ()  # the distinct calls, most device time first
 
 
-_Key = TypeVar("_Key", bound=Hashable)
 _UNKNOWN_REASON = "no rule for this operator"
 
 
@@ -298,10 +295,7 @@ def work_by_kernel(call: Work) -> Iterator[tuple[str, Work]]:
     Launches of no operator tell no calls apart: where they are more than the calls, none did all the work.
     """
     is_told = call.costed_ns > 0 and sum(one.sole_count for one in call.launches) <= call.repeats
-    by_name: dict[str, list[Launches]] = defaultdict(list)
-    for one in call.launches:
-        by_name[one.kernel].append(one)
-    for name, launches in by_name.items():
+    for name, launches in grouped((one.kernel, one) for one in call.launches).items():
         repeats = sum(one.sole_count for one in launches) if is_told else 0
         costed_ns = sum(one.sole_ns for one in launches) if is_told else 0
         yield name, Work(tuple(launches), call.cost, repeats, costed_ns)
@@ -316,12 +310,12 @@ def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tup
     for row in session.records(sql(__package__, "launched_calls"), parameters):
         one, quality = Launches(**{name: row[name] for name in row.keys() & Launches.__struct_fields__}), None
         if one.kind == "kernel":
-            geometry = msgspec.convert(row, LaunchGeometry)
-            quality = LaunchQuality(one.decoded, geometry, device=device)
+            quality = LaunchQuality(one.decoded, msgspec.convert(row, LaunchGeometry), device=device)
         # A collective's time is not its own: it ends when the last device has come.
-        is_shared = one.decoded.family in _ELSEWHERE_FAMILIES
-        bound_ns = 0 if is_shared else one.launch_bound_ns
-        by_call[row["call_id"]].append(replace(one, launch_bound_ns=bound_ns, quality=quality))
+        bound_ns = 0 if one.decoded.family in _ELSEWHERE_FAMILIES else one.launch_bound_ns
+        by_call[row["call_id"]].append(
+            msgspec.structs.replace(one, launch_bound_ns=bound_ns, quality=quality)
+        )
     return {call_id: tuple(launches) for call_id, launches in by_call.items()}
 
 
@@ -345,9 +339,7 @@ def compute_limit(
     limits: DeviceLimits | None,
     compute_capability: str | None,
 ) -> ComputeLimit:
-    by_name: dict[DecodedKernel, int] = defaultdict(int)
-    for one in launches:
-        by_name[one.decoded] += one.total_ns
+    by_name = summed((one.decoded, one.total_ns) for one in launches)
     products = {kernel: ns for kernel, ns in by_name.items() if is_product(kernel)}
     kernel = max(products or by_name, key=lambda one: by_name[one], default=None)
     if kernel is None:
@@ -387,8 +379,7 @@ def _computing_type(
     """The type a product was computed in, or could have been."""
     if evidence.use is TensorCoreUse.NOT_APPLICABLE:
         return _plain(recorded or operand_type(kernel))
-    named = operand_type(kernel)
-    data_type = named if recorded is None or kernel.multiply_type is not None else recorded
+    data_type = operand_type(kernel) if recorded is None or kernel.multiply_type is not None else recorded
     if data_type in (DataType.FP32, DataType.TF32):
         return DataType.TF32 if evidence.use is TensorCoreUse.USED else DataType.FP32
     if data_type in _DOUBLE:
@@ -432,8 +423,9 @@ def roofline_of(
     if is_costed and memory is not None and not is_elsewhere and (compute.flop_per_s or not flop_count):
         compute_ns = flop_count / compute.flop_per_s * 1e9 if compute.flop_per_s else 0.0
         attainable = min_bytes / memory.per_s * 1e9, compute_ns
-    shortest_ns = None if limits is None else limits.smallest_kernel_ns
-    bound_ns = bound_ns_of(work, attainable, shortest_kernel_ns=shortest_ns)
+    bound_ns = bound_ns_of(
+        work, attainable, shortest_kernel_ns=None if limits is None else limits.smallest_kernel_ns
+    )
     is_resident = attainable is not None and _may_be_cached(work, attainable[0], limits)
     is_excess, most_ns = False, _MOST_FRACTION * costed_ns
     if attainable is not None:
@@ -509,9 +501,9 @@ def combine(rooflines: Iterable[Roofline]) -> Roofline:
     costed = [part for part in parts if part.costed_ns]
     held = [part for part in costed if part.attainable_ns is not None]
     device_ns = sum(part.device_ns for part in parts)
-    bound_ns = _weights((bound, ns) for part in parts for bound, ns in part.bound_ns.items())
-    typed = _weights((part.data_type, part.costed_ns) for part in costed if part.data_type is not None)
-    uses = _weights((part.tensor_cores, part.device_ns) for part in parts)
+    bound_ns = summed((bound, ns) for part in parts for bound, ns in part.bound_ns.items())
+    typed = summed((part.data_type, part.costed_ns) for part in costed if part.data_type is not None)
+    uses = summed((part.tensor_cores, part.device_ns) for part in parts)
     if TensorCoreUse.USED in uses or TensorCoreUse.ELIGIBLE in uses:
         uses.pop(TensorCoreUse.NOT_APPLICABLE, None)
     return Roofline(
@@ -535,10 +527,3 @@ def _most(bound_ns: Mapping[Bound, int], device_ns: int) -> Bound | None:
     if not bound_ns or sum(bound_ns.values()) * 2 <= device_ns:
         return None
     return max(bound_ns, key=lambda bound: bound_ns[bound])
-
-
-def _weights(pairs: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
-    total: dict[_Key, int] = defaultdict(int)
-    for key, ns in pairs:
-        total[key] += ns
-    return total

@@ -7,7 +7,7 @@ totals is the sum of the rows' differences.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import median
@@ -44,7 +44,7 @@ from opscope.model.comparison import (
 )
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding, Severity, most_severe_first
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
 from opscope.units import format_duration, format_fraction
@@ -107,9 +107,7 @@ class _Side:
         self.sample_count = len(set(samples.values()))
         self.ranks_per_step = max(1, len(traces)) if is_shared else 1
         self.has_device = bool(session.scalar("SELECT EXISTS (FROM device_activities)"))
-        wall_ns = Counter[int]()
-        for key, duration_ns in steps.items():
-            wall_ns[samples[key]] += duration_ns
+        wall_ns = summed((samples[key], duration_ns) for key, duration_ns in steps.items())
         self.wall = self._use(len(steps), 0, wall_ns.total(), wall_ns)
         self.total = self.outside = self._use(0, 0, 0, {})
         self.owners: dict[Owner, Use] = {}
@@ -183,13 +181,14 @@ def compare_sessions(
     sessions = reference, candidate
     has_device = all(one.scalar("SELECT EXISTS (FROM device_activities)") for one in sessions)
     metric = Metric.DEVICE if has_device else Metric.CPU
-    steps: list[Counter[tuple[int, int]]] = []
-    for session in sessions:
-        durations: Counter[tuple[int, int]] = Counter()
-        for trace_id, window in read_windows(session).items():
-            for step in window.counted.steps:  # without those that begin the program
-                durations[trace_id, step.number] += step.end_ns - step.start_ns
-        steps.append(durations)
+    steps = [
+        summed(
+            ((trace_id, step.number), step.end_ns - step.start_ns)
+            for trace_id, window in read_windows(session).items()
+            for step in window.counted.steps  # without those that begin the program
+        )
+        for session in sessions
+    ]
     basis = Basis.STEP if all(steps) else Basis.TOTAL
     first, second = (_Side(one, own, metric, basis) for one, own in zip(sessions, steps, strict=True))
     return _Comparison(first, second, options or ComparisonOptions()).value(metric, basis)
@@ -312,8 +311,7 @@ class _Comparison:
                     continue
                 for kernel in one.kernels:
                     if name := getattr(kernel, f"{which}_name"):
-                        ns = getattr(kernel.time, f"{which}_ns") or 0
-                        of_side[side.category(one.name, name)] += ns
+                        of_side[side.category(one.name, name)] += getattr(kernel.time, f"{which}_ns") or 0
         names = sorted({*spent[0], *spent[1]})
         rows = [CategoryChange(name, *(of_side.get(name, 0.0) for of_side in spent)) for name in names]
         return tuple(sorted(rows, key=lambda row: (-abs(row.difference_ns), row.category)))
@@ -341,9 +339,6 @@ _TOLD = {
 _MOST_TOLD = 4
 
 
-_Names = dict[Hashable, list[str]]
-
-
 def pair_kernels(
     removed: Mapping[str, int], added: Mapping[str, int], facts: Callable[[str], KernelFacts]
 ) -> list[tuple[str, str]]:
@@ -355,11 +350,11 @@ def pair_kernels(
         sign: Callable[[KernelFacts], Hashable], times_ns: Mapping[str, int]
     ) -> dict[Hashable, list[str]]:
         """Names of one sign, the longest in time first; without those that have none."""
-        groups: dict[Hashable, list[str]] = defaultdict(list)
-        for name in sorted(times_ns, key=lambda name: (-times_ns[name], name)):
-            if (key := sign(facts(name))) is not None:
-                groups[key].append(name)
-        return groups
+        return grouped(
+            (key, name)
+            for name in sorted(times_ns, key=lambda name: (-times_ns[name], name))
+            if (key := sign(facts(name))) is not None
+        )
 
     for sign in (
         _same_code,
@@ -440,7 +435,6 @@ def _findings(
 
 
 def _recording_findings(sides: tuple[_Side, _Side], metric: Metric) -> Iterator[Finding]:
-    """What the two hold that does not compare."""
     lacking = [name for name, one in zip(_SIDES, sides, strict=True) if not one.has_device]
     if metric is Metric.CPU and len(lacking) == 2:
         yield finding("compare.cpu_time")
@@ -448,8 +442,9 @@ def _recording_findings(sides: tuple[_Side, _Side], metric: Metric) -> Iterator[
         yield finding("compare.device_missing", side=lacking[0])
     ranks = [len(side.sources) for side in sides]
     if ranks[0] != ranks[1]:
-        traces = {"reference_traces": ranks[0], "candidate_traces": ranks[1]}
-        yield finding("compare.ranks_differ", evidence=traces)
+        yield finding(
+            "compare.ranks_differ", evidence={"reference_traces": ranks[0], "candidate_traces": ranks[1]}
+        )
 
 
 def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
@@ -484,13 +479,13 @@ def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Findin
     if basis is Basis.STEP:
         few = "One step is not enough" if min(steps) == 1 else f"{min(steps)} steps of a side are too few"
     if steps[0] != steps[1]:
-        held = {"reference_steps": steps[0], "candidate_steps": steps[1]}
-        yield finding("compare.steps_differ", evidence=held)
+        yield finding(
+            "compare.steps_differ", evidence={"reference_steps": steps[0], "candidate_steps": steps[1]}
+        )
     if sides[0].has_steps != sides[1].has_steps:
         yield finding("compare.steps_missing", side=lacking)
     # What sides that differ lack for a verdict.
-    is_other = len({(side.total, side.sample_count) for side in sides}) > 1
-    if is_other and min(steps) < FEWEST_ROUNDS:
+    if len({(side.total, side.sample_count) for side in sides}) > 1 and min(steps) < FEWEST_ROUNDS:
         yield Finding(
             "compare.no_interval",
             Severity.INFO,

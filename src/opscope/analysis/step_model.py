@@ -7,7 +7,6 @@ both and the error of what the change makes of kernels give the gain its interva
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -35,6 +34,7 @@ from opscope.analysis.missing_edges import missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import TraceRecords, WorkKind
 from opscope.ingest.nesting import Int64
+from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 from opscope.text_enum import MeaningEnum
 
@@ -89,8 +89,7 @@ def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], e
     and how much of the change comes true; `error` is the fraction by which the device time it saves may
     be off.
     """
-    ways = enumerate(steps_ns)
-    gains = [step_ns - changed(way, one) for way, step_ns in ways for one in strengths(error)]
+    gains = [step_ns - changed(way, one) for way, step_ns in enumerate(steps_ns) for one in strengths(error)]
     return Gain(gains[0], min(gains), max(gains))
 
 
@@ -189,7 +188,6 @@ class GraphChange:
         return both
 
     def scale(self, nodes: Flags | Sequence[int], factor: float) -> GraphChange:
-        """Device time of activities, times a factor."""
         self.duration_scale[nodes] *= factor
         return self
 
@@ -200,14 +198,12 @@ class GraphChange:
         return self
 
     def drop(self, nodes: Flags) -> GraphChange:
-        """Activities that are no longer there."""
         self.is_dropped |= nodes
         return self
 
     def drop_operators(self, operator_ids: Sequence[int]) -> GraphChange:
         """Operators that are no longer called: what they launched, and their time on the host."""
-        self.drop(self.model.is_launched_by(operator_ids))
-        return self.drop_host(self.model.extents(operator_ids))
+        return self.drop(self.model.is_launched_by(operator_ids)).drop_host_of(operator_ids)
 
     def merge_operators(self, operator_ids: Iterable[int], factor: float) -> GraphChange:
         """What operators launch becomes one activity per step, of their device time times a factor."""
@@ -263,6 +259,9 @@ class GraphChange:
             self.host_scale[nodes] *= np.clip(1.0 - share * common, 0.0, 1.0)
         return self
 
+    def drop_host_of(self, operator_ids: Sequence[int]) -> GraphChange:
+        return self.drop_host(self.model.extents(operator_ids))
+
     def add_host(self, ns_per_step: float) -> GraphChange:
         """Time that the host needs more, spread over its launches."""
         launches = self.model.graph.kind == NodeKind.LAUNCH
@@ -276,7 +275,7 @@ class GraphChange:
 
     def free_waits(self, call_ids: Iterable[int]) -> GraphChange:
         """Runtime calls that no longer wait for the device, by id."""
-        is_one = np.isin(self.model.call_id_of_node, list(call_ids))
+        is_one = np.isin(self.model.ids["call"], list(call_ids))
         self.is_free |= is_one & (self.model.graph.kind == NodeKind.RETURN)
         return self
 
@@ -292,7 +291,7 @@ class GraphChange:
         self.drop_calls(call_ids)
         self.drop(np.isin(self.model.call_id_of_activity, call_ids))
         asked = self.model.session.query(_ASKED_SQL, [list(call_ids)])
-        return self.drop_host(self.model.extents([operator_id for (operator_id,) in asked]))
+        return self.drop_host_of([operator_id for (operator_id,) in asked])
 
     def replay(self, host_ns: float) -> GraphChange:
         """All launches of a step as one CUDA graph: the host needs so long per step, and waits as before.
@@ -300,12 +299,10 @@ class GraphChange:
         What it does besides launching, loading data for one, it goes on to do.
         """
         graph = self.model.graph
-        on_host = graph.thread_id >= 0
         besides = 1.0 - _NEAR_LAUNCH_NS / np.maximum(graph.own_ns, _NEAR_LAUNCH_NS)
-        self.host_scale[on_host] = besides[on_host]
+        self.host_scale = np.where(graph.thread_id >= 0, besides, self.host_scale)
         self.hand_over_scale = 0.0
-        marks = graph.kind == NodeKind.MARK
-        self.host_added_ns[marks] += host_ns
+        self.host_added_ns[graph.kind == NodeKind.MARK] += host_ns
         return self
 
     @property
@@ -328,8 +325,7 @@ class GraphChange:
         step_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         lag_ns = model.explained_lags(lag_ns)
         explained_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
-        whole_ns = max(step_ns, model.step_ns - step_ns)
-        return (step_ns - explained_ns) / whole_ns if step_ns else 0.0
+        return (step_ns - explained_ns) / max(step_ns, model.step_ns - step_ns) if step_ns else 0.0
 
     def edited(self, host: HostSpeed, strength: float = 1.0) -> tuple[Int64, Int64]:
         graph = self.model.graph
@@ -375,12 +371,7 @@ class StepModel:
             self.hosts = self._fitted(timed)
 
     @property
-    def unrecorded_ns(self) -> float | None:
-        return None if self.timed is None else self.timed.median
-
-    @property
     def host(self) -> HostSpeed:
-        """How fast the host likely was."""
         return self.hosts[0]
 
     def _fitted(self, timed: UnrecordedTime) -> tuple[HostSpeed, ...]:
@@ -446,8 +437,7 @@ class StepModel:
 
         if time_of(faster(1.0)) > time_ns:
             return faster(_bisect(time_ns, 0.0, 1.0, lambda work: time_of(faster(work))))
-        share = _bisect(time_ns, _LEAST_SHARE, _MOST_SHARE, lambda one: time_of(slower(one)))
-        return slower(share)
+        return slower(_bisect(time_ns, _LEAST_SHARE, _MOST_SHARE, lambda one: time_of(slower(one))))
 
     def _host_ns(self, host: HostSpeed) -> float:
         """What the host needs for a step if no device ever kept it waiting."""
@@ -457,8 +447,9 @@ class StepModel:
     def _alone_ns(self, host: HostSpeed) -> float:
         """When the host is through with a usual step that begins with an idle device."""
         begin, end, duration_ns = self._usual_step
-        lag_ns = self.unrecorded_lags(host)
-        times = simulate(self.graph, lag_ns=lag_ns, duration_ns=duration_ns, is_idle=True).times
+        times = simulate(
+            self.graph, lag_ns=self.unrecorded_lags(host), duration_ns=duration_ns, is_idle=True
+        ).times
         return float(times[end] - times[begin])
 
     @cached_property
@@ -507,12 +498,10 @@ class StepModel:
 
     @cached_property
     def recorded_ns(self) -> float:
-        """A step as recorded, in a row with others."""
         return simulate(self.graph).step_ns
 
     @cached_property
     def host_ns(self) -> float:
-        """What the host needs for a step if no device ever kept it waiting, without the profiler."""
         return self._host_ns(self.host)
 
     @cached_property
@@ -530,7 +519,6 @@ class StepModel:
 
     @cached_property
     def recorded_error(self) -> float:
-        """Share of the recorded step that no known edge explains."""
         explained_ns = simulate(self.graph, lag_ns=self.explained_lags(self.graph.lag_ns), rounds=1).step_ns
         recorded_ns = self.graph.recorded_ns / self.graph.steps
         return (recorded_ns - explained_ns) / recorded_ns if recorded_ns else 0.0
@@ -550,7 +538,6 @@ class StepModel:
 
     @cached_property
     def missing(self) -> str | None:
-        """Why no change can be simulated, in words; None where enough is known of what ties the events."""
         return missing_edges(self.session, self.trace, self.graph, self.origin_ns) or unexplained(
             self.recorded_error, "the recorded step"
         )
@@ -618,8 +605,7 @@ class StepModel:
 
     @property
     def unrecorded_error(self) -> float | None:
-        """How far the simulated step is off the one timed without the profiler; None if none was."""
-        return None if self.unrecorded_ns is None else self.step_ns / self.unrecorded_ns - 1.0
+        return None if self.timed is None else self.step_ns / self.timed.median - 1.0
 
     def gain_ns(self, change: GraphChange) -> float:
         """What a step gets shorter by a change, as far as is known."""
@@ -662,7 +648,7 @@ class StepModel:
         return _small(found)
 
     @cached_property
-    def _ids(self) -> dict[str, Ints]:
+    def ids(self) -> dict[str, Ints]:
         """What each node is of: operator, activity, call and name id; -1 for none."""
         activity, name = self._of_activities("activity_id"), self._of_activities("name_id")
         operator, call_id = self._of_calls("operator_id"), self._of_calls("call_id")
@@ -671,43 +657,32 @@ class StepModel:
     @cached_property
     def node_of_activity(self) -> dict[int, int]:
         nodes = np.flatnonzero(self.graph.activity >= 0)
-        return dict(zip(self._ids["activity"][nodes].tolist(), nodes.tolist(), strict=True))
+        return dict(zip(self.ids["activity"][nodes].tolist(), nodes.tolist(), strict=True))
 
     @cached_property
     def operator_of_node(self) -> Ints:
         """Operator that launched each activity; -1 of others."""
-        return np.where(self.graph.activity >= 0, self._ids["operator"], -1)
-
-    @cached_property
-    def call_id_of_node(self) -> Ints:
-        """Runtime call of each node of the host; -1 of others."""
-        return np.where(self.graph.activity < 0, self._ids["call"], -1)
+        return np.where(self.graph.activity >= 0, self.ids["operator"], -1)
 
     @property
     def call_id_of_activity(self) -> Ints:
         """Runtime call that launched each activity; -1 of others."""
-        return np.where(self.graph.activity >= 0, self._ids["call"], -1)
+        return np.where(self.graph.activity >= 0, self.ids["call"], -1)
 
     @cached_property
     def is_communication(self) -> Flags:
         is_one: Flags = self._of_activities("work") == WorkKind.COMMUNICATION
         return is_one
 
-    @cached_property
-    def own_device_ns(self) -> float:
-        """Durations of a step's activities that do not communicate, summed."""
-        return int(self.graph.duration_ns[~self.is_communication].sum()) / self.graph.steps
-
     def launching(self, names: Iterable[str]) -> list[int]:
-        found = np.unique(self.operator_of_node[self.is_named(names)])
-        return [int(one) for one in found if one >= 0]
+        return [int(one) for one in np.unique(self.operator_of_node[self.is_named(names)]) if one >= 0]
 
     @cached_property
     def call_of_node(self) -> Int64:
         """Distinct call (`call_costs.call_id`) of each activity; -1 of others."""
         found, activities = (
             columns(self.session, "SELECT activity_id, call_id::BIGINT AS call_id FROM activity_costs"),
-            self._ids["activity"],
+            self.ids["activity"],
         )
         last = max(int(found["activity_id"].max(initial=-1)), int(activities.max(initial=-1)))
         distinct = np.full(last + 2, -1, dtype=np.int64)
@@ -718,7 +693,7 @@ class StepModel:
         wanted = self.session.query(
             "SELECT name_id FROM kernel_names WHERE list_contains(?::VARCHAR[], name)", [list(names)]
         )
-        return np.isin(self._ids["name"], [name_id for (name_id,) in wanted]) & (self.graph.activity >= 0)
+        return np.isin(self.ids["name"], [name_id for (name_id,) in wanted]) & (self.graph.activity >= 0)
 
     def is_launched_by(self, operator_ids: Iterable[int]) -> Flags:
         """Activities that operators launched themselves."""
@@ -749,10 +724,9 @@ class StepModel:
 
         Of the step that was timed without the profiler, else of the recorded one, which is known.
         """
-        lag_ns = None if self.unrecorded_ns is None else self.unrecorded_lags(self.host)
-        total_ns: Counter[tuple[Any, ...]] = Counter()
-        for piece in self.pieces(critical_path(self.graph, lag_ns)):
-            total_ns[piece[:2]] += piece.ns
+        lag_ns = None if self.timed is None else self.unrecorded_lags(self.host)
+        pieces = self.pieces(critical_path(self.graph, lag_ns))
+        total_ns = summed(((piece.kind, piece.name), piece.ns) for piece in pieces)
         return tuple(PathTotal(*row) for row in ranked_totals(total_ns, self.graph.steps))
 
     @property
@@ -762,15 +736,16 @@ class StepModel:
 
     def pieces(self, passed: CriticalPath) -> list[PathPiece]:
         """What a path, or the part of one that runs through this trace, consists of, in order of time."""
-        nodes, edge, ids = passed.node[::-1], passed.edge[::-1], self._ids
+        nodes, edge, ids = passed.node[::-1], passed.edge[::-1], self.ids
         works = self._of_activities("work")[nodes]
         # Each node's edge (of what the host did, with the operator launched at its end), then what it lasted.
         launched = np.where(edge == Edge.THREAD, ids["operator"][nodes], -1)
-        asked = self.session.query(
-            "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
-            [np.unique(launched).tolist()],
+        operators = dict(
+            self.session.query(
+                "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
+                [np.unique(launched).tolist()],
+            )
         )
-        operators = dict(asked)
         kernels = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
         edge_ns, own_ns = passed.edge_ns[::-1], passed.own_ns[::-1]
         until_ns = self.origin_ns + passed.end_ns - int(edge_ns.sum() + own_ns.sum())
@@ -824,9 +799,7 @@ _EXTENTS_SQL = _PLACES_SQL.replace("operator_id, thread_id", "thread_id", 1)
 
 def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
     """Intervals of thread, start and end as sets of moments, by thread."""
-    by_thread: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for thread, start_ns, end_ns in rows:
-        by_thread[thread].append((start_ns, end_ns))
+    by_thread = grouped((thread, (start_ns, end_ns)) for thread, start_ns, end_ns in rows)
     found = {thread: np.array(extents, dtype=np.int64).T for thread, extents in by_thread.items()}
     return {thread: merge((starts, ends)) for thread, (starts, ends) in found.items()}
 

@@ -6,13 +6,13 @@ once, by however much, is no straggler: its collective tells that.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import msgspec
 
 from opscope.analysis.timeline.values import RankSkew
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
@@ -90,10 +90,7 @@ def find_straggler(
     if not caused_ns or world > len(skews):
         return None
     awaited = late.awaited_ns / caused_ns
-    counted = [one for one in rank_steps if (one.trace_id, one.step) not in left_out]
-    by_step: dict[int | None, list[RankStep]] = defaultdict(list)
-    for one in counted:
-        by_step[one.step].append(one)
+    by_step = grouped((one.step, one) for one in rank_steps if (one.trace_id, one.step) not in left_out)
     count, late_steps = len(by_step), Counter[int]()
     for ranks in by_step.values():
         # Whom others waited for most, where each of them waited so long on the mean.
@@ -115,5 +112,6 @@ def find_straggler(
         rows = session.query(sql(__package__, "collectives:beyond_others"), parameters)
         least_ns = _LEAST_DIFFERENCE_FRACTION * lag_ns
         differences = [RankDifference(*row) for row in rows if max(row[1:3]) >= least_ns]
-    late_count = late_steps[late.trace_id]
-    return Straggler(late.trace_id, late.rank, kind, lag_ns, awaited, late_count, count, tuple(differences))
+    return Straggler(
+        late.trace_id, late.rank, kind, lag_ns, awaited, late_steps[late.trace_id], count, tuple(differences)
+    )

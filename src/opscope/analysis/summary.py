@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.analysis.collectives import JobCollectives, read_collectives
 from opscope.analysis.counter_commands import OperatorImprovement, find_improvements
@@ -192,7 +191,9 @@ class Summary:
         for one in self.timeline.partitions:
             at = one.trace_id, one.device
             if at in found:
-                found[at] = replace(found[at], span_ns=one.span_ns, busy_ns=one.busy_ns, idle_ns=one.idle_ns)
+                found[at] = msgspec.structs.replace(
+                    found[at], span_ns=one.span_ns, busy_ns=one.busy_ns, idle_ns=one.idle_ns
+                )
         return tuple(found.values())
 
     @cached_property
@@ -235,8 +236,7 @@ class Summary:
     @cached_property
     def categories(self) -> tuple[CategoryTotal, ...]:
         """Self times by category; what has no operator by its kernels', so that all are the device time."""
-        without = self._without_operator
-        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns, without)
+        return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns, self._without_operator)
 
     @cached_property
     def leading_kernel(self) -> LeadingKernel | None:
@@ -268,8 +268,9 @@ class Summary:
     @cached_property
     def graphs(self) -> tuple[GraphTotal, ...]:
         """CUDA graphs whose replays were recorded, most device time first."""
-        rows = self.session.records(sql(__package__, "summary:graphs"))
-        return tuple(msgspec.convert(rows, list[GraphTotal]))
+        return tuple(
+            msgspec.convert(self.session.records(sql(__package__, "summary:graphs")), list[GraphTotal])
+        )
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -366,8 +367,9 @@ class Summary:
     def timeline(self) -> Timeline:
         """What devices did at every nanosecond, and why they waited."""
         if self.session.examined:
-            known = [one.timeline for one in self.session.examined.values()]
-            return join_timelines(known, self.collectives.skews)
+            return join_timelines(
+                [one.timeline for one in self.session.examined.values()], self.collectives.skews
+            )
         return measure_timeline(self.session, self._records, self.collectives.skews)
 
     @property
@@ -392,10 +394,11 @@ class Summary:
         """The timeline of these steps alone."""
         if not self.timeline.left_out:
             return self.timeline
-        windows = {trace_id: window.counted for trace_id, window in self._records.windows.items()}
-        records = self._records.within(windows)
+        records = self._records.within(
+            {trace_id: window.counted for trace_id, window in self._records.windows.items()}
+        )
         timeline = measure_timeline(self.session, records, self._collectives(records).skews)
-        return replace(timeline, start_ups=self.timeline.start_ups)
+        return msgspec.structs.replace(timeline, start_ups=self.timeline.start_ups)
 
     @cached_property
     def measured_steps(self) -> tuple[MeasuredStep, ...]:
@@ -425,8 +428,7 @@ class Summary:
     @cached_property
     def execution(self) -> tuple[StepExecution, ...]:
         """The simulated step of each trace that launched something."""
-        found = [one.execution for one in self._examined.values()]
-        return tuple(one for one in found if one is not None)
+        return tuple(one.execution for one in self._examined.values() if one.execution is not None)
 
     @cached_property
     def collectives(self) -> JobCollectives:
@@ -436,12 +438,11 @@ class Summary:
     @cached_property
     def straggler(self) -> Straggler | None:
         """The rank for which the others wait; None without one, or where a rank of the job is missing."""
-        durations = [(step.trace_id, step.duration_ns) for step in self.counted_steps]
         return find_straggler(
             self.session,
             self.counted_timeline.skews,
             self.collectives.rank_steps,
-            durations,
+            [(step.trace_id, step.duration_ns) for step in self.counted_steps],
             self.timeline.left_out,
         )
 
@@ -524,8 +525,9 @@ class Summary:
 
     @cached_property
     def _without_operator(self) -> tuple[KernelTotal, ...]:
-        own = [row for row in self._launches if row["operator"] is None]
-        return kernel_totals(own, self._provenance, self.device_time_ns)
+        return kernel_totals(
+            [row for row in self._launches if row["operator"] is None], self._provenance, self.device_time_ns
+        )
 
     @cached_property
     def _limits(self) -> tuple[DeviceLimits | None, str | None]:

@@ -170,11 +170,11 @@ def _read(  # noqa: PLR0911 - each sign says what it tells
         if _MATRIX_TYPES.search(kernel.name):
             return TensorCoreEvidence(used, "built of matrix instructions", Grade.NAME_PATTERN)
         if "MmaSimt" in kernel.name or "OpClassSimt" in kernel.name:
-            reason = "built of multiply-adds on CUDA cores"
-            return TensorCoreEvidence(eligible, reason, Grade.NAME_PATTERN)
+            return TensorCoreEvidence(eligible, "built of multiply-adds on CUDA cores", Grade.NAME_PATTERN)
     if kernel.library == "tensile" and kernel.mma_shape is not None:
-        reason = f"matrix instruction {kernel.mma_shape}"
-        return TensorCoreEvidence(used, reason, kernel.grades.get("mma_shape"))
+        return TensorCoreEvidence(
+            used, f"matrix instruction {kernel.mma_shape}", kernel.grades.get("mma_shape")
+        )
     if kernel.library == "triton" and data_type in _DOT_TYPES:
         return TensorCoreEvidence(used, f"tl.dot of {data_type}", inferred)
     if _CUDA_CORE_FUNCTIONS.search(kernel.name):

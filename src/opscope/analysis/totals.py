@@ -9,19 +9,18 @@ the time out and never count it twice.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenance
 from opscope.errors import InputError
 from opscope.launches.facts import LaunchGeometry
 from opscope.model.location import SourceLocation
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
@@ -99,16 +98,11 @@ def operator_totals(
     has_device: bool,
 ) -> tuple[OperatorTotal, ...]:
     """All operators by name, ranked by self device time (by self CPU time without a device)."""
-    shapes: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for name, text, calls in session.query(sql(__package__, "input_shapes")):
-        shapes[name].append((text, calls))
-    called: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
-    for name, child, calls, total_ns in session.query(sql(__package__, "called_operators")):
-        called[name].append((child, calls, total_ns))
-    by_operator: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in launches:
-        if row["operator"] is not None:
-            by_operator[row["operator"]].append(row)
+    shapes, called = (
+        grouped((name, tuple(rest)) for name, *rest in session.query(sql(__package__, query)))
+        for query in ("input_shapes", "called_operators")
+    )
+    by_operator = grouped((row["operator"], row) for row in launches if row["operator"] is not None)
     operators = []
     for row in session.records(sql(__package__, "operators")):
         name = row["name"]
@@ -142,10 +136,7 @@ def _own_category(name: str, functions: tuple[NativeFunctionUse, ...]) -> str:
 
 
 def _device_ns_by_category(kernels: tuple[KernelTotal, ...]) -> dict[str, int]:
-    time_ns: dict[str, int] = defaultdict(int)
-    for kernel in kernels:
-        time_ns[(kernel.facts and kernel.facts.category) or OTHER] += kernel.total_ns
-    return time_ns
+    return summed(((kernel.facts and kernel.facts.category) or OTHER, kernel.total_ns) for kernel in kernels)
 
 
 def _device_source(
@@ -171,9 +162,7 @@ def _device_source(
 def kernel_totals(
     launches: Iterable[dict[str, Any]], provenance: Provenance, device_time_ns: int
 ) -> tuple[KernelTotal, ...]:
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in launches:
-        groups[row["name"], row["kind"]].append(row)
+    groups = grouped(((row["name"], row["kind"]), row) for row in launches)
     kernels = [
         KernelTotal(
             name=name,
@@ -195,15 +184,15 @@ def kernel_totals(
 
 def _geometries(rows: list[dict[str, Any]]) -> tuple[LaunchGeometry, ...]:
     """The launch configurations of rows that may have some in common, longest first."""
-    merged: dict[LaunchGeometry, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        common = row | {"calls": 0, "total_ns": 0, "example_operator_id": None}
-        merged[msgspec.convert(common, LaunchGeometry)].append(row)
+    apart = {"calls": 0, "total_ns": 0, "example_operator_id": None}
+    merged = grouped((msgspec.convert(row | apart, LaunchGeometry), row) for row in rows)
     found = []
     for geometry, alike in merged.items():
         example = max(alike, key=lambda row: row["max_ns"])["example_operator_id"]
         calls, total_ns = (sum(row[name] for row in alike) for name in ("calls", "total_ns"))
-        found.append(replace(geometry, calls=calls, total_ns=total_ns, example_operator_id=example))
+        found.append(
+            msgspec.structs.replace(geometry, calls=calls, total_ns=total_ns, example_operator_id=example)
+        )
     return tuple(sorted(found, key=lambda geometry: -geometry.total_ns))
 
 
@@ -226,9 +215,9 @@ def category_totals(
         CategoryTotal(name, device_ns[name], cpu_ns[name], _fraction(part[name], whole), calls[name])
         for name in {**calls, **device_ns}
     ]
-    launches = Counter[str]()
-    for kernel in without_operator:
-        launches[(kernel.facts and kernel.facts.category) or OTHER] += kernel.calls
+    launches = summed(
+        ((kernel.facts and kernel.facts.category) or OTHER, kernel.calls) for kernel in without_operator
+    )
     for name, ns in _device_ns_by_category(without_operator).items():
         share = _fraction(ns, device_time_ns)
         totals.append(CategoryTotal(name, ns, 0, share, launches[name], without_operator=True))
@@ -323,10 +312,9 @@ def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple
     kernels = session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'kernel'")
     attention = [name_id for name_id, name in kernels if decode(name).family in _ATTENTION]
     ids = np.array(wanted, dtype=np.int64)
-    members: dict[int, list[dict[str, Any]]] = defaultdict(list)
     with registered(session.connection, wanted_ranges={"annotation_id": ids[:, 0], "group_id": ids[:, 1]}):
-        for row in session.records(sql(__package__, "ranges"), [attention]):
-            members[row["group_id"]].append(row)
+        in_ranges = session.records(sql(__package__, "ranges"), [attention])
+    members = grouped((row["group_id"], row) for row in in_ranges)
     totals = [
         _total(name, members[number], names, device_time_ns, is_engine=by is None)
         for name, number in groups.items()

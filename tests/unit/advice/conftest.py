@@ -15,6 +15,7 @@ from opscope.advice import advise
 from opscope.analysis.job_model import Job
 from opscope.analysis.roofline import Bound, CallEfficiency, CostCoverage, Efficiency, Roofline
 from opscope.analysis.step_model import Gain, HostSpeed
+from opscope.analysis.straggler import find_straggler
 from opscope.analysis.summary import Summary
 from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline.values import HostTime, IdleCause, Timeline, TimePartition
@@ -202,7 +203,15 @@ def advise_on(summarized: Callable[..., tuple[Session, Summary]]) -> Program:
         efficiency = Efficiency(rates, CostCoverage(), {}, kernels or {}, tuple(calls))
         values = Timeline(partitions=tuple(partitions), host=tuple(hosts), **timeline)
         models = tuple(AskedStep(one, efficiency.calls) for one in values.host)
-        given = {"efficiency": efficiency, "timeline": values, "counted_timeline": values}
+        durations = [(step.trace_id, step.duration_ns) for step in summary.steps]
+        arrivals = summary.collectives.rank_steps
+        straggler = find_straggler(session, values.skews, arrivals, durations, values.left_out)
+        given = {
+            "efficiency": efficiency,
+            "timeline": values,
+            "counted_timeline": values,
+            "straggler": straggler,
+        }
         summary = advise(session, summary.having(**given), Job(models) if models else None)
         return summary.advice or ()
 
@@ -250,7 +259,7 @@ class AskedStep:
     asked: ClassVar[list[tuple[tuple[str, tuple[Any, ...]], ...]]] = []
 
     loading: Mapping[int, Any] = {}
-    unrecorded_ns = unrecorded_error = missing = None
+    unrecorded_error = missing = None
     path: Sequence[Any] = ()
     host, *_ = hosts = (HostSpeed(1.0), HostSpeed(0.0), HostSpeed(2.0))
     launch_ns = timed = None

@@ -137,12 +137,12 @@ def test_a_set_sets_one_thing_in_one_way() -> None:
 
 def test_without_device_there_is_no_advice(load: Load) -> None:
     session = load(TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 50))
-    assert advise(session, summarize(session)).advice == ()
+    assert advise(session, summarize(session), None).advice == ()
 
 
 def test_without_efficiency_and_timeline_nothing_is_guessed(load: Load) -> None:
     session = load(ill_program())
-    assert advise(session, Summary(session, efficiency=Efficiency(), timeline=Timeline())) is not None
+    assert advise(session, Summary(session, efficiency=Efficiency(), timeline=Timeline()), None) is not None
 
 
 def healthy_products() -> tuple[TraceBuilder, dict[str, Any]]:
@@ -233,7 +233,7 @@ def test_bad_arguments_are_borne(load: Load, arguments: dict[str, Any]) -> None:
         at = 10 + 20 * place
         builder.operator(name, at, 15, **arguments).launch(at + 5).kernel("kernel", at + 100, 20)
     session = load(builder)
-    for finding in advise(session, summarize(session)).advice or ():
+    for finding in assess(session).advice or ():
         assert finding.code not in {"advice.eager_attention", "advice.unfused_pointwise", "advice.tf32_off"}
 
 

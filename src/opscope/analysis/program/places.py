@@ -13,13 +13,13 @@ time: every activity is charged to one place or to none.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from opscope.analysis.arrays import NONE, Columns, Flags, columns, sum_by
 from opscope.ingest.linking import gather
@@ -40,12 +40,10 @@ class LineKind(TextEnum):
     say from which line of it a call was made.
     """
 
-    EXECUTED = "executed"
-    """The line that made the calls."""
-    FUNCTION = "function"
-    """The first line of the function; what runs inside is not told apart."""
+    EXECUTED = "executed"  # the line that made the calls
+    FUNCTION = "function"  # the first line of the function; what runs inside is not told apart
+    # Where the function stood when recording began, which is not where the work was called from
     RUNNING = "running"
-    """Where the function stood when recording began, which is not where the work was called from."""
 
 
 class ModuleTotal(msgspec.Struct, frozen=True):
@@ -83,10 +81,10 @@ class LineTotal(msgspec.Struct, frozen=True):
     line: int  # see `kind`
     function: str  # the function it is in
     calls: int | None  # recorded calls of the function; None in the oldest format, which has none
-    self_device_ns: int  # device time, forward and backward
-    forward_ns: int  # the part that no backward operator launched
-    backward_ns: int  # the rest
-    kernel_launches: int  # kernels of `self_device_ns`
+    self_device_ns: int = 0  # device time, forward and backward
+    forward_ns: int = 0  # the part that no backward operator launched
+    backward_ns: int = 0  # the rest
+    kernel_launches: int = 0  # kernels of `self_device_ns`
     kind: LineKind = LineKind.FUNCTION  # what `line` is
 
 
@@ -209,8 +207,9 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
     first_call_ns = np.full(int(rows["trace"].max(initial=0)) + 1, np.iinfo(np.int64).min)
     for trace, start_ns in session.query(sql(__package__, "program:first_calls")):
         first_call_ns[trace : trace + 1] = start_ns
-    is_running = rows["start_ns"] < first_call_ns[rows["trace"]]
-    return Frames(**rows, is_running=is_running, functions=list(functions.values()))
+    return Frames(
+        **rows, is_running=rows["start_ns"] < first_call_ns[rows["trace"]], functions=list(functions.values())
+    )
 
 
 def program_totals(session: Session) -> ProgramTotals:
@@ -237,7 +236,7 @@ def program_totals(session: Session) -> ProgramTotals:
 
     modules: tuple[ModuleTotal, ...] = ()
     lines: list[LineTotal] = []
-    charged, figured = np.empty(0, dtype=np.int64), np.empty((4, 0), dtype=np.int64)
+    charged: Int64 = np.full(len(activities), NONE)
     if has_frames:
         structure = read_structure(session)
         frames = read_frames(session, structure)
@@ -253,11 +252,12 @@ def program_totals(session: Session) -> ProgramTotals:
             charged = gather(line_of_frame, _charged(operators, activities, frames, forest))
     if has_texts and not np.any(charged >= 0) and not is_host:
         lines, charged = _lines_of_texts(session, operators, activities)
-    figured = figures(charged, len(lines)) if len(charged) else figured
     used = set(charged[charged >= 0].tolist())
     totals = [
-        replace(one, self_device_ns=ns[0], forward_ns=ns[1], backward_ns=ns[2], kernel_launches=ns[3])
-        for index, (one, ns) in enumerate(zip(lines, figured.T.tolist(), strict=True))
+        msgspec.structs.replace(
+            one, self_device_ns=ns[0], forward_ns=ns[1], backward_ns=ns[2], kernel_launches=ns[3]
+        )
+        for index, (one, ns) in enumerate(zip(lines, figures(charged, len(lines)).T.tolist(), strict=True))
         if index in used
     ]
     totals.sort(key=lambda line: (-line.self_device_ns, line.file, line.line, line.function))
@@ -275,14 +275,8 @@ def _charged(operators: Operators, activities: ProgramActivities, frames: Frames
     """The call each activity is charged to, as a position in the forest."""
     calls = frames.at(frames.is_backward_call)
     calls = calls.at(np.argsort(calls.start_ns, kind="stable"))
-    made_at = enclosing(forest, calls.thread, calls.start_ns)
-    made = calls.trace, calls.start_ns, calls.end_ns, made_at
+    made = calls.trace, calls.start_ns, calls.end_ns, enclosing(forest, calls.thread, calls.start_ns)
     return charge(operators, activities, within(forest, operators), forest, made)
-
-
-def _line(file: str, line: int, function: str, kind: LineKind, *, calls: int | None = None) -> LineTotal:
-    """A line to which nothing is charged yet."""
-    return LineTotal(file, line, function, calls, 0, 0, 0, 0, kind)
 
 
 def _lines_of_frames(forest: Forest, frames: Frames) -> tuple[list[LineTotal], Int64]:
@@ -303,9 +297,10 @@ def _lines_of_frames(forest: Forest, frames: Frames) -> tuple[list[LineTotal], I
         index.append(len(lines) if where >= 0 else -1)
         if where >= 0:
             name = frames.functions[where]
-            kind = LineKind.RUNNING if running else LineKind.FUNCTION
-            at = (line, name.function, LineKind.EXECUTED) if line >= 0 else (name.line, name.function, kind)
-            lines.append(_line(name.file, *at, calls=calls[where]))
+            at, kind = name.line, LineKind.RUNNING if running else LineKind.FUNCTION
+            if line >= 0:
+                at, kind = line, LineKind.EXECUTED
+            lines.append(LineTotal(name.file, at, name.function, calls[where], kind=kind))
     return lines, np.array(index, dtype=np.int64)[inverse.reshape(-1)]
 
 
@@ -321,17 +316,23 @@ def _lines_of_texts(
         parsed = (parse_frame(frame) for frame in (text or "").split(";"))
         name = next((one for one in parsed if one is not None and is_program_file(one.file)), None)
         if name is not None:
-            found[key] = _line(name.file, name.line, name.function, LineKind.EXECUTED)
+            found[key] = LineTotal(name.file, name.line, name.function, None, kind=LineKind.EXECUTED)
     lines = list(dict.fromkeys(found.values()))
-    rows = columns(session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
-    keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
-    of_key = [lines.index(found[key]) if key in found else NONE for key in keys.tolist()]
-    own = np.full(len(operators), NONE)
-    own[rows["operator_id"] - operators.first_id] = np.array(of_key, dtype=np.int64)[inverse]
+    own = by_stack(session, operators, {key: lines.index(line) for key, line in found.items()})
     around = inherit(np.where(own >= 0, np.arange(len(own)), NONE), operators.parent, operators.depth)
     # As with frames: of what the engine ran, only stacks that were taken inside of it count.
     at_operator = gather(own, np.where(around >= operators.engine, around, NONE))
     return lines, charge(operators, activities, at_operator, None)
+
+
+def by_stack(session: Session, operators: Operators, known: Mapping[int, int]) -> Int64:
+    """What is known of each operator's stack that was kept as text, by the hash of that; -1 for none."""
+    rows = columns(session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
+    keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
+    of_key = np.array([known.get(key, NONE) for key in keys.tolist()], dtype=np.int64)
+    found = np.full(len(operators), NONE)
+    found[rows["operator_id"] - operators.first_id] = of_key[inverse]
+    return found
 
 
 class ModulePlace(msgspec.Struct, frozen=True):
@@ -351,8 +352,7 @@ def module_places(
     places: list[ModulePlace] = []
     known: dict[tuple[int, str, str], int] = {}
     found = np.full(len(forest), NONE)
-    levels = int(forest.depth.max()) + 1 if len(forest) else 0
-    for level in range(levels):
+    for level in range(int(forest.depth.max(initial=-1)) + 1):
         calls = np.flatnonzero(forest.depth == level)
         pairs = np.stack((gather(found, forest.parent[calls]), module_id[calls]))
         distinct, inverse = np.unique(pairs, axis=1, return_inverse=True)
@@ -463,8 +463,8 @@ def read_operators(session: Session) -> Operators:
 
 def read_activities(session: Session, first_operator_id: int, *, of_host: bool = False) -> ProgramActivities:
     """The activities, with the point each was launched at; of the host each operator's own time is one."""
-    name = "program:host_work" if of_host else "program:activities"
-    rows = columns(session, sql(__package__, name), order_by="activity_id")
+    query = sql(__package__, "program:host_work" if of_host else "program:activities")
+    rows = columns(session, query, order_by="activity_id")
     del rows["activity_id"]
     rows["operator"] = np.where(rows["operator"] >= 0, rows["operator"] - first_operator_id, NONE)
     return ProgramActivities(**rows)
@@ -546,8 +546,9 @@ def charge(
     if backward_calls is not None:
         engine = gather(operators.engine, last)
         stray = np.flatnonzero((place < 0) & (engine >= 0) & (gather(operators.forward, engine) < 0))
-        started_ns = operators.start_ns[activities.operator[stray]]
-        place[stray] = _caller(backward_calls, activities.trace[stray], started_ns)
+        place[stray] = _caller(
+            backward_calls, activities.trace[stray], operators.start_ns[activities.operator[stray]]
+        )
     return place
 
 
@@ -569,8 +570,7 @@ def _caller(calls: BackwardCalls, trace: Int64, time_ns: Int64) -> Int64:
     for one in np.unique(trace).tolist():
         own, here = np.flatnonzero(traces == one), np.flatnonzero(trace == one)
         started = np.searchsorted(start_ns[own], time_ns[here], side="right")
-        ended = np.searchsorted(np.sort(end_ns[own]), time_ns[here], side="right")
-        alone = started - ended == 1
+        alone = started - np.searchsorted(np.sort(end_ns[own]), time_ns[here], side="right") == 1
         latest = own[started[alone] - 1]
         is_open = end_ns[latest] > time_ns[here[alone]]
         found[here[alone][is_open]] = place[latest[is_open]]

@@ -17,6 +17,7 @@ import numpy as np
 from opscope.analysis.arrays import NONE, Arrays, Flags, columns
 from opscope.analysis.program.places import (
     Operators,
+    by_stack,
     call_forest,
     inherit,
     module_places,
@@ -40,7 +41,6 @@ class PathTree:
         self.nodes: dict[tuple[int, int], int] = {}  # by the node before it and its name
 
     def name_id(self, name: str) -> int:
-        """Position of a name, added if new."""
         return self.names.setdefault(name, len(self.names))
 
     def name_ids(self, names: Iterable[str]) -> Int64:
@@ -82,8 +82,9 @@ def _frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) ->
     condition = "module_id IS NOT NULL" if only_modules else "true"
     rows = columns(session, query.format(condition=condition), order_by="frame_id")
     names = session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM frames")
-    plain = {key: _OBJECT_ADDRESS.sub(">", name) for key, name in names}
-    rows["name_id"] = tree.named(rows.pop("name_hash"), plain)
+    rows["name_id"] = tree.named(
+        rows.pop("name_hash"), {key: _OBJECT_ADDRESS.sub(">", name) for key, name in names}
+    )
     rows["operator"] = np.full(len(rows.pop("frame_id")), NONE)
     module_id, structure = rows.pop("module_id"), read_structure(session)
     at = np.flatnonzero(module_id >= 0)
@@ -222,9 +223,8 @@ class _Stacks:
             is_inside = found["end_ns"] > found["start_ns"]
             found = {name: column[is_inside] for name, column in found.items()}
         self._forest = _forest(found)
-        order = self._forest.order
         self._trace, self._name_id, self._operator = (
-            found[name][order] for name in ("trace", "name_id", "operator")
+            found[name][self._forest.order] for name in ("trace", "name_id", "operator")
         )
 
     def nodes(self, backward: BackwardPlace) -> Int64:
@@ -264,8 +264,7 @@ class _Stacks:
 
     def host(self, node: Int64) -> tuple[Int64, Int64, Int64]:
         """Trace, path and own time of each interval."""
-        own_ns = self._forest.end_ns - self._forest.start_ns - children_time(self._forest)
-        return self._trace, node, own_ns
+        return self._trace, node, self._forest.end_ns - self._forest.start_ns - children_time(self._forest)
 
     def launched(self, node: Int64, weight: StackWeight, step: int | None) -> tuple[Int64, Int64, Int64]:
         """Trace, path and weight of each activity, those of one step alone if it is given."""
@@ -300,17 +299,13 @@ class _Stacks:
         root[bare] = self.tree.node(-1, self.tree.name_id(f"[no {what}]"))
         if self._basis is StackBasis.PYTHON:
             # In the oldest format an operator carries its stack as text, the innermost frame first.
-            rows = columns(self._session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
             texts = self._session.query("SELECT DISTINCT hash(call_stack), call_stack FROM operators")
             node_of = {}
             for key, text in texts:
                 node_of[key] = -1
                 for name in [] if text is None else reversed(text.split(";")):
                     node_of[key] = self.tree.node(node_of[key], self.tree.name_id(name))
-            keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
-            nodes = np.array([node_of[key] for key in keys.tolist()], np.int64)
-            node = np.full(len(self._operators), NONE)
-            node[rows["operator_id"] - self._operators.first_id] = nodes[inverse]
+            node = by_stack(self._session, self._operators, node_of)
             own = gather(node, np.where(bare, self._operator, NONE))
             root[own >= 0] = own[own >= 0]
         return root
@@ -333,7 +328,6 @@ def _profiles(
     rank_of = {at: rank for rank, at in enumerate(sorted(range(len(names)), key=names.__getitem__))}
 
     def path(node: int) -> tuple[int, ...]:
-        """Positions of the names on a path, the outermost first."""
         labels = []
         while node >= 0:
             node, label = pairs[node]
@@ -348,6 +342,7 @@ def _profiles(
         if stacks:
             name = re.split(r"[/\\]", source)[-1] if rank is None else f"rank {rank}"
             order = sorted(stacks, key=lambda stack: [rank_of[frame] for frame in stack])
-            weights_in_order = tuple(stacks[stack] for stack in order)
-            found.append(StackProfile(name, names, tuple(order), weights_in_order, unit))
+            found.append(
+                StackProfile(name, names, tuple(order), tuple(stacks[stack] for stack in order), unit)
+            )
     return tuple(found)

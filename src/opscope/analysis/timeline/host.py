@@ -91,7 +91,6 @@ class ThreadEvents:
 
     @cached_property
     def named(self) -> Spans:
-        """Moments in which a Python frame was open, or a range that the program named."""
         return merge(_extents(self.frames, self.frames["is_outermost"]), _extents(self.annotations))
 
     @cached_property
@@ -114,13 +113,11 @@ class Host:
 
     @cached_property
     def recorder(self) -> Spans:
-        """Moments in which the recorder held the threads up."""
         starts, ends = (np.array([stall[edge] for stall in self.stalls], dtype=np.int64) for edge in (1, 2))
         return merge((starts, ends))
 
     @cached_property
     def ran(self) -> Spans:
-        """Moments in which an operator or a call was open on any of the threads."""
         return merge(*(thread.ran for thread in self.threads.values()))
 
     @cached_property
@@ -129,13 +126,7 @@ class Host:
 
     @cached_property
     def named(self) -> Spans:
-        """Moments in which any of them had a Python frame or a named range open."""
         return merge(*(thread.named for thread in self.threads.values()))
-
-    @property
-    def first_ns(self) -> int | None:
-        """When the first recorded operator or call began; None if there is none."""
-        return int(self.ran.start_ns[0]) if len(self.ran.start_ns) else None
 
 
 # Events of hosts; those of more are read again when they are needed again, for nothing else takes as much
@@ -194,8 +185,9 @@ def _hosts(
     )
     names = [name for (name,) in session.query("SELECT DISTINCT name FROM frames WHERE name IS NOT NULL")]
     loading, asleep = filter(_LOADING.search, names), filter(_SLEEPING.match, names)
-    chosen = {"threads": threads, "loading": list(loading), "asleep": list(asleep)}
-    ranges = _by_thread(session, "host_ranges", chosen)
+    ranges = _by_thread(
+        session, "host_ranges", {"threads": threads, "loading": list(loading), "asleep": list(asleep)}
+    )
     overheads = session.query(sql(__package__, "timeline:overheads"), [list(_RECORDER)])
     hosts = {}
     for trace in traces:
@@ -232,10 +224,9 @@ def _by_thread(session: Session, query: str, parameters: Any) -> dict[int, Array
         # In half the memory: there is no more of anything.
         found["id"] = found["id"].astype(np.int32)
     thread = found.pop("thread_id")
-    bounds = [*np.flatnonzero(np.diff(thread, prepend=-1)).tolist(), len(thread)]
     return {
         int(thread[low]): {name: column[low:high] for name, column in found.items()}
-        for low, high in pairwise(bounds)
+        for low, high in pairwise([*np.flatnonzero(np.diff(thread, prepend=-1)).tolist(), len(thread)])
     }
 
 
@@ -258,8 +249,7 @@ def _stalls(overheads: list[Stall], threads: Iterable[ThreadEvents]) -> tuple[St
     moved = np.zeros(len(overheads), dtype=np.bool_)
     for edges in (edges for one in threads for of in (one.operators, one.calls) for edges in _extents(of)):
         ascending = np.sort(edges)
-        first = np.searchsorted(ascending, starts_ns, "right")
-        moved |= first < np.searchsorted(ascending, ends_ns, "left")
+        moved |= np.searchsorted(ascending, starts_ns, "right") < np.searchsorted(ascending, ends_ns, "left")
     held = [one for one, is_moved in zip(overheads, moved.tolist(), strict=True) if not is_moved]
     return tuple(sorted(held, key=lambda one: (one.start_ns, one.end_ns, one.name)))
 

@@ -14,19 +14,17 @@ the host lost in it: had it not waited, everything after would have been launche
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from opscope.analysis.arrays import (
     NOTHING,
+    Arrays,
     Flags,
     Spans,
     between,
@@ -42,7 +40,7 @@ from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCa
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import Occupation, TraceWindow
 from opscope.ingest.nesting import Int64
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
 
 CAUSES: tuple[IdleCause, ...] = tuple(IdleCause)
@@ -54,7 +52,7 @@ CAUSES: tuple[IdleCause, ...] = tuple(IdleCause)
 PAUSE_NS = 1_000_000
 
 
-@dataclass
+@dataclass(frozen=True)
 class IdleAccount:
     """Idle time of one device by gap and cause, filled entry by entry."""
 
@@ -63,36 +61,31 @@ class IdleAccount:
     thread: Int64  # the thread that the device waits for; -1 if unknown
     # When that had launched the activity, as far as it lies in the gap; its end if it never did
     handed_ns: Int64
-    by_cause: Int64 = field(init=False)  # int64[len(CAUSES), n_gaps]; columns sum to the gaps
+    by_cause: Int64  # int64[len(CAUSES), n_gaps]; columns sum to the gaps
     # Idle time blamed on single calls: gap, call and nanoseconds of each entry
     blames: list[tuple[Int64, Int64, Int64]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.by_cause = np.zeros((len(CAUSES), len(self.thread)), dtype=np.int64)
-
     def part(self, chosen: Flags) -> IdleAccount:
         number = np.where(chosen, np.cumsum(chosen) - 1, -1)
-        part = IdleAccount(
-            Spans(self.gaps.start_ns[chosen], self.gaps.end_ns[chosen]),
-            self.followed_by[chosen],
-            self.thread[chosen],
-            self.handed_ns[chosen],
-        )
-        part.by_cause = self.by_cause[:, chosen]
-        part.blames = [
+        blames = [
             (number[gap[of_it]], call[of_it], ns[of_it])
             for gap, call, ns in self.blames
             for of_it in (chosen[gap],)
         ]
-        return part
+        return IdleAccount(
+            Spans(self.gaps.start_ns[chosen], self.gaps.end_ns[chosen]),
+            self.followed_by[chosen],
+            self.thread[chosen],
+            self.handed_ns[chosen],
+            self.by_cause[:, chosen],
+            blames,
+        )
 
     def unused(self) -> IdleAccount:
         """The account of a device that did nothing at all in the gaps' time: no work was meant for it."""
-        empty = IdleAccount(self.gaps, self.followed_by, self.thread, self.handed_ns)
-        empty.charge(
-            np.arange(len(self.thread)), IdleCause.NOTHING_SCHEDULED, self.gaps.end_ns - self.gaps.start_ns
-        )
-        return empty
+        by_cause = np.zeros_like(self.by_cause)
+        by_cause[CAUSES.index(IdleCause.NOTHING_SCHEDULED)] = self.gaps.end_ns - self.gaps.start_ns
+        return IdleAccount(self.gaps, self.followed_by, self.thread, self.handed_ns, by_cause)
 
     def charge(self, gap: Int64, cause: IdleCause, ns: Int64) -> None:
         row = self.by_cause[CAUSES.index(cause)]
@@ -141,7 +134,9 @@ def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, ho
     thread[known], thread[nothing] = calls.thread_id[call[known]], calls.thread_id[last] if last >= 0 else -1
     handed_ns[known] = np.clip(calls.end_ns[call[known]], gaps.start_ns[known], gaps.end_ns[known])
     handed_ns[nothing] = gaps.end_ns[nothing]
-    account = IdleAccount(gaps, followed_by, thread, handed_ns)
+    account = IdleAccount(
+        gaps, followed_by, thread, handed_ns, np.zeros((len(CAUSES), len(thread)), dtype=np.int64)
+    )
     _charge_behind_launch(account, device, host)
     waited = handed_ns > gaps.start_ns
     pieces = [
@@ -158,9 +153,7 @@ def _charge_behind_launch(account: IdleAccount, device: DeviceRecords, host: Hos
 
     What was launched before the recording began was queued in every gap that begins later.
     """
-    was_open = np.zeros(len(account.thread), dtype=np.bool_)
-    if host.first_ns is not None:
-        was_open = account.gaps.start_ns >= host.first_ns
+    was_open = account.gaps.start_ns >= host.ran.start_ns.min(initial=np.iinfo(np.int64).max)
     is_early = (account.followed_by >= 0) & device.is_early[account.followed_by]
     is_queued = (account.thread >= 0) | (is_early & was_open)
     behind_ns = account.gaps.end_ns - account.handed_ns
@@ -179,8 +172,7 @@ def _charge_thread(
     gap = gaps[index]
     layers = _layers(thread, host)
     shares = _shares([spans for _, spans in layers], start_ns, end_ns)
-    held = _open_call(calls, own, start_ns)
-    _charge_calls(account, gap, held, shares[1:], calls)
+    _charge_calls(account, gap, _open_call(calls, own, start_ns), shares[1:], calls)
     _charge_calls(account, gap, _open_call(calls, others, start_ns), shares[_OTHER_THREADS:], calls)
     host_ns = np.zeros(len(gap), dtype=np.int64)
     for (cause, _), share in zip((*layers, (IdleCause.NOTHING_SCHEDULED, None)), shares, strict=True):
@@ -231,9 +223,8 @@ def _open_call(calls: RuntimeCalls, chosen: Flags, time_ns: Int64) -> Int64:
     """Of the chosen calls the outermost open at each moment; -1 for none."""
     found = np.flatnonzero(chosen)
     found = found[np.argsort(calls.start_ns[found], kind="stable")]
-    reach = np.maximum.accumulate(calls.end_ns[found])
     outermost = np.ones(len(found), dtype=bool)
-    outermost[1:] = calls.start_ns[found[1:]] >= reach[:-1]
+    outermost[1:] = calls.start_ns[found[1:]] >= np.maximum.accumulate(calls.end_ns[found])[:-1]
     found = found[outermost]
     slot = covering(Spans(calls.start_ns[found], calls.end_ns[found]), time_ns)
     return np.where(slot >= 0, found[slot], -1) if len(found) else slot
@@ -314,18 +305,12 @@ class _Gap(NamedTuple):
     threads: tuple[int, ...]
 
 
-class _Kind(IntEnum):
-    """Tables of `ThreadEvents`, in its order."""
-
-    OPERATOR = 0
-    CALL = 1
-    FRAME = 2
-    ANNOTATION = 3
-    RANGE = 4
+# Tables of `ThreadEvents`, in its order.
+_TABLES = ("operators", "calls", "frames", "annotations", "ranges")
 
 
 class _OpenRange(NamedTuple):
-    kind: _Kind
+    kind: int  # position of its table
     key: int
     name: str | None  # of an operator or frame still to be looked up
     is_own: bool
@@ -353,8 +338,8 @@ def longest_gaps(
         step = int(device.step[ended_by]) if is_ended else -1
         telling = _telling(idle, gap)
         host = _blamed(idle, gap) if telling is None else telling.name
-        if telling is not None and telling.kind in _NAMES_SQL:
-            host = session.scalar(_NAMES_SQL[telling.kind], [telling.key])
+        if telling is not None and _TABLES[telling.kind] in _NAMES_SQL:
+            host = session.scalar(_NAMES_SQL[_TABLES[telling.kind]], [telling.key])
         yield IdleGap(
             start_ns=gap.start_ns,
             duration_ns=gap.end_ns - gap.start_ns,
@@ -367,8 +352,8 @@ def longest_gaps(
 
 
 _NAMES_SQL = {
-    _Kind.OPERATOR: "SELECT name FROM operators WHERE operator_id = ?",
-    _Kind.FRAME: "SELECT name FROM frames WHERE frame_id = ?",
+    "operators": "SELECT name FROM operators WHERE operator_id = ?",
+    "frames": "SELECT name FROM frames WHERE frame_id = ?",
 }
 
 
@@ -394,15 +379,15 @@ def _telling(idle: DeviceIdle, gap: _Gap) -> _OpenRange | None:
     def most_open(one: _OpenRange) -> tuple[int, int, int, int]:
         return one.open_ns, -one.duration_ns, -one.kind, -one.key
 
-    def ranges(*kinds: _Kind) -> list[_OpenRange]:
-        return [one for thread in gap.threads for one in _open(idle, gap, thread, kinds)]
+    def ranges(*tables: str) -> list[_OpenRange]:
+        return [one for thread in gap.threads for one in _open(idle, gap, thread, tables)]
 
     if gap.cause is IdleCause.DATA_LOADING:
-        return max(ranges(_Kind.RANGE), key=most_open, default=None)
+        return max(ranges("ranges"), key=most_open, default=None)
     if gap.cause not in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED):
         return None
     candidates: list[_OpenRange] = []
-    for found in (ranges(_Kind.OPERATOR, _Kind.CALL), ranges(_Kind.FRAME, _Kind.ANNOTATION)):
+    for found in (ranges("operators", "calls"), ranges("frames", "annotations")):
         most = [one for one in found if 2 * one.open_ns >= gap.handed_ns - gap.start_ns]
         if most:
             return min(most, key=lambda one: (not one.is_own, one.duration_ns, one.kind, one.key))
@@ -410,12 +395,10 @@ def _telling(idle: DeviceIdle, gap: _Gap) -> _OpenRange | None:
     return None if gap.cause is IdleCause.NOTHING_SCHEDULED else max(candidates, key=most_open, default=None)
 
 
-def _open(idle: DeviceIdle, gap: _Gap, thread: int, kinds: Sequence[_Kind]) -> Iterator[_OpenRange]:
+def _open(idle: DeviceIdle, gap: _Gap, thread: int, tables: Sequence[str]) -> Iterator[_OpenRange]:
     """Before the launch that ends a gap: of each kind the range open longest, and the shortest for half."""
-    events, trace = idle.host.threads[thread], idle.trace
-    tables = (events.operators, events.calls, events.frames, events.annotations, events.ranges)
-    for kind in kinds:
-        found = tables[kind]
+    for table in tables:
+        found: Arrays = getattr(idle.host.threads[thread], table)
         start_ns, end_ns = found["start_ns"], found["end_ns"]
         hits = np.flatnonzero((start_ns < gap.handed_ns) & (end_ns > gap.start_ns))
         open_ns = np.minimum(end_ns[hits], gap.handed_ns) - np.maximum(start_ns[hits], gap.start_ns)
@@ -426,9 +409,9 @@ def _open(idle: DeviceIdle, gap: _Gap, thread: int, kinds: Sequence[_Kind]) -> I
             for best in order[chosen[order]][:1].tolist():
                 key = int(found["id"][hits[best]])
                 name = found["name"][hits[best]] if "name" in found else None
-                name = trace.call_name(key) if kind is _Kind.CALL else name
+                name = idle.trace.call_name(key) if table == "calls" else name
                 extent = int(duration_ns[best]), int(open_ns[best])
-                yield _OpenRange(kind, key, name, thread == gap.threads[0], *extent)
+                yield _OpenRange(_TABLES.index(table), key, name, thread == gap.threads[0], *extent)
 
 
 def _line(trace: TraceRecords, gap: _Gap, functions: NamedRanges) -> str | None:
@@ -480,11 +463,17 @@ def waiting_calls(  # noqa: PLR0917 - what a place is told by
             blamed_ns[trace.trace_id][found].tolist(), calls.copy_name.tolist(), strict=True,
         )  # fmt: skip
         for index, call_id, operator_id, line, annotation, host_ns, idle_ns, copy in rows:
-            name, operator = trace.call_name(index), operators.get(operator_id, annotation)
-            size_bytes = sizes.get(call_id)
             waits_of_each.append(
                 WaitingCall(
-                    name, operator, line, 1, host_ns, idle_ns, copies.get(copy), size_bytes, (call_id,)
+                    trace.call_name(index),
+                    operators.get(operator_id, annotation),
+                    line,
+                    1,
+                    host_ns,
+                    idle_ns,
+                    copies.get(copy),
+                    sizes.get(call_id),
+                    (call_id,),
                 )
             )
     return by_place(waits_of_each)
@@ -495,14 +484,12 @@ WHERE list_contains(?::BIGINT[], runtime_call_id) AND size_bytes IS NOT NULL GRO
 
 
 def by_place(waits: Iterable[WaitingCall]) -> tuple[WaitingCall, ...]:
-    groups: dict[Hashable, list[WaitingCall]] = defaultdict(list)
-    for one in waits:
-        groups[one.name, one.operator, one.line, one.copy].append(one)
+    groups = grouped(((one.name, one.operator, one.line, one.copy), one) for one in waits)
     merged = []
     for alike in groups.values():
         sizes = [one.size_bytes for one in alike if one.size_bytes is not None]
         merged.append(
-            replace(
+            msgspec.structs.replace(
                 alike[0],
                 calls=sum(one.calls for one in alike),
                 host_ns=sum(one.host_ns for one in alike),

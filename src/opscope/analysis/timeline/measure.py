@@ -6,7 +6,6 @@ from the tables; the Session is not changed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, pairwise
 from typing import TypeVar
@@ -53,6 +52,7 @@ from opscope.analysis.timeline.windows import (
     occupation,
 )
 from opscope.ingest.nesting import Int64
+from opscope.model.queries import summed
 from opscope.model.session import Session
 
 _UNCERTAINTY = "within a third on that host, a factor of two on others"
@@ -84,8 +84,7 @@ def count_host_events(host: Host, window: Spans) -> dict[str, int]:
     for thread in host.threads.values():
         for what, start_ns in thread.recorded_ns.items():
             for low in range(0, len(start_ns), _EVENTS_AT_ONCE):
-                inside = covering(window, start_ns[low : low + _EVENTS_AT_ONCE]) >= 0
-                counts[what] += int(inside.sum())
+                counts[what] += int((covering(window, start_ns[low : low + _EVENTS_AT_ONCE]) >= 0).sum())
     return counts
 
 
@@ -104,13 +103,13 @@ def _host_time(
     count, wall_ns = len(start_ns), int((end_ns - start_ns).sum())
     launched = trace.calls.start_ns[trace.calls.is_launch]
     launches = int((covering(merge((start_ns, end_ns)), launched) >= 0).sum())
-    calls = (thread.calls for thread in host.threads.values())
-    in_calls = merge(*((of_thread["start_ns"], of_thread["end_ns"]) for of_thread in calls))
+    in_calls = merge(*((one.calls["start_ns"], one.calls["end_ns"]) for one in host.threads.values()))
     outside_calls_ns = wall_ns - int(overlap(in_calls, start_ns, end_ns).sum())
     recorder_ns, basis = None, None
     if not trace.is_nsys:  # what an event costs was measured of torch's profiler
-        events = count_host_events(host, window.host)
-        recorder_ns, basis = estimate_recorder(events, count, most_ns=outside_calls_ns / count)
+        recorder_ns, basis = estimate_recorder(
+            count_host_events(host, window.host), count, most_ns=outside_calls_ns / count
+        )
     return HostTime(
         trace_id=trace.trace_id,
         steps=count,
@@ -153,8 +152,9 @@ def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency
         return None
     # The least value that at least so many percent of all do not exceed (nearest rank).
     median_ns, p95_ns = (int(latency[-(-count * percent // 100) - 1]) for percent in (50, 95))
-    negative = int((latency < 0).sum())
-    return LaunchLatency(device.trace_id, device.device, count, median_ns, p95_ns, negative)
+    return LaunchLatency(
+        device.trace_id, device.device, count, median_ns, p95_ns, negative_count=int((latency < 0).sum())
+    )
 
 
 def _latencies(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64]:
@@ -194,10 +194,9 @@ def queue_over_time(device: DeviceRecords, calls: RuntimeCalls, window: Spans, p
     interval[starts == last_ns] = points - 1
     order = np.lexsort((latency, interval))
     interval, latency = interval[order], latency[order]
-    bounds = np.searchsorted(interval, np.arange(points + 1)).tolist()
     medians = [
         float(latency[(low + high - 1) // 2] + latency[(low + high) // 2]) / 2 if low < high else None
-        for low, high in pairwise(bounds)
+        for low, high in pairwise(np.searchsorted(interval, np.arange(points + 1)).tolist())
     ]
     return QueueSeries(
         device.trace_id, device.device, first_ns, interval_ns, tuple(mean.tolist()), tuple(medians)
@@ -272,14 +271,15 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
     names, partitions = dict(session.query("SELECT name_id, name FROM kernel_names")), []
     for one in devices:
         by_cause = one.account.by_cause.sum(axis=1).tolist()
-        found = replace(
-            one.occupation.parts,
-            rank=one.trace.rank,
-            idle_ns=sum(by_cause),
-            idle_by_cause={cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
-            longest_gaps=tuple(longest_gaps(session, one, functions, names)),
+        partitions.append(
+            replace(
+                one.occupation.parts,
+                rank=one.trace.rank,
+                idle_ns=sum(by_cause),
+                idle_by_cause={cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
+                longest_gaps=tuple(longest_gaps(session, one, functions, names)),
+            )
         )
-        partitions.append(found)
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}
     for one in devices:
         trace = one.trace
@@ -322,8 +322,9 @@ def _hosts(devices: Sequence[DeviceIdle], device_steps: Sequence[DeviceStep]) ->
         window = mine[0].window.counted
         busy_ns = {one.device.device: one.occupation.parts.busy_ns for one in mine}
         if window.steps:
-            busy_ns = Counter()
-            for step in device_steps:
-                if step.trace_id == trace_id and step.step in window.numbers:
-                    busy_ns[step.device] += step.busy_ns
+            busy_ns = summed(
+                (step.device, step.busy_ns)
+                for step in device_steps
+                if step.trace_id == trace_id and step.step in window.numbers
+            )
         yield _host_time(mine[0].trace, mine[0].host, window, busy_ns)

@@ -179,8 +179,9 @@ def read_records(session: Session) -> tuple[TraceRecords, ...]:
     )
     activities["launcher"], activities["work"] = launcher, work[activities["name_id"]]
     found = []
-    traces = "SELECT trace_id, rank, format = 'nsys' FROM traces ORDER BY trace_id"
-    for trace_id, rank, is_nsys in session.query(traces):
+    for trace_id, rank, is_nsys in session.query(
+        "SELECT trace_id, rank, format = 'nsys' FROM traces ORDER BY trace_id"
+    ):
         first, last = np.searchsorted(trace_of_call, [trace_id, trace_id + 1]).tolist()
         mine = all_calls.at(slice(first, last))
         devices = tuple(_devices(activities, trace_id, mine, first))

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from opscope.analysis.arrays import Spans, columns, covering, cut
 from opscope.analysis.step_model import PathPiece
@@ -123,8 +122,7 @@ def _device_steps(
     gap_ns, causes = account.gaps, account.by_cause.argmax(axis=0)
     numbers: list[int | None] = [*(step.number for step in window.steps)] or [None]
     for number, start_ns, next_ns in zip(numbers[:most], begins, [*begins[1:], None], strict=False):
-        piece = int(covering(whole.window, np.array([start_ns]))[0])
-        end_ns = int(whole.window.end_ns[piece])
+        end_ns = int(whole.window.end_ns[covering(whole.window, np.array([start_ns]))[0]])
         end_ns = end_ns if next_ns is None else min(end_ns, next_ns)
         mine = (gap_ns.start_ns >= start_ns) & (gap_ns.end_ns <= end_ns)
         by_cause = account.by_cause[:, mine].sum(axis=1).tolist()
@@ -155,8 +153,7 @@ def step_view(
     first = times[0]
     start_ns, end_ns = first.start_ns, max(one.end_ns for one in times)
     trace = next(one for one in records.traces if one.trace_id == first.trace_id)
-    place = (session, trace, start_ns, end_ns)
-    lanes = [*_host_lanes(*place), *_path_lane(path, start_ns, end_ns)]
+    lanes = [*_host_lanes(session, trace, start_ns, end_ns), *_path_lane(path, start_ns, end_ns)]
     for time in times:
         device = next(one for one in trace.devices if one.device == time.device)
         lanes += _device_lanes(session, device, time, has_several=len(times) > 1)
@@ -199,18 +196,18 @@ def _host_lanes(session: Session, trace: TraceRecords, start_ns: int, end_ns: in
                 yield _lane(LaneKind.OPERATORS, _NESTED[depth] or title, operators, mine)
         calls = columns(session, sql(__package__, "timeline:drawn_calls"), parameters)
         if len(calls["start_ns"]):
-            lane = _lane(LaneKind.CALLS, str(LaneKind.CALLS), calls, slice(None))
-            yield replace(lane, owner=(thread,))
+            yield msgspec.structs.replace(
+                _lane(LaneKind.CALLS, str(LaneKind.CALLS), calls, slice(None)), owner=(thread,)
+            )
 
 
 def _path_lane(path: Sequence[PathPiece], start_ns: int, end_ns: int) -> Iterator[Lane]:
     mine = [one for one in path if one.ns and one.start_ns < end_ns and one.start_ns + one.ns > start_ns]
     if mine:
         starts = np.array([one.start_ns for one in mine], dtype=np.int64)
-        lasted = np.array([one.ns for one in mine], dtype=np.int64)
         found = {
             "start_ns": starts,
-            "end_ns": starts + lasted,
+            "end_ns": starts + np.array([one.ns for one in mine], dtype=np.int64),
             "name": np.array([one.name or one.kind for one in mine]),
         }
         yield _lane(LaneKind.PATH, "critical path", found, slice(None), np.array([one.kind for one in mine]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.text_enum import MeaningEnum, TextEnum
 
@@ -268,12 +267,15 @@ class Timeline(msgspec.Struct, frozen=True):
     def moved(self, traces: int, calls: int) -> Timeline:
         """The same in a Session where ids of traces and runtime calls are larger by this."""
         parts = {
-            name: tuple(replace(one, trace_id=one.trace_id + traces) for one in getattr(self, name))
+            name: tuple(
+                msgspec.structs.replace(one, trace_id=one.trace_id + traces) for one in getattr(self, name)
+            )
             for name in self.__struct_fields__
             if name != "waits"
         }
         waits = (
-            replace(one, call_ids=tuple(call_id + calls for call_id in one.call_ids)) for one in self.waits
+            msgspec.structs.replace(one, call_ids=tuple(call_id + calls for call_id in one.call_ids))
+            for one in self.waits
         )
         return Timeline(waits=tuple(waits), **parts)
 

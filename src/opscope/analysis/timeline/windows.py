@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from opscope.analysis.arrays import (
     Arrays,
@@ -65,13 +64,11 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
     host_end_ns: int | None = None
 
     @property
-    def kind(self) -> WindowKind:
-        return WindowKind.STEPS if self.steps else WindowKind.SPAN
-
-    @property
     def counted(self) -> TraceWindow:
         """The window of the steps that a mean step is of: without those that begin the program."""
-        return replace(self, steps=self.steps[sum(one.is_left_out for one in self.start_ups) :], start_ups=())
+        return msgspec.structs.replace(
+            self, steps=self.steps[sum(one.is_left_out for one in self.start_ups) :], start_ups=()
+        )
 
     @cached_property
     def numbers(self) -> frozenset[int]:
@@ -102,15 +99,17 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
 
     def step_at(self, time_ns: int) -> int | None:
         """Number of the step whose turn it is; None outside of steps."""
-        turns = (step.number for step in reversed(self.steps) if step.start_ns <= time_ns < step.until_ns)
-        return next(turns, None)
+        return next(
+            (step.number for step in reversed(self.steps) if step.start_ns <= time_ns < step.until_ns), None
+        )
 
 
 def read_windows(session: Session) -> dict[int, TraceWindow]:
-    rows = session.query(sql(__package__, "timeline:steps"))
     steps = {
         trace_id: tuple(Step(*row[1:]) for row in group)
-        for trace_id, group in groupby(rows, key=lambda row: row[0])
+        for trace_id, group in groupby(
+            session.query(sql(__package__, "timeline:steps")), key=lambda row: row[0]
+        )
     }
     found = {}
     for trace_id, start_ns, end_ns, host_end_ns in session.query(sql(__package__, "timeline:spans")):
@@ -147,8 +146,7 @@ def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> S
     least_ns = _LEAST_GAP * (end_ns - start_ns)
     before_ns = np.concatenate(([0], np.cumsum(durations)[:-1]))
     until_ns = np.concatenate(([start_ns], np.maximum.accumulate(starts + durations)[:-1]))
-    is_start = before_ns <= _MOST_BEFORE * durations.sum()
-    found = np.flatnonzero(is_start & (starts - until_ns >= least_ns))
+    found = np.flatnonzero((before_ns <= _MOST_BEFORE * durations.sum()) & (starts - until_ns >= least_ns))
     if not len(found):
         return None
     first = int(found[-1])
@@ -160,8 +158,13 @@ def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> S
     if steady_ns - ended_ns < least_ns:
         return None
     is_late = call_ns >= 0 and launched_ns - ended_ns >= least_ns
-    host_end_ns = launched_ns if is_late else start_ns
-    return StartGap(trace_id, ended_ns, steady_ns, int(before_ns[first]), host_end_ns)
+    return StartGap(
+        trace_id,
+        ended_ns,
+        steady_ns,
+        before_ns=int(before_ns[first]),
+        host_end_ns=launched_ns if is_late else start_ns,
+    )
 
 
 class Occupation(msgspec.Struct, frozen=True):
@@ -206,7 +209,7 @@ def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
         idle_ns=total(window) - busy_ns,
         copy_ns=measure(by_work[WorkKind.COPY]),
         communication_ns=measure(by_work[WorkKind.COMMUNICATION]),
-        window=trace.kind,
+        window=WindowKind.STEPS if trace.steps else WindowKind.SPAN,
         outside_steps_ns=total(busy) - busy_ns,
         launched_outside_ns=busy_ns - measure(of_steps),
     )
@@ -236,8 +239,7 @@ def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
 
     compute = union_ns(WorkKind.COMPUTE)
     kernels = union_ns(WorkKind.COMPUTE, WorkKind.COMMUNICATION)
-    busy = union_ns(*WorkKind)
-    rows = zip(steps, compute, busy - kernels, kernels - compute, strict=True)
+    rows = zip(steps, compute, union_ns(*WorkKind) - kernels, kernels - compute, strict=True)
     return tuple(DeviceStep(device.trace_id, device.device, *map(int, row)) for row in rows)
 
 
@@ -311,7 +313,7 @@ def _told(once: _Once, place: int, later: list[int], one: StartUp) -> tuple[Star
     least_ns = max(1, _LEAST_OF_NAME * once_ns)
     named = sorted((-beyond(ns), name) for name, ns in once[1].items() if ns[place])
     names = tuple(name for ns, name in named if -ns >= least_ns)[:_NAMES]
-    return (replace(one, once_ns=once_ns, names=names),) if once_ns else ()
+    return (msgspec.structs.replace(one, once_ns=once_ns, names=names),) if once_ns else ()
 
 
 def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *, recurs: bool) -> _Once:
