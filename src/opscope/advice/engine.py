@@ -173,8 +173,8 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
             "torch.compile may compile again and again."
         )
         both = dict.fromkeys((*advice.applicability.blocked_by, *found))
-        open_ = msgspec.structs.replace(OPEN, blocked_by=tuple(both))
-        return msgspec.structs.replace(advice, applicability=open_, message=message)
+        blocked = msgspec.structs.replace(OPEN, blocked_by=tuple(both))
+        return msgspec.structs.replace(advice, applicability=blocked, message=message)
     return advice
 
 

@@ -78,36 +78,35 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
     if blocked:
         told += f" No CUDA graph can hold it as it is: {blocked}."
-    evidence = {
-        "host_ns": step.host_ns,
-        "recorded_host_ns": step.recorded_host_ns,
-        "recorder_ns": step.recorder_ns,
-        "device_busy_ns": step.busy_ns,
-        "launches_per_step": step.launches,
-        "idle_fraction": idle_fraction,
-    }
-    is_eager = run.summary.is_of_torch and run.summary.engine is None and not run.is_compiled
-    if blocked and is_eager and run.has_model and run.has_steps and step.is_host_bound:
-        most_ns = step.step_ns - step.device_ns
-        yield Advice(
-            told,
-            evidence,
-            gain=Gain(min(most_ns, rule.threshold("compiled_share") * step.step_ns), 0.0, most_ns),
-            suggestion=_WITHOUT_GRAPH,
-            change=_COMPILED,
-            applicability=msgspec.structs.replace(OPEN, blocked_by=found.blocked_by),
-            is_sure=False,
-        )
-        return
-    yield Advice(
+    advice = Advice(
         told,
-        evidence,
+        {
+            "host_ns": step.host_ns,
+            "recorded_host_ns": step.recorded_host_ns,
+            "recorder_ns": step.recorder_ns,
+            "device_busy_ns": step.busy_ns,
+            "launches_per_step": step.launches,
+            "idle_fraction": idle_fraction,
+        },
         lambda change: change.replay(graph_ns),
         f"with one CUDA graph {'per step' if run.has_steps else 'of it all'} the "
         f"host needs {format_duration(graph_ns)}",
         suggestion=_WITHOUT_GRAPH if blocked else None,
         applicability=found,
     )
+    is_eager = run.summary.is_of_torch and run.summary.engine is None and not run.is_compiled
+    if blocked and is_eager and run.has_model and run.has_steps and step.is_host_bound:
+        most_ns = step.step_ns - step.device_ns
+        advice = msgspec.structs.replace(
+            advice,
+            effect=None,
+            basis=None,
+            gain=Gain(min(most_ns, rule.threshold("compiled_share") * step.step_ns), 0.0, most_ns),
+            change=_COMPILED,
+            applicability=msgspec.structs.replace(OPEN, blocked_by=found.blocked_by),
+            is_sure=False,
+        )
+    yield advice
 
 
 def _rank(run: ProfiledRun, step: StepModel) -> str:

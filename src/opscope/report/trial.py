@@ -155,8 +155,7 @@ def _details(result: TrialResult) -> doc.Section:
     for one in result.variants:
         if one.verdict is TrialVerdict.FAILED:
             # What follows the first line, hints and the frames of a compiler, is in the JSON.
-            said = (one.error or "").strip().partition("\n")[0]
-            lines.append((doc.Code(one.name), f" failed: {said}"))
+            lines.append((doc.Code(one.name), " failed: " + (one.error or "").strip().partition("\n")[0]))
         elif one.verdict is TrialVerdict.REFUSED:
             lines.append((doc.Code(one.name), f" was not timed: {one.reason}"))
         elif one.verdict is TrialVerdict.FASTER and one.correctness is Correctness.CHANGED:

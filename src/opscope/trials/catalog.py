@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -352,13 +353,11 @@ def _require_no_waits(torch: Any, function: Callable[..., Any], inputs: Sequence
         except RuntimeError as error:
             if "synchronizing" not in str(error):
                 raise
-            ours = str(Path(__file__).parents[1])
-            frames = traceback.extract_tb(error.__traceback__)
-            at = [one for one in frames if not one.filename.startswith(ours)] or frames
-            own = [one for one in at if "site-packages" not in one.filename] or at
+            others = re.compile(f"site-packages|{re.escape(str(Path(__file__).parents[1]))}")
+            frames = traceback.extract_tb(error.__traceback__)[::-1]
+            at = next((one for one in frames if not others.search(one.filename)), frames[0])
             raise RuntimeError(
-                f"it waits for the device ({Path(own[-1].filename).name}:{own[-1].lineno}), which no graph "
-                "can hold"
+                f"it waits for the device ({Path(at.filename).name}:{at.lineno}), which no graph can hold"
             ) from None
         finally:
             torch.cuda.is_current_stream_capturing = is_capturing

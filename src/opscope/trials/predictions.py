@@ -36,12 +36,13 @@ def predicted(folder: Path, *, note: Callable[[str], object]) -> Mapping[str, Sa
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
     from opscope.provenance.demangle import demangle  # noqa: PLC0415
 
-    failed = folder / NO_RECORDING
+    failed, trace = folder / NO_RECORDING, folder / "trace.json"
+    if failed.exists() or not trace.exists():
+        said = failed.read_text(encoding="utf-8").strip() if failed.exists() else "the program ended before"
+        note(f"no predictions: the recording failed ({said})")
+        return {}
     try:
-        if failed.exists():
-            note(f"no predictions: the recording failed ({failed.read_text(encoding='utf-8').strip()})")
-            return {}
-        with load([str(folder / "trace.json")], demangle=demangle) as session:
+        with load([str(trace)], demangle=demangle) as session:
             summary = assess(session, measured_dir=cache_folder() / LIMITS_FOLDER)
             timed = summary.measured_step.unrecorded_ns
             return gains_said(summary.advice or (), None if timed is None else timed.median)

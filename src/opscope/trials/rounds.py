@@ -134,16 +134,12 @@ class RoundNoise(NamedTuple):
 def noise_of(processes: Iterable[Sequence[float]]) -> RoundNoise:
     """The noise of rounds, from all arms of all processes; robust, for a neighbor may hold up any of them."""
     several = [one for one in processes if len(one) > 1]
-    spread = [math.sqrt(len(one) / (len(one) - 1)) * abs(_centered(one)) for one in several]
-    if not spread:
+    if not several:
         return RoundNoise()
-    return RoundNoise(
-        _NORMAL_DEVIATION * float(np.median(np.concatenate(spread))), sum(len(one) - 1 for one in several)
-    )
-
-
-def _centered(rounds: Sequence[float]) -> np.ndarray:
-    return np.asarray(rounds) - signed_rank_interval(rounds).value
+    away = [np.asarray(one) - signed_rank_interval(one).value for one in several]
+    spread = [math.sqrt(len(one) / (len(one) - 1)) * abs(one) for one in away]
+    freedom = sum(map(len, several)) - len(several)
+    return RoundNoise(_NORMAL_DEVIATION * float(np.median(np.concatenate(spread))), freedom)
 
 
 def pooled(
@@ -162,7 +158,10 @@ def pooled(
     centers = np.array([signed_rank_interval(one).value for one in processes])
     rounds, count = np.array([len(one) for one in processes]), len(processes)
     shared, most = min(_SHARED_ROUNDS, noise.freedom), (_OUTLIER * noise.deviation) ** 2
-    own = sum(float(np.minimum(_centered(one) ** 2, most).sum()) for one in processes)
+    own = sum(
+        float(np.minimum((np.asarray(one) - center) ** 2, most).sum())
+        for one, center in zip(processes, centers, strict=True)
+    )
     freedom_within = max(1, shared + int(rounds.sum()) - count)
     within = (shared * noise.deviation**2 + own) / freedom_within / rounds  # by process
     scatter = math.hypot(scatter, _SCATTER_OF_GAIN * float(centers.mean()))

@@ -158,6 +158,8 @@ class Trial:
             try:
                 self._switch_first()
                 self._go_on()
+                if self.plan.predict and not (folder := self._processes.scratch / "recording").exists():
+                    self.plan.predict(folder)  # it says why there is nothing
             except KeyboardInterrupt:
                 self._is_interrupted = True
                 if self._processes.unfinished is not None and not self._stays:
@@ -284,7 +286,7 @@ class Trial:
     def _new(self) -> list[catalog.TriedChange]:
         """What can be switched and had no turn."""
         live = [one for one in self._ordered() if one.is_live and one.name not in self._not_tried]
-        return [one for one in live if not self._of((one.name,)).count and not self._of((one.name,)).is_wrong]
+        return [one for one in live if not ((of := self._of((one.name,))).count or of.is_wrong)]
 
     def _has_open(self) -> bool:
         singles = [one for one in self._tried.values() if len(one.names) == 1 and not one.is_wrong]
@@ -335,16 +337,15 @@ class Trial:
         self._told(told, self._runs, max(self._runs + 1, 1 + _PROCESSES))
         self._runs += 1
         environment = dict(pair for name in installed for pair in self._by_name[name].environment)
-        folder = self._processes.scratch / "recording"
-        if self.plan.predict is not None and not folder.exists() and not installed:
-            folder.mkdir()
-            request = replace(request, recording=str(folder))
-        found = self._processes.run(request, environment, limit_s)
-        if request.recording is not None and self.plan.predict is not None:
-            if any(folder.iterdir()):
-                self._said = self.plan.predict(folder)
-            else:  # the program ended before
-                folder.rmdir()
+        folder, predict = self._processes.scratch / "recording", self.plan.predict
+        if predict is None or installed or folder.exists():
+            return self._processes.run(request, environment, limit_s)
+        folder.mkdir()
+        found = self._processes.run(replace(request, recording=str(folder)), environment, limit_s)
+        if any(folder.iterdir()):
+            self._said = predict(folder)
+        else:  # the program ended before
+            folder.rmdir()
         return found
 
     def _of(self, names: _Names) -> _Tried:

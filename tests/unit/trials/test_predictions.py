@@ -27,5 +27,7 @@ def test_a_recording_that_failed_or_cannot_be_read_is_said(tmp_path: Path) -> No
     assert predicted(tmp_path, note=notes.append) == {}
     (tmp_path / NO_RECORDING).write_text("a profiler is running")
     assert predicted(tmp_path, note=notes.append) == {}
-    assert [one.startswith("no predictions: ") for one in notes] == [True, True]
+    assert predicted(tmp_path / "none", note=notes.append) == {}
+    assert [one.startswith("no predictions: ") for one in notes] == [True, True, True]
     assert "a profiler is running" in notes[1]
+    assert "the program ended before" in notes[2]

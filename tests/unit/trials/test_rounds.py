@@ -159,12 +159,7 @@ def switched(tmp_path: Path) -> Switched:
     """Run a program with these changes, planted ones or of the catalogue."""
 
     def run(
-        program: str,
-        *names: str,
-        steps: int = 10_000,
-        seconds: float = 3.0,
-        constant: bool = False,
-        **more: Any,
+        program: str, *names: str, steps: int = 10_000, seconds: float = 3.0, **more: Any
     ) -> tuple[TrialRun, dict[str, ArmRun], str]:
         files = {}
         for name in {*names} & {*PLANTED}:
@@ -175,7 +170,7 @@ def switched(tmp_path: Path) -> Switched:
         request = TrialRequest(
             kind="script", target=str(tmp_path / "program.py"),
             arms=tuple(tuple(one.split("+")) for one in names),
-            change_files=files, seconds=seconds, is_constant=constant, **more,
+            change_files=files, seconds=seconds, **more,
         )  # fmt: skip
         with processes.open():
             found, said = processes.run(request, {}, 120)
@@ -243,7 +238,7 @@ def test_what_is_raised_in_backward_is_told_with_the_change_that_was_on(switched
 
 
 def test_few_steps_stay_with_one_change(switched: Switched) -> None:
-    found, arms, said = switched(TRAINING, "noop", steps=30, constant=True)
+    found, arms, said = switched(TRAINING, "noop", steps=30, is_constant=True)
     assert len(found.step_ns) >= 10
     assert arms["noop"].correctness is Correctness.IDENTICAL
     assert "digest" in said
@@ -324,7 +319,7 @@ def test_the_program_as_it_is_is_recorded_before_it_ends(
 ) -> None:
     folder, steps = tmp_path / "recording", 200
     folder.mkdir()
-    options = {"most_steps": steps, "recording": str(folder), "constant": constant}
+    options = {"most_steps": steps, "recording": str(folder), "is_constant": constant}
     found, arms, _ = switched(TRAINING, "restless", steps=steps, seconds=0.2 if constant else 60, **options)
     assert found.is_enough
     assert found.steps < steps

@@ -45,7 +45,7 @@ class GivenProcesses:
         self, request: TrialRequest, environment: Mapping[str, str], limit_s: float
     ) -> tuple[TrialRun | None, str]:
         self.asked.append(request)
-        if request.recording is not None:
+        if request.recording is not None and self.given.get("records", True):
             Path(request.recording, "trace.json").touch()
         given, draw = self.given, np.random.default_rng(len(self.asked))
         if len(self.asked) == given.get("interrupted_in"):
@@ -142,14 +142,11 @@ def test_only_right_numbers_are_recommended(correctness: Correctness, verdict: T
 
 def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
     elsewhere = change("elsewhere", needs=((lambda _: False, "it trains"),))
-    found = result(
-        change("broken"),
-        elsewhere,
-        change("good"),
-        factors={"good": 0.5},
-        failing=("broken",),
-        is_training=True,
+    changes, given = (
+        (change("broken"), elsewhere, change("good")),
+        {"failing": ("broken",), "is_training": True},
     )
+    found = result(*changes, factors={"good": 0.5}, **given)
     variants = {one.name: one for one in found.variants}
     assert variants["broken"].verdict is TrialVerdict.FAILED
     assert "no kernel" in variants["broken"].error
@@ -208,11 +205,8 @@ def test_interrupted_it_keeps_what_is_measured() -> None:
         result(change("quick"), interrupted_in=1)
 
 
-TRAINING_SAID = {
-    "tf32_off": SaidGain(2.0 * MS),
-    "launch_bound": SaidGain(5.0 * MS),
-    "sync": SaidGain(1.0 * MS),
-}
+SAID_MS = {"tf32_off": 2.0, "launch_bound": 5.0, "sync": 1.0}
+TRAINING_SAID = {code: SaidGain(gain * MS) for code, gain in SAID_MS.items()}
 
 
 def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside_what_is_measured() -> None:
@@ -231,6 +225,14 @@ def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside
     assert said["compile"] == ("advice.launch_bound", None)  # its gain is of a graph
     assert [one.name for one in found.not_tried] == ["loader_workers", "advice.sync"]
     assert found.runs == 2
+
+
+def test_a_program_that_ends_before_it_is_recorded_is_asked_of_once() -> None:
+    asked: list[Path] = []
+    tried, processes = trial(change("any"), predict=lambda one: asked.append(one) or {}, records=False)
+    tried.run()
+    assert all(one.recording is not None for one in processes.asked)
+    assert len(asked) == 1
 
 
 def test_without_time_what_was_not_reached_is_told() -> None:
