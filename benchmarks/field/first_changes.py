@@ -41,6 +41,7 @@ CHANGES = {
     "advice.unfused_pointwise": "compile", "advice.layout_copies": "compile",
     "advice.launch_bound": "compile", "advice.per_tensor_loop": "foreach_ema",
     "advice.eager_attention": "advice.attention_backend", "advice.loop": "batched",
+    "advice.repeated_work": "hoisted", "advice.recomputation": "no_recompute",
 }  # fmt: skip
 # A wider one is shown as "unknown, try it".
 WIDEST_INTERVAL = 3.0

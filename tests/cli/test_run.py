@@ -117,7 +117,7 @@ def test_workers_change_nothing(run, script: str) -> None:
 
 @cases("then", "code", "shown")
 def test_exit_codes_pass_and_what_was_recorded_is_kept(run, script: str, then: str, code: int, shown: str):
-    outcome = run("--quiet", script, "--count", 4, "--then", then).fails(shown, code=code, out=None)
+    outcome = run("--quiet", script, "--count", 5, "--then", then).fails(shown, code=code, out=None)
     assert "opscope/src" not in outcome.err
     assert "note: trace.json: 2 of 6 steps were recorded" in outcome.err
     assert "Wrote opscope_run/trace.json" in outcome.err

@@ -18,10 +18,10 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
     attention_rules,
     communication,
     copies,
+    dataflow,
     host,
     image_layouts,
     kernels,
-    loops,
     optimizer,
     products,
 )

@@ -17,6 +17,7 @@ import msgspec
 from opscope.advice.attention_pattern import ComposedAttention, composed_attention
 from opscope.advice.kernel_times import Rates
 from opscope.advice.rules import Rule, RuleBook, rule_book
+from opscope.analysis.dataflow import Dataflow, dataflow
 from opscope.analysis.job_model import Job
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.roofline import CallEfficiency
@@ -183,6 +184,13 @@ class ProfiledRun:
     @property
     def is_compiled(self) -> bool:
         return bool(self.program["compiled_operators"])
+
+    @cached_property
+    def dataflow(self) -> Dataflow | None:
+        """What was watched of the program before its middle rank was recorded."""
+        if self.step is None or self.summary.engine is not None:
+            return None
+        return dataflow(self.session, self.step.trace.trace_id, self.left_out)
 
     def records(self, name: str) -> list[dict[str, Any]]:
         """Rows of one of this package's queries, asked once; not to be changed.

@@ -40,6 +40,7 @@ from opscope.model.environment import Environment
 from opscope.model.files import replacing
 from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import (
+    RecordedDataflow,
     RecordedSchedule,
     RecordedSettings,
     Sidecar,
@@ -257,6 +258,7 @@ def write_cycle(
     unrecorded_steps: Sequence[UnrecordedStep],
     graphs: GraphNotes,
     workload: Mapping[str, Any] | None,
+    dataflow: RecordedDataflow | None,
 ) -> Cycle:
     gaps: list[Gap] = []
     structure = attempted(gaps, "Python frames", recording.structure)
@@ -284,6 +286,7 @@ def write_cycle(
         graphs=kept_graphs,
         rank=rank,
         world_size=world_size,
+        dataflow=dataflow,
     )
     write_sidecar(sidecar_path(trace_path), sidecar)
     return Cycle(schedule.cycle, trace_path, sidecar_path(trace_path), sidecar)

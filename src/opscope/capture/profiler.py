@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
-from opscope.capture import environment, graph_notes, step_clock
+from opscope.capture import dataflow, environment, graph_notes, step_clock
 from opscope.capture.cycle import (
     ACTIVE_STEPS,
     Cycle,
@@ -47,6 +47,7 @@ from opscope.model.environment import Environment
 from opscope.model.files import claimed, scratch_prefix
 from opscope.model.sidecar import (
     SIZE_LIMIT,
+    RecordedDataflow,
     RecordedSchedule,
     RecordedSettings,
     UnrecordedStep,
@@ -192,6 +193,10 @@ class Profiler:
         # Has to end this one when another Profiler is entered while it runs; None refuses the other.
         self.give_way: Callable[[], object] | None = None
         self.is_last_of_program = False  # no other recording of ours follows in this process
+        # Whether to look, in the last two steps of the first warm-up, at what needs what.
+        self.watches_dataflow = False
+        self._watch: dataflow.DataflowWatch | None = None
+        self._dataflow: RecordedDataflow | None = None
         self._handlers = (on_cycle,) if callable(on_cycle) else tuple(on_cycle)
         self.workload = workload  # as it is when a cycle ends, for that cycle's sidecar
         self._overwrite = overwrite
@@ -296,6 +301,7 @@ class Profiler:
             self.note_graphs()
             self._clock.start()
             self._begin()
+            self._watch_dataflow()
             self._clock.mark(0)
         except BaseException:
             self.drop()
@@ -325,6 +331,7 @@ class Profiler:
         else:
             current = self.schedule.position(self._step_index)
         self._position = current
+        self._watch_dataflow()
         recording, was_block = self._recording, previous.phase is Phase.WARMUP and self.is_recording
         if recording is not None and was_block:  # the block is not itself the step
             recording.abandon()
@@ -431,6 +438,8 @@ class Profiler:
                     ends.callback(recording.abandon)
                 if tracking is not None:
                     ends.callback(setattr, tracking[0], _TRACKING, tracking[1])
+                if self._watch is not None:
+                    ends.callback(self._watch.stop)
                 ends.callback(self._graphs.discard)
                 ends.callback(self._clock.stop)
                 ends.callback(self._claim.close)
@@ -517,6 +526,19 @@ class Profiler:
         self._recording = Recording(self._settings)
         self._recording.prepare()
 
+    def _watch_dataflow(self) -> None:
+        """At the start of a step: begin to watch, go on, or end it before recording begins."""
+        first_recorded = self.schedule.wait + self.schedule.warmup
+        if self._watch is None:
+            is_time = self._step_index == first_recorded - 2 >= self.schedule.wait
+            if self.watches_dataflow and is_time and dataflow.has_device():
+                self._watch = dataflow.DataflowWatch()
+                self._watch.start()
+        elif self._step_index == first_recorded - 1:
+            self._watch.next_step()
+        elif self._step_index == first_recorded:
+            self._dataflow = self._watch.stop()
+
     def _step_aside(self) -> bool:
         """Detach the profiler that is attached without recording, so that another can record a capture."""
         if self._recording is None or self._recording.is_started:
@@ -549,6 +571,7 @@ class Profiler:
             unrecorded_steps=self.unrecorded_steps,
             graphs=self._graphs,
             workload=self.workload,
+            dataflow=self._dataflow,
         )
         self.cycles.append(cycle)
         for handler in self._handlers:

@@ -34,7 +34,7 @@ from opscope.results import load, summarize
 _REPORTED = 10
 # Read by torch/_inductor/config.py when it is imported.
 _TRACKING = "INDUCTOR_PROVENANCE"
-_STEPWISE = {"wait": 0, "warmup": 1, "active": ACTIVE_STEPS, "repeat": 1}
+_STEPWISE = {"wait": 0, "warmup": 2, "active": ACTIVE_STEPS, "repeat": 1}
 _WHOLE: dict[str, Any] = {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
 _Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
@@ -211,6 +211,7 @@ def _profiler(
         keep_on_error=True,
         **schedule,
     )
+    profiler.watches_dataflow = True
     profiler.check_output()
     try:
         outputs.directory.mkdir(parents=True, exist_ok=True)

@@ -134,6 +134,54 @@ class UnrecordedStep(msgspec.Struct, frozen=True):
     device_ns: _Count | None = None
 
 
+class RepeatedSince(TextEnum):
+    """What had done before what an operator did."""
+
+    STEP = "step"  # the step before, and all of it
+    CALL = "call"  # another operator of the same step
+    FORWARD = "forward"  # the forward pass, whose results activation checkpointing had not kept
+
+
+# Operators by number: those of the first thread in their order, then those of the next one. Each stretch
+# from its first to behind its last.
+_Stretches = tuple[tuple[_Count, _Count], ...]
+
+
+class RepeatedWork(msgspec.Struct, frozen=True):
+    """Operators of a watched step that gave what was there already."""
+
+    since: RepeatedSince
+    line: str | None  # of the program, from which they were called: `file:line function`; None for `forward`
+    operators: _Stretches
+    text: str | None = None  # what the line says, where it is a whole statement
+    is_differentiated: bool = False  # whether the backward pass comes to them
+
+
+class RecordedRounds(msgspec.Struct, frozen=True):
+    """Rounds that do the same with the same weights, of which none needs the results of another."""
+
+    line: str  # of the loop, or of the function's first call of the module
+    module: str | None  # the class of the module that is called each time; None where it is a loop
+    rounds: _Stretches  # a stretch each
+    is_ragged: bool  # whether sizes differ from round to round
+
+
+class ThreadOperators(msgspec.Struct, frozen=True):
+    """The operators that one thread called in a step, in their order, below those that only call others."""
+
+    thread_id: _Integer  # as the operating system numbers it
+    names: tuple[str, ...]
+    order: str  # numbers of `names`, separated by blanks
+
+
+class RecordedDataflow(msgspec.Struct, frozen=True):
+    """What two steps before the recording showed of how their operators hang together."""
+
+    threads: tuple[ThreadOperators, ...]
+    repeated: tuple[RepeatedWork, ...] = ()
+    rounds: tuple[RecordedRounds, ...] = ()
+
+
 class Sidecar(msgspec.Struct, frozen=True):
     trace: str  # File name of the trace, without folders
     created: str  # When the recording ended, ISO 8601 in UTC
@@ -168,6 +216,7 @@ class Sidecar(msgspec.Struct, frozen=True):
     graphs: tuple[RecordedGraph, ...] = ()  # CUDA graphs captured so far, in the order of their captures
     rank: _Integer | None = None  # Of this process in its job, as its launcher set it; None outside of one
     world_size: _Integer | None = None  # Processes of the job
+    dataflow: RecordedDataflow | None = None  # None where no two steps could be watched
 
 
 class _Version(msgspec.Struct):

@@ -1,0 +1,106 @@
+"""Advice on what two watched steps showed: work that gives what is there, and rounds that need not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
+from opscope.advice.rules import Rule
+from opscope.analysis.dataflow import Found
+from opscope.analysis.step_model import GraphChange
+from opscope.model.sidecar import RepeatedSince
+from opscope.units import counted, format_duration
+
+_GIVES = {
+    RepeatedSince.STEP: ("the same as in the step before", "once, before the steps, and kept"),
+    RepeatedSince.CALL: (
+        "what the same step has worked out already",
+        "once in a step, and kept for the rest of it",
+    ),
+}
+_SHOWN = 3
+
+
+@finds
+def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    watched = run.dataflow
+    if watched is None:
+        return
+    for since, (what, where) in _GIVES.items():
+        works = [one for one in watched.recorded.repeated if one.since is since]
+        found = watched.found([stretch for one in works for stretch in one.operators])
+        if not works:
+            continue
+        # Where nearly all is the same, steps are repeated to be measured: to do less is not what that is for.
+        if found.device_ns > rule.threshold("most_fraction") * watched.device_ns:
+            return
+        works.sort(key=lambda one: -watched.found(one.operators).host_ns)
+        texts = [one.text for one in works[:_SHOWN] if one.text]
+        yield Advice(
+            f"{listed([one.line or '' for one in works], _SHOWN)} work out {what}: {_costs(run, found)}.",
+            _evidence(run, found, lines=[one.line for one in works], since=since.value),
+            _without(found),
+            change="\n".join(f"{text}   # {where}" for text in texts) or None,
+            # Its gradients, in the backward pass, go as well.
+            is_sure=not any(one.is_differentiated for one in works),
+        )
+
+
+@finds
+def recomputation(run: ProfiledRun, _: Rule) -> Iterator[Advice]:
+    watched = run.dataflow
+    for one in () if watched is None else watched.recorded.repeated:
+        if watched is not None and one.since is RepeatedSince.FORWARD:
+            found = watched.found(one.operators)
+            yield Advice(
+                f"The backward pass runs parts of the forward pass again: {_costs(run, found)}.",
+                _evidence(run, found),
+                _without(found),
+                is_sure=False,  # it needs the memory
+            )
+
+
+@finds
+def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    watched = run.dataflow
+    for one in () if watched is None else watched.recorded.rounds:
+        assert watched is not None
+        count, found = len(one.rounds), watched.found(one.rounds)
+        least_ns = rule.threshold("least_fraction") * (run.step.recorded_host_ns if run.step else 0)
+        # What the device has no part in is a matter of loading data.
+        if not found.device_ns or run.per_step(found.host_ns) < least_ns:
+            continue
+        what = f"{counted(count, 'call')} of {one.module}" if one.module else counted(count, "round")
+
+        def effect(change: GraphChange, found: Found = found, count: int = count) -> object:
+            return change.merge_operators(found.operator_ids, 1.0).drop_host(found.spans, 1 - 1 / count)
+
+        yield Advice(
+            f"{one.line}: {what} in a step do the same"
+            f"{' for parts of different sizes' if one.is_ragged else ''}, and none needs another's result: "
+            f"{_costs(run, found)}.",
+            _evidence(run, found, line=one.line, rounds=count, module=one.module),
+            effect,
+            change=_CALLED.format(module=one.module, line=one.line) if one.module else None,
+            is_sure=False,  # how long one call for all takes is not known
+        )
+
+
+_CALLED = "results = model(torch.cat(parts)).chunk(len(parts))   # one call of {module} at {line}"
+
+
+def _costs(run: ProfiledRun, found: Found) -> str:
+    return (
+        f"{counted(len(found.operator_ids) / run.step_count, 'operator')} {run.period}, "
+        f"{format_duration(run.per_step(found.device_ns))} of work for the device and "
+        f"{format_duration(run.per_step(found.host_ns))} on the host as recorded"
+    )
+
+
+def _evidence(run: ProfiledRun, found: Found, **more: Any) -> dict[str, Any]:
+    return run.evidence(found.device_ns, host_ns=found.host_ns, calls=len(found.operator_ids), **more)
+
+
+def _without(found: Found) -> Any:
+    return lambda change: change.drop_operators(found.operator_ids)

@@ -1,0 +1,136 @@
+"""What two watched steps showed of the program, found again in the steps that were recorded.
+
+Operators of the watched step are a part of those of a recorded one, in the same order: without those that
+only call others, and without what is called below them. Where too few are found again nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from opscope.analysis.arrays import Spans
+from opscope.analysis.step_model import as_extents
+from opscope.model.files import UNREADABLE_JSON
+from opscope.model.queries import grouped
+from opscope.model.session import Session
+from opscope.model.sidecar import RecordedDataflow
+
+_LEAST_FOUND = 0.95  # of a watched step's operators, and of the device time of a recorded one
+# Where a step calls what the watched one did not, or the other way round: at most so many operators at one
+# place, until so many in a row are alike again.
+_FARTHEST, _ALIKE = 256, 4
+
+Stretches = Sequence[tuple[int, int]]
+
+
+class _Sidecar(msgspec.Struct):
+    dataflow: RecordedDataflow | None = None
+
+
+class Found(NamedTuple):
+    """Some of the watched operators, in all recorded steps."""
+
+    operator_ids: list[int]
+    device_ns: int
+    host_ns: int  # as recorded, from the first to the last of each stretch
+    spans: dict[int, Spans]  # where that is, by thread
+
+
+class Dataflow(NamedTuple):
+    """`rows` are those of each recorded step, by the watched operator's number; None where not found."""
+
+    recorded: RecordedDataflow
+    steps: list[list[dict[str, Any] | None]]
+    device_ns: int  # of all operators in these steps
+
+    def found(self, stretches: Stretches) -> Found:
+        """The operators in these stretches of the watched step."""
+        parts = [[row for row in step[a:b] if row] for step in self.steps for a, b in stretches]
+        rows = [row for part in parts for row in part]
+        return Found(
+            [row["operator_id"] for row in rows],
+            sum(row["total_device_ns"] for row in rows),
+            sum(part[-1]["end_ns"] - part[0]["start_ns"] for part in parts if part),
+            as_extents(
+                [(part[0]["thread_id"], part[0]["start_ns"], part[-1]["end_ns"]) for part in parts if part]
+            ),
+        )
+
+
+def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | None]]) -> Dataflow | None:
+    """What was watched before a trace was recorded; None if nothing was, or the steps are others.
+
+    Kernels that no operator launches may write to memory unseen: with such nothing is known.
+    """
+    kept = session.query("SELECT value FROM metadata WHERE key = $1", [f"sidecar:{trace_id}"])
+    try:
+        recorded = msgspec.json.decode(kept[0][0], type=_Sidecar).dataflow if kept else None
+    except UNREADABLE_JSON:  # a saved session may be a stranger's
+        return None
+    if recorded is None or not (recorded.repeated or recorded.rounds):
+        return None
+    if session.query(_UNSEEN_SQL, [trace_id])[0][0]:
+        return None
+    names = [
+        (one.thread_id, [one.names[int(number)] for number in one.order.split()]) for one in recorded.threads
+    ]
+    steps, all_ns, found_ns = [], 0, 0
+    by_step = grouped((row["step"], row) for row in session.records(_OPERATORS_SQL, [trace_id, left_out]))
+    for rows in by_step.values():
+        of_threads = grouped((row["native_thread"], row) for row in rows)
+        step = [row for thread, wanted in names for row in _aligned(wanted, of_threads.get(thread, []))]
+        if sum(row is not None for row in step) < _LEAST_FOUND * len(step):
+            return None
+        steps.append(step)
+        all_ns += sum(row["total_device_ns"] for row in rows if row["is_outermost"])
+        found_ns += sum(row["total_device_ns"] for row in step if row)
+    return Dataflow(recorded, steps, all_ns) if steps and found_ns >= _LEAST_FOUND * all_ns else None
+
+
+def _aligned(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any] | None]:
+    """For each name the row that stands for it; in place or not, an operator is the same."""
+    wanted = [_stem(name) for name in names]
+    known, until_ns = set(wanted), 0
+    there = []
+    for row in rows:
+        if row["start_ns"] >= until_ns and _stem(row["name"]) in known:
+            there.append(row)
+            until_ns = row["end_ns"]
+    seen = [_stem(row["name"]) for row in there]
+    found: list[dict[str, Any] | None] = [None] * len(names)
+    at = of = 0
+    while at < len(wanted) and of < len(seen):
+        if wanted[at] == seen[of]:
+            found[at] = there[of]
+            at, of = at + 1, of + 1
+            continue
+        apart = (
+            (skipped, both - skipped)
+            for both in range(1, _FARTHEST)
+            for skipped in range(both + 1)
+            if (ahead := wanted[at + skipped : at + skipped + _ALIKE])
+            and ahead == seen[of + both - skipped : of + both - skipped + _ALIKE]
+        )
+        one, other = next(apart, (len(wanted), 0))
+        at, of = at + one, of + other
+    return found
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix("_impl_").replace("::_", "::").rstrip("_")
+
+
+_UNSEEN_SQL = """
+SELECT count(*) FROM device_activities
+WHERE trace_id = $1 AND step IS NOT NULL AND kind = 'kernel' AND (operator_id IS NULL OR graph_id > 0)"""
+
+# The operators of each step by thread, each before those that it calls.
+_OPERATORS_SQL = """
+SELECT operator_id, thread_id, try_cast(native_thread AS BIGINT) AS native_thread, step, operators.name,
+    start_ns, start_ns + duration_ns AS end_ns, total_device_ns, parent_id IS NULL AS is_outermost
+FROM operators JOIN threads USING (thread_id, trace_id)
+WHERE trace_id = $1 AND step IS NOT NULL AND NOT list_contains($2::BIGINT[][], [trace_id, step])
+ORDER BY step, thread_id, start_ns, duration_ns DESC, operator_id"""

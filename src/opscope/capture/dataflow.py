@@ -1,0 +1,676 @@
+"""What needs what in two steps of a program: work that gives the same again, rounds that need not wait.
+
+For two steps, before any is recorded, a dispatch mode sees each operator. Values are numbered: two tensors
+have one number only if they are sure to be equal, because they came out of the same operator with the same
+arguments, or, on the host, have the same bytes. What cannot be followed (random numbers, operators whose
+schema is not to be trusted, memory that nobody has written) gets a number of its own, so nothing is called
+the same that may differ. What writes to memory of a device without an operator, a kernel of one's own, is
+not seen here: who reads a recording looks for that.
+
+Loops are found in the bytecode of the program's own frames. A frame is known again by a mark in its
+`f_trace`, which Python uses only while a debugger traces, and then nothing is watched. No tensor is kept
+alive, and none on a device is read. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import dis
+import functools
+import hashlib
+import importlib
+import itertools
+import linecache
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from operator import contains
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from opscope.capture.process_sources import FileOwners
+from opscope.model.sidecar import (
+    RecordedDataflow,
+    RecordedRounds,
+    RepeatedSince,
+    RepeatedWork,
+    ThreadOperators,
+)
+from opscope.workloads.runtime import require_torch
+
+_MOST_OPERATORS = 50_000  # of a step
+_MOST_SECONDS = 20.0  # that watching may add
+_MOST_HASHED_BYTES = 256 << 20  # of tensors on the host, in a step
+_LEAST_OPERATORS, _LEAST_ROUNDS = 4, 3  # of a round, views aside; of a loop
+_MOST_TIED = 0.25  # of a round's operators may need another round's results, as a sum over all rounds does
+_LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
+_UNWRITTEN = ("aten::empty", "aten::new_empty")
+_OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
+_RUNNING = frozenset(
+    {"running_mean", "running_var"}
+)  # written by norms of batches, whose schema does not say so
+_OURS = str(Path(__file__).parent.parent)
+
+
+class Kind(NamedTuple):
+    """What the schema of an operator says."""
+
+    name: str
+    parameters: tuple[str, ...]
+    writes: frozenset[str]  # parameters that it writes to
+    overwrites: frozenset[str]  # those that it does not read
+    is_opaque: bool  # its results are never known to be the same
+    is_random: bool  # if it drops anything
+
+
+class Line(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+
+class Rounds(NamedTuple):
+    """One run of a loop, or the calls of one module by one run of a function."""
+
+    line: Line
+    number: int
+    module: str | None = None
+
+
+class Operator(NamedTuple):
+    """One operator of the second step."""
+
+    name: str
+    thread_id: int
+    key: int  # of what it works out: the same for the same
+    lines: tuple[Line, ...]  # of the program, outermost first
+    rounds: tuple[tuple[Rounds, int], ...]  # that it is in, outermost first
+    needs: frozenset[int]  # operators of this step whose results it reads
+    weights: frozenset[int]  # parameters that it reads
+    written: frozenset[int]  # memory that it writes to
+    made: frozenset[int]  # memory that it makes
+    sizes: tuple[tuple[int, ...], ...]  # of the tensors it reads
+    numbers: tuple[float, ...]  # its other arguments
+    is_again: bool  # the step before did the same
+    is_view: bool
+    is_of_weights: bool  # reads nothing but parameters, and what was made of them
+    is_on_host: bool  # its result is, where Python may read it
+    is_read: bool  # hands what it is given to Python, or to the host
+    is_differentiated: bool  # the backward pass comes to it
+    has_new: bool  # reads what neither an operator has made nor a step before has read
+    is_backward: bool
+    is_recomputed: bool
+    is_of_batch: bool  # its results depend on what else is in the batch
+
+
+class _Storage:
+    """Memory behind tensors: the number of what is in it, and who has written that in this step."""
+
+    __slots__ = ("is_new", "is_of_weights", "reference", "size", "value", "writers")
+
+    def __init__(self, reference: Any, size: int, value: int, *, is_of_weights: bool) -> None:
+        self.reference, self.size, self.value = reference, size, value
+        self.is_new, self.is_of_weights, self.writers = True, is_of_weights, frozenset[int]()
+
+
+class _Mark:
+    """Of one frame while it runs; as its `f_trace` it does nothing, should a debugger start meanwhile."""
+
+    __slots__ = ("last", "loops", "module", "of_modules")
+
+    def __init__(self) -> None:
+        self.last = -1  # the instruction at which it was seen last
+        self.loops: dict[int, tuple[Rounds, int]] = {}  # by place in the loops of its code
+        self.of_modules: dict[int, tuple[Rounds, int]] = {}  # by module that it calls
+        self.module: int | None = None  # whose call it is
+
+    def __call__(self, *_: object) -> None:
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def loops_of(code: CodeType) -> tuple[tuple[int, int, int], ...]:
+    """First and last offset, and line, of each loop in a function, the innermost first."""
+    ends: dict[int, int] = {}
+    lines: dict[int, int] = {}
+    starts = dict(dis.findlinestarts(code))
+    line = code.co_firstlineno
+    for one in dis.get_instructions(code):
+        line = lines[one.offset] = starts.get(one.offset) or line
+        if (one.opcode in dis.hasjrel or one.opcode in dis.hasjabs) and one.argval < one.offset:
+            ends[one.argval] = max(one.offset, ends.get(one.argval, 0))
+    return tuple(sorted(((at, end, lines[at]) for at, end in ends.items()), key=lambda one: one[1] - one[0]))
+
+
+class _Frames:
+    """Follows the Python frames of one thread from operator to operator."""
+
+    def __init__(self) -> None:
+        self._is_own = functools.lru_cache(maxsize=None)(FileOwners().is_program_file)
+        self._numbers = itertools.count()
+        self._last_name = ""
+
+    def seen(self, frame: FrameType | None, name: str) -> tuple[tuple[Line, ...], list[Any], bool, bool]:
+        """Lines of the program, rounds, whether this is a backward pass, and a forward pass made again."""
+        chain: list[tuple[FrameType, _Mark, bool]] = []  # the innermost first; whether it is seen first
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(_OURS):
+                frame = frame.f_back
+                continue
+            mark = frame.f_trace
+            if is_new := type(mark) is not _Mark:
+                mark = frame.f_trace = _Mark()
+            chain.append((frame, mark, is_new))
+            frame = frame.f_back
+        lines: list[Line] = []
+        rounds: list[tuple[Rounds, int]] = []
+        is_backward = is_recomputed = False
+        for depth in range(len(chain) - 1, -1, -1):
+            frame, mark, _ = chain[depth]
+            code = frame.f_code
+            if code.co_filename.endswith(("torch/autograd/graph.py", "torch/autograd/function.py")):
+                is_backward, is_recomputed = True, False
+            if code.co_filename.endswith("torch/utils/checkpoint.py"):
+                is_recomputed |= code.co_name in {"recompute_fn", "backward"}
+            if "/torch/optim/" in code.co_filename:
+                return (), [], is_backward, is_recomputed  # parameter by parameter, as it must
+            if self._is_own(code.co_filename):
+                line = Line(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name)
+                lines.append(line)
+                # One instruction that calls the same again has gone round, if that is all there is of a loop.
+                called_new = chain[depth - 1][2] if depth else name == self._last_name
+                rounds.extend(self._loops(frame, mark, called_new=called_new))
+                if depth:
+                    rounds.extend(self._calls(*chain[depth - 1], mark, line))
+            mark.last = frame.f_lasti
+        self._last_name = name
+        return tuple(lines), rounds, is_backward, is_recomputed
+
+    def _loops(self, frame: FrameType, mark: _Mark, *, called_new: bool) -> Iterator[tuple[Rounds, int]]:
+        """The loops a frame is in; the innermost one that it has gone back in is in its next round."""
+        now, before, code = frame.f_lasti, mark.last, frame.f_code
+        goes_back = now < before or (now == before and called_new)
+        inside: dict[int, tuple[Rounds, int]] = {}
+        for place, (start, end, line) in enumerate(loops_of(code)):
+            if not start <= now <= end:
+                continue
+            known = mark.loops.get(place)
+            if known is None:
+                known = Rounds(Line(code.co_filename, line, code.co_name), next(self._numbers)), 0
+            elif goes_back and start <= before <= end:
+                goes_back, known = False, (known[0], known[1] + 1)
+                for inner, (rounds, _) in inside.items():  # with a new round these begin anew
+                    inside[inner] = rounds._replace(number=next(self._numbers)), 0
+            inside[place] = known
+        mark.loops = inside
+        yield from reversed(inside.values())
+
+    def _calls(
+        self, called: FrameType, of_called: _Mark, is_new: bool, mark: _Mark, line: Line
+    ) -> Iterator[tuple[Rounds, int]]:
+        """Which call this is of a module that a run of a function calls."""
+        if is_new and called.f_code.co_name == "_wrapped_call_impl":
+            module = called.f_locals.get("self")
+            of_called.module = id(module)
+            rounds, count = mark.of_modules.get(id(module), (None, -1))
+            rounds = rounds or Rounds(line, next(self._numbers), type(module).__name__)
+            mark.of_modules[id(module)] = rounds, count + 1
+        if of_called.module in mark.of_modules:
+            yield mark.of_modules[of_called.module]
+
+
+class DataflowWatch:
+    """Sees the operators of two steps of a program: `start`, `next_step` between them, then `stop`.
+
+    Nothing of it may end the program: what fails in here only ends the watching.
+    """
+
+    def __init__(self) -> None:
+        self.why_not: str | None = None  # there is no result
+        self._modes = importlib.import_module("torch.utils._python_dispatch")
+        self._torch = require_torch()
+        self._plain = {self._torch.Tensor, self._torch.nn.Parameter}
+        self._weak = importlib.import_module("torch.multiprocessing.reductions").StorageWeakRef
+        self._mode: Any = None
+        self._is_on = False
+        self._thread_id = threading.get_ident()
+        self._kinds: dict[Any, Kind] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._unknown = itertools.count(-1, -1)
+        self._storages: dict[int, _Storage] = {}
+        self._steps: list[list[Operator]] = []
+        self._first_number = 0  # of this step
+        self._hashed_bytes, self._spent_s = 0, 0.0
+        self._frames: dict[int, _Frames] = defaultdict(_Frames)
+
+    def start(self) -> None:
+        """Watch from here on, unless something of the program's is in the way."""
+        if sys.gettrace() is not None:
+            self.why_not = "a debugger or a coverage tool traces the program"
+        elif self._modes._get_current_dispatch_mode() is not None:
+            self.why_not = "the program has a dispatch mode of its own"
+        elif _has_compiled():
+            self.why_not = "the program is compiled"
+        else:
+            self._mode, self._is_on, self._steps = _mode_class()(), True, [[]]
+            self._mode.seen = self._seen
+            self._mode.__enter__()
+
+    def next_step(self) -> None:
+        """The step is over and the next one begins."""
+        self._steps.append([])
+        self._first_number, self._hashed_bytes = len(self._numbers), 0
+        for storage in self._storages.values():
+            storage.writers, storage.is_new = frozenset(), False
+
+    def stop(self) -> RecordedDataflow | None:
+        """Watch no longer; what was seen in the second step, or None (`why_not` says why)."""
+        mode, self._mode, self._is_on = self._mode, None, False
+        if mode is None:
+            return None
+        self._leave(mode)
+        steps, self._steps = self._steps, []
+        self._storages.clear()
+        if _has_compiled():
+            self.why_not = "the program is compiled"
+        if self.why_not is None and len(steps) < 2:
+            self.why_not = "the program had no second step"
+        return None if self.why_not is not None else self._guarded(summarized, steps[1])
+
+    def _leave(self, mode: Any) -> None:
+        """Take the mode off the stack of this thread, if it must be from below others."""
+        if threading.get_ident() != self._thread_id:
+            self.why_not = "the program makes its steps in several threads"
+            return
+        modes: Any = self._modes
+        above = []
+        while (top := modes._get_current_dispatch_mode()) is not None and top is not mode:
+            above.append(modes._pop_mode())
+        if top is not None:
+            mode.__exit__(None, None, None)
+        for one in reversed(above):
+            modes._push_mode(one)
+
+    def _seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._is_on or func.namespace == "profiler":  # ranges, which no recording has as operators
+            return func(*args, **kwargs)
+        begun = time.perf_counter()
+        given = self._guarded(self._given, func, args, kwargs)
+        self._spent_s += time.perf_counter() - begun
+        result = func(*args, **kwargs)
+        begun = time.perf_counter()
+        if given is not None:
+            self._guarded(self._returned, *given, result)
+        self._spent_s += time.perf_counter() - begun
+        if self._spent_s > _MOST_SECONDS or len(self._steps[-1]) > _MOST_OPERATORS:
+            self._is_on, self.why_not = False, "a step has too many operators to watch each"
+        return result
+
+    def _guarded(self, note: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return note(*args)
+        except Exception as error:  # noqa: BLE001 - whatever a tensor of the program's own kind raises
+            self._is_on, self.why_not = False, f"{type(error).__name__}: {error}"
+            return None
+
+    def _given(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """An operator's kind, arguments by name, and the number of what it works out."""
+        kind = self._kinds.get(func) or self._kinds.setdefault(func, _kind_of(func))
+        given = {**dict(zip(kind.parameters, args, strict=False)), **kwargs}
+        is_random = kind.is_random and not (given.get("dropout_p", 1.0) == 0.0 or given.get("train") is False)
+        parts: list[Hashable] = [func, self._torch.is_grad_enabled()]
+        for name, value in given.items():
+            for one in value if isinstance(value, (list, tuple)) else (value,):
+                if not isinstance(one, self._torch.Tensor):
+                    parts.append(one if isinstance(one, Hashable) else next(self._unknown))
+                elif name in kind.overwrites:
+                    parts.append(_geometry(one))
+                else:
+                    parts.append(self._value(one))
+        key = next(self._unknown) if is_random or kind.is_opaque else self._number(tuple(parts))
+        return kind, given, key
+
+    def _returned(self, kind: Kind, given: dict[str, Any], key: int, result: Any) -> None:
+        """Note an operator that has run, and what it has made of the memory it wrote to."""
+        step, tensor_type = self._steps[-1], self._torch.Tensor
+        tensors = [
+            (name, one, self._storage(one))
+            for name, value in given.items()
+            for one in (value if isinstance(value, (list, tuple)) else (value,))
+            if isinstance(one, tensor_type)
+        ]
+        read = [(one, storage) for name, one, storage in tensors if name not in kind.overwrites]
+        written = [(name, one, storage) for name, one, storage in tensors if name in kind.writes]
+        made = [
+            one
+            for one in (result if isinstance(result, (list, tuple)) else (result,))
+            if isinstance(one, tensor_type)
+        ]
+        known = {id(storage) for _, _, storage in tensors}
+        of_inputs = [id(self._storage(one)) in known for one in made]
+        is_of_weights = bool(read) and all(storage.is_of_weights for _, storage in read)
+        lines, rounds, is_backward, is_recomputed = self._frames[threading.get_ident()].seen(
+            sys._getframe(), kind.name
+        )
+        is_number = kind.name == "aten::_local_scalar_dense"
+        is_on_host = is_number or any(one.device.type == "cpu" for one in made)
+        step.append(
+            Operator(
+                kind.name,
+                threading.get_native_id(),
+                key,
+                lines,
+                tuple(rounds),
+                frozenset().union(*(storage.writers for _, storage in read)),
+                frozenset(id(storage) for one, storage in read if isinstance(one, self._torch.nn.Parameter)),
+                frozenset(id(storage) for _, _, storage in written),
+                frozenset(id(self._storage(one)) for one in made) - known,
+                tuple(tuple(one.shape) for one, _ in read),
+                tuple(one for one in _flat(given.values()) if type(one) in {int, float}),
+                is_again=0 <= key < self._first_number,
+                is_view=bool(made) and not written and all(of_inputs),
+                is_of_weights=is_of_weights,
+                is_on_host=is_on_host,
+                is_read=is_number or (is_on_host and any(one.device.type != "cpu" for one, _ in read)),
+                is_differentiated=self._torch.is_grad_enabled() and any(one.requires_grad for one, _ in read),
+                has_new=any(storage.is_new for _, storage in read),
+                is_backward=is_backward,
+                is_recomputed=is_recomputed,
+                is_of_batch="batch_norm" in kind.name and bool(given.get("training", True)),
+            )
+        )
+        for _, storage in read:
+            storage.is_new = False
+        place = frozenset({len(step) - 1})
+        for name, one, storage in written:
+            is_whole = one.numel() * one.element_size() == storage.size and name in kind.overwrites
+            storage.writers = place if is_whole else storage.writers | place
+            before = () if is_whole else (storage.value, *_geometry(one))
+            storage.value = self._number(("written", key, name, *before))
+        for number, (one, is_input) in enumerate(zip(made, of_inputs, strict=True)):
+            if not is_input:
+                storage = self._storage(one)
+                storage.value, storage.is_new = self._number(("made", key, number)), False
+                storage.writers, storage.is_of_weights = place, is_of_weights
+
+    def _number(self, parts: Hashable) -> int:
+        return self._numbers.setdefault(parts, len(self._numbers))
+
+    def _storage(self, tensor: Any) -> _Storage:
+        """The memory of a tensor; of kinds that have none of their own, a new one each time."""
+        if type(tensor) not in self._plain or tensor.layout is not self._torch.strided:
+            return _Storage(None, 0, next(self._unknown), is_of_weights=False)
+        storage = tensor.untyped_storage()
+        known = self._storages.get(storage._cdata)
+        if known is None:
+            # As long as there is a weak reference, no other memory gets this address.
+            known = self._storages[storage._cdata] = _Storage(
+                self._weak(storage),
+                storage.nbytes(),
+                next(self._unknown),
+                is_of_weights=isinstance(tensor, self._torch.nn.Parameter),
+            )
+        return known
+
+    def _value(self, tensor: Any) -> Hashable:
+        """What stands for a tensor's value: who made it; on the host, where anyone may write, its bytes."""
+        storage, geometry = self._storage(tensor), _geometry(tensor)
+        if tensor.device.type != "cpu" or storage.reference is None:
+            return storage.value, geometry
+        source = tensor if tensor.is_contiguous() else tensor.untyped_storage()
+        size = tensor.numel() * tensor.element_size() if source is tensor else storage.size
+        self._hashed_bytes += size
+        if self._hashed_bytes > _MOST_HASHED_BYTES:
+            return next(self._unknown)
+        content = (ctypes.c_char * size).from_address(source.data_ptr()) if size else b""
+        return hashlib.blake2b(content, digest_size=16).digest(), geometry
+
+
+def _geometry(tensor: Any) -> tuple[Hashable, ...]:
+    if not tensor.layout.__repr__().endswith("strided"):
+        return (tensor.dtype,)
+    bits = tensor.is_conj(), tensor.is_neg()
+    return tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), bits
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        yield from value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _kind_of(func: Any) -> Kind:
+    schema = func._schema
+    name, tags = schema.name, {tag.name for tag in func.tags}
+    parameters = schema.arguments
+    writes = {one.name for one in parameters if one.alias_info is not None and one.alias_info.is_write}
+    overwrites = {one.name for one in parameters if one.is_out}
+    if name in _OVERWRITING:
+        overwrites |= writes
+    is_of_torch = name.startswith("aten::")
+    if not is_of_torch and "c10d" in name:
+        writes = {one.name for one in parameters}
+    writes |= {one.name for one in parameters if one.name in _RUNNING}
+    return Kind(
+        name,
+        tuple(one.name for one in parameters),
+        frozenset(writes),
+        frozenset(overwrites),
+        is_opaque=not is_of_torch or name.startswith(_UNWRITTEN),
+        is_random="nondeterministic_seeded" in tags,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _mode_class() -> Any:
+    base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+
+    class Watching(base):  # type: ignore[misc]
+        seen: Callable[..., Any]
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True  # else the compiler passes over what it meets inside
+
+    def dispatch(self: Any, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.seen(func, args, kwargs or {})
+
+    # Set afterwards: a method of the class's body is wrapped by torch's compiler, which is imported for that.
+    Watching.__torch_dispatch__ = dispatch
+    return Watching
+
+
+def has_device() -> bool:
+    """Whether the program uses a GPU: nothing is advised where it does not."""
+    return bool(require_torch().cuda.is_initialized())
+
+
+def _has_compiled() -> bool:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["stats"]["unique_graphs"])
+
+
+def summarized(operators: Sequence[Operator]) -> RecordedDataflow:
+    """What is worth a word of a step: work that was done before, rounds that need not wait for each other."""
+    threads: dict[int, list[int]] = defaultdict(list)
+    for place, one in enumerate(operators):
+        if not one.is_view:
+            threads[one.thread_id].append(place)
+    number_of = {place: number for number, place in enumerate(itertools.chain(*threads.values()))}
+    sequences = []
+    for thread_id, places in threads.items():
+        names = [operators[place].name for place in places]
+        ids = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
+        sequences.append(ThreadOperators(thread_id, tuple(ids), " ".join(ids[name] for name in names)))
+    repeated = tuple(
+        RepeatedWork(
+            since,
+            None if line is None else _named(line),
+            _stretches(number_of[one] for one in places),
+            None if line is None else _statement(line),
+            any(operators[place].is_differentiated for place in places),
+        )
+        for since, line, places in _repeated(operators)
+    )
+    rounds = tuple(
+        RecordedRounds(
+            _named(one.line),
+            one.module,
+            tuple((number_of[places[0]], number_of[places[-1]] + 1) for places in of_rounds),
+            is_ragged,
+        )
+        for one, of_rounds, is_ragged in _independent(operators)
+    )
+    return RecordedDataflow(tuple(sequences), repeated, rounds)
+
+
+def _named(line: Line) -> str:
+    """As `file:line function`, the file from where Python would import it."""
+    folders = [folder.rstrip("/") + "/" for folder in sys.path if folder and line.file.startswith(folder)]
+    return f"{line.file.removeprefix(max(folders, key=len, default=''))}:{line.line} {line.function}"
+
+
+def _statement(line: Line) -> str | None:
+    """What a line of the program says, if that is a whole statement."""
+    text = linecache.getline(line.file, line.line).strip()
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return None
+    return text or None
+
+
+def _stretches(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Numbers as stretches of them, each from its first to behind its last."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number:
+            found[-1] = found[-1][0], number + 1
+        else:
+            found.append((number, number + 1))
+    return tuple(found)
+
+
+def _repeated(operators: Sequence[Operator]) -> Iterator[tuple[RepeatedSince, Line | None, list[int]]]:
+    """Operators that need not have run, by the outermost line below which (almost) all that runs is such."""
+    recomputed = [place for place, one in enumerate(operators) if one.is_recomputed and not one.is_view]
+    if recomputed:
+        yield RepeatedSince.FORWARD, None, recomputed
+    working = [
+        place for place, one in enumerate(operators) if not (one.is_view or one.is_recomputed) and one.lines
+    ]
+    first: dict[int, int] = {}
+    again: set[int] = set()  # all that this step does more than once
+    for place in working:
+        key = operators[place].key
+        if key in first:
+            again |= {first[key], place}
+        else:
+            first[key] = place
+    of_step = {place for place in working if operators[place].is_again}
+    below: dict[tuple[Line, ...], list[int]] = defaultdict(list)
+    for place in working:
+        for depth in range(1, len(operators[place].lines) + 1):
+            below[operators[place].lines[:depth]].append(place)
+    for since, wanted in ((RepeatedSince.STEP, of_step), (RepeatedSince.CALL, again - of_step)):
+        chosen: set[tuple[Line, ...]] = set()
+        of_lines: dict[Line, list[int]] = defaultdict(list)
+        for lines in sorted(below, key=len):
+            mine = [place for place in below[lines] if place in wanted]
+            is_inside = any(lines[:depth] in chosen for depth in range(1, len(lines)))
+            if not is_inside and len(mine) >= _LIKE * len(below[lines]):
+                chosen.add(lines)
+                is_step = since is RepeatedSince.STEP
+                of_lines[lines[-1]] += [one for one in mine if is_step or first[operators[one].key] != one]
+        for line, places in of_lines.items():
+            if places:
+                yield since, line, places
+
+
+def _independent(operators: Sequence[Operator]) -> Iterator[tuple[Rounds, list[list[int]], bool]]:
+    """Loops and calls whose rounds do the same with the same weights, and need nothing of each other.
+
+    The outermost such; with each the operators of its rounds, and whether these differ in their sizes.
+    """
+    members: dict[Rounds, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for place, one in enumerate(operators):
+        for rounds, number in () if one.is_view else one.rounds:
+            members[rounds][number].append(place)
+    taken: set[int] = set()
+    for rounds in sorted(members, key=lambda one: -sum(map(len, members[one].values()))):
+        groups: dict[Hashable, list[list[int]]] = defaultdict(list)
+        for places in members[rounds].values():
+            names = tuple((operators[place].name, operators[place].is_differentiated) for place in places)
+            # What a module is given is as it is: of other sizes it cannot be put together.
+            sizes = operators[places[0]].sizes if rounds.module else None
+            if len(names) >= _LEAST_OPERATORS:
+                groups[names, sizes].append(places)
+        like = max(groups.values(), key=lambda one: (len(one), len(one[0])), default=[])
+        least = 2 if rounds.module else _LEAST_ROUNDS
+        if len(like) < least or any(place in taken for places in like for place in places):
+            continue
+        if _need_not_wait(operators, members[rounds], like, is_calls=rounds.module is not None):
+            taken.update(place for places in like for place in places)
+            all_sizes = {
+                tuple(filter(None, (one for place in places for one in operators[place].sizes)))
+                for places in like
+            }
+            yield rounds, like, len(all_sizes) > 1
+
+
+def _need_not_wait(
+    operators: Sequence[Operator],
+    members: dict[int, list[int]],
+    like: Sequence[Sequence[int]],
+    *,
+    is_calls: bool,
+) -> bool:
+    between = range(like[0][0], like[-1][-1] + 1)
+    if any(operators[place].is_backward for place in between):
+        return False  # gradients are summed up between rounds, mostly for want of memory
+    mine = [operators[place] for places in like for place in places]
+    # Rounds with weights of their own, or that each change what was there before, are a loop over tensors.
+    weights, changed = set(), set()
+    for places in like:
+        round_ = [operators[place] for place in places]
+        weights.add(frozenset().union(*(one.weights for one in round_)))
+        made = frozenset().union(*(one.made for one in round_))
+        changed.add(frozenset().union(*(one.written for one in round_)) - made)
+    if len(weights) > 1 or len(changed) > 1:
+        return False
+    if any(one.is_of_batch for one in mine):
+        return False
+    round_of = {place: 1 << number for number, places in members.items() for place in places}
+    bits: dict[int, int] = {}  # the rounds that the result of an operator comes from
+    tied = leaving = on_host = entering = 0
+    for place in between:
+        one, own = operators[place], round_of.get(place, 0)
+        others = functools.reduce(int.__or__, (bits.get(need, 0) for need in one.needs), 0)
+        # What is made of weights alone serves all rounds, whichever came first.
+        bits[place] = 0 if one.is_of_weights else others | own
+        tied += bool(own and others & ~own)
+        # Python may take what has left a round into a later one.
+        leaving += one.is_read and bool(others)
+        on_host += one.is_on_host and bool(others)
+        entering += one.has_new and place > like[0][-1]
+    if tied > _MOST_TIED * len(mine):
+        return False
+    if is_calls and leaving:
+        return False  # what happens between calls may be anything
+    return not on_host or not (entering or _differ_freely(operators, like))
+
+
+def _differ_freely(operators: Sequence[Operator], like: Sequence[Sequence[int]]) -> bool:
+    """Whether numbers that rounds are given are other than the same, one step further each, or a size."""
+    sizes = [
+        {size for place in places for shape in operators[place].sizes for size in shape} for places in like
+    ]
+    for column in zip(*like, strict=True):
+        for numbers in zip(*(operators[place].numbers for place in column), strict=False):
+            steps = {round(after - before, 9) for before, after in itertools.pairwise(numbers)}
+            if len(steps) > 1 and not all(map(contains, sizes, numbers)):
+                return True
+    return False

@@ -1,0 +1,164 @@
+"""What two watched steps showed, found again in the recorded ones, and the advice that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opscope
+from opscope.analysis.dataflow import dataflow
+from opscope.model.environment import Environment
+from opscope.model.finding import Finding
+from opscope.model.sidecar import (
+    RecordedDataflow,
+    RecordedRounds,
+    RecordedSchedule,
+    RecordedSettings,
+    RepeatedSince,
+    RepeatedWork,
+    Sidecar,
+    ThreadOperators,
+    sidecar_path,
+    write_sidecar,
+)
+
+from .conftest import codes, only, trace
+
+NAMES = ("aten::mul", "aten::addmm", "aten::exp", "aten::sum")
+ROUNDS = 6
+LINE = "train.py:7 forward"
+
+
+def session_of(
+    folder: Path,
+    *,
+    repeated: Sequence[RepeatedWork] = (),
+    rounds: Sequence[RecordedRounds] = (),
+    names: Sequence[str] = NAMES * ROUNDS,
+    kernel_us: float = 150,
+    extra: Callable[[Any, float], object] = lambda *_: None,
+) -> opscope.Session:
+    """Three steps of four operators in six rounds, each below another one and calling one, with a sidecar."""
+    program, at = trace(), 0.0
+    for step in range(3):
+        program.step(step, at, 5_000)
+        start = at + 10
+        for name in NAMES * ROUNDS:
+            # In place or not, and below one that only calls it, it is the same operator.
+            program.operator("aten::outer", start, 100).operator(f"{name}_" if step else name, start + 1, 98)
+            program.operator("aten::empty", start + 2, 1).launch(start + 50)
+            program.kernel("kernel", start + 60, kernel_us)
+            start += 200
+        extra(program, start)
+        at += 5_000
+    path = program.write(folder / "t.json")
+    order = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
+    watched = ThreadOperators(1, tuple(order), " ".join(order[name] for name in names))
+    sidecar = Sidecar(
+        trace="t.json",
+        created="2026-01-02T03:04:05+00:00",
+        environment=Environment("3.12.1", "Linux x86_64", "0.1.0", torch="2.11.0+cu130"),
+        schedule=RecordedSchedule(0, 2, 3, 1, cycle=0),
+        settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
+        steps=3,
+        partial=False,
+        clean_window=True,
+        wall_time_ns_per_step=(5_000_000,) * 3,
+        dataflow=RecordedDataflow((watched,), tuple(repeated), tuple(rounds)),
+    )
+    write_sidecar(sidecar_path(path), sidecar)
+    return opscope.load(path)
+
+
+def advice(session: opscope.Session) -> tuple[Finding, ...]:
+    return opscope.summarize(session).advice or ()
+
+
+def again(since: RepeatedSince = RepeatedSince.STEP, end: int = 8, **facts: Any) -> RepeatedWork:
+    line = None if since is RepeatedSince.FORWARD else LINE
+    return RepeatedWork(since, line, ((0, end),), "table = angles()" if line else None, **facts)
+
+
+@pytest.mark.parametrize("since", [RepeatedSince.STEP, RepeatedSince.CALL])
+def test_work_that_was_done_before_goes(tmp_path: Path, since: RepeatedSince) -> None:
+    with session_of(tmp_path, repeated=[again(since)]) as session:
+        found = only(advice(session), "repeated_work")
+    assert found.message.startswith(f"{LINE} work out ")
+    assert "8 operators per step, 1.20 ms of work for the device" in found.message
+    assert (found.change or "").startswith("table = angles()   # once")
+    # The host holds up the step, and 8 of its operators take it 98 µs each.
+    assert found.is_gain_known
+    assert found.estimated_gain_ns_per_step == pytest.approx(0.78e6, rel=0.1)
+
+
+def test_what_has_gradients_saves_more_than_is_known(tmp_path: Path) -> None:
+    with session_of(tmp_path, repeated=[again(is_differentiated=True)]) as session:
+        assert not only(advice(session), "repeated_work").is_gain_known
+
+
+def test_a_forward_pass_that_runs_again_needs_memory_to_go(tmp_path: Path) -> None:
+    with session_of(tmp_path, repeated=[again(RepeatedSince.FORWARD)]) as session:
+        found = only(advice(session), "recomputation")
+    assert found.is_to_try
+    assert not found.is_gain_known
+
+
+@pytest.mark.parametrize(
+    ("module", "change"), [(None, "results = function(parts)"), ("Net", "results = model(torch.cat(parts))")]
+)
+def test_rounds_that_need_not_wait_are_put_together(tmp_path: Path, module: str | None, change: str) -> None:
+    rounds = RecordedRounds(
+        LINE, module, tuple((at, at + 4) for at in range(0, 24, 4)), is_ragged=module is None
+    )
+    with session_of(tmp_path, rounds=[rounds], kernel_us=20) as session:
+        found = only(advice(session), "loop")
+    what = "6 calls of Net" if module else "6 rounds"
+    assert found.message.startswith(f"{LINE}: {what} in a step do the same")
+    assert ("of different sizes" in found.message) == (module is None)
+    assert change in (found.change or "")
+    assert found.is_to_try
+    assert not found.is_gain_known
+
+
+def launched_by_nothing(program: Any, at: float) -> None:
+    program.launch(at).kernel("own_kernel", at + 5, 2)
+
+
+def more_operators(program: Any, at: float) -> None:
+    for number in range(4):
+        program.operator("aten::mm", at + 30 * number, 20).launch(at + 30 * number + 5)
+        program.kernel("gemm", at + 30 * number + 10, 200)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"extra": launched_by_nothing},  # it may write where nobody sees it
+        {"extra": more_operators},  # the watched step was another one
+        {"names": ("aten::sub", *NAMES * ROUNDS, "aten::sub", "aten::sub")},
+        {"repeated": [again(end=24)]},  # a step that is repeated to be measured
+    ],
+    ids=["kernel of its own", "more in the recording", "more when watched", "all of it"],
+)
+def test_where_it_is_not_known_nothing_is_said(tmp_path: Path, other: dict[str, Any]) -> None:
+    with session_of(tmp_path, **{"repeated": [again()], **other}) as session:
+        assert not {"repeated_work", "loop"} & {*codes(advice(session))}
+
+
+def test_operators_are_found_in_each_step(tmp_path: Path) -> None:
+    with session_of(tmp_path, repeated=[again(end=2)]) as session:
+        watched = dataflow(session, 0, [])
+        assert watched is not None
+        found = watched.found(((1, 3),))
+        rows = session.query(
+            "SELECT step, name FROM operators WHERE list_contains($1, operator_id) ORDER BY ALL",
+            [found.operator_ids],
+        )
+    assert rows == [
+        (0, "aten::addmm"), (0, "aten::exp"),
+        (1, "aten::addmm_"), (1, "aten::exp_"), (2, "aten::addmm_"), (2, "aten::exp_"),
+    ]  # fmt: skip
+    assert found.device_ns == 3 * 2 * 150_000

@@ -1,0 +1,332 @@
+"""What is told of two steps: work that gives the same again, and rounds that need not wait for each other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from opscope.capture import dataflow  # noqa: E402
+from opscope.capture.dataflow import DataflowWatch  # noqa: E402
+from opscope.capture.profiler import Profiler  # noqa: E402
+from opscope.model.sidecar import RecordedDataflow, read_sidecar  # noqa: E402
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(sys.gettrace() is not None, reason="nothing is watched beside a debugger"),
+]
+
+# Values on the host are compared byte by byte; on `meta`, as on a GPU, by what made them.
+both_devices = pytest.mark.parametrize("device", ["cpu", "meta"])
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(8, 8), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.norm(self.first(x)).relu().exp())
+
+
+def angles(device: str) -> torch.Tensor:
+    return torch.outer(torch.arange(8, device=device), 1.0 / torch.arange(1, 9, device=device)).cos()
+
+
+def watched(step: Callable[[], object]) -> RecordedDataflow:
+    step()
+    watch = DataflowWatch()
+    watch.start()
+    step()
+    watch.next_step()
+    step()
+    found = watch.stop()
+    assert found is not None, watch.why_not
+    return found
+
+
+def repeated(found: RecordedDataflow) -> set[tuple[str, str]]:
+    """Since when, and what the line says."""
+    return {(one.since.value, one.text or "") for one in found.repeated}
+
+
+def rounds(found: RecordedDataflow) -> list[tuple[int, str | None, bool]]:
+    return [(len(one.rounds), one.module, one.is_ragged) for one in found.rounds]
+
+
+@both_devices
+def test_what_both_steps_work_out_alike_is_told_by_the_outermost_line(device: str) -> None:
+    net = Net().to(device)
+
+    def step() -> None:
+        table = angles(device)
+        (net(torch.randn(8, 8, device=device)) * table).sum().backward()
+
+    found = watched(step)
+    assert repeated(found) == {("step", "table = angles(device)")}
+    (one,) = found.repeated
+    assert one.line is not None and one.line.endswith(
+        f"test_dataflow.py:{step.__code__.co_firstlineno + 1} step"
+    )
+    names = found.threads[0].names
+    order = [names[int(number)] for number in found.threads[0].order.split()]
+    assert [order[place] for start, end in one.operators for place in range(start, end)] == [
+        "aten::arange", "aten::arange", "aten::reciprocal", "aten::mul", "aten::mul", "aten::cos",
+    ]  # fmt: skip
+    assert not one.is_differentiated
+
+
+@both_devices
+def test_what_one_step_works_out_twice_is_told_but_for_the_first_time(device: str) -> None:
+    net, kept = Net().to(device), torch.zeros(8, 8, device=device)
+
+    def step() -> None:
+        given = torch.randn(8, 8, device=device)
+        state = kept
+        for _ in range(4):
+            key = net.first(given).relu()
+            state = torch.tanh(net.second(state) + key)
+
+    found = watched(step)
+    assert repeated(found) == {("call", "key = net.first(given).relu()")}
+    assert sum(end - start for start, end in found.repeated[0].operators) == 3 * 2
+    assert found.repeated[0].is_differentiated
+
+
+@both_devices
+def test_random_numbers_and_changed_weights_are_never_the_same(device: str) -> None:
+    net = Net().to(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    batch = torch.ones(8, 8, device=device)
+
+    def step() -> None:
+        loss = nn.functional.dropout(net(batch), 0.5).sum() * torch.rand(8, device=device).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    assert not repeated(watched(step))
+
+
+def test_memory_of_the_host_is_compared_by_its_bytes() -> None:
+    buffer = torch.zeros(64)
+    seen = buffer.numpy()
+    state = {"number": 0}
+
+    def step() -> None:
+        state["number"] += 1
+        seen[0] = state["number"]  # no operator writes here
+        changed = (buffer + 1).exp()
+        same = (buffer[1:] + 1).exp()
+        assert changed.numel() > same.numel()
+
+    assert repeated(watched(step)) == {("step", "same = (buffer[1:] + 1).exp()")}
+
+
+def test_memory_that_nobody_has_written_holds_anything() -> None:
+    def step() -> None:
+        unwritten = torch.empty(8, device="meta")
+        unwritten.exp()
+        written = torch.empty(8, device="meta").fill_(1.0)
+        written.exp()
+
+    assert repeated(watched(step)) == {("step", "written.exp()")}
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_forward_pass_that_runs_again_is_told(*, use_reentrant: bool) -> None:
+    net = Net()
+
+    def step() -> None:
+        given = torch.randn(8, 8, requires_grad=True)
+        checkpoint(net, given, use_reentrant=use_reentrant).sum().backward()
+
+    (one,) = watched(step).repeated
+    assert (one.since.value, one.line) == ("forward", None)
+    # One of the two stops before the last operator, whose result the backward pass does not need.
+    assert sum(end - start for start, end in one.operators) == 5 - (not use_reentrant)
+
+
+@both_devices
+@pytest.mark.parametrize(
+    ("parts", "is_ragged"), [([8, 8, 8], False), ([5, 9, 4], True)], ids=["of one size", "ragged"]
+)
+def test_a_loop_whose_rounds_need_nothing_of_each_other(
+    device: str, parts: list[int], *, is_ragged: bool
+) -> None:
+    def step() -> None:
+        total = torch.zeros((), device=device)
+        for rows in [torch.randn(size, 8, device=device) for size in parts]:
+            scores = torch.softmax(rows @ rows.T + torch.arange(len(rows), device=device), -1)
+            total = total + (scores @ rows).tanh().sum()
+
+    assert rounds(watched(step)) == [(3, None, is_ragged)]
+
+
+def test_calls_of_one_module_that_need_nothing_of_each_other() -> None:
+    net = Net().to("meta")
+
+    @torch.no_grad()
+    def step() -> None:
+        given = torch.randn(8, 8, device="meta")
+        kept, dropped = net(given), net(given * 0.5)
+        assert kept.shape == dropped.shape
+
+    assert rounds(watched(step)) == [(2, "Net", False)]
+
+
+def follow_each_other(net: Net, batch: torch.Tensor) -> None:
+    state = torch.zeros_like(batch)
+    for _ in range(4):
+        state = torch.tanh(net(state) + net.second(batch)) * 2
+
+
+def have_weights_of_their_own(_: Net, batch: torch.Tensor) -> None:
+    for net in OTHERS:
+        net(batch).exp()
+
+
+def are_told_by_what_came_out_before(net: Net, batch: torch.Tensor) -> None:
+    low, high = 0.0, 1.0
+    for _ in range(4):
+        middle = (low + high) / 2
+        if net(batch * middle).sum().item() > 0:
+            high = middle
+        else:
+            low = middle
+
+
+def come_back_through_the_host(net: Net, batch: torch.Tensor) -> None:
+    for _ in range(4):
+        values = net(batch).detach().numpy() / 2
+        batch = torch.from_numpy(values)
+
+
+def sum_gradients(net: Net, batch: torch.Tensor) -> None:
+    for part in batch.chunk(4):
+        net(part).sum().backward()
+
+
+def each_change_a_tensor_of_their_own(_: Net, batch: torch.Tensor) -> None:
+    for kept in KEPT:
+        kept.mul_(0.9).add_(batch.sum()).clamp_(-1, 1).abs_()
+
+
+def change_what_the_step_has_made(net: Net, batch: torch.Tensor) -> None:
+    net(batch).sum().backward()
+    for weight in [net.first.weight, net.second.weight, net.norm.weight]:
+        norm = weight.grad.norm(2)
+        weight.grad.mul_((1.0 / (norm + 1e-6)).clamp(max=1.0))
+
+
+def differ_in_gradients(net: Net, batch: torch.Tensor) -> None:
+    net(batch).sum().backward()
+    with torch.no_grad():
+        net(batch * 2)
+
+
+def look_at_the_whole_batch(_: Net, batch: torch.Tensor) -> None:
+    for part in batch.chunk(4):
+        NORMED(part).exp().sum()
+
+
+OTHERS = [Net() for _ in range(4)]
+KEPT = [torch.zeros(8) for _ in range(4)]
+NORMED = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        follow_each_other,
+        have_weights_of_their_own,
+        are_told_by_what_came_out_before,
+        come_back_through_the_host,
+        sum_gradients,
+        each_change_a_tensor_of_their_own,
+        change_what_the_step_has_made,
+        differ_in_gradients,
+        look_at_the_whole_batch,
+    ],
+)
+def test_rounds_that_cannot_run_at_once(loop: Callable[[Net, torch.Tensor], None]) -> None:
+    net = Net()
+    assert not rounds(watched(lambda: loop(net, torch.randn(16, 8))))
+
+
+def test_nothing_is_watched_where_a_mode_or_the_compiler_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = torch.utils._python_dispatch.TorchDispatchMode
+
+    class Own(base):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            return func(*args, **(kwargs or {}))
+
+    with Own():
+        watch = DataflowWatch()
+        watch.start()
+        assert watch.stop() is None and watch.why_not == "the program has a dispatch mode of its own"
+    monkeypatch.setattr(dataflow, "_has_compiled", lambda: True)
+    watch = DataflowWatch()
+    watch.start()
+    assert watch.stop() is None and watch.why_not == "the program is compiled"
+
+
+def test_a_mode_that_the_program_enters_meanwhile_stays() -> None:
+    modes = torch.utils._python_dispatch
+
+    class Counting(modes.TorchDispatchMode):  # type: ignore[misc, name-defined]
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            self.count += 1
+            return func(*args, **(kwargs or {}))
+
+    watch = DataflowWatch()
+    watch.start()
+    watch.next_step()
+    with Counting() as own:
+        assert watch.stop() is not None
+        torch.ones(2).exp()
+    assert own.count >= 2
+    assert modes._get_current_dispatch_mode() is None
+
+
+def test_an_error_of_ours_ends_the_watching_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = DataflowWatch()
+    watch.start()
+    monkeypatch.setattr(watch, "_value", lambda _: 1 / 0)
+    assert torch.ones(2).exp().shape == (2,)
+    watch.next_step()
+    assert watch.stop() is None
+    assert watch.why_not == "ZeroDivisionError: division by zero"
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_the_last_two_steps_of_the_warm_up_are_watched(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(dataflow, "has_device", lambda: True)
+    profiler = Profiler(tmp_path, wait=1, warmup=2, active=1)
+    profiler.watches_dataflow = True
+    with profiler:
+        for _ in range(profiler.total_steps):
+            torch.ones(4, 4).exp()
+            profiler.step()
+    (cycle,) = profiler.cycles
+    found = read_sidecar(cycle.sidecar_path).dataflow
+    assert found is not None
+    assert repeated(found) == {("step", "torch.ones(4, 4).exp()")}
+
+
+def test_a_block_that_ends_before_leaves_torch_as_it_was(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(dataflow, "has_device", lambda: True)
+    profiler = Profiler(tmp_path, warmup=2)
+    profiler.watches_dataflow = True
+    with pytest.raises(ZeroDivisionError), profiler:
+        profiler.step()
+        raise ZeroDivisionError
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
