@@ -145,3 +145,5 @@ _.add_teaching
 _.layer_norm_teaching
 _.matmul_teaching
 _.softmax_teaching
+_.ignore_compile_internals
+_.__torch_dispatch__

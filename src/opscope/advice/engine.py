@@ -18,12 +18,12 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
     attention_rules,
     communication,
     copies,
-    dataflow,
     host,
     image_layouts,
     kernels,
     optimizer,
     products,
+    repetition,
 )
 from opscope.advice.capture import differing, in_the_way
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun

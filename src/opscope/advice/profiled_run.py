@@ -17,7 +17,6 @@ import msgspec
 from opscope.advice.attention_pattern import ComposedAttention, composed_attention
 from opscope.advice.kernel_times import Rates
 from opscope.advice.rules import Rule, RuleBook, rule_book
-from opscope.analysis.dataflow import Dataflow, dataflow
 from opscope.analysis.job_model import Job
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.roofline import CallEfficiency
@@ -25,6 +24,7 @@ from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, names_of
 from opscope.analysis.timeline.values import DeviceStep, HostTime, IdleCause, TimePartition, WindowKind
+from opscope.analysis.watched_steps import Dataflow, dataflow
 from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability
 from opscope.model.queries import sql, summed
@@ -187,8 +187,8 @@ class ProfiledRun:
 
     @cached_property
     def dataflow(self) -> Dataflow | None:
-        """What was watched of the program before its middle rank was recorded."""
-        if self.step is None or self.summary.engine is not None:
+        """What was watched of the program before it was recorded; of one rank alone it would not do."""
+        if self.step is None or self.summary.engine is not None or len(self.summary.devices) > 1:
             return None
         return dataflow(self.session, self.step.trace.trace_id, self.left_out)
 

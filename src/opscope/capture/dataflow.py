@@ -7,16 +7,13 @@ schema is not to be trusted, memory that nobody has written) gets a number of it
 the same that may differ. What writes to memory of a device without an operator, a kernel of one's own, is
 not seen here: who reads a recording looks for that.
 
-Loops are found in the bytecode of the program's own frames. A frame is known again by a mark in its
-`f_trace`, which Python uses only while a debugger traces, and then nothing is watched. No tensor is kept
-alive, and none on a device is read. Importing this module does not import torch.
+No tensor is kept alive, and none on a device is read. Importing this module does not import torch.
 """
 
 from __future__ import annotations
 
 import ast
 import ctypes
-import dis
 import functools
 import hashlib
 import importlib
@@ -26,13 +23,11 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import contains
-from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from opscope.capture.process_sources import FileOwners
+from opscope.capture.program_loops import CallSite, Line, LoopRun, ProgramFrames
 from opscope.model.sidecar import (
     RecordedDataflow,
     RecordedRounds,
@@ -50,13 +45,11 @@ _MOST_TIED = 0.25  # of a round's operators may need another round's results, as
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
 _UNWRITTEN = ("aten::empty", "aten::new_empty")
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
-_RUNNING = frozenset(
-    {"running_mean", "running_var"}
-)  # written by norms of batches, whose schema does not say so
-_OURS = str(Path(__file__).parent.parent)
+# Written by norms of batches, whose schema does not say so.
+_RUNNING = frozenset({"running_mean", "running_var"})
 
 
-class Kind(NamedTuple):
+class OperatorSchema(NamedTuple):
     """What the schema of an operator says."""
 
     name: str
@@ -67,28 +60,13 @@ class Kind(NamedTuple):
     is_random: bool  # if it drops anything
 
 
-class Line(NamedTuple):
-    file: str
-    line: int
-    function: str
-
-
-class Rounds(NamedTuple):
-    """One run of a loop, or the calls of one module by one run of a function."""
-
-    line: Line
-    number: int
-    module: str | None = None
-
-
-class Operator(NamedTuple):
+class SeenOperator(NamedTuple):
     """One operator of the second step."""
 
     name: str
     thread_id: int
     key: int  # of what it works out: the same for the same
-    lines: tuple[Line, ...]  # of the program, outermost first
-    rounds: tuple[tuple[Rounds, int], ...]  # that it is in, outermost first
+    site: CallSite
     needs: frozenset[int]  # operators of this step whose results it reads
     weights: frozenset[int]  # parameters that it reads
     written: frozenset[int]  # memory that it writes to
@@ -102,8 +80,6 @@ class Operator(NamedTuple):
     is_read: bool  # hands what it is given to Python, or to the host
     is_differentiated: bool  # the backward pass comes to it
     has_new: bool  # reads what neither an operator has made nor a step before has read
-    is_backward: bool
-    is_recomputed: bool
     is_of_batch: bool  # its results depend on what else is in the batch
 
 
@@ -115,112 +91,6 @@ class _Storage:
     def __init__(self, reference: Any, size: int, value: int, *, is_of_weights: bool) -> None:
         self.reference, self.size, self.value = reference, size, value
         self.is_new, self.is_of_weights, self.writers = True, is_of_weights, frozenset[int]()
-
-
-class _Mark:
-    """Of one frame while it runs; as its `f_trace` it does nothing, should a debugger start meanwhile."""
-
-    __slots__ = ("last", "loops", "module", "of_modules")
-
-    def __init__(self) -> None:
-        self.last = -1  # the instruction at which it was seen last
-        self.loops: dict[int, tuple[Rounds, int]] = {}  # by place in the loops of its code
-        self.of_modules: dict[int, tuple[Rounds, int]] = {}  # by module that it calls
-        self.module: int | None = None  # whose call it is
-
-    def __call__(self, *_: object) -> None:
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def loops_of(code: CodeType) -> tuple[tuple[int, int, int], ...]:
-    """First and last offset, and line, of each loop in a function, the innermost first."""
-    ends: dict[int, int] = {}
-    lines: dict[int, int] = {}
-    starts = dict(dis.findlinestarts(code))
-    line = code.co_firstlineno
-    for one in dis.get_instructions(code):
-        line = lines[one.offset] = starts.get(one.offset) or line
-        if (one.opcode in dis.hasjrel or one.opcode in dis.hasjabs) and one.argval < one.offset:
-            ends[one.argval] = max(one.offset, ends.get(one.argval, 0))
-    return tuple(sorted(((at, end, lines[at]) for at, end in ends.items()), key=lambda one: one[1] - one[0]))
-
-
-class _Frames:
-    """Follows the Python frames of one thread from operator to operator."""
-
-    def __init__(self) -> None:
-        self._is_own = functools.lru_cache(maxsize=None)(FileOwners().is_program_file)
-        self._numbers = itertools.count()
-        self._last_name = ""
-
-    def seen(self, frame: FrameType | None, name: str) -> tuple[tuple[Line, ...], list[Any], bool, bool]:
-        """Lines of the program, rounds, whether this is a backward pass, and a forward pass made again."""
-        chain: list[tuple[FrameType, _Mark, bool]] = []  # the innermost first; whether it is seen first
-        while frame is not None:
-            if frame.f_code.co_filename.startswith(_OURS):
-                frame = frame.f_back
-                continue
-            mark = frame.f_trace
-            if is_new := type(mark) is not _Mark:
-                mark = frame.f_trace = _Mark()
-            chain.append((frame, mark, is_new))
-            frame = frame.f_back
-        lines: list[Line] = []
-        rounds: list[tuple[Rounds, int]] = []
-        is_backward = is_recomputed = False
-        for depth in range(len(chain) - 1, -1, -1):
-            frame, mark, _ = chain[depth]
-            code = frame.f_code
-            if code.co_filename.endswith(("torch/autograd/graph.py", "torch/autograd/function.py")):
-                is_backward, is_recomputed = True, False
-            if code.co_filename.endswith("torch/utils/checkpoint.py"):
-                is_recomputed |= code.co_name in {"recompute_fn", "backward"}
-            if "/torch/optim/" in code.co_filename:
-                return (), [], is_backward, is_recomputed  # parameter by parameter, as it must
-            if self._is_own(code.co_filename):
-                line = Line(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name)
-                lines.append(line)
-                # One instruction that calls the same again has gone round, if that is all there is of a loop.
-                called_new = chain[depth - 1][2] if depth else name == self._last_name
-                rounds.extend(self._loops(frame, mark, called_new=called_new))
-                if depth:
-                    rounds.extend(self._calls(*chain[depth - 1], mark, line))
-            mark.last = frame.f_lasti
-        self._last_name = name
-        return tuple(lines), rounds, is_backward, is_recomputed
-
-    def _loops(self, frame: FrameType, mark: _Mark, *, called_new: bool) -> Iterator[tuple[Rounds, int]]:
-        """The loops a frame is in; the innermost one that it has gone back in is in its next round."""
-        now, before, code = frame.f_lasti, mark.last, frame.f_code
-        goes_back = now < before or (now == before and called_new)
-        inside: dict[int, tuple[Rounds, int]] = {}
-        for place, (start, end, line) in enumerate(loops_of(code)):
-            if not start <= now <= end:
-                continue
-            known = mark.loops.get(place)
-            if known is None:
-                known = Rounds(Line(code.co_filename, line, code.co_name), next(self._numbers)), 0
-            elif goes_back and start <= before <= end:
-                goes_back, known = False, (known[0], known[1] + 1)
-                for inner, (rounds, _) in inside.items():  # with a new round these begin anew
-                    inside[inner] = rounds._replace(number=next(self._numbers)), 0
-            inside[place] = known
-        mark.loops = inside
-        yield from reversed(inside.values())
-
-    def _calls(
-        self, called: FrameType, of_called: _Mark, is_new: bool, mark: _Mark, line: Line
-    ) -> Iterator[tuple[Rounds, int]]:
-        """Which call this is of a module that a run of a function calls."""
-        if is_new and called.f_code.co_name == "_wrapped_call_impl":
-            module = called.f_locals.get("self")
-            of_called.module = id(module)
-            rounds, count = mark.of_modules.get(id(module), (None, -1))
-            rounds = rounds or Rounds(line, next(self._numbers), type(module).__name__)
-            mark.of_modules[id(module)] = rounds, count + 1
-        if of_called.module in mark.of_modules:
-            yield mark.of_modules[of_called.module]
 
 
 class DataflowWatch:
@@ -238,14 +108,14 @@ class DataflowWatch:
         self._mode: Any = None
         self._is_on = False
         self._thread_id = threading.get_ident()
-        self._kinds: dict[Any, Kind] = {}
+        self._kinds: dict[Any, OperatorSchema] = {}
         self._numbers: dict[Hashable, int] = {}
         self._unknown = itertools.count(-1, -1)
         self._storages: dict[int, _Storage] = {}
-        self._steps: list[list[Operator]] = []
+        self._steps: list[list[SeenOperator]] = []
         self._first_number = 0  # of this step
         self._hashed_bytes, self._spent_s = 0, 0.0
-        self._frames: dict[int, _Frames] = defaultdict(_Frames)
+        self._frames: dict[int, ProgramFrames] = defaultdict(ProgramFrames)
 
     def start(self) -> None:
         """Watch from here on, unless something of the program's is in the way."""
@@ -296,7 +166,8 @@ class DataflowWatch:
             modes._push_mode(one)
 
     def _seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self._is_on or func.namespace == "profiler":  # ranges, which no recording has as operators
+        # Ranges are no operators in a recording; and operators of operators have no schema.
+        if not self._is_on or func.namespace == "profiler" or not hasattr(func, "_schema"):
             return func(*args, **kwargs)
         begun = time.perf_counter()
         given = self._guarded(self._given, func, args, kwargs)
@@ -323,54 +194,40 @@ class DataflowWatch:
         given = {**dict(zip(kind.parameters, args, strict=False)), **kwargs}
         is_random = kind.is_random and not (given.get("dropout_p", 1.0) == 0.0 or given.get("train") is False)
         parts: list[Hashable] = [func, self._torch.is_grad_enabled()]
-        for name, value in given.items():
-            for one in value if isinstance(value, (list, tuple)) else (value,):
-                if not isinstance(one, self._torch.Tensor):
-                    parts.append(one if isinstance(one, Hashable) else next(self._unknown))
-                elif name in kind.overwrites:
-                    parts.append(_geometry(one))
-                else:
-                    parts.append(self._value(one))
+        for name, one in _flat(given):
+            if not isinstance(one, self._torch.Tensor):
+                parts.append(one if isinstance(one, Hashable) else next(self._unknown))
+            else:
+                parts.append(_geometry(one) if name in kind.overwrites else self._value(one))
         key = next(self._unknown) if is_random or kind.is_opaque else self._number(tuple(parts))
         return kind, given, key
 
-    def _returned(self, kind: Kind, given: dict[str, Any], key: int, result: Any) -> None:
+    def _returned(self, kind: OperatorSchema, given: dict[str, Any], key: int, result: Any) -> None:
         """Note an operator that has run, and what it has made of the memory it wrote to."""
         step, tensor_type = self._steps[-1], self._torch.Tensor
         tensors = [
-            (name, one, self._storage(one))
-            for name, value in given.items()
-            for one in (value if isinstance(value, (list, tuple)) else (value,))
-            if isinstance(one, tensor_type)
+            (name, one, self._storage(one)) for name, one in _flat(given) if isinstance(one, tensor_type)
         ]
         read = [(one, storage) for name, one, storage in tensors if name not in kind.overwrites]
         written = [(name, one, storage) for name, one, storage in tensors if name in kind.writes]
-        made = [
-            one
-            for one in (result if isinstance(result, (list, tuple)) else (result,))
-            if isinstance(one, tensor_type)
-        ]
+        made = [one for _, one in _flat({"": result}) if isinstance(one, tensor_type)]
         known = {id(storage) for _, _, storage in tensors}
         of_inputs = [id(self._storage(one)) in known for one in made]
         is_of_weights = bool(read) and all(storage.is_of_weights for _, storage in read)
-        lines, rounds, is_backward, is_recomputed = self._frames[threading.get_ident()].seen(
-            sys._getframe(), kind.name
-        )
         is_number = kind.name == "aten::_local_scalar_dense"
         is_on_host = is_number or any(one.device.type == "cpu" for one in made)
         step.append(
-            Operator(
+            SeenOperator(
                 kind.name,
                 threading.get_native_id(),
                 key,
-                lines,
-                tuple(rounds),
+                self._frames[threading.get_ident()].site(sys._getframe(), kind.name),
                 frozenset().union(*(storage.writers for _, storage in read)),
                 frozenset(id(storage) for one, storage in read if isinstance(one, self._torch.nn.Parameter)),
                 frozenset(id(storage) for _, _, storage in written),
                 frozenset(id(self._storage(one)) for one in made) - known,
                 tuple(tuple(one.shape) for one, _ in read),
-                tuple(one for one in _flat(given.values()) if type(one) in {int, float}),
+                tuple(one for _, one in _flat(given) if type(one) in {int, float}),
                 is_again=0 <= key < self._first_number,
                 is_view=bool(made) and not written and all(of_inputs),
                 is_of_weights=is_of_weights,
@@ -378,8 +235,6 @@ class DataflowWatch:
                 is_read=is_number or (is_on_host and any(one.device.type != "cpu" for one, _ in read)),
                 is_differentiated=self._torch.is_grad_enabled() and any(one.requires_grad for one, _ in read),
                 has_new=any(storage.is_new for _, storage in read),
-                is_backward=is_backward,
-                is_recomputed=is_recomputed,
                 is_of_batch="batch_norm" in kind.name and bool(given.get("training", True)),
             )
         )
@@ -431,18 +286,20 @@ class DataflowWatch:
 
 
 def _geometry(tensor: Any) -> tuple[Hashable, ...]:
-    if not tensor.layout.__repr__().endswith("strided"):
+    if str(tensor.layout) != "torch.strided":
         return (tensor.dtype,)
     bits = tensor.is_conj(), tensor.is_neg()
     return tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), bits
 
 
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        yield from value if isinstance(value, (list, tuple)) else (value,)
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each value by its name, those of a list one by one."""
+    for name, value in values.items():
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            yield name, one
 
 
-def _kind_of(func: Any) -> Kind:
+def _kind_of(func: Any) -> OperatorSchema:
     schema = func._schema
     name, tags = schema.name, {tag.name for tag in func.tags}
     parameters = schema.arguments
@@ -454,7 +311,7 @@ def _kind_of(func: Any) -> Kind:
     if not is_of_torch and "c10d" in name:
         writes = {one.name for one in parameters}
     writes |= {one.name for one in parameters if one.name in _RUNNING}
-    return Kind(
+    return OperatorSchema(
         name,
         tuple(one.name for one in parameters),
         frozenset(writes),
@@ -470,6 +327,7 @@ def _mode_class() -> Any:
 
     class Watching(base):  # type: ignore[misc]
         seen: Callable[..., Any]
+        supports_higher_order_operators = True  # else these fail inside
 
         @classmethod
         def ignore_compile_internals(cls) -> bool:
@@ -493,7 +351,7 @@ def _has_compiled() -> bool:
     return dynamo is not None and bool(dynamo.counters["stats"]["unique_graphs"])
 
 
-def summarized(operators: Sequence[Operator]) -> RecordedDataflow:
+def summarized(operators: Sequence[SeenOperator]) -> RecordedDataflow:
     """What is worth a word of a step: work that was done before, rounds that need not wait for each other."""
     threads: dict[int, list[int]] = defaultdict(list)
     for place, one in enumerate(operators):
@@ -554,13 +412,15 @@ def _stretches(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _repeated(operators: Sequence[Operator]) -> Iterator[tuple[RepeatedSince, Line | None, list[int]]]:
+def _repeated(operators: Sequence[SeenOperator]) -> Iterator[tuple[RepeatedSince, Line | None, list[int]]]:
     """Operators that need not have run, by the outermost line below which (almost) all that runs is such."""
-    recomputed = [place for place, one in enumerate(operators) if one.is_recomputed and not one.is_view]
+    recomputed = [place for place, one in enumerate(operators) if one.site.is_recomputed and not one.is_view]
     if recomputed:
         yield RepeatedSince.FORWARD, None, recomputed
     working = [
-        place for place, one in enumerate(operators) if not (one.is_view or one.is_recomputed) and one.lines
+        place
+        for place, one in enumerate(operators)
+        if not (one.is_view or one.site.is_recomputed) and one.site.lines
     ]
     first: dict[int, int] = {}
     again: set[int] = set()  # all that this step does more than once
@@ -573,8 +433,8 @@ def _repeated(operators: Sequence[Operator]) -> Iterator[tuple[RepeatedSince, Li
     of_step = {place for place in working if operators[place].is_again}
     below: dict[tuple[Line, ...], list[int]] = defaultdict(list)
     for place in working:
-        for depth in range(1, len(operators[place].lines) + 1):
-            below[operators[place].lines[:depth]].append(place)
+        for depth in range(1, len(operators[place].site.lines) + 1):
+            below[operators[place].site.lines[:depth]].append(place)
     for since, wanted in ((RepeatedSince.STEP, of_step), (RepeatedSince.CALL, again - of_step)):
         chosen: set[tuple[Line, ...]] = set()
         of_lines: dict[Line, list[int]] = defaultdict(list)
@@ -590,14 +450,14 @@ def _repeated(operators: Sequence[Operator]) -> Iterator[tuple[RepeatedSince, Li
                 yield since, line, places
 
 
-def _independent(operators: Sequence[Operator]) -> Iterator[tuple[Rounds, list[list[int]], bool]]:
+def _independent(operators: Sequence[SeenOperator]) -> Iterator[tuple[LoopRun, list[list[int]], bool]]:
     """Loops and calls whose rounds do the same with the same weights, and need nothing of each other.
 
     The outermost such; with each the operators of its rounds, and whether these differ in their sizes.
     """
-    members: dict[Rounds, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    members: dict[LoopRun, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, one in enumerate(operators):
-        for rounds, number in () if one.is_view else one.rounds:
+        for rounds, number in () if one.is_view else one.site.rounds:
             members[rounds][number].append(place)
     taken: set[int] = set()
     for rounds in sorted(members, key=lambda one: -sum(map(len, members[one].values()))):
@@ -622,14 +482,14 @@ def _independent(operators: Sequence[Operator]) -> Iterator[tuple[Rounds, list[l
 
 
 def _need_not_wait(
-    operators: Sequence[Operator],
+    operators: Sequence[SeenOperator],
     members: dict[int, list[int]],
     like: Sequence[Sequence[int]],
     *,
     is_calls: bool,
 ) -> bool:
     between = range(like[0][0], like[-1][-1] + 1)
-    if any(operators[place].is_backward for place in between):
+    if any(operators[place].site.is_backward for place in between):
         return False  # gradients are summed up between rounds, mostly for want of memory
     mine = [operators[place] for places in like for place in places]
     # Rounds with weights of their own, or that each change what was there before, are a loop over tensors.
@@ -663,7 +523,7 @@ def _need_not_wait(
     return not on_host or not (entering or _differ_freely(operators, like))
 
 
-def _differ_freely(operators: Sequence[Operator], like: Sequence[Sequence[int]]) -> bool:
+def _differ_freely(operators: Sequence[SeenOperator], like: Sequence[Sequence[int]]) -> bool:
     """Whether numbers that rounds are given are other than the same, one step further each, or a size."""
     sizes = [
         {size for place in places for shape in operators[place].sizes for size in shape} for places in like

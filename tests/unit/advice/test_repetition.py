@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import opscope
-from opscope.analysis.dataflow import dataflow
+from opscope.analysis.watched_steps import dataflow
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding
 from opscope.model.sidecar import (
@@ -82,11 +82,17 @@ def again(since: RepeatedSince = RepeatedSince.STEP, end: int = 8, **facts: Any)
     return RepeatedWork(since, line, ((0, end),), "table = angles()" if line else None, **facts)
 
 
-@pytest.mark.parametrize("since", [RepeatedSince.STEP, RepeatedSince.CALL])
-def test_work_that_was_done_before_goes(tmp_path: Path, since: RepeatedSince) -> None:
+@pytest.mark.parametrize(
+    ("since", "said"),
+    [
+        (RepeatedSince.STEP, f"Each step works out the same at {LINE}: "),
+        (RepeatedSince.CALL, f"A step works out the same more than once at {LINE}: "),
+    ],
+)
+def test_work_that_was_done_before_goes(tmp_path: Path, since: RepeatedSince, said: str) -> None:
     with session_of(tmp_path, repeated=[again(since)]) as session:
         found = only(advice(session), "repeated_work")
-    assert found.message.startswith(f"{LINE} work out ")
+    assert found.message.startswith(said)
     assert "8 operators per step, 1.20 ms of work for the device" in found.message
     assert (found.change or "").startswith("table = angles()   # once")
     # The host holds up the step, and 8 of its operators take it 98 µs each.

@@ -30,7 +30,7 @@ class _Sidecar(msgspec.Struct):
     dataflow: RecordedDataflow | None = None
 
 
-class Found(NamedTuple):
+class FoundOperators(NamedTuple):
     """Some of the watched operators, in all recorded steps."""
 
     operator_ids: list[int]
@@ -46,11 +46,11 @@ class Dataflow(NamedTuple):
     steps: list[list[dict[str, Any] | None]]
     device_ns: int  # of all operators in these steps
 
-    def found(self, stretches: Stretches) -> Found:
+    def found(self, stretches: Stretches) -> FoundOperators:
         """The operators in these stretches of the watched step."""
         parts = [[row for row in step[a:b] if row] for step in self.steps for a, b in stretches]
         rows = [row for part in parts for row in part]
-        return Found(
+        return FoundOperators(
             [row["operator_id"] for row in rows],
             sum(row["total_device_ns"] for row in rows),
             sum(part[-1]["end_ns"] - part[0]["start_ns"] for part in parts if part),

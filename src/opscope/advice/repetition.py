@@ -7,16 +7,20 @@ from typing import Any
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.dataflow import Found
 from opscope.analysis.step_model import GraphChange
+from opscope.analysis.watched_steps import Dataflow, FoundOperators
 from opscope.model.sidecar import RepeatedSince
 from opscope.units import counted, format_duration
 
-_GIVES = {
-    RepeatedSince.STEP: ("the same as in the step before", "once, before the steps, and kept"),
+# What is said of it, and what becomes of its lines.
+_AGAIN = {
+    RepeatedSince.STEP: (
+        "Each step works out the same at {}: {}.",
+        "{text}   # once, before the steps, and kept",
+    ),
     RepeatedSince.CALL: (
-        "what the same step has worked out already",
-        "once in a step, and kept for the rest of it",
+        "A step works out the same more than once at {}: {}.",
+        "{text}   # once in a step, and kept for the rest of it",
     ),
 }
 _SHOWN = 3
@@ -27,7 +31,7 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     watched = run.dataflow
     if watched is None:
         return
-    for since, (what, where) in _GIVES.items():
+    for since, (said, moved) in _AGAIN.items():
         works = [one for one in watched.recorded.repeated if one.since is since]
         found = watched.found([stretch for one in works for stretch in one.operators])
         if not works:
@@ -35,13 +39,13 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         # Where nearly all is the same, steps are repeated to be measured: to do less is not what that is for.
         if found.device_ns > rule.threshold("most_fraction") * watched.device_ns:
             return
-        works.sort(key=lambda one: -watched.found(one.operators).host_ns)
-        texts = [one.text for one in works[:_SHOWN] if one.text]
+        works.sort(key=lambda one: -sum(watched.found(one.operators)[1:3]))
+        texts = dict.fromkeys(one.text for one in works[:_SHOWN] if one.text)
         yield Advice(
-            f"{listed([one.line or '' for one in works], _SHOWN)} work out {what}: {_costs(run, found)}.",
+            said.format(listed([one.line or "" for one in works], _SHOWN), _costs(watched, found)),
             _evidence(run, found, lines=[one.line for one in works], since=since.value),
             _without(found),
-            change="\n".join(f"{text}   # {where}" for text in texts) or None,
+            change="\n".join(moved.format(text=text) for text in texts) or None,
             # Its gradients, in the backward pass, go as well.
             is_sure=not any(one.is_differentiated for one in works),
         )
@@ -50,36 +54,38 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def recomputation(run: ProfiledRun, _: Rule) -> Iterator[Advice]:
     watched = run.dataflow
-    for one in () if watched is None else watched.recorded.repeated:
-        if watched is not None and one.since is RepeatedSince.FORWARD:
-            found = watched.found(one.operators)
-            yield Advice(
-                f"The backward pass runs parts of the forward pass again: {_costs(run, found)}.",
-                _evidence(run, found),
-                _without(found),
-                is_sure=False,  # it needs the memory
-            )
+    if watched is None:
+        return
+    works = [one for one in watched.recorded.repeated if one.since is RepeatedSince.FORWARD]
+    for found in (watched.found(one.operators) for one in works):
+        yield Advice(
+            f"The backward pass runs parts of the forward pass again: {_costs(watched, found)}.",
+            _evidence(run, found),
+            _without(found),
+            is_sure=False,  # it needs the memory
+        )
 
 
 @finds
 def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    watched = run.dataflow
-    for one in () if watched is None else watched.recorded.rounds:
-        assert watched is not None
+    watched, step = run.dataflow, run.step
+    if watched is None or step is None:
+        return
+    least_ns = rule.threshold("least_fraction") * step.recorded_host_ns * len(watched.steps)
+    for one in watched.recorded.rounds:
         count, found = len(one.rounds), watched.found(one.rounds)
-        least_ns = rule.threshold("least_fraction") * (run.step.recorded_host_ns if run.step else 0)
         # What the device has no part in is a matter of loading data.
-        if not found.device_ns or run.per_step(found.host_ns) < least_ns:
+        if not found.device_ns or found.host_ns < least_ns:
             continue
         what = f"{counted(count, 'call')} of {one.module}" if one.module else counted(count, "round")
+        sizes = " for parts of different sizes" if one.is_ragged else ""
 
-        def effect(change: GraphChange, found: Found = found, count: int = count) -> object:
+        def effect(change: GraphChange, found: FoundOperators = found, count: int = count) -> object:
             return change.merge_operators(found.operator_ids, 1.0).drop_host(found.spans, 1 - 1 / count)
 
         yield Advice(
-            f"{one.line}: {what} in a step do the same"
-            f"{' for parts of different sizes' if one.is_ragged else ''}, and none needs another's result: "
-            f"{_costs(run, found)}.",
+            f"{one.line}: {what} in a step do the same{sizes}, and none needs another's result: "
+            f"{_costs(watched, found)}.",
             _evidence(run, found, line=one.line, rounds=count, module=one.module),
             effect,
             change=_CALLED.format(module=one.module, line=one.line) if one.module else None,
@@ -90,17 +96,18 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 _CALLED = "results = model(torch.cat(parts)).chunk(len(parts))   # one call of {module} at {line}"
 
 
-def _costs(run: ProfiledRun, found: Found) -> str:
+def _costs(watched: Dataflow, found: FoundOperators) -> str:
+    steps = len(watched.steps)
     return (
-        f"{counted(len(found.operator_ids) / run.step_count, 'operator')} {run.period}, "
-        f"{format_duration(run.per_step(found.device_ns))} of work for the device and "
-        f"{format_duration(run.per_step(found.host_ns))} on the host as recorded"
+        f"{counted(len(found.operator_ids) / steps, 'operator')} per step, "
+        f"{format_duration(found.device_ns / steps)} of work for the device and "
+        f"{format_duration(found.host_ns / steps)} on the host as recorded"
     )
 
 
-def _evidence(run: ProfiledRun, found: Found, **more: Any) -> dict[str, Any]:
+def _evidence(run: ProfiledRun, found: FoundOperators, **more: Any) -> dict[str, Any]:
     return run.evidence(found.device_ns, host_ns=found.host_ns, calls=len(found.operator_ids), **more)
 
 
-def _without(found: Found) -> Any:
+def _without(found: FoundOperators) -> Any:
     return lambda change: change.drop_operators(found.operator_ids)
