@@ -46,8 +46,9 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             _evidence(run, found, lines=[one.line for one in works], since=since.value),
             _without(found),
             change="\n".join(moved.format(text=text) for text in texts) or None,
-            # Its gradients, in the backward pass, go as well.
-            is_sure=not any(one.is_differentiated for one in works),
+            # Steps that are given nothing new may all be one, for want of data; and where the backward pass
+            # comes, gradients go as well.
+            is_sure=watched.recorded.has_new and not any(one.is_differentiated for one in works),
         )
 
 

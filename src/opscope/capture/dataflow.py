@@ -79,7 +79,7 @@ class SeenOperator(NamedTuple):
     is_on_host: bool  # its result is, where Python may read it
     is_read: bool  # hands what it is given to Python, or to the host
     is_differentiated: bool  # the backward pass comes to it
-    has_new: bool  # reads what neither an operator has made nor a step before has read
+    has_new: bool  # reads or draws what neither an operator has made nor a step before has read
     is_of_batch: bool  # its results depend on what else is in the batch
 
 
@@ -200,9 +200,11 @@ class DataflowWatch:
             else:
                 parts.append(_geometry(one) if name in kind.overwrites else self._value(one))
         key = next(self._unknown) if is_random or kind.is_opaque else self._number(tuple(parts))
-        return kind, given, key
+        return kind, given, key, is_random
 
-    def _returned(self, kind: OperatorSchema, given: dict[str, Any], key: int, result: Any) -> None:
+    def _returned(
+        self, kind: OperatorSchema, given: dict[str, Any], key: int, is_random: bool, result: Any
+    ) -> None:
         """Note an operator that has run, and what it has made of the memory it wrote to."""
         step, tensor_type = self._steps[-1], self._torch.Tensor
         tensors = [
@@ -234,7 +236,7 @@ class DataflowWatch:
                 is_on_host=is_on_host,
                 is_read=is_number or (is_on_host and any(one.device.type != "cpu" for one, _ in read)),
                 is_differentiated=self._torch.is_grad_enabled() and any(one.requires_grad for one, _ in read),
-                has_new=any(storage.is_new for _, storage in read),
+                has_new=any(storage.is_new for _, storage in read) if read else is_random,
                 is_of_batch="batch_norm" in kind.name and bool(given.get("training", True)),
             )
         )
@@ -382,7 +384,8 @@ def summarized(operators: Sequence[SeenOperator]) -> RecordedDataflow:
         )
         for one, of_rounds, is_ragged in _independent(operators)
     )
-    return RecordedDataflow(tuple(sequences), repeated, rounds)
+    has_new = any(one.has_new for one in operators)
+    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds)
 
 
 def _named(line: Line) -> str:

@@ -178,6 +178,7 @@ class RecordedDataflow(msgspec.Struct, frozen=True):
     """What two steps before the recording showed of how their operators hang together."""
 
     threads: tuple[ThreadOperators, ...]
+    has_new: bool  # whether the step was given data of its own, read or drawn
     repeated: tuple[RepeatedWork, ...] = ()
     rounds: tuple[RecordedRounds, ...] = ()
 

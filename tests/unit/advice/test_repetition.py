@@ -39,6 +39,7 @@ def session_of(
     rounds: Sequence[RecordedRounds] = (),
     names: Sequence[str] = NAMES * ROUNDS,
     kernel_us: float = 150,
+    has_new: bool = True,
     extra: Callable[[Any, float], object] = lambda *_: None,
 ) -> opscope.Session:
     """Three steps of four operators in six rounds, each below another one and calling one, with a sidecar."""
@@ -67,7 +68,7 @@ def session_of(
         partial=False,
         clean_window=True,
         wall_time_ns_per_step=(5_000_000,) * 3,
-        dataflow=RecordedDataflow((watched,), tuple(repeated), tuple(rounds)),
+        dataflow=RecordedDataflow((watched,), has_new, tuple(repeated), tuple(rounds)),
     )
     write_sidecar(sidecar_path(path), sidecar)
     return opscope.load(path)
@@ -100,8 +101,12 @@ def test_work_that_was_done_before_goes(tmp_path: Path, since: RepeatedSince, sa
     assert found.estimated_gain_ns_per_step == pytest.approx(0.78e6, rel=0.1)
 
 
-def test_what_has_gradients_saves_more_than_is_known(tmp_path: Path) -> None:
-    with session_of(tmp_path, repeated=[again(is_differentiated=True)]) as session:
+@pytest.mark.parametrize(("is_differentiated", "has_new"), [(True, True), (False, False)])
+def test_gradients_and_steps_without_data_of_their_own_leave_it_open(
+    tmp_path: Path, *, is_differentiated: bool, has_new: bool
+) -> None:
+    work = again(is_differentiated=is_differentiated)
+    with session_of(tmp_path, repeated=[work], has_new=has_new) as session:
         assert not only(advice(session), "repeated_work").is_gain_known
 
 

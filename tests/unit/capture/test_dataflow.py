@@ -80,6 +80,7 @@ def test_what_both_steps_work_out_alike_is_told_by_the_outermost_line(device: st
         "aten::arange", "aten::arange", "aten::reciprocal", "aten::mul", "aten::mul", "aten::cos",
     ]  # fmt: skip
     assert not one.is_differentiated
+    assert found.has_new
 
 
 @both_devices
@@ -136,7 +137,9 @@ def test_memory_that_nobody_has_written_holds_anything() -> None:
         written = torch.empty(8, device="meta").fill_(1.0)
         written.exp()
 
-    assert repeated(watched(step)) == {("step", "written.exp()")}
+    found = watched(step)
+    assert repeated(found) == {("step", "written.exp()")}
+    assert not found.has_new
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])

@@ -1,0 +1,96 @@
+"""Two steps of a program are watched on a device: it computes what it does alone, and the findings hold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from opscope.model.sidecar import read_sidecar
+
+pytestmark = pytest.mark.gpu
+
+# What is the same in each step, what is worked out twice in one, rounds that need not wait, a forward pass
+# that runs again, and what looks like all that and is not.
+PROGRAM = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+torch.manual_seed(0)
+torch.use_deterministic_algorithms(True, warn_only=True)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(64, 64), nn.Linear(64, 64), nn.LayerNorm(64)
+    def forward(self, x):
+        return self.second(self.norm(self.first(x)).relu().exp().tanh())
+
+net, frozen = Net().cuda(), Net().cuda().requires_grad_(False)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+prompt = torch.randn(64, 64, device="cuda")
+
+def step():
+    table = torch.outer(torch.arange(64, device="cuda"), torch.arange(64, device="cuda")).cos()
+    text = frozen(prompt)
+    given = torch.randn(64, 64, device="cuda")
+    hidden = checkpoint(net, given + text, use_reentrant=False) * table
+    total, state = 0.0, torch.zeros(64, 64, device="cuda")
+    for part in hidden.split([16, 16, 16, 8, 8]):
+        scores = torch.softmax(part @ part.T + 1, -1)
+        total = total + (scores @ part).tanh().square().sum()
+    for _ in range(4):
+        key = net.first(given).relu()
+        state = torch.tanh(net.second(state) + key)
+    loss = total + state.square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+for number in range(30):
+    loss = step()
+print(loss.item(), sum(one.double().sum().item() for one in net.parameters()))
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "program.py").write_text(PROGRAM)
+    alone, watched = (
+        subprocess.run(
+            [sys.executable, *command, "program.py"], cwd=folder, capture_output=True, text=True, check=False
+        )
+        for command in ([], ["-m", "opscope", "run", "--output-dir", "out"])
+    )
+    assert alone.returncode == watched.returncode == 0, alone.stderr + watched.stderr
+    assert watched.stdout == alone.stdout
+    return folder / "out"
+
+
+def test_what_is_worked_out_again_is_seen(recorded: Path) -> None:
+    found = read_sidecar(recorded / "trace.opscope.json").dataflow
+    assert found is not None
+    told = {(one.since.value, (one.text or "").partition(" = ")[0]) for one in found.repeated}
+    assert {("step", "table"), ("step", "text"), ("call", "key"), ("forward", "")} <= told
+    assert not {text for _, text in told} & {"given", "hidden", "state", "loss"}
+
+
+def test_rounds_that_need_not_wait_are_told_from_others(recorded: Path) -> None:
+    found = read_sidecar(recorded / "trace.opscope.json").dataflow
+    assert found is not None
+    assert [(len(one.rounds), one.is_ragged) for one in found.rounds if one.module is None] == [(5, True)]
+
+
+def test_the_operators_are_found_again_and_cost_what_was_recorded(recorded: Path) -> None:
+    findings = json.loads((recorded / "analysis.json").read_text())["advice"]
+    again = [one for one in findings if one["code"] == "advice.repeated_work"]
+    assert {one["evidence"]["since"] for one in again} == {"step", "call"}
+    assert all(one["evidence"]["device_ns"] > 0 for one in again)
