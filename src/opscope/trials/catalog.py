@@ -100,7 +100,8 @@ class TriedChange:
         Of launches it is the gain of one graph of the whole step: in training, a graph of the model leaves
         the optimizer out.
         """
-        return code not in self.unpriced and not (code == "launch_bound" and traits.is_training)
+        name = code.removeprefix("advice.")
+        return name not in self.unpriced and not (name == "launch_bound" and traits.is_training)
 
     @property
     def replays(self) -> bool:

@@ -1,4 +1,4 @@
-"""What to try on a program, from its name and the options that a person gives."""
+"""What to try on a program, from its name and the options of a person; and what advice expects of changes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import step_source
-from opscope.errors import DependencyError, InputError
-from opscope.trials import catalog, child, predictions, rounds, trying
+from opscope.errors import DependencyError, InputError, OpscopeError
+from opscope.trials import catalog, child, rounds, trying
 from opscope.workloads.target import BUILTIN_WORKLOADS, resolve
 from opscope.workloads.workload import WorkloadOptions
 
@@ -80,7 +80,7 @@ def trial_plan(
         budget_s=budget_s,
         allow_precision=allow_precision,
         in_place=in_place,
-        predict=partial(predictions.predicted, note=note) if predict else None,
+        predict=partial(expected, note=note) if predict else None,
         source=Path(request.target) if request.kind == "script" else None,
     )
 
@@ -122,3 +122,32 @@ def _request(
         check_program(Program(target, tuple(arguments)))
         name = str(Path(target).absolute())
     return rounds.TrialRequest(kind=kind, target=name, arguments=tuple(arguments), steps=steps)
+
+
+def expected(folder: Path, *, note: Callable[[str], object]) -> trying.Expected:
+    """What advice says of the recording that a process of the trial made; `note` is told if it fails."""
+    from opscope.advice import assess  # noqa: PLC0415 - no trial needs them to start
+    from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
+    from opscope.ingest.reader import load  # noqa: PLC0415
+    from opscope.provenance.cache import cache_folder  # noqa: PLC0415
+    from opscope.provenance.demangle import demangle  # noqa: PLC0415
+
+    failed, trace = folder / rounds.NO_RECORDING, folder / "trace.json"
+    if failed.exists() or not trace.exists():
+        said = failed.read_text(encoding="utf-8").strip() if failed.exists() else "the program ended before"
+        note(f"no predictions: the recording failed ({said})")
+        return trying.Expected({}, None)
+    try:
+        with load([str(trace)], demangle=demangle) as session:
+            summary = assess(session, measured_dir=cache_folder() / LIMITS_FOLDER)
+            timed = summary.measured_step.unrecorded_ns
+            # Of several findings of one code the first: they are sorted by their gain.
+            gains = {
+                one.code.removeprefix("advice."): one
+                for one in reversed(summary.advice or ())
+                if one.estimated_gain_ns_per_step is not None
+            }
+            return trying.Expected(gains, None if timed is None else timed.median)
+    except OpscopeError as error:
+        note(f"no predictions: {error}")
+        return trying.Expected({}, None)
