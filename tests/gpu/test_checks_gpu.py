@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.check import check_output, poisoned_memory  # noqa: E402
-from opscope.benchmarking.device_state import NvmlMonitor, monitor_for  # noqa: E402
+from opscope.benchmarking.device_state import NvmlMonitor, state_reader  # noqa: E402
 from opscope.benchmarking.inputs import count_flops, min_bytes, peak_memory_bytes  # noqa: E402
 from opscope.benchmarking.limits import CEILINGS, measure_ceilings  # noqa: E402
 from opscope.benchmarking.problem import Implementation, Problem  # noqa: E402
@@ -216,13 +216,12 @@ class TestCeilings:
 class TestNvml:
     def test_a_busy_device_has_clocks(self):
         pytest.importorskip("pynvml")
-        monitor, reason = monitor_for(DEVICE)
+        read_state, reason = state_reader(DEVICE)
         assert reason is None
-        assert isinstance(monitor, NvmlMonitor)
         (x,) = problem(1 << 24).make_inputs(0)
         for _ in range(2000):
             x = x * 1.0001
-        state = monitor.read()
+        state = read_state()
         torch.cuda.synchronize()
         assert state.sm_clock_mhz > 0
         assert state.memory_clock_mhz > 0

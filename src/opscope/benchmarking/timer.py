@@ -119,18 +119,15 @@ class Timer(Protocol):
     @property
     def clock(self) -> Clock:
         """What the samples are taken with."""
-        ...
 
     @property
     def resolution_ns(self) -> float:
         """Shortest duration it tells from none, in nanoseconds."""
-        ...
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]: ...
 
     def measure(self, fn: Callable[[], object]) -> int:
         """Duration of one call of `fn`, in nanoseconds, including the device work it started."""
-        ...
 
 
 class WallTimer:

@@ -13,7 +13,6 @@ from case_tables import cases
 
 torch = pytest.importorskip("torch")
 
-from fakes import FakeMonitor  # noqa: E402
 from opscope.benchmarking import limits  # noqa: E402
 from opscope.benchmarking.limits import (  # noqa: E402
     MIB,
@@ -131,7 +130,7 @@ def test_a_probe_is_of_the_largest_size_that_fits_into_a_quarter_of_the_free_mem
     assert fitting(probes, "cuda:0").amount == MIB
     full(0)
     with pytest.raises(MeasurementError, match="there is no room for it in a quarter of the free memory"):
-        measure_rate("write", "write", "cuda:0", WallTimer(), FakeMonitor(()))
+        measure_rate("write", "write", "cuda:0", WallTimer(), lambda: None)
 
 
 def test_a_device_without_any_rate_is_an_error(monkeypatch):
@@ -153,10 +152,9 @@ def test_a_lost_device_ends_the_measurement(monkeypatch):
 def test_clocks_are_read_while_the_call_runs(monkeypatch):
     read_at, calls = [], []
 
-    class Monitor:
-        def read(self):
-            read_at.append(len(calls))
-            return DeviceState(1, sm_clock_mhz=1500, throttle_reasons=("sw_power_cap",))
+    def read_state():
+        read_at.append(len(calls))
+        return DeviceState(1, sm_clock_mhz=1500, throttle_reasons=("sw_power_cap",))
 
     probe = Probe(0, 1, "", lambda: lambda: calls.append(1))
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
@@ -164,7 +162,7 @@ def test_clocks_are_read_while_the_call_runs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
     monkeypatch.setattr(limits, "_LOAD_NS", 1000)
     monkeypatch.setattr(limits, "take_samples", lambda *_, **__: [100])
-    rate = measure_rate("copy", "copy", "cuda:0", WallTimer(), Monitor())
+    rate = measure_rate("copy", "copy", "cuda:0", WallTimer(), read_state)
     assert rate.state.throttle_reasons == ("sw_power_cap",)
     assert (rate.sample_count, rate.median_ns, read_at) == (1, 100, [11])
 
@@ -200,7 +198,7 @@ def gpu(monkeypatch):
 def test_reading_is_the_faster_of_torchs_sum_and_the_kernel(gpu, monkeypatch, way):
     """Where Triton is missing, or has no compiler, torch alone is measured, and that is said."""
 
-    def measured_rate(name, way_of_it, device, timer, monitor):
+    def measured_rate(name, way_of_it, device, timer, read_state):
         if name != "read":
             raise MeasurementError("not here")
         if way_of_it == "read":
@@ -211,7 +209,7 @@ def test_reading_is_the_faster_of_torchs_sum_and_the_kernel(gpu, monkeypatch, wa
 
     monkeypatch.setattr(limits, "measure_rate", measured_rate)
     monkeypatch.setattr(limits, "resolve_device", lambda _: "cuda:0")
-    monkeypatch.setattr(limits, "monitor_for", lambda _: (FakeMonitor(()), None))
+    monkeypatch.setattr(limits, "state_reader", lambda _: (lambda: None, None))
     monkeypatch.setattr(limits, "CudaEventTimer", lambda *_: WallTimer())
     monkeypatch.setattr(torch.version, "hip", None)
     measured = measure_device("cuda")
