@@ -38,7 +38,7 @@ Record = Mapping[str, Any]  # of one configuration, as in the JSON
 def sweep_record(
     label: str,
     stats: Mapping[str, Any] | None,
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
     error: str | None = None,
 ) -> Record:
     """One configuration, of its stats document or the reason there is none; `files` are names by role."""
