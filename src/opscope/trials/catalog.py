@@ -727,7 +727,7 @@ def rounding_of(changes: Sequence[TriedChange], dtypes: Sequence[str]) -> float:
     return max([rounding, *(_ROUNDINGS.get(one, 0.0) for one in dtypes)]) if rounding else 0.0
 
 
-def changes_named(names: list[str] | None) -> tuple[TriedChange, ...]:
+def changes_named(names: Sequence[str] | None) -> tuple[TriedChange, ...]:
     """The changes of these names, in the order of the catalogue; all that need no request if None."""
     if names is None:
         return tuple(change for change in CATALOG if not change.on_request)

@@ -63,19 +63,32 @@ def trial_plan(
         )
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
-    request = _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module)
-    own = {one.name: (one, str(path.absolute())) for path in change for one in [catalog.change_of_file(path)]}
-    named = [
-        one for one in catalog.changes_named(None if only is None else list(only)) if one.name not in own
-    ]
-    files = {name: path for name, (_, path) in own.items()}
+    if not module and (target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))):
+        spec = resolve(target, options or WorkloadOptions())
+        where, colon, function = target.rpartition(":")
+        name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
+        request = rounds.TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
+    elif step_source(steps) is None:
+        raise InputError(
+            "--steps none leaves no steps to time: a whole run holds its start and warm-up",
+            hint="Leave it out, or name what ends a step",
+        )
+    else:
+        kind, name = "ranks" if target in child.LAUNCHERS else "module" if module else "script", target
+        if kind == "script":
+            check_program(Program(target, tuple(arguments)))
+            name = str(Path(target).absolute())
+        request = rounds.TrialRequest(kind=kind, target=name, arguments=tuple(arguments), steps=steps)
+    files = {path.stem: str(path.absolute()) for path in change}
+    changes = [one for one in catalog.changes_named(only) if one.name not in files]
+    changes += [catalog.change_of_file(Path(file)) for file in files.values()]
     request = msgspec.structs.replace(request, seed=seed, change_files=files, origin=str(Path.cwd()))
     if predict and request.kind == "ranks":
         note("no predictions of a program of several ranks: record it with torchrun --no-python opscope run")
         predict = False
     return trying.TrialPlan(
         request,
-        (*named, *(one for one, _ in own.values())),
+        changes,
         asked=only or (),
         budget_s=budget_s,
         allow_precision=allow_precision,
@@ -94,34 +107,6 @@ def target_of(function: Callable[..., object]) -> str:
             hint="Pass a function that is defined at the top of a Python file, or name FILE.py:FUNCTION",
         )
     return f"{Path(code.co_filename).absolute()}:{name}"
-
-
-def _request(
-    target: str,
-    arguments: Sequence[str],
-    steps: str,
-    options: WorkloadOptions,
-    sizes: tuple[int, int],
-    *,
-    module: bool,
-) -> rounds.TrialRequest:
-    """The program that is meant; an InputError if there is none, or its steps cannot be recognized."""
-    is_workload = target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
-    if is_workload and not module:
-        spec = resolve(target, options)
-        where, colon, function = target.rpartition(":")
-        name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
-        return rounds.TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
-    if step_source(steps) is None:
-        raise InputError(
-            "--steps none leaves no steps to time: a whole run holds its start and warm-up",
-            hint="Leave it out, or name what ends a step",
-        )
-    kind, name = "ranks" if target in child.LAUNCHERS else "module" if module else "script", target
-    if kind == "script":
-        check_program(Program(target, tuple(arguments)))
-        name = str(Path(target).absolute())
-    return rounds.TrialRequest(kind=kind, target=name, arguments=tuple(arguments), steps=steps)
 
 
 def expected(folder: Path, *, note: Callable[[str], object]) -> trying.Expected:

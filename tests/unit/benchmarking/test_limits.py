@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -31,7 +30,7 @@ from opscope.benchmarking.limits import (  # noqa: E402
 )
 from opscope.benchmarking.timer import WallTimer  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
-from opscope.model.benchmark import Clock, DeviceState  # noqa: E402
+from opscope.model.benchmark import DeviceState  # noqa: E402
 
 ON_A_CPU = {"copy", "read", "write", "matrix_fp64", "matrix_fp32", "matrix_fp16", "matrix_bf16"}
 
@@ -50,7 +49,11 @@ class ScriptedTimer(WallTimer):
 
     def __init__(self, *durations_ns):
         super().__init__()
-        self.durations_ns, self.taken = durations_ns, 0
+        self.durations_ns, self.taken, self.prepared = durations_ns, 0, 0
+
+    def prepare(self, calls):
+        self.prepared += len(calls)
+        return calls
 
     def measure(self, fn):
         fn()
@@ -332,7 +335,7 @@ def test_the_mode_of_float32_products_holds_while_one_is_measured(monkeypatch):
     before = matmul.fp32_precision
     monkeypatch.setattr(limits, "take_samples", lambda *_, **__: modes.append(matmul.fp32_precision) or [1])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    measure_ceilings("cpu", ["matrix_float32", "matrix_bfloat16"], SteadyTimer(1))
+    measure_ceilings("cpu", ["matrix_float32", "matrix_bfloat16"], ScriptedTimer(1))
     assert modes == ["ieee", before]
     with float32_products("tf32"):
         assert matmul.fp32_precision == "tf32"
@@ -344,7 +347,7 @@ def obstacles(device):
     found = {}
     for name in PRODUCTS:
         try:
-            products(name, device, SteadyTimer(1))
+            products(name, device, ScriptedTimer(1))
         except MeasurementError as error:
             found[name] = str(error)
     return found
@@ -398,28 +401,6 @@ def test_the_reading_kernel_gives_every_program_as_many_chunks(streaming, monkey
     assert probes[0].amount == 2 * round_bytes
 
 
-class SteadyTimer:
-    """Calls once and reports the same duration every time."""
-
-    clock = Clock.WALL
-    resolution_ns = 1.0
-
-    def __init__(self, duration_ns: int) -> None:
-        self.duration_ns = duration_ns
-        self.prepared: list[Callable[[], object]] = []
-        self.samples = 0
-        self.results: list[object] = []
-
-    def prepare(self, calls):
-        self.prepared.extend(calls)
-        return calls
-
-    def measure(self, fn):
-        self.results.append(fn())
-        self.samples += 1
-        return self.duration_ns
-
-
 @pytest.mark.parametrize(
     ("moved_mib", "buffer_mib"),
     [(None, "4"), (4, "2"), (6, "3"), (0, "0")],
@@ -428,7 +409,7 @@ class SteadyTimer:
 def test_a_copy_moves_as_much_as_the_call_it_is_compared_with(moved_mib, buffer_mib):
     copy_bytes = None if moved_mib is None else moved_mib << 20
     copy, large = measure_ceilings(
-        "cpu", ["copy", "copy_large"], SteadyTimer(1_000_000), copy_bytes=copy_bytes
+        "cpu", ["copy", "copy_large"], ScriptedTimer(1_000_000), copy_bytes=copy_bytes
     )
     assert copy.how.startswith(f"torch copy_ of {buffer_mib} MiB")
     assert large.how.startswith("torch copy_ of 4 MiB")
@@ -436,12 +417,12 @@ def test_a_copy_moves_as_much_as_the_call_it_is_compared_with(moved_mib, buffer_
 
 @pytest.mark.parametrize(("duration_ns", "samples"), [(1, 35), (10_000_000, 35), (10**9, 10)])
 def test_samples_follow_from_the_time_they_take(duration_ns, samples):
-    timer = SteadyTimer(duration_ns)
+    timer = ScriptedTimer(duration_ns)
     measure_ceilings("cpu", ["matrix_float32"], timer)
-    assert timer.samples == samples  # two of them of the smallest product, which tells the time of others
-    assert len(timer.prepared) == 2
+    assert timer.taken == samples  # two of them of the smallest product, which tells the time of others
+    assert timer.prepared == 2
 
 
 def test_names_come_back_in_order_without_what_the_device_lacks():
-    found = measure_ceilings("cpu", ["matrix_tf32", "matrix_bfloat16", "copy", "copy"], SteadyTimer(10**8))
+    found = measure_ceilings("cpu", ["matrix_tf32", "matrix_bfloat16", "copy", "copy"], ScriptedTimer(10**8))
     assert [one.name for one in found] == ["matrix_bfloat16", "copy"]
