@@ -16,7 +16,6 @@ from opscope.cli import app, main
 from opscope.data import example_trace
 from opscope.signals import Terminated
 
-
 VERBS = [verb for verbs in app.VERBS.values() for verb in verbs]
 
 

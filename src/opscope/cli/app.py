@@ -272,13 +272,14 @@ def _app(tokens: Sequence[str]) -> App:
         help_epilogue="Exit codes: 0 fine, 1 an error, 2 wrong usage, 130 interrupted.",
     )
     for place, (title, verbs) in enumerate(VERBS.items()):
+        group = Group(title, sort_key=place)
         for verb, summary in verbs.items():
             module = "try_changes" if verb == "try" else verb
             # An import string: the module is loaded when its verb runs, or tells what it does itself.
             app.command(
                 f"opscope.cli.{module}:{module}",
                 name=verb,
-                group=Group(title, sort_key=place),
+                group=group,
                 help=None if verb in tokens else summary,
                 help_format="markdown",
             )
