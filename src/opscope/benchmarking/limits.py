@@ -253,7 +253,6 @@ PRODUCTS = {
 _MATRICES = {
     "matrix_float32": "fp32", "matrix_tf32": "tf32", "matrix_bfloat16": "bf16", "matrix_float16": "fp16"
 }  # fmt: skip
-CEILINGS = ("copy", "copy_large", *_MATRICES)
 
 
 def products(name: str, device: str, timer: Timer) -> list[Probe]:
