@@ -109,7 +109,7 @@ def target_of(function: Callable[..., object]) -> str:
     return f"{Path(code.co_filename).absolute()}:{name}"
 
 
-def expected(folder: Path, *, note: Callable[[str], object]) -> trying.Expected:
+def expected(folder: Path, *, note: Callable[[str], object]) -> trying.ExpectedGains:
     """What advice says of the recording that a process of the trial made; `note` is told if it fails."""
     from opscope.advice import assess  # noqa: PLC0415 - no trial needs them to start
     from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
@@ -121,7 +121,7 @@ def expected(folder: Path, *, note: Callable[[str], object]) -> trying.Expected:
     if failed.exists() or not trace.exists():
         said = failed.read_text(encoding="utf-8").strip() if failed.exists() else "the program ended before"
         note(f"no predictions: the recording failed ({said})")
-        return trying.Expected({}, None)
+        return trying.ExpectedGains({}, None)
     try:
         with load([str(trace)], demangle=demangle) as session:
             summary = assess(session, measured_dir=cache_folder() / LIMITS_FOLDER)
@@ -132,7 +132,7 @@ def expected(folder: Path, *, note: Callable[[str], object]) -> trying.Expected:
                 for one in reversed(summary.advice or ())
                 if one.estimated_gain_ns_per_step is not None
             }
-            return trying.Expected(gains, None if timed is None else timed.median)
+            return trying.ExpectedGains(gains, None if timed is None else timed.median)
     except OpscopeError as error:
         note(f"no predictions: {error}")
-        return trying.Expected({}, None)
+        return trying.ExpectedGains({}, None)

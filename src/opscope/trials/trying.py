@@ -49,7 +49,7 @@ Told = Callable[[str, int, int], object]
 _Names = tuple[str, ...]
 
 
-class Expected(NamedTuple):
+class ExpectedGains(NamedTuple):
     """What advice says of a recording: findings with a gain, by code without `advice.`; and its step."""
 
     findings: Mapping[str, Finding]
@@ -66,7 +66,7 @@ class TrialPlan:
     allow_precision: bool = False  # Recommend changes whose numbers are within rounding of a coarser type
     in_place: bool = False  # Run in the working folder instead of an empty one
     # What advice says of the recording in a folder; None to go without
-    predict: Callable[[Path], Expected] | None = None
+    predict: Callable[[Path], ExpectedGains] | None = None
     source: Path | None = None  # The script, for diffs; None if there is none
 
     def patch_of(self, changes: Sequence[catalog.TriedChange], *, is_training: bool) -> str:
@@ -124,7 +124,7 @@ class Trial:
         self._not_tried: dict[str, str] = {}
         self._bases: list[rounds.TrialRun] = []  # of the program as it is
         self._noise: rounds.RoundNoise | None = None  # of its rounds, with any change
-        self._expected = Expected({}, None)
+        self._expected = ExpectedGains({}, None)
         # Ranks would have to switch at the same step, and each decides by its own clock.
         self._is_constant = plan.request.kind == "ranks"
         self._runs, self._restarts, self._stays = 0, 0, False  # the process that runs has no rounds

@@ -18,7 +18,7 @@ from opscope.model.trial import Correctness, TrialVerdict
 from opscope.trials import planning
 from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
 from opscope.trials.rounds import NO_RECORDING, ArmRun, TrialRequest, TrialRun
-from opscope.trials.trying import Expected, Trial, TrialPlan
+from opscope.trials.trying import ExpectedGains, Trial, TrialPlan
 
 MS = 1_000_000
 ROUNDING = Correctness.WITHIN_ROUNDING
@@ -227,7 +227,7 @@ def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside
         *changes,
         factors={"tf32": 0.7},
         numbers={"tf32": ROUNDING},
-        predict=lambda *_: Expected(TRAINING_SAID, step_ns),
+        predict=lambda *_: ExpectedGains(TRAINING_SAID, step_ns),
     )
     found = tried.run()
     assert [one.recording is not None for one in processes.asked] == [True, False]  # at its end, once
@@ -246,7 +246,7 @@ def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside
 def test_a_program_that_ends_before_it_is_recorded_is_asked_of_once() -> None:
     asked: list[Path] = []
     tried, processes = trial(
-        change("any"), predict=lambda one: asked.append(one) or Expected({}, None), records=False
+        change("any"), predict=lambda one: asked.append(one) or ExpectedGains({}, None), records=False
     )
     tried.run()
     assert all(one.recording is not None for one in processes.asked)
@@ -267,7 +267,7 @@ def test_a_recording_that_failed_or_cannot_be_read_is_said(tmp_path: Path) -> No
     planning.expected(tmp_path, note=notes.append)
     (tmp_path / NO_RECORDING).write_text("a profiler is running")
     planning.expected(tmp_path, note=notes.append)
-    assert planning.expected(tmp_path / "none", note=notes.append) == Expected({}, None)
+    assert planning.expected(tmp_path / "none", note=notes.append) == ExpectedGains({}, None)
     assert [one.startswith("no predictions: ") for one in notes] == [True, True, True]
     assert "a profiler is running" in notes[1]
     assert "the program ended before" in notes[2]
