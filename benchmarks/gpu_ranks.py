@@ -15,15 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_setup import environment_facts
+from harness import environment, median_s, parser_of, printed, write
 
 MEGABYTES = (1, 16, 64, 256)
 STEPS = 8
@@ -33,10 +31,9 @@ _MODULE = str(Path(__file__).resolve())
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__, "ranks_recorded.json")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--output", type=Path)
     parser.add_argument("--traces", type=Path, help="keep recordings in this folder")
     parser.add_argument("--only", nargs="+", choices=sorted(PROGRAMS), default=sorted(PROGRAMS))
     parser.add_argument("--program", choices=sorted(PROGRAMS), help=argparse.SUPPRESS)
@@ -46,7 +43,7 @@ def main() -> int:
         in_group(options.program, options.device, options.times)
         return 0
     results: dict[str, Any] = {"processes": options.processes, "device": options.device}
-    results["environment"] = environment_facts()
+    results["environment"] = environment()
     with tempfile.TemporaryDirectory(prefix="opscope-ranks-") as scratch:
         for name in options.only:
             folder = (options.traces or Path(scratch)) / name
@@ -57,8 +54,7 @@ def main() -> int:
                 del results[name]["collectives"]  # of every call
                 print(json.dumps(results["bus_bandwidth"]))
             print(json.dumps({name: results[name]}), flush=True)
-    if options.output:
-        options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write(options.output, results)
     large = [one["error"] for one in results.get("bus_bandwidth", []) if one["bytes"] >= TELLING_BYTES]
     is_near = all(one is not None and abs(one) <= MOST_OFF for one in large)
     return 0 if is_near or options.device == "cpu" else 1
@@ -71,11 +67,14 @@ def recorded(name: str, processes: int, device: str, folder: Path) -> dict[str, 
     torchrun = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
     ]  # fmt: skip
-    run([*torchrun, *command, "--times", str(times)])
+    # NVLink multicast is often missing in virtual machines, and two GPUs gain nothing by it.
+    plainly = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0")}
+    printed([*torchrun, *command, "--times", times], **plainly)
     steps = ["--steps", "none"] if name == "plain" else []
-    run([*torchrun, "-m", "opscope", "run", "--quiet", "--output-dir", str(folder), *steps, *command])
+    recorder = ["-m", "opscope", "run", "--quiet", "--output-dir", folder, *steps]
+    printed([*torchrun, *recorder, *command], **plainly)
     each = ["--top", "all"] if name == "plain" else []
-    said = run([sys.executable, "-m", "opscope", "analyze", str(folder), "--json", *each])
+    said = printed([sys.executable, "-m", "opscope", "analyze", folder, "--json", *each])
     document = json.loads(said)
     return {
         "timed": json.loads(times.read_text(encoding="utf-8")),
@@ -86,15 +85,6 @@ def recorded(name: str, processes: int, device: str, folder: Path) -> dict[str, 
         "job": document.get("job"),
         "findings": [one["code"] for one in document["findings"]],
     }
-
-
-def run(command: Sequence[str]) -> str:
-    # NVLink multicast is often missing in virtual machines, and two GPUs gain nothing by it.
-    environment = {"NCCL_NVLS_ENABLE": "0", **os.environ}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    return done.stdout
 
 
 def compared(plain: dict[str, Any]) -> list[dict[str, Any]]:
@@ -150,16 +140,11 @@ def plain(device: Any) -> list[dict[str, Any]]:
 
 def timed(call: Any, device: Any) -> float:
     """Seconds of a call, of many in a row; by CUDA events, so that launching is hidden."""
-    import time
-
     import torch
 
     calls = 50 if device.type == "cuda" else 10
     if device.type != "cuda":
-        started = time.perf_counter()
-        for _ in range(calls):
-            call()
-        return (time.perf_counter() - started) / calls
+        return median_s(lambda: [call() for _ in range(calls)], 1) / calls
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
     for _ in range(calls):

@@ -19,16 +19,13 @@ nanoseconds away and not to leave the last step out; what it tells of rounded on
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
-import platform
 import random
 import re
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -39,6 +36,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from harness import environment, parser_of, printed, write
+from reading import make_trace
 
 MS = 1000  # of a trace's microseconds
 LATE_MS = 5
@@ -123,21 +123,18 @@ if __name__ == "__main__":
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__, "ranks.json")
     parser.add_argument("recordings", type=Path, help="folder with ddp_w4 and ddp_straggler_w4")
     parser.add_argument("--ranks", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--hta-python", help="a Python with HolisticTraceAnalysis")
     parser.add_argument("--hta-mb", type=int, default=40)
-    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     even = [read(path) for path in sorted((options.recordings / "ddp_w4").glob("rank*.json.gz"))]
     late = [read(path) for path in sorted((options.recordings / "ddp_straggler_w4").glob("rank*.json.gz"))]
-    document: dict[str, Any] = {
-        "environment": {"python": platform.python_version(), "cores": len(os.sched_getaffinity(0))}
-    }
-    if options.output and options.output.is_file():
+    document: dict[str, Any] = {"environment": environment()}
+    if options.output.is_file():  # of another part
         document = json.loads(options.output.read_text(encoding="utf-8"))
     if options.pairs:
         with job(options.ranks[0], "unperturbed", even) as (folder, _):
@@ -157,8 +154,7 @@ def main() -> int:
                     run = judged(folder, what, count, options.workers, planted)
                 document["runs"].append(run)
                 print(json.dumps({k: v for k, v in run.items() if k != "findings"}), flush=True)
-    if options.output:
-        options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write(options.output, document)
     runs = document.get("runs", [])
     is_same = document.get("spread", {}).get("documents_are_the_same", True)
     return 0 if is_same and all(one["is_right"] for one in runs) else 1
@@ -228,9 +224,9 @@ def against_hta(recorded: Path, python: str, size_mb: int, rounds: int = 3) -> d
         write_eight(recorded, Path(folder), size_mb)
         size_bytes = sum(one.stat().st_size for one in Path(folder).iterdir())
         for _ in range(rounds):
-            ours.append(printed(sys.executable, _OUR_OVERLAP, folder))
-            theirs.append(printed(python, _HTA_OVERLAP, folder))
-        as_it_comes = printed(python, _HTA_OVERLAP, folder, HTA_DISABLE_NS_ROUNDING="0")
+            ours.append(said(sys.executable, _OUR_OVERLAP, folder))
+            theirs.append(said(python, _HTA_OVERLAP, folder))
+        as_it_comes = said(python, _HTA_OVERLAP, folder, HTA_DISABLE_NS_ROUNDING="0")
     return {
         "ranks": HTA_RANKS,
         "size_bytes": size_bytes,
@@ -263,9 +259,7 @@ def write_eight(recorded: Path, folder: Path, size_mb: int) -> None:
         file = folder / f"rank{rank}.json.gz"
         file.write_bytes(gzip.compress(text.encode(), 1))
         if size_mb:
-            large = folder / f"rank{rank}.json"
-            repeat = [sys.executable, str(Path(__file__).with_name("traces.py")), str(file), str(large)]
-            subprocess.run([*repeat, "--size-mb", str(size_mb)], check=True, stdout=subprocess.DEVNULL)
+            make_trace(file, folder / f"rank{rank}.json", size_mb * 1_000_000)
             file.unlink()
 
 
@@ -336,28 +330,19 @@ def give_less(events: list[dict[str, Any]]) -> None:
         record["args"] = {**record["args"], **halves}
 
 
-def printed(python: str, script: str, *arguments: str, **environment: str) -> dict[str, Any]:
-    """What a script prints, run in a process of its own; from a file, for it starts processes."""
+def said(python: str, script: str, *arguments: str, **environment: str) -> dict[str, Any]:
+    """The JSON that a script prints, run in a process of its own; from a file, for it starts processes."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "script.py"
         file.write_text(script, encoding="utf-8")
-        try:
-            done = subprocess.run(
-                [python, str(file), *arguments],
-                capture_output=True,
-                text=True,
-                check=True,
-                env={**os.environ, "HTA_DISABLE_NS_ROUNDING": "1", **environment},
-            )
-        except subprocess.CalledProcessError as error:
-            sys.exit(error.stderr[-2000:])
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        text = printed([python, file, *arguments], **{"HTA_DISABLE_NS_ROUNDING": "1", **environment})
+    found: dict[str, Any] = json.loads(text.splitlines()[-1])
     return found
 
 
 def analyzed(folder: Path, how: str, value: str) -> dict[str, Any]:
     """One process that reads and analyzes the folder, with the processes that it asks for."""
-    return printed(sys.executable, _ANALYZE, str(folder), how, value)
+    return said(sys.executable, _ANALYZE, str(folder), how, value)
 
 
 def judged(folder: Path, what: str, count: int, workers: int, planted: int | None) -> dict[str, Any]:

@@ -12,20 +12,18 @@ checkout of opscope.
 
 from __future__ import annotations
 
-import argparse
 import gzip
-import json
 import os
-import platform
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
+
+from harness import environment, parser_of, write
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGED = ROOT / "src/opscope/data/bert_h200.json.gz"
@@ -52,7 +50,6 @@ CASES: dict[str, str | list[str]] = {
     "scan": _TIMED.format(work="assert scan_natively(text, first, len(text)).is_closed"),
     "report": ["analyze", "{}"],
     "first": ["analyze", "{}", "--section", "first"],
-    "first_before": ["analyze", "{}", "--brief"],
     "sql": ["sql", "{}", "SELECT count(*) FROM operators"],
     "help": ["--help"],
 }
@@ -207,7 +204,7 @@ def figures(samples: dict[str, list[dict[str, float]]], sizes: dict[str, int]) -
 
 def main() -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = parser_of(__doc__, "reading.json")
     parser.add_argument("recording", type=Path)
     parser.add_argument("--make", type=Path, help="make this trace, and measure nothing")
     parser.add_argument("--size-mb", type=float, default=180, help="of the trace that is made")
@@ -216,7 +213,6 @@ def main() -> int:
     parser.add_argument("--huge", action="store_true", help="10 GB too, once")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="for the traces")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/reading.json")
     options = parser.parse_args()
     if options.make:
         make_trace(options.recording, options.make, int(options.size_mb * 1e6))
@@ -239,8 +235,7 @@ def main() -> int:
     for case, _ in _STARTS:
         runs[f"{case} this"] = (case, PACKAGED, sys.executable, ROOT)
         if options.against:
-            before = f"{case}_before" if f"{case}_before" in CASES else case
-            runs[f"{case} before"] = (before, PACKAGED, sys.executable, options.against.resolve())
+            runs[f"{case} before"] = (case, PACKAGED, sys.executable, options.against.resolve())
     samples = take_samples(runs, options.repetitions)
     if options.huge:
         samples |= take_samples({"limited_2gb huge": ("limited_2gb", paths["huge"], sys.executable, ROOT)}, 1)
@@ -248,15 +243,9 @@ def main() -> int:
     for one in found:
         least = f"{one['of_least']:8.2f}" if "of_least" in one else " " * 8
         print(f"{one['figure']:40}{one['median']:10.2f}{least}  {one['wanted']}")
-    environment: dict[str, Any] = {"python": platform.python_version(), "cpus": len(os.sched_getaffinity(0))}
-    environment |= {name: version(name) for name in ("duckdb", "orjson", "numpy")}
-    result = {
-        "environment": environment,
-        "recording": options.recording.name,
-        "figures": found,
-        "samples": samples,
-    }
-    options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    known = environment("duckdb", "orjson", "numpy")
+    result = {"environment": known, "recording": options.recording.name, "figures": found, "samples": samples}
+    write(options.output, result)
     return 0
 
 

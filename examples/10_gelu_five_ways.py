@@ -2,7 +2,7 @@
 
 Each is checked against float64, timed in turn with the others, and on a GPU profiled. Look at the naive one:
 it launches a kernel for each operation, and each of them reads and writes whole tensors; the others launch
-one. What this machine cannot time says why. More: `opscope bench gelu --show kernels ptx`.
+one. What this machine cannot time says why. More: `opscope bench gelu --show kernels`.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """Compare functions of your own over a range of sizes (guide 002: benchmarking, for your own question).
 
-A mark changes nothing about a function. What one says (inputs, sizes, who is the reference) holds for the
-others of its file. `opscope bench examples/15_your_own_functions.py` shows the same as tables, and the power
-of the size that each time grows with. Look at the ratios: do they change as rows get longer?
+The first function is the reference. `opscope bench FILE:by_torch FILE:by_hand --param columns=512,4096`, with
+this file, shows the same as tables, and the power of the size that each time grows with. Look at the
+ratios: do they change as rows get longer?
 """
 
 import torch
@@ -18,18 +18,15 @@ def make_inputs(columns: int, device: str, seed: int) -> torch.Tensor:
     return torch.randn(1024, columns, device=device, generator=generator)
 
 
-@opscope.benchmark(inputs=make_inputs, params={"columns": SIZES}, is_reference=True)
 def by_torch(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, dim=-1)
 
 
-@opscope.benchmark
 def by_hand(x: torch.Tensor) -> torch.Tensor:
     exponentials = torch.exp(x - x.amax(dim=-1, keepdim=True))
     return exponentials / exponentials.sum(dim=-1, keepdim=True)
 
 
-@opscope.benchmark
 def unsafe(x: torch.Tensor) -> torch.Tensor:
     """Without the maximum: right for these inputs, infinite for large ones."""
     exponentials = torch.exp(x)
@@ -37,7 +34,9 @@ def unsafe(x: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    for result in opscope.bench(by_torch, by_hand, unsafe, time_budget_s=0.2, ceilings=False):
+    functions, swept = (by_torch, by_hand, unsafe), {"columns": SIZES}
+    how = {"time_budget_s": 0.2, "ceilings": False}
+    for result in opscope.bench(*functions, inputs=make_inputs, params=swept, **how):
         print(f"columns = {result.parameters['columns']}")
         for row in result.rows:
             verdict = f"{row.ratio:5.2f} × {result.reference}: {row.verdict}" if row.verdict else "reference"

@@ -8,13 +8,13 @@ _.aten_operator_ns
 _.backward_ns
 _.barriers
 _.bubble_fraction
+_.build_ns
 _.candidate_interval_ns
 _.clean_window
 _.copy_ns
 _.device_fraction
 _.device_ns_per_call
 _.device_ns_per_layer
-_.header_definitions
 _.ideal_fraction
 _.input_sets
 _.kernel_count
@@ -27,9 +27,7 @@ _.operator_entry_fraction
 _.opscope_version
 _.outside_steps_launches
 _.overrides
-_.persistence_mode
 _.post_grad_nodes
-_.power_limit_w
 _.predicted_gain_ns
 _.predicted_interval_ns
 _.reader_version
@@ -78,9 +76,7 @@ _.STARTED
 _.WARP_LATENCY
 _.accumulates_in
 _.memory_pin_bits_per_s
-_.nested_call_count
 _.parent_process
-_.process_id
 _.replay_passes
 
 # What people call on the rows of a query; what `opscope.model.notebook` looks up by name.
@@ -107,11 +103,6 @@ _.assert_not_slower
 
 # Called by mkdocs.
 _.on_page_markdown
-
-# Called by html.parser.HTMLParser.
-_.handle_data
-_.handle_endtag
-_.handle_starttag
 
 # `tempfile.tempdir`, which a forked process forgets.
 _.tempdir

@@ -39,7 +39,7 @@ from opscope.model.session import Session
 from opscope.model.trial import Baseline, BestChanges, Correctness, TrialResult, TrialVerdict, Variant
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.explanation import explanation_document
-from opscope.report.sweep import SweepEntry
+from opscope.report.sweep import Record, sweep_record
 from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Quantity
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -286,7 +286,7 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
             environment=Environment(python="3.12", platform="Linux", opscope="0"), rows=tuple(rows),
         )  # fmt: skip
 
-    def configuration(name: str, batch: int, length: int) -> SweepEntry:
+    def configuration(name: str, batch: int, length: int) -> Record:
         stats = {
             "config": {"workload": name, "batch_size": batch, "seq_len": length},
             "summary": {"kernel_launches": 1, "cuda_time_ms_per_step": 1.0, "wall_time_ms_per_step": 2.0},
@@ -296,7 +296,7 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
                 "throughput_sequences_per_s": 1000 / length,
             },
         }  # fmt: skip
-        return SweepEntry(f"bs{batch}_seq{length}", stats)
+        return sweep_record(f"bs{batch}_seq{length}", stats)
 
     def counters(name: str) -> CounterAnalysis:
         values = {Quantity.DURATION: 10_000, Quantity.SM_FRACTION: 0.25, Quantity.MEMORY_FRACTION: 0.75}

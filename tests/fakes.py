@@ -16,19 +16,10 @@ from opscope.model.session import Session
 Load = Callable[..., Session]  # the fixture `load`
 
 
-class FakeMonitor:
-    """A `DeviceMonitor` that reports scripted states, the last one again and again; else None."""
-
-    def __init__(self, states: Iterable[DeviceState | None] = ()) -> None:
-        self.reads = 0
-        self._states = list(states)
-
-    def read(self) -> DeviceState | None:
-        if not self._states:
-            return None
-        state = self._states[min(self.reads, len(self._states) - 1)]
-        self.reads += 1
-        return state
+def scripted(states: Iterable[DeviceState]) -> Callable[[], DeviceState]:
+    """Reads these states of a device, the last one again and again."""
+    waiting = list(states)
+    return lambda: waiting.pop(0) if len(waiting) > 1 else waiting[0]
 
 
 class FakeTimer:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         stats as stats,
         try_changes as try_changes,
     )
-    from opscope.benchmarking.user_problem import benchmark as benchmark
     from opscope.capture.cycle import (
         export_chrome_trace as export_chrome_trace,
         tensorboard_trace as tensorboard_trace,
@@ -65,7 +64,6 @@ _NAMES = {
     "opscope.analysis.summary": "Summary",
     "opscope.api": "analyze bench compare devices doctor explain flamegraph ncu print_table profile "
     "profile_call stats try_changes",
-    "opscope.benchmarking.user_problem": "benchmark",
     "opscope.capture.cycle": "export_chrome_trace tensorboard_trace",
     "opscope.data": "example_trace",
     "opscope.errors": "CaptureError DependencyError InputError MeasurementError OpscopeError",

@@ -213,8 +213,8 @@ def bench(
     `complete` is false then.
 
     Args:
-        *targets: The name of a suite, functions (marked with `benchmark` or not), mappings of names to
-            functions, or targets such as `"file.py:function"`.
+        *targets: The name of a suite, functions, mappings of names to functions, or targets such as
+            `"file.py:function"`.
         inputs: A function that makes the arguments (given those of the swept parameters, `device`, `dtype`
             and `seed` that it names; it returns a tensor or a tuple), or the arguments themselves: a tensor
             or a tuple, which are copied.
@@ -231,7 +231,7 @@ def bench(
         **measuring: As in `BenchmarkOptions`.
 
     Returns:
-        The result; a list of them, one per point, if `params` or the groups of a file make several.
+        The result; a list of them, one per point, if `params` make several.
 
     Raises:
         InputError: A target, name, shape or parameter does not fit, or the inputs cannot be made.

@@ -58,23 +58,6 @@ def correct(x):
     return x.square()
 """
 
-MARKED = """
-import opscope
-import torch
-
-@opscope.benchmark(inputs=torch.ones(8), is_reference=True)
-def slow(x):
-    return x * x
-
-@opscope.benchmark
-def fast(x):
-    return x.square()
-
-@opscope.benchmark(group="other", inputs=torch.ones(8))
-def alone(x):
-    return x + 1
-"""
-
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -160,16 +143,6 @@ def test_a_point_that_cannot_be_made_leaves_the_others(opscope, file: Path) -> N
     assert "no such | size" in outcome.json["failures"][0]
 
 
-def test_a_file_of_marked_functions_runs_its_groups(opscope, tmp_path: Path) -> None:
-    path = tmp_path / "marked_of_bench.py"
-    path.write_text(MARKED)
-    outcome = opscope("bench", path, *FAST, "--json").fine()
-    assert [(point["suite"], list(statuses(point))) for point in outcome.json["points"]] == [
-        (path.name, ["slow", "fast"]),
-        (f"{path.name}:other", ["alone"]),
-    ]
-
-
 def test_an_interrupted_run_keeps_and_saves_what_is_finished(opscope, file: Path, tmp_path: Path) -> None:
     saved = tmp_path / "result.json"
     targets = (f"{file}:square", f"{file}:interrupted", "--param", "n=8")
@@ -191,14 +164,6 @@ def test_a_result_is_saved_where_that_is_allowed_and_shown_again(opscope, file: 
     assert report.read_text("utf-8").startswith("# functions_of_bench.py, float32, n=8")
     assert opscope("bench", saved, "--json").json == json.loads(saved.read_text("utf-8"))
     opscope("bench", saved, "--param", "dtype=float16").fails("is shown as it is")
-
-
-def test_generated_code_is_shown_or_its_absence_explained(opscope, file: Path) -> None:
-    arguments = ("bench", f"{file}:square", "--param", "n=8", *FAST, "--show", "ptx")
-    opscope(*arguments).fine("No code: there is no ptx code to show")
-    (code,) = opscope(*arguments, "--json").json["generated_code"]
-    assert (code["implementation"], code["kind"], code["texts"]) == ("square", "ptx", [])
-    assert "generated_code" not in opscope(*arguments[:-2], "--json").json
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="Triton compiles in this process")

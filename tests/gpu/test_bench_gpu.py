@@ -72,22 +72,3 @@ def test_the_report_explains_the_squares(capfd: pytest.CaptureFixture[str]) -> N
     assert "Kernels" in text
     assert "CUDA events on the device" in text
     assert "elementwise_kernel" in text
-
-
-def test_ptx_of_a_triton_implementation_is_shown() -> None:
-    pytest.importorskip("triton")
-    out = io.StringIO()
-    arguments = [
-        "bench",
-        "square",
-        "--device",
-        "cuda",
-        "--param",
-        "shape=256x256",
-        "--implementations",
-        "triton",
-    ]
-    with redirect_stdout(out):
-        code = main([*arguments, "--time-budget", "0.05", "--show", "ptx"])
-    assert code == 0
-    assert ".version" in out.getvalue()

@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.check import check_output, poisoned_memory  # noqa: E402
-from opscope.benchmarking.device_state import NvmlMonitor, monitor_for  # noqa: E402
+from opscope.benchmarking.device_state import NvmlMonitor, state_reader  # noqa: E402
 from opscope.benchmarking.inputs import count_flops, min_bytes, peak_memory_bytes  # noqa: E402
-from opscope.benchmarking.limits import CEILINGS, measure_ceilings  # noqa: E402
+from opscope.benchmarking.limits import measure_ceilings  # noqa: E402
 from opscope.benchmarking.problem import Implementation, Problem  # noqa: E402
 from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
 from opscope.model.benchmark import CacheState, Status  # noqa: E402
@@ -19,6 +19,7 @@ from opscope.model.benchmark import CacheState, Status  # noqa: E402
 pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda:0"
+CEILINGS = ("copy", "copy_large", "matrix_float32", "matrix_tf32", "matrix_bfloat16", "matrix_float16")
 # The allocator's small pool, its 20 MiB segments, segments of their own.
 SIZES = (1, 1_000, 200_000, 1_000_000, 4_000_000, 64_000_000)
 
@@ -216,13 +217,12 @@ class TestCeilings:
 class TestNvml:
     def test_a_busy_device_has_clocks(self):
         pytest.importorskip("pynvml")
-        monitor, reason = monitor_for(DEVICE)
+        read_state, reason = state_reader(DEVICE)
         assert reason is None
-        assert isinstance(monitor, NvmlMonitor)
         (x,) = problem(1 << 24).make_inputs(0)
         for _ in range(2000):
             x = x * 1.0001
-        state = monitor.read()
+        state = read_state()
         torch.cuda.synchronize()
         assert state.sm_clock_mhz > 0
         assert state.memory_clock_mhz > 0

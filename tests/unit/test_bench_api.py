@@ -53,13 +53,6 @@ def test_a_sweep_is_a_list_of_results() -> None:
     assert [result.parameters for result in results] == [{"n": 4}, {"n": 8}]
 
 
-def test_a_marked_function_brings_its_inputs_and_sweep() -> None:
-    marked = opscope.benchmark(inputs=make_inputs, params={"n": [4]})(lambda x: x + 1)
-    result = opscope.bench(marked, **QUICK)
-    assert isinstance(result, opscope.BenchmarkResult)
-    assert result.parameters == {"n": 4}
-
-
 def test_a_suite_is_benchmarked_by_name() -> None:
     result = opscope.bench("gelu", shape=(4, 8), dtype="bf16", implementations=["torch"], **QUICK)
     assert isinstance(result, opscope.BenchmarkResult)

@@ -95,7 +95,6 @@ class Provenance(msgspec.Struct, frozen=True):
     torch_version_grade: Grade | None
     torch_version_reason: str | None
     hit_rates: Mapping[str, float]
-    candidate_kernels: int
 
 
 _LAUNCH_FACTS = ("file", "line", "hash", "kernel_flop", "kernel_num_gb")
@@ -140,7 +139,6 @@ def read_provenance(session: Session) -> Provenance:
         torch_version_grade=recognition["grade"] and Grade(recognition["grade"]),
         torch_version_reason=recognition["reason"],
         hit_rates=json.loads(recognition["hit_rates"] or "{}"),
-        candidate_kernels=recognition["candidate_kernels"] or 0,
     )
 
 

@@ -1,4 +1,4 @@
-"""What is to be measured: one problem, or several over values of parameters or groups of functions.
+"""What is to be measured: one problem, or several over values of parameters.
 
 Everything that can be checked without making inputs is checked when a sweep is made. Running it calls the
 engine once for each of its problems and keeps what is finished. The JSON of a result's file is that of
@@ -23,24 +23,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from opscope._version import __version__
-from opscope.benchmarking.problem import Problem, Values, first_line
+from opscope.benchmarking.problem import Problem, Values
 from opscope.benchmarking.suites import suite
 from opscope.benchmarking.user_problem import (
-    FunctionGroup,
     check_parameters,
     group_of_functions,
+    group_of_targets,
     group_problem,
-    groups_of_targets,
     is_target,
     named_functions,
-    selected,
-    takes,
 )
-from opscope.errors import InputError, OpscopeError
-from opscope.kernels.code import CodeKind, CodeText, generated_code
-from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult, Status
+from opscope.errors import InputError
+from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
 from opscope.model.files import UNREADABLE_JSON, finite, write_text
-from opscope.workloads.runtime import release_memory
 
 _USAGE = "Write --param NAME=VALUE,VALUE…, e.g. --param n=1024,4096"
 
@@ -166,57 +161,16 @@ def sweep_of(
             raise InputError(f"'{target}' stands beside other targets", hint=hint)
     if device == "interpreter":
         raise InputError("Triton's interpreter is for suites", hint="Leave --device interpreter out")
+    asked = {"inputs": inputs, "expected": expected, "reference": reference, "only": implementations}
     if names:
-        groups = groups_of_targets(names, inputs=inputs, expected=expected)
+        group = group_of_targets(names, **asked)
     else:
-        functions = named_functions(targets)
-        groups = (group_of_functions(functions, name=name, inputs=inputs, expected=expected),)
-    return _sweep_of_groups(
-        groups,
-        parameters,
-        device=device,
-        implementations=implementations,
-        reference=reference,
-        name=name,
+        group = group_of_functions(named_functions(targets), name=name, **asked)
+    check_parameters(group, parameters)
+    made = tuple(
+        _point(at, parameters, partial(group_problem, group, at, device)) for at in points(parameters)
     )
-
-
-def _sweep_of_groups(
-    groups: Sequence[FunctionGroup],
-    parameters: Values,
-    *,
-    device: str,
-    implementations: Sequence[str],
-    reference: str | None,
-    name: str | None,
-) -> Sweep:
-    """A name or a parameter must belong to one of the groups, and holds for those it does."""
-    known = list(dict.fromkeys(one for group in groups for one in group.functions))
-    for one in (*implementations, *filter(None, [reference])):
-        if one not in known:
-            where = ", ".join(group.name for group in groups)
-            raise InputError(f"'{where}' has no function '{one}'", hint=f"It has: {', '.join(known)}")
-    check_parameters(groups, parameters)
-    found: list[tuple[str, Point]] = []
-    swept: dict[str, tuple[Any, ...]] = {}
-    for group in groups:
-        wanted = [one for one in implementations if one in group.functions]
-        if implementations and not wanted:
-            continue
-        is_here = reference in group.functions
-        chosen = selected(replace(group, reference=reference) if is_here else group, wanted)
-        asked = {one: values for one, values in parameters.items() if takes(chosen, one)}
-        own = {**chosen.params, **asked}
-        check_parameters([chosen], own)
-        for one, values in kept(own).items():
-            swept[one] = tuple(dict.fromkeys((*swept.get(one, ()), *values)))
-        for at in points(own):
-            found.append((chosen.name, _point(at, own, partial(group_problem, chosen, at, device))))
-    titles = list(dict.fromkeys(title for title, _ in found))
-    if len(titles) == 1:
-        return Sweep(titles[0], tuple(point for _, point in found), swept)
-    joined = tuple(Point(f"{title} {point.label}".rstrip(), point.make) for title, point in found)
-    return Sweep(name or groups[0].name.partition(":")[0], joined, swept)
+    return Sweep(group.name, made, kept(parameters))
 
 
 class BenchmarkSweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -362,40 +316,3 @@ def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkResult | BenchmarkS
 def load_results(path: str | os.PathLike[str]) -> tuple[BenchmarkResult, ...]:
     loaded = load_benchmark(path)
     return loaded.points if isinstance(loaded, BenchmarkSweep) else (loaded,)
-
-
-class ImplementationCode(NamedTuple):
-    """Code of one kind of one implementation; where there is none, `reason` says why."""
-
-    implementation: str
-    kind: CodeKind
-    texts: tuple[CodeText, ...] = ()
-    reason: str | None = None
-
-
-def implementation_code(
-    problem: Problem, result: BenchmarkResult, kinds: Iterable[CodeKind]
-) -> tuple[ImplementationCode, ...]:
-    """Code of those implementations that ran, by implementation and kind.
-
-    Each is built and called again. For `CodeKind.TRITON` what torch.compile compiled in this process is
-    forgotten, so nothing should be timed afterwards.
-    """
-    ran = {row.name for row in result.rows if row.status in {Status.OK, Status.CHECKED, Status.WRONG}}
-    asked, found = list(kinds), []
-    for one in problem.implementations:
-        for kind in asked if one.name in ran else ():
-            texts: tuple[CodeText, ...] = ()
-            reason: str | None = None
-            try:
-                if one.is_interpreted:
-                    reason = "it ran in Triton's interpreter, which compiles nothing"
-                else:
-                    texts = tuple(generated_code(kind, one.build(), problem.make_inputs(result.options.seed)))
-            except OpscopeError as error:
-                reason = str(error)
-            except Exception as error:  # noqa: BLE001 - an implementation may raise anything; the others go on
-                reason = f"{type(error).__name__}: {first_line(error)}"
-            found.append(ImplementationCode(one.name, kind, texts, reason))
-    release_memory()
-    return tuple(found)

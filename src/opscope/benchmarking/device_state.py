@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from opscope.errors import DependencyError, MeasurementError, OpscopeError
 from opscope.model.benchmark import DeviceState
 from opscope.workloads.runtime import require_torch
+
+StateReader = Callable[[], DeviceState | None]
 
 _DRIVER_FILE = Path("/sys/module/nvidia/version")
 _IDLE = 0x1  # no work, so no clocks: not a reason that slows work down
@@ -31,19 +34,6 @@ _SLOWDOWNS = {
     0x200: "board_limit",
     0x400: "reliability",
 }
-
-
-class DeviceMonitor(Protocol):
-    def read(self) -> DeviceState | None:
-        """The state now; None if nothing can be read."""
-        ...
-
-
-class NoMonitor:
-    """The monitor of a device that has nothing to read: a CPU, or a GPU without NVML."""
-
-    def read(self) -> DeviceState | None:
-        return None
 
 
 def _started() -> Any:
@@ -95,7 +85,7 @@ class NvmlMonitor:
     def _of_device(self, query: str, *arguments: Any) -> Any:
         return _ask(self._nvml, query, self._handle, *arguments)
 
-    def read(self) -> DeviceState | None:
+    def read(self) -> DeviceState:
         nvml, milliwatts = self._nvml, self._of_device("nvmlDeviceGetPowerUsage")
         # The same query under its name since driver 535 and the one before.
         bits = self._of_device("nvmlDeviceGetCurrentClocksEventReasons")
@@ -113,14 +103,14 @@ class NvmlMonitor:
         )
 
 
-def monitor_for(device: str) -> tuple[DeviceMonitor, str | None]:
-    """The monitor of a device, and why there is nothing to read; None if there is."""
+def state_reader(device: str) -> tuple[StateReader, str | None]:
+    """What reads the device's state, and why there is nothing to read; None if there is."""
     if not device.startswith("cuda"):
-        return NoMonitor(), "a CPU's clocks are not read"
+        return lambda: None, "a CPU's clocks are not read"
     try:
-        return NvmlMonitor(device), None
+        return NvmlMonitor(device).read, None
     except OpscopeError as error:
-        return NoMonitor(), str(error)
+        return lambda: None, str(error)
 
 
 def driver_version() -> str | None:

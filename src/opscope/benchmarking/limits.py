@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from opscope._version import __version__
-from opscope.benchmarking.device_state import DeviceMonitor, driver_version, monitor_for
+from opscope.benchmarking.device_state import StateReader, driver_version, state_reader
 from opscope.benchmarking.problem import first_line, lost_device
 from opscope.benchmarking.statistics import median_interval
 from opscope.benchmarking.timer import CudaEventTimer, Timer, WallTimer, take_samples
@@ -253,7 +253,6 @@ PRODUCTS = {
 _MATRICES = {
     "matrix_float32": "fp32", "matrix_tf32": "tf32", "matrix_bfloat16": "bf16", "matrix_float16": "fp16"
 }  # fmt: skip
-CEILINGS = ("copy", "copy_large", *_MATRICES)
 
 
 def products(name: str, device: str, timer: Timer) -> list[Probe]:
@@ -377,7 +376,7 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
             "limits are measured of NVIDIA GPUs, and this PyTorch is built for AMD's",
             hint="Measure the CPU (cpu), or use a CUDA build of PyTorch",
         )
-    monitor, _ = monitor_for(resolved)
+    read_state, _ = state_reader(resolved)
     cold: Timer = CudaEventTimer(resolved, CacheState.COLD) if is_cuda else WallTimer()
     hot: Timer = CudaEventTimer(resolved, CacheState.HOT) if is_cuda else cold
     missing: dict[str, str] = {}
@@ -396,12 +395,12 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
         return found
 
     properties = torch.cuda.get_device_properties(resolved) if is_cuda else None
-    before, rates = monitor.read(), []
+    before, rates = read_state(), []
     for name in RATES:
         timer = hot if name == "l2_read" else cold
         # Reading is measured by torch's sum, and by a kernel where Triton can compile it: the faster counts.
         ways = ("read", "read_by_kernel") if name == "read" and is_cuda else (name,)
-        found = [tried(way, partial(measure_rate, name, way, resolved, timer, monitor)) for way in ways]
+        found = [tried(way, partial(measure_rate, name, way, resolved, timer, read_state)) for way in ways]
         rates += sorted(filter(None, found), key=lambda rate: rate.per_s)[-1:]
     if not rates:
         raise MeasurementError(f"no rate of {resolved} could be measured: {next(iter(missing.values()))}")
@@ -423,11 +422,11 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
         times=tuple(filter(None, times)),
         missing=missing,
         state_before=before,
-        state_after=monitor.read(),
+        state_after=read_state(),
     )
 
 
-def measure_rate(name: str, way: str, device: str, timer: Timer, monitor: DeviceMonitor) -> MeasuredRate:
+def measure_rate(name: str, way: str, device: str, timer: Timer, read_state: StateReader) -> MeasuredRate:
     """A rate with the state of the device while the call ran: an idle device has other clocks."""
     probe, state = fitting(probes_of(way, device, timer), device), None
     with probe.context():
@@ -438,7 +437,7 @@ def measure_rate(name: str, way: str, device: str, timer: Timer, monitor: Device
                 for _ in range(min(_MOST_LOAD_CALLS, 1 + _LOAD_NS // min(samples_ns))):
                     call()
                 time.sleep(_LOAD_NS / 2 / NS_PER_S)
-                state = monitor.read()
+                state = read_state()
             synchronize()
     interval = median_interval(samples_ns)
     work = probe.amount * NS_PER_S

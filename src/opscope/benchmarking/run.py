@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from opscope.benchmarking import inputs
 from opscope.benchmarking.check import check_output
-from opscope.benchmarking.device_state import DeviceMonitor, monitor_for
+from opscope.benchmarking.device_state import StateReader, state_reader
 from opscope.benchmarking.findings import benchmark_findings
 from opscope.benchmarking.limits import measure_ceilings as measure_device_ceilings
 from opscope.benchmarking.problem import (
@@ -124,7 +124,7 @@ def run_benchmark(
     *,
     environment: Environment,
     timer: Timer | None = None,
-    monitor: DeviceMonitor | None = None,
+    read_state: StateReader | None = None,
     inspect: Inspector | None = None,
     on_change: Callable[[BenchmarkResult], object] = lambda result: None,
     measure_ceilings: Callable[..., tuple[Ceiling, ...]] = measure_device_ceilings,
@@ -152,9 +152,9 @@ def run_benchmark(
     if negative:
         raise InputError(f"{', '.join(negative)} must not be negative")
     is_cuda = problem.device.startswith("cuda")
-    found, unread = (monitor, None) if monitor is not None else monitor_for(problem.device)
+    read, unread = (read_state, None) if read_state is not None else state_reader(problem.device)
     chosen = timer or benchmark_timer(problem.device, options.clock, options.cache_state)
-    run = Run(problem, options, environment, chosen, found, on_change, inspect=inspect)
+    run = Run(problem, options, environment, chosen, read, on_change, inspect=inspect)
     run.unread = unread if is_cuda else None
     # The device is the current one: kernels that are not torch's run there.
     with require_torch().cuda.device(problem.device) if is_cuda else nullcontext():
@@ -168,14 +168,14 @@ class Run:
         options: BenchmarkOptions,
         environment: Environment,
         timer: Timer,
-        monitor: DeviceMonitor,
+        read_state: StateReader,
         on_change: Callable[[BenchmarkResult], object],
         *,
         inspect: Inspector | None = None,  # profiles a call without arguments; None leaves profiles out
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.problem, self.options, self.environment = problem, options, environment
-        self.timer, self.monitor, self.on_change = timer, monitor, on_change
+        self.timer, self.read_state, self.on_change = timer, read_state, on_change
         self.inspect, self._now_ns = inspect, now_ns
         self.unread: str | None = None  # why the device's state is not read
         self.rows = [RunRow(one) for one in problem.implementations]
@@ -468,7 +468,7 @@ class Run:
 
     def _poll(self, number: int) -> None:
         began_ns = self._now_ns()
-        state = self.monitor.read()
+        state = self.read_state()
         if state is not None:
             self.states.append((number, state))
         self._poll_due_ns = self._after(began_ns, _POLL_NS)

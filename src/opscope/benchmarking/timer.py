@@ -119,18 +119,15 @@ class Timer(Protocol):
     @property
     def clock(self) -> Clock:
         """What the samples are taken with."""
-        ...
 
     @property
     def resolution_ns(self) -> float:
         """Shortest duration it tells from none, in nanoseconds."""
-        ...
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]: ...
 
     def measure(self, fn: Callable[[], object]) -> int:
         """Duration of one call of `fn`, in nanoseconds, including the device work it started."""
-        ...
 
 
 class WallTimer:
@@ -206,7 +203,7 @@ class CudaEventTimer:
 _WARMUP_CALLS = 3
 
 
-class CudaGraphTimer:
+class CudaGraphTimer(CudaEventTimer):
     """CUDA events around the replay of a CUDA graph of each call.
 
     The graphs of one `prepare` share their memory, which is right because only one of them runs at a time and
@@ -214,28 +211,22 @@ class CudaGraphTimer:
     """
 
     def __init__(self, device: str | None = None, cache_state: CacheState = CacheState.COLD) -> None:
-        self._events = CudaEventTimer(device, cache_state)
+        super().__init__(device, cache_state)
         self.clock = Clock.CUDA_GRAPH
-        self.resolution_ns = self._events.resolution_ns
-        self._torch = require_torch()
-        self._device = self._torch.device(device or "cuda")
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
         replays: list[Callable[[], object]] = []
         pool = None
         gc.collect()  # a graph freed during a capture would break it
-        with self._torch.cuda.device(self._device):
+        with self._cuda.device(self._device):
             for call in calls:
                 graph = self._capture(call, pool)
                 pool = graph.pool()
                 replays.append(graph.replay)
         return replays
 
-    def measure(self, fn: Callable[[], object]) -> int:
-        return self._events.measure(fn)
-
     def _capture(self, call: Callable[[], object], pool: Any) -> Any:
-        cuda = self._torch.cuda
+        cuda = self._cuda
         # Lazy initialization (library handles, autotuning) must not fall into the capture.
         side = cuda.Stream()
         side.wait_stream(cuda.current_stream())

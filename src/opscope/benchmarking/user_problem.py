@@ -4,8 +4,7 @@ The inputs come from a function, conventionally `make_inputs`. It is called by k
 parameters, `device` (torch.device), `dtype` (torch.dtype) and `seed` that it names, with torch's random
 generators seeded, and returns one tensor or a tuple of positional arguments. Nothing is moved: the function
 decides where its tensors lie. A benchmarked function gets those arguments, and the swept parameters it names
-as keyword-only ones. A mark of `@opscope.benchmark` changes nothing about a function: it stays the plain
-callable it was. Importing this module does not import torch.
+as keyword-only ones. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, overload
+from typing import Any
 
 from opscope.benchmarking.inputs import copied, map_tensors
-from opscope.benchmarking.problem import Implementation, Inputs, Problem, Values, first_line
+from opscope.benchmarking.problem import Implementation, Inputs, Problem, first_line
 from opscope.errors import InputError, OpscopeError
 from opscope.model.benchmark import Engine
 from opscope.workloads.runtime import is_out_of_memory, require_torch, resolve_device, resolve_dtype, seeded
@@ -27,84 +26,6 @@ from opscope.workloads.target import failure_place, function_of, is_file_name, l
 
 DEFAULT_INPUTS = "make_inputs"
 _TARGET_HINT = "Write FILE.py:function or PACKAGE.MODULE:function"
-
-
-_ATTRIBUTE = "__opscope_benchmark__"
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class BenchmarkMark:
-    """What the decorator was told about one function. None leaves it to the others of the group."""
-
-    name: str | None = None  # of its row; the function's own name if None
-    group: str | None = None  # functions of one are compared with each other; one for the file if None
-    inputs: Any = None  # makes the arguments; or the arguments themselves
-    reference: str | None = None  # name of the group's reference
-    is_reference: bool = False  # this is it
-    expected: Callable[..., Any] | None = None  # computes the right answer
-    params: Mapping[str, tuple[Any, ...]] | None = None  # to sweep over, by parameter of `inputs`
-
-
-@overload
-def benchmark(function: F, /) -> F: ...
-@overload
-def benchmark(
-    *,
-    inputs: Any = None,
-    reference: str | None = None,
-    is_reference: bool = False,
-    expected: Callable[..., Any] | None = None,
-    params: Mapping[str, Iterable[Any]] | None = None,
-    group: str | None = None,
-    name: str | None = None,
-) -> Callable[[F], F]: ...
-def benchmark(
-    function: F | None = None,
-    /,
-    *,
-    inputs: Any = None,
-    reference: str | None = None,
-    is_reference: bool = False,
-    expected: Callable[..., Any] | None = None,
-    params: Mapping[str, Iterable[Any]] | None = None,
-    group: str | None = None,
-    name: str | None = None,
-) -> F | Callable[[F], F]:
-    """Mark a function for `opscope bench FILE.py`; used bare or with arguments.
-
-        @opscope.benchmark(inputs=make_inputs, params={"n": [1024, 4096]}, is_reference=True)
-        def slow(x): ...
-
-        @opscope.benchmark
-        def fast(x): ...
-
-    What one function of a group says holds for all of them.
-
-    Args:
-        function: When used bare.
-        inputs: A function that makes the arguments (it is given those of the swept parameters, `device`,
-            `dtype` and `seed` that it names), or the arguments themselves.
-        reference: Name of the function that ratios refer to; the first of the group if no one says.
-        is_reference: This function is it.
-        expected: Computes the right answer, given the inputs with floating-point tensors in float64.
-        params: Values to sweep over, by parameter name.
-        group: Which functions are compared with each other; all of the file without one.
-        name: Of its row; the function's own if None.
-
-    Raises:
-        InputError: A swept parameter has no values, or `reference` and `is_reference` contradict each other.
-    """
-    if reference is not None and is_reference:
-        raise InputError("reference and is_reference both name a reference", hint="Give one of them")
-    swept = None if params is None else values_of(params)
-    mark = BenchmarkMark(name, group, inputs, reference, is_reference, expected, swept)
-
-    def decorate(fn: F) -> F:
-        return _with_mark(fn, mark)
-
-    return decorate if function is None else decorate(function)
 
 
 def values_of(parameters: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
@@ -119,57 +40,27 @@ def values_of(parameters: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def _with_mark(fn: F, mark: BenchmarkMark) -> F:
-    if not callable(fn):
-        raise InputError(
-            f"'{type(fn).__name__}' is not a function", hint="Write @opscope.benchmark(inputs=…)"
-        )
-    try:
-        setattr(fn, _ATTRIBUTE, mark)
-    except (AttributeError, TypeError):  # a builtin such as torch.square holds no attributes
-
-        @functools.wraps(fn)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return fn(*args, **kwargs)
-
-        return _with_mark(call, mark)  # type: ignore[return-value]
-    return fn
-
-
-def mark_of(function: Any) -> BenchmarkMark | None:
-    mark = getattr(function, _ATTRIBUTE, None)
-    return mark if isinstance(mark, BenchmarkMark) else None
-
-
 @dataclass(frozen=True)
 class FunctionGroup:
     name: str
     functions: Mapping[str, Callable[..., Any]]
-    inputs: Any
-    reference: str | None
-    expected: Callable[..., Any] | None
-    params: Values
+    inputs: Any  # makes the arguments; or the arguments themselves
+    expected: Callable[..., Any] | None  # computes the right answer
+    reference: str  # name of the function that ratios refer to
 
 
 def is_target(text: str) -> bool:
     return ":" in text or is_file_name(text)
 
 
-def groups_of_targets(
-    targets: Sequence[str], *, inputs: Any = None, expected: Any = None
-) -> tuple[FunctionGroup, ...]:
-    """The functions a command line names: those marked in a `FILE.py`, or `FILE.py:function …`.
+def group_of_targets(
+    targets: Sequence[str], *, inputs: Any = None, expected: Any = None, **asked: Any
+) -> FunctionGroup:
+    """The functions that a command line names, `FILE.py:function …`; the rest as of `group_of_functions`.
 
-    Where no inputs are given, they are the mark's, or the first file's `make_inputs`.
+    Where no inputs are given, they are the first file's `make_inputs`.
     """
     loaded: dict[str, ModuleType] = {}
-
-    def module(where: str) -> ModuleType:
-        """Each file is loaded once, so that functions of one file are of one module."""
-        key = str(Path(where).resolve()) if is_file_name(where) else where
-        if key not in loaded:
-            loaded[key] = load_module(where, hint=_TARGET_HINT)
-        return loaded[key]
 
     def resolved(source: Any) -> Any:
         if not isinstance(source, str):
@@ -177,69 +68,19 @@ def groups_of_targets(
         where, _, name = source.rpartition(":")
         if not where or not name:
             raise InputError(f"'{source}' names no function", hint=_TARGET_HINT)
-        return function_of(module(where), name, where)
+        # Each file is loaded once, so that functions of one file are of one module.
+        key = str(Path(where).resolve()) if is_file_name(where) else where
+        if key not in loaded:
+            loaded[key] = load_module(where, hint=_TARGET_HINT)
+        return function_of(loaded[key], name, where)
 
-    alone = [target for target in targets if ":" not in target]
-    if alone and len(targets) > 1:
-        raise InputError(
-            f"'{alone[0]}' names no function, and stands beside other targets",
-            hint="Give one FILE.py with @opscope.benchmark functions, or a FILE.py:function for each",
-        )
-    if alone:
-        first, own = module(targets[0]), Path(targets[0]).name
-        groups = [
-            replace(group, name=group.name if group.name == own else f"{own}:{group.name}")
-            for group in marked_groups(first, own)
-        ]
-        if not groups:
-            raise InputError(
-                "no function of this file is marked with @opscope.benchmark",
-                source=targets[0],
-                hint=f"Mark them, or name them: {alone[0]}:fast {alone[0]}:slow --inputs "
-                f"{alone[0]}:make_inputs",
-            )
-    else:
-        functions = [resolved(target) for target in targets]
-        pairs = [target.rpartition(":")[::2] for target in targets]
-        first = module(pairs[0][0])
-        names = _distinct([(Path(where).stem, name) for where, name in pairs])
-        files = ", ".join(dict.fromkeys(Path(where).name for where, _ in pairs))
-        groups = [group_of_functions(dict(zip(names, functions, strict=True)), name=files)]
-    made, right = resolved(inputs), resolved(expected)
-    default = getattr(first, DEFAULT_INPUTS, None)
-    return tuple(
-        replace(
-            group,
-            inputs=_first((made, group.inputs, default)),
-            expected=_first((right, group.expected)),
-        )
-        for group in groups
-    )
-
-
-def _first(values: Iterable[Any]) -> Any:
-    """The first value that is one. Tensors have no single truth value."""
-    return next((value for value in values if value is not None), None)
-
-
-def marked_groups(module: ModuleType, default_name: str) -> list[FunctionGroup]:
-    """The groups of a module's marked functions, in the order of their first members, each function once."""
-    members: dict[str, dict[str, Callable[..., Any]]] = {}
-    seen: set[int] = set()
-    for attribute, value in vars(module).items():
-        mark = mark_of(value)
-        if mark is None or id(value) in seen:
-            continue
-        seen.add(id(value))
-        group = members.setdefault(mark.group or default_name, {})
-        name = mark.name or attribute
-        if name in group:
-            raise InputError(
-                f"two functions of the group '{mark.group or default_name}' are called '{name}'",
-                hint="Give one of them another: @opscope.benchmark(name=…)",
-            )
-        group[name] = value
-    return [group_of_functions(group, name=name, are_to_agree=True) for name, group in members.items()]
+    functions = [resolved(target) for target in targets]
+    made = getattr(next(iter(loaded.values())), DEFAULT_INPUTS, None) if inputs is None else resolved(inputs)
+    pairs = [target.rpartition(":")[::2] for target in targets]
+    names = _distinct([(Path(where).stem, name) for where, name in pairs])
+    files = ", ".join(dict.fromkeys(Path(where).name for where, _ in pairs))
+    named = dict(zip(names, functions, strict=True))
+    return group_of_functions(named, name=files, inputs=made, expected=resolved(expected), **asked)
 
 
 def group_of_functions(
@@ -248,38 +89,22 @@ def group_of_functions(
     name: str | None = None,
     inputs: Any = None,
     expected: Callable[..., Any] | None = None,
-    are_to_agree: bool = False,
+    reference: str | None = None,
+    only: Collection[str] = (),
 ) -> FunctionGroup:
-    """A group of functions by name; what is not given comes from the first of their marks that says it."""
+    """The functions with these names and the reference, which is the first if none is named."""
     if not functions:
         raise InputError("there is nothing to benchmark", hint="Give functions, or the name of a suite")
     for key, function in functions.items():
         if not callable(function):
             raise InputError(f"'{key}' is a {type(function).__name__}, not a function")
     name = name or ", ".join(functions)
-
-    def said(what: str, values: Iterable[Any]) -> Any:
-        found = [value for value in values if value is not None]
-        for other in found[1:] if are_to_agree else ():
-            # What is not plain data is compared by identity.
-            alike = other == found[0] if isinstance(other, str | Mapping) else other is found[0]
-            if not alike:
-                raise InputError(
-                    f"functions of the group '{name}' name different {what}",
-                    hint="Name it once, or give the functions groups of their own: "
-                    "@opscope.benchmark(group=…)",
-                )
-        return _first(found)
-
-    marks = {key: mark for key, function in functions.items() if (mark := mark_of(function)) is not None}
-    return FunctionGroup(
-        name,
-        dict(functions),
-        inputs=_first((inputs, said("inputs", (one.inputs for one in marks.values())))),
-        reference=said("reference", (k if m.is_reference else m.reference for k, m in marks.items())),
-        expected=_first((expected, said("expected", (one.expected for one in marks.values())))),
-        params=said("params", (one.params for one in marks.values())) or {},
-    )
+    for one in (*only, *filter(None, [reference])):
+        if one not in functions:
+            raise InputError(f"'{name}' has no function '{one}'", hint=f"It has: {', '.join(functions)}")
+    reference = reference or next(iter(functions))
+    kept = {key: one for key, one in functions.items() if not only or key in (*only, reference)}
+    return FunctionGroup(name, kept, inputs, expected, reference)
 
 
 def _distinct(pairs: Sequence[tuple[str, str]]) -> list[str]:
@@ -301,7 +126,7 @@ def named_functions(targets: Sequence[Any]) -> dict[str, Callable[..., Any]]:
         if isinstance(target, Mapping):
             pairs += target.items()
         elif callable(target):
-            pairs.append((getattr(mark_of(target), "name", None) or plain_name(target), target))
+            pairs.append((plain_name(target), target))
         else:
             raise InputError(
                 f"a {type(target).__name__} is neither a function nor a suite", hint="Give functions by name"
@@ -316,24 +141,10 @@ def plain_name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
 
 
-def selected(group: FunctionGroup, names: Collection[str]) -> FunctionGroup:
-    """The group without the functions that are neither named nor the reference; whole if none is named."""
-    for name in (*names, *filter(None, [group.reference])):
-        if name not in group.functions:
-            raise InputError(
-                f"'{group.name}' has no function '{name}'", hint=f"It has: {', '.join(group.functions)}"
-            )
-    if not names:
-        return group
-    reference = group.reference or next(iter(group.functions))
-    kept = {key: fn for key, fn in group.functions.items() if key in names or key == reference}
-    return replace(group, functions=kept, reference=reference)
-
-
 _INPUTS_HINT = "An inputs function returns one tensor or a tuple of positional arguments"
 
 
-def check_parameters(groups: Sequence[FunctionGroup], names: Iterable[str]) -> None:
+def check_parameters(group: FunctionGroup, names: Iterable[str]) -> None:
     """Return if every swept parameter has an inputs function or a benchmarked one that takes it."""
     for name in names:
         if name in {"seed", "device"}:
@@ -341,19 +152,13 @@ def check_parameters(groups: Sequence[FunctionGroup], names: Iterable[str]) -> N
                 f"'{name}' is not a parameter to sweep over",
                 hint="Use the option --device" if name == "device" else "opscope.bench takes one: seed=1",
             )
-        if not any(takes(group, name) for group in groups):
-            sources = dict.fromkeys(_name_of(group.inputs) for group in groups)
+        # A dtype is that of the inputs.
+        takers = [] if name == "dtype" else map(_keyword_only, group.functions.values())
+        if not _accepts(group.inputs, name) and not any(name in one for one in takers):
             raise InputError(
                 f"nothing takes the parameter '{name}'",
-                hint=f"Name it in {' or '.join(sources)}, or as a keyword-only parameter of a function",
+                hint=f"Name it in {_name_of(group.inputs)}, or as a keyword-only parameter of a function",
             )
-
-
-def takes(group: FunctionGroup, name: str) -> bool:
-    if _accepts(group.inputs, name):
-        return True
-    # A dtype is that of the inputs.
-    return name != "dtype" and any(name in _keyword_only(function) for function in group.functions.values())
 
 
 def group_problem(group: FunctionGroup, parameters: Mapping[str, Any], device: str = "auto") -> Problem:
@@ -395,7 +200,7 @@ def group_problem(group: FunctionGroup, parameters: Mapping[str, Any], device: s
             Implementation(name, functools.partial(_bound, function, values), Engine.USER)
             for name, function in group.functions.items()
         ),
-        reference=group.reference or next(iter(group.functions)),
+        reference=group.reference,
         expected=None if group.expected is None else _bound(group.expected, values),
         dtype=kind,
         matrix_ceiling=ceiling,

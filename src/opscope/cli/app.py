@@ -15,7 +15,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -78,8 +77,6 @@ _ENGINE_INTERRUPTED = "Query interrupted"
 _ENGINE_IS_FULL = "OutOfMemoryException"
 _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-_VERB = re.compile(r'"""`opscope (?P<verb>\w+)`: (?P<summary>.+?)\.(?:""")?$')
-
 # Verbs that run a program of the user's in this process, which finds the interpreter as it always is.
 _RUN_PROGRAMS = frozenset({"profile", "run", "bench"})
 
@@ -133,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     own = len(tokens)
     try:
         first = next((token for token in tokens if token not in (*_OF_ALL, *_LANGUAGE)), "")
-        if first and first not in verbs() and Path(first).exists():
+        if first and not any(first in verbs for verbs in VERBS.values()) and Path(first).exists():
             tokens.insert(tokens.index(first), "analyze")
         tokens = separate_script(tokens)
         own = tokens.index("--") if "--" in tokens else len(tokens)
@@ -233,30 +230,36 @@ def _dispatch(tokens: list[str]) -> int:
     return code if isinstance(code, int) else EXIT_OK
 
 
-@cache
-def verbs() -> dict[str, tuple[str, str]]:
-    """Module and summary of each verb: a module whose first line says "`opscope VERB`: what it does." is one.
-
-    That line is read, not the module: `--help` imports none of them.
-    """
-    found = {}
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        with path.open(encoding="utf-8") as file:
-            if match := _VERB.match(file.readline()):
-                found[match["verb"]] = (path.stem, match["summary"][:1].upper() + match["summary"][1:])
-    return found
-
-
-_GROUPS = {
-    "Start here": ("analyze", "run", "try"),
-    "Look closer at a recording": ("compare", "explain", "flamegraph", "sql", "stats"),
-    "Measure": ("bench", "ncu", "profile", "trace"),
-    "What is here": ("devices", "doctor", "nvcc"),
+# What each verb does, by group; its module is named like it, but `try`, which is a word of Python.
+VERBS = {
+    "Start here": {
+        "analyze": "Report where the device time of recorded traces goes",
+        "run": "Profile an unmodified script",
+        "try": "Apply changes to your own program and measure what each brings",
+    },
+    "Look closer at a recording": {
+        "compare": "Compare two benchmark results, or two recordings",
+        "explain": "Explain an operator, a kernel, a category or a source file",
+        "flamegraph": "Write stacks from Python down to the kernels for flame graph viewers",
+        "sql": "Query the tables of a trace or a saved session",
+        "stats": "Print nsys' statistics of a trace: calls, kernels, copies",
+    },
+    "Measure": {
+        "bench": "Compare implementations: a suite, or functions of your own",
+        "ncu": "Read hardware counters of Nsight Compute, or profile a program with it",
+        "profile": "Profile a workload over batch sizes and sequence lengths",
+        "trace": "Record any CUDA program: kernels, copies, calls",
+    },
+    "What is here": {
+        "devices": "Show GPUs: architecture, compute capability, -arch flag, limits and peak rates",
+        "doctor": "Check this machine: torch, CUDA, GPUs, profiler, counters",
+        "nvcc": "Compile a CUDA file; registers, spills and occupancy of its kernels",
+    },
 }
 
 
 def _app(tokens: Sequence[str]) -> App:
-    options = Group("Options", sort_key=len(_GROUPS))
+    options = Group("Options", sort_key=len(VERBS))
     app = App(
         name="opscope",
         group_commands=options,
@@ -268,17 +271,18 @@ def _app(tokens: Sequence[str]) -> App:
         help_format="plaintext",  # Markdown takes half of the time that `opscope --help` takes
         help_epilogue="Exit codes: 0 fine, 1 an error, 2 wrong usage, 130 interrupted.",
     )
-    groups = [Group(name, sort_key=place) for place, name in enumerate(_GROUPS)]
-    group_of = {verb: group for group in groups for verb in _GROUPS[str(group.name)]}
-    for verb, (module, summary) in verbs().items():
-        # An import string: the module is loaded when its verb runs, or tells what it does by its docstring.
-        app.command(
-            f"opscope.cli.{module}:{module}",
-            name=verb,
-            group=group_of[verb],
-            help=None if verb in tokens else summary,
-            help_format="markdown",
-        )
+    for place, (title, verbs) in enumerate(VERBS.items()):
+        group = Group(title, sort_key=place)
+        for verb, summary in verbs.items():
+            module = "try_changes" if verb == "try" else verb
+            # An import string: the module is loaded when its verb runs, or tells what it does itself.
+            app.command(
+                f"opscope.cli.{module}:{module}",
+                name=verb,
+                group=group,
+                help=None if verb in tokens else summary,
+                help_format="markdown",
+            )
     app.register_install_completion_command(help="Complete verbs and options in this shell")
     return app
 

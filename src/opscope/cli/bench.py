@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -17,10 +17,8 @@ from rich.live import Live
 from opscope.api import measure
 from opscope.benchmarking.benchmark_sweep import (
     BenchmarkSweep,
-    ImplementationCode,
     Point,
     Sweep,
-    implementation_code,
     load_benchmark,
     parse_parameters,
     result_document,
@@ -33,17 +31,14 @@ from opscope.benchmarking.suites import SUITES
 from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.errors import InputError
-from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Clock, Status
 from opscope.report.benchmark import (
     benchmark_document,
-    code_sections,
     kernel_use_section,
     suite_list_document,
     suite_list_json,
 )
 from opscope.report.html.result_charts import benchmark_charts
-from opscope.report.json_encoding import encode
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
 _MEASURED = (Status.OK, Status.CHECKED)
@@ -124,7 +119,7 @@ def bench(
     *targets: Annotated[str, Parameter(name="TARGET")],
     given: GivenOptions = _GIVEN,
     measuring: MeasuringOptions = _MEASURING,
-    show: Annotated[tuple[Literal["kernels", "ptx", "sass", "triton"], ...], console.Several] = (),
+    show: Annotated[tuple[Literal["kernels"], ...], console.Several] = (),
     report: console.Showing = console.SHOWING,
     save: Path | None = None,
 ) -> int:
@@ -132,60 +127,44 @@ def bench(
 
     Each is checked against a float64 reference, profiled where there is a GPU, and timed in turns with the
     others. Functions are given as FILE.py:fast FILE.py:slow --inputs FILE.py:make_inputs, where make_inputs
-    takes any of the --param names, device, dtype and seed and returns a tensor or a tuple; or marked with
-    @opscope.benchmark in one FILE.py. Without TARGET, the suites are listed.
+    takes any of the --param names, device, dtype and seed and returns a tensor or a tuple. Without TARGET,
+    the suites are listed.
 
     Example: opscope bench ops.py:fast ops.py:slow --inputs ops.py:make_inputs --save result.json
 
     Exit codes: 1 also if an implementation or a point of a sweep failed.
 
     Args:
-        targets: A suite, FILE.py:function …, one FILE.py, or a result that --save wrote (.json).
+        targets: A suite, FILE.py:function …, or a result that --save wrote (.json).
         given: What is measured.
         measuring: How it is measured.
-        show: The kernels each launches; of Triton kernels, torch.compile's too, their PTX, their machine code
-            (needs cuobjdump), or source and Triton's forms with what torch.compile writes.
+        show: What each is and costs around its samples, and the kernels it launches.
         save: Also write the result to this JSON file, after every change.
     """
     if not targets:
         suites = list(SUITES.values())
         replace(report, output=()).show(lambda: suite_list_json(suites), lambda: suite_list_document(suites))
         return 0
-    kinds = tuple(kind for kind in (CodeKind.PTX, CodeKind.SASS, CodeKind.TRITON) if str(kind) in show)
     has_kernels = report.full or "kernels" in show
     console.check_outputs((*report.output, save), force=report.force, inputs=targets)
 
-    def present(
-        result: BenchmarkResult | BenchmarkSweep, codes: Sequence[tuple[ImplementationCode, ...]]
-    ) -> None:
-        """Print a result, and write the reports that were asked for; `codes` by point."""
+    def present(result: BenchmarkResult | BenchmarkSweep) -> None:
         points = result.points if isinstance(result, BenchmarkSweep) else (result,)
-        of_points = [*codes, *((),) * (len(points) - len(codes))]  # an interrupted point has no code
-        extra = [
-            ((kernel_use_section(point),) if has_kernels else ()) + code_sections(code)
-            for point, code in zip(points, of_points, strict=True)
-        ]
-
-        def encoded() -> dict[str, Any]:
-            whole = result_document(result)
-            if kinds:
-                results = whole["points"] if isinstance(result, BenchmarkSweep) else [whole]
-                for one, code in zip(results, codes, strict=False):
-                    one["generated_code"] = encode(code)
-            return whole
-
+        extra = [(kernel_use_section(point),) for point in points] if has_kernels else []
         report.show(
-            encoded, lambda: benchmark_document(result, extra=extra), charts=lambda: benchmark_charts(result)
+            lambda: result_document(result),
+            lambda: benchmark_document(result, extra=extra),
+            charts=lambda: benchmark_charts(result),
         )
 
     if len(targets) == 1 and targets[0].endswith(".json"):
-        if (given, measuring) != (_GIVEN, _MEASURING) or save is not None or kinds:
+        if (given, measuring) != (_GIVEN, _MEASURING) or save is not None:
             raise InputError(
                 "a saved result is shown as it is",
                 source=targets[0],
                 hint="Measure again with the suite's name",
             )
-        present(load_benchmark(targets[0]), ())
+        present(load_benchmark(targets[0]))
         return 0
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if report.json else nullcontext():
@@ -199,7 +178,6 @@ def bench(
             parameters=parse_parameters(given.param),
         )
         options = measuring.options()
-        codes: list[tuple[ImplementationCode, ...]] = []
 
         def result_of(sweep: BenchmarkSweep) -> BenchmarkResult | BenchmarkSweep | None:
             """The sweep, or its only point where there is but one."""
@@ -211,9 +189,7 @@ def bench(
                     f"--cache {measuring.cache} is for the L2 cache of a GPU, and this runs on the CPU",
                     hint="Leave --cache out: inputs are rotated",
                 )
-            result = measure(problem, options, on_change=on_change)
-            codes.append(implementation_code(problem, result, kinds if result.complete else ()))
-            return result
+            return measure(problem, options, on_change=on_change)
 
         def keep(sweep: BenchmarkSweep) -> None:
             if save is not None and (result := result_of(sweep)) is not None:
@@ -228,7 +204,7 @@ def bench(
             sweep = run_sweep(points, run, on_change=changed, on_point=progress)
             keep(sweep)
     if (result := result_of(sweep)) is not None:
-        present(result, codes)
+        present(result)
         console.say_wrote([] if save is None else [save], on_stderr=report.json)
     return _exit_code(sweep)
 

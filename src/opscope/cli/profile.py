@@ -33,7 +33,7 @@ from opscope.report.document import Document, Section, numbered
 from opscope.report.html.result_charts import workload_charts
 from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import stats_document
-from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
+from opscope.report.sweep import Record, sweep_document, sweep_json, sweep_record
 from opscope.results import load, summarize
 from opscope.units import NS_PER_MS, format_duration
 from opscope.workloads.target import resolve
@@ -74,11 +74,11 @@ class _Task:
         configuration = self.configuration
         return {**configuration.settings, **asdict(configuration.spec.options), **self.recording}
 
-    def entry(self, stats: Mapping[str, Any] | None, error: str | None = None) -> SweepEntry:
+    def entry(self, stats: Mapping[str, Any] | None, error: str | None = None) -> Record:
         names = {} if stats is None else {role: path.name for role, path in self.files.items()}
-        return SweepEntry(self.configuration.label, stats, names, error)
+        return sweep_record(self.configuration.label, stats, names, error)
 
-    def run(self) -> SweepEntry:
+    def run(self) -> Record:
         files = self.files
         # Should this run fail, the results of an older one must not stand beside its trace.
         for stale in self.all_files:
@@ -112,7 +112,7 @@ class _Task:
         write_json(files["stats"], stats)
         return self.entry(stats)
 
-    def kept(self) -> SweepEntry | None:
+    def kept(self) -> Record | None:
         """What an earlier sweep completed; None if it must run."""
         file = self.files["stats"]
         if not all(path.exists() for path in self.all_files):
@@ -190,7 +190,7 @@ def profile(
         )
     console.check_outputs(report.output, force=report.force)
     kept = [task.kept() for task in tasks] if resume and not report.force else [None] * len(tasks)
-    entries: list[SweepEntry] = []
+    entries: list[Record] = []
     code = 0
     with console.load_noticed(), _progress(len(tasks), quiet=report.json) as advance:
         try:
@@ -200,9 +200,9 @@ def profile(
                 write_json(summaries[0], sweep_json(entries))
                 write_text(summaries[1], console.markdown(sweep_document(entries)))
                 advance(task.configuration.label, ("kept, " if known else "") + _outcome(entries[-1]))
-            code = EXIT_ERROR if any(one.error is not None for one in entries) else 0
+            code = EXIT_ERROR if any(one["error"] is not None for one in entries) else 0
         except KeyboardInterrupt:
-            complete = sum(entry.error is None for entry in entries)
+            complete = sum(one["error"] is None for one in entries)
             console.say(
                 f"interrupted: {complete} of {len(tasks)} configurations are kept in {output_dir}; "
                 "continue with --resume"
@@ -211,13 +211,13 @@ def profile(
     if entries or report.json:
         _show(entries, output_dir, report, rows)
     if entries:
-        of_each = [output_dir / name for entry in entries for name in entry.files.values()]
+        of_each = [output_dir / name for one in entries for name in one["files"].values()]
         console.say_wrote([*of_each, *summaries], on_stderr=report.json)
     return code
 
 
-def _show(entries: Sequence[SweepEntry], output_dir: Path, report: console.Showing, top: int | None) -> None:
-    traces = [(one, str(output_dir / one.files["trace"])) for one in entries if "trace" in one.files]
+def _show(entries: Sequence[Record], output_dir: Path, report: console.Showing, top: int | None) -> None:
+    traces = [(one, str(output_dir / one["files"]["trace"])) for one in entries if one["files"]]
 
     def document() -> Document:
         """The summary; in full, with the report on each configuration."""
@@ -225,7 +225,7 @@ def _show(entries: Sequence[SweepEntry], output_dir: Path, report: console.Showi
         for entry, trace in traces if report.full else ():
             with load(trace) as session:
                 of_it = recording_document(summarize(session), is_full=True, top=None)
-            reports.append(Section(entry.label, of_it.blocks, of_it.sections))
+            reports.append(Section(entry["label"], of_it.blocks, of_it.sections))
         return msgspec.structs.replace(summary, sections=(*summary.sections, *reports))
 
     # Of a single configuration a page is that of its recording.
@@ -243,7 +243,7 @@ def _show(entries: Sequence[SweepEntry], output_dir: Path, report: console.Showi
         console.say_wrote(written, on_stderr=report.json)
 
 
-def _attempt(task: _Task) -> SweepEntry:
+def _attempt(task: _Task) -> Record:
     try:
         return task.run()
     except OpscopeError as error:
@@ -252,10 +252,10 @@ def _attempt(task: _Task) -> SweepEntry:
         return task.entry(None, f"{type(error).__name__}: {error}")
 
 
-def _outcome(entry: SweepEntry) -> str:
-    if entry.stats is None:
-        return f"failed: {entry.error}"
-    totals = entry.stats["summary"]
+def _outcome(entry: Record) -> str:
+    if entry["error"] is not None:
+        return f"failed: {entry['error']}"
+    totals = entry["summary"]
     kind, name = ("cuda", "device") if totals["kernel_launches"] > 0 else ("cpu", "CPU")
     return f"{format_duration(totals[f'total_{kind}_time_ms'] * NS_PER_MS)} of {name} time"
 

@@ -18,9 +18,8 @@ from msgspec.structs import replace
 
 from opscope import units
 from opscope.analysis.benchmark_comparison import growth_exponent
-from opscope.benchmarking.benchmark_sweep import BenchmarkSweep, ImplementationCode
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.benchmarking.suite import Suite
-from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import (
     BenchmarkResult,
     BenchmarkRow,
@@ -379,47 +378,12 @@ def kernel_use_section(result: BenchmarkResult) -> doc.Section:
     return doc.Section("Kernels", doc.blocks(calls, None if profiles else nothing), tuple(kernels))
 
 
-_TITLES = {
-    CodeKind.PTX: "PTX",
-    CodeKind.SASS: "Machine code (SASS)",
-    CodeKind.TRITON: "Triton and torch.compile",
-}
-
-
-def code_sections(codes: Sequence[ImplementationCode]) -> tuple[doc.Section, ...]:
-    def told(code: ImplementationCode) -> Iterator[doc.Block]:
-        if code.reason is not None:
-            yield doc.Paragraph(f"No code: {code.reason}")
-        for text in code.texts:
-            yield doc.Paragraph(doc.Code(text.title, is_whole=True))
-            yield doc.CodeBlock(text.text, text.language)
-
-    return tuple(
-        doc.Section(
-            _TITLES[kind],
-            sections=tuple(
-                doc.Section(code.implementation, tuple(told(code))) for code in codes if code.kind is kind
-            ),
-        )
-        for kind in dict.fromkeys(code.kind for code in codes)
-    )
-
-
 # Conditions that hold for every point; the others are each point's own.
 _COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
 
 
-def points_by_suite(sweep: BenchmarkSweep) -> dict[str, list[BenchmarkResult]]:
-    suites: dict[str, list[BenchmarkResult]] = {}
-    for point in sweep.points:
-        suites.setdefault(point.suite, []).append(point)
-    return suites
-
-
 def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]]) -> doc.Document:
-    shown = [
-        section for points in points_by_suite(sweep).values() for section in _suite_sections(sweep, points)
-    ]
+    shown = list(_scaling_sections(sweep)) if sweep.points else []
     for point, further in zip(sweep.points, extra, strict=False):
         shown += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
     wins: Counter[str] = Counter()
@@ -451,12 +415,13 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
 
 
 def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
-    """`n=1024`: the swept parameters of a point; its suite where nothing was swept."""
-    values = [f"{name}={point.parameters[name]}" for name in sweep.parameters if name in point.parameters]
-    return ", ".join(values) or point.suite
+    """`n=1024`: the swept parameters of a point."""
+    swept = (name for name in sweep.parameters if name in point.parameters)
+    return ", ".join(f"{name}={point.parameters[name]}" for name in swept)
 
 
-def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[doc.Section, ...]:
+def _scaling_sections(sweep: BenchmarkSweep) -> tuple[doc.Section, ...]:
+    points = sweep.points
     if len(points) == 1:
         first, *others = _benchmark_sections(points[0])
         return doc.sections(replace(first, title=benchmark_title(points[0])), *others)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 from opscope.benchmarking.statistics import CONFIDENCE
 from opscope.report import document as doc
@@ -31,28 +32,49 @@ _SUMMARY_KEYS = (
 )  # fmt: skip
 
 
-class SweepEntry(NamedTuple):
-    """One configuration: its stats document, or the reason there is none."""
-
-    label: str  # `bs8_seq128`
-    stats: Mapping[str, Any] | None
-    files: Mapping[str, str] = {}  # names by role: `stats`, `report`, `trace`
-    error: str | None = None
+Record = Mapping[str, Any]  # of one configuration, as in the JSON
 
 
-def sweep_json(entries: Sequence[SweepEntry]) -> dict[str, Any]:
-    return {**versions(SWEEP_SCHEMA_VERSION), "configurations": [_record(entry) for entry in entries]}
+def sweep_record(
+    label: str,
+    stats: Mapping[str, Any] | None,
+    files: Mapping[str, str] = MappingProxyType({}),
+    error: str | None = None,
+) -> Record:
+    """One configuration, of its stats document or the reason there is none; `files` are names by role."""
+    known: Mapping[str, Any] = stats or {}
+    totals, benchmark = known.get("summary") or {}, known.get("benchmark") or {}
+    latency, top = benchmark.get("latency_ms"), None
+    for first in (known.get("top_aten_operators") or [])[:1]:
+        fraction = "cuda_time_fraction" if first["self_cuda_time_ms"] > 0 else "cpu_time_fraction"
+        top = {key: first[key] for key in ("name", "self_cuda_time_ms", "self_cpu_time_ms")}
+        top["fraction"] = first.get(fraction)
+    return {
+        "label": label,
+        "status": "failed" if stats is None else "complete",
+        "error": error,
+        "config": known.get("config"),
+        "summary": {key: totals.get(key) for key in _SUMMARY_KEYS},
+        "step": known.get("step"),
+        "latency_ms": None if latency is None else {key: latency.get(key) for key in ("median", "p5", "p95")},
+        "throughput_sequences_per_s": benchmark.get("throughput_sequences_per_s"),
+        "top_operator": top,
+        "files": dict(files),
+    }
 
 
-def sweep_document(entries: Sequence[SweepEntry]) -> doc.Document:
-    records = [_record(entry) for entry in entries]
+def sweep_json(records: Sequence[Record]) -> dict[str, Any]:
+    return {**versions(SWEEP_SCHEMA_VERSION), "configurations": list(records)}
+
+
+def sweep_document(records: Sequence[Record]) -> doc.Document:
     on_device = any(record["summary"]["kernel_launches"] for record in records)
     key = "cuda_time_ms_per_step" if on_device else "cpu_time_ms_per_step"
 
-    def at(part: str, key: str) -> Callable[[Mapping[str, Any]], Any]:
+    def at(part: str, key: str) -> Callable[[Record], Any]:
         return lambda record: (record[part] or {}).get(key)
 
-    def launches(record: Mapping[str, Any]) -> float | None:
+    def launches(record: Record) -> float | None:
         # A step's: the summary counts those of all recorded steps.
         count, steps = record["summary"]["kernel_launches"], at("config", "steps")(record)
         return count / steps if count is not None and steps else None
@@ -65,7 +87,7 @@ def sweep_document(entries: Sequence[SweepEntry]) -> doc.Document:
     def latency(ms: Mapping[str, float]) -> str:
         return "{} ({}–{})".format(*(significant(ms[key], below_one=3) for key in ("median", "p5", "p95")))
 
-    def top_operator(record: Mapping[str, Any]) -> doc.Text | None:
+    def top_operator(record: Record) -> doc.Text | None:
         if record["status"] == "failed":
             return doc.Strong("failed")
         return record["top_operator"] and doc.Code(record["top_operator"]["name"])
@@ -86,7 +108,7 @@ def sweep_document(entries: Sequence[SweepEntry]) -> doc.Document:
         doc.words("Top operator", top_operator),
     )
     failures = tuple(
-        (doc.Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None
+        (doc.Code(one["label"]), f": {one['error']}") for one in records if one["error"] is not None
     )
     failed = doc.Section("Failed configurations", (doc.BulletList(failures),))
     title, config = "Profiling summary", next((one["config"] for one in records if one["config"]), None)
@@ -100,7 +122,7 @@ def sweep_document(entries: Sequence[SweepEntry]) -> doc.Document:
     )
 
 
-def _headline(records: Sequence[Mapping[str, Any]]) -> doc.FactList:
+def _headline(records: Sequence[Record]) -> doc.FactList:
     done = [record for record in records if record["status"] != "failed"]
     steps = [(ns, one) for one in done if (ns := _step_ms(one)) is not None]
     rates = [(rate, one) for one in done if (rate := one["throughput_sequences_per_s"]) is not None]
@@ -122,17 +144,17 @@ def _headline(records: Sequence[Mapping[str, Any]]) -> doc.FactList:
     )
 
 
-def _step_text(step: tuple[float, Mapping[str, Any]] | None) -> str | None:
+def _step_text(step: tuple[float, Record] | None) -> str | None:
     return None if step is None else f"{_milliseconds(step[0])} at {step[1]['label']}"
 
 
-def _step_ms(record: Mapping[str, Any]) -> float | None:
+def _step_ms(record: Record) -> float | None:
     unrecorded = (record["step"] or {}).get("unrecorded_ms")
     time: float | None = unrecorded["median"] if unrecorded else record["summary"]["wall_time_ms_per_step"]
     return time
 
 
-def _scaling(records: Sequence[Mapping[str, Any]]) -> tuple[doc.Meaning, ...]:
+def _scaling(records: Sequence[Record]) -> tuple[doc.Meaning, ...]:
     """What a larger batch costs, of configurations that differ in nothing else; the widest range of them."""
     known = [(one["config"], ms) for one in records if one["config"] and (ms := _step_ms(one)) is not None]
     batches = [one for one in known if one[0].get("batch_size")]
@@ -151,28 +173,6 @@ def _scaling(records: Sequence[Mapping[str, Any]]) -> tuple[doc.Meaning, ...]:
             f"{format_ratio(high / low)} the sequences."
         ),
     )
-
-
-def _record(entry: SweepEntry) -> dict[str, Any]:
-    stats: Mapping[str, Any] = entry.stats or {}
-    totals, benchmark = stats.get("summary") or {}, stats.get("benchmark") or {}
-    latency, top = benchmark.get("latency_ms"), None
-    for first in (stats.get("top_aten_operators") or [])[:1]:
-        fraction = "cuda_time_fraction" if first["self_cuda_time_ms"] > 0 else "cpu_time_fraction"
-        top = {key: first[key] for key in ("name", "self_cuda_time_ms", "self_cpu_time_ms")}
-        top["fraction"] = first.get(fraction)
-    return {
-        "label": entry.label,
-        "status": "failed" if entry.stats is None else "complete",
-        "error": entry.error,
-        "config": stats.get("config"),
-        "summary": {key: totals.get(key) for key in _SUMMARY_KEYS},
-        "step": stats.get("step"),
-        "latency_ms": None if latency is None else {key: latency.get(key) for key in ("median", "p5", "p95")},
-        "throughput_sequences_per_s": benchmark.get("throughput_sequences_per_s"),
-        "top_operator": top,
-        "files": dict(entry.files),
-    }
 
 
 def _rate(per_s: float) -> str:

@@ -100,7 +100,8 @@ class TriedChange:
         Of launches it is the gain of one graph of the whole step: in training, a graph of the model leaves
         the optimizer out.
         """
-        return code not in self.unpriced and not (code == "launch_bound" and traits.is_training)
+        name = code.removeprefix("advice.")
+        return name not in self.unpriced and not (name == "launch_bound" and traits.is_training)
 
     @property
     def replays(self) -> bool:
@@ -726,7 +727,7 @@ def rounding_of(changes: Sequence[TriedChange], dtypes: Sequence[str]) -> float:
     return max([rounding, *(_ROUNDINGS.get(one, 0.0) for one in dtypes)]) if rounding else 0.0
 
 
-def changes_named(names: list[str] | None) -> tuple[TriedChange, ...]:
+def changes_named(names: Sequence[str] | None) -> tuple[TriedChange, ...]:
     """The changes of these names, in the order of the catalogue; all that need no request if None."""
     if names is None:
         return tuple(change for change in CATALOG if not change.on_request)

@@ -1,4 +1,4 @@
-"""What to try on a program, from its name and the options that a person gives."""
+"""What to try on a program, from its name and the options of a person; and what advice expects of changes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import step_source
-from opscope.errors import DependencyError, InputError
-from opscope.trials import catalog, child, predictions, rounds, trying
+from opscope.errors import DependencyError, InputError, OpscopeError
+from opscope.trials import catalog, child, rounds, trying
 from opscope.workloads.target import BUILTIN_WORKLOADS, resolve
 from opscope.workloads.workload import WorkloadOptions
 
@@ -63,24 +63,37 @@ def trial_plan(
         )
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
-    request = _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module)
-    own = {one.name: (one, str(path.absolute())) for path in change for one in [catalog.change_of_file(path)]}
-    named = [
-        one for one in catalog.changes_named(None if only is None else list(only)) if one.name not in own
-    ]
-    files = {name: path for name, (_, path) in own.items()}
+    if not module and (target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))):
+        spec = resolve(target, options or WorkloadOptions())
+        where, colon, function = target.rpartition(":")
+        name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
+        request = rounds.TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
+    elif step_source(steps) is None:
+        raise InputError(
+            "--steps none leaves no steps to time: a whole run holds its start and warm-up",
+            hint="Leave it out, or name what ends a step",
+        )
+    else:
+        kind, name = "ranks" if target in child.LAUNCHERS else "module" if module else "script", target
+        if kind == "script":
+            check_program(Program(target, tuple(arguments)))
+            name = str(Path(target).absolute())
+        request = rounds.TrialRequest(kind=kind, target=name, arguments=tuple(arguments), steps=steps)
+    files = {path.stem: str(path.absolute()) for path in change}
+    changes = [one for one in catalog.changes_named(only) if one.name not in files]
+    changes += [catalog.change_of_file(Path(file)) for file in files.values()]
     request = msgspec.structs.replace(request, seed=seed, change_files=files, origin=str(Path.cwd()))
     if predict and request.kind == "ranks":
         note("no predictions of a program of several ranks: record it with torchrun --no-python opscope run")
         predict = False
     return trying.TrialPlan(
         request,
-        (*named, *(one for one, _ in own.values())),
+        changes,
         asked=only or (),
         budget_s=budget_s,
         allow_precision=allow_precision,
         in_place=in_place,
-        predict=partial(predictions.predicted, note=note) if predict else None,
+        predict=partial(expected, note=note) if predict else None,
         source=Path(request.target) if request.kind == "script" else None,
     )
 
@@ -96,29 +109,30 @@ def target_of(function: Callable[..., object]) -> str:
     return f"{Path(code.co_filename).absolute()}:{name}"
 
 
-def _request(
-    target: str,
-    arguments: Sequence[str],
-    steps: str,
-    options: WorkloadOptions,
-    sizes: tuple[int, int],
-    *,
-    module: bool,
-) -> rounds.TrialRequest:
-    """The program that is meant; an InputError if there is none, or its steps cannot be recognized."""
-    is_workload = target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
-    if is_workload and not module:
-        spec = resolve(target, options)
-        where, colon, function = target.rpartition(":")
-        name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
-        return rounds.TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
-    if step_source(steps) is None:
-        raise InputError(
-            "--steps none leaves no steps to time: a whole run holds its start and warm-up",
-            hint="Leave it out, or name what ends a step",
-        )
-    kind, name = "ranks" if target in child.LAUNCHERS else "module" if module else "script", target
-    if kind == "script":
-        check_program(Program(target, tuple(arguments)))
-        name = str(Path(target).absolute())
-    return rounds.TrialRequest(kind=kind, target=name, arguments=tuple(arguments), steps=steps)
+def expected(folder: Path, *, note: Callable[[str], object]) -> trying.ExpectedGains:
+    """What advice says of the recording that a process of the trial made; `note` is told if it fails."""
+    from opscope.advice import assess  # noqa: PLC0415 - no trial needs them to start
+    from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
+    from opscope.ingest.reader import load  # noqa: PLC0415
+    from opscope.provenance.cache import cache_folder  # noqa: PLC0415
+    from opscope.provenance.demangle import demangle  # noqa: PLC0415
+
+    failed, trace = folder / rounds.NO_RECORDING, folder / "trace.json"
+    if failed.exists() or not trace.exists():
+        said = failed.read_text(encoding="utf-8").strip() if failed.exists() else "the program ended before"
+        note(f"no predictions: the recording failed ({said})")
+        return trying.ExpectedGains({}, None)
+    try:
+        with load([str(trace)], demangle=demangle) as session:
+            summary = assess(session, measured_dir=cache_folder() / LIMITS_FOLDER)
+            timed = summary.measured_step.unrecorded_ns
+            # Of several findings of one code the first: they are sorted by their gain.
+            gains = {
+                one.code.removeprefix("advice."): one
+                for one in reversed(summary.advice or ())
+                if one.estimated_gain_ns_per_step is not None
+            }
+            return trying.ExpectedGains(gains, None if timed is None else timed.median)
+    except OpscopeError as error:
+        note(f"no predictions: {error}")
+        return trying.ExpectedGains({}, None)

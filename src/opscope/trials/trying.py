@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median, stdev
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from opscope.benchmarking.statistics import median_interval
 from opscope.errors import CaptureError
+from opscope.model.finding import Finding
 from opscope.model.trial import (
     Baseline,
     BestChanges,
@@ -30,7 +32,7 @@ from opscope.model.trial import (
     TrialVerdict,
     Variant,
 )
-from opscope.trials import catalog, patches, predictions, processes, replay, rounds
+from opscope.trials import catalog, patches, processes, replay, rounds
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
@@ -47,6 +49,13 @@ Told = Callable[[str, int, int], object]
 _Names = tuple[str, ...]
 
 
+class ExpectedGains(NamedTuple):
+    """What advice says of a recording: findings with a gain, by code without `advice.`; and its step."""
+
+    findings: Mapping[str, Finding]
+    step_ns: float | None  # without the recorder; None if unknown
+
+
 @dataclass(frozen=True)
 class TrialPlan:
     request: rounds.TrialRequest  # The program; its changes are ours to fill in
@@ -56,8 +65,8 @@ class TrialPlan:
     run_s: float = 300.0  # Time for a start of the program
     allow_precision: bool = False  # Recommend changes whose numbers are within rounding of a coarser type
     in_place: bool = False  # Run in the working folder instead of an empty one
-    # What advice says of the recording in a folder, by its code; None to go without
-    predict: Callable[[Path], Mapping[str, predictions.SaidGain]] | None = None
+    # What advice says of the recording in a folder; None to go without
+    predict: Callable[[Path], ExpectedGains] | None = None
     source: Path | None = None  # The script, for diffs; None if there is none
 
     def patch_of(self, changes: Sequence[catalog.TriedChange], *, is_training: bool) -> str:
@@ -80,18 +89,8 @@ class TrialPlan:
 
 
 @dataclass
-class _Usual:
-    """The step of the program as it is, over its processes."""
-
-    logarithm: float = 0.0
-    scatter: float = rounds.APART
-    noise: rounds.RoundNoise | None = None  # with any change
-
-
-@dataclass
 class _Tried:
     names: _Names
-    usual: _Usual
     switched: list[list[float]] = field(default_factory=list)  # logarithms of ratios by process and round
     apart: list[float] = field(default_factory=list)  # of its step, by process in which it stayed on
     correctness: Correctness = Correctness.UNKNOWN
@@ -99,22 +98,6 @@ class _Tried:
     error: str | None = None
     peak_bytes: int | None = None
     warm_up_ns: float | None = None
-
-    @property
-    def said(self) -> rounds.Pooled | None:
-        """What its processes say; None if it was not timed."""
-        if self.switched:
-            said = rounds.pooled(self.switched, self.usual.noise)
-            is_enough = sum(map(len, self.switched)) >= rounds.FEW_ROUNDS
-            return said if is_enough else said._replace(verdict=TrialVerdict.INCONCLUSIVE)
-        ratios = [[one - self.usual.logarithm] for one in self.apart]
-        # One process may be faster than the next for reasons of its own.
-        apart = self.usual.scatter if len(ratios) > 1 else max(self.usual.scatter, rounds.ALONE_APART)
-        return rounds.pooled(ratios, scatter=apart) if ratios else None
-
-    @property
-    def said_ratio(self) -> float:
-        return math.inf if self.said is None else self.said.ratio
 
     @property
     def count(self) -> int:
@@ -140,8 +123,8 @@ class Trial:
         self._tried: dict[frozenset[str], _Tried] = {}
         self._not_tried: dict[str, str] = {}
         self._bases: list[rounds.TrialRun] = []  # of the program as it is
-        self._usual = _Usual()
-        self._said: Mapping[str, predictions.SaidGain] = {}
+        self._noise: rounds.RoundNoise | None = None  # of its rounds, with any change
+        self._expected = ExpectedGains({}, None)
         # Ranks would have to switch at the same step, and each decides by its own clock.
         self._is_constant = plan.request.kind == "ranks"
         self._runs, self._restarts, self._stays = 0, 0, False  # the process that runs has no rounds
@@ -172,11 +155,37 @@ class Trial:
     def _left_s(self) -> float:
         return self._began + self._startup_s + self.plan.budget_s - time.monotonic()
 
+    def _said(self, tried: _Tried) -> rounds.Pooled | None:
+        """What its processes say; None if it was not timed."""
+        if tried.switched:
+            said = rounds.pooled(tried.switched, self._noise)
+            is_enough = sum(map(len, tried.switched)) >= rounds.FEW_ROUNDS
+            return said if is_enough else said._replace(verdict=TrialVerdict.INCONCLUSIVE)
+        if not tried.apart:
+            return None
+        usual = self._usual_logarithms
+        scatter = max(rounds.APART, stdev(usual) if len(usual) > 1 else 0.0)
+        if len(tried.apart) == 1:  # one process may be faster than the next for reasons of its own
+            scatter = max(scatter, rounds.ALONE_APART)
+        return rounds.pooled([[one - fmean(usual)] for one in tried.apart], scatter=scatter)
+
+    def _ratio(self, tried: _Tried) -> float:
+        said = self._said(tried)
+        return math.inf if said is None else said.ratio
+
+    @property
+    def _usual_logarithms(self) -> list[float]:
+        """Of the step of the program as it is, by process."""
+        return [math.log(median(one.base_ns)) for one in self._bases]
+
     def _ordered(self) -> list[catalog.TriedChange]:
         """What advice says most of first; what compiles last."""
-        said = {one.name: self._suggested(one)[1] for one in self.plan.changes}
-        gains_ns = {name: one.gain_ns for name, one in said.items() if one is not None}
-        return sorted(self.plan.changes, key=lambda one: (one.is_costly, -gains_ns.get(one.name, 0.0)))
+
+        def promise(change: catalog.TriedChange) -> tuple[bool, float]:
+            said = self._suggestion(change)
+            return change.is_costly, 0.0 if said is None else -(said.estimated_gain_ns_per_step or 0.0)
+
+        return sorted(self.plan.changes, key=promise)
 
     def _switch_first(self) -> None:
         """The first process: all changes that can be switched, and sets of them."""
@@ -207,8 +216,8 @@ class Trial:
         anew = [one for one in self._ordered() if self._is_constant or not one.is_live]
         while self._left_s > 0:
             count = sum(1 for one in self._bases if self._is_constant or one.base_logarithms)
-            for change in anew if self._said else ():  # what stays on costs two processes
-                is_idle = change.findings and self._suggested(change)[0] is None
+            for change in anew if self._expected.findings else ():  # what stays on costs two processes
+                is_idle = change.findings and self._suggestion(change) is None
                 if is_idle and not change.is_live and change.name not in self.plan.asked:
                     reason = "advice on a recording says nothing that it would help"
                     self._not_tried.setdefault(change.name, reason)
@@ -234,23 +243,23 @@ class Trial:
         return (
             is_open
             and tried.count < min(_PROCESSES, count)
-            and (not tried.count or tried.said_ratio < _HOPELESS)
+            and (not tried.count or self._ratio(tried) < _HOPELESS)
         )
 
     def _grow(self, anew: Sequence[catalog.TriedChange], *, takes_coarser: bool) -> None:
         """Add changes that stay on to the best set, one by one."""
         of = None if self._is_constant else self._switched()
         best = self._best_of(takes_coarser=takes_coarser, is_final=False, of=of)
-        for change in sorted(anew, key=lambda one: self._of((one.name,)).said_ratio):
+        for change in sorted(anew, key=lambda one: self._ratio(self._of((one.name,)))):
             single = self._of((change.name,))
-            if best is None or self._left_s < 0 or single.said_ratio >= 1 or change.name in best.names:
+            if best is None or self._left_s < 0 or self._ratio(single) >= 1 or change.name in best.names:
                 continue
             grown, groups = (*best.names, change.name), {self._by_name[name].group for name in best.names}
             is_right = self._is_right(single, takes_coarser=takes_coarser)
             if not is_right or change.group in groups - {None} or self._of(grown).count:
                 continue
             self._stay(grown)
-            if self._of(grown).said_ratio < best.said_ratio and self._left_s > 0:
+            if self._ratio(self._of(grown)) < self._ratio(best) and self._left_s > 0:
                 best = self._of(grown)
                 self._stay(grown)  # one process may be faster for reasons of its own
 
@@ -262,7 +271,7 @@ class Trial:
             best += [one.names[: count + 1] for count in range(len(one.names))] if one else []
         open_ones = [
             tried.names
-            for tried in sorted(self._switched(), key=lambda one: -abs(one.said_ratio - 1))
+            for tried in sorted(self._switched(), key=lambda one: -abs(self._ratio(one) - 1))
             if len(tried.names) == 1 and not tried.is_wrong and self._is_open(tried)
         ]
         new = self._new()
@@ -274,7 +283,7 @@ class Trial:
 
     def _is_open(self, tried: _Tried) -> bool:
         """Whether more rounds may say more."""
-        said = tried.said
+        said = self._said(tried)
         if said is None or said.ratio >= _HOPELESS:
             return False
         is_seen_once = said.verdict is TrialVerdict.FASTER and tried.count < _PROCESSES
@@ -343,23 +352,17 @@ class Trial:
         folder.mkdir()
         found = self._processes.run(replace(request, recording=str(folder)), environment, limit_s)
         if any(folder.iterdir()):
-            self._said = predict(folder)
+            self._expected = predict(folder)
         else:  # the program ended before
             folder.rmdir()
         return found
 
     def _of(self, names: _Names) -> _Tried:
-        return self._tried.setdefault(frozenset(names), _Tried(names, self._usual))
-
-    def _add_base(self, run: rounds.TrialRun) -> None:
-        self._bases.append(run)
-        each = [math.log(median(one.base_ns)) for one in self._bases]
-        scatter = stdev(each) if len(each) > 1 else 0.0
-        self._usual.logarithm, self._usual.scatter = fmean(each), max(rounds.APART, scatter)
+        return self._tried.setdefault(frozenset(names), _Tried(names))
 
     def _take(self, run: rounds.TrialRun) -> None:
         if run.base_ns:
-            self._add_base(run)
+            self._bases.append(run)
         for arm in run.arms:
             tried = self._of(arm.names)
             if arm.not_tried is not None and len(arm.names) == 1:
@@ -373,13 +376,13 @@ class Trial:
                 self._note_numbers(tried, arm.correctness, arm.numbers)
             if arm.logarithms:
                 tried.switched.append(arm.logarithms)
-        self._usual.noise = rounds.noise_of(one for tried in self._tried.values() for one in tried.switched)
+        self._noise = rounds.noise_of(one for tried in self._tried.values() for one in tried.switched)
 
     def _take_constant(self, run: rounds.TrialRun, names: _Names, said: str) -> None:
         """Take in what a process found in which these changes stayed on."""
         if not names:
             if len(run.step_ns) >= rounds.LEAST_STEPS:
-                self._add_base(run)
+                self._bases.append(run)
             return
         tried = self._of(names)
         failed = [one for one in run.arms if one.error or one.not_tried]
@@ -449,7 +452,7 @@ class Trial:
         """The set that makes the step shortest, of those about as good the one of fewest changes."""
         good: list[tuple[rounds.Pooled, _Tried]] = []
         for one in self._tried.values() if of is None else of:
-            said = one.said
+            said = self._said(one)
             if said is None or not self._is_right(one, takes_coarser=takes_coarser):
                 continue
             if said.verdict is TrialVerdict.FASTER or (not is_final and said.ratio < 1):
@@ -458,17 +461,17 @@ class Trial:
             return None
         least = min(said.ratio for said, _ in good)
         close = [one for said, one in good if said.ratio <= least * _NO_WORSE]
-        return min(close, key=lambda one: (len(one.names), one.said_ratio))
+        return min(close, key=lambda one: (len(one.names), self._ratio(one)))
 
     @property
     def _step_ns(self) -> float:
         return median(time_ns for run in self._bases for time_ns in run.base_ns)
 
     def _changes_best(self, best: _Tried | None) -> BestChanges | None:
-        said = None if best is None else best.said
+        said = None if best is None else self._said(best)
         if best is None or said is None:
             return None
-        prefixes = [self._of(best.names[:count]).said for count in range(1, len(best.names))]
+        prefixes = [self._said(self._of(best.names[:count])) for count in range(1, len(best.names))]
         return BestChanges(
             names=best.names,
             step_ns=said.ratio * self._step_ns,
@@ -477,29 +480,34 @@ class Trial:
             steps_ns=tuple(one and one.ratio * self._step_ns for one in (*prefixes, said)),
             correctness=best.correctness,
             patch=self._patch_of([self._by_name[name] for name in best.names]),
-            process_ratios=_by_process(best),
+            process_ratios=self._by_process(best),
         )
 
     def _patch_of(self, changes: Sequence[catalog.TriedChange]) -> str:
         return self.plan.patch_of(changes, is_training=self._bases[0].facts.is_training)
 
-    def _suggested(self, change: catalog.TriedChange) -> tuple[str | None, predictions.SaidGain | None]:
-        """The finding that suggests a change, and what it says that is gained."""
-        code = next((code for code in change.findings if code in self._said), None)
-        return code, None if code is None else self._said[code]
+    def _suggestion(self, change: catalog.TriedChange) -> Finding | None:
+        """The finding that suggests a change."""
+        known = self._expected.findings
+        return next((known[code] for code in change.findings if code in known), None)
 
     def _variant(self, change: catalog.TriedChange, tried: _Tried) -> Variant:
-        code, gain = self._suggested(change)
-        is_priced = code is not None and change.is_priced_by(code, self._bases[0].facts)
-        gain = gain.of(self._step_ns) if gain is not None and is_priced else None
-        said = tried.said
+        finding, said, gain_ns, interval_ns = self._suggestion(change), self._said(tried), None, None
+        if finding is not None and change.is_priced_by(finding.code, self._bases[0].facts):
+            # The same program took longer, or less long, where it was recorded.
+            scale = self._step_ns / self._expected.step_ns if self._expected.step_ns else 1.0
+            gain_ns, ends = (
+                scale * (finding.estimated_gain_ns_per_step or 0),
+                finding.gain_interval_ns_per_step,
+            )
+            interval_ns = ends and (scale * ends[0], scale * ends[1])
         known = Variant(
             name=change.name,
-            finding=None if code is None else f"advice.{code}",
+            finding=None if finding is None else finding.code,
             verdict=TrialVerdict.FAILED if tried.error or said is None else said.verdict,
             correctness=tried.correctness,
-            predicted_gain_ns=None if gain is None else gain.gain_ns,
-            predicted_interval_ns=None if gain is None else gain.interval_ns,
+            predicted_gain_ns=gain_ns,
+            predicted_interval_ns=interval_ns,
             error=tried.error,
             patch=self._patch_of([change]),
             warm_up_ns=tried.warm_up_ns,
@@ -517,7 +525,7 @@ class Trial:
             interval_ns=(said.interval[0] * self._step_ns, said.interval[1] * self._step_ns),
             ratio=said.ratio,
             ratio_interval=said.interval,
-            process_ratios=_by_process(tried),
+            process_ratios=self._by_process(tried),
             reason=f"{said.reason}; {tried.numbers}",
             is_recommended=said.verdict is TrialVerdict.FASTER and is_right,
             peak_bytes=tried.peak_bytes,
@@ -571,13 +579,13 @@ class Trial:
         """What advice says of which no change of the catalogue, from outside, is the remedy."""
         remedied = {code for change in catalog.CATALOG for code in change.findings}
         inside = "only editing the program's own lines helps; advice predicts"
-        for code, said in self._said.items():
+        for code, said in self._expected.findings.items():
             if code not in remedied:
-                gain = format_duration(said.gain_ns)
-                yield NotTried(f"advice.{code}", f"{inside} −{gain}: {said.message}")
+                gain = format_duration(said.estimated_gain_ns_per_step)
+                yield NotTried(said.code, f"{inside} −{gain}: {said.message}")
 
-
-def _by_process(tried: _Tried) -> tuple[float, ...]:
-    middles = (math.exp(rounds.signed_rank_interval(one).value) for one in tried.switched)
-    apart = (math.exp(one - tried.usual.logarithm) for one in tried.apart)
-    return tuple(middles if tried.switched else apart)
+    def _by_process(self, tried: _Tried) -> tuple[float, ...]:
+        if tried.switched:
+            return tuple(math.exp(rounds.signed_rank_interval(one).value) for one in tried.switched)
+        usual = fmean(self._usual_logarithms)
+        return tuple(math.exp(one - usual) for one in tried.apart)

@@ -128,22 +128,18 @@ def test_an_interruption_outside_the_engine_keeps_what_it_last_reported() -> Non
     assert (len(found.points), found.complete) == (1, False)
 
 
-MARKED = """
-import opscope
+FUNCTIONS = """
 import torch
 
 def make_inputs(n):
     return torch.ones(n)
 
-@opscope.benchmark(params={"n": [1, 2]})
 def slow(x):
     return x * x
 
-@opscope.benchmark
 def fast(x, *, block=1):
     return x.square()
 
-@opscope.benchmark(group="other", inputs=torch.ones(3))
 def alone(x):
     return x
 """
@@ -152,7 +148,7 @@ def alone(x):
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "file_of_sweep.py"
-    path.write_text(MARKED)
+    path.write_text(FUNCTIONS)
     return path
 
 
@@ -191,20 +187,13 @@ def test_functions_are_one_problem_with_the_first_as_reference() -> None:
     assert sweep_on_cpu([torch.square, torch.abs], reference="abs").points[0]
 
 
-def test_groups_of_a_file_are_joined_and_swept_by_their_marks(file: Path) -> None:
-    sweep = sweep_on_cpu([str(file)])
-    assert [point.label for point in sweep.points] == [
-        f"{file.name} n=1", f"{file.name} n=2", f"{file.name}:other",
-    ]  # fmt: skip
-    assert [point.make().name for point in sweep.points] == [file.name, file.name, f"{file.name}:other"]
-    assert sweep.has_several
-
-
-def test_parameters_and_names_hold_for_the_groups_they_belong_to(file: Path) -> None:
-    sweep = sweep_on_cpu([str(file)], parameters={"n": (5,)}, implementations=("fast",))
-    (point,) = sweep.points
-    assert [one.name for one in point.make().implementations] == ["slow", "fast"]
-    assert len(sweep_on_cpu([str(file)], parameters={"block": (1, 2)}).points) == 5
+def test_functions_are_swept_over_what_they_or_their_inputs_take(file: Path) -> None:
+    targets, swept = [f"{file}:{name}" for name in ("slow", "fast", "alone")], {"n": (5,), "block": (1, 2)}
+    sweep = sweep_on_cpu(targets, parameters=swept, implementations=("fast",))
+    assert [point.label for point in sweep.points] == ["n=5, block=1", "n=5, block=2"]
+    problem = sweep.points[1].make()
+    assert (problem.name, problem.parameters) == (file.name, {"n": 5, "block": 2})
+    assert [one.name for one in problem.implementations] == ["slow", "fast"]
 
 
 @pytest.mark.parametrize(
@@ -219,12 +208,16 @@ def test_parameters_and_names_hold_for_the_groups_they_belong_to(file: Path) -> 
         (["gelu"], {"parameters": {"shape": (3,)}}, "sizes"),
         (["gelu"], {"implementations": ("x",)}, "'x' is not an implementation of 'gelu'. Use naive, torch"),
         (["gelu"], {"inputs": "a.py:f"}, "makes its own inputs"),
-        (["{file}"], {"parameters": {"shape": ((3,),)}}, "nothing takes the parameter 'shape'"),
-        (["{file}"], {"device": "interpreter"}, "Triton's interpreter is for suites"),
-        (["{file}"], {"parameters": {"dtype": ("bf16",)}}, "nothing takes the parameter 'dtype'"),
-        (["{file}"], {"implementations": ("x",)}, "has no function 'x'. It has: slow, fast, alone"),
-        (["{file}"], {"reference": "x"}, "has no function 'x'"),
-        (["{file}"], {"parameters": {"m": (1,)}}, "nothing takes the parameter 'm'"),
+        (["{file}:slow"], {"parameters": {"shape": ((3,),)}}, "nothing takes the parameter 'shape'"),
+        (["{file}:slow"], {"device": "interpreter"}, "Triton's interpreter is for suites"),
+        (["{file}:slow"], {"parameters": {"dtype": ("bf16",)}}, "nothing takes the parameter 'dtype'"),
+        (
+            ["{file}:slow", "{file}:fast"],
+            {"implementations": ("x",)},
+            "has no function 'x'. It has: slow, fast",
+        ),
+        (["{file}:slow"], {"reference": "x"}, "has no function 'x'"),
+        (["{file}:slow"], {"parameters": {"m": (1,)}}, "nothing takes the parameter 'm'"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_measured(

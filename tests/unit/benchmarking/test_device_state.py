@@ -11,10 +11,9 @@ torch = pytest.importorskip("torch")
 
 from opscope.benchmarking import device_state  # noqa: E402
 from opscope.benchmarking.device_state import (  # noqa: E402
-    NoMonitor,
     NvmlMonitor,
     driver_version,
-    monitor_for,
+    state_reader,
 )
 from opscope.errors import DependencyError, MeasurementError  # noqa: E402
 
@@ -157,23 +156,22 @@ def test_which_device_it_is(  # noqa: PLR0917 - a row
 
 class TestNothingToRead:
     def test_a_cpu(self):
-        monitor, reason = monitor_for("cpu")
-        assert isinstance(monitor, NoMonitor)
-        assert monitor.read() is None
+        read_state, reason = state_reader("cpu")
+        assert read_state() is None
         assert reason == "a CPU's clocks are not read"
 
     def test_no_binding(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "pynvml", None)
         with pytest.raises(DependencyError, match=r"pip install 'opscope\[nvml\]'"):
             NvmlMonitor("cuda:0")
-        monitor, reason = monitor_for("cuda:0")
-        assert monitor.read() is None
+        read_state, reason = state_reader("cuda:0")
+        assert read_state() is None
         assert "pip install" in reason
 
     def test_no_driver(self, install):
         install(FakeNvml(starts=False))
-        monitor, reason = monitor_for("cuda:0")
-        assert isinstance(monitor, NoMonitor)
+        read_state, reason = state_reader("cuda:0")
+        assert read_state() is None
         assert reason.startswith("NVML does not start (Driver Not Loaded)")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -13,7 +12,6 @@ from case_tables import cases
 
 torch = pytest.importorskip("torch")
 
-from fakes import FakeMonitor  # noqa: E402
 from opscope.benchmarking import limits  # noqa: E402
 from opscope.benchmarking.limits import (  # noqa: E402
     MIB,
@@ -32,7 +30,7 @@ from opscope.benchmarking.limits import (  # noqa: E402
 )
 from opscope.benchmarking.timer import WallTimer  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
-from opscope.model.benchmark import Clock, DeviceState  # noqa: E402
+from opscope.model.benchmark import DeviceState  # noqa: E402
 
 ON_A_CPU = {"copy", "read", "write", "matrix_fp64", "matrix_fp32", "matrix_fp16", "matrix_bf16"}
 
@@ -51,7 +49,11 @@ class ScriptedTimer(WallTimer):
 
     def __init__(self, *durations_ns):
         super().__init__()
-        self.durations_ns, self.taken = durations_ns, 0
+        self.durations_ns, self.taken, self.prepared = durations_ns, 0, 0
+
+    def prepare(self, calls):
+        self.prepared += len(calls)
+        return calls
 
     def measure(self, fn):
         fn()
@@ -131,7 +133,7 @@ def test_a_probe_is_of_the_largest_size_that_fits_into_a_quarter_of_the_free_mem
     assert fitting(probes, "cuda:0").amount == MIB
     full(0)
     with pytest.raises(MeasurementError, match="there is no room for it in a quarter of the free memory"):
-        measure_rate("write", "write", "cuda:0", WallTimer(), FakeMonitor(()))
+        measure_rate("write", "write", "cuda:0", WallTimer(), lambda: None)
 
 
 def test_a_device_without_any_rate_is_an_error(monkeypatch):
@@ -153,10 +155,9 @@ def test_a_lost_device_ends_the_measurement(monkeypatch):
 def test_clocks_are_read_while_the_call_runs(monkeypatch):
     read_at, calls = [], []
 
-    class Monitor:
-        def read(self):
-            read_at.append(len(calls))
-            return DeviceState(1, sm_clock_mhz=1500, throttle_reasons=("sw_power_cap",))
+    def read_state():
+        read_at.append(len(calls))
+        return DeviceState(1, sm_clock_mhz=1500, throttle_reasons=("sw_power_cap",))
 
     probe = Probe(0, 1, "", lambda: lambda: calls.append(1))
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
@@ -164,7 +165,7 @@ def test_clocks_are_read_while_the_call_runs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
     monkeypatch.setattr(limits, "_LOAD_NS", 1000)
     monkeypatch.setattr(limits, "take_samples", lambda *_, **__: [100])
-    rate = measure_rate("copy", "copy", "cuda:0", WallTimer(), Monitor())
+    rate = measure_rate("copy", "copy", "cuda:0", WallTimer(), read_state)
     assert rate.state.throttle_reasons == ("sw_power_cap",)
     assert (rate.sample_count, rate.median_ns, read_at) == (1, 100, [11])
 
@@ -200,7 +201,7 @@ def gpu(monkeypatch):
 def test_reading_is_the_faster_of_torchs_sum_and_the_kernel(gpu, monkeypatch, way):
     """Where Triton is missing, or has no compiler, torch alone is measured, and that is said."""
 
-    def measured_rate(name, way_of_it, device, timer, monitor):
+    def measured_rate(name, way_of_it, device, timer, read_state):
         if name != "read":
             raise MeasurementError("not here")
         if way_of_it == "read":
@@ -211,7 +212,7 @@ def test_reading_is_the_faster_of_torchs_sum_and_the_kernel(gpu, monkeypatch, wa
 
     monkeypatch.setattr(limits, "measure_rate", measured_rate)
     monkeypatch.setattr(limits, "resolve_device", lambda _: "cuda:0")
-    monkeypatch.setattr(limits, "monitor_for", lambda _: (FakeMonitor(()), None))
+    monkeypatch.setattr(limits, "state_reader", lambda _: (lambda: None, None))
     monkeypatch.setattr(limits, "CudaEventTimer", lambda *_: WallTimer())
     monkeypatch.setattr(torch.version, "hip", None)
     measured = measure_device("cuda")
@@ -334,7 +335,7 @@ def test_the_mode_of_float32_products_holds_while_one_is_measured(monkeypatch):
     before = matmul.fp32_precision
     monkeypatch.setattr(limits, "take_samples", lambda *_, **__: modes.append(matmul.fp32_precision) or [1])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    measure_ceilings("cpu", ["matrix_float32", "matrix_bfloat16"], SteadyTimer(1))
+    measure_ceilings("cpu", ["matrix_float32", "matrix_bfloat16"], ScriptedTimer(1))
     assert modes == ["ieee", before]
     with float32_products("tf32"):
         assert matmul.fp32_precision == "tf32"
@@ -346,7 +347,7 @@ def obstacles(device):
     found = {}
     for name in PRODUCTS:
         try:
-            products(name, device, SteadyTimer(1))
+            products(name, device, ScriptedTimer(1))
         except MeasurementError as error:
             found[name] = str(error)
     return found
@@ -400,28 +401,6 @@ def test_the_reading_kernel_gives_every_program_as_many_chunks(streaming, monkey
     assert probes[0].amount == 2 * round_bytes
 
 
-class SteadyTimer:
-    """Calls once and reports the same duration every time."""
-
-    clock = Clock.WALL
-    resolution_ns = 1.0
-
-    def __init__(self, duration_ns: int) -> None:
-        self.duration_ns = duration_ns
-        self.prepared: list[Callable[[], object]] = []
-        self.samples = 0
-        self.results: list[object] = []
-
-    def prepare(self, calls):
-        self.prepared.extend(calls)
-        return calls
-
-    def measure(self, fn):
-        self.results.append(fn())
-        self.samples += 1
-        return self.duration_ns
-
-
 @pytest.mark.parametrize(
     ("moved_mib", "buffer_mib"),
     [(None, "4"), (4, "2"), (6, "3"), (0, "0")],
@@ -430,7 +409,7 @@ class SteadyTimer:
 def test_a_copy_moves_as_much_as_the_call_it_is_compared_with(moved_mib, buffer_mib):
     copy_bytes = None if moved_mib is None else moved_mib << 20
     copy, large = measure_ceilings(
-        "cpu", ["copy", "copy_large"], SteadyTimer(1_000_000), copy_bytes=copy_bytes
+        "cpu", ["copy", "copy_large"], ScriptedTimer(1_000_000), copy_bytes=copy_bytes
     )
     assert copy.how.startswith(f"torch copy_ of {buffer_mib} MiB")
     assert large.how.startswith("torch copy_ of 4 MiB")
@@ -438,12 +417,12 @@ def test_a_copy_moves_as_much_as_the_call_it_is_compared_with(moved_mib, buffer_
 
 @pytest.mark.parametrize(("duration_ns", "samples"), [(1, 35), (10_000_000, 35), (10**9, 10)])
 def test_samples_follow_from_the_time_they_take(duration_ns, samples):
-    timer = SteadyTimer(duration_ns)
+    timer = ScriptedTimer(duration_ns)
     measure_ceilings("cpu", ["matrix_float32"], timer)
-    assert timer.samples == samples  # two of them of the smallest product, which tells the time of others
-    assert len(timer.prepared) == 2
+    assert timer.taken == samples  # two of them of the smallest product, which tells the time of others
+    assert timer.prepared == 2
 
 
 def test_names_come_back_in_order_without_what_the_device_lacks():
-    found = measure_ceilings("cpu", ["matrix_tf32", "matrix_bfloat16", "copy", "copy"], SteadyTimer(10**8))
+    found = measure_ceilings("cpu", ["matrix_tf32", "matrix_bfloat16", "copy", "copy"], ScriptedTimer(10**8))
     assert [one.name for one in found] == ["matrix_bfloat16", "copy"]

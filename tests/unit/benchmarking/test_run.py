@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from fakes import FakeMonitor, FakeTimer
+from fakes import FakeTimer, scripted
 from opscope.benchmarking import run as engine
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.run import run_benchmark
@@ -360,7 +360,7 @@ def test_a_call_that_cannot_be_prepared_fails_alone():
 def test_throttled_samples_are_marked_and_told():
     hot = DeviceState(at_ns=0, sm_clock_mhz=1200, throttle_reasons=("sw_thermal",))
     cool = DeviceState(at_ns=0, sm_clock_mhz=1980)
-    result = run(problem_of(implementation("reference")), monitor=FakeMonitor([cool, hot]))
+    result = run(problem_of(implementation("reference")), read_state=scripted([cool, hot]))
     assert result.rows[0].throttled == tuple(range(20))
     assert (result.device_state_before, result.device_state_after) == (cool, hot)
     assert "bench.throttled" in codes(result)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fakes import FakeMonitor, FakeTimer
+from fakes import FakeTimer, scripted
 from opscope.benchmarking import run as engine
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.run import Run, RunRow, throttled_samples, with_ceiling, with_ratio, with_samples
@@ -47,11 +47,13 @@ def uneven() -> Iterator[int]:
         yield 100_000 + number * 7919 % 1009
 
 
-def sampling(rows, chosen, *, timer=None, monitor=None, clock=None, on_change=lambda result: None) -> Run:
+def sampling(
+    rows, chosen, *, timer=None, read_state=lambda: None, clock=None, on_change=lambda result: None
+) -> Run:
     problem = Problem("p", "cpu", lambda seed: (), (), "a")
     environment = Environment(python="3", platform="Linux", opscope="0")
-    timer, monitor = timer or FakeTimer(uneven()), monitor or FakeMonitor(())
-    run = Run(problem, chosen, environment, timer, monitor, on_change, now_ns=clock or FakeClock())
+    timer = timer or FakeTimer(uneven())
+    run = Run(problem, chosen, environment, timer, read_state, on_change, now_ns=clock or FakeClock())
     run.rows = rows
     return run
 
@@ -187,7 +189,7 @@ def test_samples_between_reads_of_which_one_throttles_are_marked():
     run = sampling(
         [series],
         options(max_samples=10, time_budget_s=9.0),
-        monitor=FakeMonitor([COOL, COOL, HOT, COOL, COOL, COOL, COOL]),
+        read_state=scripted([COOL, COOL, HOT, COOL, COOL, COOL, COOL]),
         clock=clock,
     )
     run.sample([series])

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fakes import FakeMonitor, FakeTimer
+from fakes import FakeTimer
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.run import Run, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, Verdict
@@ -108,7 +108,7 @@ def simulated_verdict(noise: Noise, seed: int, true_ratio: float) -> Verdict:
         "p", "cpu", print, tuple(Implementation(name, lambda: None) for name in sides), "reference"
     )
     options = msgspec.structs.replace(OPTIONS, seed=seed)
-    run = Run(problem, options, ENVIRONMENT, FakeTimer(durations()), FakeMonitor(()), lambda result: None)
+    run = Run(problem, options, ENVIRONMENT, FakeTimer(durations()), lambda: None, lambda result: None)
     for row in run.rows:
         row.is_prepared, row.bodies = True, [lambda name=row.name: called.append(name)]
     run.sample(run.rows)

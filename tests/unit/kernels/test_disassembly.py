@@ -10,7 +10,7 @@ import pytest
 from opscope.errors import DependencyError, MeasurementError
 from opscope.hardware.driver import find_cuda_tool
 from opscope.kernels import code
-from opscope.kernels.code import cubin_sass, file_sass
+from opscope.kernels.code import file_sass
 
 SOURCE = """namespace {
 template <typename T>
@@ -52,16 +52,17 @@ def test_machine_code_of_a_library_is_that_of_each_kernel(library):
 @pytest.mark.exhaustive(few=False)
 def test_machine_code_of_a_cubin(library, tmp_path):
     nvcc("-cubin", "-arch=sm_90", "-o", str(tmp_path / "a.cubin"), str(library.parent / "triple.cu"))
-    code = cubin_sass((tmp_path / "a.cubin").read_bytes())
-    assert code.count("EXIT") >= 3
+    assert sum(text.count("EXIT") for text in file_sass(tmp_path / "a.cubin", "sm_90").values()) >= 3
 
 
-def test_what_is_no_cubin_is_an_error(library):
+def test_what_is_no_cubin_is_an_error(library, tmp_path):
+    file = tmp_path / "none.cubin"
+    file.write_bytes(b"no cubin")
     with pytest.raises(MeasurementError, match="cuobjdump failed"):
-        cubin_sass(b"no cubin")
+        file_sass(file, "sm_90")
 
 
-def test_without_cuobjdump_it_says_what_to_install(monkeypatch):
+def test_without_cuobjdump_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(code, "find_cuda_tool", lambda name: None)
     with pytest.raises(DependencyError, match="pip install triton"):
-        cubin_sass(b"")
+        file_sass(tmp_path / "any.cubin", "sm_90")

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from opscope.benchmarking.benchmark_sweep import BenchmarkSweep, ImplementationCode
-from opscope.kernels.code import CodeKind, CodeText
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.model.benchmark import (
     BenchmarkOptions,
     BenchmarkResult,
@@ -29,7 +28,6 @@ from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
 from opscope.report import benchmark
 from opscope.report.document import Document
-from opscope.report.json_encoding import encode
 
 from .conftest import text_of
 
@@ -167,11 +165,6 @@ LAUNCHED = result(
         first_call_ns=2_000_000),
     row("x", first_call_ns=1_000),
 )  # fmt: skip
-CODES = (
-    ImplementationCode("triton", CodeKind.PTX, (CodeText("gelu (Triton)", "ptx", ".version 8.7\n"),)),
-    ImplementationCode("triton", CodeKind.TRITON, (CodeText("gelu: source", "python", "def gelu(): ..."),)),
-    ImplementationCode("torch", CodeKind.PTX, reason="those of PyTorch are not searched"),
-)
 POINTS = tuple(
     result(
         row("torch", median_ns), row("x", other_ns, ratio=other_ns / median_ns, verdict=SLOWER),
@@ -180,14 +173,12 @@ POINTS = tuple(
     )
     for n, median_ns, other_ns in ((1024, 1e5, 1e6), (2048, 4e5, 2e6), (4096, 16e5, 4e6))
 )  # fmt: skip
-ALONE = tuple(result(row("torch"), row("x", ratio=1.0, verdict=SAME), suite=suite) for suite in ("a", "b"))
 SWEPT = {"n": (1024, 2048, 4096)}
 SWEEPS = {
     "a sweep": BenchmarkSweep(suite="mine.py", parameters=SWEPT, points=POINTS),
     "failed and interrupted": BenchmarkSweep(
         suite="mine.py", parameters=SWEPT, points=POINTS[:1], failures=("n=8192: no memory",), complete=False
     ),
-    "groups of one point": BenchmarkSweep(suite="f.py", parameters={}, points=ALONE),
     "no points": BenchmarkSweep(suite="f", parameters={"n": (1,)}, complete=False),
 }
 
@@ -197,12 +188,4 @@ def test_reports(expect: Callable[[str, str], None]) -> None:
     documents |= {name: benchmark.benchmark_document(one) for name, one in SWEEPS.items()}
     documents["kernels"] = Document("", sections=(benchmark.kernel_use_section(LAUNCHED),))
     documents["no kernels"] = Document("", sections=(benchmark.kernel_use_section(result(row("x"))),))
-    documents["code"] = Document("", sections=benchmark.code_sections(CODES))
     expect("benchmark.txt", text_of(documents, 100))
-
-
-def test_json_holds_the_texts_or_the_reason() -> None:
-    first, _, last = encode(CODES)
-    text = {"title": "gelu (Triton)", "language": "ptx", "text": ".version 8.7\n"}
-    assert first == {"implementation": "triton", "kind": "ptx", "texts": [text], "reason": None}
-    assert (last["texts"], last["reason"]) == ([], "those of PyTorch are not searched")

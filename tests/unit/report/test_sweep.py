@@ -7,16 +7,16 @@ from opscope.analysis.summary import Summary
 from opscope.model.benchmark import Latency
 from opscope.model.sidecar import StepKind
 from opscope.report.summary_json import stats_document
-from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
+from opscope.report.sweep import Record, sweep_document, sweep_json, sweep_record
 
 from .conftest import text_of
 
 
-def entries(summary: Summary, config: dict[str, object], latency: Latency | None) -> list[SweepEntry]:
+def entries(summary: Summary, config: dict[str, object], latency: Latency | None) -> list[Record]:
     files = {"stats": "profiling_stats_bs8_seq128.json"}
     return [
-        SweepEntry("bs8_seq128", stats_document(summary, config, None, latency), files),
-        SweepEntry("bs16_seq128", None, error="out of memory"),
+        sweep_record("bs8_seq128", stats_document(summary, config, None, latency), files),
+        sweep_record("bs16_seq128", None, error="out of memory"),
     ]
 
 
@@ -49,21 +49,21 @@ def test_reports(
 ) -> None:
     time = UnrecordedTime(4e6, 3.9e6, 4.2e6, 12, 0.96, 1, StepClockKind.DEVICE, StepKind.PERIOD)
     stepping = summary.having(measured_steps=(MeasuredStep(0, 9.5e6, 3.6e6, time),))
-    (entry, _) = entries(summary, config, latency)
-    version_1 = {key: value for key, value in (entry.stats or {}).items() if key != "step"}
+    version_1 = stats_document(summary, config, None, latency)
+    del version_1["step"]
 
-    def sizes(*each: tuple[int, int]) -> list[SweepEntry]:
+    def sizes(*each: tuple[int, int]) -> list[Record]:
         runs = []
         for batch, length in each:
             sized: dict[str, object] = {"batch_size": batch, "seq_len": length, "steps": batch}
             stats = stats_document(summary, sized, None, latency, wall_time_ns_per_step=1e6 * batch * length)
-            runs.append(SweepEntry(f"bs{batch}_seq{length}", stats))
+            runs.append(sweep_record(f"bs{batch}_seq{length}", stats))
         return runs
 
     sweeps = {
         "figures and failures": entries(stepping, config, latency),
-        "a stats file of version 1": [SweepEntry("bs8_seq128", version_1)],
-        "without a device": [SweepEntry("bs1_seq8", stats_document(cpu_summary, config, None, None))],
+        "a stats file of version 1": [sweep_record("bs8_seq128", version_1)],
+        "without a device": [sweep_record("bs1_seq8", stats_document(cpu_summary, config, None, None))],
         "nothing that differs in the batch alone": sizes((1, 32), (4, 64)),
         "larger batches": sizes((1, 32), (4, 64), (1, 64), (2, 32)),
     }

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from opscope.errors import CaptureError
+from opscope.model.finding import Finding, Severity
 from opscope.model.trial import Correctness, TrialVerdict
+from opscope.trials import planning
 from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
-from opscope.trials.predictions import SaidGain
-from opscope.trials.rounds import ArmRun, TrialRequest, TrialRun
-from opscope.trials.trying import Trial, TrialPlan
+from opscope.trials.rounds import NO_RECORDING, ArmRun, TrialRequest, TrialRun
+from opscope.trials.trying import ExpectedGains, Trial, TrialPlan
 
 MS = 1_000_000
 ROUNDING = Correctness.WITHIN_ROUNDING
@@ -206,30 +207,47 @@ def test_interrupted_it_keeps_what_is_measured() -> None:
 
 
 SAID_MS = {"tf32_off": 2.0, "launch_bound": 5.0, "sync": 1.0}
-TRAINING_SAID = {code: SaidGain(gain * MS) for code, gain in SAID_MS.items()}
+TRAINING_SAID = {
+    code: Finding(
+        f"advice.{code}", Severity.WARNING, "", estimated_gain_ns_per_step=gain * MS,
+        gain_interval_ns_per_step=(gain * MS, 2 * gain * MS),
+    )
+    for code, gain in SAID_MS.items()
+}  # fmt: skip
 
 
-def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside_what_is_measured() -> None:
+@pytest.mark.parametrize(("step_ns", "scale"), [(None, 1), (5 * MS, 2)])  # a gain is of the step recorded
+def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside_what_is_measured(
+    step_ns: float | None, scale: float
+) -> None:
     changes = [
         replace(one, needs=()) for one in changes_named(["tf32", "compile", "set_to_none", "loader_workers"])
     ]
     tried, processes = trial(
-        *changes, factors={"tf32": 0.7}, numbers={"tf32": ROUNDING}, predict=lambda *_: TRAINING_SAID
+        *changes,
+        factors={"tf32": 0.7},
+        numbers={"tf32": ROUNDING},
+        predict=lambda *_: ExpectedGains(TRAINING_SAID, step_ns),
     )
     found = tried.run()
     assert [one.recording is not None for one in processes.asked] == [True, False]  # at its end, once
     assert processes.asked[0].arms[-1] == ("compile",)
     assert processes.asked[1].steps == "optimizer"  # as the first one took them
-    said = {one.name: (one.finding, one.predicted_gain_ns) for one in found.variants}
-    assert said["tf32"] == ("advice.tf32_off", 2.0 * MS)
-    assert said["compile"] == ("advice.launch_bound", None)  # its gain is of a graph
+    said = {one.name: one for one in found.variants}
+    gain_ns = pytest.approx(2.0 * MS * scale, rel=0.01)
+    assert (said["tf32"].finding, said["tf32"].predicted_gain_ns) == ("advice.tf32_off", gain_ns)
+    assert said["tf32"].predicted_interval_ns[1] == pytest.approx(4.0 * MS * scale, rel=0.01)
+    assert said["compile"].finding == "advice.launch_bound"
+    assert said["compile"].predicted_gain_ns is None  # its gain is of a graph
     assert [one.name for one in found.not_tried] == ["loader_workers", "advice.sync"]
     assert found.runs == 2
 
 
 def test_a_program_that_ends_before_it_is_recorded_is_asked_of_once() -> None:
     asked: list[Path] = []
-    tried, processes = trial(change("any"), predict=lambda one: asked.append(one) or {}, records=False)
+    tried, processes = trial(
+        change("any"), predict=lambda one: asked.append(one) or ExpectedGains({}, None), records=False
+    )
     tried.run()
     assert all(one.recording is not None for one in processes.asked)
     assert len(asked) == 1
@@ -241,3 +259,15 @@ def test_without_time_what_was_not_reached_is_told() -> None:
         ("loader", "the trial ended before its turn")
     ]
     assert (found.runs, found.is_complete) == (1, False)
+
+
+def test_a_recording_that_failed_or_cannot_be_read_is_said(tmp_path: Path) -> None:
+    notes: list[str] = []
+    (tmp_path / "trace.json").write_text("[1, 2")
+    planning.expected(tmp_path, note=notes.append)
+    (tmp_path / NO_RECORDING).write_text("a profiler is running")
+    planning.expected(tmp_path, note=notes.append)
+    assert planning.expected(tmp_path / "none", note=notes.append) == ExpectedGains({}, None)
+    assert [one.startswith("no predictions: ") for one in notes] == [True, True, True]
+    assert "a profiler is running" in notes[1]
+    assert "the program ended before" in notes[2]

@@ -44,7 +44,7 @@ def comparison_charts(comparison: SessionComparison | BenchmarkComparison) -> tu
     return tuple(_ratios("", note, rows))
 
 
-def _ratios(section: str, note: str, rows: Sequence[Bar], key: str = "ratios") -> Iterator[Chart]:
+def _ratios(section: str, note: str, rows: Sequence[Bar]) -> Iterator[Chart]:
     if not rows:
         return
     shown = sorted(rows, key=lambda row: -abs(row.end - 1))[: 2 * _ROWS]
@@ -52,7 +52,7 @@ def _ratios(section: str, note: str, rows: Sequence[Bar], key: str = "ratios") -
         note += f" The {len(shown)} farthest from 1 of {len(rows)}."
     ordered = [row for row in rows if row in shown]
     drawing = fig.bars(ordered, title="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True)
-    yield Chart(key, section, "Time relative to the reference", note, *drawing)
+    yield Chart("ratios", section, "Time relative to the reference", note, *drawing)
 
 
 def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> Bar:
@@ -107,30 +107,27 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
 def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[Chart, ...]:
     """Of one problem every sample and the ratios; of a sweep the medians over its points."""
     if isinstance(result, BenchmarkResult):
-        return tuple(_of_problem("", "", result))
-    charts: list[Chart] = []
-    for number, (suite, points) in enumerate(benchmark.points_by_suite(result).items()):
-        if len(points) > 1:
-            charts += _scaling(f"scaling{number}", f"Scaling of {suite}", result, points)
-        else:
-            charts += _of_problem(str(number), benchmark.benchmark_title(points[0]), points[0])
-    return tuple(charts)
+        return tuple(_of_problem("", result))
+    if len(result.points) == 1:
+        (only,) = result.points
+        return tuple(_of_problem(benchmark.benchmark_title(only), only))
+    return tuple(_scaling(result))
 
 
-def _of_problem(key: str, section: str, result: BenchmarkResult) -> Iterator[Chart]:
+def _of_problem(section: str, result: BenchmarkResult) -> Iterator[Chart]:
     rows = [(row, row.median_ns) for row in result.rows if row.samples_ns and row.median_ns]
     if rows:
-        yield _samples(f"samples{key}", section, rows)
+        yield _samples(section, rows)
     bars = [
         _ratio_bar(row.name, row)
         for row in result.rows
         if row.ratio is not None and row.name != result.reference
     ]
     note = f"Median over that of {result.reference}, with its 95 % interval; left of the line is faster."
-    yield from _ratios(section, note, bars, f"ratios{key}")
+    yield from _ratios(section, note, bars)
 
 
-def _samples(key: str, section: str, rows: Sequence[tuple[BenchmarkRow, float]]) -> Chart:
+def _samples(section: str, rows: Sequence[tuple[BenchmarkRow, float]]) -> Chart:
     spreads = [sorted(100 * (ns / median_ns - 1) for ns in row.samples_ns) for row, median_ns in rows]
     cuts = [int(_OUTLYING * len(spread)) + (len(spread) > _FEW_SAMPLES) for spread in spreads]
     low = min(spread[cut] for spread, cut in zip(spreads, cuts, strict=True))
@@ -157,13 +154,12 @@ def _samples(key: str, section: str, rows: Sequence[tuple[BenchmarkRow, float]])
     if outside:
         note += f" {outside} of {counted(count, 'sample')} lie outside of the picture."
     figure = {"data": data, "layout": layout}
-    return Chart(key, section, "How samples spread", note, figure, 90 + 42 * len(rows))
+    return Chart("samples", section, "How samples spread", note, figure, 90 + 42 * len(rows))
 
 
-def _scaling(
-    key: str, section: str, sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]
-) -> Iterator[Chart]:
+def _scaling(sweep: BenchmarkSweep) -> Iterator[Chart]:
     """Median times over the swept parameter, with what the device allows at best."""
+    points = sweep.points
     labels = [benchmark.point_label(sweep, point) for point in points]
     measured: dict[str, list[tuple[int, BenchmarkRow, float]]] = {}
     for place, point in enumerate(points):
@@ -225,7 +221,8 @@ def _scaling(
         "yaxis": fig.log_axis("Median time per call", min(times) / 1.3, max(times) * 1.3, format_duration),
         "hovermode": "closest",
     }
-    yield Chart(key, section, "Time over the sweep", note, {"data": data, "layout": layout}, 420)
+    section, figure = f"Scaling of {points[0].suite}", {"data": data, "layout": layout}
+    yield Chart("scaling", section, "Time over the sweep", note, figure, 420)
 
 
 def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:

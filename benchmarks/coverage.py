@@ -1,24 +1,24 @@
-"""How exact provenance is, and how fast: over every recorded trace given, libraries, and ground truth.
+"""How much is known of the GPU time of recorded traces: provenance and costs; and how fast that is found out.
 
-    python benchmarks/provenance.py --traces FOLDER [--ground-truth FOLDER] [--libraries FILE …]
+    python benchmarks/coverage.py --traces FOLDER … [--ground-truth FOLDER] [--libraries FILE …]
         [--vendor-libraries FILE …] [--events-trace TRACE]
 
-Prints one table of accuracy over the traces (fractions of device time), then the other figures with their
-targets. Fractions are exact; times are of this machine, in this run, and of processes of their own where
-memory counts. Results go to `results/provenance.json`.
+Prints one table over the traces (fractions of device time), then the other figures. Fractions are exact;
+times are of this machine, in this run, and of processes of their own where memory counts. Of the large trace
+(some 650 k events) it is timed how long provenance and costs take, the latter also over `orjson.loads`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import lzma
-import os
-import platform
 import random
 import resource
-import subprocess
+import statistics
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,105 +27,94 @@ from typing import Any
 
 import msgspec
 
-HERE = Path(__file__).resolve().parent
-SAMPLE = 500
-VENDOR_SAMPLE = 5000
+from harness import environment, median_s, parser_of, printed, write
+
+SAMPLE, VENDOR_SAMPLE = 500, 5000
 REPETITIONS = 5
-TRACE_SUFFIXES = (".json", ".json.gz", ".tar.gz")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, "coverage.json")
     parser.add_argument("--traces", type=Path, nargs="+", default=[])
-    parser.add_argument("--ground-truth", type=Path)
+    parser.add_argument("--ground-truth", type=Path, help="folder of kernel_units_VERSION.json.xz")
     parser.add_argument("--libraries", type=Path, nargs="*", default=[])
     parser.add_argument("--vendor-libraries", type=Path, nargs="*", default=[])
-    parser.add_argument("--events-trace", type=Path, help="a trace of about 650 k events, to time enrichment")
-    parser.add_argument("--output", type=Path, default=HERE / "results" / "provenance.json")
+    parser.add_argument("--events-trace", type=Path, help="a large trace, to time finding out")
     parser.add_argument("--read-library", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.read_library is not None:
         print(json.dumps(read_one_library(options.read_library)))
         return 0
-    results: dict[str, Any] = {"environment": environment()}
-    if options.traces:
-        results["traces"] = []
-        for folder in options.traces:
-            with tempfile.TemporaryDirectory() as scratch:
-                rows = list(accuracy_rows(unpacked(folder, Path(scratch))))
-            results["traces"] += [*rows, together(f"**all of {folder.name}**", rows)]
-        print_accuracy(results["traces"])
+    results: dict[str, Any] = {"environment": environment("duckdb", "orjson"), "traces": []}
+    for folder in options.traces:
+        with tempfile.TemporaryDirectory() as scratch:
+            rows = list(trace_rows(unpacked(folder, Path(scratch))))
+        results["traces"] += [*rows, together(f"**all of {folder.name}**", rows)]
+    print_table(results["traces"])
     if options.ground_truth is not None:
         results["ground_truth"] = ground_truth(options.ground_truth)
-        results["names"] = name_figures(options.ground_truth)
     if options.libraries:
         results["libraries"] = [library_figures(path) for path in options.libraries]
     if options.vendor_libraries:
         results["vendor_names"] = vendor_figures(options.vendor_libraries)
     if options.events_trace is not None:
-        results["enrichment"] = enrichment_figures(options.events_trace)
+        results["large"] = large_figures(options.events_trace)
     print(json.dumps({key: value for key, value in results.items() if key != "traces"}, indent=2))
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(results, indent=2) + "\n")
+    write(options.output, results)
     return 0
 
 
-def environment() -> dict[str, Any]:
-    import duckdb
-
+def trace_rows(root: Path) -> Iterator[dict[str, Any]]:
     import opscope
-
-    return {
-        "python": platform.python_version(),
-        "opscope": opscope.__version__,
-        "duckdb": duckdb.__version__,
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-    }
-
-
-# Accuracy over recorded traces
-
-
-def accuracy_rows(root: Path) -> Iterator[dict[str, Any]]:
-    from opscope.analysis.provenance import read_provenance
     from opscope.analysis.summary import summarize
+    from opscope.errors import InputError
 
     for name, source in trace_sources(root):
-        session = load_or_none(source)
-        if session is None:
+        try:
+            session = opscope.load(source)
+        except InputError as error:
+            print(f"skipped {name}: {error}", file=sys.stderr)
             continue
         with session:
-            started = time.perf_counter()
-            provenance = read_provenance(session)
-            enrich_s = time.perf_counter() - started
             summary = summarize(session)
-        if not summary.has_device or summary.accuracy is None:
-            continue
-        other = [one.fraction for one in summary.categories if one.category == "other"]
+            if not summary.has_device or summary.accuracy is None:
+                continue
+            costs = cost_figures(session)
+        accuracy = msgspec.structs.asdict(summary.accuracy)
         yield {
             "trace": name,
-            "torch_version": provenance.torch_version,
-            "torch_version_grade": provenance.torch_version_grade,
-            "hit_rates": dict(provenance.hit_rates),
-            "candidate_kernels": provenance.candidate_kernels,
-            "enrich_s": enrich_s,
+            "torch_version": summary.torch_version,
+            "torch_version_grade": summary.torch_version_grade,
             "device_ns": summary.device_time_ns,
-            "other_category_fraction": sum(other),
-            **{
-                key: value
-                for key, value in msgspec.structs.asdict(summary.accuracy).items()
-                if key.endswith(("_fraction", "_ns")) or key == "by_grade"
-            },
+            "other_category_fraction": sum(
+                one.fraction for one in summary.categories if one.category == "other"
+            ),
+            **{key: accuracy[key] for key in accuracy if key.endswith(("_fraction", "_ns", "by_grade"))},
+            **costs,
         }
+
+
+def cost_figures(session: Any) -> dict[str, Any]:
+    """Shares of device time with known least bytes and operations, and what has the most unknown time."""
+    from opscope.operators.session_costs import read_costs
+
+    rows = read_costs(session)
+    total_ns = sum(row.self_device_ns for row in rows)
+    if not total_ns:
+        return {"bytes_fraction": None, "flop_fraction": None}
+    return {
+        "bytes_fraction": sum(r.self_device_ns for r in rows if r.cost.min_bytes is not None) / total_ns,
+        "flop_fraction": sum(r.self_device_ns for r in rows if r.cost.flop_count is not None) / total_ns,
+        "cost_unknown": [
+            {"name": row.name[:100], "device_ns": row.self_device_ns, "reason": row.cost.reason}
+            for row in rows
+            if row.cost.reason is not None
+        ][:5],
+    }
 
 
 def unpacked(root: Path, folder: Path) -> Path:
     """A folder of traces and of those in its archives; links, so that nothing is copied twice."""
-    import tarfile
-
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         target = folder / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -150,17 +139,6 @@ def trace_sources(root: Path) -> Iterator[tuple[str, list[str]]]:
                 yield str(path.relative_to(root)), [str(path)]
 
 
-def load_or_none(source: list[str]) -> Any:
-    import opscope
-    from opscope.errors import InputError
-
-    try:
-        return opscope.load(source)
-    except InputError as error:
-        print(f"skipped {source[0]}: {error}", file=sys.stderr)
-        return None
-
-
 # Title, fraction, and the time it is a fraction of.
 COLUMNS = (
     ("attributed", "attributed_fraction", "device_ns"),
@@ -171,6 +149,8 @@ COLUMNS = (
     ("one unit", "aten_kernel_single_unit_fraction", "torch_kernel_ns"),
     ("family", "family_fraction", "device_ns"),
     ("other", "other_category_fraction", "device_ns"),
+    ("bytes", "bytes_fraction", "device_ns"),
+    ("FLOP", "flop_fraction", "device_ns"),
 )
 
 
@@ -184,7 +164,10 @@ def together(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def print_accuracy(rows: list[dict[str, Any]]) -> None:
+def print_table(rows: list[dict[str, Any]]) -> None:
+    def percent(fraction: float | None) -> str:
+        return "–" if fraction is None else f"{100 * fraction:.2f} %"
+
     print("| trace | torch | " + " | ".join(title for title, *_ in COLUMNS) + " | lines by grade |")
     print("|---|---|" + "---:|" * len(COLUMNS) + "---|")
     for row in rows:
@@ -192,71 +175,42 @@ def print_accuracy(rows: list[dict[str, Any]]) -> None:
         if row["torch_version_grade"] == "neighbor_version":
             version += " (neighbor)"
         cells = " | ".join(percent(row[key]) for _, key, _ in COLUMNS)
-        print(f"| {row['trace']} | {version} | {cells} | {line_grades(row)} |")
-
-
-def line_grades(row: dict[str, Any]) -> str:
-    """Shares of the time of operators by the grade of their line."""
-    shares = row.get("by_grade", {}).get("operator_line", {})
-    return ", ".join(f"{percent(share)} {grade}" for grade, share in shares.items() if grade != "unknown")
-
-
-def percent(fraction: float | None) -> str:
-    return "–" if fraction is None else f"{100 * fraction:.2f} %"
-
-
-# Ground truth: what each release's own binary registers
+        shares = row.get("by_grade", {}).get("operator_line", {})
+        grades = ", ".join(f"{percent(one)} {grade}" for grade, one in shares.items() if grade != "unknown")
+        print(f"| {row['trace']} | {version} | {cells} | {grades} |")
 
 
 def ground_truth(folder: Path) -> dict[str, Any]:
+    """What each release's own binary registers, beside what its table says, and how names are decoded."""
+    from opscope.provenance.kernel_names.decoder import decode
     from opscope.provenance.releases.release_table import release
 
     figures = {}
     for file in sorted(folder.glob("kernel_units_*.json.xz")):
         version = file.name.removeprefix("kernel_units_").removesuffix(".json.xz")
         truth = json.loads(lzma.decompress(file.read_bytes()))
-        table = release(version)
-        some = random.Random(0).sample(sorted(truth), SAMPLE)
-        for label, names in (("sample", some), ("all", sorted(truth))):
-            answers = [(set(table.units_of(name)), set(truth[name])) for name in names]
-            right = sum({path.rpartition("/")[2] for path in got} == want for got, want in answers)
-            none = sum(not got for got, _ in answers)
-            figures.setdefault(version, {})[label] = {
-                "names": len(names),
-                "right_fraction": right / len(names),
-                "wrong": len(names) - right - none,
-            }
-    return figures
-
-
-def name_figures(folder: Path) -> dict[str, Any]:
-    """Share of torch's own kernel names with a family, and names decoded per second."""
-    from opscope.provenance.kernel_names.decoder import decode
-
-    figures = {}
-    for file in sorted(folder.glob("kernel_units_*.json.xz")):
-        names = sorted(json.loads(lzma.decompress(file.read_bytes())))
+        table, names = release(version), sorted(truth)
         started = time.perf_counter()
         known = sum(decode.__wrapped__(name).family is not None for name in names)
-        seconds = time.perf_counter() - started
-        figures[file.name] = {
-            "names": len(names),
-            "family_fraction": known / len(names),
-            "names_per_s": len(names) / seconds,
-        }
+        decoded_s = time.perf_counter() - started
+        found: dict[str, Any] = {"family_fraction": known / len(names), "names_per_s": len(names) / decoded_s}
+        for label, some in (("sample", random.Random(0).sample(names, SAMPLE)), ("all", names)):
+            answers = [(set(table.units_of(name)), set(truth[name])) for name in some]
+            right = sum({path.rpartition("/")[2] for path in got} == want for got, want in answers)
+            none = sum(not got for got, _ in answers)
+            found[label] = {
+                "names": len(some),
+                "right_fraction": right / len(some),
+                "wrong": len(some) - right - none,
+            }
+        figures[version] = found
     return figures
-
-
-# Binaries
 
 
 def library_figures(path: Path) -> dict[str, Any]:
     """One library read in processes of its own: the first time, and again from the cache; medians."""
-    command = [sys.executable, __file__, "--read-library", str(path)]
-    runs = [
-        json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for _ in range(REPETITIONS)
-    ]
+    command = [sys.executable, __file__, "--output", "-", "--read-library", path]
+    runs = [json.loads(printed(command)) for _ in range(REPETITIONS)]
     middle = sorted(runs, key=lambda run: run["read_s"])[len(runs) // 2]
     return {**middle, "read_s_samples": [run["read_s"] for run in runs]}
 
@@ -310,30 +264,45 @@ def vendor_figures(libraries: list[Path]) -> dict[str, Any]:
             print(f"skipped {path.name}: {error}", file=sys.stderr)
             continue
         sample = random.Random(0).sample(names, min(VENDOR_SAMPLE, len(names)))
-        known = sum(decode(name).family is not None for name in sample)
+        known = [decode(name).family is not None for name in sample]
         figures[path.name] = {
             "names": len(names),
             "sample": len(sample),
-            "family_fraction": known / len(sample) if sample else None,
+            "family_fraction": statistics.fmean(known) if known else None,
         }
     return figures
 
 
-# Enrichment of a large Session
+def large_figures(trace: Path) -> dict[str, Any]:
+    """How long provenance and costs of a large trace take, after imports."""
+    import orjson
 
-
-def enrichment_figures(trace: Path) -> dict[str, Any]:
     import opscope
+    from opscope.operators.session_costs import fill_costs
     from opscope.provenance.resolution.resolvers import annotate
 
+    text = gzip.decompress(trace.read_bytes()) if trace.suffix == ".gz" else trace.read_bytes()
+    orjson_s = median_s(lambda: orjson.loads(text))
     with opscope.load(str(trace)) as session:
         events = sum(
             session.scalar(f"SELECT count(*) FROM {table}")
             for table in ("operators", "runtime_calls", "device_activities", "frames", "annotations")
         )
-        started = time.perf_counter()
-        annotate(session)
-        return {"events": events, "annotate_s": time.perf_counter() - started}
+        annotate_s = median_s(lambda: annotate(session), 1)
+
+        def fill() -> None:
+            session.connection.execute("DELETE FROM metadata WHERE key = 'costs'; DELETE FROM call_costs")
+            fill_costs(session)
+
+        fill()  # imports and caches
+        fill_s = median_s(fill)
+    return {
+        "events": events,
+        "annotate_s": annotate_s,
+        "fill_costs_s": fill_s,
+        "orjson_loads_s": orjson_s,
+        "fill_over_orjson": fill_s / orjson_s,
+    }
 
 
 if __name__ == "__main__":
