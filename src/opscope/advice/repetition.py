@@ -80,6 +80,7 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             continue
         what = f"{counted(count, 'call')} of {one.module}" if one.module else counted(count, "round")
         sizes = " for parts of different sizes" if one.is_ragged else ""
+        sizes = " with weights of their own" if one.has_weights else sizes
 
         def effect(change: GraphChange, found: FoundOperators = found, count: int = count) -> object:
             return change.merge_operators(found.operator_ids, 1.0).drop_host(found.spans, 1 - 1 / count)
@@ -89,11 +90,18 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             f"{_costs(watched, found)}.",
             _evidence(run, found, line=one.line, rounds=count, module=one.module),
             effect,
-            change=_CALLED.format(module=one.module, line=one.line) if one.module else None,
+            change=_CALLED.format(module=one.module, line=one.line)
+            if one.module
+            else _STACKED
+            if one.has_weights
+            else None,
             is_sure=False,  # how long one call for all takes is not known
         )
 
 
+_STACKED = """\
+weights = torch.stack([model.weight for model in models])   # of all rounds, with one dimension more
+results = torch.vmap(function)(weights, inputs)   # or torch.func.stack_module_state for whole modules"""
 _CALLED = "results = model(torch.cat(parts)).chunk(len(parts))   # one call of {module} at {line}"
 
 

@@ -381,8 +381,9 @@ def summarized(operators: Sequence[SeenOperator]) -> RecordedDataflow:
             one.module,
             tuple((number_of[places[0]], number_of[places[-1]] + 1) for places in of_rounds),
             is_ragged,
+            has_weights,
         )
-        for one, of_rounds, is_ragged in _independent(operators)
+        for one, of_rounds, is_ragged, has_weights in _independent(operators)
     )
     has_new = any(one.has_new for one in operators)
     return RecordedDataflow(tuple(sequences), has_new, repeated, rounds)
@@ -453,10 +454,12 @@ def _repeated(operators: Sequence[SeenOperator]) -> Iterator[tuple[RepeatedSince
                 yield since, line, places
 
 
-def _independent(operators: Sequence[SeenOperator]) -> Iterator[tuple[LoopRun, list[list[int]], bool]]:
-    """Loops and calls whose rounds do the same with the same weights, and need nothing of each other.
+def _independent(
+    operators: Sequence[SeenOperator],
+) -> Iterator[tuple[LoopRun, list[list[int]], bool, bool]]:
+    """Loops and calls whose rounds do the same and need nothing of each other; the outermost such.
 
-    The outermost such; with each the operators of its rounds, and whether these differ in their sizes.
+    With each the operators of its rounds, whether these differ in their sizes, and have weights of their own.
     """
     members: dict[LoopRun, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, one in enumerate(operators):
@@ -475,36 +478,35 @@ def _independent(operators: Sequence[SeenOperator]) -> Iterator[tuple[LoopRun, l
         least = 2 if rounds.module else _LEAST_ROUNDS
         if len(like) < least or any(place in taken for places in like for place in places):
             continue
-        if _need_not_wait(operators, members[rounds], like, is_calls=rounds.module is not None):
+        all_rounds = [[operators[place] for place in places] for places in like]
+        # Sizes as they are given: a scalar is one of the program's numbers.
+        is_ragged = (
+            len({tuple(filter(None, (size for one in of for size in one.sizes))) for of in all_rounds}) > 1
+        )
+        has_weights = len({frozenset().union(*(one.weights for one in of)) for of in all_rounds}) > 1
+        if not (is_ragged and has_weights) and _need_not_wait(operators, rounds, members[rounds], like):
             taken.update(place for places in like for place in places)
-            all_sizes = {
-                tuple(filter(None, (one for place in places for one in operators[place].sizes)))
-                for places in like
-            }
-            yield rounds, like, len(all_sizes) > 1
+            yield rounds, like, is_ragged, has_weights
 
 
 def _need_not_wait(
     operators: Sequence[SeenOperator],
+    rounds: LoopRun,
     members: dict[int, list[int]],
     like: Sequence[Sequence[int]],
-    *,
-    is_calls: bool,
 ) -> bool:
     between = range(like[0][0], like[-1][-1] + 1)
     if any(operators[place].site.is_backward for place in between):
         return False  # gradients are summed up between rounds, mostly for want of memory
     mine = [operators[place] for places in like for place in places]
-    # Rounds with weights of their own, or that each change what was there before, are a loop over tensors.
-    weights, changed = set(), set()
-    for places in like:
-        round_ = [operators[place] for place in places]
-        weights.add(frozenset().union(*(one.weights for one in round_)))
-        made = frozenset().union(*(one.made for one in round_))
-        changed.add(frozenset().union(*(one.written for one in round_)) - made)
-    if len(weights) > 1 or len(changed) > 1:
-        return False
     if any(one.is_of_batch for one in mine):
+        return False
+    # Rounds that each change what was there before are a loop over tensors.
+    changed = set()
+    for places in like:
+        made = frozenset().union(*(operators[place].made for place in places))
+        changed.add(frozenset().union(*(operators[place].written for place in places)) - made)
+    if len(changed) > 1:
         return False
     round_of = {place: 1 << number for number, places in members.items() for place in places}
     bits: dict[int, int] = {}  # the rounds that the result of an operator comes from
@@ -521,7 +523,7 @@ def _need_not_wait(
         entering += one.has_new and place > like[0][-1]
     if tied > _MOST_TIED * len(mine):
         return False
-    if is_calls and leaving:
+    if rounds.module and leaving:
         return False  # what happens between calls may be anything
     return not on_host or not (entering or _differ_freely(operators, like))
 

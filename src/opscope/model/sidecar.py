@@ -158,12 +158,13 @@ class RepeatedWork(msgspec.Struct, frozen=True):
 
 
 class RecordedRounds(msgspec.Struct, frozen=True):
-    """Rounds that do the same with the same weights, of which none needs the results of another."""
+    """Rounds that do the same, of which none needs the results of another."""
 
     line: str  # of the loop, or of the function's first call of the module
     module: str | None  # the class of the module that is called each time; None where it is a loop
     rounds: _Stretches  # a stretch each
     is_ragged: bool  # whether sizes differ from round to round
+    has_weights: bool  # whether each has parameters of its own
 
 
 class ThreadOperators(msgspec.Struct, frozen=True):

@@ -118,17 +118,33 @@ def test_a_forward_pass_that_runs_again_needs_memory_to_go(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("module", "change"), [(None, "results = function(parts)"), ("Net", "results = model(torch.cat(parts))")]
+    ("module", "is_ragged", "has_weights", "said", "change"),
+    [
+        (
+            None,
+            True,
+            False,
+            "6 rounds in a step do the same for parts of different sizes",
+            "= function(parts)",
+        ),
+        (
+            None,
+            False,
+            True,
+            "6 rounds in a step do the same with weights of their own",
+            "torch.vmap(function)",
+        ),
+        ("Net", False, False, "6 calls of Net in a step do the same", "= model(torch.cat(parts))"),
+    ],
 )
-def test_rounds_that_need_not_wait_are_put_together(tmp_path: Path, module: str | None, change: str) -> None:
-    rounds = RecordedRounds(
-        LINE, module, tuple((at, at + 4) for at in range(0, 24, 4)), is_ragged=module is None
-    )
+def test_rounds_that_need_not_wait_are_put_together(
+    tmp_path: Path, module: str | None, said: str, change: str, *, is_ragged: bool, has_weights: bool
+) -> None:
+    parts = tuple((at, at + 4) for at in range(0, 24, 4))
+    rounds = RecordedRounds(LINE, module, parts, is_ragged, has_weights)
     with session_of(tmp_path, rounds=[rounds], kernel_us=20) as session:
         found = only(advice(session), "loop")
-    what = "6 calls of Net" if module else "6 rounds"
-    assert found.message.startswith(f"{LINE}: {what} in a step do the same")
-    assert ("of different sizes" in found.message) == (module is None)
+    assert found.message.startswith(f"{LINE}: {said}, and none needs another's result: ")
     assert change in (found.change or "")
     assert found.is_to_try
     assert not found.is_gain_known

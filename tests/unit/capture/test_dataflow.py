@@ -172,6 +172,15 @@ def test_a_loop_whose_rounds_need_nothing_of_each_other(
     assert rounds(watched(step)) == [(3, None, is_ragged)]
 
 
+def test_a_loop_whose_rounds_have_weights_of_their_own() -> None:
+    nets = [Net() for _ in range(4)]
+    found = watched(lambda: [net(torch.ones(16, 8)).exp() for net in nets])
+    assert [(len(one.rounds), one.has_weights) for one in found.rounds] == [(4, True)]
+    assert not any(
+        one.has_weights for one in watched(lambda: [nets[0](torch.randn(2, 8)) for _ in range(4)]).rounds
+    )
+
+
 def test_calls_of_one_module_that_need_nothing_of_each_other() -> None:
     net = Net().to("meta")
 
@@ -188,11 +197,6 @@ def follow_each_other(net: Net, batch: torch.Tensor) -> None:
     state = torch.zeros_like(batch)
     for _ in range(4):
         state = torch.tanh(net(state) + net.second(batch)) * 2
-
-
-def have_weights_of_their_own(_: Net, batch: torch.Tensor) -> None:
-    for net in OTHERS:
-        net(batch).exp()
 
 
 def are_told_by_what_came_out_before(net: Net, batch: torch.Tensor) -> None:
@@ -239,7 +243,6 @@ def look_at_the_whole_batch(_: Net, batch: torch.Tensor) -> None:
         NORMED(part).exp().sum()
 
 
-OTHERS = [Net() for _ in range(4)]
 KEPT = [torch.zeros(8) for _ in range(4)]
 NORMED = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
 
@@ -248,7 +251,6 @@ NORMED = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
     "loop",
     [
         follow_each_other,
-        have_weights_of_their_own,
         are_told_by_what_came_out_before,
         come_back_through_the_host,
         sum_gradients,
