@@ -155,6 +155,14 @@ def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
     yield "By range", ("no annotation fits ", Code(summary.ranges_by, is_whole=True), *there)
 
 
+def _at(finding: Finding) -> Iterator[Inline]:
+    """The first line of the program that a finding names, as `file:line` in brackets."""
+    for line in [finding.evidence.get("line"), *finding.evidence.get("lines", ())][:2]:
+        if isinstance(line, str):
+            yield from (" (", Code(line.partition(" ")[0], is_whole=True), ")")
+            return
+
+
 def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
     numbers = change_numbers(summary)
     period = "a step" if summary.steps else "in all"
@@ -163,7 +171,7 @@ def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
         finding = advice[chosen]
         gain, code = gain_text(finding, period), short_edit(finding)
         written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
-        yield f"Change {number}", (Strong(gain), f": {change_title(finding)}", *written)
+        yield f"Change {number}", (Strong(gain), f": {change_title(finding)}", *_at(finding), *written)
     others = [
         f"{number}: {change_title(advice[code])}" for code, number in numbers.items() if number > _CHANGES
     ]
