@@ -119,4 +119,5 @@ def _evidence(run: ProfiledRun, found: FoundOperators, **more: Any) -> dict[str,
 
 
 def _without(found: FoundOperators) -> Any:
-    return lambda change: change.drop_operators(found.operator_ids)
+    # What Python does between them goes too.
+    return lambda change: change.drop_operators(found.operator_ids).drop_host(found.spans)
