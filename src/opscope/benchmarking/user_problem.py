@@ -58,8 +58,14 @@ def group_of_targets(
 ) -> FunctionGroup:
     """The functions that a command line names, `FILE.py:function …`; the rest as of `group_of_functions`.
 
-    Where no inputs are given, they are the first file's `make_inputs`.
+    Where no inputs are given, they are the first file's `make_inputs`. Of a FILE.py alone, as `opscope
+    extract` writes one, they are `reference` and `mine`.
     """
+    targets = [
+        function
+        for one in targets
+        for function in ((f"{one}:reference", f"{one}:mine") if one.endswith(".py") else (one,))
+    ]
     loaded: dict[str, ModuleType] = {}
 
     def resolved(source: Any) -> Any:

@@ -240,6 +240,7 @@ VERBS = {
     "Look closer at a recording": {
         "compare": "Compare two benchmark results, or two recordings",
         "explain": "Explain an operator, a kernel, a category or a source file",
+        "extract": "Write a recorded operator call as a Python file that runs alone",
         "flamegraph": "Write stacks from Python down to the kernels for flame graph viewers",
         "sql": "Query the tables of a trace or a saved session",
         "stats": "Print nsys' statistics of a trace: calls, kernels, copies",

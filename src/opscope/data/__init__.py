@@ -23,6 +23,10 @@ def packaged_toml(package: str, name: str) -> dict[str, Any]:
     return document
 
 
+def packaged_text(package: str, name: str) -> str:
+    return (pkgutil.get_data(package, name) or b"").decode()
+
+
 def example_trace() -> Path:
     """Path of a Kineto trace recorded on an NVIDIA H200: three steps of BERT-base inference in fp32."""
     return Path(str(files(__name__) / "bert_h200.json.gz"))

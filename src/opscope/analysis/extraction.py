@@ -1,0 +1,113 @@
+"""The calls of a recording that can be run alone: as the program made them, with what they launched below.
+
+A call is an operator of PyTorch that no other of them called, so `aten::linear`, not the product below it.
+Calls with the same arguments are one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from opscope.analysis.roofline import Efficiency
+from opscope.errors import InputError
+from opscope.model.session import Session
+from opscope.operators.arguments import CallArguments, parse_arguments
+from opscope.operators.tensor_lists import read_gradients, with_kernel_types, with_list_members
+
+_SHOWN = 3  # shapes
+
+
+class AloneCall(NamedTuple):
+    call: CallArguments
+    calls: int
+    device_ns: int  # of all of them
+    avoidable_ns: float | None  # of that, beyond the device's limits; None where these are not known
+    kernels: tuple[str, ...]  # most time first
+
+    @property
+    def shapes(self) -> str:
+        """Of its tensors: `16×256×768, 768×768`."""
+        shapes = ["×".join(map(str, one.shape)) for one in self.call.tensors if one.shape]
+        return ", ".join([*shapes[:_SHOWN], "…"] if len(shapes) > _SHOWN else shapes)
+
+
+def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ...]:
+    """All distinct calls that launched kernels, those with most avoidable time first."""
+    gaps = {
+        one.call_id: one.gap_ns / one.roofline.device_ns
+        for one in efficiency.calls
+        if one.gap_ns is not None and one.roofline.device_ns
+    }
+    gradients = read_gradients(session)
+    launched: dict[tuple[str | None, ...], list[tuple[int, int, str, int, int]]] = defaultdict(list)
+    for *key, call_id, kernel, blocks, count, device_ns in session.query(_LAUNCHED_SQL):
+        launched[tuple(key)].append((device_ns, call_id, kernel, blocks, count))
+    found = []
+    for (name, overload, shapes, types, strides, concrete), parts in launched.items():
+        parts.sort(reverse=True)
+        _, _, kernel, blocks, _ = parts[0]
+        call = parse_arguments(
+            name or "", overload=overload, shapes=shapes, types=types, strides=strides, concrete=concrete
+        )
+        call = with_kernel_types(call, kernel)
+        if call.has_unrecorded_list:
+            call = with_list_members(call, kernel, blocks, gradients) or call
+        known = [device_ns * gaps[call_id] for device_ns, call_id, *_ in parts if call_id in gaps]
+        found.append(
+            AloneCall(
+                call,
+                max(count for *_, count in parts),
+                sum(device_ns for device_ns, *_ in parts),
+                sum(known) if known else None,
+                tuple(dict.fromkeys(one for _, _, one, *_ in parts)),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: (-(one.avoidable_ns or 0.0), -one.device_ns, one.call.name)))
+
+
+def chosen_call(calls: Sequence[AloneCall], wanted: str) -> AloneCall:
+    """The call of a rank from 1, or the first whose operator, shapes or kernels hold all words of a text.
+
+    Raises:
+        InputError: There is none.
+    """
+    if wanted.isdigit():
+        if not 1 <= int(wanted) <= len(calls):
+            raise InputError(
+                f"there is no call {wanted}", hint=f"There are {len(calls)}: opscope extract TRACE"
+            )
+        return calls[int(wanted) - 1]
+    words = wanted.lower().replace("x", "×").split()
+    for one in calls:
+        text = (
+            json.dumps([one.call.name, one.shapes, *one.kernels], ensure_ascii=False)
+            .lower()
+            .replace("x", "×")
+        )
+        if all(word in text for word in words):
+            return one
+    raise InputError(
+        f"no call has '{wanted}' in its operator, its shapes or its kernels",
+        hint="List them: opscope extract TRACE",
+    )
+
+
+_LAUNCHED_SQL = """
+WITH ours AS (
+        SELECT *, coalesce(max(last_descendant_id) OVER (PARTITION BY trace_id, thread_id ORDER BY operator_id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), -1) < operator_id AS is_outermost_of_torch
+        FROM operators WHERE starts_with(name, 'aten::') AND input_shapes IS NOT NULL),
+    outermost AS (FROM ours WHERE is_outermost_of_torch)
+SELECT o.name, o.overload, o.input_shapes::VARCHAR, o.input_types::VARCHAR, o.input_strides::VARCHAR,
+    o.concrete_inputs::VARCHAR, call_id, k.name, max(grid_x)::BIGINT, count(DISTINCT o.operator_id),
+    sum(a.duration_ns)::BIGINT
+FROM outermost o
+JOIN device_activities a
+    ON a.trace_id = o.trace_id AND a.kind = 'kernel'
+        AND a.operator_id BETWEEN o.operator_id AND o.last_descendant_id
+JOIN kernel_names k USING (name_id)
+JOIN activity_costs c USING (activity_id)
+GROUP BY ALL"""

@@ -1,0 +1,201 @@
+"""A recorded operator call as a Python file of its own: inputs, the call, and a place for another version.
+
+What was recorded of each argument is made again: shapes, strides, element types, numbers. Values are drawn at
+random; what points somewhere (indices, classes) stays within what it points into, by `input_values.toml`.
+Imports no torch, as the file that it writes does.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from functools import cache
+from math import prod
+from string import Template
+from typing import NamedTuple
+
+import msgspec
+
+from opscope.data import packaged_text, packaged_toml
+from opscope.errors import InputError
+from opscope.operators.arguments import (
+    Argument,
+    CallArguments,
+    ScalarArgument,
+    TensorArgument,
+    TensorListArgument,
+    is_number,
+    type_of,
+)
+from opscope.operators.element_types import ELEMENT_TYPES, ElementKind, element_type
+from opscope.provenance.operators.table import Argument as Declared
+
+_HOW = "Record with shapes: opscope run, or record_shapes=True."
+# Of a random generator, or where a result goes: left to the call itself.
+_LEFT_OUT = frozenset({"generator", "layout", "pin_memory", "non_blocking"})
+
+
+class _Below(msgspec.Struct, frozen=True):
+    """Integers of an argument are below a size of another, or below a number that the call is given."""
+
+    argument: str
+    operators: tuple[str, ...]
+    size_of: str | None = None
+    dim: int | None = None  # of that argument; that of the call's `dim` if None
+    number: str | None = None  # argument that is the number
+
+
+class CallFile(NamedTuple):
+    text: str
+    notes: tuple[str, ...]  # what could not be made as it was
+
+
+@cache
+def _rules() -> tuple[tuple[_Below, ...], frozenset[str]]:
+    document = packaged_toml(__package__, "input_values.toml")
+    return tuple(msgspec.convert(document["below"], list[_Below])), frozenset(document["positive"])
+
+
+def call_file(call: CallArguments, *, what: str, name: str) -> CallFile:
+    """The file of a call; `what` is said of it at its head, `name` is that of the file.
+
+    Raises:
+        InputError: Its arguments were not recorded, or no packaged release has such an operator.
+    """
+    if call.defect is not None:
+        raise InputError(f"{call.name}: {call.defect}", hint=_HOW)
+    if call.schema is None:
+        raise InputError(
+            f"{call.name}: no packaged release of PyTorch declares it with such arguments",
+            hint="Only calls of PyTorch's own operators (aten::) can be written out",
+        )
+    if call.has_unrecorded_list:
+        raise InputError(
+            f"{call.name}: of lists of more than 30 tensors their members are not recorded",
+            hint="Choose another call",
+        )
+    made: dict[str, str] = {}
+    notes: list[str] = []
+    given_values: list[str] = []
+    is_by_name = False
+    first_type = next((one.type_name for one in call.tensors if one.type_name), None)
+    for place, declared in enumerate(call.schema.arguments):
+        given = call.arguments[place] if place < len(call.arguments) else None
+        if declared.is_written and declared in call.schema.out:
+            continue
+        if given is None and (declared.default is not None or declared.name in _LEFT_OUT):
+            is_by_name = True  # what follows can no longer be told by its place
+            continue
+        value = variable = declared.name + "_" * (
+            keyword.iskeyword(declared.name) or declared.name == "torch"
+        )
+        if isinstance(given, TensorArgument) and not is_number(given):
+            made[variable] = _tensor(call, declared.name, given, given.type_name)
+        elif isinstance(given, TensorListArgument):
+            # The recorder leaves out their types.
+            type_name = "long int" if declared.name == "indices" else first_type
+            members = [
+                _tensor(call, declared.name, one, one.type_name or type_name, member=number)
+                for number, one in enumerate(given.tensors or ())
+            ]
+            made[variable] = "[\n" + "".join(f"        {one},\n" for one in members) + "    ]"
+        else:
+            value = _literal(call, given, declared, notes)
+        is_by_name |= declared not in call.schema.positional
+        given_values.append(f"{declared.name}={value}" if is_by_name else value)
+    if not call.tensors and "device" in call.names:
+        given_values.append("device=DEVICE")
+    parameters = ", ".join(made)
+    text = Template(packaged_text(__package__, "call_file.txt")).substitute(
+        what=what,
+        notes="".join(f"\n{one}" for one in notes),
+        file=name,
+        made="".join(f"    {variable} = {value}\n" for variable, value in made.items()),
+        returned=f"({parameters},)" if len(made) == 1 else parameters or "()",
+        parameters=parameters,
+        operator=call.name.replace("::", "."),
+        given=", ".join(given_values),
+    )
+    return CallFile(text, tuple(notes))
+
+
+def _tensor(
+    call: CallArguments,
+    name: str,
+    tensor: TensorArgument,
+    type_name: str | None,
+    *,
+    member: int | None = None,
+) -> str:
+    """Code that makes a tensor as it was recorded, with values that make sense for this argument."""
+    known = element_type(type_name)
+    if known is None:
+        raise InputError(f"{call.name}: the element type of '{name}' was not recorded", hint=_HOW)
+    shape, strides = tensor.shape, tensor.strides
+    is_whole = strides is None or 0 in shape or strides == _contiguous(shape)
+    # A view into memory of just the length that its strides reach.
+    sizes = (
+        shape
+        if is_whole
+        else (1 + sum((size - 1) * step for size, step in zip(shape, strides or (), strict=True)),)
+    )
+    dtype = f"dtype=torch.{known.name}"
+    if known.kind is ElementKind.BOOLEAN:
+        code = f"torch.randint(0, 2, {sizes}, device=device).bool()"
+    elif known.kind is ElementKind.INTEGER:
+        code = f"torch.randint(0, {_limit(call, name, member)}, {sizes}, device=device, {dtype})"
+    elif name in _rules()[1]:
+        code = f"torch.rand({sizes}, device=device, {dtype}) + 0.5"
+    elif known.name.startswith("float8"):
+        code = f"torch.randn({sizes}, device=device).to(torch.{known.name})"
+    else:
+        code = f"torch.randn({sizes}, device=device, {dtype})"
+    return code if is_whole else f"({code}).as_strided({shape}, {strides})"
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
+def _limit(call: CallArguments, name: str, member: int | None) -> int:
+    """What integers of an argument stay below: 2 where nothing says what they point into."""
+    stem = call.stem or ""
+    for rule in _rules()[0]:
+        if rule.argument == name and stem in rule.operators:
+            if rule.number is not None:
+                return max(1, call.integer(rule.number) or 1)
+            of = call.tensor(rule.size_of or "")
+            dim = rule.dim if rule.dim is not None else member if member is not None else call.integer("dim")
+            if of is not None and dim is not None and -len(of.shape) <= dim < len(of.shape):
+                return max(1, of.shape[dim])
+    return 2
+
+
+def _literal(call: CallArguments, given: Argument, declared: Declared, notes: list[str]) -> str:
+    """A number, list of them or truth value as it was recorded; a stand-in, and a note, where it was not."""
+    if isinstance(given, TensorArgument):  # a Python number, of which the recorder keeps the type alone
+        known = type_of(given)
+        value = (
+            "True"
+            if known and known.kind is ElementKind.BOOLEAN
+            else "2"
+            if known and not known.is_float
+            else "0.5"
+        )
+        notes.append(f"The value of '{declared.name}' was not recorded; {value} stands for it.")
+        return value
+    if declared.type.startswith("Device"):  # never recorded
+        return "DEVICE"
+    if given is None:
+        if declared.type.endswith("?"):
+            return "None"
+        raise InputError(f"{call.name}: '{declared.name}' ({declared.type}) was not recorded", hint=_HOW)
+    text = given.text if isinstance(given, ScalarArgument) else None
+    if text is None:
+        raise InputError(f"{call.name}: the value of '{declared.name}' was not recorded", hint=_HOW)
+    if declared.type.startswith("ScalarType"):
+        named = next((one for one in ELEMENT_TYPES if str(one.code) == text), None)
+        if named is None:
+            raise InputError(f"{call.name}: element type {text} of '{declared.name}' is unknown")
+        return f"torch.{named.name}"
+    return re.sub(r"(?<![\w.])(-?(?:inf|nan))\b", r"float('\1')", text)

@@ -1,0 +1,48 @@
+"""What is said of calls that can be run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from opscope.analysis.extraction import AloneCall
+from opscope.analysis.summary import Summary
+from opscope.report import document as doc
+from opscope.units import counted, format_duration, format_fraction
+
+
+def call_list_document(summary: Summary, calls: Sequence[AloneCall], *, top: int | None) -> doc.Document:
+    steps = max(1, len(summary.steps))
+    shown = list(enumerate(calls, 1))[:top]
+    device_ns = sum(one.device_ns for one in calls)
+    period = " per step" if summary.steps else ""
+    rows = doc.table(
+        shown,
+        doc.number("#", lambda row: str(row[0])),
+        doc.identifier("Operator", lambda row: row[1].call.name),
+        doc.words("Shapes", lambda row: row[1].shapes),
+        doc.number(f"Calls{period}", lambda row: f"{row[1].calls / steps:.4g}"),
+        doc.number(f"Device{period}", lambda row: format_duration(row[1].device_ns / steps)),
+        doc.number("Share", lambda row: format_fraction(row[1].device_ns / device_ns)),
+        doc.number(
+            f"Avoidable{period}",
+            lambda row: None if row[1].avoidable_ns is None else format_duration(row[1].avoidable_ns / steps),
+        ),
+    )
+    told = "Write one as a file that runs alone: ", doc.Code("opscope extract TRACE 1", is_whole=True), "."
+    return doc.Document("Calls that can be run alone", (rows, doc.Paragraph(told)))
+
+
+def call_text(summary: Summary, one: AloneCall, source: str) -> str:
+    """The head of the file: what the call is, and what it took."""
+    steps = max(1, len(summary.steps))
+    devices = {device.name for device in summary.devices if device.name}
+    where = f" on {devices.pop()}" if len(devices) == 1 else ""
+    period = " per step" if summary.steps else ""
+    kernels = "\n".join(f"    {kernel[:100]}" for kernel in one.kernels[:3])
+    return (
+        f"{one.call.name} of {one.shapes}, as recorded in {Path(source).name}.\n\n"
+        f"{counted(one.calls / steps, 'call')}{period}, {format_duration(one.device_ns / steps)}{where}; "
+        "it launched\n"
+        f"{kernels}"
+    )
