@@ -138,3 +138,6 @@ _.matmul_teaching
 _.softmax_teaching
 _.ignore_compile_internals
 _.__torch_dispatch__
+
+# A verb, called by its name.
+_.extract

@@ -22,7 +22,7 @@ _SHOWN = 3  # shapes
 
 class AloneCall(NamedTuple):
     call: CallArguments
-    calls: int
+    operator_ids: tuple[int, ...]  # of its calls
     device_ns: int  # of all of them
     avoidable_ns: float | None  # of that, beyond the device's limits; None where these are not known
     kernels: tuple[str, ...]  # most time first
@@ -42,9 +42,9 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         if one.gap_ns is not None and one.roofline.device_ns
     }
     gradients = read_gradients(session)
-    launched: dict[tuple[str | None, ...], list[tuple[int, int, str, int, int]]] = defaultdict(list)
-    for *key, call_id, kernel, blocks, count, device_ns in session.query(_LAUNCHED_SQL):
-        launched[tuple(key)].append((device_ns, call_id, kernel, blocks, count))
+    launched: dict[tuple[str | None, ...], list[tuple[int, int, str, int, list[int]]]] = defaultdict(list)
+    for *key, call_id, kernel, blocks, operators, device_ns in session.query(_LAUNCHED_SQL):
+        launched[tuple(key)].append((device_ns, call_id, kernel, blocks, operators))
     found = []
     for (name, overload, shapes, types, strides, concrete), parts in launched.items():
         parts.sort(reverse=True)
@@ -59,7 +59,7 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         found.append(
             AloneCall(
                 call,
-                max(count for *_, count in parts),
+                tuple(sorted({one for *_, operators in parts for one in operators})),
                 sum(device_ns for device_ns, *_ in parts),
                 sum(known) if known else None,
                 tuple(dict.fromkeys(one for _, _, one, *_ in parts)),
@@ -95,14 +95,19 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str) -> AloneCall:
     )
 
 
+# An operator that calls itself has only cast its arguments, as autocast does.
 _LAUNCHED_SQL = """
-WITH ours AS (
+WITH named AS (
+        SELECT *, coalesce(lead(operator_id) OVER of_name <= last_descendant_id, false) AS calls_itself
+        FROM operators WHERE starts_with(name, 'aten::') AND input_shapes IS NOT NULL
+        WINDOW of_name AS (PARTITION BY trace_id, thread_id, name ORDER BY operator_id)),
+    ours AS (
         SELECT *, coalesce(max(last_descendant_id) OVER (PARTITION BY trace_id, thread_id ORDER BY operator_id
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), -1) < operator_id AS is_outermost_of_torch
-        FROM operators WHERE starts_with(name, 'aten::') AND input_shapes IS NOT NULL),
+        FROM named WHERE NOT calls_itself),
     outermost AS (FROM ours WHERE is_outermost_of_torch)
 SELECT o.name, o.overload, o.input_shapes::VARCHAR, o.input_types::VARCHAR, o.input_strides::VARCHAR,
-    o.concrete_inputs::VARCHAR, call_id, k.name, max(grid_x)::BIGINT, count(DISTINCT o.operator_id),
+    o.concrete_inputs::VARCHAR, call_id, k.name, max(grid_x)::BIGINT, list(DISTINCT o.operator_id),
     sum(a.duration_ns)::BIGINT
 FROM outermost o
 JOIN device_activities a

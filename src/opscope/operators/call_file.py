@@ -50,10 +50,15 @@ class CallFile(NamedTuple):
     notes: tuple[str, ...]  # what could not be made as it was
 
 
+class _Values(msgspec.Struct, frozen=True):
+    positive: frozenset[str]
+    definite: frozenset[str]
+    below: tuple[_Below, ...]
+
+
 @cache
-def _rules() -> tuple[tuple[_Below, ...], frozenset[str]]:
-    document = packaged_toml(__package__, "input_values.toml")
-    return tuple(msgspec.convert(document["below"], list[_Below])), frozenset(document["positive"])
+def _values() -> _Values:
+    return msgspec.convert(packaged_toml(__package__, "input_values.toml"), _Values)
 
 
 def call_file(call: CallArguments, *, what: str, name: str) -> CallFile:
@@ -101,6 +106,7 @@ def call_file(call: CallArguments, *, what: str, name: str) -> CallFile:
             made[variable] = "[\n" + "".join(f"        {one},\n" for one in members) + "    ]"
         else:
             value = _literal(call, given, declared, notes)
+            is_by_name |= place > 0 and not isinstance(given, TensorArgument)  # as one would write it
         is_by_name |= declared not in call.schema.positional
         given_values.append(f"{declared.name}={value}" if is_by_name else value)
     if not call.tensors and "device" in call.names:
@@ -144,8 +150,11 @@ def _tensor(
         code = f"torch.randint(0, 2, {sizes}, device=device).bool()"
     elif known.kind is ElementKind.INTEGER:
         code = f"torch.randint(0, {_limit(call, name, member)}, {sizes}, device=device, {dtype})"
-    elif name in _rules()[1]:
+    elif {name, f"{call.stem}.{name}"} & _values().positive:
         code = f"torch.rand({sizes}, device=device, {dtype}) + 0.5"
+    elif f"{call.stem}.{name}" in _values().definite and is_whole:
+        rows = shape[-1]
+        code = f"torch.rand({sizes}, device=device, {dtype}) / {rows} + torch.eye({rows}, device=device)"
     elif known.name.startswith("float8"):
         code = f"torch.randn({sizes}, device=device).to(torch.{known.name})"
     else:
@@ -160,7 +169,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _limit(call: CallArguments, name: str, member: int | None) -> int:
     """What integers of an argument stay below: 2 where nothing says what they point into."""
     stem = call.stem or ""
-    for rule in _rules()[0]:
+    for rule in _values().below:
         if rule.argument == name and stem in rule.operators:
             if rule.number is not None:
                 return max(1, call.integer(rule.number) or 1)
@@ -189,6 +198,11 @@ def _literal(call: CallArguments, given: Argument, declared: Declared, notes: li
     if given is None:
         if declared.type.endswith("?"):
             return "None"
+        if declared.type == "Tensor?[]":
+            raise InputError(
+                f"{call.name}: PyTorch records no lists in which tensors may be missing ('{declared.name}')",
+                hint="Choose another call",
+            )
         raise InputError(f"{call.name}: '{declared.name}' ({declared.type}) was not recorded", hint=_HOW)
     text = given.text if isinstance(given, ScalarArgument) else None
     if text is None:

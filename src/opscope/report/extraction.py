@@ -21,7 +21,7 @@ def call_list_document(summary: Summary, calls: Sequence[AloneCall], *, top: int
         doc.number("#", lambda row: str(row[0])),
         doc.identifier("Operator", lambda row: row[1].call.name),
         doc.words("Shapes", lambda row: row[1].shapes),
-        doc.number(f"Calls{period}", lambda row: f"{row[1].calls / steps:.4g}"),
+        doc.number(f"Calls{period}", lambda row: f"{len(row[1].operator_ids) / steps:.4g}"),
         doc.number(f"Device{period}", lambda row: format_duration(row[1].device_ns / steps)),
         doc.number("Share", lambda row: format_fraction(row[1].device_ns / device_ns)),
         doc.number(
@@ -40,9 +40,8 @@ def call_text(summary: Summary, one: AloneCall, source: str) -> str:
     where = f" on {devices.pop()}" if len(devices) == 1 else ""
     period = " per step" if summary.steps else ""
     kernels = "\n".join(f"    {kernel[:100]}" for kernel in one.kernels[:3])
+    count = counted(len(one.operator_ids) / steps, "call")
     return (
         f"{one.call.name} of {one.shapes}, as recorded in {Path(source).name}.\n\n"
-        f"{counted(one.calls / steps, 'call')}{period}, {format_duration(one.device_ns / steps)}{where}; "
-        "it launched\n"
-        f"{kernels}"
+        f"{count}{period}, {format_duration(one.device_ns / steps)}{where}; it launched\n{kernels}"
     )

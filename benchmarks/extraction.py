@@ -1,0 +1,146 @@
+"""Whether recorded calls run alone as they ran in the program: `opscope extract` on whole traces.
+
+    python benchmarks/extraction.py TRACE …
+
+Of the distinct calls that make up 95 % of the time of kernels below operators of PyTorch: how many are
+written, and run here. On a GPU they are recorded alone and held against the trace: the same kernels with the
+same grids and blocks, and the median time. Without one they run on the CPU; those that would take more than a
+gigabyte there only have their shapes worked out, on `meta`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness import environment, parser_of, write
+from opscope import load
+from opscope.analysis.extraction import AloneCall, alone_calls
+from opscope.analysis.summary import Summary
+from opscope.errors import OpscopeError
+from opscope.model.session import Session
+from opscope.operators.call_file import call_file
+
+SHARE, MOST_BYTES = 0.95, 1 << 30
+NEAR = 0.1
+REPETITIONS = 10
+HAS_GPU = torch.cuda.is_available()
+
+# What each call launched, in order, and how long that took.
+RECORDED = """
+SELECT o.operator_id, sum(a.duration_ns),
+    list((k.name, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]) ORDER BY a.start_ns)
+FROM operators o JOIN device_activities a ON a.trace_id = o.trace_id AND a.kind = 'kernel'
+    AND a.operator_id BETWEEN o.operator_id AND o.last_descendant_id
+JOIN kernel_names k USING (name_id)
+WHERE list_contains($1, o.operator_id) GROUP BY ALL"""
+
+
+def main() -> None:
+    parser = parser_of(__doc__, "extraction.json")
+    parser.add_argument("traces", type=Path, nargs="+")
+    options = parser.parse_args()
+    results: dict[str, Any] = {"environment": environment(), "traces": []}
+    for path in options.traces:
+        row = trace_row(path)
+        results["traces"].append(row)
+        print({key: value for key, value in row.items() if key != "calls"}, flush=True)
+        write(options.output, results)
+
+
+def trace_row(path: Path) -> dict[str, Any]:
+    with load(path) as session:
+        calls = sorted(alone_calls(session, Summary(session).efficiency), key=lambda one: -one.device_ns)
+        whole_ns = sum(one.device_ns for one in calls)
+        rows: list[dict[str, Any]] = []
+        while calls and sum(row["device_ns"] for row in rows) < SHARE * whole_ns:
+            rows.append(call_row(session, calls.pop(0)))
+    counted = Counter(row["outcome"] for row in rows)
+    held = [row for row in rows if "same_kernels" in row]
+    held_ns = sum(row["device_ns"] for row in held) or 1
+    shares = {
+        name: round(sum(row["device_ns"] for row in held if row[name]) / held_ns, 4)
+        for name in ("same_kernels", "same_names", "near")
+        if held
+    }
+    return {"trace": path.name, "count": len(rows), **counted, **shares, "calls": rows}
+
+
+def call_row(session: Session, one: AloneCall) -> dict[str, Any]:
+    row: dict[str, Any] = {"call": one.call.name, "shapes": one.shapes, "device_ns": one.device_ns}
+    try:
+        text = call_file(one.call, what="", name="call.py").text
+    except OpscopeError as error:
+        return {**row, "outcome": "not written", "error": str(error)}
+    names: dict[str, Any] = {"__name__": "call"}
+    try:
+        exec(compile(text, "call.py", "exec"), names)
+        names["DEVICE"] = "meta"
+        sizes = [
+            one.untyped_storage().nbytes() for one in flat(names["make_inputs"](torch.device("meta"), 0))
+        ]
+        names["DEVICE"] = "cuda" if HAS_GPU else "cpu" if sum(sizes) < MOST_BYTES else "meta"
+        inputs = names["make_inputs"](torch.device(names["DEVICE"]), 0)
+        if not HAS_GPU:
+            names["reference"](*inputs)
+            return {**row, "outcome": f"runs on {names['DEVICE']}"}
+        kernels, device_ns = recorded_alone(names["reference"], inputs)
+    except Exception as error:  # noqa: BLE001 - each is counted
+        return {
+            **row,
+            "outcome": "fails",
+            "error": f"{type(error).__name__}: {str(error)[:300]}",
+            "code": text,
+        }
+    before = session.query(RECORDED, [list(one.operator_ids)])
+    median_ns = statistics.median(ns for _, ns, _ in before)
+    sets = [Counter((name, *grid, *block) for name, grid, block in launched) for *_, launched in before]
+    return {
+        **row,
+        "outcome": "runs on cuda",
+        "same_kernels": kernels in sets,
+        "same_names": Counter(name for name, *_ in kernels.elements())
+        in [Counter(name for name, *_ in of.elements()) for of in sets],
+        "near": abs(device_ns / median_ns - 1) <= NEAR,
+        "recorded_ns": median_ns,
+        "alone_ns": device_ns,
+        "kernels": [list(map(str, one)) for one in kernels],
+        "recorded_kernels": [list(map(str, one)) for one in sets[0]],
+    }
+
+
+def recorded_alone(function: Any, inputs: Any) -> tuple[Counter[tuple[Any, ...]], float]:
+    """The kernels of one call, and the median of their time, with cold caches as within a program."""
+    import json
+    import tempfile
+
+    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+    for _ in range(3):
+        function(*inputs)
+    found: list[Counter[tuple[Any, ...]]] = []
+    times_ns: list[float] = []
+    for _ in range(REPETITIONS):
+        flush.zero_()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            function(*inputs)
+            torch.cuda.synchronize()
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            profiler.export_chrome_trace(file.name)
+            events = json.loads(Path(file.name).read_text())["traceEvents"]
+        kernels = [one for one in events if one.get("cat") == "kernel"]
+        found.append(Counter((one["name"], *one["args"]["grid"], *one["args"]["block"]) for one in kernels))
+        times_ns.append(sum(one["dur"] for one in kernels) * 1e3)
+    return found[-1], statistics.median(times_ns)
+
+
+def flat(values: Any) -> list[Any]:
+    return [one for value in values for one in (flat(value) if isinstance(value, list) else [value])]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""A recorded call as a file: what is written of each argument, and that the file runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from case_tables import cases
+from opscope.errors import InputError
+from opscope.operators.arguments import CallArguments, parse_arguments
+from opscope.operators.call_file import call_file
+
+
+def call(name: str, *columns: Any, overload: str | None = None) -> CallArguments:
+    """Shapes, types, strides and values, by argument."""
+    shapes, types, *rest = columns
+    strides, concrete = [*rest, None, None][:2]
+    return parse_arguments(
+        f"aten::{name}", overload=overload, shapes=shapes, types=types, strides=strides, concrete=concrete
+    )
+
+
+def text_of(one: CallArguments) -> str:
+    return call_file(one, what="A call.", name="call.py").text
+
+
+@cases("given", "lines")
+def test_arguments_are_made_as_they_were_recorded(given: list[Any], lines: list[str]) -> None:
+    text = text_of(call(*given))
+    for line in lines:
+        assert line in text
+
+
+@cases("given", "why")
+def test_what_was_not_recorded_is_said(given: list[Any], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        text_of(call(*given))
+
+
+def test_a_number_whose_value_is_not_recorded_is_noted() -> None:
+    written = call_file(call("mul", [[4], []], ["float", "double"]), what="A call.", name="call.py")
+    assert written.notes == ("The value of 'other' was not recorded; 0.5 stands for it.",)
+    assert "A call.\nThe value of 'other'" in written.text
+
+
+@pytest.mark.torch
+@cases("given")
+def test_the_file_runs(given: list[Any]) -> None:
+    torch = pytest.importorskip("torch")
+    names: dict[str, Any] = {"__name__": "call"}
+    exec(compile(text_of(call(*given)), "call.py", "exec"), names)
+    names["DEVICE"] = "cpu"
+    inputs = names["make_inputs"](torch.device("cpu"), 0)
+    expected = names["reference"](*inputs)
+    found = names["mine"](*names["make_inputs"](torch.device("cpu"), 0))
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+    recorded = [
+        shape for shape, kind in zip(given[1], given[2], strict=True) if kind in {"float", "long int"}
+    ]
+    assert [list(one.shape) for one in tensors] == recorded
