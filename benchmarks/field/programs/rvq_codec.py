@@ -15,7 +15,7 @@ from torch.nn.utils.parametrizations import weight_norm
 SR = 24000
 CLIP = 24000
 BATCH = 24
-STEPS = 160
+STEPS = 180
 N_Q, BINS, DIM = 8, 1024, 128
 DECAY, DEAD = 0.99, 2.0
 
