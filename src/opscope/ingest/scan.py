@@ -24,8 +24,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.ingest.event_columns import FORMATS, MEMBERS, SKIPPED_CATEGORIES, ColumnKind, Scanned
-from opscope.ingest.scan_pass import scan_in_python
+from opscope.ingest.scan_pass import (
+    FORMATS,
+    MEMBERS,
+    SKIPPED_CATEGORIES,
+    TARGETS,
+    ColumnKind,
+    Scanned,
+    scan_in_python,
+)
 
 _CHUNK_BYTES = 32 << 20
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|ts)\"\s*:)")
@@ -77,11 +84,10 @@ def _library() -> Any:
     return library
 
 
-_TARGETS = [[one.name for one in MEMBERS].index(column.name) for column in MEMBERS]
 _NATIVE_COLUMNS = (_Column * len(MEMBERS))(
     *(
         _Column(key.encode(), len(key.encode()), kind, target, in_arguments, is_rare)
-        for (key, _, kind, in_arguments, is_rare), target in zip(MEMBERS, _TARGETS, strict=True)
+        for (key, _, kind, in_arguments, is_rare), target in zip(MEMBERS, TARGETS, strict=True)
     )
 )
 _NATIVE_SKIPPED = (ctypes.c_char_p * len(SKIPPED_CATEGORIES))(*map(str.encode, SKIPPED_CATEGORIES))

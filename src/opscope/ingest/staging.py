@@ -24,9 +24,9 @@ import numpy.typing as npt
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
-from opscope.ingest.event_columns import FORMATS, MEMBERS, ColumnKind, Scanned
 from opscope.ingest.nesting import Extent, Int64
 from opscope.ingest.scan import Chunk, scan
+from opscope.ingest.scan_pass import FORMATS, MEMBERS, ColumnKind, Scanned
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.session import Session
 

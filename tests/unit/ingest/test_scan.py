@@ -20,9 +20,8 @@ import pytest
 
 from fakes import Load, TraceBuilder
 from opscope.ingest import scan as scanning
-from opscope.ingest.event_columns import MEMBERS, ColumnKind, Scanned
 from opscope.ingest.scan import Chunk, scan, scan_natively
-from opscope.ingest.scan_pass import scan_in_python
+from opscope.ingest.scan_pass import MEMBERS, TARGETS, ColumnKind, Scanned, scan_in_python
 
 Pass = Callable[[mmap.mmap, int, int], Scanned]
 
@@ -223,7 +222,7 @@ def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
     keys = ", ".join(
         f'{{"{one.key}", {len(one.key.encode())}, {one.kind.value}, {target}, '
         f"{int(one.in_arguments)}, {int(one.is_rare)}}}"
-        for one, target in zip(MEMBERS, scanning._TARGETS, strict=True)
+        for one, target in zip(MEMBERS, TARGETS, strict=True)
     )
     driver.write_text(
         f'#include "{source}"\n#include <stdio.h>\nstatic const column members[] = {{{keys}}};\n'
