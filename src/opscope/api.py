@@ -310,7 +310,7 @@ def compare(
     Raises:
         InputError: A file cannot be read, or one side is a benchmark and the other a recording.
     """
-    from opscope.analysis.benchmark_comparison import compare_benchmarks  # noqa: PLC0415 - imports numpy
+    from opscope.analysis.comparison_rules import compare_benchmarks  # noqa: PLC0415 - imports numpy
     from opscope.analysis.session_comparison import compare_sessions  # noqa: PLC0415
 
     with ExitStack() as opened:

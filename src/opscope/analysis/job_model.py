@@ -23,8 +23,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from opscope.analysis.arrays import Spans
-from opscope.analysis.collectives import JobCollectives
-from opscope.analysis.communication import align
+from opscope.analysis.collectives import JobCollectives, align
 from opscope.analysis.execution_graph import (
     NEVER_NS,
     CriticalPath,

@@ -18,8 +18,7 @@ from functools import cached_property
 
 import msgspec
 
-from opscope.analysis.launch_quality import LaunchQuality
-from opscope.analysis.session_limits import common_device
+from opscope.analysis.launch_quality import LaunchQuality, common_device
 from opscope.analysis.tensor_cores import (
     TensorCoreEvidence,
     TensorCoreUse,

@@ -25,8 +25,8 @@ from opscope.ingest import linking, nesting, quality
 from opscope.ingest.arrow import ArrowRows, RowPart, packed
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Extent, Forest, Int64, RecordedSteps
+from opscope.ingest.quality import integer
 from opscope.ingest.staging import MODULE, Columns, StagedEvents, Told, columns, module_calls, rows_of
-from opscope.ingest.trace_rows import integer
 from opscope.model import schema
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered

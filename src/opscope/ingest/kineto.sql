@@ -1,6 +1,6 @@
 -- Statements that turn one trace's events into tables. `{…}` are filled in by staging.py and kineto.py: integers,
 -- first ids, and fragments of kineto.py. Events are read by class (`operator_events`, …, see staging.py); each row has
--- its `row_id`, ascending in the order of the file. Raw keys of the exporter appear here and in scan_pass.py alone.
+-- its `row_id`, ascending in the order of the file. Raw keys of the exporter appear here and in scan.py alone.
 
 -- :name thread_labels
 SELECT thread_key, pid, name, label FROM label_events

@@ -25,8 +25,7 @@ from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
 from opscope.ingest.nesting import Extent, Int64
-from opscope.ingest.scan import Chunk, scan
-from opscope.ingest.scan_pass import FORMATS, MEMBERS, ColumnKind, Scanned
+from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.session import Session
 

@@ -23,8 +23,7 @@ import msgspec
 from opscope._version import __version__
 from opscope.errors import InputError
 from opscope.model import schema
-from opscope.model.confined import confined
-from opscope.model.files import replacing, scratch_prefix
+from opscope.model.files import confined, replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import QueryRows, notebook_html
 from opscope.model.queries import statements

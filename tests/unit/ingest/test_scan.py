@@ -20,8 +20,16 @@ import pytest
 
 from fakes import Load, TraceBuilder
 from opscope.ingest import scan as scanning
-from opscope.ingest.scan import Chunk, scan, scan_natively
-from opscope.ingest.scan_pass import MEMBERS, TARGETS, ColumnKind, Scanned, scan_in_python
+from opscope.ingest.scan import (
+    MEMBERS,
+    TARGETS,
+    Chunk,
+    ColumnKind,
+    Scanned,
+    scan,
+    scan_in_python,
+    scan_natively,
+)
 
 Pass = Callable[[mmap.mmap, int, int], Scanned]
 
