@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.kineto import Statements, fill_tables
+from opscope.ingest.kineto import fill_tables, write_rows
 from opscope.ingest.linking import OWN_LAUNCHES, CallKind, earliest_of_each, kind_of_call, look_up
 from opscope.ingest.nesting import Extent, Int64
 from opscope.ingest.quality import integer, recorded_release, valid_text, write_devices, write_trace
@@ -149,7 +149,7 @@ def _set_aside(
         aside = part.given({"reason": own}).taken(own >= 0)
         aside = aside.retold("kind", lambda category: category.removeprefix("gpu_"), "category")
         rows.append(aside.retold("reason", lambda one: _REASONS[one], "reason"))
-    Statements(session.connection, trace_id, np.empty(0, dtype=np.int64)).write("set_aside", rows)
+    write_rows(session, trace_id, "set_aside", rows)
     events.rows["activity"].drop(np.concatenate([part.integers("row_id") for part in rows]))
     count, device_ns = int((reason >= 0).sum()), int(duration_ns[reason >= 0].sum())
     evidence = {"count": count, "device_ns": device_ns}

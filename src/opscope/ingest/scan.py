@@ -511,7 +511,7 @@ def _used(scanned: Scanned) -> list[bool]:
 
 
 _CONTROL = re.compile("[\\x00-\\x1f]")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def _mended(raw: bytes, begin: int, flaws: dict[str, int]) -> str:
@@ -534,7 +534,7 @@ def _json_text(raw: bytes, begin: int, flaws: dict[str, int]) -> str | None:
     try:
         return msgspec.json.format(raw, indent=-1).decode()
     except (ValueError, RecursionError, msgspec.DecodeError):
-        mended = _STRING.sub(
+        mended = _JSON_STRING.sub(
             lambda match: json.dumps(_mended(match.group()[1:-1].encode("latin-1"), begin, flaws)),
             raw.decode("latin-1"),
         )
