@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,8 +117,7 @@ def engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
         yield
     except duckdb.Error as error:
         raise_if_interrupted(error)
-        reason = str(error).strip().split("\n", maxsplit=1)[0]
-        hint = None
+        reason, hint = _first_line(error), None
         if "Out of Memory" in reason:  # The window reader wraps the exception's own class away.
             reason, hint = "out of memory", "Set a memory limit, so that the disk is used"
             if memory_limit is not None:
@@ -298,7 +296,7 @@ def read_parts(
     merger = _Merger(session)
     batch: list[Part] = []
     done = 0
-    for part in _Parts(_together(traces, workers.number), workers, how, note):
+    for part in _parts(_together(traces, workers.number), workers, how, note):
         batch.append(part)
         for _ in range(part.files):
             done += 1
@@ -324,60 +322,47 @@ def _together(traces: Sequence[TraceFile], workers: int) -> list[list[TraceFile]
     return groups
 
 
-class _Parts:
-    """The parts in the order of the files; some more than there are workers wait for an earlier one."""
+def _parts(
+    groups: Sequence[Sequence[TraceFile]], workers: Workers, how: ReadOptions, note: Noted
+) -> Iterator[Part]:
+    """The parts in the order of the files; some more than there are workers wait for an earlier one.
 
-    def __init__(
-        self, groups: Sequence[Sequence[TraceFile]], workers: Workers, how: ReadOptions, note: Noted
-    ) -> None:
-        self._groups, self._workers, self._note = groups, workers, note
-        self._how = how._replace(folder=workers.folder)
-        self._executor = workers.make()
-        self._running: dict[int, Future[Part]] = {}
-        self._said: set[str] = set()
-
-    def __iter__(self) -> Iterator[Part]:
-        for place, group in enumerate(self._groups):
+    Where processes of this machine were killed, others try again. What a worker cannot read is read here.
+    """
+    how = how._replace(folder=workers.folder)
+    executor = workers.make()
+    running: dict[int, Future[Part]] = {}
+    said: set[str] = set()
+    for place, group in enumerate(groups):
+        part, reason, tries = None, "", 0
+        while part is None and not reason:
             try:
-                part = self._of_worker(place)
-            except InputError:
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever a cluster comes upon, the file may be in order
-                first_line = str(error).strip().split("\n", maxsplit=1)[0]
-                part = self._here(group, f"{type(error).__name__}: {first_line}")
-            if part.version != __version__:
-                part = self._here(group, f"it has opscope {part.version}")
-            yield part
-
-    def _of_worker(self, place: int) -> Part:
-        """What a worker made of a group; again where processes of this machine were killed."""
-        for tries in count(1):
-            for ahead in range(place, min(len(self._groups), place + _AHEAD + 2 * self._workers.number)):
-                if ahead not in self._running:
-                    self._running[ahead] = self._executor.submit(read_part, self._groups[ahead], self._how)
-            try:
-                return self._running.pop(place).result()
+                for ahead in range(place, min(len(groups), place + _AHEAD + 2 * workers.number)):
+                    if ahead not in running:
+                        running[ahead] = executor.submit(read_part, groups[ahead], how)
+                part = running.pop(place).result()
+                reason = "" if part.version == __version__ else f"it has opscope {part.version}"
             except BrokenExecutor as error:
                 # One process was killed, and with it the others' answers are lost.
+                tries += 1
                 if tries == _TRIES:
                     raise InputError(
-                        "processes that read it were killed",
-                        source=self._groups[place][0].name,
-                        hint="Use fewer --workers",
+                        "processes that read it were killed", source=group[0].name, hint="Use fewer --workers"
                     ) from error
-                self._executor, self._running = self._workers.make(), {}
+                executor, running = workers.make(), {}
             except InputError as error:
                 # Of another machine, or of a file system that only this process has.
-                return self._here(self._groups[place], str(error))
-        raise AssertionError("unreachable")
-
-    def _here(self, group: Sequence[TraceFile], reason: str) -> Part:
-        """What this process makes of a group, and why it does, said once."""
-        if reason not in self._said:
-            self._said.add(reason)
-            note = self._note
+                reason = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever a cluster comes upon, the file may be in order
+                reason = f"{type(error).__name__}: {_first_line(error)}"
+        if reason and reason not in said:
+            said.add(reason)
             note(f"a worker cannot read {group[0].name} ({reason}): it is read here")
-        return read_part(group, self._how)
+        yield read_part(group, how) if part is None or reason else part
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", maxsplit=1)[0]
 
 
 class _Merger:
@@ -565,8 +550,7 @@ def _processes(
 
 def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:
     workloads = {trace_id: sidecar.workload for trace_id, sidecar in sidecars.items()}
-    reason = quality.unrelated(session, workloads)
-    if reason is not None:
+    if (reason := quality.unrelated(session, workloads)) is not None:
         raise InputError(
             f"these are not recordings of one job: {reason}",
             hint="Give one of them, or average them all with --merge (merge=True in Python)",
