@@ -253,18 +253,6 @@ def last_pause(start_ns: Int64, duration_ns: Int64) -> int | None:
     return int(start_ns[found[-1] + 1]) if len(found) else None
 
 
-def union_length(start_ns: Int64, end_ns: Int64) -> int:
-    """Length of the union of the intervals `[start_ns, end_ns)`, in nanoseconds; order is irrelevant."""
-    if not len(start_ns):
-        return 0
-    order = np.argsort(start_ns, kind="stable")
-    start_ns, end_ns = start_ns[order], end_ns[order]
-    covered_until = np.maximum.accumulate(end_ns)
-    fresh = end_ns - start_ns
-    fresh[1:] = end_ns[1:] - np.maximum(start_ns[1:], covered_until[:-1])
-    return int(np.maximum(fresh, 0).sum())
-
-
 class RecordedSteps(msgspec.Struct, frozen=True):
     """Steps of one trace by start; `step[i]` covers `[start_ns[i], start_ns[i] + duration_ns[i])`."""
 

@@ -8,21 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from opscope.hardware.architectures import SpecEvidence
 from opscope.hardware.devices import match_device
-from opscope.ingest.nesting import union_length
 from opscope.ingest.wording import asked, finding
 from opscope.model import schema
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
-
-if TYPE_CHECKING:
-    from opscope.model.session import Session
 
 
 def write_trace(session: Session, **values: Any) -> None:
@@ -118,7 +114,7 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
         if isinstance(entry, dict) and _DEVICE_ID.fullmatch(str(entry.get("id"))):
             told = {key: value for key, value in entry.items() if value not in ("", None)}
             described[int(entry["id"])] = described.get(int(entry["id"]), {}) | told
-    used = _use(session, trace_id)
+    used = {device: figures for device, *figures in session.query(_USE_SQL, [trace_id])}
     # A host's GPUs are of one kind where all that are described are: so is one that is not.
     kinds = {json.dumps({**entry, "id": None}, sort_keys=True) for entry in described.values()}
     common = json.loads(kinds.pop()) if len(kinds) == 1 else {}
@@ -139,8 +135,8 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
             valid_text(str(one)) if isinstance(one, str | int | float) and not isinstance(one, bool) else None
             for one in facts
         ]
-        unused = (0, None, None, None, None, None)
-        session.connection.execute(_INSERT, [trace_id, device, *row, *used.get(device, unused)])
+        figures = used.get(device, (0, None, None, None, None, None))
+        session.connection.execute(_INSERT, [trace_id, device, *row, *figures])
 
 
 _GPU_AGENTS = (2, "2", "GPU", "ROCPROFILER_AGENT_TYPE_GPU")
@@ -188,21 +184,14 @@ def _name_of(entry: Mapping[str, Any]) -> str | None:
     return None if found is None or found.evidence is SpecEvidence.DEVICE_PROPERTIES else found.names[0]
 
 
-def _use(session: Session, trace_id: int) -> dict[int, tuple[int, ...]]:
-    """activity_count, first_start, last_end, span, busy and idle of each device that was used."""
-    columns = session.connection.execute(
-        "SELECT device, start_ns, start_ns + duration_ns AS end_ns FROM device_activities "
-        "WHERE trace_id = ? AND device IS NOT NULL ORDER BY device",
-        [trace_id],
-    ).fetchnumpy()
-    devices, starts, ends = columns["device"], columns["start_ns"], columns["end_ns"]
-    use: dict[int, tuple[int, ...]] = {}
-    for device in sorted(set(devices.tolist())):
-        mine = devices == device
-        first, last = int(starts[mine].min()), int(ends[mine].max())
-        busy = union_length(starts[mine], ends[mine])
-        use[device] = (int(mine.sum()), first, last, last - first, busy, last - first - busy)
-    return use
+# activity_count, first_start, last_end, span, busy and idle of each device that was used.
+_USE_SQL = """
+SELECT device, count(*), min(start_ns) AS first_ns, max(end_ns) AS last_ns, last_ns - first_ns AS span_ns,
+    sum(greatest(0, end_ns - greatest(start_ns, before_ns)))::BIGINT AS busy_ns, span_ns - busy_ns
+FROM (SELECT device, start_ns, start_ns + duration_ns AS end_ns, max(start_ns + duration_ns) OVER (
+        PARTITION BY device ORDER BY start_ns, activity_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS before_ns FROM device_activities WHERE trace_id = ? AND device IS NOT NULL)
+GROUP BY device"""
 
 
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "overhead"}
