@@ -74,11 +74,7 @@ NOTHING = Spans(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 def merge(*parts: tuple[Int64, Int64]) -> Spans:
     """Union of intervals given as (starts, ends), in any order and overlapping as they may."""
-    if len(parts) == 1:
-        start_ns, end_ns = parts[0]
-    else:
-        start_ns = np.concatenate([part[0] for part in parts]) if parts else NOTHING.start_ns
-        end_ns = np.concatenate([part[1] for part in parts]) if parts else NOTHING.end_ns
+    start_ns, end_ns = map(np.concatenate, zip(NOTHING, *parts, strict=True))
     keep = end_ns > start_ns
     start_ns, end_ns = start_ns[keep], end_ns[keep]
     if not len(start_ns):
@@ -119,8 +115,6 @@ def between(spans: Spans) -> Spans:
 
 
 def subtract(spans: Spans, taken: Spans) -> Spans:
-    if not len(spans.start_ns) or not len(taken.start_ns):
-        return spans
     _, start_ns, end_ns = cut(spans.start_ns, spans.end_ns, np.concatenate(taken))
     free = covering(taken, start_ns) < 0
     return merge((start_ns[free], end_ns[free]))
@@ -137,8 +131,6 @@ def covering(spans: Spans, time_ns: Int64) -> Int64:
 
 def cut(start_ns: Int64, end_ns: Int64, at_ns: Int64) -> tuple[Int64, Int64, Int64]:
     """Ascending disjoint intervals cut at moments: index of the interval, start and end of every piece."""
-    if not len(start_ns):
-        return NOTHING.start_ns, *NOTHING
     at_ns = distinct(at_ns)
     owner = np.searchsorted(start_ns, at_ns, side="right") - 1
     inside = owner >= 0
