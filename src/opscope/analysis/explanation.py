@@ -127,12 +127,34 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
     wanted = name.strip()
     asked = _Asked(session, None if session is None else Summary(session), torch_version)
     if wanted in _CATEGORIES:
-        return _category(wanted, asked)
+        known = _all_functions(asked)
+        return asked.explanation(
+            wanted,
+            Subject.CATEGORY,
+            known,
+            functions=tuple(
+                use for uses in known.functions.values() for use in uses if use.category == wanted
+            ),
+            operators=tuple(one for one in asked.operators if one.category == wanted),
+            kernels=asked.uses(one for one in asked.kernels if one.facts and one.facts.category == wanted),
+        )
     if _FILE.fullmatch(wanted):
         return _file(wanted, asked)
     table = asked.table
     operator = _operator_name(wanted, table, asked)
-    recorded = _recorded_kernels(wanted, asked)
+    # Kernels of the recording by that name, mangled or not; else those of a function of that name.
+    names = {wanted, demangle(wanted) or wanted}
+    exact = [
+        one
+        for one in asked.kernels
+        if one.name in names or (one.name.startswith("_Z") and demangle(one.name) in names)
+    ]
+    named = (
+        one
+        for one in asked.kernels
+        if one.facts and one.facts.function and f"::{one.facts.function}".endswith(f"::{wanted}")
+    )
+    recorded = tuple(exact or named)
     # A kernel may have the name that an operator has without its namespace.
     is_kernel = bool(recorded) and recorded[0].name == wanted and (operator or ("",))[0] != wanted
     if operator is not None and not is_kernel:
@@ -257,22 +279,6 @@ def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Ask
     )
 
 
-def _recorded_kernels(wanted: str, asked: _Asked) -> tuple[KernelTotal, ...]:
-    """Kernels of the recording by that name, mangled or not; else those of a function of that name."""
-    names = {wanted, demangle(wanted) or wanted}
-    exact = [
-        one
-        for one in asked.kernels
-        if one.name in names or (one.name.startswith("_Z") and demangle(one.name) in names)
-    ]
-    named = (
-        one
-        for one in asked.kernels
-        if one.facts and one.facts.function and f"::{one.facts.function}".endswith(f"::{wanted}")
-    )
-    return tuple(exact or named)
-
-
 def _kernel(wanted: str, asked: _Asked) -> Explanation | None:
     """A kernel of no recording; None if nothing but its name is known, and that need not be a kernel's."""
     name = demangle(wanted) or wanted
@@ -284,18 +290,6 @@ def _kernel(wanted: str, asked: _Asked) -> Explanation | None:
     if not (is_known or _SIGNATURE.search(wanted)):
         return None
     return asked.explanation(name, Subject.KERNEL, known, kernels=(ExplainedKernel(facts),))
-
-
-def _category(name: str, asked: _Asked) -> Explanation:
-    known = _all_functions(asked)
-    return asked.explanation(
-        name,
-        Subject.CATEGORY,
-        known,
-        functions=tuple(use for uses in known.functions.values() for use in uses if use.category == name),
-        operators=tuple(one for one in asked.operators if one.category == name),
-        kernels=asked.uses(one for one in asked.kernels if one.facts and one.facts.category == name),
-    )
 
 
 def _file(name: str, asked: _Asked) -> Explanation:

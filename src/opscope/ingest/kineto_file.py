@@ -74,7 +74,22 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
         events.rows["activity"],
         *("row_id", "start_ns", "duration_ns", "correlation_id", "device", "stream", "graph_id"),
     )
-    yield from _missing_records(trace_id, calls, activities)
+    kind, order = calls["kind"], np.argsort(calls["start_ns"], kind="stable")
+    # What is launched while a graph is captured runs later. cuDNN's recurrent layers call memsets that the
+    # device has no record of, where of all their kernels it has one.
+    captures = (kind == CallKind.BEGIN_CAPTURE).astype(int) - (kind == CallKind.END_CAPTURE)
+    is_captured = np.zeros(len(kind), dtype=bool)
+    is_captured[order] = np.cumsum(captures[order]) > 0
+    launched = np.isin(kind, (CallKind.KERNEL, CallKind.MEMCPY, CallKind.GRAPH)) & ~is_captured
+    launches = int(launched.sum())
+    ids = calls["correlation_id"][launched]
+    missing = launches - int(np.isin(ids[ids >= 0], activities["correlation_id"]).sum())
+    records = len(activities["row_id"])
+    # Records that came with other ids are there, and unattributed.
+    if min(missing, launches - records) > _MISSING_FRACTION * launches:
+        code = "device_records_missing" if records else "no_device_records"
+        evidence = {"count": missing, "device_ns": None}
+        yield finding(f"recording.{code}", trace_id, evidence, launches=launches)
     reason = _impossible(activities, _host_extent(events))
     if (reason >= 0).any():
         yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
@@ -154,25 +169,6 @@ def _set_aside(
     count, device_ns = int((reason >= 0).sum()), int(duration_ns[reason >= 0].sum())
     evidence = {"count": count, "device_ns": device_ns}
     return finding("recording.impossible_times", trace_id, evidence, time=format_duration(device_ns))
-
-
-def _missing_records(trace_id: int, calls: Columns, activities: Columns) -> Iterator[Finding]:
-    kind, order = calls["kind"], np.argsort(calls["start_ns"], kind="stable")
-    # What is launched while a graph is captured runs later. cuDNN's recurrent layers call memsets that the
-    # device has no record of, where of all their kernels it has one.
-    captures = (kind == CallKind.BEGIN_CAPTURE).astype(int) - (kind == CallKind.END_CAPTURE)
-    is_captured = np.zeros(len(kind), dtype=bool)
-    is_captured[order] = np.cumsum(captures[order]) > 0
-    launched = np.isin(kind, (CallKind.KERNEL, CallKind.MEMCPY, CallKind.GRAPH)) & ~is_captured
-    launches = int(launched.sum())
-    ids = calls["correlation_id"][launched]
-    missing = launches - int(np.isin(ids[ids >= 0], activities["correlation_id"]).sum())
-    records = len(activities["row_id"])
-    # Records that came with other ids are there, and unattributed.
-    if min(missing, launches - records) > _MISSING_FRACTION * launches:
-        code = "device_records_missing" if records else "no_device_records"
-        evidence = {"count": missing, "device_ns": None}
-        yield finding(f"recording.{code}", trace_id, evidence, launches=launches)
 
 
 def _shift(events: StagedEvents, device: int, offset_ns: int) -> None:

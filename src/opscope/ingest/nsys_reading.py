@@ -66,7 +66,18 @@ def open_export(name: str, path: Path) -> Iterator[Export]:
         raise InputError("the file is empty", source=name, byte_offset=0)
     try:
         with closing(_connect(path)) as connection:
-            _ration(connection, size_bytes)
+            # Bound what reading may cost: a few words of a schema describe tables without an end.
+            left = _LEAST_STEPS + _STEPS_PER_BYTE * size_bytes
+
+            def take() -> bool:
+                nonlocal left
+                left -= _STEPS_AT_ONCE
+                return left < 0
+
+            connection.set_progress_handler(take, _STEPS_AT_ONCE)
+            connection.execute("PRAGMA trusted_schema = OFF")
+            if hasattr(connection, "setlimit"):  # Python 3.11
+                connection.setlimit(_LENGTH, _LONGEST_VALUE_BYTES)
             listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
             columns = {
                 table: frozenset(one for (one,) in connection.execute(_COLUMNS, (table,)))
@@ -108,21 +119,6 @@ def _opened(uri: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _ration(connection: sqlite3.Connection, size_bytes: int) -> None:
-    """Bound what reading may cost: a few words of a schema describe tables without an end."""
-    left = _LEAST_STEPS + _STEPS_PER_BYTE * size_bytes
-
-    def take() -> bool:
-        nonlocal left
-        left -= _STEPS_AT_ONCE
-        return left < 0
-
-    connection.set_progress_handler(take, _STEPS_AT_ONCE)
-    connection.execute("PRAGMA trusted_schema = OFF")
-    if hasattr(connection, "setlimit"):  # Python 3.11
-        connection.setlimit(_LENGTH, _LONGEST_VALUE_BYTES)
 
 
 def _explained(error: sqlite3.Error | UnicodeDecodeError, name: str) -> InputError:
@@ -328,7 +324,22 @@ class _Reader:
         """Copy every table, with texts and words for its numbers."""
         missing = copy_tables(self.session, self.export)
         self._run("words")
-        _stage_kernel_texts(self.session, demangle)
+        # Make `staging.kernel_texts`: for each pair of demangled and mangled id (-1: none), the texts. The
+        # name as Kineto has it, as nsys has it, and the mangled one; the next best where one is missing.
+        session, rows = self.session, []
+        kernel_names = session.query(sql(__package__, "nsys:kernel_names"))
+        for demangled, mangled, recorded, symbol, short in kernel_names:
+            name = shown = recorded or short or symbol or ""
+            if symbol is not None:
+                text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
+                name = text or (shown if symbol.startswith("_Z") else symbol)
+            rows.append((demangled, mangled, name, shown, symbol))
+        columns = ("demangled_id", "mangled_id", "name", "recorded_name", "mangled_name")
+        found = dict(zip(columns, zip(*rows, strict=True) if rows else ((),) * len(columns), strict=True))
+        kinds = {name: np.int64 if name.endswith("_id") else object for name in columns}
+        chunk = {name: np.array(values, dtype=kinds[name]) for name, values in found.items()}
+        with registered(session.connection, export_chunk=chunk):
+            session.connection.execute(sql(__package__, "nsys:kernel_texts"))
         self._run("ranges", emitted_operator=EMITTED_OPERATOR, bare_operator=BARE_OPERATOR)
         return missing
 
@@ -350,7 +361,32 @@ class _Reader:
         events, owners = self._stage_process(process)
         census = fill_tables(self.session, trace_id, events)
         self._run("kernel_symbols")
-        self._write_trace(trace_id, process, census, is_only=is_only)
+        export, exported = self.export, _exported(self.export)
+        version = integer(_pairs(export, "TARGET_INFO_SYSTEM_ENV").get("CudaDriverVersion"))
+        rank, world_size = _rank(export) if is_only else (None, None)
+        properties = {
+            "recorder": "Nsight Systems",
+            "nsys_version": exported.get("EXPORT_PRODUCT_VERSION"),
+            "schema_version": exported.get("EXPORT_SCHEMA_VERSION"),
+            # `Graph` where launches of CUDA graphs are recorded as a whole, `Node` where node by node
+            "cuda_graph_trace": _pairs(export, "META_DATA_CAPTURE").get("CUDA_GRAPH_TRACE_OPTIONS:MODE"),
+            "process": process,
+            "process_name": _process_names(export).get(process),
+        }
+        write_trace(
+            self.session,
+            trace_id=trace_id,
+            source=valid_text(export.name),
+            format="nsys",
+            rank=rank,
+            world_size=world_size,
+            base_time_ns=_base_time(export, exported),
+            cuda_driver_version=version,
+            driver_version=None if version is None else f"{version // 1000}.{version % 1000 // 10}",
+            size_bytes=self.size_bytes,
+            event_count=census.event_count,
+            properties=valid_text(json.dumps(properties, ensure_ascii=False)),
+        )
         write_devices(self.session, trace_id, devices_of(self.export, process))
         operators = census.categories.get("cpu_op", 0) - owners
         self.session.add_findings((
@@ -393,34 +429,6 @@ class _Reader:
             return self._arrays("timed_ranges", process)["range_id"]
         return owning_ranges(operators, ranges, launches)
 
-    def _write_trace(self, trace_id: int, process: int, census: quality.Census, *, is_only: bool) -> None:
-        export, exported = self.export, _exported(self.export)
-        version = integer(_pairs(export, "TARGET_INFO_SYSTEM_ENV").get("CudaDriverVersion"))
-        rank, world_size = _rank(export) if is_only else (None, None)
-        properties = {
-            "recorder": "Nsight Systems",
-            "nsys_version": exported.get("EXPORT_PRODUCT_VERSION"),
-            "schema_version": exported.get("EXPORT_SCHEMA_VERSION"),
-            # `Graph` where launches of CUDA graphs are recorded as a whole, `Node` where node by node
-            "cuda_graph_trace": _pairs(export, "META_DATA_CAPTURE").get("CUDA_GRAPH_TRACE_OPTIONS:MODE"),
-            "process": process,
-            "process_name": _process_names(export).get(process),
-        }
-        write_trace(
-            self.session,
-            trace_id=trace_id,
-            source=valid_text(export.name),
-            format="nsys",
-            rank=rank,
-            world_size=world_size,
-            base_time_ns=_base_time(export, exported),
-            cuda_driver_version=version,
-            driver_version=None if version is None else f"{version // 1000}.{version % 1000 // 10}",
-            size_bytes=self.size_bytes,
-            event_count=census.event_count,
-            properties=valid_text(json.dumps(properties, ensure_ascii=False)),
-        )
-
     def _run(self, statement: str, **values: Any) -> None:
         self.session.connection.execute(sql(__package__, f"nsys:{statement}").format(**values))
 
@@ -428,26 +436,6 @@ class _Reader:
         query = sql(__package__, f"nsys:{statement}").format(process=process)
         columns: Columns = self.session.connection.execute(query).fetchnumpy()
         return columns
-
-
-def _stage_kernel_texts(session: Session, demangle: Demangle | None) -> None:
-    """Make `staging.kernel_texts`: for each pair of demangled and mangled id (-1: none), the texts.
-
-    The name as Kineto has it, as nsys has it, and the mangled one; the next best where one is missing.
-    """
-    rows = []
-    for demangled, mangled, recorded, symbol, short in session.query(sql(__package__, "nsys:kernel_names")):
-        name = shown = recorded or short or symbol or ""
-        if symbol is not None:
-            text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
-            name = text or (shown if symbol.startswith("_Z") else symbol)
-        rows.append((demangled, mangled, name, shown, symbol))
-    columns = ("demangled_id", "mangled_id", "name", "recorded_name", "mangled_name")
-    found = dict(zip(columns, zip(*rows, strict=True) if rows else ((),) * len(columns), strict=True))
-    kinds = {name: np.int64 if name.endswith("_id") else object for name in columns}
-    chunk = {name: np.array(values, dtype=kinds[name]) for name, values in found.items()}
-    with registered(session.connection, export_chunk=chunk):
-        session.connection.execute(sql(__package__, "nsys:kernel_texts"))
 
 
 _ALTERNATIVES = (

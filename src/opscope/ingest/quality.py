@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -126,8 +126,17 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
             count = None if key in _MAY_BE_NONE else integer(facts[at], bits=64)
             facts[at] = None if count is not None and count <= 0 else facts[at]
         if device in used and not str(facts[0] or "").strip():
-            facts[0] = _name_of(entry)
-            if facts[0] is not None:
+            # That of the one GPU that has what is reported of a nameless one.
+            major, minor = (integer(entry.get(key)) for key in ("computeMajor", "computeMinor"))
+            found = match_device(
+                "",
+                compute_capability=None if major is None else f"{major}.{minor or 0}",
+                memory_bytes=integer(entry.get("totalGlobalMem"), bits=64),
+                sm_count=integer(entry.get("numSms")),
+            ).spec
+            facts[0] = None
+            if found is not None and found.evidence is not SpecEvidence.DEVICE_PROPERTIES:
+                facts[0] = found.names[0]
                 named = {"device": device, "name": facts[0]}
                 session.add_findings([finding("device.recognized", trace_id, named)])
         facts[-1] = facts[-1] if facts[-1] is not None else entry.get(_AMD_SHARED_PER_SM)
@@ -170,18 +179,6 @@ def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
             "sharedMemPerBlock": local_kib and local_kib * 1024,
         }
     return found
-
-
-def _name_of(entry: Mapping[str, Any]) -> str | None:
-    """The name of the one GPU that has what is reported of a nameless one; None if there is no such one."""
-    major, minor = (integer(entry.get(key)) for key in ("computeMajor", "computeMinor"))
-    found = match_device(
-        "",
-        compute_capability=None if major is None else f"{major}.{minor or 0}",
-        memory_bytes=integer(entry.get("totalGlobalMem"), bits=64),
-        sm_count=integer(entry.get("numSms")),
-    ).spec
-    return None if found is None or found.evidence is SpecEvidence.DEVICE_PROPERTIES else found.names[0]
 
 
 # activity_count, first_start, last_end, span, busy and idle of each device that was used.
@@ -333,32 +330,26 @@ def trace_findings(
     if activities:
         # What runs outside of operators is no surprise where there are none.
         silent = () if of_torch or recorder == "nsys" else (Attribution.OUTSIDE_OPERATOR,)
-        yield from _unattributed(session, trace_id, recorder, silent)
+        rows = session.query(
+            """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
+            WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
+            [trace_id],
+        )
+        total_ns = sum(duration_ns for *_, duration_ns in rows)
+        for name, count, duration_ns in rows:
+            attribution = Attribution(name)
+            if attribution in _UNATTRIBUTED and attribution not in silent and total_ns:
+                fraction = duration_ns / total_ns
+                yield finding(
+                    f"attribution.{name}",
+                    trace_id,
+                    {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
+                    kind=recorder,
+                    severity=Severity.WARNING if fraction >= 0.01 else Severity.INFO,
+                    percent=f"{100 * fraction:.1f}",
+                    meaning=attribution.meaning,
+                )
         yield from asked(session, "trace.same_stream_overlap", trace_id=trace_id)
-
-
-def _unattributed(
-    session: Session, trace_id: int, recorder: str, silent: Collection[Attribution]
-) -> Iterator[Finding]:
-    rows = session.query(
-        """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
-        WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
-        [trace_id],
-    )
-    total_ns = sum(duration_ns for *_, duration_ns in rows)
-    for name, count, duration_ns in rows:
-        attribution = Attribution(name)
-        if attribution in _UNATTRIBUTED and attribution not in silent and total_ns:
-            fraction = duration_ns / total_ns
-            yield finding(
-                f"attribution.{name}",
-                trace_id,
-                {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
-                kind=recorder,
-                severity=Severity.WARNING if fraction >= 0.01 else Severity.INFO,
-                percent=f"{100 * fraction:.1f}",
-                meaning=attribution.meaning,
-            )
 
 
 _UNATTRIBUTED = (

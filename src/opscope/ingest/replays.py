@@ -120,7 +120,14 @@ class _Staged:
             one["thread"] = np.searchsorted(threads, one["thread_key"])
         self._operators, self._operator_rows = _nested(operators, operators["external_id"])
         self._modules, self._module_rows = _nested(modules, modules["row_id"])
-        self._call_operator = self._linked(operators["external_id"][self._operators.order])
+        linked = ("thread", "start_ns", "correlation_id", "external_id")
+        calls = linking.Calls(
+            **{name: self._calls[name] for name in linked},
+            is_graph_launch=np.zeros(len(self._calls["thread"]), dtype=bool),
+        )
+        none = linking.Activities(*[np.empty(0, dtype=np.int64)] * 3)
+        external_id = operators["external_id"][self._operators.order]
+        self._call_operator = linking.link(self._operators, external_id, calls, none).call_operator
         self._call_module = nesting.enclosing(self._modules, self._calls["thread"], self._calls["start_ns"])
 
     def phases(self) -> Iterator[_Phase]:
@@ -175,20 +182,6 @@ class _Staged:
                 kind.name.lower(), name if kind is CallKind.KERNEL else None, grid or None, block or None,
                 event=event, place=place,
             )  # fmt: skip
-
-    def _linked(self, external_id: Int64) -> Int64:
-        calls = self._calls
-        none = np.empty(0, dtype=np.int64)
-        links = linking.link(
-            self._operators,
-            external_id,
-            linking.Calls(
-                calls["thread"], calls["start_ns"], calls["correlation_id"], calls["external_id"],
-                np.zeros(len(calls["thread"]), dtype=bool),
-            ),
-            linking.Activities(none, none, none),
-        )  # fmt: skip
-        return links.call_operator
 
     def _told(self, row_id: Int64) -> dict[int, dict[str, Any]]:
         """What a replay repeats of operators and calls of modules, by their rows."""

@@ -137,7 +137,14 @@ def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, ho
     account = IdleAccount(
         gaps, followed_by, thread, handed_ns, np.zeros((len(CAUSES), len(thread)), dtype=np.int64)
     )
-    _charge_behind_launch(account, device, host)
+    # Charge what lies behind the launch of what follows each gap. What was launched before the recording
+    # began was queued in every gap that begins later.
+    was_open = account.gaps.start_ns >= host.ran.start_ns.min(initial=np.iinfo(np.int64).max)
+    is_early = (account.followed_by >= 0) & device.is_early[account.followed_by]
+    is_queued = (account.thread >= 0) | (is_early & was_open)
+    behind_ns = account.gaps.end_ns - account.handed_ns
+    for cause, chosen in ((IdleCause.DEPENDENCY, is_queued), (IdleCause.UNKNOWN, ~is_queued)):
+        account.charge(np.flatnonzero(chosen), cause, behind_ns[chosen])
     waited = handed_ns > gaps.start_ns
     pieces = [
         _charge_thread(account, np.flatnonzero(waited & (thread == one)), one, calls, host)
@@ -146,19 +153,6 @@ def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, ho
     if pieces:
         _charge_host(account, pieces, calls, host)
     return account
-
-
-def _charge_behind_launch(account: IdleAccount, device: DeviceRecords, host: Host) -> None:
-    """Charge what lies behind the launch of what follows each gap.
-
-    What was launched before the recording began was queued in every gap that begins later.
-    """
-    was_open = account.gaps.start_ns >= host.ran.start_ns.min(initial=np.iinfo(np.int64).max)
-    is_early = (account.followed_by >= 0) & device.is_early[account.followed_by]
-    is_queued = (account.thread >= 0) | (is_early & was_open)
-    behind_ns = account.gaps.end_ns - account.handed_ns
-    for cause, chosen in ((IdleCause.DEPENDENCY, is_queued), (IdleCause.UNKNOWN, ~is_queued)):
-        account.charge(np.flatnonzero(chosen), cause, behind_ns[chosen])
 
 
 def _charge_thread(
