@@ -210,21 +210,17 @@ def children_time(forest: Forest) -> Int64:
     parent = forest.parent[child]
     start_ns, end_ns = forest.start_ns[child], np.minimum(forest.end_ns[child], forest.end_ns[parent])
     if forest.has_overruns:
-        start_ns = np.maximum(start_ns, _end_of_earlier_siblings(parent, start_ns, end_ns))
+        # Last end among the siblings before each; its own start for a first one. `parent` ascends.
+        ends, rank = np.unique(end_ns, return_inverse=True)
+        latest = ends[np.maximum.accumulate(parent * len(ends) + rank) % len(ends)]
+        until: Int64 = start_ns.copy()
+        is_sibling = parent[1:] == parent[:-1]
+        until[1:][is_sibling] = latest[:-1][is_sibling]
+        start_ns = np.maximum(start_ns, until)
     inside = np.maximum(end_ns - start_ns, 0)
     # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
     total: Int64 = np.bincount(parent, weights=inside, minlength=len(forest)).astype(np.int64)
     return total
-
-
-def _end_of_earlier_siblings(parent: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
-    """Last end among the siblings before each; its own start for a first one. `parent` ascends."""
-    ends, rank = np.unique(end_ns, return_inverse=True)
-    latest = ends[np.maximum.accumulate(parent * len(ends) + rank) % len(ends)]
-    until: Int64 = start_ns.copy()
-    is_sibling = parent[1:] == parent[:-1]
-    until[1:][is_sibling] = latest[:-1][is_sibling]
-    return until
 
 
 def outermost_of_name(forest: Forest, name: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

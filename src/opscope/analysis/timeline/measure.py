@@ -110,23 +110,8 @@ def _host_time(
         recorder_ns, basis = estimate_recorder(
             count_host_events(host, window.host), count, most_ns=outside_calls_ns / count
         )
-    return HostTime(
-        trace_id=trace.trace_id,
-        steps=count,
-        step_ns=recorded_ns / count,
-        device_busy_ns=max(busy_ns.values(), default=0) / count,
-        launch_path_ns=(wall_ns - _waited(trace, host, start_ns, end_ns)) / count,
-        launches=launches / count,
-        recorder_ns=recorder_ns,
-        recorder_basis=basis,
-    )
-
-
-def _waited(trace: TraceRecords, host: Host, start_ns: Int64, end_ns: Int64) -> int:
-    """Time of the steps in which a launching thread waits for a device and none of them works.
-
-    A place in the launch queue is waited for too: what a launch takes beyond the usual where that is full.
-    """
+    # Time of the steps in which a launching thread waits for a device and none of them works. A place in
+    # the launch queue is waited for too: what a launch takes beyond the usual where that is full.
     calls = trace.calls
     full, usual_ns = blocked_launches(trace)
     waits, working = [], []
@@ -141,7 +126,17 @@ def _waited(trace: TraceRecords, host: Host, start_ns: Int64, end_ns: Int64) -> 
         working.append(subtract(events.ran, waiting))
     at_work = merge(*working)
     either = merge(at_work, *waits)
-    return int((overlap(either, start_ns, end_ns) - overlap(at_work, start_ns, end_ns)).sum())
+    waited_ns = int((overlap(either, start_ns, end_ns) - overlap(at_work, start_ns, end_ns)).sum())
+    return HostTime(
+        trace_id=trace.trace_id,
+        steps=count,
+        step_ns=recorded_ns / count,
+        device_busy_ns=max(busy_ns.values(), default=0) / count,
+        launch_path_ns=(wall_ns - waited_ns) / count,
+        launches=launches / count,
+        recorder_ns=recorder_ns,
+        recorder_basis=basis,
+    )
 
 
 def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency | None:
