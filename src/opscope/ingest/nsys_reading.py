@@ -334,12 +334,8 @@ class _Reader:
                 text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
                 name = text or (shown if symbol.startswith("_Z") else symbol)
             rows.append((demangled, mangled, name, shown, symbol))
-        columns = ("demangled_id", "mangled_id", "name", "recorded_name", "mangled_name")
-        found = dict(zip(columns, zip(*rows, strict=True) if rows else ((),) * len(columns), strict=True))
-        kinds = {name: np.int64 if name.endswith("_id") else object for name in columns}
-        chunk = {name: np.array(values, dtype=kinds[name]) for name, values in found.items()}
-        with registered(session.connection, export_chunk=chunk):
-            session.connection.execute(sql(__package__, "nsys:kernel_texts"))
+        columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 5
+        session.connection.execute(sql(__package__, "nsys:kernel_texts"), columns)
         self._run("ranges", emitted_operator=EMITTED_OPERATOR, bare_operator=BARE_OPERATOR)
         return missing
 

@@ -187,7 +187,13 @@ class Session:
         if _state_of(file) not in _own_files:
             confined(_look_at, file, reader="the engine")
         session = cls._opened(file)
-        session._add_missing_tables()
+        # Tables that were declared after the file was written are there, empty, for this connection.
+        rows = session.query(
+            "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()"
+        )
+        for declared in schema.TABLES:
+            if (declared.name,) not in rows:
+                session.connection.execute(declared.create_statement(temporary=True))
         return session
 
     @classmethod
@@ -206,44 +212,6 @@ class Session:
         session.connection = connection
         interrupts.add(session)
         return session
-
-    def _add_missing_tables(self) -> None:
-        """Tables that were declared after the file was written are there, empty, for this connection."""
-        rows = self.query("SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()")
-        stored = {name for (name,) in rows}
-        for declared in schema.TABLES:
-            if declared.name not in stored:
-                self.connection.execute(declared.create_statement(temporary=True))
-
-    def _check_version(self) -> None:
-        try:
-            text = self.metadata("schema_version")
-            version = None if text is None else int(text)
-        except (duckdb.Error, ValueError):
-            version = None
-        if version is None:
-            raise InputError("a DuckDB database without opscope's tables", source=self.path)
-        if version > schema.SCHEMA_VERSION:
-            raise InputError(
-                f"written with schema version {version}; this opscope {__version__} reads up to "
-                f"{schema.SCHEMA_VERSION}",
-                source=self.path,
-                hint="Upgrade opscope to read it",
-            )
-
-    def _check_contents(self) -> None:
-        """Refuse what reads more than the file itself when it is queried: it may be a stranger's."""
-        try:
-            made = self.scalar(
-                "SELECT (SELECT count(*) FROM duckdb_views() WHERE NOT internal)"
-                " + (SELECT count(*) FROM duckdb_functions() WHERE NOT internal)"
-            )
-        except duckdb.Error as error:
-            raise InputError(
-                f"the session cannot be read ({_first_line(error)})", source=self.path
-            ) from error
-        if made:
-            raise InputError("it holds views or functions, which no session has", source=self.path)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the Session to one file and return its path; the file appears only when it is whole.
@@ -394,10 +362,29 @@ def _state_of(file: Path) -> tuple[int, ...]:
 
 
 def _look_at(file: Path) -> None:
-    """Return if a file can be opened and is a Session."""
+    """Return if a file can be opened, is a Session, and is one that this opscope reads."""
     with Session._opened(file) as session:
-        session._check_version()
-        session._check_contents()
+        try:
+            version = int(session.metadata("schema_version") or "")
+        except (duckdb.Error, ValueError):
+            raise InputError("a DuckDB database without opscope's tables", source=file) from None
+        if version > schema.SCHEMA_VERSION:
+            raise InputError(
+                f"written with schema version {version}; this opscope {__version__} reads up to "
+                f"{schema.SCHEMA_VERSION}",
+                source=file,
+                hint="Upgrade opscope to read it",
+            )
+        try:
+            made = session.scalar(
+                "SELECT (SELECT count(*) FROM duckdb_views() WHERE NOT internal)"
+                " + (SELECT count(*) FROM duckdb_functions() WHERE NOT internal)"
+            )
+        except duckdb.Error as error:
+            raise InputError(f"the session cannot be read ({_first_line(error)})", source=file) from error
+        # Such read more than the file itself when they are queried: it may be a stranger's.
+        if made:
+            raise InputError("it holds views or functions, which no session has", source=file)
 
 
 class _SavedConnection:
