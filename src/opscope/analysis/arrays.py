@@ -122,19 +122,16 @@ def subtract(spans: Spans, taken: Spans) -> Spans:
 
 def covering(spans: Spans, time_ns: Int64) -> Int64:
     """Index of the interval that holds each moment; -1 for none."""
-    found: Int64 = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
-    inside = found >= 0
-    inside[inside] = time_ns[inside] < spans.end_ns[found[inside]]
-    found[~inside] = -1
-    return found
+    found = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
+    is_inside = (found >= 0) & (time_ns < np.append(spans.end_ns, 0)[found])
+    return np.where(is_inside, found, -1)
 
 
 def cut(start_ns: Int64, end_ns: Int64, at_ns: Int64) -> tuple[Int64, Int64, Int64]:
     """Ascending disjoint intervals cut at moments: index of the interval, start and end of every piece."""
     at_ns = distinct(at_ns)
-    owner = np.searchsorted(start_ns, at_ns, side="right") - 1
-    inside = owner >= 0
-    inside[inside] = (at_ns[inside] > start_ns[owner[inside]]) & (at_ns[inside] < end_ns[owner[inside]])
+    owner = covering(Spans(start_ns, end_ns), at_ns)
+    inside = (owner >= 0) & (at_ns > np.append(start_ns, 0)[owner])
     index = np.concatenate((np.arange(len(start_ns)), owner[inside]))
     piece_start = np.concatenate((start_ns, at_ns[inside]))
     order = np.argsort(piece_start, kind="stable")

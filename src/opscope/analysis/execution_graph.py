@@ -24,6 +24,7 @@ import numpy.typing as npt
 from opscope.analysis.arrays import Columns, Flags, covering
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host
 from opscope.analysis.timeline.records import CallRole, TraceRecords, blocked_launches
+from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
 
 if TYPE_CHECKING:
@@ -315,9 +316,8 @@ def _work(trace: TraceRecords, window: StepsWindow) -> tuple[_Work, Int64]:
     """What was launched in the window, and until when each stream was busy with what was launched before."""
     parts = []
     for row, device in enumerate(trace.devices):
-        launched_ns = device.start_ns.copy()
-        known = device.call >= 0
-        launched_ns[known] = trace.calls.start_ns[device.call[known]]
+        launched_ns = gather(trace.calls.start_ns, device.call)
+        launched_ns = np.where(device.call >= 0, launched_ns, device.start_ns)
         launched_ns[device.is_early] = NEVER_NS
         at = np.full(len(device), row), np.arange(len(device))
         parts.append((*at, device.stream, device.start_ns, device.end_ns, device.call, launched_ns))

@@ -33,6 +33,7 @@ from opscope.analysis.measured_step import UnrecordedTime, measured_steps
 from opscope.analysis.missing_edges import missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import TraceRecords, WorkKind
+from opscope.ingest.linking import gather, look_up
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
@@ -643,9 +644,7 @@ class StepModel:
 
     def _of_calls(self, column: str) -> Ints:
         """A column of the runtime calls by node, of an activity that of its launch; -1 of others."""
-        call, found = self.graph.call, np.full(len(self.graph), -1, dtype=np.int64)
-        found[call >= 0] = getattr(self.trace.calls, column)[call[call >= 0]]
-        return _small(found)
+        return _small(gather(getattr(self.trace.calls, column), self.graph.call))
 
     @cached_property
     def ids(self) -> dict[str, Ints]:
@@ -680,14 +679,10 @@ class StepModel:
     @cached_property
     def call_of_node(self) -> Int64:
         """Distinct call (`call_costs.call_id`) of each activity; -1 of others."""
-        found, activities = (
-            columns(self.session, "SELECT activity_id, call_id::BIGINT AS call_id FROM activity_costs"),
-            self.ids["activity"],
+        costs = columns(
+            self.session, "SELECT activity_id, call_id::BIGINT AS call_id FROM activity_costs ORDER BY 1"
         )
-        last = max(int(found["activity_id"].max(initial=-1)), int(activities.max(initial=-1)))
-        distinct = np.full(last + 2, -1, dtype=np.int64)
-        distinct[found["activity_id"]] = found["call_id"]
-        return distinct[activities]
+        return look_up(costs["activity_id"], costs["call_id"], self.ids["activity"])
 
     def is_named(self, names: Iterable[str]) -> Flags:
         wanted = self.session.query(

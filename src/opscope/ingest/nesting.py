@@ -258,10 +258,6 @@ class RecordedSteps(msgspec.Struct, frozen=True):
 
     def at(self, time_ns: Int64) -> Int64:
         """Number of the step open at each moment; -1 outside steps."""
-        found = np.full(len(time_ns), -1, dtype=np.int64)
-        if len(self.step):
-            slot = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-            inside = slot >= 0
-            inside[inside] = time_ns[inside] < (self.start_ns + self.duration_ns)[slot[inside]]
-            found[inside] = self.step[slot[inside]]
-        return found
+        slot = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        is_open = (slot >= 0) & (time_ns < np.append(self.start_ns + self.duration_ns, 0)[slot])
+        return np.where(is_open, np.append(self.step, -1)[slot], -1)

@@ -39,6 +39,7 @@ from opscope.analysis.timeline.host import Host, NamedRanges
 from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCalls, TraceRecords
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import Occupation, TraceWindow
+from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
@@ -128,12 +129,10 @@ def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, ho
     call = np.where(followed_by >= 0, device.call[followed_by], -1)
     launched = device.call[device.call >= 0]
     last = launched[calls.start_ns[launched].argmax()] if len(launched) else -1
-    thread = np.full(len(call), -1, dtype=np.int64)
-    handed_ns = gaps.start_ns.copy()
-    known, nothing = call >= 0, (followed_by < 0) & (last >= 0)
-    thread[known], thread[nothing] = calls.thread_id[call[known]], calls.thread_id[last] if last >= 0 else -1
-    handed_ns[known] = np.clip(calls.end_ns[call[known]], gaps.start_ns[known], gaps.end_ns[known])
-    handed_ns[nothing] = gaps.end_ns[nothing]
+    nothing = (followed_by < 0) & (last >= 0)
+    thread = gather(calls.thread_id, np.where(nothing, last, call))
+    launched_ns = np.clip(gather(calls.end_ns, call), gaps.start_ns, gaps.end_ns)
+    handed_ns = np.where(nothing, gaps.end_ns, np.where(call >= 0, launched_ns, gaps.start_ns))
     account = IdleAccount(
         gaps, followed_by, thread, handed_ns, np.zeros((len(CAUSES), len(thread)), dtype=np.int64)
     )

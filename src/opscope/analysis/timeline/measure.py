@@ -51,6 +51,7 @@ from opscope.analysis.timeline.windows import (
     device_steps,
     occupation,
 )
+from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import summed
 from opscope.model.session import Session
@@ -202,9 +203,8 @@ def _depths(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> tuple[
     """Moments that reach over the window and all activities, and the depth from each to the next."""
     edges = np.concatenate((device.start_ns, device.end_ns, *window))
     first, last = int(edges.min()), int(edges.max())
-    queued = device.start_ns.copy()
-    known = device.call >= 0
-    queued[known] = np.minimum(queued[known], calls.start_ns[device.call[known]])
+    launched = np.minimum(device.start_ns, gather(calls.start_ns, device.call))
+    queued = np.where(device.call >= 0, launched, device.start_ns)
     queued[device.is_early] = first
     queued = np.maximum(queued, first)
     times = np.concatenate((queued, device.end_ns, [first, last]))
