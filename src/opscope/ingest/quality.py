@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -191,12 +191,6 @@ FROM (SELECT device, start_ns, start_ns + duration_ns AS end_ns, max(start_ns + 
 GROUP BY device"""
 
 
-_HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "overhead"}
-_INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
-# Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
-_REDUNDANT = {"Trace", "fwdbwd"}
-
-
 # Of the operators of the shorter of two cycles of one loop, at least so many are in the other.
 _LEAST_SHARED = 0.5
 
@@ -218,52 +212,6 @@ class Census(msgspec.Struct, frozen=True):
     irregular_count: int = 0  # Operators that overlap another without nesting in it
     impossible_id_count: int = 0  # External ids that name an operator that was not open
     are_ids_used: bool = True  # Whether external ids were used for attribution
-
-
-class Counted(NamedTuple):
-    """Events of one category, phase and thread."""
-
-    category: str
-    phase: str | None
-    thread_key: int
-    process: str | None
-    thread: str | None
-    events: int
-    without_time: int
-    detailed: int
-    extent: tuple[int, int] | None = None  # of spans of the recording
-
-
-def take_census(rows: Iterable[Counted], **known: Any) -> Census:
-    """Census of the staged events; `known` are further fields."""
-    categories: dict[str, int] = {}
-    ignored: dict[str, int] = {}
-    threads: dict[int, tuple[int, str | None, str | None]] = {}
-    spans: list[tuple[int, int]] = []
-    without_time = event_count = detailed_count = 0
-    for row in rows:
-        category, phase = row.category, row.phase
-        is_memory = False
-        if category == "cpu_instant_event" or (category == "" and phase == "i"):
-            is_memory = phase == "i" and row.detailed > 0
-            category = "memory" if is_memory else ""
-        if is_memory or (category in _INGESTED and phase == "X"):
-            categories[category] = categories.get(category, 0) + row.events
-            without_time += row.without_time
-            if is_memory or category in _HOST:
-                threads.setdefault(row.thread_key, (row.thread_key, row.process, row.thread))
-        elif phase != "M" and category not in _REDUNDANT and (category or phase != "i"):
-            name = f"{category} (phase {phase})" if category in _INGESTED else category or f"phase {phase}"
-            ignored[name] = ignored.get(name, 0) + row.events
-        event_count += row.events
-        detailed_count += row.detailed
-        spans += [] if row.extent is None else [row.extent]
-    return Census(
-        event_count, categories, ignored, without_time, detailed_count, list(threads.values()),
-        window_start_ns=min((start_ns for start_ns, _ in spans), default=None),
-        window_end_ns=max((end_ns for _, end_ns in spans), default=None),
-        **known,
-    )  # fmt: skip
 
 
 def read_findings(
