@@ -301,62 +301,58 @@ def read_export(
 ) -> None:
     """Read an export into the tables: `trace_id` is of its first process, others follow by their numbers."""
     with staging_area(session) as events, open_export(trace.name, local.path) as export:
-        reader = _Reader(session, export, local, events)
-        missing = reader.stage(demangle)
-        chosen, others = reader.processes()
-        for offset, process in enumerate(chosen):
-            reader.fill(trace_id + offset, process, is_only=len(chosen) == 1)
-        session.add_findings(export_findings(trace_id, export, missing, others))
-
-
-class _Reader:
-    """Reads one export; `stage` comes first, then each process is filled."""
-
-    def __init__(self, session: Session, export: Export, local: LocalText, events: StagedEvents) -> None:
-        self.session = session
-        self.events = events
-        self.export = export
-        self.damage = local.damage
-        self.size_bytes = local.path.stat().st_size
-        self.has_cuda = False  # calls or work of a device, in any process
-
-    def stage(self, demangle: Demangle | None) -> Missing:
-        """Copy every table, with texts and words for its numbers."""
-        missing = copy_tables(self.session, self.export)
-        self._run("words")
-        # Make `staging.kernel_texts`: for each pair of demangled and mangled id (-1: none), the texts. The
-        # name as Kineto has it, as nsys has it, and the mangled one; the next best where one is missing.
-        session, rows = self.session, []
-        kernel_names = session.query(sql(__package__, "nsys:kernel_names"))
-        for demangled, mangled, recorded, symbol, short in kernel_names:
-            name = shown = recorded or short or symbol or ""
-            if symbol is not None:
-                text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
-                name = text or (shown if symbol.startswith("_Z") else symbol)
-            rows.append((demangled, mangled, name, shown, symbol))
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 5
-        session.connection.execute(sql(__package__, "nsys:kernel_texts"), columns)
-        self._run("ranges", emitted_operator=EMITTED_OPERATOR, bare_operator=BARE_OPERATOR)
-        return missing
-
-    def processes(self) -> tuple[list[int], list[int]]:
-        """Processes that become traces, and those left out; an InputError if none has anything."""
-        rows = self.session.query(sql(__package__, "nsys:processes"))
+        missing = copy_tables(session, export)
+        _stage_texts(session, demangle)
+        rows = session.query(sql(__package__, "nsys:processes"))
         cuda = [process for process, _, is_cuda in rows if is_cuda]
         chosen = cuda or [process for process, _, _ in rows]
-        self.has_cuda = bool(cuda)
         if not chosen:
             raise InputError(
                 "the export holds no CUDA calls, no device work and no NVTX ranges",
-                source=self.export.name,
+                source=export.name,
                 hint="Record with `nsys profile --trace=cuda,nvtx`",
             )
-        return chosen, [process for process, _, _ in rows if process not in chosen]
+        reader = _Reader(session, export, local, events, has_cuda=bool(cuda))
+        for offset, process in enumerate(chosen):
+            reader.fill(trace_id + offset, process, is_only=len(chosen) == 1)
+        others = [process for process, _, _ in rows if process not in chosen]
+        session.add_findings(export_findings(trace_id, export, missing, others))
+
+
+def _stage_texts(session: Session, demangle: Demangle | None) -> None:
+    """Words for the numbers of an export, names of its kernels, and its ranges taken apart.
+
+    For each pair of demangled and mangled id (-1: none) the name as Kineto has it, as nsys has it, and the
+    mangled one; the next best where one is missing.
+    """
+    session.connection.execute(sql(__package__, "nsys:words"))
+    rows = []
+    kernel_names = session.query(sql(__package__, "nsys:kernel_names"))
+    for demangled, mangled, recorded, symbol, short in kernel_names:
+        name = shown = recorded or short or symbol or ""
+        if symbol is not None:
+            text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
+            name = text or (shown if symbol.startswith("_Z") else symbol)
+        rows.append((demangled, mangled, name, shown, symbol))
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 5
+    session.connection.execute(sql(__package__, "nsys:kernel_texts"), columns)
+    patterns = {"emitted_operator": EMITTED_OPERATOR, "bare_operator": BARE_OPERATOR}
+    session.connection.execute(sql(__package__, "nsys:ranges").format(**patterns))
+
+
+class _Reader:
+    """Fills the tables from processes of an export; `has_cuda`: one of them called it, or used a device."""
+
+    def __init__(
+        self, session: Session, export: Export, local: LocalText, events: StagedEvents, *, has_cuda: bool
+    ) -> None:
+        self.session, self.export, self.events, self.has_cuda = session, export, events, has_cuda
+        self.damage, self.size_bytes = local.damage, local.path.stat().st_size
 
     def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
         events, owners = self._stage_process(process)
         census = fill_tables(self.session, trace_id, events)
-        self._run("kernel_symbols")
+        self.session.connection.execute(sql(__package__, "nsys:kernel_symbols"))
         export, exported = self.export, _exported(self.export)
         version = integer(_pairs(export, "TARGET_INFO_SYSTEM_ENV").get("CudaDriverVersion"))
         rank, world_size = _rank(export) if is_only else (None, None)
@@ -424,9 +420,6 @@ class _Reader:
         if not self.has_cuda and not len(operators["thread"]):
             return self._arrays("timed_ranges", process)["range_id"]
         return owning_ranges(operators, ranges, launches)
-
-    def _run(self, statement: str, **values: Any) -> None:
-        self.session.connection.execute(sql(__package__, f"nsys:{statement}").format(**values))
 
     def _arrays(self, statement: str, process: int) -> Columns:
         query = sql(__package__, f"nsys:{statement}").format(process=process)

@@ -425,10 +425,8 @@ def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
 def _copied(address: int, count: int, kind: Any) -> npt.NDArray[Any]:
     if not count:
         return np.empty(0, dtype=kind)
-    size = count * np.dtype(kind).itemsize
-    there = np.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=kind)
-    copied: npt.NDArray[Any] = there.copy()
-    return copied
+    there = (ctypes.c_uint8 * (count * np.dtype(kind).itemsize)).from_address(address)
+    return np.array(np.frombuffer(there, dtype=kind))
 
 
 class Chunk(NamedTuple):

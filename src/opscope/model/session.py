@@ -97,36 +97,31 @@ class Session:
             raise InputError(
                 "the file exists", source=self.path, hint="Sessions are opened with Session.open"
             )
-        self.connection = self._connect(memory_limit, threads, is_temporary_file)
-        interrupts.add(self)
-        tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
-        versions = f"('schema_version', '{schema.SCHEMA_VERSION}'), ('opscope_version', '{__version__}')"
-        self.connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
-
-    def _connect(
-        self, memory_limit: str | None, threads: int | None, is_temporary_file: bool
-    ) -> duckdb.DuckDBPyConnection:
         self.is_file_backed = is_temporary_file or self.path is not None
         # Row order is carried by ids, so both cores may write at once.
         config: dict[str, Any] = {
             "allocator_flush_threshold": _NEVER_FLUSH, "preserve_insertion_order": False,
+            "temp_directory": str(self.temporary_directory),
         }  # fmt: skip
         if memory_limit is not None:
             config["memory_limit"] = f"{int(_ENGINE_SHARE * parse_bytes(memory_limit))}B"
         if threads is not None:
             config["threads"] = threads
-        config["temp_directory"] = str(self.temporary_directory)
         database = ":memory:" if self.path is None else str(self.path)
         if is_temporary_file and self.path is None:
             database = str(self.temporary_directory / "session.duckdb")
         try:
-            return duckdb.connect(database, config=config)
+            self.connection = duckdb.connect(database, config=config)
         except duckdb.Error as error:
             raise InputError(
                 f"the session cannot be created ({_first_line(error)})",
                 source=self.path,
                 hint="Check the path, the memory limit and the number of threads",
             ) from error
+        interrupts.add(self)
+        tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
+        versions = f"('schema_version', '{schema.SCHEMA_VERSION}'), ('opscope_version', '{__version__}')"
+        self.connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
 
     def plan_for(self, size_bytes: int) -> None:
         """From now on, run queries as they are written if the text of all traces is this small."""
