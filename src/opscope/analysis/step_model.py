@@ -840,12 +840,13 @@ def step_models(
 def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:
     """Synchronizations whose stream was recorded, by trace and position of the call."""
     found: dict[int, dict[int, Sync]] = {trace.trace_id: {} for trace in traces}
-    ids = {trace.trace_id: trace.calls.call_id for trace in traces}
+    # Ids of one trace's calls are consecutive.
+    first_ids = {one.trace_id: int(one.calls.call_id[0]) for one in traces if len(one.calls)}
     for trace_id, call_id, stream, source, source_call in session.query(_SYNCS_SQL):
-        if trace_id in ids:
-            place, source_place = np.searchsorted(ids[trace_id], (call_id, source_call or -1)).tolist()
+        if (first_id := first_ids.get(trace_id)) is not None:
             waited_for = source if source is not None and source >= 0 else None
-            found[trace_id][place] = Sync(stream, waited_for, None if source_call is None else source_place)
+            recorded_by = None if source_call is None else source_call - first_id
+            found[trace_id][call_id - first_id] = Sync(stream, waited_for, recorded_by)
     return found
 
 

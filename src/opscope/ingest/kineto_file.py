@@ -415,7 +415,16 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
     for trace_id, sidecar in sidecars.items():
         session.set_metadata(f"sidecar:{trace_id}", msgspec.json.encode(sidecar).decode())
         if sidecar.partial and sidecar.steps:
-            _leave_open_step(session, trace_id, sidecar.steps)
+            # What follows the last whole step is outside of steps: it would count as one that is too short.
+            recorded = session.query(
+                "SELECT step FROM steps WHERE trace_id = ? ORDER BY start_ns", [trace_id]
+            )
+            for (open_step,) in recorded[sidecar.steps :]:
+                for table in ("operators", "runtime_calls", "device_activities"):
+                    forget = f"UPDATE {table} SET step = NULL WHERE trace_id = ? AND step = ?"
+                    session.connection.execute(forget, [trace_id, open_step])
+                forget = "DELETE FROM steps WHERE trace_id = ? AND step = ?"
+                session.connection.execute(forget, [trace_id, open_step])
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     kept = sidecars.values()
     origins = (row for one in kept for kernel in one.kernels for row in _origin_rows(kernel, ids))
@@ -439,19 +448,6 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
     ):
         if distinct := {msgspec.json.encode(row): row for row in rows}:
             session.replace_rows(table, list(distinct.values()))
-
-
-def _leave_open_step(session: Session, trace_id: int, whole: int) -> None:
-    """What follows the last whole step is outside of steps: it would count as one that is too short."""
-    open_steps = session.query("SELECT step FROM steps WHERE trace_id = ? ORDER BY start_ns", [trace_id])[
-        whole:
-    ]
-    for (step,) in open_steps:
-        for table in ("operators", "runtime_calls", "device_activities"):
-            session.connection.execute(
-                f"UPDATE {table} SET step = NULL WHERE trace_id = ? AND step = ?", [trace_id, step]
-            )
-        session.connection.execute("DELETE FROM steps WHERE trace_id = ? AND step = ?", [trace_id, step])
 
 
 def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dict[str, Any]]:

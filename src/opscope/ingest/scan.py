@@ -460,17 +460,13 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
                 scanned = scan_one(text, position, limit)
             position = scanned.end
             chunk = _decoded(text, scanned)
-            _release(text, cuts[index], position)
+            # The pages that were scanned are let go: the file has them, and this process need not.
+            first_page = cuts[index] - cuts[index] % mmap.PAGESIZE
+            if hasattr(text, "madvise") and position > first_page:
+                text.madvise(mmap.MADV_DONTNEED, first_page, position - first_page)
             yield chunk
             if scanned.is_closed or scanned.is_cut:
                 return
-
-
-def _release(text: mmap.mmap, start: int, end: int) -> None:
-    """Let go of the pages of a text that was scanned: the file has them, and this process need not."""
-    start -= start % mmap.PAGESIZE
-    if hasattr(text, "madvise") and end > start:
-        text.madvise(mmap.MADV_DONTNEED, start, end - start)
 
 
 def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:

@@ -164,7 +164,12 @@ def _charge_thread(
     index, start_ns, end_ns = cut(account.gaps.start_ns[gaps], account.handed_ns[gaps], edges)
     gap = gaps[index]
     layers = _layers(thread, host)
-    shares = _shares([spans for _, spans in layers], start_ns, end_ns)
+    # Time of each piece in a layer and in none before it; last, in none.
+    covered, covered_ns = NOTHING, [np.zeros(len(start_ns), dtype=np.int64)]
+    for _, spans in layers:
+        covered = merge(covered, spans)
+        covered_ns.append(overlap(covered, start_ns, end_ns))
+    shares = np.diff(np.array([*covered_ns, end_ns - start_ns]), axis=0)
     _charge_calls(account, gap, _open_call(calls, own, start_ns), shares[1:], calls)
     _charge_calls(account, gap, _open_call(calls, others, start_ns), shares[_OTHER_THREADS:], calls)
     host_ns = np.zeros(len(gap), dtype=np.int64)
@@ -198,18 +203,6 @@ def _layers(thread: int, host: Host) -> list[tuple[IdleCause, Spans]]:
     pauses = between(Spans(*(np.sort(np.concatenate((bounds, edges_ns))) for bounds in recorded)))
     is_short = pauses.end_ns - pauses.start_ns <= PAUSE_NS
     return [*layers, (IdleCause.HOST_LAUNCH, Spans(pauses.start_ns[is_short], pauses.end_ns[is_short]))]
-
-
-def _shares(layers: list[Spans], start_ns: Int64, end_ns: Int64) -> Int64:
-    """int64[n_layers + 1, n_pieces]: time of each piece in a layer and in none before it; last, in none."""
-    covered, measured = NOTHING, []
-    for layer in layers:
-        if len(layer.start_ns):
-            covered = merge(covered, layer)
-            measured.append(overlap(covered, start_ns, end_ns))
-        else:
-            measured.append(measured[-1] if measured else np.zeros(len(start_ns), dtype=np.int64))
-    return np.diff(np.array([*measured, end_ns - start_ns]), axis=0, prepend=0)
 
 
 def _open_call(calls: RuntimeCalls, chosen: Flags, time_ns: Int64) -> Int64:
