@@ -34,7 +34,7 @@ from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.hardware.devices import DeviceSpec
 from opscope.ingest import wording
 from opscope.model.finding import Finding
-from opscope.model.queries import grouped, sql
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session
 from opscope.operators.collective_costs import bus_factor, message_bytes
 from opscope.provenance.categories import kernel_category
@@ -306,13 +306,18 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def skews(self) -> tuple[RankSkew, ...]:
         """How each rank arrived, compared with the others; empty unless collectives could be matched."""
-        found: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-        for one in self.rank_steps:
-            of_step = (one.collectives, one.last_count, one.waiting_ns, one.awaited_ns)
-            found[one.trace_id] = [sum(pair) for pair in zip(found[one.trace_id], of_step, strict=True)]
+        by_trace = grouped((one.trace_id, one) for one in self.rank_steps)
         return tuple(
-            RankSkew(trace_id, self.ranks[trace_id], count, last, waiting_ns, awaited_ns, self.evidence)
-            for trace_id, (count, last, waiting_ns, awaited_ns) in sorted(found.items())
+            RankSkew(
+                trace_id,
+                self.ranks[trace_id],
+                sum(one.collectives for one in mine),
+                sum(one.last_count for one in mine),
+                sum(one.waiting_ns for one in mine),
+                sum(one.awaited_ns for one in mine),
+                self.evidence,
+            )
+            for trace_id, mine in sorted(by_trace.items())
         )
 
 
@@ -398,17 +403,14 @@ def _totals(
     session: Session,
     figures: list[list[Any]],
     matched: Sequence[Sequence[CollectiveKernel]],
-    done: Mapping[int, Mapping[str | None, int]],
+    done: Mapping[int, Sequence[tuple[str | None, int]]],
 ) -> Iterator[CollectiveTotal]:
     """Collectives summed up by part, which `figures` give; `done` is what last ranks did meanwhile."""
-    places: dict[int, dict[int, None]] = defaultdict(dict)
-    for place, part in zip(*figures[:2], strict=True):
-        places[part][place] = None
+    places = grouped((part, place) for place, part in dict.fromkeys(zip(*figures[:2], strict=True)))
     for row in session.records(sql(__package__, "collectives:totals"), figures):
-        mine = list(places[row.pop("part")])
-        first, meanwhile = matched[mine[0]][0], Counter[str | None]()
-        for place in mine:
-            meanwhile.update(done.get(place, {}))
+        mine = places[row.pop("part")]
+        first = matched[mine[0]][0]
+        meanwhile = summed(each for place in mine for each in done.get(place, ()))
         yield CollectiveTotal(
             members=first.members,
             process_group=first.group_name,
@@ -492,7 +494,7 @@ def _exposed(
 
 def _meanwhile(
     session: Session, matched: Sequence[Sequence[CollectiveKernel]], communication: Sequence[int]
-) -> dict[int, dict[str | None, int]]:
+) -> Mapping[int, Sequence[tuple[str | None, int]]]:
     """What the last rank's device did, in ns, between the first arrival of another rank and its own.
 
     By place of the collective, where the last rank is known and clearly came last.
@@ -504,10 +506,8 @@ def _meanwhile(
         if transfer_ns(kernels) is not None and waited_ns > _CLEARLY_LAST * last.duration_ns:
             asked.append((place, last.trace_id, last.device, last.start_ns - waited_ns, last.start_ns))
     parameters = [*([list(column) for column in zip(*asked, strict=True)] or [[]] * 5), list(communication)]
-    found: dict[int, dict[str | None, int]] = defaultdict(dict)
-    for place, name, ns in session.query(sql(__package__, "collectives:meanwhile"), parameters):
-        found[place][name] = ns
-    return found
+    rows = session.query(sql(__package__, "collectives:meanwhile"), parameters)
+    return grouped((place, (name, ns)) for place, name, ns in rows)
 
 
 # Where ranks should have launched the same: what it is, the kernel of each trace, and traces that lack it.

@@ -186,16 +186,16 @@ class Summary:
     @cached_property
     def devices(self) -> tuple[DeviceTime, ...]:
         """Devices in use, by trace."""
-        found = {}
-        for row in self.session.records(sql(__package__, "summary:devices")):
-            found[row["trace_id"], row["device"]] = DeviceTime(**row)
-        for one in self.timeline.partitions:
-            at = one.trace_id, one.device
-            if at in found:
-                found[at] = msgspec.structs.replace(
-                    found[at], span_ns=one.span_ns, busy_ns=one.busy_ns, idle_ns=one.idle_ns
-                )
-        return tuple(found.values())
+        in_windows = {
+            (one.trace_id, one.device): {
+                "span_ns": one.span_ns, "busy_ns": one.busy_ns, "idle_ns": one.idle_ns,
+            }
+            for one in self.timeline.partitions
+        }  # fmt: skip
+        return tuple(
+            DeviceTime(**row | in_windows.get((row["trace_id"], row["device"]), {}))
+            for row in self.session.records(sql(__package__, "summary:devices"))
+        )
 
     @cached_property
     def steps(self) -> tuple[StepTotal, ...]:

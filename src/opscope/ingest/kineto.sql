@@ -20,6 +20,7 @@ SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
         (SELECT correlation_id FROM activity_events WHERE correlation_id IS NOT NULL))::INTEGER AS was_executed
 FROM call_events
 WHERE name LIKE '%Launch%' OR name LIKE '%Mem%' OR name LIKE '%StreamBeginCapture%' OR name LIKE '%StreamEndCapture%'
+ORDER BY row_id
 
 -- :name replayed
 -- One row per graph launch, as `Replay`: the launch call, and lists of what tells its activities, in order of start. A node

@@ -14,7 +14,6 @@ anything about the device.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain
@@ -36,9 +35,10 @@ from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of, stag
 from opscope.ingest.wording import finding
 from opscope.model.finding import Finding, recorded_findings
 from opscope.model.origin import RecordedKernel
+from opscope.model.queries import grouped
 from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
-from opscope.model.sidecar import SIZE_LIMIT, RecordedRegion, Sidecar, read_sidecar, sidecar_path
+from opscope.model.sidecar import SIZE_LIMIT, Sidecar, read_sidecar, sidecar_path
 from opscope.units import format_duration
 
 # A device record farther from all host times than the recording is long, and than a minute, is not of it.
@@ -462,10 +462,8 @@ def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dic
 
 
 def _window_findings(trace_id: int, sidecar: Sidecar) -> Iterator[Finding]:
-    regions: dict[tuple[str, ...], list[RecordedRegion]] = defaultdict(list)
-    for region in sidecar.regions:
-        regions[region.off].append(region)
-    for off, same in sorted(regions.items()):
+    by_off = grouped((region.off, region) for region in sidecar.regions)
+    for off, same in sorted(by_off.items()):
         duration_ns = sum(region.end_ns - region.start_ns for region in same)
         steps = sorted({region.step for region in same})
         evidence = {

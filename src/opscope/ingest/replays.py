@@ -28,7 +28,7 @@ from opscope.ingest import linking, nesting
 from opscope.ingest.linking import REPLAYS, CallKind
 from opscope.ingest.nesting import Forest, Int64
 from opscope.ingest.staging import REPEATED, StagedEvents, columns, module_calls, rows_of, unmasked
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
 from opscope.model.session import Session
 from opscope.model.sidecar import GraphNode
@@ -109,10 +109,7 @@ class _Staged:
         operators = columns(events.rows["operator"], *placed, "external_id")
         modules = columns(map(module_calls, events.rows["frame"]), *placed)
         found = events.session.connection.execute(sql(__package__, "kineto:captured_calls")).fetchnumpy()
-        order = np.argsort(found["row_id"], kind="stable")
-        self._calls: dict[str, npt.NDArray[Any]] = {
-            name: unmasked(column)[order] for name, column in found.items()
-        }
+        self._calls: dict[str, npt.NDArray[Any]] = {name: unmasked(one) for name, one in found.items()}
         self._calls["kind"] = np.array([*map(linking.kind_of_call, self._calls["name"])], dtype=np.int64)
         placed_rows = (operators, modules, self._calls)
         threads = np.unique(np.concatenate([one["thread_key"] for one in placed_rows]))
@@ -282,9 +279,7 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
     replays = read_replays(session)
     if not replays:
         return 0, 0
-    alike: dict[Any, list[Replay]] = defaultdict(list)
-    for one in replays:
-        alike[one.kinds, one.names, one.numbers, one.grids].append(one)
+    alike = grouped(((one.kinds, one.names, one.numbers, one.grids), one) for one in replays)
     opened: dict[int, _Opened] = {}
     for same in alike.values():
         fitting, refusal = _fitting(same[0], captures)
@@ -497,15 +492,8 @@ def _blocks(grid: str | None) -> str | None:
 
 
 def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
-    places: dict[Any, list[int]] = defaultdict(list)
-    for at, one in enumerate(captured):
-        places[one].append(at)
-    turns: Counter[Any] = Counter()
-    found = []
-    for one in replayed:
-        found.append(places[one][turns[one]])
-        turns[one] += 1
-    return tuple(found)
+    places = {one: iter(at) for one, at in grouped(zip(captured, range(len(captured)), strict=True)).items()}
+    return tuple(next(places[one]) for one in replayed)
 
 
 _OPERATOR, _UNKNOWN = "cpu_op", "graph {number} of engine step"
