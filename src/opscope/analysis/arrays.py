@@ -58,8 +58,7 @@ def sum_by(index: Int64, amount: Int64, count: int) -> Int64:
     if np.any(index < 0):
         index, amount = index[index >= 0], amount[index >= 0]
     # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
-    sums: Int64 = np.bincount(index, weights=amount, minlength=count).astype(np.int64)
-    return sums
+    return np.asarray(np.bincount(index, weights=amount, minlength=count), dtype=np.int64)
 
 
 class Spans(NamedTuple):
@@ -101,8 +100,7 @@ def length(spans: Spans, until_ns: Int64) -> Int64:
     np.cumsum(spans.end_ns - spans.start_ns, out=before[1:])
     slot = np.searchsorted(spans.start_ns, until_ns, side="right")
     beyond = np.maximum(spans.end_ns[np.maximum(slot, 1) - 1] - until_ns, 0)
-    measured: Int64 = before[slot] - np.where(slot > 0, beyond, 0)
-    return measured
+    return np.asarray(before[slot] - np.where(slot > 0, beyond, 0))
 
 
 def overlap(spans: Spans, start_ns: Int64, end_ns: Int64) -> Int64:

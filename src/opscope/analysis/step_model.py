@@ -472,8 +472,7 @@ class StepModel:
     @cached_property
     def is_handed_over(self) -> Flags:
         """Nodes at which a thread goes on because another has handed over."""
-        is_one: Flags = (self.graph.edge[2] == Edge.HAND_OVER) & (self.graph.before[2] > 0)
-        return is_one
+        return np.asarray((self.graph.edge[2] == Edge.HAND_OVER) & (self.graph.before[2] > 0))
 
     def unrecorded_lags(self, host: HostSpeed) -> Int64:
         """Lags of the graph without the profiler's part, to be changed."""
@@ -670,8 +669,7 @@ class StepModel:
 
     @cached_property
     def is_communication(self) -> Flags:
-        is_one: Flags = self._of_activities("work") == WorkKind.COMMUNICATION
-        return is_one
+        return np.asarray(self._of_activities("work") == WorkKind.COMMUNICATION)
 
     def launching(self, names: Iterable[str]) -> list[int]:
         return [int(one) for one in np.unique(self.operator_of_node[self.is_named(names)]) if one >= 0]

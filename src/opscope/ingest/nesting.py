@@ -219,8 +219,7 @@ def children_time(forest: Forest) -> Int64:
         start_ns = np.maximum(start_ns, until)
     inside = np.maximum(end_ns - start_ns, 0)
     # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
-    total: Int64 = np.bincount(parent, weights=inside, minlength=len(forest)).astype(np.int64)
-    return total
+    return np.asarray(np.bincount(parent, weights=inside, minlength=len(forest)), dtype=np.int64)
 
 
 def outermost_of_name(forest: Forest, name: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

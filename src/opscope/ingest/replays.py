@@ -122,7 +122,7 @@ class _Staged:
             **{name: self._calls[name] for name in linked},
             is_graph_launch=np.zeros(len(self._calls["thread"]), dtype=bool),
         )
-        none = linking.Activities(*[np.empty(0, dtype=np.int64)] * 3)
+        none = linking.Activities(*[np.empty(0, dtype=np.int64)] * 4)
         external_id = operators["external_id"][self._operators.order]
         self._call_operator = linking.link(self._operators, external_id, calls, none).call_operator
         self._call_module = nesting.enclosing(self._modules, self._calls["thread"], self._calls["start_ns"])
