@@ -229,10 +229,6 @@ def earliest_of_each(ids: Int64, time_ns: Int64) -> tuple[Int64, Int64]:
 
 def look_up(keys: Int64, positions: Int64, wanted: Int64) -> Int64:
     """Position of each wanted id among sorted keys; -1 where it is absent."""
-    found = np.full(len(wanted), MISSING)
-    if not len(keys):
-        return found
-    slot = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    hit = keys[slot] == wanted
-    found[hit] = positions[slot[hit]]
-    return found
+    slot = np.searchsorted(keys, wanted)
+    is_there = np.append(keys, MISSING)[slot] == wanted
+    return np.where(is_there, np.append(positions, MISSING)[slot], MISSING)

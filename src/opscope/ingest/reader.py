@@ -77,7 +77,6 @@ class Part(msgspec.Struct):
     tables: dict[str, bytes | Path]  # Parquet of each table that has rows, or the file that it is in
     size_bytes: int  # Of all that Parquet
     next_ids: dict[str, int]  # The first id that is free, by table
-    names: list[tuple[str, str]]  # Kernel names by id, with the kind of activity
     sidecars: dict[int, Sidecar]  # By trace id in this part
     examined: Mapping[int, Any] = {}  # What was worked out, by trace id in this part
     version: str = __version__  # Of the opscope that read it
@@ -147,10 +146,9 @@ def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
             name: int(session.scalar(f"SELECT coalesce(max({column}) + 1, 0) FROM {name}"))
             for name, column in _IDENTITIES.items()
         }
-        names = session.query(f"SELECT kind, name FROM {_NAMES} ORDER BY name_id")
         keep_sidecars(session, sidecars)
         examined = {} if how.examine is None else how.examine(session)
-        return Part(len(traces), tables, size_bytes, next_ids, list(names), sidecars, examined)
+        return Part(len(traces), tables, size_bytes, next_ids, sidecars, examined)
 
 
 @contextmanager
@@ -293,7 +291,7 @@ def read_parts(
     which was done here instead, `on_done` how many files have been read.
     """
     sidecars: dict[int, Sidecar] = {}
-    merger = _Merger(session)
+    next_id = dict.fromkeys(_IDENTITIES, 0)
     batch: list[Part] = []
     done = 0
     for part in _parts(_together(traces, workers.number), workers, how, note):
@@ -302,7 +300,7 @@ def read_parts(
             done += 1
             on_done(done)
         if sum(one.size_bytes for one in batch) >= _BATCH_BYTES or done == len(traces):
-            sidecars |= merger.add(batch)
+            sidecars |= _merge(session, batch, next_id)
             batch = []
     return sidecars
 
@@ -365,68 +363,44 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n", maxsplit=1)[0]
 
 
-class _Merger:
-    """Puts parts into a Session, ids shifted by what is there."""
+def _merge(session: Session, parts: Sequence[Part], next_id: dict[str, int]) -> dict[int, Sidecar]:
+    """Put parts into a Session in their order, ids moved behind those there; sidecars by trace id."""
+    sidecars: dict[int, Sidecar] = {}
+    shifts: dict[str, list[int]] = {name: [] for name in _IDENTITIES}
+    for part in parts:
+        first = next_id["traces"]
+        sidecars |= {first + one: sidecar for one, sidecar in part.sidecars.items()}
+        session.examined |= {first + one: found.moved(next_id) for one, found in part.examined.items()}
+        for name, shift in shifts.items():
+            shift.append(next_id[name])
+            next_id[name] += part.next_ids[name]
+    columns = {name: np.array(shift, dtype=np.int64) for name, shift in shifts.items()}
+    with (
+        registered(session.connection, part_shifts={"part": np.arange(len(parts)), **columns}),
+        tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
+    ):
+        # Names first, for others refer to them by ids that all share.
+        for table in sorted(TABLES, key=lambda one: one.name != _NAMES):
+            _insert(session, table, parts, Path(folder))
+    return sidecars
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._next = dict.fromkeys(_IDENTITIES, 0)
-        self._names: dict[tuple[str, str], int] = {}
 
-    def add(self, parts: Sequence[Part]) -> dict[int, Sidecar]:
-        """Add the parts in their order; their sidecars by trace id in the Session."""
-        sidecars: dict[int, Sidecar] = {}
-        shifts: dict[str, list[int]] = {name: [] for name in _IDENTITIES}
-        names: list[tuple[int, int, int]] = []
-        new_names: list[tuple[int, str, str]] = []
-        for number, part in enumerate(parts):
-            first = self._next["traces"]
-            sidecars |= {first + one: sidecar for one, sidecar in part.sidecars.items()}
-            self._session.examined |= {
-                first + one: found.moved(self._next) for one, found in part.examined.items()
-            }
-            for own_id, key in enumerate(part.names):
-                if key not in self._names:
-                    self._names[key] = len(self._names)
-                    new_names.append((self._names[key], *key))
-                names.append((number, own_id, self._names[key]))
-            for name, shift in shifts.items():
-                shift.append(self._next[name])
-                self._next[name] += part.next_ids[name]
-        connection = self._session.connection
-        if new_names:
-            ids, kinds, texts = zip(*new_names, strict=True)
-            connection.execute(
-                f"INSERT INTO {_NAMES} (name_id, kind, name) SELECT unnest(?), unnest(?), unnest(?)",
-                [list(ids), list(kinds), list(texts)],
-            )
-        shift_columns = {name: np.array(shift, dtype=np.int64) for name, shift in shifts.items()}
-        of_part, own, shared = np.array(names or [(-1, -1, -1)], dtype=np.int64).T
-        with (
-            registered(
-                connection,
-                part_shifts={"part": np.arange(len(parts)), **shift_columns},
-                part_names={"part": of_part, "own": own, "shared": shared},
-            ),
-            tempfile.TemporaryDirectory(dir=self._session.temporary_directory) as folder,
-        ):
-            for table in TABLES:
-                if table.name != _NAMES:
-                    self._insert(table, parts, Path(folder))
-        return sidecars
-
-    def _insert(self, table: Table, parts: Sequence[Part], folder: Path) -> None:
-        paths = []
-        for number, part in enumerate(parts):
-            if table.name in part.tables:
-                given = part.tables[table.name]
-                paths.append(folder / f"{table.name}.{number}.parquet")
-                if isinstance(given, Path):
-                    given.rename(paths[-1])
-                else:
-                    paths[-1].write_bytes(given)
-        if not paths:
-            return
+def _insert(session: Session, table: Table, parts: Sequence[Part], folder: Path) -> None:
+    paths = []
+    for number, part in enumerate(parts):
+        if table.name in part.tables:
+            given = part.tables[table.name]
+            paths.append(folder / f"{table.name}.{number}.parquet")
+            if isinstance(given, Path):
+                given.rename(paths[-1])
+            else:
+                paths[-1].write_bytes(given)
+    if not paths:
+        return
+    rows = _ROWS.format(files=", ".join(f"'{path}'" for path in paths))
+    if table.name == _NAMES:
+        session.connection.execute(_ADD_NAMES.format(rows=rows))
+    else:
         columns, join = [], ""
         for column in table.columns:
             name = f'r."{column.name}"'
@@ -434,19 +408,27 @@ class _Merger:
             if _IDENTITIES.get(target[0]) != target[1]:
                 columns.append(name)
             elif target[0] == _NAMES:
-                join = "JOIN part_names n ON n.part = s.part AND n.own = r.name_id"
+                join = "JOIN part_names n ON n.part = r.part AND n.own = r.name_id"
                 columns.append("n.shared")
             else:
                 columns.append(f"{name} + s.{target[0]}")
-        files = ", ".join(f"'{path}'" for path in paths)
-        self._session.connection.execute(
+        session.connection.execute(
             f"INSERT INTO {table.name} SELECT {', '.join(columns)} "
-            f"FROM read_parquet([{files}], filename = true) r "
-            "JOIN part_shifts s ON s.part = "
-            f"regexp_extract(r.filename, '(\\d+)\\.parquet$', 1)::BIGINT {join}"
+            f"FROM {rows} r JOIN part_shifts s ON s.part = r.part {join}"
         )
-        for path in paths:
-            path.unlink()
+    for path in paths:
+        path.unlink()
+
+
+_ROWS = r"""(SELECT *, regexp_extract(filename, '(\d+)\.parquet$', 1)::BIGINT AS part
+FROM read_parquet([{files}], filename = true))"""
+_ADD_NAMES = f"""
+INSERT INTO {_NAMES} (name_id, kind, name)
+SELECT (SELECT count(*) FROM {_NAMES}) + row_number() OVER (ORDER BY min((part << 32) + name_id)) - 1,
+    kind, name
+FROM {{rows}} ANTI JOIN {_NAMES} USING (kind, name) GROUP BY kind, name;
+CREATE OR REPLACE TEMP TABLE part_names AS
+SELECT part, r.name_id AS own, n.name_id AS shared FROM {{rows}} r JOIN {_NAMES} n USING (kind, name)"""
 
 
 # Tables in memory take about twice the text's size. Above this share of the machine's memory they go to a
