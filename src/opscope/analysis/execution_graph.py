@@ -337,9 +337,6 @@ def _work(trace: TraceRecords, window: StepsWindow) -> tuple[_Work, Int64]:
     return work.at(~is_before & (work.launched_ns < window.end_ns)), tail_ns
 
 
-_HOLDING = (CallRole.WAITS, CallRole.FREES, CallRole.ALLOCATES)
-
-
 class _Builder:
     """Nodes of a graph in their order, and the edges that are found for them one kind after the other."""
 
@@ -363,7 +360,7 @@ class _Builder:
         threads, counts = np.unique(calls.thread_id[launches], return_counts=True)
         busiest = int(threads[counts.argmax()]) if len(threads) else trace.launch_threads[0]
         self.main = window.thread_id if window.thread_id in trace.launch_threads else busiest
-        holds = np.isin(calls.role, _HOLDING)
+        holds = np.isin(calls.role, (CallRole.WAITS, CallRole.FREES, CallRole.ALLOCATES))
         holds[blocked_launches(trace)[0]] = True
         waits = np.flatnonzero(
             within & holds & ((calls.thread_id != self.main) | (calls.end_ns <= window.end_ns))

@@ -40,7 +40,6 @@ from opscope.provenance.sources.at_hand import nearest_index
 from opscope.provenance.sources.index import is_unit
 from opscope.text_enum import TextEnum
 
-_SIMILAR = 5
 _ALIKE = 0.7  # share of characters in common, of names called similar
 
 # Only the name of a kernel looks so, whoever wrote it.
@@ -343,7 +342,7 @@ def _unknown_name(
         every |= {file for one in facts for file in _files_of(one)}
     # By what people type of them: the last part.
     known = {_last_part(name): name if categories else _last_part(name) for name in sorted(every)}
-    close = difflib.get_close_matches(_last_part(wanted), known, n=_SIMILAR, cutoff=_ALIKE)
+    close = difflib.get_close_matches(_last_part(wanted), known, n=5, cutoff=_ALIKE)
     hint = f"Similar: {', '.join(known[name] for name in close)}"
     if not close:
         hint = "Give an operator (aten::gelu), a kernel name in quotes, a category (matrix) or a source file "

@@ -53,7 +53,6 @@ Row = TypeVar("Row", OperatorChange, KernelChange, VariantChange, UnattributedCh
 Owner = tuple[str | None, str | None]  # an operator's name, or why there is none
 KernelKey = tuple[str, str]  # name and kind
 
-_VERSIONS_SQL = "SELECT torch_version, cuda_version, driver_version FROM traces"
 _CPUS_SQL = """
 SELECT value::JSON->>'$.environment.cpu' FROM metadata WHERE key LIKE 'sidecar:%'"""
 _DEVICES_SQL = """
@@ -68,7 +67,7 @@ def _environment(session: Session, provenance: Provenance) -> dict[str, str]:
     # The release the kernels were recognized by, unless it is only the one that fits best.
     is_certain = provenance.torch_version_grade in {Grade.EXACT, Grade.RELEASE_INDEX}
     recognized = provenance.torch_version if is_certain else None
-    rows = session.query(_VERSIONS_SQL)
+    rows = session.query("SELECT torch_version, cuda_version, driver_version FROM traces")
     torch, cuda, driver = (joined(row[column] for row in rows) for column in range(3))
     devices = [name if count == 1 else f"{count} × {name}" for name, count in session.query(_DEVICES_SQL)]
     facts = {

@@ -50,7 +50,6 @@ class HostSpeed(NamedTuple):
     work: float = 1.0  # what is left of its other time
 
 
-_AS_RECORDED = HostSpeed(0.0)
 # Where steps were not timed: as likely as not, less and more of what recording is estimated to cost. The
 # estimate was made on the host of an H200, where it is within a third; on the host of an H100, five programs
 # that the host held up lost 1.6 to 2.5 times as much, and one 0.9.
@@ -363,7 +362,7 @@ class StepModel:
     ) -> None:
         self.session, self.trace, self.graph = session, trace, graph
         self.origin_ns, self.loading, self.timed = origin_ns, loading, timed
-        self.hosts: tuple[HostSpeed, ...] = (_AS_RECORDED,) if trace.is_nsys else _UNTIMED
+        self.hosts: tuple[HostSpeed, ...] = (HostSpeed(0.0),) if trace.is_nsys else _UNTIMED
         examined = session.examined.get(trace.trace_id)
         if examined is not None:
             self.hosts = examined.hosts

@@ -295,9 +295,6 @@ def _write_trace(
     )
 
 
-_HAS_REPLAYS = "SELECT count(*) FROM call_events WHERE name LIKE '%GraphLaunch%'"
-
-
 # Where the captures of a trace's CUDA graphs are known from: noted beside it, given, or in the trace itself.
 #
 # They are read only for a trace that replays graphs, each file once, into a Session of its own that is thrown
@@ -322,7 +319,7 @@ def open_graphs(
     """Open the replays of a staged trace by all that is known of its graphs."""
     session, census = events.session, events.census
     calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
-    if not calls or not session.scalar(_HAS_REPLAYS):
+    if not calls or not session.scalar("SELECT count(*) FROM call_events WHERE name LIKE '%GraphLaunch%'"):
         return
     graphs = () if sidecar is None else sidecar.graphs
     captures: list[Capture] = []

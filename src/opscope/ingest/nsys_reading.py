@@ -80,7 +80,9 @@ def open_export(name: str, path: Path) -> Iterator[Export]:
                 connection.setlimit(_LENGTH, _LONGEST_VALUE_BYTES)
             listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
             columns = {
-                table: frozenset(one for (one,) in connection.execute(_COLUMNS, (table,)))
+                table: frozenset(
+                    one for (one,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
+                )
                 for (table,) in listed.fetchall()
             }
             if _STRINGS not in columns or not any(table.startswith(_MARKS) for table in columns):
@@ -94,9 +96,6 @@ def open_export(name: str, path: Path) -> Iterator[Export]:
             yield Export(name, connection, columns)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _explained(error, name) from error
-
-
-_COLUMNS = "SELECT name FROM pragma_table_info(?)"
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -463,9 +462,7 @@ TAKES_TENSOR_LISTS = f"^aten::(?:{'|'.join(_LISTS)})$"
 # variables and arguments of the recorded program, which exports hold in full, are left where they are: only a
 # rank among them is looked for.
 
-_ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
 _VARIABLE = re.compile(r'(?P<name>\w+)="?(?P<value>\d{1,9})"?')
-_PROBLEMS = ("Warning", "Error")
 
 
 def _exported(export: Export) -> dict[str, str]:
@@ -501,7 +498,8 @@ def _rank(export: Export) -> tuple[int | None, int | None]:
     wanted = [f"{name}=%" for pair in RANK_VARIABLES for name in pair]
     likes = " OR ".join("value LIKE ?" for _ in wanted)
     rows = export.rows(
-        f"SELECT value FROM META_DATA_CAPTURE WHERE name = ? AND ({likes})", [_ENVIRONMENT, *wanted]
+        f"SELECT value FROM META_DATA_CAPTURE WHERE name = ? AND ({likes})",
+        ["PROCESS_0:ENVIRONMENT_VARIABLE", *wanted],
     )
     matches = [_VARIABLE.fullmatch(str(value)) for (value,) in rows]
     return rank_of({match["name"]: match["value"] for match in matches if match is not None})
@@ -509,7 +507,7 @@ def _rank(export: Export) -> tuple[int | None, int | None]:
 
 def _problems(export: Export) -> list[str]:
     named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
-    levels = {number for number, name in named if name in _PROBLEMS} if named else {2, 3}
+    levels = {number for number, name in named if name in ("Warning", "Error")} if named else {2, 3}
     rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
     texts = [" ".join(str(text).split()) for severity, text in rows if severity in levels]
     return list(dict.fromkeys(texts))

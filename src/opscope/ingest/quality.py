@@ -92,7 +92,6 @@ _KEYS = (
     "maxThreadsPerMultiprocessor", "regsPerBlock", "regsPerMultiprocessor", "sharedMemPerBlock",
     "sharedMemPerBlockOptin", "sharedMemPerMultiprocessor",
 )  # fmt: skip
-_MAY_BE_NONE = {"name", "computeMajor", "computeMinor"}
 _DEVICE_ID = re.compile(r"[0-9]{1,9}")
 _AMD_SHARED_PER_SM = "maxSharedMemoryPerMultiProcessor"
 
@@ -123,7 +122,7 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
         facts = [entry.get(key) for key in _KEYS]
         for at, key in enumerate(_KEYS):
             # No device has no multiprocessors, also where that is written as text.
-            count = None if key in _MAY_BE_NONE else integer(facts[at], bits=64)
+            count = None if key in {"name", "computeMajor", "computeMinor"} else integer(facts[at], bits=64)
             facts[at] = None if count is not None and count <= 0 else facts[at]
         if device in used and not str(facts[0] or "").strip():
             # That of the one GPU that has what is reported of a nameless one.
@@ -148,9 +147,6 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
         session.connection.execute(_INSERT, [trace_id, device, *row, *figures])
 
 
-_GPU_AGENTS = (2, "2", "GPU", "ROCPROFILER_AGENT_TYPE_GPU")
-
-
 def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
     """What agents tell of GPUs, under the keys of deviceProperties.
 
@@ -160,7 +156,7 @@ def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
     gpus = [
         one
         for one in (agents if isinstance(agents, list) else [])
-        if isinstance(one, dict) and one.get("type") in _GPU_AGENTS
+        if isinstance(one, dict) and one.get("type") in (2, "2", "GPU", "ROCPROFILER_AGENT_TYPE_GPU")
     ]
     found = {}
     for position, one in enumerate(gpus):

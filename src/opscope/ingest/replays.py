@@ -34,7 +34,6 @@ from opscope.model.session import Session
 from opscope.model.sidecar import GraphNode
 
 Demangle = Callable[[str], str | None]  # Kineto's text of a mangled name
-_GENERATED = "triton_"
 _NONE = -1
 
 
@@ -170,7 +169,7 @@ class _Staged:
             key = (fields.get("name"), fields.get("input_shapes"), fields.get("input_types"), nth)
             place = places.setdefault(key, len(places)) if event >= 0 else _NONE
             name = self._calls["kernel"][call] or None
-            if name is None and str(fields.get("name")).startswith(_GENERATED):
+            if name is None and str(fields.get("name")).startswith("triton_"):
                 name = fields["name"]
             grid, block = self._calls["grid"][call], self._calls["block"][call]
             if _GLOBAL_SIZE.match(self._calls["name"][call]):

@@ -31,10 +31,7 @@ _CHUNK_BYTES = 1 << 22
 _GZIP_CHUNK_BYTES = 1 << 13
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.zst")
 EXPORT_COMMAND = "nsys export --type sqlite"
-_REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Stats of a sweep take tens of kilobytes.
 _LARGEST_OTHER_JSON_BYTES = 4 << 20
 _ADDRESS = re.compile(r"^([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
@@ -175,7 +172,7 @@ def _local_text(trace: TraceFile, folder: Path) -> LocalText:
     with _open(trace.address) if path is None else path.open("rb") as stream:
         head = stream.read(4)
         stream.seek(0)
-        unpack = _gunzip if head[:2] == _GZIP_MAGIC else _unzstd if head == _ZSTD_MAGIC else None
+        unpack = _gunzip if head[:2] == b"\x1f\x8b" else _unzstd if head == b"\x28\xb5\x2f\xfd" else None
         if unpack is None and path is not None:
             return LocalText(path)
         text = LocalText(spool)
@@ -329,7 +326,7 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
     if text[8:12] == b"DUCK":
         hint = "Give it alone and not packed; opscope compare puts two side by side"
         return "a saved session, not a trace", hint
-    if text[:1] == b"\x80" and text[1:2] in _PICKLE_PROTOCOLS:
+    if text[:1] == b"\x80" and text[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         if text.find(b"device_traces") < 0 and text.find(b"segments") < 0:
             return "a pickle, which opscope never opens: it can run any code", _READS
         hint = "Look at it with https://pytorch.org/memory_viz; " + _READS
@@ -340,12 +337,10 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
 _READS = (
     "opscope reads traces of torch.profiler (Kineto) of NVIDIA and AMD GPUs, and exports of Nsight Systems"
 )
-_PICKLE_PROTOCOLS = (b"\2", b"\3", b"\4", b"\5")
 _PROTON = re.compile(rb'\[\s*\{\s*"(?:children|frame|metrics)"\s*:')
 _RPD = re.compile(rb"\[\s*\{\s*\}\s*,")
 # Of torch.autograd.profiler before Kineto (torch/autograd/profiler.py, PyTorch 1.7).
 _AUTOGRAD = re.compile(rb'"pid"\s*:\s*"(?:CPU|CUDA) functions"')
-_ASCEND = (b'"async_npu"', b'"Ascend Hardware"')
 
 
 def _other_array(text: mmap.mmap, first: int) -> tuple[str, str] | None:
@@ -359,7 +354,7 @@ def _other_array(text: mmap.mmap, first: int) -> tuple[str, str] | None:
         (_AUTOGRAD.search(text, first, first + _SEARCH_BYTES),
          "a trace of the autograd profiler before PyTorch 1.8, which names no launches",
          "Record it with torch.profiler"),
-        (any(text.find(mark, first) >= 0 for mark in _ASCEND),
+        (any(text.find(mark, first) >= 0 for mark in (b'"async_npu"', b'"Ascend Hardware"')),
          "a trace of an Ascend NPU (torch_npu), whose device events opscope does not read",
          "Look at it with MindStudio Insight"),
     )  # fmt: skip
@@ -420,7 +415,7 @@ def error_offset(error: msgspec.DecodeError, size: int) -> int:
 def is_export(trace: TraceFile, local: LocalText) -> bool:
     """Whether a file is a database, or is called one; an InputError of a report of nsys."""
     name = trace.name.lower()
-    if name.endswith(_REPORT_SUFFIXES):
+    if name.endswith((".nsys-rep", ".qdrep", ".qdstrm")):
         raise InputError(
             "a report of Nsight Systems, in a format that only nsys reads",
             source=trace.name,
