@@ -390,7 +390,13 @@ class _Reader:
         """The events of one process; how many ranges stand among its operators."""
         events = self.events.renewed()
         stager = Stager(events)
-        owners = self._owners(process)
+        # Ranges that stand among the operators: all where there is nothing else to tell.
+        operators, ranges, launches = (
+            self._arrays(statement, process) for statement in ("operator_ranges", "user_ranges", "launches")
+        )
+        owners = owning_ranges(operators, ranges, launches)
+        if not self.has_cuda and not len(operators["thread"]):
+            owners = self._arrays("timed_ranges", process)["range_id"]
         with registered(self.session.connection, range_owners={"range_id": owners}):
             self._stage(stager, "owners")
         self._stage(stager, "operators", process=process, takes_lists=TAKES_TENSOR_LISTS)
@@ -410,15 +416,6 @@ class _Reader:
             extent = f"rowid >= {first} AND rowid < {first + _STAGED_ROWS}"
             rows = connection.execute(f"FROM staging.selected WHERE {extent} ORDER BY rowid").fetchnumpy()
             stager.add(rows_of(rows))
-
-    def _owners(self, process: int) -> Any:
-        """Ids of the ranges that stand among the operators: all where there is nothing else to tell."""
-        operators, ranges, launches = (
-            self._arrays(statement, process) for statement in ("operator_ranges", "user_ranges", "launches")
-        )
-        if not self.has_cuda and not len(operators["thread"]):
-            return self._arrays("timed_ranges", process)["range_id"]
-        return owning_ranges(operators, ranges, launches)
 
     def _arrays(self, statement: str, process: int) -> Columns:
         query = sql(__package__, f"nsys:{statement}").format(process=process)
@@ -505,14 +502,6 @@ def _rank(export: Export) -> tuple[int | None, int | None]:
     return rank_of({match["name"]: match["value"] for match in matches if match is not None})
 
 
-def _problems(export: Export) -> list[str]:
-    named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
-    levels = {number for number, name in named if name in ("Warning", "Error")} if named else {2, 3}
-    rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
-    texts = [" ".join(str(text).split()) for severity, text in rows if severity in levels]
-    return list(dict.fromkeys(texts))
-
-
 # Column of TARGET_INFO_GPU by key of Kineto's deviceProperties, and the same of the table it once was.
 _GPU = {
     "name": "name", "computeMajor": "computeMajor", "computeMinor": "computeMinor", "numSms": "smCount",
@@ -530,46 +519,31 @@ _CUDA_GPU = {
 
 def devices_of(export: Export, process: int) -> list[dict[str, Any]]:
     """The devices of a process by its own ordinals, with keys as in Kineto's deviceProperties."""
-    if export.has("TARGET_INFO_GPU", "id"):
-        gpus = _described(export, "TARGET_INFO_GPU", "id", _GPU)
-        ordinals = _ordinals(export, process)
-        if ordinals:
-            return [{**gpus[gpu], "id": ordinal} for ordinal, gpu in ordinals.items() if gpu in gpus]
-        return [{**gpu, "id": ordinal} for ordinal, gpu in gpus.items()]
-    if export.has("TARGET_INFO_CUDA_GPU", "deviceId"):
-        gpus = _described(export, "TARGET_INFO_CUDA_GPU", "deviceId", _CUDA_GPU)
-        return [{**gpu, "id": ordinal} for ordinal, gpu in gpus.items()]
-    return []
-
-
-def _described(
-    export: Export, table: str, identity: str, columns: Mapping[str, str]
-) -> dict[int, dict[str, Any]]:
+    is_newer = export.has("TARGET_INFO_GPU", "id")
+    table, identity = ("TARGET_INFO_GPU", "id") if is_newer else ("TARGET_INFO_CUDA_GPU", "deviceId")
+    if not export.has(table, identity):
+        return []
     present = {
-        key: text for key, text in columns.items() if export.has(table, *re.findall(r"[A-Za-z]\w*", text))
+        key: text
+        for key, text in (_GPU if is_newer else _CUDA_GPU).items()
+        if export.has(table, *re.findall(r"[A-Za-z]\w*", text))
     }
-    rows = export.rows(f"SELECT {', '.join([identity, *present.values()])} FROM {table} ORDER BY 1")
     # nsys writes 0 where it knows nothing; only a minor version can be 0.
-    return {
-        row[0]: {
+    gpus = {
+        gpu: {
             key: value if value or key == "computeMinor" else None
-            for key, value in zip(present, row[1:], strict=True)
+            for key, value in zip(present, values, strict=True)
         }
-        for row in rows
-    }
-
-
-def _ordinals(export: Export, process: int) -> dict[int, int]:
-    """GPU by the process's own ordinal; CUDA_VISIBLE_DEVICES makes them differ."""
-    if not export.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
-        return {}
-    return dict(
-        export.rows(
-            "SELECT cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE WHERE pid = ? AND gpuId IS NOT NULL "
-            "ORDER BY cudaId",
-            (process,),
+        for gpu, *values in export.rows(
+            f"SELECT {', '.join([identity, *present.values()])} FROM {table} ORDER BY 1"
         )
-    )
+    }
+    # CUDA_VISIBLE_DEVICES makes ordinals differ from those of the machine.
+    named = export.of("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid") if is_newer else []
+    own = sorted((ordinal, gpu) for ordinal, gpu, pid in named if pid == process and gpu is not None)
+    return [
+        {**gpus[gpu], "id": ordinal} for ordinal, gpu in own or zip(gpus, gpus, strict=True) if gpu in gpus
+    ]
 
 
 _NEWEST_SCHEMA = 3
@@ -594,13 +568,17 @@ def export_findings(
     major = schema.partition(".")[0]
     if major.isdecimal() and int(major) > _NEWEST_SCHEMA:
         yield finding("nsys.newer_schema", trace_id, schema=schema, newest=_NEWEST_SCHEMA)
-    if problems := _problems(export):
+    named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
+    levels = {number for number, name in named if name in ("Warning", "Error")} if named else {2, 3}
+    rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
+    problems = list(dict.fromkeys(" ".join(str(text).split()) for level, text in rows if level in levels))
+    if problems:
         rest = len(problems) - _SHOWN_PROBLEMS
         said = " ".join([*problems[:_SHOWN_PROBLEMS], *([f"And {rest} more."] if rest > 0 else ())])
         yield finding("nsys.diagnostics", trace_id, {"messages": problems}, said=said)
     if others:
-        named = _process_names(export)
-        names = ", ".join(f"{process} ({named.get(process, '?')})" for process in others)
+        programs = _process_names(export)
+        names = ", ".join(f"{process} ({programs.get(process, '?')})" for process in others)
         yield finding("nsys.other_processes", trace_id, {"processes": list(others)}, names=names)
 
 
