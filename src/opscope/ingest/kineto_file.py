@@ -34,7 +34,6 @@ from opscope.ingest.source import EventArray, LocalText, TraceFile, local_text, 
 from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of, staged_events
 from opscope.ingest.wording import finding
 from opscope.model.finding import Finding, recorded_findings
-from opscope.model.origin import RecordedKernel
 from opscope.model.queries import grouped
 from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
@@ -177,11 +176,9 @@ def _shift(events: StagedEvents, device: int, offset_ns: int) -> None:
 
     for name in ("activity", "annotation"):
         for part in events.rows[name]:
-            here = part.has("start_ns")
-            here &= (
-                part.integers("device") == device
-                if name == "activity"
-                else part.told(is_mark, "category", "pid")
+            marks = part.told(is_mark, "category", "pid")
+            here = part.has("start_ns") & (
+                marks if name == "annotation" else part.integers("device") == device
             )
             moved = {"row_id": part.integers("row_id"), "start_ns": part.integers("start_ns") + offset_ns}
             events.rows[name].change(rows_of({key: column[here] for key, column in moved.items()}))
@@ -424,7 +421,18 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
                 session.connection.execute(forget, [trace_id, open_step])
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     kept = sidecars.values()
-    origins = (row for one in kept for kernel in one.kernels for row in _origin_rows(kernel, ids))
+    # One for each unit; one without a unit where the library alone is known.
+    origins = (
+        {
+            "name_id": ids[kernel.name], "library": kernel.library, "build_id": kernel.build_id,
+            "unit": unit and unit.name, "module_id": unit and unit.module_id,
+            "source_path": unit and unit.source_path,
+        }
+        for one in kept
+        for kernel in one.kernels
+        if kernel.library is not None and kernel.name in ids
+        for unit in kernel.units or (None,)
+    )  # fmt: skip
     sources = (
         {"name_id": ids[source.kernel], **msgspec.structs.asdict(source)}
         for one in kept
@@ -445,17 +453,6 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
     ):
         if distinct := {msgspec.json.encode(row): row for row in rows}:
             session.replace_rows(table, list(distinct.values()))
-
-
-def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """One row per unit; one without a unit where the library alone is known."""
-    if kernel.library is None or kernel.name not in ids:
-        return
-    library = {"name_id": ids[kernel.name], "library": kernel.library, "build_id": kernel.build_id}
-    for unit in kernel.units:
-        yield {**library, "unit": unit.name, "module_id": unit.module_id, "source_path": unit.source_path}
-    if not kernel.units:
-        yield library
 
 
 def _window_findings(trace_id: int, sidecar: Sidecar) -> Iterator[Finding]:
