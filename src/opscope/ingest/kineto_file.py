@@ -298,11 +298,10 @@ def _write_trace(
 # away. A capture that cannot be read is an error where it was given, and a finding where it was noted.
 
 
-class CaptureTraces:
+class CaptureTraces(msgspec.Struct, frozen=True, dict=True):
     """Traces of captures that a user gives; read when first asked for."""
 
-    def __init__(self, files: tuple[TraceFile, ...]) -> None:
-        self.files = files
+    files: tuple[TraceFile, ...]
 
     @cached_property
     def captures(self) -> list[tuple[Capture, ...]]:

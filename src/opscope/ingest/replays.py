@@ -351,18 +351,22 @@ def _common(fitting: Sequence[_Fit]) -> _Opened:
     known = [{_place(event): event.columns for event in one.events} for one in captures]
     kept = [at for at, one in enumerate(first.events) if all(_place(one) in other for other in known)]
     index = {at: new for new, at in enumerate(kept)}
-    events = []
-    for one in (first.events[at] for at in kept):
-        others = [other[_place(one)] for other in known]
-        agreed = {
-            key: value for key, value in one.columns.items() if all(o.get(key) == value for o in others)
-        }
-        events.append(msgspec.structs.replace(one, columns=agreed))
+    events = tuple(
+        msgspec.structs.replace(
+            one,
+            columns={
+                key: value
+                for key, value in one.columns.items()
+                if all(other[_place(one)].get(key) == value for other in known)
+            },
+        )
+        for one in (first.events[at] for at in kept)
+    )
     launches = tuple(msgspec.structs.replace(one, event=index.get(one.event, -1)) for one in first.launches)
-    if tuple(events) != first.events:
+    if events != first.events:
         reason = f"{len(captures)} captures have its kernels: what differs between them is left out"
         matched = msgspec.structs.replace(matched, reason=reason)
-    return Capture(first.source, first.file, launches, tuple(events)), matched
+    return Capture(first.source, first.file, launches, events), matched
 
 
 def _place(event: CapturedEvent) -> tuple[str, int, int, str]:
@@ -372,10 +376,11 @@ def _place(event: CapturedEvent) -> tuple[str, int, int, str]:
 def _fitting(replay: Replay, captures: Sequence[Capture]) -> tuple[list[_Fit], ReplayMatch]:
     """The captures that fit best; else why the one that agrees longest does not."""
     matches = [(capture, match(capture, replay)) for capture in captures]
-    ranks = {}
-    for place, (capture, found) in enumerate(matches):
-        if found.evidence is not None:
-            ranks[place] = _EVIDENCE.index(found.evidence), _SOURCES.index(capture.source)
+    ranks = {
+        place: (_EVIDENCE.index(found.evidence), _SOURCES.index(capture.source))
+        for place, (capture, found) in enumerate(matches)
+        if found.evidence is not None
+    }
     if ranks:
         best = min(ranks.values())
         return [matches[place] for place, rank in ranks.items() if rank == best], ReplayMatch()
