@@ -176,20 +176,18 @@ class _Pass:
     def __init__(self, text: mmap.mmap) -> None:
         self.text = text
         self.texts: dict[tuple[bytes, bool], tuple[int, int]] = {}
-        self.irregular = 0
+        self.irregular = 0  # values of the event that was read last
 
     def event(self, at: int, end: int, largest: int) -> tuple[_Row, int, int] | None:
         """The event, where it ends, and where the next one begins; None if there is none."""
         row: _Row = {}
-        irregular, sound_end, behind = self.irregular, None, None
+        sound_end = behind = None
+        self.irregular = 0
         if self.text[at : at + 1] == b"{":
             sound_end = self.members(row, at + 1, min(end, at + largest), in_arguments=False)
         if sound_end is not None:
             behind = _NEXT_EVENT.match(self.text, sound_end, end)
-        if sound_end is None or behind is None:
-            self.irregular = irregular
-            return None
-        return row, sound_end, behind.end()
+        return None if sound_end is None or behind is None else (row, sound_end, behind.end())
 
     def members(self, row: _Row, at: int, end: int, *, in_arguments: bool) -> int | None:
         """Read the members of an object behind its brace: behind the object, None if it is none."""
@@ -287,13 +285,14 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
     """As `scan.scan_natively`."""
     one, end = _Pass(text), len(text)
     rows: list[_Row] = []
-    broken_count = first_broken = 0
+    irregular = broken_count = first_broken = 0
     tries, is_cut = _MOST_TRIES, False
     at = sound_end = one.space_end(start, end)
     while at < end and at < limit and text[at : at + 1] != b"]":
         found = one.event(at, end, _LARGEST_EVENT)
         if found is not None:
             row, sound_end, at = found
+            irregular += one.irregular
             skipped = {one.texts[key][0] for key in _SKIPPED if key in one.texts}
             if row.get(_CATEGORY) not in skipped:
                 rows.append(row)
@@ -326,7 +325,7 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
     ]
     return Scanned(
         len(rows), at, sound_end, at < end and text[at : at + 1] == b"]", is_cut, broken_count, first_broken,
-        one.irregular, columns, np.array(rare, dtype=np.int64).reshape(-1, 3).T,
+        irregular, columns, np.array(rare, dtype=np.int64).reshape(-1, 3).T,
         np.array(texts, dtype=np.int64).reshape(-1, 3).T,
     )  # fmt: skip
 
