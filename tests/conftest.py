@@ -19,7 +19,7 @@ from hypothesis import settings
 
 from fakes import TraceBuilder
 from opscope import api
-from opscope.analysis.benchmark_comparison import compare_benchmarks
+from opscope.analysis.comparison_rules import compare_benchmarks
 from opscope.analysis.counters import CountedKernel, CounterAnalysis
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.api import load as load_source

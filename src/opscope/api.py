@@ -280,7 +280,7 @@ def measure(
     Raises:
         MeasurementError: The clock asked for cannot be used on this device.
     """
-    from opscope.analysis.call_profile import call_profiler  # noqa: PLC0415 - needed only to benchmark
+    from opscope.analysis.call_profile import profile_calls  # noqa: PLC0415 - needed only to benchmark
     from opscope.benchmarking.run import run_benchmark  # noqa: PLC0415
     from opscope.capture.environment import collect_environment  # noqa: PLC0415
 
@@ -289,7 +289,7 @@ def measure(
         problem,
         options,
         environment=collect_environment(),
-        inspect=call_profiler() if is_profiled else None,
+        inspect=profile_calls if is_profiled else None,
         on_change=on_change,
     )
 
@@ -310,7 +310,7 @@ def compare(
     Raises:
         InputError: A file cannot be read, or one side is a benchmark and the other a recording.
     """
-    from opscope.analysis.benchmark_comparison import compare_benchmarks  # noqa: PLC0415 - imports numpy
+    from opscope.analysis.comparison_rules import compare_benchmarks  # noqa: PLC0415 - imports numpy
     from opscope.analysis.session_comparison import compare_sessions  # noqa: PLC0415
 
     with ExitStack() as opened:

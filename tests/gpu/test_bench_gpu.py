@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
-from opscope.analysis.call_profile import call_profiler  # noqa: E402
+from opscope.analysis.call_profile import profile_calls  # noqa: E402
 from opscope.cli import main  # noqa: E402
 from opscope.model.benchmark import BenchmarkResult, Status  # noqa: E402
 
@@ -28,7 +28,7 @@ def bench(*targets: Any, **options: Any) -> BenchmarkResult:
 
 def test_a_call_is_profiled_with_titles_operators_and_geometry() -> None:
     x = torch.randn(1024, 1024, device="cuda")
-    profile = call_profiler()(lambda: torch.nn.functional.gelu(x))
+    profile = profile_calls(lambda: torch.nn.functional.gelu(x))
     (use,) = profile.kernels
     assert (profile.calls, profile.kernels_launched, use.launches) == (3, 1, 1)
     assert "GeluCUDAKernelImpl" in use.title

@@ -58,8 +58,7 @@ def sum_by(index: Int64, amount: Int64, count: int) -> Int64:
     if np.any(index < 0):
         index, amount = index[index >= 0], amount[index >= 0]
     # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
-    sums: Int64 = np.bincount(index, weights=amount, minlength=count).astype(np.int64)
-    return sums
+    return np.asarray(np.bincount(index, weights=amount, minlength=count), dtype=np.int64)
 
 
 class Spans(NamedTuple):
@@ -74,11 +73,7 @@ NOTHING = Spans(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 def merge(*parts: tuple[Int64, Int64]) -> Spans:
     """Union of intervals given as (starts, ends), in any order and overlapping as they may."""
-    if len(parts) == 1:
-        start_ns, end_ns = parts[0]
-    else:
-        start_ns = np.concatenate([part[0] for part in parts]) if parts else NOTHING.start_ns
-        end_ns = np.concatenate([part[1] for part in parts]) if parts else NOTHING.end_ns
+    start_ns, end_ns = map(np.concatenate, zip(NOTHING, *parts, strict=True))
     keep = end_ns > start_ns
     start_ns, end_ns = start_ns[keep], end_ns[keep]
     if not len(start_ns):
@@ -105,8 +100,7 @@ def length(spans: Spans, until_ns: Int64) -> Int64:
     np.cumsum(spans.end_ns - spans.start_ns, out=before[1:])
     slot = np.searchsorted(spans.start_ns, until_ns, side="right")
     beyond = np.maximum(spans.end_ns[np.maximum(slot, 1) - 1] - until_ns, 0)
-    measured: Int64 = before[slot] - np.where(slot > 0, beyond, 0)
-    return measured
+    return np.asarray(before[slot] - np.where(slot > 0, beyond, 0))
 
 
 def overlap(spans: Spans, start_ns: Int64, end_ns: Int64) -> Int64:
@@ -119,8 +113,6 @@ def between(spans: Spans) -> Spans:
 
 
 def subtract(spans: Spans, taken: Spans) -> Spans:
-    if not len(spans.start_ns) or not len(taken.start_ns):
-        return spans
     _, start_ns, end_ns = cut(spans.start_ns, spans.end_ns, np.concatenate(taken))
     free = covering(taken, start_ns) < 0
     return merge((start_ns[free], end_ns[free]))
@@ -128,21 +120,16 @@ def subtract(spans: Spans, taken: Spans) -> Spans:
 
 def covering(spans: Spans, time_ns: Int64) -> Int64:
     """Index of the interval that holds each moment; -1 for none."""
-    found: Int64 = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
-    inside = found >= 0
-    inside[inside] = time_ns[inside] < spans.end_ns[found[inside]]
-    found[~inside] = -1
-    return found
+    found = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
+    is_inside = (found >= 0) & (time_ns < np.append(spans.end_ns, 0)[found])
+    return np.where(is_inside, found, -1)
 
 
 def cut(start_ns: Int64, end_ns: Int64, at_ns: Int64) -> tuple[Int64, Int64, Int64]:
     """Ascending disjoint intervals cut at moments: index of the interval, start and end of every piece."""
-    if not len(start_ns):
-        return NOTHING.start_ns, *NOTHING
     at_ns = distinct(at_ns)
-    owner = np.searchsorted(start_ns, at_ns, side="right") - 1
-    inside = owner >= 0
-    inside[inside] = (at_ns[inside] > start_ns[owner[inside]]) & (at_ns[inside] < end_ns[owner[inside]])
+    owner = covering(Spans(start_ns, end_ns), at_ns)
+    inside = (owner >= 0) & (at_ns > np.append(start_ns, 0)[owner])
     index = np.concatenate((np.arange(len(start_ns)), owner[inside]))
     piece_start = np.concatenate((start_ns, at_ns[inside]))
     order = np.argsort(piece_start, kind="stable")

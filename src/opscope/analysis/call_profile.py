@@ -1,7 +1,7 @@
 """What one call launches, by the profiler: kernels with their titles, operators, geometry and source files.
 
-`call_profiler()` makes the function the benchmark asks. It records a few calls in a temporary folder, reads
-the recording as a Session, and removes it. torch is reached through capture alone.
+`profile_calls` is what the benchmark asks. It records a few calls in a temporary folder, reads the recording
+as a Session, and removes it. torch is reached through capture alone.
 """
 
 from __future__ import annotations
@@ -24,37 +24,27 @@ from opscope.model.session import Session
 
 T = TypeVar("T")
 
-_CALLS = 3
 _WARMUP = 1  # attaching the profiler the first time takes longer than most calls
 
 
-def call_profiler(calls: int = _CALLS) -> Callable[[Callable[[], object]], CallProfile]:
-    """A function that records calls of another and says what one of them launches.
+def profile_calls(fn: Callable[[], object], calls: int = 3) -> CallProfile:
+    """What one call of a function launches, by recording some.
 
-    Calls that launch different kernels make counts that are no integers. It raises CaptureError where
-    nothing can be recorded, of which errors of the recorded function are the cause.
+    Calls that launch different kernels make counts that are no integers. CaptureError where nothing can be
+    recorded, of which errors of the recorded function are the cause.
     """
-
-    def inspect(fn: Callable[[], object]) -> CallProfile:
-        with tempfile.TemporaryDirectory(prefix=scratch_prefix(), ignore_cleanup_errors=True) as folder:
-            try:
-                _, cycle = profile_call(
-                    fn,
-                    output_dir=Path(folder),
-                    warmup=_WARMUP,
-                    active=calls,
-                    unrecorded=0,
-                    record_shapes=False,
-                )
-                with load([str(cycle.trace_path)]) as session:
-                    return call_profile_of(session, calls)
-            except OpscopeError:
-                raise
-            except Exception as error:  # of the user's function, or of the profiler beneath
-                reason = f"{type(error).__name__}: {error}".rstrip(": ")
-                raise CaptureError(f"the call could not be profiled ({reason})") from error
-
-    return inspect
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix(), ignore_cleanup_errors=True) as folder:
+        try:
+            _, cycle = profile_call(
+                fn, output_dir=Path(folder), warmup=_WARMUP, active=calls, unrecorded=0, record_shapes=False
+            )
+            with load([str(cycle.trace_path)]) as session:
+                return call_profile_of(session, calls)
+        except OpscopeError:
+            raise
+        except Exception as error:  # of the user's function, or of the profiler beneath
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise CaptureError(f"the call could not be profiled ({reason})") from error
 
 
 def call_profile_of(session: Session, calls: int) -> CallProfile:

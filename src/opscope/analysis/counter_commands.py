@@ -157,8 +157,6 @@ _NEARLY_ALL = 0.75
 # kernels cannot keep the device busy alone.
 _SHORT_NS = 4_000
 _RELEVANT = 0.2  # of an operator's device time; less is noise in its report
-_POINTWISE = frozenset(("elementwise", "activation"))
-_ROW_WISE = frozenset(("normalization", "reduction"))
 
 
 class Topic(TextEnum):
@@ -275,9 +273,9 @@ def _topics(
             f"{operator.kernel_launches / operator.calls:.1f} kernels per call pass their results through "
             "device memory"
         )
-    elif operator.category in _POINTWISE:
+    elif operator.category in frozenset(("elementwise", "activation")):
         fusion = "pointwise: fused into the operator before or after, its own reads and writes would go away"
-    elif operator.category in _ROW_WISE and is_memory_bound:
+    elif operator.category in frozenset(("normalization", "reduction")) and is_memory_bound:
         fusion = "a pointwise neighbor fused into it would cost it no further bytes"
     yield Improvement(Topic.FUSION, fusion, needs_counters=False)
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from opscope.analysis.arrays import Columns, Flags, covering
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host
 from opscope.analysis.timeline.records import CallRole, TraceRecords, blocked_launches
+from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
 
 if TYPE_CHECKING:
@@ -315,9 +316,8 @@ def _work(trace: TraceRecords, window: StepsWindow) -> tuple[_Work, Int64]:
     """What was launched in the window, and until when each stream was busy with what was launched before."""
     parts = []
     for row, device in enumerate(trace.devices):
-        launched_ns = device.start_ns.copy()
-        known = device.call >= 0
-        launched_ns[known] = trace.calls.start_ns[device.call[known]]
+        launched_ns = gather(trace.calls.start_ns, device.call)
+        launched_ns = np.where(device.call >= 0, launched_ns, device.start_ns)
         launched_ns[device.is_early] = NEVER_NS
         at = np.full(len(device), row), np.arange(len(device))
         parts.append((*at, device.stream, device.start_ns, device.end_ns, device.call, launched_ns))
@@ -335,9 +335,6 @@ def _work(trace: TraceRecords, window: StepsWindow) -> tuple[_Work, Int64]:
     tail_ns = np.full(int(work.lane[-1]) + 1, max(NEVER_NS, window.held_until_ns - began_ns), dtype=np.int64)
     np.maximum.at(tail_ns, work.lane[is_before], work.end_ns[is_before] - began_ns)
     return work.at(~is_before & (work.launched_ns < window.end_ns)), tail_ns
-
-
-_HOLDING = (CallRole.WAITS, CallRole.FREES, CallRole.ALLOCATES)
 
 
 class _Builder:
@@ -363,7 +360,7 @@ class _Builder:
         threads, counts = np.unique(calls.thread_id[launches], return_counts=True)
         busiest = int(threads[counts.argmax()]) if len(threads) else trace.launch_threads[0]
         self.main = window.thread_id if window.thread_id in trace.launch_threads else busiest
-        holds = np.isin(calls.role, _HOLDING)
+        holds = np.isin(calls.role, (CallRole.WAITS, CallRole.FREES, CallRole.ALLOCATES))
         holds[blocked_launches(trace)[0]] = True
         waits = np.flatnonzero(
             within & holds & ((calls.thread_id != self.main) | (calls.end_ns <= window.end_ns))

@@ -40,7 +40,6 @@ from opscope.provenance.sources.at_hand import nearest_index
 from opscope.provenance.sources.index import is_unit
 from opscope.text_enum import TextEnum
 
-_SIMILAR = 5
 _ALIKE = 0.7  # share of characters in common, of names called similar
 
 # Only the name of a kernel looks so, whoever wrote it.
@@ -127,12 +126,34 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
     wanted = name.strip()
     asked = _Asked(session, None if session is None else Summary(session), torch_version)
     if wanted in _CATEGORIES:
-        return _category(wanted, asked)
+        known = _all_functions(asked)
+        return asked.explanation(
+            wanted,
+            Subject.CATEGORY,
+            known,
+            functions=tuple(
+                use for uses in known.functions.values() for use in uses if use.category == wanted
+            ),
+            operators=tuple(one for one in asked.operators if one.category == wanted),
+            kernels=asked.uses(one for one in asked.kernels if one.facts and one.facts.category == wanted),
+        )
     if _FILE.fullmatch(wanted):
         return _file(wanted, asked)
     table = asked.table
     operator = _operator_name(wanted, table, asked)
-    recorded = _recorded_kernels(wanted, asked)
+    # Kernels of the recording by that name, mangled or not; else those of a function of that name.
+    names = {wanted, demangle(wanted) or wanted}
+    exact = [
+        one
+        for one in asked.kernels
+        if one.name in names or (one.name.startswith("_Z") and demangle(one.name) in names)
+    ]
+    named = (
+        one
+        for one in asked.kernels
+        if one.facts and one.facts.function and f"::{one.facts.function}".endswith(f"::{wanted}")
+    )
+    recorded = tuple(exact or named)
     # A kernel may have the name that an operator has without its namespace.
     is_kernel = bool(recorded) and recorded[0].name == wanted and (operator or ("",))[0] != wanted
     if operator is not None and not is_kernel:
@@ -257,22 +278,6 @@ def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Ask
     )
 
 
-def _recorded_kernels(wanted: str, asked: _Asked) -> tuple[KernelTotal, ...]:
-    """Kernels of the recording by that name, mangled or not; else those of a function of that name."""
-    names = {wanted, demangle(wanted) or wanted}
-    exact = [
-        one
-        for one in asked.kernels
-        if one.name in names or (one.name.startswith("_Z") and demangle(one.name) in names)
-    ]
-    named = (
-        one
-        for one in asked.kernels
-        if one.facts and one.facts.function and f"::{one.facts.function}".endswith(f"::{wanted}")
-    )
-    return tuple(exact or named)
-
-
 def _kernel(wanted: str, asked: _Asked) -> Explanation | None:
     """A kernel of no recording; None if nothing but its name is known, and that need not be a kernel's."""
     name = demangle(wanted) or wanted
@@ -284,18 +289,6 @@ def _kernel(wanted: str, asked: _Asked) -> Explanation | None:
     if not (is_known or _SIGNATURE.search(wanted)):
         return None
     return asked.explanation(name, Subject.KERNEL, known, kernels=(ExplainedKernel(facts),))
-
-
-def _category(name: str, asked: _Asked) -> Explanation:
-    known = _all_functions(asked)
-    return asked.explanation(
-        name,
-        Subject.CATEGORY,
-        known,
-        functions=tuple(use for uses in known.functions.values() for use in uses if use.category == name),
-        operators=tuple(one for one in asked.operators if one.category == name),
-        kernels=asked.uses(one for one in asked.kernels if one.facts and one.facts.category == name),
-    )
 
 
 def _file(name: str, asked: _Asked) -> Explanation:
@@ -349,7 +342,7 @@ def _unknown_name(
         every |= {file for one in facts for file in _files_of(one)}
     # By what people type of them: the last part.
     known = {_last_part(name): name if categories else _last_part(name) for name in sorted(every)}
-    close = difflib.get_close_matches(_last_part(wanted), known, n=_SIMILAR, cutoff=_ALIKE)
+    close = difflib.get_close_matches(_last_part(wanted), known, n=5, cutoff=_ALIKE)
     hint = f"Similar: {', '.join(known[name] for name in close)}"
     if not close:
         hint = "Give an operator (aten::gelu), a kernel name in quotes, a category (matrix) or a source file "

@@ -23,8 +23,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from opscope.analysis.arrays import Spans
-from opscope.analysis.collectives import JobCollectives
-from opscope.analysis.communication import align
+from opscope.analysis.collectives import JobCollectives, align
 from opscope.analysis.execution_graph import (
     NEVER_NS,
     CriticalPath,
@@ -334,12 +333,13 @@ class Job:
 
     def overlapped(self, activities: Mapping[int, Collection[int]]) -> JobChange:
         """Collectives, by trace id and kernel, that move their data beside all else; ranks still meet."""
-        changes = []
-        for one in self.models:
+
+        def moved_beside(one: StepModel) -> GraphChange:
             nodes = one.node_of_activity
             mine = [nodes[each] for each in activities.get(one.trace.trace_id, ()) if each in nodes]
-            changes.append(one.change().scale(mine, NEXT_TO_NOTHING))
-        return JobChange(tuple(changes))
+            return one.change().scale(mine, NEXT_TO_NOTHING)
+
+        return JobChange(tuple(map(moved_beside, self.models)))
 
     def _apply(self, graph: JobGraph, change: JobChange, way: int, strength: float = 1.0) -> float:
         """A mean step with a change, where all hosts ran in this way."""
@@ -493,10 +493,14 @@ def look_at_job(
     for of_one in collectives.matched:
         for kernel in of_one:
             kernels[of_one[0].members, of_one[0].title or ""][kernel.trace_id].add(kernel.activity_id)
-    for total in collectives.totals[:_COLLECTIVES]:
-        gain = job.gain(job.overlapped(kernels[total.members, total.name]))
-        what_ifs.append(
-            WhatIf(WhatIfKind.OVERLAPPED, gain, process_group=total.process_group, name=total.name)
+    what_ifs += [
+        WhatIf(
+            WhatIfKind.OVERLAPPED,
+            job.gain(job.overlapped(kernels[one.members, one.name])),
+            process_group=one.process_group,
+            name=one.name,
         )
+        for one in collectives.totals[:_COLLECTIVES]
+    ]
     what_ifs.sort(key=lambda one: -one.gain.ns)
     return JobOutlook(len(collectives.ranks), len(job.models), job.step_ns, job.path, tuple(what_ifs))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from opscope.analysis.execution_graph import TOLERANCE_NS, ExecutionGraph
-from opscope.analysis.timeline.records import RuntimeCalls, TraceRecords
+from opscope.analysis.timeline.records import TraceRecords
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.units import format_fraction
@@ -37,10 +37,23 @@ def missing_edges(session: Session, trace: TraceRecords, graph: ExecutionGraph, 
             sql(__package__, "missing_edges:overlapping"), [trace.trace_id, TOLERANCE_NS]
         )
     ]
-    activities, untied = int((graph.activity >= 0).sum()), _untied(trace.calls, graph, origin_ns)
-    if sum(untied.values()) >= MOST_UNTIED * activities:
+    # Activities that begin at a moment that no edge explains, by what is wrong with them.
+    mine = np.flatnonzero(graph.activity >= 0)
+    call = graph.call[mine]
+    begins_ns = graph.time_ns[mine] - graph.duration_ns[mine] + origin_ns
+    has_launch = call >= 0
+    is_early, is_later = np.zeros((2, len(mine)), dtype=np.bool_)
+    is_early[has_launch] = begins_ns[has_launch] < trace.calls.start_ns[call[has_launch]]
+    is_later[has_launch] = begins_ns[has_launch] > trace.calls.end_ns[call[has_launch]] + TOLERANCE_NS
+    is_late = is_later & (graph.excess_ns[mine] > TOLERANCE_NS)
+    untied = {
+        "have no recorded launch": int((~has_launch).sum()),
+        "start before their launch, so that clocks disagree": int(is_early.sum()),
+        "start later than their known dependencies allow": int(is_late.sum()),
+    }
+    if sum(untied.values()) >= MOST_UNTIED * len(mine):
         reasons += [
-            f"{count:,} of {activities:,} activities {what}" for what, count in untied.items() if count
+            f"{count:,} of {len(mine):,} activities {what}" for what, count in untied.items() if count
         ]
     waits, contradicted = graph.event_waits, graph.contradicted_waits
     if contradicted and contradicted >= MOST_UNTIED * waits:
@@ -55,20 +68,3 @@ def unexplained(share: float, what: str) -> str | None:
     if share < MOST_UNEXPLAINED:
         return None
     return f"no known dependency explains {format_fraction(share)} of {what}"
-
-
-def _untied(calls: RuntimeCalls, graph: ExecutionGraph, origin_ns: int) -> dict[str, int]:
-    """Activities that begin at a moment that no edge explains, by what is wrong with them."""
-    mine = np.flatnonzero(graph.activity >= 0)
-    call = graph.call[mine]
-    begins_ns = graph.time_ns[mine] - graph.duration_ns[mine] + origin_ns
-    has_launch = call >= 0
-    is_early, is_later = np.zeros((2, len(mine)), dtype=np.bool_)
-    is_early[has_launch] = begins_ns[has_launch] < calls.start_ns[call[has_launch]]
-    is_later[has_launch] = begins_ns[has_launch] > calls.end_ns[call[has_launch]] + TOLERANCE_NS
-    is_late = is_later & (graph.excess_ns[mine] > TOLERANCE_NS)
-    return {
-        "have no recorded launch": int((~has_launch).sum()),
-        "start before their launch, so that clocks disagree": int(is_early.sum()),
-        "start later than their known dependencies allow": int(is_late.sum()),
-    }

@@ -20,7 +20,6 @@ from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoder import decode
 
 _Row = dict[str, Any]
-_BYTES_PER_MB = 1_000_000
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -62,7 +61,6 @@ REPORTS = {
     )
 }
 _CATEGORIES = {"kernel": "CUDA_KERNEL", "memory": "MEMORY_OPER"}
-_NAME_STYLES = ("", "base")
 # Kernels of an nsys export by its own spelling.
 _NAMES = """
 SELECT n.name_id, coalesce(n.name, ''), min(s.recorded_name)
@@ -82,7 +80,7 @@ def report_tables(session: Session, names: Sequence[str]) -> tuple[ReportTable, 
     recorded = session.query(_NAMES)
     for name in names:
         report, _, style = name.partition(":")
-        if report not in REPORTS or style not in _NAME_STYLES:
+        if report not in REPORTS or style not in ("", "base"):
             raise InputError(
                 f"there is no report '{name}'",
                 hint=f"There are {', '.join(REPORTS)}; :base after a name shortens kernel names",
@@ -127,7 +125,7 @@ def _table(report: Report, statistics: list[_Row]) -> ReportTable:
     for row in rows:
         figures: list[Any] = [row[name] for name in ("mean", "median", "least", "most", "deviation")]
         if report.is_size:
-            total, *figures = (round(value / _BYTES_PER_MB, 3) for value in (row["total"], *figures))
+            total, *figures = (round(value / 1_000_000, 3) for value in (row["total"], *figures))
             values = [total, row["instances"], *figures]
         else:
             share = round(100 * row["total"] / whole, 1) if whole else 0.0

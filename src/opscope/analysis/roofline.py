@@ -18,8 +18,7 @@ from functools import cached_property
 
 import msgspec
 
-from opscope.analysis.launch_quality import LaunchQuality
-from opscope.analysis.session_limits import common_device
+from opscope.analysis.launch_quality import LaunchQuality, common_device
 from opscope.analysis.tensor_cores import (
     TensorCoreEvidence,
     TensorCoreUse,
@@ -153,9 +152,6 @@ class Efficiency(msgspec.Struct, frozen=True):
     calls: tuple[CallEfficiency, ...] = ()  # the distinct calls, most device time first
 
 
-_UNKNOWN_REASON = "no rule for this operator"
-
-
 def measure_efficiency(session: Session, limits: DeviceLimits | None) -> Efficiency:
     """How far everything is from the limits, if there are any; fills the cost tables if they are empty."""
     fill_costs(session)
@@ -214,7 +210,7 @@ def _coverage(calls: Sequence[CallEfficiency]) -> CostCoverage:
     for call in calls:
         unknown_ns = call.roofline.device_ns - call.roofline.costed_ns
         if unknown_ns:
-            reasons[call.operator][call.cost.reason or _UNKNOWN_REASON] += unknown_ns
+            reasons[call.operator][call.cost.reason or "no rule for this operator"] += unknown_ns
     uncosted = [(name, sum(ns.values()), max(ns, key=ns.__getitem__)) for name, ns in reasons.items()]
     uncosted.sort(key=lambda one: (-one[1], one[0]))
     return CostCoverage(bytes_ns / device_ns, flop_ns / device_ns, tuple(uncosted))

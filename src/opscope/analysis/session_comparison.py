@@ -53,7 +53,6 @@ Row = TypeVar("Row", OperatorChange, KernelChange, VariantChange, UnattributedCh
 Owner = tuple[str | None, str | None]  # an operator's name, or why there is none
 KernelKey = tuple[str, str]  # name and kind
 
-_VERSIONS_SQL = "SELECT torch_version, cuda_version, driver_version FROM traces"
 _CPUS_SQL = """
 SELECT value::JSON->>'$.environment.cpu' FROM metadata WHERE key LIKE 'sidecar:%'"""
 _DEVICES_SQL = """
@@ -68,7 +67,7 @@ def _environment(session: Session, provenance: Provenance) -> dict[str, str]:
     # The release the kernels were recognized by, unless it is only the one that fits best.
     is_certain = provenance.torch_version_grade in {Grade.EXACT, Grade.RELEASE_INDEX}
     recognized = provenance.torch_version if is_certain else None
-    rows = session.query(_VERSIONS_SQL)
+    rows = session.query("SELECT torch_version, cuda_version, driver_version FROM traces")
     torch, cuda, driver = (joined(row[column] for row in rows) for column in range(3))
     devices = [name if count == 1 else f"{count} × {name}" for name, count in session.query(_DEVICES_SQL)]
     facts = {
@@ -92,10 +91,6 @@ class _Side:
 
     def __init__(self, session: Session, steps: Steps, metric: Metric, basis: Basis) -> None:
         self.provenance, self.has_steps = read_provenance(session), bool(steps)
-        self.sources = tuple(
-            source for (source,) in session.query("SELECT source FROM traces ORDER BY trace_id")
-        )
-        self.environment = _environment(session, self.provenance)
         self.unrecorded_ns = unrecorded_samples(session)
         # Python frames slow the host down.
         self.has_stacks = bool(session.scalar("SELECT EXISTS (FROM frames)"))
@@ -106,7 +101,6 @@ class _Side:
         samples = {key: numbers.index(key[1]) if is_shared else at for at, key in enumerate(sorted(steps))}
         self.sample_count = len(set(samples.values()))
         self.ranks_per_step = max(1, len(traces)) if is_shared else 1
-        self.has_device = bool(session.scalar("SELECT EXISTS (FROM device_activities)"))
         wall_ns = summed((samples[key], duration_ns) for key, duration_ns in steps.items())
         self.wall = self._use(len(steps), 0, wall_ns.total(), wall_ns)
         self.total = self.outside = self._use(0, 0, 0, {})
@@ -130,6 +124,19 @@ class _Side:
                 self.variants[owner][overload, shapes] = use
             else:
                 self.kernels[owner][kernel, kind] = use
+        sources = tuple(name for (name,) in session.query("SELECT source FROM traces ORDER BY trace_id"))
+        self.shown = SessionSide(
+            sources=sources,
+            ranks=len(sources),
+            steps=self.sample_count,
+            ranks_per_step=self.ranks_per_step,
+            has_device=bool(session.scalar("SELECT EXISTS (FROM device_activities)")),
+            whole_ns=self.total.time_ns + self.outside.time_ns,
+            outside_steps_ns=self.outside.time_ns,
+            outside_steps_launches=self.outside.launches,
+            launches=self.total.launches,
+            environment=_environment(session, self.provenance),
+        )
 
     def _use(self, calls: int, launches: int, time_ns: int, sample_ns: Mapping[int, int]) -> Use:
         by_step = tuple(sample_ns.get(sample, 0) for sample in range(self.sample_count))
@@ -141,21 +148,6 @@ class _Side:
             return None
         by_step = tuple(step_ns / self.ranks_per_step for step_ns in use.step_ns)
         return Timing(use.time_ns / (self.ranks_per_step * self.sample_count or 1), by_step)
-
-    @property
-    def value(self) -> SessionSide:
-        return SessionSide(
-            sources=self.sources,
-            ranks=len(self.sources),
-            steps=self.sample_count,
-            ranks_per_step=self.ranks_per_step,
-            has_device=self.has_device,
-            whole_ns=self.total.time_ns + self.outside.time_ns,
-            outside_steps_ns=self.outside.time_ns,
-            outside_steps_launches=self.outside.launches,
-            launches=self.total.launches,
-            environment=self.environment,
-        )
 
     def facts(self, kernel: str) -> KernelFacts:
         return self.provenance.kernels.get(kernel) or KernelFacts(kernel, OTHER)
@@ -209,8 +201,8 @@ class _Comparison:
             first, second = (Timing(median(times_ns), times_ns) for times_ns in samples)
             unrecorded = time_change(first, second, resampled_medians, options)
         return SessionComparison(
-            reference=reference.value,
-            candidate=candidate.value,
+            reference=reference.shown,
+            candidate=candidate.shown,
             metric=metric,
             basis=basis,
             options=options,
@@ -418,7 +410,7 @@ def _findings(
     sides: tuple[_Side, _Side], metric: Metric, basis: Basis, operators: Sequence[OperatorChange]
 ) -> tuple[Finding, ...]:
     found = [
-        *environment_finding(sides[0].environment, sides[1].environment),
+        *environment_finding(sides[0].shown.environment, sides[1].shown.environment),
         *_recording_findings(sides, metric),
         *_input_finding(operators),
         *_basis_findings(sides, basis),
@@ -435,12 +427,12 @@ def _findings(
 
 
 def _recording_findings(sides: tuple[_Side, _Side], metric: Metric) -> Iterator[Finding]:
-    lacking = [name for name, one in zip(_SIDES, sides, strict=True) if not one.has_device]
+    lacking = [name for name, one in zip(_SIDES, sides, strict=True) if not one.shown.has_device]
     if metric is Metric.CPU and len(lacking) == 2:
         yield finding("compare.cpu_time")
     elif metric is Metric.CPU:
         yield finding("compare.device_missing", side=lacking[0])
-    ranks = [len(side.sources) for side in sides]
+    ranks = [side.shown.ranks for side in sides]
     if ranks[0] != ranks[1]:
         yield finding(
             "compare.ranks_differ", evidence={"reference_traces": ranks[0], "candidate_traces": ranks[1]}
@@ -474,7 +466,7 @@ def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
 
 def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Finding]:
     """What the steps that are compared, or their lack, leave open; and that stacks slow one side down."""
-    steps, lacking = [side.sample_count for side in sides], _SIDES[sides[0].has_steps]
+    steps, lacking = [side.shown.steps for side in sides], _SIDES[sides[0].has_steps]
     few = "One recording each, without steps, is not enough"
     if basis is Basis.STEP:
         few = "One step is not enough" if min(steps) == 1 else f"{min(steps)} steps of a side are too few"
@@ -493,7 +485,7 @@ def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Findin
             "kernels are exact.",
             f"Record {FEWEST_ROUNDS} steps or more on both sides.",
         )
-    outside = [side.outside.time_ns for side in sides]
+    outside = [side.shown.outside_steps_ns for side in sides]
     if any(outside):
         times_ns = {f"{side}_ns": ns for side, ns in zip(_SIDES, outside, strict=True)}
         reference, candidate = map(format_duration, outside)

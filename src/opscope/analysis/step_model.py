@@ -33,6 +33,7 @@ from opscope.analysis.measured_step import UnrecordedTime, measured_steps
 from opscope.analysis.missing_edges import missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import TraceRecords, WorkKind
+from opscope.ingest.linking import gather, look_up
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
@@ -49,7 +50,6 @@ class HostSpeed(NamedTuple):
     work: float = 1.0  # what is left of its other time
 
 
-_AS_RECORDED = HostSpeed(0.0)
 # Where steps were not timed: as likely as not, less and more of what recording is estimated to cost. The
 # estimate was made on the host of an H200, where it is within a third; on the host of an H100, five programs
 # that the host held up lost 1.6 to 2.5 times as much, and one 0.9.
@@ -362,7 +362,7 @@ class StepModel:
     ) -> None:
         self.session, self.trace, self.graph = session, trace, graph
         self.origin_ns, self.loading, self.timed = origin_ns, loading, timed
-        self.hosts: tuple[HostSpeed, ...] = (_AS_RECORDED,) if trace.is_nsys else _UNTIMED
+        self.hosts: tuple[HostSpeed, ...] = (HostSpeed(0.0),) if trace.is_nsys else _UNTIMED
         examined = session.examined.get(trace.trace_id)
         if examined is not None:
             self.hosts = examined.hosts
@@ -471,8 +471,7 @@ class StepModel:
     @cached_property
     def is_handed_over(self) -> Flags:
         """Nodes at which a thread goes on because another has handed over."""
-        is_one: Flags = (self.graph.edge[2] == Edge.HAND_OVER) & (self.graph.before[2] > 0)
-        return is_one
+        return np.asarray((self.graph.edge[2] == Edge.HAND_OVER) & (self.graph.before[2] > 0))
 
     def unrecorded_lags(self, host: HostSpeed) -> Int64:
         """Lags of the graph without the profiler's part, to be changed."""
@@ -643,9 +642,7 @@ class StepModel:
 
     def _of_calls(self, column: str) -> Ints:
         """A column of the runtime calls by node, of an activity that of its launch; -1 of others."""
-        call, found = self.graph.call, np.full(len(self.graph), -1, dtype=np.int64)
-        found[call >= 0] = getattr(self.trace.calls, column)[call[call >= 0]]
-        return _small(found)
+        return _small(gather(getattr(self.trace.calls, column), self.graph.call))
 
     @cached_property
     def ids(self) -> dict[str, Ints]:
@@ -671,8 +668,7 @@ class StepModel:
 
     @cached_property
     def is_communication(self) -> Flags:
-        is_one: Flags = self._of_activities("work") == WorkKind.COMMUNICATION
-        return is_one
+        return np.asarray(self._of_activities("work") == WorkKind.COMMUNICATION)
 
     def launching(self, names: Iterable[str]) -> list[int]:
         return [int(one) for one in np.unique(self.operator_of_node[self.is_named(names)]) if one >= 0]
@@ -680,14 +676,10 @@ class StepModel:
     @cached_property
     def call_of_node(self) -> Int64:
         """Distinct call (`call_costs.call_id`) of each activity; -1 of others."""
-        found, activities = (
-            columns(self.session, "SELECT activity_id, call_id::BIGINT AS call_id FROM activity_costs"),
-            self.ids["activity"],
+        costs = columns(
+            self.session, "SELECT activity_id, call_id::BIGINT AS call_id FROM activity_costs ORDER BY 1"
         )
-        last = max(int(found["activity_id"].max(initial=-1)), int(activities.max(initial=-1)))
-        distinct = np.full(last + 2, -1, dtype=np.int64)
-        distinct[found["activity_id"]] = found["call_id"]
-        return distinct[activities]
+        return look_up(costs["activity_id"], costs["call_id"], self.ids["activity"])
 
     def is_named(self, names: Iterable[str]) -> Flags:
         wanted = self.session.query(
@@ -845,12 +837,13 @@ def step_models(
 def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:
     """Synchronizations whose stream was recorded, by trace and position of the call."""
     found: dict[int, dict[int, Sync]] = {trace.trace_id: {} for trace in traces}
-    ids = {trace.trace_id: trace.calls.call_id for trace in traces}
+    # Ids of one trace's calls are consecutive.
+    first_ids = {one.trace_id: int(one.calls.call_id[0]) for one in traces if len(one.calls)}
     for trace_id, call_id, stream, source, source_call in session.query(_SYNCS_SQL):
-        if trace_id in ids:
-            place, source_place = np.searchsorted(ids[trace_id], (call_id, source_call or -1)).tolist()
+        if (first_id := first_ids.get(trace_id)) is not None:
             waited_for = source if source is not None and source >= 0 else None
-            found[trace_id][place] = Sync(stream, waited_for, None if source_call is None else source_place)
+            recorded_by = None if source_call is None else source_call - first_id
+            found[trace_id][call_id - first_id] = Sync(stream, waited_for, recorded_by)
     return found
 
 

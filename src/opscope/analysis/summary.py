@@ -30,15 +30,16 @@ from opscope.analysis.launch_quality import (
     ExplainedLaunch,
     LaunchQuality,
     LeadingKernel,
+    common_device,
     launch_explanations,
     launch_quality,
     leading_kernel,
+    limits_of_session,
 )
 from opscope.analysis.measured_step import MeasuredStep, measured_steps
 from opscope.analysis.program.places import ProgramTotals, program_totals
 from opscope.analysis.provenance import Accuracy, Provenance, measure_accuracy, read_provenance
 from opscope.analysis.roofline import Efficiency, measure_efficiency
-from opscope.analysis.session_limits import common_device, limits_of_session
 from opscope.analysis.step_model import StepExecution, StepModel, step_models
 from opscope.analysis.straggler import Straggler, find_straggler
 from opscope.analysis.timeline.host import SessionRecords, read_session
@@ -57,7 +58,7 @@ from opscope.analysis.totals import (
     serving_engine,
 )
 from opscope.hardware.limits import DeviceLimits
-from opscope.ingest.trace_rows import is_of_torch
+from opscope.ingest.quality import is_of_torch
 from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
 from opscope.model.files import UNREADABLE_JSON
@@ -185,16 +186,16 @@ class Summary:
     @cached_property
     def devices(self) -> tuple[DeviceTime, ...]:
         """Devices in use, by trace."""
-        found = {}
-        for row in self.session.records(sql(__package__, "summary:devices")):
-            found[row["trace_id"], row["device"]] = DeviceTime(**row)
-        for one in self.timeline.partitions:
-            at = one.trace_id, one.device
-            if at in found:
-                found[at] = msgspec.structs.replace(
-                    found[at], span_ns=one.span_ns, busy_ns=one.busy_ns, idle_ns=one.idle_ns
-                )
-        return tuple(found.values())
+        in_windows = {
+            (one.trace_id, one.device): {
+                "span_ns": one.span_ns, "busy_ns": one.busy_ns, "idle_ns": one.idle_ns,
+            }
+            for one in self.timeline.partitions
+        }  # fmt: skip
+        return tuple(
+            DeviceTime(**row | in_windows.get((row["trace_id"], row["device"]), {}))
+            for row in self.session.records(sql(__package__, "summary:devices"))
+        )
 
     @cached_property
     def steps(self) -> tuple[StepTotal, ...]:
@@ -279,7 +280,7 @@ class Summary:
 
     @property
     def defects(self) -> tuple[Finding, ...]:
-        """What of the recording cannot be trusted; see `ingest.trust`."""
+        """What of the recording cannot be trusted; see `ingest.kineto_file`."""
         return tuple(one for one in self.findings if one.code.startswith("recording."))
 
     @property

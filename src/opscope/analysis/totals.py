@@ -218,9 +218,10 @@ def category_totals(
     launches = summed(
         ((kernel.facts and kernel.facts.category) or OTHER, kernel.calls) for kernel in without_operator
     )
-    for name, ns in _device_ns_by_category(without_operator).items():
-        share = _fraction(ns, device_time_ns)
-        totals.append(CategoryTotal(name, ns, 0, share, launches[name], without_operator=True))
+    totals += [
+        CategoryTotal(name, ns, 0, _fraction(ns, device_time_ns), launches[name], without_operator=True)
+        for name, ns in _device_ns_by_category(without_operator).items()
+    ]
     return tuple(sorted(totals, key=lambda total: (-total.fraction, -total.cpu_ns, total.category)))
 
 

@@ -171,8 +171,7 @@ class RowPart(NamedTuple):
         said: list[Any] = [None] * len(first)
         for at in np.argsort(first).tolist():
             said[at] = tell(*self.values(int(first[at]), *names))
-        told: npt.NDArray[Any] = np.array(said)[place]
-        return told
+        return np.asarray(np.array(said)[place])
 
     def is_text(self, name: str) -> bool:
         return name in self.columns and self.columns[name][0].dtype == np.int32

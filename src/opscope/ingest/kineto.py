@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
@@ -25,8 +24,8 @@ from opscope.ingest import linking, nesting, quality
 from opscope.ingest.arrow import ArrowRows, RowPart, packed
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Extent, Forest, Int64, RecordedSteps
+from opscope.ingest.quality import integer
 from opscope.ingest.staging import MODULE, Columns, StagedEvents, Told, columns, module_calls, rows_of
-from opscope.ingest.trace_rows import integer
 from opscope.model import schema
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
@@ -48,52 +47,14 @@ _NUMBER_OF_MODULE = re.compile(r"_[0-9]+\Z")
 _TRACK = re.compile(r"[0-9]{1,18}")
 
 
-class Statements:
-    """Fills tables with one trace; `thread_of` has ids of the host's threads by their keys, else -1."""
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection, trace_id: int, thread_of: Int64) -> None:
-        self._connection = connection
-        self._trace_id = trace_id
-        self._thread_of = thread_of
-
-    def run(self, statement: str, **values: Any) -> duckdb.DuckDBPyConnection:
-        """Run a statement of `kineto.sql` with its placeholders filled in."""
-        return self._connection.execute(
-            sql(__package__, f"kineto:{statement}").format(trace_id=self._trace_id, **values)
-        )
-
-    def insert(self, table: str, id_column: str) -> None:
-        self.run(table, first_id=self.next_id(table, id_column))
-
-    def write(self, table: str, parts: Iterable[RowPart]) -> None:
-        """Add finished rows to a table; they are read once."""
-        declared = schema.table(table).columns
-        formats = {one.name: _FORMATS.get(one.type, "l") for one in declared if one.name != "trace_id"}
-        values = ", ".join(
-            f'"{one.name}"' if one.name in formats else str(self._trace_id) for one in declared
-        )
-        once = iter([parts])
-        with registered(self._connection, finished=ArrowRows(formats, lambda: next(once))):
-            self._connection.execute(f"INSERT INTO {table} SELECT {values} FROM finished")
-
-    def next_id(self, table: str, id_column: str) -> int:
-        if self._trace_id == 0:
-            return 0
-        rows = self._connection.execute(f"SELECT coalesce(max({id_column}) + 1, 0) FROM {table}").fetchall()
-        return int(rows[0][0])
-
-    def threads(self, keys: npt.NDArray[Any]) -> Int64:
-        return self._thread_of[keys.astype(np.int64)]
-
-
-class _Operators(msgspec.Struct, frozen=True):
-    """Operators that began in an extent of time, their forest, and columns in preorder; ids ascend."""
-
-    extent: Extent | None
-    forest: Forest
-    operator_id: Int64
-    external_id: Int64
-    name: Int64
+def write_rows(session: Session, trace_id: int, table: str, parts: Iterable[RowPart]) -> None:
+    """Add finished rows of a trace to a table; they are read once."""
+    declared = schema.table(table).columns
+    formats = {one.name: _FORMATS.get(one.type, "l") for one in declared if one.name != "trace_id"}
+    values = ", ".join(f'"{one.name}"' if one.name in formats else str(trace_id) for one in declared)
+    once = iter([parts])
+    with registered(session.connection, finished=ArrowRows(formats, lambda: next(once))):
+        session.connection.execute(f"INSERT INTO {table} SELECT {values} FROM finished")
 
 
 class _Modules(NamedTuple):
@@ -106,9 +67,8 @@ class _Modules(NamedTuple):
 
 def fill_tables(session: Session, trace_id: int, events: StagedEvents) -> quality.Census:
     """Fill the Session's tables from the staged events of one trace; the census, with what linking found."""
-    thread_of = _write_threads(session, trace_id, events.census)
     with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
-        return _Filler(Statements(session.connection, trace_id, thread_of), events, Path(folder)).fill()
+        return _Filler(session, trace_id, events, Path(folder)).fill()
 
 
 class _Filler:
@@ -118,75 +78,91 @@ class _Filler:
     all are linked, so that memory holds calls and activities whole, but operators in parts.
     """
 
-    def __init__(self, statements: Statements, events: StagedEvents, folder: Path) -> None:
-        self.statements = statements
+    def __init__(self, session: Session, trace_id: int, events: StagedEvents, folder: Path) -> None:
+        self.session, self.trace_id, self.folder = session, trace_id, folder
         self.rows, self.census = events.rows, events.census
-        self.folder = folder
-        self.irregular_count = 0
+        self.thread_of = self._write_threads()  # ids of the host's threads by their keys, else -1
+
+    def run(self, statement: str, **values: Any) -> duckdb.DuckDBPyConnection:
+        """Run a statement of `kineto.sql` with its placeholders filled in."""
+        text = sql(__package__, f"kineto:{statement}").format(trace_id=self.trace_id, **values)
+        return self.session.connection.execute(text)
+
+    def insert(self, table: str) -> None:
+        self.run(table, first_id=self.next_id(table))
+
+    def write(self, table: str, parts: Iterable[RowPart]) -> None:
+        write_rows(self.session, self.trace_id, table, parts)
+
+    def next_id(self, table: str) -> int:
+        if self.trace_id == 0:
+            return 0
+        column = schema.table(table).columns[0].name
+        return int(self.session.scalar(f"SELECT coalesce(max({column}) + 1, 0) FROM {table}"))
+
+    def threads(self, keys: npt.NDArray[Any]) -> Int64:
+        return self.thread_of[keys.astype(np.int64)]
 
     def fill(self) -> quality.Census:
-        statements = self.statements
-        for table, id_column, categories in (
-            ("annotations", "annotation_id", ("user_annotation", "gpu_user_annotation")),
-            ("overheads", "overhead_id", ("overhead",)),
-        ):
-            if self._has(*categories):
-                statements.insert(table, id_column)
-        calls, activities = self._calls(), self._activities()
-        steps, modules = self._steps(), self._write_modules()
+        if self._has("user_annotation", "gpu_user_annotation"):
+            self.insert("annotations")
+        if self._has("overhead"):
+            self.insert("overheads")
+        calls = linking.Calls(**self._columns(
+            self.rows["call"], "thread_key", "start_ns", "external_id", "correlation_id",
+            is_graph_launch=lambda part: part.told(linking.kind_of_call, "name") == linking.CallKind.GRAPH,
+        ))  # fmt: skip
+        activities, modules = self._activities(), self._write_modules()
+        steps = RecordedSteps(*[np.empty(0, dtype=np.int64)] * 3)
+        if self._has("user_annotation"):
+            steps = RecordedSteps(**self.run("step_rows").fetchnumpy())
         memory = self._columns(self._memory_events(), "thread_key", "start_ns")
         memory_operator = np.full(len(memory["start_ns"]), -1)
         of_links = {name: activities[name] for name in linking.Activities.__struct_fields__}
         candidates = linking.Candidates(calls, linking.Activities(**of_links))
-        parts = []
-        for operators in self._operators():
-            forest, ids, extent = operators.forest, operators.operator_id, operators.extent
-            candidates.add(forest, ids, operators.external_id, extent)
+        parts: list[tuple[Extent | None, Columns | Path]] = []
+        irregular_count = 0
+        for extent, forest, external_id, known in self._operators(steps, modules):
+            ids = known["operator_id"]
+            irregular_count += forest.irregular_count
+            candidates.add(forest, ids, external_id, extent)
             here = linking.within(memory["start_ns"], extent)
             inside = nesting.enclosing(forest, memory["thread"][here], memory["start_ns"][here])
             memory_operator[here] = gather(ids, inside)
-            parts.append((extent, self._kept(extent, _operator_columns(operators, steps, modules))))
+            parts.append((extent, known if extent is None else self._kept(f"{extent[0]}.npz", known)))
         links = candidates.links()
-        for extent, known in parts:
-            computed = _operator_links(known(), links, activities["duration_ns"])
+        for extent, kept in parts:
+            computed = _operator_links(_restored(kept), links, activities["duration_ns"])
             # In the order of the staged rows; one after the other, so that one column at most is there twice.
             place = np.argsort(computed.pop("row"))
             computed = {name: computed.pop(name)[place] for name in tuple(computed)}
             staged = self.rows["operator"].within(extent)
-            statements.write("operators", _finished(staged, computed, _finish_operators))
+            self.write("operators", _finished(staged, computed, _finish_operators))
         if self._has("cpu_op"):
-            statements.insert("autograd_links", "link_id")
+            self.insert("autograd_links")
         self._write_launches(calls, activities, links, steps)
         if modules is not None:
             self._write_frames(modules)
         if self._has("memory"):
-            first_id = statements.next_id("memory_events", "memory_event_id")
             computed = {
-                "memory_event_id": np.arange(len(memory_operator)) + first_id,
+                "memory_event_id": np.arange(len(memory_operator)) + self.next_id("memory_events"),
                 "thread_id": memory["thread"],
                 "operator_id": memory_operator,
             }
-            rows = _finished(self._memory_events(), computed, _finish_memory_events)
-            statements.write("memory_events", rows)
+            self.write("memory_events", _finished(self._memory_events(), computed, _finish_memory_events))
         if self.census.detailed_count:
-            statements.insert("syncs", "sync_id")
-            statements.insert("collectives", "collective_id")
-            statements.run("triton_launches")
+            self.insert("syncs")
+            self.insert("collectives")
+            self.run("triton_launches")
         return replace(
             self.census,
-            irregular_count=self.irregular_count,
+            irregular_count=irregular_count,
             impossible_id_count=links.impossible_ids,
             are_ids_used=links.ids_used,
         )
 
     def _has(self, *categories: str) -> bool:
         return not self.census.categories.keys().isdisjoint(categories)
-
-    def _calls(self) -> linking.Calls:
-        return linking.Calls(**self._columns(
-            self.rows["call"], "thread_key", "start_ns", "external_id", "correlation_id",
-            is_graph_launch=lambda part: part.told(linking.kind_of_call, "name") == linking.CallKind.GRAPH,
-        ))  # fmt: skip
 
     def _activities(self) -> Columns:
         def known(part: RowPart, name: str, tell: Callable[[str | None], int], track: str) -> Int64:
@@ -202,43 +178,91 @@ class _Filler:
             ),
         )  # fmt: skip
 
+    def _write_threads(self) -> Int64:
+        """Give host threads their ids, in the order of first events; the id of each key, -1 for others."""
+        processes: dict[str | None, str] = {}
+        names: dict[int, str] = {}
+        for key, process, kind, label in self.session.query(sql(__package__, "kineto:thread_labels")):
+            if kind == "process_name":
+                processes[process] = label
+            else:
+                names[key] = label
+        first = int(self.session.scalar("SELECT coalesce(max(thread_id) + 1, 0) FROM threads"))
+        rows = [
+            [
+                first + index,
+                self.trace_id,
+                process or "",
+                thread or "",
+                processes.get(process),
+                names.get(key),
+            ]
+            for index, (key, process, thread) in enumerate(self.census.threads)
+        ]
+        if rows:
+            self.session.connection.executemany("INSERT INTO threads VALUES (?, ?, ?, ?, ?, ?)", rows)
+        keys = [key for key, _, _ in self.census.threads]
+        self.session.connection.execute(
+            sql(__package__, "kineto:thread_links").format(first_id=first), [keys]
+        )
+        thread_of = np.full(max(self.census.thread_count, 1), -1)
+        thread_of[np.array(keys, dtype=np.int64)] = np.arange(len(keys)) + first
+        return thread_of
+
     def _columns(self, parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
         """Columns of events, and `thread` for `thread_key`."""
         found = columns(parts, *names, **others)
         if "thread_key" in found:
-            found["thread"] = self.statements.threads(found.pop("thread_key"))
+            found["thread"] = self.threads(found.pop("thread_key"))
         return found
-
-    def _steps(self) -> RecordedSteps:
-        if not self._has("user_annotation"):
-            return RecordedSteps(*[np.empty(0, dtype=np.int64)] * 3)
-        return RecordedSteps(**self.statements.run("step_rows").fetchnumpy())
 
     def _memory_events(self) -> Iterator[RowPart]:
         """Allocations and releases, among the events with rare arguments."""
         for part in self.rows["detail"] if self._has("memory") else ():
             yield part.taken(part.has("start_ns") & part.told(lambda name: name == "[memory]", "name"))
 
-    def _operators(self) -> Iterator[_Operators]:
+    def _operators(
+        self, steps: RecordedSteps, modules: _Modules | None
+    ) -> Iterator[tuple[Extent | None, Forest, Int64, Columns]]:
+        """Operators that began in an extent of time: their forest, external ids and columns, in preorder."""
         counts = np.zeros(0, dtype=np.int64)
         ticks_us, sampled_ns = True, [np.empty(0, dtype=np.int64)]
         for part in self.rows["operator"]:
-            threads = self.statements.threads(part.integers("thread_key"))
-            own = np.bincount(threads, minlength=len(counts))
+            own = np.bincount(self.threads(part.integers("thread_key")), minlength=len(counts))
             own[: len(counts)] += counts
             counts = own
             start_ns, duration_ns = part.integers("start_ns"), part.integers("duration_ns")
             # Clocks that tick in microseconds let a child end up to one tick after its parent.
             ticks_us &= bool(np.all(start_ns % 1000 == 0) and np.all(duration_ns % 1000 == 0))
             sampled_ns.append(start_ns[:: max(1, len(start_ns) // _SAMPLED)])
-        first_ids = self.statements.next_id("operators", "operator_id") + np.cumsum(counts) - counts
-        next_id = dict(enumerate(first_ids.tolist()))
+        # The next id of each thread's operators.
+        next_id = self.next_id("operators") + np.cumsum(counts) - counts
         for extent, rows in self._operator_rows(int(counts.sum()), np.concatenate(sampled_ns)):
             placed = (rows["thread"], rows["start_ns"], rows["duration_ns"], rows["external_id"])
             forest = nesting.nest(*placed, tolerance_ns=1000 if ticks_us else 0)
-            self.irregular_count += forest.irregular_count
-            order, ids = forest.order, _numbered(forest.thread, next_id)
-            yield _Operators(extent, forest, ids, rows["external_id"][order], rows["name"][order])
+            ids = np.arange(len(forest))
+            begins = np.flatnonzero(np.diff(forest.thread, prepend=-1))
+            for low, high in pairwise((*begins.tolist(), len(ids))):
+                ids[low:high] += next_id[forest.thread[low]] - low
+                next_id[forest.thread[low]] += high - low
+            module_id = np.full(len(forest), -1)
+            if modules is not None:  # the innermost call of a module that is open where an operator begins
+                inside = nesting.enclosing(modules.forest, forest.thread, forest.start_ns)
+                module_id = gather(modules.module_id, inside)
+            name = rows["name"][forest.order].astype(np.uint64)
+            known: Columns = {
+                "row": forest.order,
+                "operator_id": ids,
+                "thread_id": forest.thread.astype(np.int32),
+                "parent_id": gather(ids, forest.parent),
+                "depth": forest.depth.astype(np.int32),
+                "last_descendant_id": ids[forest.last_descendant],
+                "step": steps.at(forest.start_ns).astype(np.int32),
+                "self_cpu_ns": forest.end_ns - forest.start_ns - nesting.children_time(forest),
+                "is_outermost": nesting.outermost_of_name(forest, name),
+                "module_id": module_id,
+            }
+            yield extent, forest, rows["external_id"][forest.order], known
 
     def _operator_rows(self, count: int, sampled_ns: Int64) -> Iterator[tuple[Extent | None, Columns]]:
         """Columns for nesting, in extents at whose ends no operator is open."""
@@ -270,26 +294,16 @@ class _Filler:
             yield (first_ns, end_ns - 1), rows
             first_ns = end_ns
 
-    def _kept(self, extent: Extent | None, known: Columns) -> Callable[[], Columns]:
-        """A function that gives the columns of an extent's operators when asked for."""
-        if extent is None:
-            return lambda: known
-        path = self.folder / f"{extent[0]}.npz"
+    def _kept(self, name: str, known: Columns) -> Path:
         everything: dict[str, Any] = dict(known)
-        np.savez(path, **everything)
-
-        def restored() -> Columns:
-            with np.load(path) as stored:
-                return dict(stored)
-
-        return restored
+        np.savez(self.folder / name, **everything)
+        return self.folder / name
 
     def _write_launches(
         self, calls: linking.Calls, activities: Columns, links: linking.Links, steps: RecordedSteps
     ) -> None:
         """Write calls, activities with their names, and steps, whose device time is that of activities."""
-        statements, call_step = self.statements, steps.at(calls.start_ns)
-        first_call_id = statements.next_id("runtime_calls", "runtime_call_id")
+        call_step, first_call_id = steps.at(calls.start_ns), self.next_id("runtime_calls")
         of_calls = {
             "runtime_call_id": np.arange(len(call_step)) + first_call_id,
             "thread_id": calls.thread,
@@ -300,7 +314,7 @@ class _Filler:
         def with_api(part: RowPart) -> RowPart:
             return part.retold("api", lambda name: _APIS.get(name, "runtime"), "category")
 
-        statements.write("runtime_calls", _finished(self.rows["call"], of_calls, with_api))
+        self.write("runtime_calls", _finished(self.rows["call"], of_calls, with_api))
         launched = links.activity_call >= 0
         step = np.where(launched, gather(call_step, links.activity_call), -1)
         # Without a call, the operator is the one that its own id names.
@@ -309,7 +323,7 @@ class _Filler:
         rank = np.empty(len(step), dtype=np.int64)
         rank[np.lexsort((activities["start_ns"], activities["device"]))] = np.arange(len(step))
         of_activities = {
-            "activity_id": rank + statements.next_id("device_activities", "activity_id"),
+            "activity_id": rank + self.next_id("device_activities"),
             "name_id": self._write_kernel_names(),
             "device": activities["device"],
             "stream": activities["stream"],
@@ -319,13 +333,13 @@ class _Filler:
             "step": step,
         }
         rows = _finished(self.rows["activity"], of_activities, _finish_activities)
-        statements.write("device_activities", rows)
+        self.write("device_activities", rows)
         if self._has("user_annotation"):
-            statements.run("steps")
+            self.run("steps")
 
     def _write_kernel_names(self) -> Int64:
         """Add the names of activities that are not known yet, in the order of their rows; that of each."""
-        rows = self.statements.run("known_names").fetchall()
+        rows = self.run("known_names").fetchall()
         ids: dict[tuple[str, str], int] = {(kind, name): name_id for name_id, name, kind in rows}
         known = len(ids)
 
@@ -338,14 +352,14 @@ class _Filler:
             kinds, names = zip(*(key for key, _ in added), strict=True)
             numbers = np.array([name_id for _, name_id in added])
             given = rows_of({"name_id": numbers, "name": names, "kind": kinds})
-            self.statements.write("kernel_names", [given])
+            self.write("kernel_names", [given])
         return found["name_id"]
 
     def _write_modules(self) -> _Modules | None:
         if not self._has("python_function"):
             return None
         ids: dict[tuple[str, int | None], int] = {}
-        first_id = self.statements.next_id("modules", "module_id")
+        first_id = self.next_id("modules")
 
         def told(name: str, module: int | None) -> int:
             return ids.setdefault((name, module), first_id + len(ids))
@@ -356,7 +370,7 @@ class _Filler:
         )  # fmt: skip
         if ids:
             names = [name.removeprefix(MODULE) for name, _ in ids]
-            self.statements.write("modules", [rows_of({
+            self.write("modules", [rows_of({
                 "module_id": np.array(list(ids.values())),
                 "python_module_id": np.ma.masked_equal([-1 if one is None else one for _, one in ids], -1),
                 "name": names,
@@ -367,7 +381,7 @@ class _Filler:
         return _Modules(ids, forest, found["module_id"][forest.order])
 
     def _write_frames(self, modules: _Modules) -> None:
-        first_id = self.statements.next_id("frames", "frame_id")
+        first_id = self.next_id("frames")
 
         def module_of(name: str, module: int | None) -> int:
             return modules.ids.get((name, module), -1)
@@ -375,11 +389,11 @@ class _Filler:
         def finished(part: RowPart) -> RowPart:
             return part.given({
                 "frame_id": part.integers("row_id") + first_id,
-                "thread_id": self.statements.threads(part.integers("thread_key")),
+                "thread_id": self.threads(part.integers("thread_key")),
                 "module_id": part.told(module_of, "name", "python_module_id"),
             })  # fmt: skip
 
-        self.statements.write("frames", map(finished, self.rows["frame"]))
+        self.write("frames", map(finished, self.rows["frame"]))
 
 
 def _finished(
@@ -451,61 +465,6 @@ def _sizes(text: str | None, bits: int) -> list[int]:
     return [-1 if one is None else one for one in (*sizes, None, None, None)[:3]]
 
 
-def _numbered(thread: Int64, next_id: dict[int, int]) -> Int64:
-    """Ids of operators, thread by thread from the next one of each, which is moved on."""
-    ids = np.arange(len(thread))
-    begins = np.flatnonzero(np.diff(thread, prepend=-1))
-    for low, high in pairwise((*begins.tolist(), len(thread))):
-        ids[low:high] += next_id[int(thread[low])] - low
-        next_id[int(thread[low])] += high - low
-    return ids
-
-
-def _write_threads(session: Session, trace_id: int, census: quality.Census) -> Int64:
-    """Give every host thread its id, in the order of its first event; the id of each key, -1 for others."""
-    processes: dict[str | None, str] = {}
-    names: dict[int, str] = {}
-    for key, process, kind, label in session.query(sql(__package__, "kineto:thread_labels")):
-        if kind == "process_name":
-            processes[process] = label
-        else:
-            names[key] = label
-    first = int(session.scalar("SELECT coalesce(max(thread_id) + 1, 0) FROM threads"))
-    rows = [
-        [first + index, trace_id, process or "", thread or "", processes.get(process), names.get(key)]
-        for index, (key, process, thread) in enumerate(census.threads)
-    ]
-    if rows:
-        session.connection.executemany("INSERT INTO threads VALUES (?, ?, ?, ?, ?, ?)", rows)
-    keys = [key for key, _, _ in census.threads]
-    session.connection.execute(sql(__package__, "kineto:thread_links").format(first_id=first), [keys])
-    thread_of = np.full(max(census.thread_count, 1), -1)
-    thread_of[np.array(keys, dtype=np.int64)] = np.arange(len(keys)) + first
-    return thread_of
-
-
-def _operator_columns(operators: _Operators, steps: RecordedSteps, modules: _Modules | None) -> Columns:
-    """What is known of operators before activities are linked, in preorder."""
-    forest, ids = operators.forest, operators.operator_id
-    if modules is None:
-        module_id = np.full(len(forest), -1)
-    else:  # the innermost call of a module that is open where an operator begins
-        inside = nesting.enclosing(modules.forest, forest.thread, forest.start_ns)
-        module_id = gather(modules.module_id, inside)
-    return {
-        "row": forest.order,
-        "operator_id": ids,
-        "thread_id": forest.thread.astype(np.int32),
-        "parent_id": gather(ids, forest.parent),
-        "depth": forest.depth.astype(np.int32),
-        "last_descendant_id": ids[forest.last_descendant],
-        "step": steps.at(forest.start_ns).astype(np.int32),
-        "self_cpu_ns": forest.end_ns - forest.start_ns - nesting.children_time(forest),
-        "is_outermost": nesting.outermost_of_name(forest, operators.name.astype(np.uint64)),
-        "module_id": module_id,
-    }
-
-
 def _operator_links(columns: Columns, links: linking.Links, duration_ns: Int64) -> Columns:
     """The same columns, and the device time of each operator."""
     ids = columns["operator_id"]
@@ -520,3 +479,10 @@ def _operator_links(columns: Columns, links: linking.Links, duration_ns: Int64) 
         "self_device_ns": self_device,
         "total_device_ns": nesting.subtree_sums(last, self_device),
     }
+
+
+def _restored(kept: Columns | Path) -> Columns:
+    if not isinstance(kept, Path):
+        return kept
+    with np.load(kept) as stored:
+        return dict(stored)

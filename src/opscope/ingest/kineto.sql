@@ -1,6 +1,6 @@
 -- Statements that turn one trace's events into tables. `{…}` are filled in by staging.py and kineto.py: integers,
 -- first ids, and fragments of kineto.py. Events are read by class (`operator_events`, …, see staging.py); each row has
--- its `row_id`, ascending in the order of the file. Raw keys of the exporter appear here and in event_columns.py alone.
+-- its `row_id`, ascending in the order of the file. Raw keys of the exporter appear here and in scan.py alone.
 
 -- :name thread_labels
 SELECT thread_key, pid, name, label FROM label_events
@@ -20,6 +20,7 @@ SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
         (SELECT correlation_id FROM activity_events WHERE correlation_id IS NOT NULL))::INTEGER AS was_executed
 FROM call_events
 WHERE name LIKE '%Launch%' OR name LIKE '%Mem%' OR name LIKE '%StreamBeginCapture%' OR name LIKE '%StreamEndCapture%'
+ORDER BY row_id
 
 -- :name replayed
 -- One row per graph launch, as `Replay`: the launch call, and lists of what tells its activities, in order of start. A node

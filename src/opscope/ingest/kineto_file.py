@@ -3,36 +3,210 @@
 A trace either arrives wholly in the tables or not at all: the first error ends the load, with the file's name
 and byte offset. Flaws that leave the rest usable become findings. So does a sidecar that cannot be read or
 knows of gaps, parts of the window that were not recorded, and a window that ended early.
+
+What cannot be trusted is found among the staged events before any table is filled. Each defect is a finding
+`recording.*` whose evidence says how many records it concerns (`count`), their device time (`device_ns`) and
+what follows (`effect`). Records that cannot be right move into the table `set_aside`; device times that
+differ from the host's by one offset are shifted by it. With a defect that `withholds`, no report concludes
+anything about the device.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.captured import Capture, Demangle, captured_phases, with_nodes
-from opscope.ingest.kineto import fill_tables
-from opscope.ingest.replays import open_replays
+from opscope.ingest.kineto import fill_tables, write_rows
+from opscope.ingest.linking import OWN_LAUNCHES, CallKind, earliest_of_each, kind_of_call, look_up
+from opscope.ingest.nesting import Extent, Int64
+from opscope.ingest.quality import integer, recorded_release, valid_text, write_devices, write_trace
+from opscope.ingest.replays import Capture, Demangle, captured_phases, open_replays, with_nodes
 from opscope.ingest.source import EventArray, LocalText, TraceFile, local_text, mapped_text
-from opscope.ingest.staging import StagedEvents, staged_events
-from opscope.ingest.trace_rows import integer, recorded_release, valid_text, write_devices, write_trace
-from opscope.ingest.trust import distrust, end_steps
+from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of, staged_events
 from opscope.ingest.wording import finding
 from opscope.model.finding import Finding, recorded_findings
-from opscope.model.origin import RecordedKernel
+from opscope.model.queries import grouped
 from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
-from opscope.model.sidecar import SIZE_LIMIT, RecordedRegion, Sidecar, read_sidecar, sidecar_path
+from opscope.model.sidecar import SIZE_LIMIT, Sidecar, read_sidecar, sidecar_path
 from opscope.units import format_duration
+
+# A device record farther from all host times than the recording is long, and than a minute, is not of it.
+_LEAST_DISTANCE_NS = 60_000_000_000
+# Device clocks are converted with a small error; in sound recordings no kernel begins earlier than this.
+_CLOCK_ERROR_NS = 1_000
+# Skew is one offset if the parts of the recording in which kernels come before their launch agree on it.
+_PARTS = 10
+_OFFSET_ERROR_NS = 20_000
+_STRAY_FRACTION = 0.01
+# Launches at the end of a recording, and copies of nothing, have no record of the device in sound ones.
+_MISSING_FRACTION = 0.1
+# Of one stream, so many records never lie inside of another one: programmatic dependent launch overlaps
+# neighbors.
+_INSIDE = 16
+_REASONS = ("outside_recording", "overruns_stream")
+
+
+def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
+    """Mend the staged events of a trace where that can be done, and say what cannot be trusted."""
+    ignored = events.census.ignored
+    named = {name: count for name, count in ignored.items() if name.endswith(("_op", "_runtime"))}
+    if any(name.endswith("_op") for name in named):
+        said = ", ".join(f"{count:,} of {name}" for name, count in sorted(named.items()))
+        count = {"count": sum(named.values()), "device_ns": None}
+        yield finding("recording.unknown_device", trace_id, count, events=said)
+    if not events.census.categories.keys() & {"kernel", "cuda_runtime", "cuda_driver"}:
+        return
+    calls = columns(
+        events.rows["call"], "start_ns", "correlation_id", kind=lambda part: part.told(kind_of_call, "name")
+    )
+    activities = columns(
+        events.rows["activity"],
+        *("row_id", "start_ns", "duration_ns", "correlation_id", "device", "stream", "graph_id"),
+    )
+    kind, order = calls["kind"], np.argsort(calls["start_ns"], kind="stable")
+    # What is launched while a graph is captured runs later. cuDNN's recurrent layers call memsets that the
+    # device has no record of, where of all their kernels it has one.
+    captures = (kind == CallKind.BEGIN_CAPTURE).astype(int) - (kind == CallKind.END_CAPTURE)
+    is_captured = np.zeros(len(kind), dtype=bool)
+    is_captured[order] = np.cumsum(captures[order]) > 0
+    launched = np.isin(kind, (CallKind.KERNEL, CallKind.MEMCPY, CallKind.GRAPH)) & ~is_captured
+    launches = int(launched.sum())
+    ids = calls["correlation_id"][launched]
+    missing = launches - int(np.isin(ids[ids >= 0], activities["correlation_id"]).sum())
+    records = len(activities["row_id"])
+    # Records that came with other ids are there, and unattributed.
+    if min(missing, launches - records) > _MISSING_FRACTION * launches:
+        code = "device_records_missing" if records else "no_device_records"
+        evidence = {"count": missing, "device_ns": None}
+        yield finding(f"recording.{code}", trace_id, evidence, launches=launches)
+    reason = _impossible(activities, _host_extent(events))
+    if (reason >= 0).any():
+        yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
+        activities = {name: column[reason < 0] for name, column in activities.items()}
+    yield from _skew(trace_id, events, calls, activities)
+
+
+def end_steps(trace_id: int, events: StagedEvents) -> Iterator[Finding]:
+    """End the steps that were never closed where the next one begins or the recording ends, and say so."""
+    if "user_annotation" not in events.census.categories:
+        return
+    steps = columns(
+        events.rows["annotation"], "row_id", "start_ns", "duration_ns",
+        is_step=lambda part: part.told(
+            lambda name, category: category == "user_annotation" and (name or "").startswith("ProfilerStep#"),
+            "name", "category",
+        ),
+        is_span=lambda part: part.told(lambda ph: ph == "X", "ph"),
+    )  # fmt: skip
+    start_ns, duration_ns = steps["start_ns"], steps["duration_ns"]
+    is_step = steps["is_step"].astype(bool) & (start_ns >= 0)
+    endless = np.flatnonzero(is_step & steps["is_span"].astype(bool) & (duration_ns <= 0))
+    if not len(endless):
+        return
+    starts_ns = np.append(np.unique(start_ns[is_step]), max(_host_extent(events)[1], 0))
+    end_ns = starts_ns[np.searchsorted(starts_ns[:-1], start_ns[endless], side="right")]
+    given = {"row_id": steps["row_id"][endless], "duration_ns": np.maximum(0, end_ns - start_ns[endless])}
+    events.rows["annotation"].change(rows_of(given))
+    timeless = int((duration_ns[endless] < 0).sum())
+    events.census = replace(events.census, without_time=events.census.without_time - timeless)
+    yield finding("recording.steps_without_end", trace_id, {"count": len(endless), "device_ns": None})
+
+
+def _host_extent(events: StagedEvents) -> Extent:
+    """From the first to the last moment of the host's events; the first is later where there are none."""
+    first_ns, last_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    for part in (*events.rows["operator"], *events.rows["call"]):
+        start_ns = part.integers("start_ns")
+        first_ns = min(first_ns, int(start_ns.min(initial=first_ns)))
+        last_ns = max(last_ns, int((start_ns + part.integers("duration_ns")).max(initial=last_ns)))
+    return first_ns, last_ns
+
+
+def _impossible(activities: Columns, host: Extent) -> Int64:
+    """Why each device record cannot be right, as a place among the reasons; -1 where it can be."""
+    start_ns, end_ns = activities["start_ns"], activities["start_ns"] + activities["duration_ns"]
+    reason = np.full(len(start_ns), -1)
+    order = np.lexsort((activities["row_id"], start_ns, activities["stream"], activities["device"]))
+    one, later = order[:-_INSIDE], order[_INSIDE:]
+    is_inside = end_ns[later] <= end_ns[one]
+    for name in ("device", "stream"):
+        is_inside &= activities[name][one] == activities[name][later]
+    # Replays of a graph with branches do overlap.
+    _, place, launched = np.unique(activities["correlation_id"], return_inverse=True, return_counts=True)
+    is_alone = (launched[place] == 1) & (activities["graph_id"] == -1)
+    reason[one[is_inside & is_alone[one]]] = 1
+    first_ns, last_ns = host
+    if first_ns <= last_ns:
+        room_ns = max(_LEAST_DISTANCE_NS, last_ns - first_ns)
+        reason[(end_ns < first_ns - room_ns) | (end_ns > last_ns + room_ns)] = 0
+    return reason
+
+
+def _set_aside(
+    session: Session, trace_id: int, events: StagedEvents, reason: Int64, duration_ns: Int64
+) -> Finding:
+    """Move device records that cannot be right into a table of their own."""
+    first, rows = 0, []
+    for part in events.rows["activity"]:
+        own = reason[first : first + part.row_count]
+        first += part.row_count
+        aside = part.given({"reason": own}).taken(own >= 0)
+        aside = aside.retold("kind", lambda category: category.removeprefix("gpu_"), "category")
+        rows.append(aside.retold("reason", lambda one: _REASONS[one], "reason"))
+    write_rows(session, trace_id, "set_aside", rows)
+    events.rows["activity"].drop(np.concatenate([part.integers("row_id") for part in rows]))
+    count, device_ns = int((reason >= 0).sum()), int(duration_ns[reason >= 0].sum())
+    evidence = {"count": count, "device_ns": device_ns}
+    return finding("recording.impossible_times", trace_id, evidence, time=format_duration(device_ns))
+
+
+def _shift(events: StagedEvents, device: int, offset_ns: int) -> None:
+    def is_mark(category: str | None, process: str | None) -> bool:
+        return category == "gpu_user_annotation" and integer(process) == device
+
+    for name in ("activity", "annotation"):
+        for part in events.rows[name]:
+            marks = part.told(is_mark, "category", "pid")
+            here = part.has("start_ns") & (
+                marks if name == "annotation" else part.integers("device") == device
+            )
+            moved = {"row_id": part.integers("row_id"), "start_ns": part.integers("start_ns") + offset_ns}
+            events.rows[name].change(rows_of({key: column[here] for key, column in moved.items()}))
+
+
+def _skew(trace_id: int, events: StagedEvents, calls: Columns, activities: Columns) -> Iterator[Finding]:
+    """Device records that begin before their launch: one offset is taken out, a varying one withholds."""
+    is_own = np.isin(calls["kind"], OWN_LAUNCHES)
+    ids, first = earliest_of_each(calls["correlation_id"][is_own], calls["start_ns"][is_own])
+    call = look_up(ids, np.flatnonzero(is_own)[first], activities["correlation_id"])
+    for device in np.unique(activities["device"][call >= 0]).tolist():
+        of_device = (activities["device"] == device) & (call >= 0)
+        start_ns, duration_ns = calls["start_ns"][call[of_device]], activities["duration_ns"][of_device]
+        lag_ns = activities["start_ns"][of_device] - start_ns
+        early = lag_ns < -_CLOCK_ERROR_NS
+        # One record is broken by itself; a clock is behind for many.
+        if early.sum() <= max(1, _STRAY_FRACTION * len(early)):
+            continue
+        offset_ns = -int(lag_ns.min())
+        edges = np.linspace(start_ns.min(), start_ns.max() + 1, _PARTS + 1)
+        part = np.searchsorted(edges, start_ns, side="right") - 1
+        least = [int(lag_ns[part == one].min()) for one in np.unique(part[early])]
+        is_constant = max(least) - min(least) <= max(_OFFSET_ERROR_NS, offset_ns // 2)
+        if is_constant:
+            _shift(events, device, offset_ns)
+        evidence = {"count": int(early.sum()), "device_ns": int(duration_ns[early].sum())}
+        code = "device_clock_offset" if is_constant else "device_clock_drift"
+        yield finding(f"recording.{code}", trace_id, evidence, most=format_duration(offset_ns))
 
 
 def read_kineto(
@@ -118,20 +292,16 @@ def _write_trace(
     )
 
 
-_HAS_REPLAYS = "SELECT count(*) FROM call_events WHERE name LIKE '%GraphLaunch%'"
-
-
 # Where the captures of a trace's CUDA graphs are known from: noted beside it, given, or in the trace itself.
 #
 # They are read only for a trace that replays graphs, each file once, into a Session of its own that is thrown
 # away. A capture that cannot be read is an error where it was given, and a finding where it was noted.
 
 
-class CaptureTraces:
+class CaptureTraces(msgspec.Struct, frozen=True, dict=True):
     """Traces of captures that a user gives; read when first asked for."""
 
-    def __init__(self, files: tuple[TraceFile, ...]) -> None:
-        self.files = files
+    files: tuple[TraceFile, ...]
 
     @cached_property
     def captures(self) -> list[tuple[Capture, ...]]:
@@ -145,7 +315,7 @@ def open_graphs(
     """Open the replays of a staged trace by all that is known of its graphs."""
     session, census = events.session, events.census
     calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
-    if not calls or not session.scalar(_HAS_REPLAYS):
+    if not calls or not session.scalar("SELECT count(*) FROM call_events WHERE name LIKE '%GraphLaunch%'"):
         return
     graphs = () if sidecar is None else sidecar.graphs
     captures: list[Capture] = []
@@ -238,10 +408,30 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
     for trace_id, sidecar in sidecars.items():
         session.set_metadata(f"sidecar:{trace_id}", msgspec.json.encode(sidecar).decode())
         if sidecar.partial and sidecar.steps:
-            _leave_open_step(session, trace_id, sidecar.steps)
+            # What follows the last whole step is outside of steps: it would count as one that is too short.
+            recorded = session.query(
+                "SELECT step FROM steps WHERE trace_id = ? ORDER BY start_ns", [trace_id]
+            )
+            for (open_step,) in recorded[sidecar.steps :]:
+                for table in ("operators", "runtime_calls", "device_activities"):
+                    forget = f"UPDATE {table} SET step = NULL WHERE trace_id = ? AND step = ?"
+                    session.connection.execute(forget, [trace_id, open_step])
+                forget = "DELETE FROM steps WHERE trace_id = ? AND step = ?"
+                session.connection.execute(forget, [trace_id, open_step])
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     kept = sidecars.values()
-    origins = (row for one in kept for kernel in one.kernels for row in _origin_rows(kernel, ids))
+    # One for each unit; one without a unit where the library alone is known.
+    origins = (
+        {
+            "name_id": ids[kernel.name], "library": kernel.library, "build_id": kernel.build_id,
+            "unit": unit and unit.name, "module_id": unit and unit.module_id,
+            "source_path": unit and unit.source_path,
+        }
+        for one in kept
+        for kernel in one.kernels
+        if kernel.library is not None and kernel.name in ids
+        for unit in kernel.units or (None,)
+    )  # fmt: skip
     sources = (
         {"name_id": ids[source.kernel], **msgspec.structs.asdict(source)}
         for one in kept
@@ -264,35 +454,9 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
             session.replace_rows(table, list(distinct.values()))
 
 
-def _leave_open_step(session: Session, trace_id: int, whole: int) -> None:
-    """What follows the last whole step is outside of steps: it would count as one that is too short."""
-    open_steps = session.query("SELECT step FROM steps WHERE trace_id = ? ORDER BY start_ns", [trace_id])[
-        whole:
-    ]
-    for (step,) in open_steps:
-        for table in ("operators", "runtime_calls", "device_activities"):
-            session.connection.execute(
-                f"UPDATE {table} SET step = NULL WHERE trace_id = ? AND step = ?", [trace_id, step]
-            )
-        session.connection.execute("DELETE FROM steps WHERE trace_id = ? AND step = ?", [trace_id, step])
-
-
-def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """One row per unit; one without a unit where the library alone is known."""
-    if kernel.library is None or kernel.name not in ids:
-        return
-    library = {"name_id": ids[kernel.name], "library": kernel.library, "build_id": kernel.build_id}
-    for unit in kernel.units:
-        yield {**library, "unit": unit.name, "module_id": unit.module_id, "source_path": unit.source_path}
-    if not kernel.units:
-        yield library
-
-
 def _window_findings(trace_id: int, sidecar: Sidecar) -> Iterator[Finding]:
-    regions: dict[tuple[str, ...], list[RecordedRegion]] = defaultdict(list)
-    for region in sidecar.regions:
-        regions[region.off].append(region)
-    for off, same in sorted(regions.items()):
+    by_off = grouped((region.off, region) for region in sidecar.regions)
+    for off, same in sorted(by_off.items()):
         duration_ns = sum(region.end_ns - region.start_ns for region in same)
         steps = sorted({region.step for region in same})
         evidence = {

@@ -65,9 +65,6 @@ class Calls(msgspec.Struct, frozen=True):
     external_id: Int64
     is_graph_launch: npt.NDArray[np.bool_]
 
-    def __len__(self) -> int:
-        return len(self.thread)
-
 
 class Activities(msgspec.Struct, frozen=True):
     """Device activities of one trace, as columns. `MISSING` (-1) stands for an absent id."""
@@ -75,10 +72,7 @@ class Activities(msgspec.Struct, frozen=True):
     start_ns: Int64
     correlation_id: Int64
     external_id: Int64
-    replay: Int64 | None = None  # Of an opened CUDA graph: position in `REPLAYS`, from 1; else 0
-
-    def __len__(self) -> int:
-        return len(self.correlation_id)
+    replay: Int64  # Of an opened CUDA graph: position in `REPLAYS`, from 1; else 0
 
 
 class Links(msgspec.Struct, frozen=True):
@@ -114,7 +108,7 @@ class Candidates:
         self._ids = ids[ids >= 0]
         self._named: Int64 = np.zeros(len(self._ids), dtype=np.int64)
         self._operator, self._start_ns, self._end_ns = np.full((3, len(self._ids)), MISSING)
-        self._around = np.full(len(calls), MISSING)
+        self._around = np.full(len(calls.thread), MISSING)
 
     def add(
         self, forest: Forest, operator_id: Int64, external_id: Int64, extent: tuple[int, int] | None = None
@@ -143,15 +137,11 @@ class Candidates:
         impossible = impossible_calls + impossible_own
         possible = np.count_nonzero(by_id >= 0) + np.count_nonzero(own >= 0)
         ids_used = impossible <= _MOST_IMPOSSIBLE * (impossible + possible)
-        replay = activities.replay
-        replay = replay if replay is not None else np.zeros(len(activities), dtype=np.int64)
-        opened = (replay > 0) & (own >= 0)
-        own_start_ns = gather(self._start_ns, own)
-        own_operator = gather(self._operator, own)
-        replayed_by = np.where(opened, own_operator, MISSING)
-        call_by_id = gather(self._operator, by_id)
+        opened = (activities.replay > 0) & (own >= 0)
+        replayed_by, call_by_id = gather(self._operator, own), gather(self._operator, by_id)
+        own_operator = replayed_by
         if not ids_used:
-            call_by_id[:], own_operator[:] = MISSING, MISSING
+            own_operator, call_by_id = np.full_like(own, MISSING), np.full_like(by_id, MISSING)
         call_operator = np.where(call_by_id >= 0, call_by_id, self._around)
 
         correlations, launchers = earliest_of_each(calls.correlation_id, calls.start_ns)
@@ -167,7 +157,7 @@ class Candidates:
         early = activities.correlation_id < (correlations[0] if len(correlations) else MISSING)
         attribution = np.select(
             [
-                *((replay == code) & opened for code in range(1, len(REPLAYS) + 1)),
+                *((activities.replay == code) & opened for code in range(1, len(REPLAYS) + 1)),
                 (operator >= 0) & in_graph,
                 (own_operator >= 0) | ((operator >= 0) & call_had_id),
                 operator >= 0,
@@ -186,7 +176,15 @@ class Candidates:
             ],
             _CODE[Attribution.NO_LAUNCH_RECORD],
         ).astype(np.int8)
-        return Links(call_operator, activity_call, operator, own_start_ns, attribution, impossible, ids_used)
+        return Links(
+            call_operator,
+            activity_call,
+            operator,
+            gather(self._start_ns, own),
+            attribution,
+            impossible,
+            ids_used,
+        )
 
     def _by_id(self, wanted: Int64, time_ns: Int64, *, is_host: bool) -> tuple[Int64, int]:
         """Slot of the operator each external id names, -1 where none can be meant, and how many could not.
@@ -231,10 +229,6 @@ def earliest_of_each(ids: Int64, time_ns: Int64) -> tuple[Int64, Int64]:
 
 def look_up(keys: Int64, positions: Int64, wanted: Int64) -> Int64:
     """Position of each wanted id among sorted keys; -1 where it is absent."""
-    found = np.full(len(wanted), MISSING)
-    if not len(keys):
-        return found
-    slot = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    hit = keys[slot] == wanted
-    found[hit] = positions[slot[hit]]
-    return found
+    slot = np.searchsorted(keys, wanted)
+    is_there = np.append(keys, MISSING)[slot] == wanted
+    return np.where(is_there, np.append(positions, MISSING)[slot], MISSING)

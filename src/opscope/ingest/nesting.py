@@ -53,18 +53,15 @@ def nest(
     depth = positions - np.searchsorted(np.sort(closing, kind="stable"), opening, side="right")
     parent = _parents(depth)
     last = np.searchsorted(opening, closing, side="left") - 1
-    child = parent >= 0
-    overrun = np.zeros(len(order), dtype=bool)
-    overrun[child] = closing[child] > closing[parent[child]]
+    overrun = (parent >= 0) & (closing > closing[parent])
     irregular = 0
-    if overrun.any():
-        for bad_thread in np.unique(thread[overrun]):
-            low, high = np.searchsorted(thread, [bad_thread, bad_thread + 1])
-            part = slice(int(low), int(high))
-            parent[part], depth[part], last[part], count = _nest_one_by_one(
-                start_ns[part], end_ns[part], int(low), tolerance_ns
-            )
-            irregular += count
+    for bad_thread in np.unique(thread[overrun]):
+        low, high = np.searchsorted(thread, [bad_thread, bad_thread + 1])
+        part = slice(int(low), int(high))
+        parent[part], depth[part], last[part], count = _nest_one_by_one(
+            start_ns[part], end_ns[part], int(low), tolerance_ns
+        )
+        irregular += count
     return Forest(order, thread, start_ns, end_ns, parent, depth, last, irregular, bool(overrun.any()))
 
 
@@ -164,36 +161,26 @@ def _nest_one_by_one(
 
 def enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
     """Preorder index of the innermost interval open at each moment on its thread; -1 where none is."""
-    found = np.full(len(thread), -1, dtype=np.int64)
-    if len(forest):
-        for low in range(0, len(thread), _MOST_MOMENTS):
-            part = slice(low, low + _MOST_MOMENTS)
-            found[part] = _enclosing(forest, thread[part], time_ns[part])
-    return found
-
-
-def _enclosing(forest: Forest, thread: Int64, time_ns: Int64) -> Int64:
-    found = np.full(len(thread), -1, dtype=np.int64)
+    if len(thread) > _MOST_MOMENTS:
+        cuts = range(_MOST_MOMENTS, len(thread), _MOST_MOMENTS)
+        parts = zip(np.split(thread, cuts), np.split(time_ns, cuts), strict=True)
+        return np.concatenate([enclosing(forest, *part) for part in parts])
+    if not len(forest) or not len(thread):
+        return np.full(len(thread), -1)
     rank = _ranks(forest.thread)
     threads = forest.thread[np.flatnonzero(np.diff(rank, prepend=-1))]
     start, moment = _small_times(len(threads), forest.start_ns, time_ns)
     reach = max(int(start.max()), int(moment.max())) + 1
     dense = np.searchsorted(threads, thread)
-    known = dense < len(threads)
-    known[known] = threads[dense[known]] == thread[known]
-    opening = rank * reach + start
-    key = dense * reach + moment
-    found[known] = np.searchsorted(opening, key[known], side="right") - 1
-    wrong = found >= 0
-    wrong[wrong] = forest.thread[found[wrong]] != thread[wrong]
-    found[wrong] = -1
+    is_known = np.append(threads, -1)[dense] == thread
+    place = np.searchsorted(rank * reach + start, dense * reach + moment, side="right") - 1
+    found = np.where(is_known, place, -1)
+    found[(found >= 0) & (forest.thread[found] != thread)] = -1
     while True:
-        open_somewhere = found >= 0
-        closed = np.zeros(len(found), dtype=bool)
-        closed[open_somewhere] = forest.end_ns[found[open_somewhere]] <= time_ns[open_somewhere]
-        if not closed.any():
+        is_closed = (found >= 0) & (forest.end_ns[found] <= time_ns)
+        if not is_closed.any():
             return found
-        found[closed] = forest.parent[found[closed]]
+        found[is_closed] = forest.parent[found[is_closed]]
 
 
 def subtree_sums(last_descendant: Int64, value: Int64) -> Int64:
@@ -210,21 +197,16 @@ def children_time(forest: Forest) -> Int64:
     parent = forest.parent[child]
     start_ns, end_ns = forest.start_ns[child], np.minimum(forest.end_ns[child], forest.end_ns[parent])
     if forest.has_overruns:
-        start_ns = np.maximum(start_ns, _end_of_earlier_siblings(parent, start_ns, end_ns))
+        # Last end among the siblings before each; its own start for a first one. `parent` ascends.
+        ends, rank = np.unique(end_ns, return_inverse=True)
+        latest = ends[np.maximum.accumulate(parent * len(ends) + rank) % len(ends)]
+        until: Int64 = start_ns.copy()
+        is_sibling = parent[1:] == parent[:-1]
+        until[1:][is_sibling] = latest[:-1][is_sibling]
+        start_ns = np.maximum(start_ns, until)
     inside = np.maximum(end_ns - start_ns, 0)
     # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
-    total: Int64 = np.bincount(parent, weights=inside, minlength=len(forest)).astype(np.int64)
-    return total
-
-
-def _end_of_earlier_siblings(parent: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
-    """Last end among the siblings before each; its own start for a first one. `parent` ascends."""
-    ends, rank = np.unique(end_ns, return_inverse=True)
-    latest = ends[np.maximum.accumulate(parent * len(ends) + rank) % len(ends)]
-    until: Int64 = start_ns.copy()
-    is_sibling = parent[1:] == parent[:-1]
-    until[1:][is_sibling] = latest[:-1][is_sibling]
-    return until
+    return np.asarray(np.bincount(parent, weights=inside, minlength=len(forest)), dtype=np.int64)
 
 
 def outermost_of_name(forest: Forest, name: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
@@ -253,18 +235,6 @@ def last_pause(start_ns: Int64, duration_ns: Int64) -> int | None:
     return int(start_ns[found[-1] + 1]) if len(found) else None
 
 
-def union_length(start_ns: Int64, end_ns: Int64) -> int:
-    """Length of the union of the intervals `[start_ns, end_ns)`, in nanoseconds; order is irrelevant."""
-    if not len(start_ns):
-        return 0
-    order = np.argsort(start_ns, kind="stable")
-    start_ns, end_ns = start_ns[order], end_ns[order]
-    covered_until = np.maximum.accumulate(end_ns)
-    fresh = end_ns - start_ns
-    fresh[1:] = end_ns[1:] - np.maximum(start_ns[1:], covered_until[:-1])
-    return int(np.maximum(fresh, 0).sum())
-
-
 class RecordedSteps(msgspec.Struct, frozen=True):
     """Steps of one trace by start; `step[i]` covers `[start_ns[i], start_ns[i] + duration_ns[i])`."""
 
@@ -274,10 +244,6 @@ class RecordedSteps(msgspec.Struct, frozen=True):
 
     def at(self, time_ns: Int64) -> Int64:
         """Number of the step open at each moment; -1 outside steps."""
-        found = np.full(len(time_ns), -1, dtype=np.int64)
-        if len(self.step):
-            slot = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-            inside = slot >= 0
-            inside[inside] = time_ns[inside] < (self.start_ns + self.duration_ns)[slot[inside]]
-            found[inside] = self.step[slot[inside]]
-        return found
+        slot = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        is_open = (slot >= 0) & (time_ns < np.append(self.start_ns + self.duration_ns, 0)[slot])
+        return np.where(is_open, np.append(self.step, -1)[slot], -1)

@@ -30,8 +30,8 @@ ORDER BY 1, 2
 
 -- :name kernel_texts
 CREATE OR REPLACE TABLE staging.kernel_texts AS
-SELECT demangled_id, mangled_id, name::VARCHAR AS name, recorded_name::VARCHAR AS recorded_name,
-    mangled_name::VARCHAR AS mangled_name FROM export_chunk
+SELECT unnest($1::BIGINT[]) AS demangled_id, unnest($2::BIGINT[]) AS mangled_id, unnest($3::VARCHAR[]) AS name,
+    unnest($4::VARCHAR[]) AS recorded_name, unnest($5::VARCHAR[]) AS mangled_name
 
 -- :name processes
 -- One row per process that called CUDA or whose work a device did, else that pushed ranges: when it began.

@@ -1,32 +1,269 @@
 """`read_export`: an export → the tables of a Session, one trace for each process that called CUDA.
 
 All tables are copied once; then each process is staged as a Kineto trace would be, and the same statements
-nest, link and fill. An export arrives wholly or not at all.
+nest, link and fill. An export arrives wholly or not at all. The file is never written, not even a lock or
+journal beside it; whatever is wrong with it is said in one sentence.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.captured import Demangle
 from opscope.ingest.kineto import fill_tables
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest, subtree_sums
-from opscope.ingest.nsys_export import Export, Missing, copy_tables, open_export
-from opscope.ingest.source import LocalText, TraceFile
+from opscope.ingest.quality import integer, is_of_torch, valid_text, write_devices, write_trace
+from opscope.ingest.replays import Demangle
+from opscope.ingest.source import EXPORT_COMMAND, LocalText, TraceFile
 from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of, staging_area
-from opscope.ingest.trace_rows import integer, is_of_torch, valid_text, write_devices, write_trace
 from opscope.ingest.wording import asked, finding
 from opscope.model.environment import RANK_VARIABLES, rank_of
 from opscope.model.finding import Finding
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
+
+# Some other program may be writing it; a second tells a slow write from a held lock.
+_LOCK_TIMEOUT_S = 1.0
+# Steps of SQLite's machine: a row takes some dozens. A view or a recursion can have rows without an end.
+_LEAST_STEPS, _STEPS_PER_BYTE, _STEPS_AT_ONCE = 20_000_000, 1000, 100_000
+_LENGTH, _LONGEST_VALUE_BYTES = 0, 64 << 20  # SQLITE_LIMIT_LENGTH
+# What tells an export from other databases: texts by id, and one table of nsys at least.
+_STRINGS = "StringIds"
+_MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "ANALYSIS_")
+
+
+class Export(msgspec.Struct, frozen=True):
+    name: str  # The file, for people
+    connection: sqlite3.Connection  # Read-only
+    columns: Mapping[str, frozenset[str]]  # Names of the columns by table
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether it has a table with these columns."""
+        return table in self.columns and self.columns[table].issuperset(columns)
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self.connection.execute(query, parameters).fetchall()
+
+    def of(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        """These columns of a small table; no rows if it has not all of them."""
+        return self.rows(f"SELECT {', '.join(columns)} FROM {table}") if self.has(table, *columns) else []
+
+
+@contextmanager
+def open_export(name: str, path: Path) -> Iterator[Export]:
+    size_bytes = path.stat().st_size
+    if not size_bytes:
+        raise InputError("the file is empty", source=name, byte_offset=0)
+    try:
+        with closing(_connect(path)) as connection:
+            # Bound what reading may cost: a few words of a schema describe tables without an end.
+            left = _LEAST_STEPS + _STEPS_PER_BYTE * size_bytes
+
+            def take() -> bool:
+                nonlocal left
+                left -= _STEPS_AT_ONCE
+                return left < 0
+
+            connection.set_progress_handler(take, _STEPS_AT_ONCE)
+            connection.execute("PRAGMA trusted_schema = OFF")
+            if hasattr(connection, "setlimit"):  # Python 3.11
+                connection.setlimit(_LENGTH, _LONGEST_VALUE_BYTES)
+            listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            columns = {
+                table: frozenset(
+                    one for (one,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
+                )
+                for (table,) in listed.fetchall()
+            }
+            if _STRINGS not in columns or not any(table.startswith(_MARKS) for table in columns):
+                shown = ", ".join(sorted(columns)[:3])
+                found = f"its tables are {shown} …" if columns else "it has no tables"
+                raise InputError(
+                    f"a SQLite database, but not an export of Nsight Systems ({found})",
+                    source=name,
+                    hint=f"{EXPORT_COMMAND} FILE.nsys-rep makes one",
+                )
+            yield Export(name, connection, columns)
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise _explained(error, name) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    try:
+        return _opened(uri)
+    except sqlite3.OperationalError as error:
+        # A database with a write-ahead log needs files beside it; in a read-only folder there can be none.
+        if "unable to open" not in str(error) or Path(f"{path}-wal").exists():
+            raise
+        return _opened(f"{uri}&immutable=1")
+
+
+def _opened(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _explained(error: sqlite3.Error | UnicodeDecodeError, name: str) -> InputError:
+    reason = str(error)
+    if "locked" in reason or "busy" in reason:
+        return InputError(
+            "another program is writing it (the database is locked)",
+            source=name,
+            hint="Wait until nsys has finished the export",
+        )
+    if "not a database" in reason:
+        return InputError(
+            "not a SQLite database: damaged, cut off or encrypted",
+            source=name,
+            hint=f"Copy it again, or export again: {EXPORT_COMMAND} FILE.nsys-rep",
+        )
+    return InputError(
+        f"the database cannot be read, it is cut off or damaged (SQLite: {reason})",
+        source=name,
+        hint=f"Copy it again, or export again: {EXPORT_COMMAND} FILE.nsys-rep",
+    )
+
+
+_CHUNK_ROWS = 16384
+# Stands for NULL among integers; nsys writes nothing near it.
+_NULL = -(1 << 63)
+_PLACE = "start end deviceId contextId streamId correlationId globalPid"
+# What each table becomes in the staging database, and the columns read of it; the first two are required.
+_TABLES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": (
+        "kernels",
+        f"{_PLACE} demangledName shortName mangledName registersPerThread gridX gridY gridZ blockX blockY "
+        "blockZ staticSharedMemory dynamicSharedMemory graphId graphNodeId",
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": ("copies", f"{_PLACE} bytes copyKind srcKind dstKind graphNodeId"),
+    "CUPTI_ACTIVITY_KIND_MEMSET": ("sets", f"{_PLACE} bytes memKind graphNodeId"),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("graphs", f"{_PLACE} graphId"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("calls", "start end eventClass globalTid correlationId nameId"),
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": ("syncs", f"{_PLACE} syncType eventId"),
+    "NVTX_EVENTS": ("ranges", "start end eventType globalTid endGlobalTid textId domainId text"),
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": ("cuda_overheads", "start end globalTid nameId overheadType"),
+    "PROFILER_OVERHEAD": ("overheads", "start end globalTid nameId overheadType"),
+    "ThreadNames": ("thread_names", "nameId globalTid"),
+    "PROCESSES": ("processes", "globalPid pid name"),
+    "StringIds": ("strings", "id value"),
+}
+_EVENTS = tuple(name for name, columns in _TABLES.values() if columns.startswith("start"))
+_TEXTS = {"text", "name", "value"}
+# Written only where there is something to write, or not by every version: that they lack says nothing.
+_OPTIONAL = {
+    "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD", "NVTX_EVENTS",
+}  # fmt: skip
+# Of texts an export may hold millions more than are used.
+_TEXT_IDS = frozenset(("demangledName", "shortName", "mangledName", "nameId", "textId"))
+_OPTIONAL_COLUMNS = {"graphId", "memKind", "contextId", "endGlobalTid"}
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """What an export lacks: tables, columns as `TABLE.column`, and of some rows which process they are of."""
+
+    tables: tuple[str, ...]
+    columns: tuple[str, ...]
+    row_count: int = 0
+
+
+def copy_tables(session: Session, export: Export) -> Missing:
+    """Copy all tables into the staging database; what is not there becomes an empty table, or NULL.
+
+    Each gets `process` and `thread` in place of a global id.
+    """
+    tables: list[str] = []
+    columns: list[str] = []
+    used: list[str] = []
+    is_mixed = False
+    for table, (staged, listed) in _TABLES.items():
+        present, wanted = export.columns.get(table, frozenset()), listed.split()
+        selected = _selected(wanted, present)
+        kinds = ", ".join(f'"{name}" {"VARCHAR" if name in _TEXTS else "BIGINT"}' for name in selected)
+        session.connection.execute(f"CREATE OR REPLACE TABLE staging.raw_{staged} ({kinds})")
+        if present.issuperset(wanted[:2]):
+            only = f" WHERE id IN ({' UNION '.join(used or ['SELECT NULL'])})" if table == _STRINGS else ""
+            _copy(session, export, table, selected, only)
+            lacking = {column for column in wanted if column not in present} - _OPTIONAL_COLUMNS
+            columns += [f"{table}.{one}" for one in wanted if one in lacking]
+            is_mixed |= bool(lacking & {"globalPid", "globalTid"})
+            used += [
+                f'SELECT "{one}" FROM "{table}"' for one in _TEXT_IDS if one in present and one in wanted
+            ]
+        elif table not in _OPTIONAL or present:
+            tables.append(table)
+    return Missing(tuple(tables), tuple(columns), _complete_processes(session, is_mixed=is_mixed))
+
+
+def _selected(columns: Sequence[str], present: frozenset[str]) -> dict[str, str]:
+    """What SQLite selects for each staged column.
+
+    A global id has process and thread in 24 bits each. Source: Nsight Systems user guide, "Serialized Process
+    and Thread Identifiers".
+    """
+    selected: dict[str, str] = {}
+    for column in columns:
+        value = f'"{column}"' if column in present else "NULL"
+        if column == "endGlobalTid":
+            selected["end_thread"] = f"{value} & 16777215"
+        elif column in {"globalPid", "globalTid"}:
+            selected["process"], selected["thread"] = f"{value} >> 24 & 16777215", f"{value} & 16777215"
+        else:
+            selected[column] = value
+    return selected
+
+
+def _copy(session: Session, export: Export, table: str, selected: Mapping[str, str], only: str) -> None:
+    """Some thousands of rows at a time."""
+    wanted = (value if name in _TEXTS else f"ifnull({value}, {_NULL})" for name, value in selected.items())
+    rows = export.connection.execute(f'SELECT {", ".join(wanted)} FROM "{table}"{only}')
+    names = ", ".join(f'"{one}"' if one in _TEXTS else f'nullif("{one}", {_NULL})' for one in selected)
+    while batch := rows.fetchmany(_CHUNK_ROWS):
+        try:
+            chunk = {
+                name: np.array(values, dtype=object if name in _TEXTS else np.int64)
+                for name, values in zip(selected, zip(*batch, strict=True), strict=True)
+            }
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"table {table} holds something else than numbers ({error})", source=export.name
+            ) from error
+        with registered(session.connection, export_chunk=chunk):
+            session.connection.execute(
+                f"INSERT INTO staging.raw_{_TABLES[table][0]} SELECT {names} FROM export_chunk"
+            )
+
+
+def _complete_processes(session: Session, *, is_mixed: bool) -> int:
+    """Give rows without a process the only one there is (all, if a table has none); how many stay without."""
+    union = " UNION ALL ".join(f"SELECT process FROM staging.raw_{name}" for name in _EVENTS)
+    counts = dict(session.query(f"SELECT process, count(*) FROM ({union}) GROUP BY process"))
+    without = int(counts.pop(None, 0))
+    if not is_mixed and len(counts) != 1:
+        return without
+    for name in _EVENTS:
+        condition = "" if is_mixed else " WHERE process IS NULL"
+        session.connection.execute(
+            f"UPDATE staging.raw_{name} SET process = {min(counts, default=0)}{condition}"
+        )
+    return 0
 
 
 def owning_ranges(operators: Columns, ranges: Columns, launches: Columns) -> Int64:
@@ -63,95 +300,58 @@ def read_export(
 ) -> None:
     """Read an export into the tables: `trace_id` is of its first process, others follow by their numbers."""
     with staging_area(session) as events, open_export(trace.name, local.path) as export:
-        reader = _Reader(session, export, local, events)
-        missing = reader.stage(demangle)
-        chosen, others = reader.processes()
-        for offset, process in enumerate(chosen):
-            reader.fill(trace_id + offset, process, is_only=len(chosen) == 1)
-        session.add_findings(export_findings(trace_id, export, missing, others))
-
-
-class _Reader:
-    """Reads one export; `stage` comes first, then each process is filled."""
-
-    def __init__(self, session: Session, export: Export, local: LocalText, events: StagedEvents) -> None:
-        self.session = session
-        self.events = events
-        self.export = export
-        self.damage = local.damage
-        self.size_bytes = local.path.stat().st_size
-        self.has_cuda = False  # calls or work of a device, in any process
-
-    def stage(self, demangle: Demangle | None) -> Missing:
-        """Copy every table, with texts and words for its numbers."""
-        missing = copy_tables(self.session, self.export)
-        self._run("words")
-        _stage_kernel_texts(self.session, demangle)
-        self._run("ranges", emitted_operator=EMITTED_OPERATOR, bare_operator=BARE_OPERATOR)
-        return missing
-
-    def processes(self) -> tuple[list[int], list[int]]:
-        """Processes that become traces, and those left out; an InputError if none has anything."""
-        rows = self.session.query(sql(__package__, "nsys:processes"))
+        missing = copy_tables(session, export)
+        _stage_texts(session, demangle)
+        rows = session.query(sql(__package__, "nsys:processes"))
         cuda = [process for process, _, is_cuda in rows if is_cuda]
         chosen = cuda or [process for process, _, _ in rows]
-        self.has_cuda = bool(cuda)
         if not chosen:
             raise InputError(
                 "the export holds no CUDA calls, no device work and no NVTX ranges",
-                source=self.export.name,
+                source=export.name,
                 hint="Record with `nsys profile --trace=cuda,nvtx`",
             )
-        return chosen, [process for process, _, _ in rows if process not in chosen]
+        reader = _Reader(session, export, local, events, has_cuda=bool(cuda))
+        for offset, process in enumerate(chosen):
+            reader.fill(trace_id + offset, process, is_only=len(chosen) == 1)
+        others = [process for process, _, _ in rows if process not in chosen]
+        session.add_findings(export_findings(trace_id, export, missing, others))
+
+
+def _stage_texts(session: Session, demangle: Demangle | None) -> None:
+    """Words for the numbers of an export, names of its kernels, and its ranges taken apart.
+
+    For each pair of demangled and mangled id (-1: none) the name as Kineto has it, as nsys has it, and the
+    mangled one; the next best where one is missing.
+    """
+    session.connection.execute(sql(__package__, "nsys:words"))
+    rows = []
+    kernel_names = session.query(sql(__package__, "nsys:kernel_names"))
+    for demangled, mangled, recorded, symbol, short in kernel_names:
+        name = shown = recorded or short or symbol or ""
+        if symbol is not None:
+            text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
+            name = text or (shown if symbol.startswith("_Z") else symbol)
+        rows.append((demangled, mangled, name, shown, symbol))
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 5
+    session.connection.execute(sql(__package__, "nsys:kernel_texts"), columns)
+    patterns = {"emitted_operator": EMITTED_OPERATOR, "bare_operator": BARE_OPERATOR}
+    session.connection.execute(sql(__package__, "nsys:ranges").format(**patterns))
+
+
+class _Reader:
+    """Fills the tables from processes of an export; `has_cuda`: one of them called it, or used a device."""
+
+    def __init__(
+        self, session: Session, export: Export, local: LocalText, events: StagedEvents, *, has_cuda: bool
+    ) -> None:
+        self.session, self.export, self.events, self.has_cuda = session, export, events, has_cuda
+        self.damage, self.size_bytes = local.damage, local.path.stat().st_size
 
     def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
         events, owners = self._stage_process(process)
         census = fill_tables(self.session, trace_id, events)
-        self._run("kernel_symbols")
-        self._write_trace(trace_id, process, census, is_only=is_only)
-        write_devices(self.session, trace_id, devices_of(self.export, process))
-        operators = census.categories.get("cpu_op", 0) - owners
-        self.session.add_findings((
-            *quality.read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
-            *quality.trace_findings(self.session, trace_id),
-            *process_findings(self.session, trace_id, owners, operators, has_cuda=self.has_cuda),
-        ))  # fmt: skip
-
-    def _stage_process(self, process: int) -> tuple[StagedEvents, int]:
-        """The events of one process; how many ranges stand among its operators."""
-        events = self.events.renewed()
-        stager = Stager(events)
-        owners = self._owners(process)
-        with registered(self.session.connection, range_owners={"range_id": owners}):
-            self._stage(stager, "owners")
-        self._stage(stager, "operators", process=process, takes_lists=TAKES_TENSOR_LISTS)
-        for statement in ("annotations", "calls", "activities", "overheads", "syncs"):
-            self._stage(stager, statement, process=process)
-        events.census = stager.census()
-        self._stage(stager, "labels", process=process)  # which are no events
-        return events, len(owners)
-
-    def _stage(self, stager: Stager, statement: str, **values: Any) -> None:
-        """Stage what a statement selects, some rows at a time: each text becomes an object of its own."""
-        query = sql(__package__, f"nsys:stage_{statement}").format(**values)
-        connection = self.session.connection
-        connection.execute(f"CREATE OR REPLACE TABLE staging.selected AS {query}")
-        count = int(self.session.scalar("SELECT count(*) FROM staging.selected"))
-        for first in range(0, count, _STAGED_ROWS):
-            extent = f"rowid >= {first} AND rowid < {first + _STAGED_ROWS}"
-            rows = connection.execute(f"FROM staging.selected WHERE {extent} ORDER BY rowid").fetchnumpy()
-            stager.add(rows_of(rows))
-
-    def _owners(self, process: int) -> Any:
-        """Ids of the ranges that stand among the operators: all where there is nothing else to tell."""
-        operators, ranges, launches = (
-            self._arrays(statement, process) for statement in ("operator_ranges", "user_ranges", "launches")
-        )
-        if not self.has_cuda and not len(operators["thread"]):
-            return self._arrays("timed_ranges", process)["range_id"]
-        return owning_ranges(operators, ranges, launches)
-
-    def _write_trace(self, trace_id: int, process: int, census: quality.Census, *, is_only: bool) -> None:
+        self.session.connection.execute(sql(__package__, "nsys:kernel_symbols"))
         export, exported = self.export, _exported(self.export)
         version = integer(_pairs(export, "TARGET_INFO_SYSTEM_ENV").get("CudaDriverVersion"))
         rank, world_size = _rank(export) if is_only else (None, None)
@@ -178,34 +378,49 @@ class _Reader:
             event_count=census.event_count,
             properties=valid_text(json.dumps(properties, ensure_ascii=False)),
         )
+        write_devices(self.session, trace_id, devices_of(self.export, process))
+        operators = census.categories.get("cpu_op", 0) - owners
+        self.session.add_findings((
+            *quality.read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
+            *quality.trace_findings(self.session, trace_id),
+            *process_findings(self.session, trace_id, owners, operators, has_cuda=self.has_cuda),
+        ))  # fmt: skip
 
-    def _run(self, statement: str, **values: Any) -> None:
-        self.session.connection.execute(sql(__package__, f"nsys:{statement}").format(**values))
+    def _stage_process(self, process: int) -> tuple[StagedEvents, int]:
+        """The events of one process; how many ranges stand among its operators."""
+        events = self.events.renewed()
+        stager = Stager(events)
+        # Ranges that stand among the operators: all where there is nothing else to tell.
+        operators, ranges, launches = (
+            self._arrays(statement, process) for statement in ("operator_ranges", "user_ranges", "launches")
+        )
+        owners = owning_ranges(operators, ranges, launches)
+        if not self.has_cuda and not len(operators["thread"]):
+            owners = self._arrays("timed_ranges", process)["range_id"]
+        with registered(self.session.connection, range_owners={"range_id": owners}):
+            self._stage(stager, "owners")
+        self._stage(stager, "operators", process=process, takes_lists=TAKES_TENSOR_LISTS)
+        for statement in ("annotations", "calls", "activities", "overheads", "syncs"):
+            self._stage(stager, statement, process=process)
+        events.census = stager.census()
+        self._stage(stager, "labels", process=process)  # which are no events
+        return events, len(owners)
+
+    def _stage(self, stager: Stager, statement: str, **values: Any) -> None:
+        """Stage what a statement selects, some rows at a time: each text becomes an object of its own."""
+        query = sql(__package__, f"nsys:stage_{statement}").format(**values)
+        connection = self.session.connection
+        connection.execute(f"CREATE OR REPLACE TABLE staging.selected AS {query}")
+        count = int(self.session.scalar("SELECT count(*) FROM staging.selected"))
+        for first in range(0, count, _STAGED_ROWS):
+            extent = f"rowid >= {first} AND rowid < {first + _STAGED_ROWS}"
+            rows = connection.execute(f"FROM staging.selected WHERE {extent} ORDER BY rowid").fetchnumpy()
+            stager.add(rows_of(rows))
 
     def _arrays(self, statement: str, process: int) -> Columns:
         query = sql(__package__, f"nsys:{statement}").format(process=process)
         columns: Columns = self.session.connection.execute(query).fetchnumpy()
         return columns
-
-
-def _stage_kernel_texts(session: Session, demangle: Demangle | None) -> None:
-    """Make `staging.kernel_texts`: for each pair of demangled and mangled id (-1: none), the texts.
-
-    The name as Kineto has it, as nsys has it, and the mangled one; the next best where one is missing.
-    """
-    rows = []
-    for demangled, mangled, recorded, symbol, short in session.query(sql(__package__, "nsys:kernel_names")):
-        name = shown = recorded or short or symbol or ""
-        if symbol is not None:
-            text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
-            name = text or (shown if symbol.startswith("_Z") else symbol)
-        rows.append((demangled, mangled, name, shown, symbol))
-    columns = ("demangled_id", "mangled_id", "name", "recorded_name", "mangled_name")
-    found = dict(zip(columns, zip(*rows, strict=True) if rows else ((),) * len(columns), strict=True))
-    kinds = {name: np.int64 if name.endswith("_id") else object for name in columns}
-    chunk = {name: np.array(values, dtype=kinds[name]) for name, values in found.items()}
-    with registered(session.connection, export_chunk=chunk):
-        session.connection.execute(sql(__package__, "nsys:kernel_texts"))
 
 
 _ALTERNATIVES = (
@@ -244,9 +459,7 @@ TAKES_TENSOR_LISTS = f"^aten::(?:{'|'.join(_LISTS)})$"
 # variables and arguments of the recorded program, which exports hold in full, are left where they are: only a
 # rank among them is looked for.
 
-_ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
 _VARIABLE = re.compile(r'(?P<name>\w+)="?(?P<value>\d{1,9})"?')
-_PROBLEMS = ("Warning", "Error")
 
 
 def _exported(export: Export) -> dict[str, str]:
@@ -282,18 +495,11 @@ def _rank(export: Export) -> tuple[int | None, int | None]:
     wanted = [f"{name}=%" for pair in RANK_VARIABLES for name in pair]
     likes = " OR ".join("value LIKE ?" for _ in wanted)
     rows = export.rows(
-        f"SELECT value FROM META_DATA_CAPTURE WHERE name = ? AND ({likes})", [_ENVIRONMENT, *wanted]
+        f"SELECT value FROM META_DATA_CAPTURE WHERE name = ? AND ({likes})",
+        ["PROCESS_0:ENVIRONMENT_VARIABLE", *wanted],
     )
     matches = [_VARIABLE.fullmatch(str(value)) for (value,) in rows]
     return rank_of({match["name"]: match["value"] for match in matches if match is not None})
-
-
-def _problems(export: Export) -> list[str]:
-    named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
-    levels = {number for number, name in named if name in _PROBLEMS} if named else {2, 3}
-    rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
-    texts = [" ".join(str(text).split()) for severity, text in rows if severity in levels]
-    return list(dict.fromkeys(texts))
 
 
 # Column of TARGET_INFO_GPU by key of Kineto's deviceProperties, and the same of the table it once was.
@@ -313,46 +519,31 @@ _CUDA_GPU = {
 
 def devices_of(export: Export, process: int) -> list[dict[str, Any]]:
     """The devices of a process by its own ordinals, with keys as in Kineto's deviceProperties."""
-    if export.has("TARGET_INFO_GPU", "id"):
-        gpus = _described(export, "TARGET_INFO_GPU", "id", _GPU)
-        ordinals = _ordinals(export, process)
-        if ordinals:
-            return [{**gpus[gpu], "id": ordinal} for ordinal, gpu in ordinals.items() if gpu in gpus]
-        return [{**gpu, "id": ordinal} for ordinal, gpu in gpus.items()]
-    if export.has("TARGET_INFO_CUDA_GPU", "deviceId"):
-        gpus = _described(export, "TARGET_INFO_CUDA_GPU", "deviceId", _CUDA_GPU)
-        return [{**gpu, "id": ordinal} for ordinal, gpu in gpus.items()]
-    return []
-
-
-def _described(
-    export: Export, table: str, identity: str, columns: Mapping[str, str]
-) -> dict[int, dict[str, Any]]:
+    is_newer = export.has("TARGET_INFO_GPU", "id")
+    table, identity = ("TARGET_INFO_GPU", "id") if is_newer else ("TARGET_INFO_CUDA_GPU", "deviceId")
+    if not export.has(table, identity):
+        return []
     present = {
-        key: text for key, text in columns.items() if export.has(table, *re.findall(r"[A-Za-z]\w*", text))
+        key: text
+        for key, text in (_GPU if is_newer else _CUDA_GPU).items()
+        if export.has(table, *re.findall(r"[A-Za-z]\w*", text))
     }
-    rows = export.rows(f"SELECT {', '.join([identity, *present.values()])} FROM {table} ORDER BY 1")
     # nsys writes 0 where it knows nothing; only a minor version can be 0.
-    return {
-        row[0]: {
+    gpus = {
+        gpu: {
             key: value if value or key == "computeMinor" else None
-            for key, value in zip(present, row[1:], strict=True)
+            for key, value in zip(present, values, strict=True)
         }
-        for row in rows
-    }
-
-
-def _ordinals(export: Export, process: int) -> dict[int, int]:
-    """GPU by the process's own ordinal; CUDA_VISIBLE_DEVICES makes them differ."""
-    if not export.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
-        return {}
-    return dict(
-        export.rows(
-            "SELECT cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE WHERE pid = ? AND gpuId IS NOT NULL "
-            "ORDER BY cudaId",
-            (process,),
+        for gpu, *values in export.rows(
+            f"SELECT {', '.join([identity, *present.values()])} FROM {table} ORDER BY 1"
         )
-    )
+    }
+    # CUDA_VISIBLE_DEVICES makes ordinals differ from those of the machine.
+    named = export.of("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid") if is_newer else []
+    own = sorted((ordinal, gpu) for ordinal, gpu, pid in named if pid == process and gpu is not None)
+    return [
+        {**gpus[gpu], "id": ordinal} for ordinal, gpu in own or zip(gpus, gpus, strict=True) if gpu in gpus
+    ]
 
 
 _NEWEST_SCHEMA = 3
@@ -377,13 +568,17 @@ def export_findings(
     major = schema.partition(".")[0]
     if major.isdecimal() and int(major) > _NEWEST_SCHEMA:
         yield finding("nsys.newer_schema", trace_id, schema=schema, newest=_NEWEST_SCHEMA)
-    if problems := _problems(export):
+    named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
+    levels = {number for number, name in named if name in ("Warning", "Error")} if named else {2, 3}
+    rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
+    problems = list(dict.fromkeys(" ".join(str(text).split()) for level, text in rows if level in levels))
+    if problems:
         rest = len(problems) - _SHOWN_PROBLEMS
         said = " ".join([*problems[:_SHOWN_PROBLEMS], *([f"And {rest} more."] if rest > 0 else ())])
         yield finding("nsys.diagnostics", trace_id, {"messages": problems}, said=said)
     if others:
-        named = _process_names(export)
-        names = ", ".join(f"{process} ({named.get(process, '?')})" for process in others)
+        programs = _process_names(export)
+        names = ", ".join(f"{process} ({programs.get(process, '?')})" for process in others)
         yield finding("nsys.other_processes", trace_id, {"processes": list(others)}, names=names)
 
 

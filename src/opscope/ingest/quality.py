@@ -1,25 +1,190 @@
-"""What is wrong or absent in a trace, as findings with stable codes.
+"""What a trace is, of whatever kind its file was, and what is wrong or absent in it, as findings.
 
 A trace that cannot be read raises; a trace that can be read, but not wholly trusted, says so here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
-from opscope.ingest.trace_rows import is_of_torch
+from opscope.hardware.architectures import SpecEvidence
+from opscope.hardware.devices import match_device
 from opscope.ingest.wording import asked, finding
+from opscope.model import schema
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
 
-_HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "overhead"}
-_INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
-# Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
-_REDUNDANT = {"Trace", "fwdbwd"}
+
+def write_trace(session: Session, **values: Any) -> None:
+    """Insert a row into `traces`; columns that are not given are NULL."""
+    columns = schema.table("traces").column_names
+    row = [values.pop(name, None) for name in columns]
+    assert not values, f"no columns of traces: {sorted(values)}"
+    session.connection.execute(f"INSERT INTO traces VALUES ({', '.join('?' * len(row))})", row)
+
+
+def is_of_torch(session: Session) -> bool:
+    """Whether a program with PyTorch was recorded; an export's operators may be ranges of any program."""
+    return bool(session.scalar(_OF_TORCH))
+
+
+_OF_TORCH = r"""
+SELECT EXISTS (FROM operators JOIN traces USING (trace_id) WHERE format <> 'nsys'
+        OR regexp_matches(name, '^(aten|autograd|torch|c10d)::|^triton_|^Torch-Compiled'))
+    OR EXISTS (FROM kernel_names WHERE contains(name, 'at::native::'))"""
+
+
+def integer(value: Any, *, bits: int = 32) -> int | None:
+    """A value as a signed integer of that width; None if it is none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if abs(number) < 1 << (bits - 1) else None
+
+
+def valid_text(text: str) -> str:
+    """The text without lone surrogates: half characters of JSON escapes, foreign bytes of file names."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+_TORCH_KEY = re.compile(r"(?:py)?torch(?:[_ -]?version)?", re.IGNORECASE)
+_TORCH_PACKAGE = re.compile(r"torch(?:==| )(\d+\.\d+\.\d+[\w.+]*)")
+_RELEASE = re.compile(r"v?(\d+\.\d+\.\d+[\w.+]*)")
+_MOST_VALUES = 20_000
+
+
+def recorded_release(properties: Mapping[str, Any]) -> str | None:
+    """The torch release that a trace's own metadata names, by a key of that name or a list of packages.
+
+    None if it names none, or several.
+    """
+    found: set[str] = set()
+    pending: list[tuple[str, Any]] = list(properties.items())
+    for _ in range(_MOST_VALUES):
+        if not pending:
+            break
+        key, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(str(name), one) for name, one in value.items()]
+        elif isinstance(value, list):
+            pending += [(key, one) for one in value]
+        elif isinstance(value, str):
+            named = _RELEASE.fullmatch(value.strip()) if _TORCH_KEY.fullmatch(key) else None
+            named = named or _TORCH_PACKAGE.fullmatch(value.strip())
+            if named is not None:
+                found.add(named[1])
+    releases = {one.partition("+")[0] for one in found}
+    return valid_text(max(found, key=len)) if len(releases) == 1 else None
+
+
+# Keys of deviceProperties (libkineto/src/DeviceProperties.cpp), in the order of the columns.
+_KEYS = (
+    "name", "computeMajor", "computeMinor", "numSms", "totalGlobalMem", "warpSize", "maxThreadsPerBlock",
+    "maxThreadsPerMultiprocessor", "regsPerBlock", "regsPerMultiprocessor", "sharedMemPerBlock",
+    "sharedMemPerBlockOptin", "sharedMemPerMultiprocessor",
+)  # fmt: skip
+_DEVICE_ID = re.compile(r"[0-9]{1,9}")
+_AMD_SHARED_PER_SM = "maxSharedMemoryPerMultiProcessor"
+
+
+# What a trace says may be of any type; what does not fit its column is unknown.
+_INSERT = "INSERT INTO devices SELECT " + ", ".join(
+    f"TRY_CAST(? AS {column.type})" for column in schema.table("devices").columns
+)
+
+
+def write_devices(session: Session, trace_id: int, properties: Any, agents: Any = None) -> None:
+    """Fill table `devices` for one trace, whose activities are there.
+
+    `deviceProperties` are as the trace has them, which may be anything; `agents`, as ROCm's profiler
+    describes them, tell what the properties do not.
+    """
+    described = _of_agents(agents)
+    for entry in properties if isinstance(properties, list) else []:
+        if isinstance(entry, dict) and _DEVICE_ID.fullmatch(str(entry.get("id"))):
+            told = {key: value for key, value in entry.items() if value not in ("", None)}
+            described[int(entry["id"])] = described.get(int(entry["id"]), {}) | told
+    used = {device: figures for device, *figures in session.query(_USE_SQL, [trace_id])}
+    # A host's GPUs are of one kind where all that are described are: so is one that is not.
+    kinds = {json.dumps({**entry, "id": None}, sort_keys=True) for entry in described.values()}
+    common = json.loads(kinds.pop()) if len(kinds) == 1 else {}
+    for device in sorted(described.keys() | used.keys()):
+        entry = described.get(device, common)
+        facts = [entry.get(key) for key in _KEYS]
+        for at, key in enumerate(_KEYS):
+            # No device has no multiprocessors, also where that is written as text.
+            count = None if key in {"name", "computeMajor", "computeMinor"} else integer(facts[at], bits=64)
+            facts[at] = None if count is not None and count <= 0 else facts[at]
+        if device in used and not str(facts[0] or "").strip():
+            # That of the one GPU that has what is reported of a nameless one.
+            major, minor = (integer(entry.get(key)) for key in ("computeMajor", "computeMinor"))
+            found = match_device(
+                "",
+                compute_capability=None if major is None else f"{major}.{minor or 0}",
+                memory_bytes=integer(entry.get("totalGlobalMem"), bits=64),
+                sm_count=integer(entry.get("numSms")),
+            ).spec
+            facts[0] = None
+            if found is not None and found.evidence is not SpecEvidence.DEVICE_PROPERTIES:
+                facts[0] = found.names[0]
+                named = {"device": device, "name": facts[0]}
+                session.add_findings([finding("device.recognized", trace_id, named)])
+        facts[-1] = facts[-1] if facts[-1] is not None else entry.get(_AMD_SHARED_PER_SM)
+        row = [
+            valid_text(str(one)) if isinstance(one, str | int | float) and not isinstance(one, bool) else None
+            for one in facts
+        ]
+        figures = used.get(device, (0, None, None, None, None, None))
+        session.connection.execute(_INSERT, [trace_id, device, *row, *figures])
+
+
+def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
+    """What agents tell of GPUs, under the keys of deviceProperties.
+
+    Source: ROCm/rocprofiler-sdk, rocprofiler-sdk/agent.h (`rocprofiler_agent_v0_t`), whose number among the
+    agents of its type is the device of a kernel (pytorch/kineto, libkineto/src/RocprofLogger.cpp).
+    """
+    gpus = [
+        one
+        for one in (agents if isinstance(agents, list) else [])
+        if isinstance(one, dict) and one.get("type") in (2, "2", "GPU", "ROCPROFILER_AGENT_TYPE_GPU")
+    ]
+    found = {}
+    for position, one in enumerate(gpus):
+        target, threads = (integer(one.get(key)) for key in ("gfx_target_version", "wave_front_size"))
+        waves, local_kib = (integer(one.get(key)) for key in ("max_waves_per_cu", "lds_size_in_kb"))
+        number = integer(one.get("logical_node_type_id"))
+        found[position if number is None or number < 0 else number] = {
+            "name": one.get("product_name") or one.get("name"),
+            "computeMajor": target and target // 10_000 % 100,
+            "computeMinor": target and target // 100 % 100,
+            "numSms": one.get("cu_count"),
+            "totalGlobalMem": one.get("local_mem_size"),
+            "warpSize": threads,
+            "maxThreadsPerBlock": one.get("workgroup_max_size"),
+            "maxThreadsPerMultiprocessor": threads and waves and threads * waves,
+            "sharedMemPerBlock": local_kib and local_kib * 1024,
+        }
+    return found
+
+
+# activity_count, first_start, last_end, span, busy and idle of each device that was used.
+_USE_SQL = """
+SELECT device, count(*), min(start_ns) AS first_ns, max(end_ns) AS last_ns, last_ns - first_ns AS span_ns,
+    sum(greatest(0, end_ns - greatest(start_ns, before_ns)))::BIGINT AS busy_ns, span_ns - busy_ns
+FROM (SELECT device, start_ns, start_ns + duration_ns AS end_ns, max(start_ns + duration_ns) OVER (
+        PARTITION BY device ORDER BY start_ns, activity_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS before_ns FROM device_activities WHERE trace_id = ? AND device IS NOT NULL)
+GROUP BY device"""
 
 
 # Of the operators of the shorter of two cycles of one loop, at least so many are in the other.
@@ -43,52 +208,6 @@ class Census(msgspec.Struct, frozen=True):
     irregular_count: int = 0  # Operators that overlap another without nesting in it
     impossible_id_count: int = 0  # External ids that name an operator that was not open
     are_ids_used: bool = True  # Whether external ids were used for attribution
-
-
-class Counted(NamedTuple):
-    """Events of one category, phase and thread."""
-
-    category: str
-    phase: str | None
-    thread_key: int
-    process: str | None
-    thread: str | None
-    events: int
-    without_time: int
-    detailed: int
-    extent: tuple[int, int] | None = None  # of spans of the recording
-
-
-def take_census(rows: Iterable[Counted], **known: Any) -> Census:
-    """Census of the staged events; `known` are further fields."""
-    categories: dict[str, int] = {}
-    ignored: dict[str, int] = {}
-    threads: dict[int, tuple[int, str | None, str | None]] = {}
-    spans: list[tuple[int, int]] = []
-    without_time = event_count = detailed_count = 0
-    for row in rows:
-        category, phase = row.category, row.phase
-        is_memory = False
-        if category == "cpu_instant_event" or (category == "" and phase == "i"):
-            is_memory = phase == "i" and row.detailed > 0
-            category = "memory" if is_memory else ""
-        if is_memory or (category in _INGESTED and phase == "X"):
-            categories[category] = categories.get(category, 0) + row.events
-            without_time += row.without_time
-            if is_memory or category in _HOST:
-                threads.setdefault(row.thread_key, (row.thread_key, row.process, row.thread))
-        elif phase != "M" and category not in _REDUNDANT and (category or phase != "i"):
-            name = f"{category} (phase {phase})" if category in _INGESTED else category or f"phase {phase}"
-            ignored[name] = ignored.get(name, 0) + row.events
-        event_count += row.events
-        detailed_count += row.detailed
-        spans += [] if row.extent is None else [row.extent]
-    return Census(
-        event_count, categories, ignored, without_time, detailed_count, list(threads.values()),
-        window_start_ns=min((start_ns for start_ns, _ in spans), default=None),
-        window_end_ns=max((end_ns for _, end_ns in spans), default=None),
-        **known,
-    )  # fmt: skip
 
 
 def read_findings(
@@ -155,32 +274,26 @@ def trace_findings(
     if activities:
         # What runs outside of operators is no surprise where there are none.
         silent = () if of_torch or recorder == "nsys" else (Attribution.OUTSIDE_OPERATOR,)
-        yield from _unattributed(session, trace_id, recorder, silent)
+        rows = session.query(
+            """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
+            WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
+            [trace_id],
+        )
+        total_ns = sum(duration_ns for *_, duration_ns in rows)
+        for name, count, duration_ns in rows:
+            attribution = Attribution(name)
+            if attribution in _UNATTRIBUTED and attribution not in silent and total_ns:
+                fraction = duration_ns / total_ns
+                yield finding(
+                    f"attribution.{name}",
+                    trace_id,
+                    {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
+                    kind=recorder,
+                    severity=Severity.WARNING if fraction >= 0.01 else Severity.INFO,
+                    percent=f"{100 * fraction:.1f}",
+                    meaning=attribution.meaning,
+                )
         yield from asked(session, "trace.same_stream_overlap", trace_id=trace_id)
-
-
-def _unattributed(
-    session: Session, trace_id: int, recorder: str, silent: Collection[Attribution]
-) -> Iterator[Finding]:
-    rows = session.query(
-        """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
-        WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
-        [trace_id],
-    )
-    total_ns = sum(duration_ns for *_, duration_ns in rows)
-    for name, count, duration_ns in rows:
-        attribution = Attribution(name)
-        if attribution in _UNATTRIBUTED and attribution not in silent and total_ns:
-            fraction = duration_ns / total_ns
-            yield finding(
-                f"attribution.{name}",
-                trace_id,
-                {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
-                kind=recorder,
-                severity=Severity.WARNING if fraction >= 0.01 else Severity.INFO,
-                percent=f"{100 * fraction:.1f}",
-                meaning=attribution.meaning,
-            )
 
 
 _UNATTRIBUTED = (

@@ -6,7 +6,7 @@
    decimals in the text, and integer nanoseconds here: no digit goes through a double. One event that is no JSON
    costs that event. Columns are laid out as Arrow's: values, and a bit per row that says whether one is there.
 
-   `scan_pass.py` keeps the same contract in Python, for machines without a compiler. */
+   `scan.py` keeps the same contract in Python, for machines without a compiler. */
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,8 +1,9 @@
 """The text of an event array → columns, chunk by chunk, in one forward pass.
 
-`scan.c` does it where the package was built with a compiler, `scan_pass.py` where not, by the same rules and
-with the same results. Chunks are scanned side by side: a chunk holds only if the one before it ends exactly
-where it begins; if it does not (a cut inside of a text), it is scanned anew from there.
+`scan.c` does it where the package was built with a compiler; where not, the pass in Python here, far slower,
+by the same rules and with the same results. Chunks are scanned side by side: a chunk holds only if the one
+before it ends exactly where it begins; if it does not (a cut inside of a text), it is scanned anew from
+there.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import math
 import mmap
 import re
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from decimal import ROUND_HALF_UP, Context, Decimal
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +28,307 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.ingest.event_columns import FORMATS, MEMBERS, SKIPPED_CATEGORIES, ColumnKind, Scanned
-from opscope.ingest.scan_pass import scan_in_python
+from opscope.ingest.arrow import Column, packed
+
+
+class ColumnKind(IntEnum):
+    """Types of columns; as in scan.c."""
+
+    INTEGER, UNSIGNED, REAL, TEXT, JSON, TIME, OBJECT, INT32 = range(8)
+
+
+class Member(NamedTuple):
+    """A member of an event, or of its `args`, and the column it goes into.
+
+    A rare one is kept as (row, column, value) instead.
+    """
+
+    key: str
+    name: str
+    kind: ColumnKind
+    in_arguments: bool = True
+    is_rare: bool = False
+
+
+_EVENT = (
+    Member("ph", "ph", ColumnKind.TEXT, in_arguments=False),
+    Member("cat", "cat", ColumnKind.TEXT, in_arguments=False),
+    Member("name", "name", ColumnKind.TEXT, in_arguments=False),
+    Member("pid", "pid", ColumnKind.TEXT, in_arguments=False),
+    Member("tid", "tid", ColumnKind.TEXT, in_arguments=False),
+    Member("id", "id", ColumnKind.INTEGER, in_arguments=False),
+    Member("ts", "start_ns", ColumnKind.TIME, in_arguments=False),
+    Member("dur", "duration_ns", ColumnKind.TIME, in_arguments=False),
+    Member("args", "args", ColumnKind.OBJECT, in_arguments=False),
+)
+_ARGUMENTS = (
+    Member("name", "label", ColumnKind.TEXT),
+    Member("External id", "external_id", ColumnKind.INTEGER),
+    Member("external id", "external_id", ColumnKind.INTEGER),  # of recorders until 2021
+    Member("correlation", "correlation_id", ColumnKind.INTEGER),
+    Member("Sequence number", "sequence_number", ColumnKind.INTEGER),
+    Member("Fwd thread id", "forward_thread_id", ColumnKind.INTEGER),
+    Member("Input Dims", "input_shapes", ColumnKind.JSON),
+    Member("Input type", "input_types", ColumnKind.JSON),
+    Member("Input Strides", "input_strides", ColumnKind.JSON),
+    Member("Concrete Inputs", "concrete_inputs", ColumnKind.JSON),
+    Member("Python id", "python_id", ColumnKind.INTEGER),
+    Member("Python parent id", "parent_python_id", ColumnKind.INTEGER),
+    Member("Python module id", "python_module_id", ColumnKind.INTEGER),
+    Member("device", "device", ColumnKind.INT32),
+    Member("stream", "stream", ColumnKind.INTEGER),
+    Member("context", "context", ColumnKind.INT32),
+    Member("grid", "grid", ColumnKind.TEXT),
+    Member("block", "block", ColumnKind.TEXT),
+    Member("registers per thread", "registers_per_thread", ColumnKind.INT32),
+    Member("shared memory", "shared_memory_bytes", ColumnKind.INT32),
+    Member("blocks per SM", "blocks_per_sm", ColumnKind.REAL),
+    Member("warps per SM", "warps_per_sm", ColumnKind.REAL),
+    Member("est. achieved occupancy %", "occupancy_percent", ColumnKind.REAL),
+    Member("bytes", "size_bytes", ColumnKind.INTEGER),
+    Member("graph id", "graph_id", ColumnKind.INTEGER),
+    Member("graph node id", "graph_node_id", ColumnKind.INTEGER),
+    Member("kernel", "launched_kernel", ColumnKind.TEXT),
+)
+# Those of `staging.details`, by their keys.
+_DETAILS = {
+    ColumnKind.TEXT: (
+        "Call stack", "Module Hierarchy", "Collective name", "dtype", "In split size", "Out split size",
+        "Process Group Name", "Process Group Description", "Process Group Ranks", "kernel_name",
+        "kernel_backend", "kernel_file", "kernel_hash", "kernel_kwargs", "cuda_sync_kind",
+    ),
+    ColumnKind.INTEGER: (
+        "In msg nelems", "Out msg nelems", "Group size", "Src Rank", "Dst Rank", "Seq", "num_warps",
+        "num_stages", "Bytes", "Device Type", "Device Id", "Total Allocated", "Total Reserved",
+        "wait_on_stream", "wait_on_cuda_event_id", "wait_on_cuda_event_record_corr_id",
+    ),
+    ColumnKind.UNSIGNED: ("Addr",),
+    ColumnKind.REAL: ("kernel_flop", "kernel_num_gb"),
+}  # fmt: skip
+MEMBERS = (
+    *_EVENT,
+    *_ARGUMENTS,
+    *(Member(key, key, kind, is_rare=True) for kind, keys in _DETAILS.items() for key in keys),
+)
+# Arrows from launches to kernels repeat what correlation ids say.
+SKIPPED_CATEGORIES = ("ac2g", "async", "async_cpu_to_gpu")
+# Of Arrow; others are `l`.
+FORMATS = {ColumnKind.TEXT: "u", ColumnKind.JSON: "u", ColumnKind.REAL: "g", ColumnKind.UNSIGNED: "L"}
+
+
+class Scanned(NamedTuple):
+    """What a pass found; offsets are of the whole text."""
+
+    row_count: int  # Events kept
+    # Where it stopped: before an event, at the bracket that closes the array, or where the text ends
+    end: int
+    sound_end: int  # Behind the last sound event
+    is_closed: bool  # It stopped at that bracket
+    is_cut: bool  # It stopped because no sound event follows what stands there
+    broken_count: int  # Events left out for not being JSON
+    first_broken: int  # Where the first of them begins
+    irregular_count: int  # Values of another type than their column; they are absent
+    # Values of each dense column that has any, and a bit per row that says whether one is there; values of
+    # texts are indices
+    columns: dict[str, Column]
+    # `int64[3, n]` of row, index in `MEMBERS`, and value (bits of a float64; index of a text)
+    rare: npt.NDArray[np.int64]
+    # `int64[3, n]` of begin, length, and care: 0 if it is to be taken as it stands, 1 for a string with
+    # escapes or other than printable ASCII, 2 for JSON
+    texts: npt.NDArray[np.int64]
+
+
+_DEEPEST, _LARGEST_EVENT, _LARGEST_RETRIED, _MOST_TRIES = 64, 16 << 20, 1 << 20, 1000
+_SPACE = rb"[ \n\t\r]*"
+_UNIT = (  # half a character is none
+    rb"(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
+    rb"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+_TEXT = rb'"[^"\\]*(?:\\(?:["\\/bfnrt]|u%b)[^"\\]*)*"' % _UNIT
+_NUMBER = rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_NO_NUMBER = rb"-?(?:[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)(?![a-zA-Z])"
+_STRING, _SPACES = re.compile(_TEXT), re.compile(_SPACE)
+_TOKEN = re.compile(rb"%b|(?:true|false|null)(?![a-zA-Z])|%b" % (_NUMBER, _NO_NUMBER))
+_BRACKET = re.compile(rb'[\[\]{}"]')
+# What stands around a value: its key; behind it the end of its object, or what leads to the next key.
+_KEY = re.compile(rb"(%b)%b:%b" % (_TEXT, _SPACE, _SPACE))
+_NEXT_KEY = re.compile(rb"%b(?:,%b|(\}))" % (_SPACE, _SPACE))
+_NEXT_EVENT = re.compile(rb"%b(?:,%b|(?=\])|\Z)" % (_SPACE, _SPACE))
+_BEGIN = re.compile(rb'\{[ \n\t\r]*"(?:ph|name|cat|pid|tid|ts|id|dur|args|s|bp)"[ \n\t\r]*:')
+_HANDLE = re.compile(rb"0[xX][0-9a-fA-F]{1,16}")
+_WHOLE = re.compile(rb"(-?[0-9]+)(?:\.0*)?")
+_CARE = re.compile(rb"[\x00-\x1f\\\x80-\xff]")
+_PLACES = {(one.key.encode(), one.in_arguments): at for at, one in enumerate(MEMBERS)}
+# The column that each member gives values to: several may go into one.
+TARGETS = [[one.name for one in MEMBERS].index(one.name) for one in MEMBERS]
+_PHASE, _CATEGORY, _ARGUMENTS_PLACE = (_PLACES[key, False] for key in (b"ph", b"cat", b"args"))
+_SKIPPED = {(one.encode(), False) for one in SKIPPED_CATEGORIES}
+_RANGES = {ColumnKind.UNSIGNED: (0, 1 << 64), ColumnKind.INT32: (-(1 << 31), 1 << 31)}
+_LONGEST_REAL = 64
+_EXACT = Context(prec=1 << 20)
+
+_Row = dict[int, int]  # values of an event, as 64 bits, by their columns' places in `MEMBERS`
+
+
+class _Pass:
+    """The grammar. Texts are interned by their bytes, and whether they are JSON: number and begin of each."""
+
+    def __init__(self, text: mmap.mmap) -> None:
+        self.text = text
+        self.texts: dict[tuple[bytes, bool], tuple[int, int]] = {}
+        self.irregular = 0  # values of the event that was read last
+
+    def event(self, at: int, end: int, largest: int) -> tuple[_Row, int, int] | None:
+        """The event, where it ends, and where the next one begins; None if there is none."""
+        row: _Row = {}
+        sound_end = behind = None
+        self.irregular = 0
+        if self.text[at : at + 1] == b"{":
+            sound_end = self.members(row, at + 1, min(end, at + largest), in_arguments=False)
+        if sound_end is not None:
+            behind = _NEXT_EVENT.match(self.text, sound_end, end)
+        return None if sound_end is None or behind is None else (row, sound_end, behind.end())
+
+    def members(self, row: _Row, at: int, end: int, *, in_arguments: bool) -> int | None:
+        """Read the members of an object behind its brace: behind the object, None if it is none."""
+        text = self.text
+        at = self.space_end(at, end)
+        if text[at : min(at + 1, end)] == b"}":
+            return at + 1
+        while (key := _KEY.match(text, at, end)) is not None:
+            at = key.end()
+            place = _PLACES.get((key[1][1:-1], in_arguments))
+            if place == _ARGUMENTS_PLACE and text[at : min(at + 1, end)] == b"{":
+                behind = self.members(row, at + 1, end, in_arguments=True)
+            else:
+                behind = self.value_end(at, end)
+                if behind is not None and place is not None:
+                    self.store(row, place, at, behind)
+            found = None if behind is None else _NEXT_KEY.match(text, behind, end)
+            if found is None or found[1]:
+                return found and found.end()
+            at = found.end()
+        return None
+
+    def space_end(self, at: int, end: int) -> int:
+        found = _SPACES.match(self.text, at, end)
+        return at if found is None else found.end()
+
+    def value_end(self, at: int, end: int) -> int | None:
+        first = self.text[at : at + 1] if at < end else b""
+        if first not in (b"[", b"{"):
+            found = (_STRING if first == b'"' else _TOKEN).match(self.text, at, end)
+            return found and found.end()
+        opened: list[bytes] = []
+        while (found := _BRACKET.search(self.text, at, end)) is not None:
+            at, mark = found.end(), found.group()
+            if mark == b'"':
+                found = _STRING.match(self.text, at - 1, end)
+                if found is None:
+                    return None
+                at = found.end()
+            elif mark in b"[{":
+                opened.append(mark)
+                if len(opened) > _DEEPEST:
+                    return None
+            elif opened.pop() != (b"{" if mark == b"}" else b"["):
+                return None
+            elif not opened:
+                return at
+        return None
+
+    def store(self, row: _Row, place: int, begin: int, end: int) -> None:
+        """Keep the value of a member; one of another type than its column is none, and counted."""
+        member, raw = MEMBERS[place], self.text[begin:end]
+        if not member.is_rare:
+            row.pop(TARGETS[place], None)  # of the same key before
+        if raw == b"null":
+            return
+        is_quoted, value = raw[:1] == b'"', None
+        if member.kind is ColumnKind.OBJECT:
+            self.irregular += raw[:1] != b"n"
+        elif member.kind in (ColumnKind.TEXT, ColumnKind.JSON):
+            is_json = member.kind is ColumnKind.JSON or not is_quoted
+            key = raw if is_json else raw[1:-1], is_json
+            value, _ = self.texts.setdefault(key, (len(self.texts), begin + (not is_json)))
+        else:
+            raw = raw[1:-1] if is_quoted else raw
+            is_number = _TOKEN.fullmatch(raw) is not None and raw not in (b"true", b"false")
+            is_integer = member.kind in (ColumnKind.INTEGER, ColumnKind.UNSIGNED)
+            if is_quoted and is_integer and _HANDLE.fullmatch(raw):
+                value = int(raw, 16)
+            elif is_number:
+                value = _number(member.kind, raw)
+            if value is None:
+                self.irregular += not (is_number and member.kind in (ColumnKind.TIME, ColumnKind.REAL))
+        if value is not None:
+            row[TARGETS[place]] = value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _number(kind: ColumnKind, raw: bytes) -> int | None:
+    """A number as the bits that its column holds; None if it does not fit."""
+    if kind is ColumnKind.REAL:
+        value = float(raw) if len(raw) < _LONGEST_REAL and raw[-1:].isdigit() else math.inf
+        return int(np.float64(value).view(np.int64)) if math.isfinite(value) else None
+    if kind is ColumnKind.TIME:  # microseconds, rounded half away from zero
+        try:
+            number_ns = int(_EXACT.scaleb(Decimal(raw.decode()), 3).to_integral_value(ROUND_HALF_UP))
+        except (ArithmeticError, ValueError):  # beyond all bounds, or not a number
+            return None
+        return number_ns if abs(number_ns) < 1 << 63 else None
+    low, high = _RANGES.get(kind, (-(1 << 63), 1 << 63))
+    found = _WHOLE.fullmatch(raw)
+    return int(found[1]) if found is not None and low <= int(found[1]) < high else None
+
+
+def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
+    """As `scan.scan_natively`."""
+    one, end = _Pass(text), len(text)
+    rows: list[_Row] = []
+    irregular = broken_count = first_broken = 0
+    tries, is_cut = _MOST_TRIES, False
+    at = sound_end = one.space_end(start, end)
+    while at < end and at < limit and text[at : at + 1] != b"]":
+        found = one.event(at, end, _LARGEST_EVENT)
+        if found is not None:
+            row, sound_end, at = found
+            irregular += one.irregular
+            skipped = {one.texts[key][0] for key in _SKIPPED if key in one.texts}
+            if row.get(_CATEGORY) not in skipped:
+                rows.append(row)
+            continue
+        # What stands here is no event: on to the next that is one, which is then read in its turn.
+        begin = at
+        while found is None and tries and (next_begin := _BEGIN.search(text, at + 1)) is not None:
+            tries -= 1
+            at = next_begin.start()
+            found = one.event(at, end, _LARGEST_RETRIED)
+            found = found if found is not None and _PHASE in found[0] else None
+        if found is None:
+            at, is_cut = end, True
+            break
+        first_broken = first_broken if broken_count else begin
+        broken_count += 1
+    columns: dict[str, Column] = {}
+    rare: list[tuple[int, int, int]] = []
+    for place in sorted({place for row in rows for place in row}):
+        member, values = MEMBERS[place], [row.get(place) for row in rows]
+        if member.is_rare:
+            rare += [(at_row, place, value) for at_row, value in enumerate(values) if value is not None]
+        else:
+            kind = np.int32 if FORMATS.get(member.kind) == "u" else np.int64
+            present = packed(np.array([value is not None for value in values]))
+            columns[member.name] = np.array([value or 0 for value in values], dtype=kind), present
+    texts = [
+        (begin, len(raw), 2 if is_json and raw[:1] in (b"[", b"{", b'"') else _CARE.search(raw) is not None)
+        for (raw, is_json), (_, begin) in one.texts.items()
+    ]
+    return Scanned(
+        len(rows), at, sound_end, at < end and text[at : at + 1] == b"]", is_cut, broken_count, first_broken,
+        irregular, columns, np.array(rare, dtype=np.int64).reshape(-1, 3).T,
+        np.array(texts, dtype=np.int64).reshape(-1, 3).T,
+    )  # fmt: skip
+
 
 _CHUNK_BYTES = 32 << 20
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|ts)\"\s*:)")
@@ -77,11 +380,10 @@ def _library() -> Any:
     return library
 
 
-_TARGETS = [[one.name for one in MEMBERS].index(column.name) for column in MEMBERS]
 _NATIVE_COLUMNS = (_Column * len(MEMBERS))(
     *(
         _Column(key.encode(), len(key.encode()), kind, target, in_arguments, is_rare)
-        for (key, _, kind, in_arguments, is_rare), target in zip(MEMBERS, _TARGETS, strict=True)
+        for (key, _, kind, in_arguments, is_rare), target in zip(MEMBERS, TARGETS, strict=True)
     )
 )
 _NATIVE_SKIPPED = (ctypes.c_char_p * len(SKIPPED_CATEGORIES))(*map(str.encode, SKIPPED_CATEGORIES))
@@ -122,10 +424,8 @@ def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
 def _copied(address: int, count: int, kind: Any) -> npt.NDArray[Any]:
     if not count:
         return np.empty(0, dtype=kind)
-    size = count * np.dtype(kind).itemsize
-    there = np.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=kind)
-    copied: npt.NDArray[Any] = there.copy()
-    return copied
+    there = (ctypes.c_uint8 * (count * np.dtype(kind).itemsize)).from_address(address)
+    return np.array(np.frombuffer(there, dtype=kind))
 
 
 class Chunk(NamedTuple):
@@ -159,17 +459,13 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
                 scanned = scan_one(text, position, limit)
             position = scanned.end
             chunk = _decoded(text, scanned)
-            _release(text, cuts[index], position)
+            # The pages that were scanned are let go: the file has them, and this process need not.
+            first_page = cuts[index] - cuts[index] % mmap.PAGESIZE
+            if hasattr(text, "madvise") and position > first_page:
+                text.madvise(mmap.MADV_DONTNEED, first_page, position - first_page)
             yield chunk
             if scanned.is_closed or scanned.is_cut:
                 return
-
-
-def _release(text: mmap.mmap, start: int, end: int) -> None:
-    """Let go of the pages of a text that was scanned: the file has them, and this process need not."""
-    start -= start % mmap.PAGESIZE
-    if hasattr(text, "madvise") and end > start:
-        text.madvise(mmap.MADV_DONTNEED, start, end - start)
 
 
 def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
@@ -208,7 +504,7 @@ def _used(scanned: Scanned) -> list[bool]:
 
 
 _CONTROL = re.compile("[\\x00-\\x1f]")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def _mended(raw: bytes, begin: int, flaws: dict[str, int]) -> str:
@@ -231,7 +527,7 @@ def _json_text(raw: bytes, begin: int, flaws: dict[str, int]) -> str | None:
     try:
         return msgspec.json.format(raw, indent=-1).decode()
     except (ValueError, RecursionError, msgspec.DecodeError):
-        mended = _STRING.sub(
+        mended = _JSON_STRING.sub(
             lambda match: json.dumps(_mended(match.group()[1:-1].encode("latin-1"), begin, flaws)),
             raw.decode("latin-1"),
         )

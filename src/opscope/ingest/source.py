@@ -13,6 +13,7 @@ import json
 import mmap
 import re
 import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,10 +31,7 @@ _CHUNK_BYTES = 1 << 22
 _GZIP_CHUNK_BYTES = 1 << 13
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.zst")
 EXPORT_COMMAND = "nsys export --type sqlite"
-_REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Stats of a sweep take tens of kilobytes.
 _LARGEST_OTHER_JSON_BYTES = 4 << 20
 _ADDRESS = re.compile(r"^([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
@@ -153,52 +151,43 @@ def _no_traces(folder: str) -> InputError:
 @contextmanager
 def local_text(trace: TraceFile, spool_directory: Path) -> Iterator[LocalText]:
     """The trace's text as a local uncompressed file, for the duration of the block."""
-    spool, piped = spool_directory / "spool.json", spool_directory / "piped"
-    try:
-        path = trace.path
-        if path is not None and (path.is_char_device() or path.is_block_device()):  # which may never end
-            raise InputError(
-                "a device, not a trace", source=path, hint="Give a file, or send one into opscope … -"
-            )
-        if path is not None and not path.is_file():  # what comes out of a pipe can be read once only
-            with path.open("rb") as pipe, piped.open("wb") as copy:
-                shutil.copyfileobj(pipe, copy, _CHUNK_BYTES)
-            path = piped
-        with _open(trace, path) as stream:
-            head = stream.read(4)
-            stream.seek(0)
-            text = LocalText(spool)
-            unpack = _gunzip if head[:2] == _GZIP_MAGIC else _unzstd if head == _ZSTD_MAGIC else None
-            if unpack is None and path is not None:
-                text.path = path
-            else:
-                with spool.open("wb") as out:
-                    if unpack is None:
-                        shutil.copyfileobj(stream, out, _CHUNK_BYTES)
-                    else:
-                        unpack(stream, out, text, trace.name)
-    except OSError as error:
-        for file in (spool, piped):
-            file.unlink(missing_ok=True)
-        raise InputError(f"cannot be read ({error.strerror or error})", source=trace.name) from error
-    try:
+    with tempfile.TemporaryDirectory(dir=spool_directory) as folder:
+        try:
+            text = _local_text(trace, Path(folder))
+        except OSError as error:
+            raise InputError(f"cannot be read ({error.strerror or error})", source=trace.name) from error
         yield text
-    finally:
-        for file in (spool, piped):
-            file.unlink(missing_ok=True)
 
 
-@contextmanager
-def _open(trace: TraceFile, path: Path | None) -> Iterator[BinaryIO]:
-    if path is not None:
-        with path.open("rb") as stream:
-            yield stream
-        return
+def _local_text(trace: TraceFile, folder: Path) -> LocalText:
+    path, spool = trace.path, folder / "spool.json"
+    if path is not None and (path.is_char_device() or path.is_block_device()):  # which may never end
+        raise InputError(
+            "a device, not a trace", source=path, hint="Give a file, or send one into opscope … -"
+        )
+    if path is not None and not path.is_file():  # what comes out of a pipe can be read once only
+        with path.open("rb") as pipe, (folder / "piped").open("wb") as copy:
+            shutil.copyfileobj(pipe, copy, _CHUNK_BYTES)
+        path = folder / "piped"
+    with _open(trace.address) if path is None else path.open("rb") as stream:
+        head = stream.read(4)
+        stream.seek(0)
+        unpack = _gunzip if head[:2] == b"\x1f\x8b" else _unzstd if head == b"\x28\xb5\x2f\xfd" else None
+        if unpack is None and path is not None:
+            return LocalText(path)
+        text = LocalText(spool)
+        with spool.open("wb") as out:
+            if unpack is None:
+                shutil.copyfileobj(stream, out, _CHUNK_BYTES)
+            else:
+                unpack(stream, out, text, trace.name)
+    return text
+
+
+def _open(address: str | None) -> Any:
     import fsspec  # noqa: PLC0415 - slow to import and seldom needed
 
-    assert trace.address is not None
-    with fsspec.open(trace.address, "rb") as stream:
-        yield stream
+    return fsspec.open(address, "rb")
 
 
 def _gunzip(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None:
@@ -337,7 +326,7 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
     if text[8:12] == b"DUCK":
         hint = "Give it alone and not packed; opscope compare puts two side by side"
         return "a saved session, not a trace", hint
-    if text[:1] == b"\x80" and text[1:2] in _PICKLE_PROTOCOLS:
+    if text[:1] == b"\x80" and text[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         if text.find(b"device_traces") < 0 and text.find(b"segments") < 0:
             return "a pickle, which opscope never opens: it can run any code", _READS
         hint = "Look at it with https://pytorch.org/memory_viz; " + _READS
@@ -348,34 +337,28 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
 _READS = (
     "opscope reads traces of torch.profiler (Kineto) of NVIDIA and AMD GPUs, and exports of Nsight Systems"
 )
-_PICKLE_PROTOCOLS = (b"\2", b"\3", b"\4", b"\5")
 _PROTON = re.compile(rb'\[\s*\{\s*"(?:children|frame|metrics)"\s*:')
 _RPD = re.compile(rb"\[\s*\{\s*\}\s*,")
 # Of torch.autograd.profiler before Kineto (torch/autograd/profiler.py, PyTorch 1.7).
 _AUTOGRAD = re.compile(rb'"pid"\s*:\s*"(?:CPU|CUDA) functions"')
-_ASCEND = (b'"async_npu"', b'"Ascend Hardware"')
 
 
 def _other_array(text: mmap.mmap, first: int) -> tuple[str, str] | None:
     """What an array of JSON is that no recorder that opscope reads wrote, and what to do; None if unknown."""
-    if _PROTON.match(text, first):
-        return "a profile of Proton (Triton): a tree, not a trace", "Show it with proton-viewer; " + _READS
-    if _RPD.match(text, first):
-        return (
-            "a trace of rocprof's RPD (rpd2tracing), whose device events opscope does not read",
-            "Record the program with torch.profiler on the AMD GPU; " + _READS,
-        )
-    if _AUTOGRAD.search(text, first, first + _SEARCH_BYTES):
-        return (
-            "a trace of the autograd profiler before PyTorch 1.8, which names no launches",
-            "Record it with torch.profiler; " + _READS,
-        )
-    if any(text.find(mark, first) >= 0 for mark in _ASCEND):
-        return (
-            "a trace of an Ascend NPU (torch_npu), whose device events opscope does not read",
-            "Look at it with MindStudio Insight; " + _READS,
-        )
-    return None
+    found = (
+        (_PROTON.match(text, first), "a profile of Proton (Triton): a tree, not a trace",
+         "Show it with proton-viewer"),
+        (_RPD.match(text, first),
+         "a trace of rocprof's RPD (rpd2tracing), whose device events opscope does not read",
+         "Record the program with torch.profiler on the AMD GPU"),
+        (_AUTOGRAD.search(text, first, first + _SEARCH_BYTES),
+         "a trace of the autograd profiler before PyTorch 1.8, which names no launches",
+         "Record it with torch.profiler"),
+        (any(text.find(mark, first) >= 0 for mark in (b'"async_npu"', b'"Ascend Hardware"')),
+         "a trace of an Ascend NPU (torch_npu), whose device events opscope does not read",
+         "Look at it with MindStudio Insight"),
+    )  # fmt: skip
+    return next(((what, f"{hint}; {_READS}") for is_one, what, hint in found if is_one), None)
 
 
 def _skip_whitespace(text: mmap.mmap, position: int) -> int:
@@ -432,7 +415,7 @@ def error_offset(error: msgspec.DecodeError, size: int) -> int:
 def is_export(trace: TraceFile, local: LocalText) -> bool:
     """Whether a file is a database, or is called one; an InputError of a report of nsys."""
     name = trace.name.lower()
-    if name.endswith(_REPORT_SUFFIXES):
+    if name.endswith((".nsys-rep", ".qdrep", ".qdstrm")):
         raise InputError(
             "a report of Nsight Systems, in a format that only nsys reads",
             source=trace.name,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import pickle
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -24,9 +25,8 @@ import numpy.typing as npt
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
-from opscope.ingest.event_columns import FORMATS, MEMBERS, ColumnKind, Scanned
 from opscope.ingest.nesting import Extent, Int64
-from opscope.ingest.scan import Chunk, scan
+from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.session import Session
 
@@ -78,6 +78,10 @@ _CLASS_OF = {
     for category in categories
 } | {"cuda_sync": _SYNC}  # fmt: skip
 _PHASES = {"X": 0, "M": 1, "i": 2}
+_HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "overhead"}
+_INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
+# Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
+_REDUNDANT = {"Trace", "fwdbwd"}
 _OWN_FORMATS = {"row_id": "l", "thread_key": "L", "replay": "l", "category": "u"}
 
 
@@ -318,20 +322,26 @@ class Stager:
 
     def __init__(self, events: StagedEvents) -> None:
         self._events = events
-        self._counts: list[quality.Counted] = []
         self._threads: dict[tuple[str | None, str | None], int] = {}
+        self._host_threads: dict[int, tuple[int, str | None, str | None]] = {}
+        self._categories, self._ignored = Counter[str](), Counter[str]()
+        self._event_count = self._without_time = self._detailed_count = 0
+        self._spans: list[tuple[int, int]] = []  # of the recording
         self._irregular_count, self._is_legacy = 0, False
         self.broken_count = 0
         self.flaws: dict[str, int] = {}
 
     def census(self) -> quality.Census:
-        return quality.take_census(
-            self._counts,
+        return quality.Census(
+            self._event_count, dict(self._categories), dict(self._ignored), self._without_time,
+            self._detailed_count, list(self._host_threads.values()),
             is_lenient=self._irregular_count > 0,
             thread_count=len(self._threads),
             broken_count=self.broken_count,
             is_legacy=self._is_legacy,
-        )
+            window_start_ns=min((start_ns for start_ns, _ in self._spans), default=None),
+            window_end_ns=max((end_ns for _, end_ns in self._spans), default=None),
+        )  # fmt: skip
 
     def add_chunk(self, chunk: Chunk) -> None:
         scanned, columns = chunk.scanned, dict(chunk.scanned.columns)
@@ -392,10 +402,25 @@ class Stager:
             np.bincount(group[chosen], minlength=len(first)) for chosen in (slice(None), ~is_usable, detailed)
         )
         for at in np.argsort(first).tolist():
-            values = rows.values(int(first[at]), "category", "ph", "thread_key", "pid", "tid")
-            counted: list[Any] = [int(of_group[at]) for of_group in (counts, unusable, details)]
-            if values[0] == "Trace" and unusable[at] < counts[at]:
+            recorded, phase, *thread = rows.values(
+                int(first[at]), "category", "ph", "thread_key", "pid", "tid"
+            )
+            count, timeless, detail = (int(of_group[at]) for of_group in (counts, unusable, details))
+            self._event_count += count
+            self._detailed_count += detail
+            is_memory, category = False, recorded
+            if recorded == "cpu_instant_event" or (recorded == "" and phase == "i"):
+                is_memory = phase == "i" and detail > 0
+                category = "memory" if is_memory else ""
+            if is_memory or (category in _INGESTED and phase == "X"):
+                self._categories[category] += count
+                self._without_time += timeless
+                if is_memory or category in _HOST:
+                    self._host_threads.setdefault(thread[0], tuple(thread))
+            elif phase != "M" and category not in _REDUNDANT and (category or phase != "i"):
+                name = f"{category} (phase {phase})" if category in _INGESTED else category
+                self._ignored[name or f"phase {phase}"] += count
+            if recorded == "Trace" and timeless < count:
                 span = np.flatnonzero((group == at) & is_usable)
                 start_ns, duration_ns = rows.integers("start_ns")[span], rows.integers("duration_ns")[span]
-                counted.append((int(start_ns.min()), int((start_ns + duration_ns).max())))
-            self._counts.append(quality.Counted(*values, *counted))
+                self._spans.append((int(start_ns.min()), int((start_ns + duration_ns).max())))

@@ -291,7 +291,4 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     _repr_html_ = notebook_html
 
     def row(self, name: str) -> BenchmarkRow:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise KeyError(name)
+        return {row.name: row for row in self.rows}[name]

@@ -23,8 +23,7 @@ import msgspec
 from opscope._version import __version__
 from opscope.errors import InputError
 from opscope.model import schema
-from opscope.model.confined import confined
-from opscope.model.files import replacing, scratch_prefix
+from opscope.model.files import confined, replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import QueryRows, notebook_html
 from opscope.model.queries import statements
@@ -98,36 +97,31 @@ class Session:
             raise InputError(
                 "the file exists", source=self.path, hint="Sessions are opened with Session.open"
             )
-        self.connection = self._connect(memory_limit, threads, is_temporary_file)
-        interrupts.add(self)
-        tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
-        versions = f"('schema_version', '{schema.SCHEMA_VERSION}'), ('opscope_version', '{__version__}')"
-        self.connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
-
-    def _connect(
-        self, memory_limit: str | None, threads: int | None, is_temporary_file: bool
-    ) -> duckdb.DuckDBPyConnection:
         self.is_file_backed = is_temporary_file or self.path is not None
         # Row order is carried by ids, so both cores may write at once.
         config: dict[str, Any] = {
             "allocator_flush_threshold": _NEVER_FLUSH, "preserve_insertion_order": False,
+            "temp_directory": str(self.temporary_directory),
         }  # fmt: skip
         if memory_limit is not None:
             config["memory_limit"] = f"{int(_ENGINE_SHARE * parse_bytes(memory_limit))}B"
         if threads is not None:
             config["threads"] = threads
-        config["temp_directory"] = str(self.temporary_directory)
         database = ":memory:" if self.path is None else str(self.path)
         if is_temporary_file and self.path is None:
             database = str(self.temporary_directory / "session.duckdb")
         try:
-            return duckdb.connect(database, config=config)
+            self.connection = duckdb.connect(database, config=config)
         except duckdb.Error as error:
             raise InputError(
                 f"the session cannot be created ({_first_line(error)})",
                 source=self.path,
                 hint="Check the path, the memory limit and the number of threads",
             ) from error
+        interrupts.add(self)
+        tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
+        versions = f"('schema_version', '{schema.SCHEMA_VERSION}'), ('opscope_version', '{__version__}')"
+        self.connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
 
     def plan_for(self, size_bytes: int) -> None:
         """From now on, run queries as they are written if the text of all traces is this small."""
@@ -188,7 +182,13 @@ class Session:
         if _state_of(file) not in _own_files:
             confined(_look_at, file, reader="the engine")
         session = cls._opened(file)
-        session._add_missing_tables()
+        # Tables that were declared after the file was written are there, empty, for this connection.
+        rows = session.query(
+            "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()"
+        )
+        for declared in schema.TABLES:
+            if (declared.name,) not in rows:
+                session.connection.execute(declared.create_statement(temporary=True))
         return session
 
     @classmethod
@@ -207,44 +207,6 @@ class Session:
         session.connection = connection
         interrupts.add(session)
         return session
-
-    def _add_missing_tables(self) -> None:
-        """Tables that were declared after the file was written are there, empty, for this connection."""
-        rows = self.query("SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()")
-        stored = {name for (name,) in rows}
-        for declared in schema.TABLES:
-            if declared.name not in stored:
-                self.connection.execute(declared.create_statement(temporary=True))
-
-    def _check_version(self) -> None:
-        try:
-            text = self.metadata("schema_version")
-            version = None if text is None else int(text)
-        except (duckdb.Error, ValueError):
-            version = None
-        if version is None:
-            raise InputError("a DuckDB database without opscope's tables", source=self.path)
-        if version > schema.SCHEMA_VERSION:
-            raise InputError(
-                f"written with schema version {version}; this opscope {__version__} reads up to "
-                f"{schema.SCHEMA_VERSION}",
-                source=self.path,
-                hint="Upgrade opscope to read it",
-            )
-
-    def _check_contents(self) -> None:
-        """Refuse what reads more than the file itself when it is queried: it may be a stranger's."""
-        try:
-            made = self.scalar(
-                "SELECT (SELECT count(*) FROM duckdb_views() WHERE NOT internal)"
-                " + (SELECT count(*) FROM duckdb_functions() WHERE NOT internal)"
-            )
-        except duckdb.Error as error:
-            raise InputError(
-                f"the session cannot be read ({_first_line(error)})", source=self.path
-            ) from error
-        if made:
-            raise InputError("it holds views or functions, which no session has", source=self.path)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the Session to one file and return its path; the file appears only when it is whole.
@@ -395,10 +357,29 @@ def _state_of(file: Path) -> tuple[int, ...]:
 
 
 def _look_at(file: Path) -> None:
-    """Return if a file can be opened and is a Session."""
+    """Return if a file can be opened, is a Session, and is one that this opscope reads."""
     with Session._opened(file) as session:
-        session._check_version()
-        session._check_contents()
+        try:
+            version = int(session.metadata("schema_version") or "")
+        except (duckdb.Error, ValueError):
+            raise InputError("a DuckDB database without opscope's tables", source=file) from None
+        if version > schema.SCHEMA_VERSION:
+            raise InputError(
+                f"written with schema version {version}; this opscope {__version__} reads up to "
+                f"{schema.SCHEMA_VERSION}",
+                source=file,
+                hint="Upgrade opscope to read it",
+            )
+        try:
+            made = session.scalar(
+                "SELECT (SELECT count(*) FROM duckdb_views() WHERE NOT internal)"
+                " + (SELECT count(*) FROM duckdb_functions() WHERE NOT internal)"
+            )
+        except duckdb.Error as error:
+            raise InputError(f"the session cannot be read ({_first_line(error)})", source=file) from error
+        # Such read more than the file itself when they are queried: it may be a stranger's.
+        if made:
+            raise InputError("it holds views or functions, which no session has", source=file)
 
 
 class _SavedConnection:

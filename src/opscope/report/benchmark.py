@@ -17,7 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope import units
-from opscope.analysis.benchmark_comparison import growth_exponent
+from opscope.analysis.comparison_rules import growth_exponent
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.benchmarking.suite import Suite
 from opscope.model.benchmark import (

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from opscope import units
-from opscope.analysis.collectives import CollectiveTotal
-from opscope.analysis.communication import LinkEvidence, LinkKind, PipelineStage
+from opscope.analysis.collectives import CollectiveTotal, LinkEvidence, LinkKind, PipelineStage
 from opscope.analysis.job_model import JobOutlook, JobPath, WhatIf, WhatIfKind
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.summary import Summary

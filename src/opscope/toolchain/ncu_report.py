@@ -27,8 +27,7 @@ import msgspec
 from opscope.data import packaged_toml
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import WARP_SIZE
-from opscope.model.confined import confined
-from opscope.model.files import check_ratio, scratch_prefix
+from opscope.model.files import check_ratio, confined, scratch_prefix
 from opscope.text_enum import TextEnum
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opscope.analysis.benchmark_comparison import compare_benchmarks
 from opscope.analysis.comparison_rules import (
     Timing,
+    compare_benchmarks,
     gate_reasons,
     presence_of,
     ratio_interval,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes import Load, TraceBuilder
-from opscope.analysis.call_profile import call_profile_of, call_profiler
+from opscope.analysis.call_profile import call_profile_of, profile_calls
 from opscope.errors import CaptureError
 
 from .conftest import FILL_KERNEL, GELU_KERNEL
@@ -61,7 +61,7 @@ def test_calls_are_recorded_and_nothing_is_left_behind(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     seen: list[Any] = []
     tensor = torch.ones(3)
-    profile = call_profiler(calls=2)(lambda: seen.append(tensor + 1))
+    profile = profile_calls(lambda: seen.append(tensor + 1), calls=2)
     assert profile.calls == 2
     assert len(seen) == 3
     if not torch.cuda.is_available():
@@ -78,7 +78,7 @@ def test_what_the_call_raises_is_the_cause(tmp_path: Path) -> None:
         raise ValueError("a mistake")
 
     with pytest.raises(CaptureError, match=r"could not be profiled \(ValueError: a mistake\)") as caught:
-        call_profiler()(fail)
+        profile_calls(fail)
     assert isinstance(caught.value.__cause__, ValueError)
 
 
@@ -91,4 +91,4 @@ def test_a_profiler_that_runs_already_is_an_error_to_report(tmp_path: Path) -> N
         Profiler(tmp_path, warmup=0, active=1),
         pytest.raises(CaptureError, match="already running"),
     ):
-        call_profiler()(lambda: None)
+        profile_calls(lambda: None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fakes import Load, TraceBuilder
-from opscope.analysis.communication import (
+from opscope.analysis.collectives import (
     LinkEvidence,
     LinkKind,
     RankClock,

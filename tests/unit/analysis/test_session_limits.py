@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes import Load, TraceBuilder
-from opscope.analysis.session_limits import common_device, limits_of_session
+from opscope.analysis.launch_quality import common_device, limits_of_session
 from opscope.errors import InputError
 from opscope.hardware.limits import MeasuredLimits, cache_measured, save_measured
 

@@ -29,16 +29,17 @@ def tables(path: Path, *, memory_limit: str | None = None) -> dict[str, list[str
 def compare(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
     """The number of extents in which the trace was read."""
     extents = []
-    plain = kineto._operator_columns
+    plain = kineto._Filler._operators
 
-    def noted(operators: kineto._Operators, *others: Any) -> dict[str, Any]:
-        extents.append(operators.extent)
-        return plain(operators, *others)
+    def noted(*arguments: Any) -> Iterator[tuple[Any, ...]]:
+        for one in plain(*arguments):
+            extents.append(one[0])
+            yield one
 
     whole = tables(path)
     with monkeypatch.context() as patch:
         patch.setattr(kineto, "_MOST_OPERATORS", most)
-        patch.setattr(kineto, "_operator_columns", noted)
+        patch.setattr(kineto._Filler, "_operators", noted)
         assert tables(path) == whole
         assert tables(path, memory_limit="500MB") == whole
     del extents[len(extents) // 2 :]

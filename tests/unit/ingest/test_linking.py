@@ -66,6 +66,7 @@ def run(operators: list[Operator], calls: list[Call], activities: list[Activity]
             int64(a.start for a in activities),
             int64(a.correlation for a in activities),
             int64(a.external_id for a in activities),
+            int64(0 for _ in activities),
         ),
     )
     return forest, links

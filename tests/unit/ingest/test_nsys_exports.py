@@ -213,7 +213,7 @@ class TestUnreadable:
                 load(path)
 
     def test_a_file_that_is_being_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("opscope.ingest.nsys_export._LOCK_TIMEOUT_S", 0.05)
+        monkeypatch.setattr("opscope.ingest.nsys_reading._LOCK_TIMEOUT_S", 0.05)
         path = small().write(tmp_path / "x.sqlite")
         with closing(sqlite3.connect(path, isolation_level=None)) as writer:
             writer.execute("BEGIN EXCLUSIVE")

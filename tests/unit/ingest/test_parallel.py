@@ -22,7 +22,7 @@ from opscope.analysis.job_model import examine_ranks
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.measure import join_timelines
 from opscope.errors import DependencyError, InputError
-from opscope.ingest.parallel import (
+from opscope.ingest.reader import (
     Part,
     ReadOptions,
     Workers,
@@ -314,7 +314,7 @@ def test_few_files_take_no_processes(ranks: Path, monkeypatch: pytest.MonkeyPatc
 
 READING = """
 import os, sys, time
-from opscope.ingest.parallel import local_processes
+from opscope.ingest.reader import local_processes
 def main():
     with local_processes(2) as workers:
         executor = workers.make()

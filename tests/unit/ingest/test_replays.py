@@ -12,8 +12,7 @@ from fakes import TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import count_host_events
-from opscope.ingest.captured import Capture, CapturedEvent, CapturedLaunch, with_nodes
-from opscope.ingest.replays import Replay, match
+from opscope.ingest.replays import Capture, CapturedEvent, CapturedLaunch, Replay, match, with_nodes
 from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.sidecar import GraphNode, RecordedGraph, sidecar_path, write_sidecar
 from opscope.report.advice import headline

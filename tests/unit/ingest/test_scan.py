@@ -20,9 +20,16 @@ import pytest
 
 from fakes import Load, TraceBuilder
 from opscope.ingest import scan as scanning
-from opscope.ingest.event_columns import MEMBERS, ColumnKind, Scanned
-from opscope.ingest.scan import Chunk, scan, scan_natively
-from opscope.ingest.scan_pass import scan_in_python
+from opscope.ingest.scan import (
+    MEMBERS,
+    TARGETS,
+    Chunk,
+    ColumnKind,
+    Scanned,
+    scan,
+    scan_in_python,
+    scan_natively,
+)
 
 Pass = Callable[[mmap.mmap, int, int], Scanned]
 
@@ -31,7 +38,7 @@ needs_library = pytest.mark.skipif(scanning._library() is None, reason="scan.c w
 passes = pytest.mark.parametrize(
     "one_pass", [pytest.param(scan_natively, marks=needs_library), scan_in_python], ids=["C", "Python"]
 )
-SOUND = b'{"ph": "X", "name": "%d", "args": {"a": [{"b": 1}]}}'
+SOUND = b'{"ph": "X", "name": "%d", "args": {"a": [{"b": 1}], "stream": {}}}'
 ODD = [
     b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"NaN", b"null", b"-", b"1e5", b"\n", b"\xff", b"\x00",
     b"\\ud800", b"\\u00e9", b"\\x", b"0.0000001", b"99999999999999999999", b"-inf", b'"ph"', b"{}",
@@ -163,6 +170,7 @@ class TestBrokenEvents:
         assert [event["name"] for event in found] == [str(index) for index in range(40)]
         assert chunk.flaws == {"broken_events": text.index(broken)}
         assert chunk.scanned.is_closed
+        assert chunk.scanned.irregular_count == 40  # no value twice
 
     @passes
     def test_what_no_text_may_hold_is_replaced(self, one_pass: Pass) -> None:
@@ -223,7 +231,7 @@ def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
     keys = ", ".join(
         f'{{"{one.key}", {len(one.key.encode())}, {one.kind.value}, {target}, '
         f"{int(one.in_arguments)}, {int(one.is_rare)}}}"
-        for one, target in zip(MEMBERS, scanning._TARGETS, strict=True)
+        for one, target in zip(MEMBERS, TARGETS, strict=True)
     )
     driver.write_text(
         f'#include "{source}"\n#include <stdio.h>\nstatic const column members[] = {{{keys}}};\n'

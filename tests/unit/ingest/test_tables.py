@@ -582,3 +582,23 @@ def test_a_small_trace_is_the_same_optimized_or_not(load: Load, monkeypatch: pyt
     as_written = everything()
     monkeypatch.setattr("opscope.model.session._FEW_BYTES", 0)
     assert everything() == as_written
+
+
+@pytest.mark.parametrize(
+    ("spans", "busy_us"),
+    [
+        ([(3, 0)], 0),
+        ([(0, 5), (5, 4)], 9),
+        ([(0, 5), (4, 5)], 9),
+        ([(0, 9), (2, 1), (8, 4)], 12),
+        ([(0, 9), (20, 1), (2, 1)], 10),
+        ([(0, 2), (1, 0), (7, 0)], 2),
+    ],
+)
+def test_what_is_covered_twice_counts_once(load: Load, spans: list[tuple[int, int]], busy_us: int) -> None:
+    trace = TraceBuilder()
+    for start, duration in spans:
+        trace.kernel("k", start, duration)
+    assert load(trace).query("SELECT busy_ns, idle_ns + busy_ns = span_ns FROM devices") == [
+        (1000 * busy_us, True)
+    ]

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.model import confined as room
-from opscope.model.confined import confined
-from opscope.model.files import claimed, replacing, scratch_prefix, write_text
+from opscope.model import files as room
+from opscope.model.files import claimed, confined, replacing, scratch_prefix, write_text
 
 HOUR_S = 3600
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fakes import TraceBuilder
-from opscope.analysis.benchmark_comparison import compare_benchmarks
+from opscope.analysis.comparison_rules import compare_benchmarks
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.model import benchmark
 from opscope.model.benchmark import Clock

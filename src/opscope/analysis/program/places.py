@@ -546,9 +546,19 @@ def charge(
     if backward_calls is not None:
         engine = gather(operators.engine, last)
         stray = np.flatnonzero((place < 0) & (engine >= 0) & (gather(operators.forward, engine) < 0))
-        place[stray] = _caller(
-            backward_calls, activities.trace[stray], operators.start_ns[activities.operator[stray]]
-        )
+        # Of the one backward call of the trace that was open; -1 where none or several were.
+        trace = activities.trace[stray]
+        time_ns = operators.start_ns[activities.operator[stray]]
+        traces, start_ns, end_ns, called_from = backward_calls
+        found = np.full(len(trace), NONE)
+        for one in np.unique(trace).tolist():
+            own, here = np.flatnonzero(traces == one), np.flatnonzero(trace == one)
+            started = np.searchsorted(start_ns[own], time_ns[here], side="right")
+            alone = started - np.searchsorted(np.sort(end_ns[own]), time_ns[here], side="right") == 1
+            latest = own[started[alone] - 1]
+            is_open = end_ns[latest] > time_ns[here[alone]]
+            found[here[alone][is_open]] = called_from[latest[is_open]]
+        place[stray] = found
     return place
 
 
@@ -561,17 +571,3 @@ def _inside(forest: Forest, place: Int64, operators: Operators, around: Int64) -
     kept: Int64 = place.copy()
     kept[asked[~is_inside]] = NONE
     return kept
-
-
-def _caller(calls: BackwardCalls, trace: Int64, time_ns: Int64) -> Int64:
-    """Place of the one backward call of the trace that was open; -1 where none or several were."""
-    traces, start_ns, end_ns, place = calls
-    found = np.full(len(trace), NONE)
-    for one in np.unique(trace).tolist():
-        own, here = np.flatnonzero(traces == one), np.flatnonzero(trace == one)
-        started = np.searchsorted(start_ns[own], time_ns[here], side="right")
-        alone = started - np.searchsorted(np.sort(end_ns[own]), time_ns[here], side="right") == 1
-        latest = own[started[alone] - 1]
-        is_open = end_ns[latest] > time_ns[here[alone]]
-        found[here[alone][is_open]] = place[latest[is_open]]
-    return found

@@ -101,9 +101,6 @@ def _forest(of: Arrays) -> Forest:
     return call_forest(of["thread"], of["start_ns"], of["end_ns"], of["sequence"])
 
 
-_BACKWARD = "[backward]"
-
-
 class StackBasis(TextEnum):
     PYTHON = "python"
     MODULE = "module"
@@ -241,7 +238,7 @@ class _Stacks:
         own = np.where(target >= 0, np.arange(len(node)), NONE)
         unit = inherit(own, self._forest.parent, self._forest.depth)
         self._descend(node, root, unit < 0)
-        waiting, marker = np.flatnonzero(target >= 0), self.tree.name_id(_BACKWARD)
+        waiting, marker = np.flatnonzero(target >= 0), self.tree.name_id("[backward]")
         while len(ready := waiting[node[target[waiting]] >= 0]):
             above = self.tree.under(node[target[ready]], np.full(len(ready), marker))
             node[ready] = self.tree.under(above, self._name_id[ready])

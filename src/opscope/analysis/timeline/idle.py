@@ -39,6 +39,7 @@ from opscope.analysis.timeline.host import Host, NamedRanges
 from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCalls, TraceRecords
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import Occupation, TraceWindow
+from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
@@ -128,16 +129,21 @@ def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, ho
     call = np.where(followed_by >= 0, device.call[followed_by], -1)
     launched = device.call[device.call >= 0]
     last = launched[calls.start_ns[launched].argmax()] if len(launched) else -1
-    thread = np.full(len(call), -1, dtype=np.int64)
-    handed_ns = gaps.start_ns.copy()
-    known, nothing = call >= 0, (followed_by < 0) & (last >= 0)
-    thread[known], thread[nothing] = calls.thread_id[call[known]], calls.thread_id[last] if last >= 0 else -1
-    handed_ns[known] = np.clip(calls.end_ns[call[known]], gaps.start_ns[known], gaps.end_ns[known])
-    handed_ns[nothing] = gaps.end_ns[nothing]
+    nothing = (followed_by < 0) & (last >= 0)
+    thread = gather(calls.thread_id, np.where(nothing, last, call))
+    launched_ns = np.clip(gather(calls.end_ns, call), gaps.start_ns, gaps.end_ns)
+    handed_ns = np.where(nothing, gaps.end_ns, np.where(call >= 0, launched_ns, gaps.start_ns))
     account = IdleAccount(
         gaps, followed_by, thread, handed_ns, np.zeros((len(CAUSES), len(thread)), dtype=np.int64)
     )
-    _charge_behind_launch(account, device, host)
+    # Charge what lies behind the launch of what follows each gap. What was launched before the recording
+    # began was queued in every gap that begins later.
+    was_open = account.gaps.start_ns >= host.ran.start_ns.min(initial=np.iinfo(np.int64).max)
+    is_early = (account.followed_by >= 0) & device.is_early[account.followed_by]
+    is_queued = (account.thread >= 0) | (is_early & was_open)
+    behind_ns = account.gaps.end_ns - account.handed_ns
+    for cause, chosen in ((IdleCause.DEPENDENCY, is_queued), (IdleCause.UNKNOWN, ~is_queued)):
+        account.charge(np.flatnonzero(chosen), cause, behind_ns[chosen])
     waited = handed_ns > gaps.start_ns
     pieces = [
         _charge_thread(account, np.flatnonzero(waited & (thread == one)), one, calls, host)
@@ -146,19 +152,6 @@ def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, ho
     if pieces:
         _charge_host(account, pieces, calls, host)
     return account
-
-
-def _charge_behind_launch(account: IdleAccount, device: DeviceRecords, host: Host) -> None:
-    """Charge what lies behind the launch of what follows each gap.
-
-    What was launched before the recording began was queued in every gap that begins later.
-    """
-    was_open = account.gaps.start_ns >= host.ran.start_ns.min(initial=np.iinfo(np.int64).max)
-    is_early = (account.followed_by >= 0) & device.is_early[account.followed_by]
-    is_queued = (account.thread >= 0) | (is_early & was_open)
-    behind_ns = account.gaps.end_ns - account.handed_ns
-    for cause, chosen in ((IdleCause.DEPENDENCY, is_queued), (IdleCause.UNKNOWN, ~is_queued)):
-        account.charge(np.flatnonzero(chosen), cause, behind_ns[chosen])
 
 
 def _charge_thread(
@@ -171,7 +164,12 @@ def _charge_thread(
     index, start_ns, end_ns = cut(account.gaps.start_ns[gaps], account.handed_ns[gaps], edges)
     gap = gaps[index]
     layers = _layers(thread, host)
-    shares = _shares([spans for _, spans in layers], start_ns, end_ns)
+    # Time of each piece in a layer and in none before it; last, in none.
+    covered, covered_ns = NOTHING, [np.zeros(len(start_ns), dtype=np.int64)]
+    for _, spans in layers:
+        covered = merge(covered, spans)
+        covered_ns.append(overlap(covered, start_ns, end_ns))
+    shares = np.diff(np.array([*covered_ns, end_ns - start_ns]), axis=0)
     _charge_calls(account, gap, _open_call(calls, own, start_ns), shares[1:], calls)
     _charge_calls(account, gap, _open_call(calls, others, start_ns), shares[_OTHER_THREADS:], calls)
     host_ns = np.zeros(len(gap), dtype=np.int64)
@@ -205,18 +203,6 @@ def _layers(thread: int, host: Host) -> list[tuple[IdleCause, Spans]]:
     pauses = between(Spans(*(np.sort(np.concatenate((bounds, edges_ns))) for bounds in recorded)))
     is_short = pauses.end_ns - pauses.start_ns <= PAUSE_NS
     return [*layers, (IdleCause.HOST_LAUNCH, Spans(pauses.start_ns[is_short], pauses.end_ns[is_short]))]
-
-
-def _shares(layers: list[Spans], start_ns: Int64, end_ns: Int64) -> Int64:
-    """int64[n_layers + 1, n_pieces]: time of each piece in a layer and in none before it; last, in none."""
-    covered, measured = NOTHING, []
-    for layer in layers:
-        if len(layer.start_ns):
-            covered = merge(covered, layer)
-            measured.append(overlap(covered, start_ns, end_ns))
-        else:
-            measured.append(measured[-1] if measured else np.zeros(len(start_ns), dtype=np.int64))
-    return np.diff(np.array([*measured, end_ns - start_ns]), axis=0, prepend=0)
 
 
 def _open_call(calls: RuntimeCalls, chosen: Flags, time_ns: Int64) -> Int64:
@@ -294,17 +280,6 @@ class DeviceIdle(msgspec.Struct, frozen=True):
     account: IdleAccount
 
 
-class _Gap(NamedTuple):
-    """One gap and whom the device waited for until `handed_ns`; `threads` has the launching one first."""
-
-    start_ns: int
-    end_ns: int
-    handed_ns: int
-    cause: IdleCause
-    blamed_call: int
-    threads: tuple[int, ...]
-
-
 # Tables of `ThreadEvents`, in its order.
 _TABLES = ("operators", "calls", "frames", "annotations", "ranges")
 
@@ -322,31 +297,41 @@ def longest_gaps(
     session: Session, idle: DeviceIdle, functions: NamedRanges, activities: Mapping[int, str]
 ) -> Iterator[IdleGap]:
     """The longest gaps of a device, the longest first; of equal ones the earlier."""
-    account, device = idle.account, idle.device
+    account, device, trace = idle.account, idle.device, idle.trace
     starts_ns, ends_ns = account.gaps
     for index in np.lexsort((starts_ns, starts_ns - ends_ns))[:_LONGEST].tolist():
-        own, ended_by = int(account.thread[index]), int(account.followed_by[index])
-        gap = _Gap(
-            int(starts_ns[index]),
-            int(ends_ns[index]),
-            int(account.handed_ns[index]),
-            CAUSES[int(account.by_cause[:, index].argmax())],
-            account.blamed_call(index),
-            () if own < 0 else (own, *(one for one in idle.trace.launch_threads if one != own)),
-        )
-        is_ended = ended_by >= 0 and int(device.start_ns[ended_by]) == gap.end_ns
+        start_ns, end_ns = int(starts_ns[index]), int(ends_ns[index])
+        # Whom the device waited for until then, the thread that launched first.
+        handed_ns, own = int(account.handed_ns[index]), int(account.thread[index])
+        threads = [] if own < 0 else [own, *(one for one in trace.launch_threads if one != own)]
+        cause, blamed = CAUSES[int(account.by_cause[:, index].argmax())], account.blamed_call(index)
+        host = line = None
+        if cause in (IdleCause.SYNCHRONIZATION, IdleCause.MEMORY_ALLOCATION):
+            host = trace.call_name(blamed)
+        elif cause is IdleCause.PROFILER_OVERHEAD:
+            _, host = max(
+                (min(one.end_ns, end_ns) - max(one.start_ns, start_ns), one.name) for one in idle.host.stalls
+            )
+        elif (telling := _telling(idle, cause, threads, (start_ns, handed_ns))) is not None:
+            table = _TABLES[telling.kind]
+            host = telling.name
+            if table in _NAMES_SQL:
+                host = session.scalar(_NAMES_SQL[table], [telling.key])
+        if cause not in (IdleCause.DEPENDENCY, IdleCause.UNKNOWN):
+            # The program's function around the blamed call, else the middle of the gap; of any of them.
+            time_ns = (start_ns + handed_ns) // 2 if blamed < 0 else int(trace.calls.start_ns[blamed])
+            lines = functions.at(threads, [time_ns] * len(threads))
+            line = next((one for one in lines if one is not None), None)
+        ended_by = int(account.followed_by[index])
+        is_ended = ended_by >= 0 and int(device.start_ns[ended_by]) == end_ns
         step = int(device.step[ended_by]) if is_ended else -1
-        telling = _telling(idle, gap)
-        host = _blamed(idle, gap) if telling is None else telling.name
-        if telling is not None and _TABLES[telling.kind] in _NAMES_SQL:
-            host = session.scalar(_NAMES_SQL[_TABLES[telling.kind]], [telling.key])
         yield IdleGap(
-            start_ns=gap.start_ns,
-            duration_ns=gap.end_ns - gap.start_ns,
-            cause=gap.cause,
-            step=step if step >= 0 else idle.window.step_at(gap.start_ns),
+            start_ns=start_ns,
+            duration_ns=end_ns - start_ns,
+            cause=cause,
+            step=step if step >= 0 else idle.window.step_at(start_ns),
             host=host,
-            line=_line(idle.trace, gap, functions),
+            line=line,
             ended_by=activities.get(int(device.name_id[ended_by])) if is_ended else None,
         )
 
@@ -357,72 +342,57 @@ _NAMES_SQL = {
 }
 
 
-def _blamed(idle: DeviceIdle, gap: _Gap) -> str | None:
-    """The call or the recorder's doing that a gap is blamed on; None for other causes."""
-    if gap.cause in (IdleCause.SYNCHRONIZATION, IdleCause.MEMORY_ALLOCATION):
-        return idle.trace.call_name(gap.blamed_call)
-    if gap.cause is IdleCause.PROFILER_OVERHEAD:
-        stalls = idle.host.stalls
-        return max(
-            (min(one.end_ns, gap.end_ns) - max(one.start_ns, gap.start_ns), one.name) for one in stalls
-        )[1]
-    return None
-
-
-def _telling(idle: DeviceIdle, gap: _Gap) -> _OpenRange | None:
+def _telling(
+    idle: DeviceIdle, cause: IdleCause, threads: Sequence[int], gap: tuple[int, int]
+) -> _OpenRange | None:
     """Of a gap of the host's own, the range that tells most: the shortest one open for at least half of it.
 
     Operators and calls tell more than frames and named ranges, the launching thread more than others. Where
-    several operators share a gap, the one open longest.
+    several operators share a gap, the one open longest. The gap lasts until the launch that ends it.
     """
 
     def most_open(one: _OpenRange) -> tuple[int, int, int, int]:
         return one.open_ns, -one.duration_ns, -one.kind, -one.key
 
     def ranges(*tables: str) -> list[_OpenRange]:
-        return [one for thread in gap.threads for one in _open(idle, gap, thread, tables)]
+        return [
+            one
+            for thread in threads
+            for table in tables
+            for one in _open(idle, gap, thread, table, is_own=thread == threads[0])
+        ]
 
-    if gap.cause is IdleCause.DATA_LOADING:
+    if cause is IdleCause.DATA_LOADING:
         return max(ranges("ranges"), key=most_open, default=None)
-    if gap.cause not in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED):
+    if cause not in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED):
         return None
     candidates: list[_OpenRange] = []
     for found in (ranges("operators", "calls"), ranges("frames", "annotations")):
-        most = [one for one in found if 2 * one.open_ns >= gap.handed_ns - gap.start_ns]
+        most = [one for one in found if 2 * one.open_ns >= gap[1] - gap[0]]
         if most:
             return min(most, key=lambda one: (not one.is_own, one.duration_ns, one.kind, one.key))
         candidates += found
-    return None if gap.cause is IdleCause.NOTHING_SCHEDULED else max(candidates, key=most_open, default=None)
+    return None if cause is IdleCause.NOTHING_SCHEDULED else max(candidates, key=most_open, default=None)
 
 
-def _open(idle: DeviceIdle, gap: _Gap, thread: int, tables: Sequence[str]) -> Iterator[_OpenRange]:
-    """Before the launch that ends a gap: of each kind the range open longest, and the shortest for half."""
-    for table in tables:
-        found: Arrays = getattr(idle.host.threads[thread], table)
-        start_ns, end_ns = found["start_ns"], found["end_ns"]
-        hits = np.flatnonzero((start_ns < gap.handed_ns) & (end_ns > gap.start_ns))
-        open_ns = np.minimum(end_ns[hits], gap.handed_ns) - np.maximum(start_ns[hits], gap.start_ns)
-        duration_ns = end_ns[hits] - start_ns[hits]
-        covering = 2 * open_ns >= gap.handed_ns - gap.start_ns
-        shortest_first, longest_first = np.argsort(duration_ns), np.lexsort((duration_ns, -open_ns))
-        for order, chosen in ((shortest_first, covering), (longest_first, ~covering)):
-            for best in order[chosen[order]][:1].tolist():
-                key = int(found["id"][hits[best]])
-                name = found["name"][hits[best]] if "name" in found else None
-                name = idle.trace.call_name(key) if table == "calls" else name
-                extent = int(duration_ns[best]), int(open_ns[best])
-                yield _OpenRange(_TABLES.index(table), key, name, thread == gap.threads[0], *extent)
-
-
-def _line(trace: TraceRecords, gap: _Gap, functions: NamedRanges) -> str | None:
-    """The program's function around the blamed call, else the middle of the gap; of any launching thread."""
-    if not gap.threads or gap.cause in (IdleCause.DEPENDENCY, IdleCause.UNKNOWN):
-        return None
-    time_ns = (gap.start_ns + gap.handed_ns) // 2
-    if gap.blamed_call >= 0:
-        time_ns = int(trace.calls.start_ns[gap.blamed_call])
-    lines = functions.at(gap.threads, [time_ns] * len(gap.threads))
-    return next((line for line in lines if line is not None), None)
+def _open(
+    idle: DeviceIdle, gap: tuple[int, int], thread: int, table: str, *, is_own: bool
+) -> Iterator[_OpenRange]:
+    """Of one kind, the range open longest in a gap, and the shortest that is open for half of it."""
+    found: Arrays = getattr(idle.host.threads[thread], table)
+    start_ns, end_ns = found["start_ns"], found["end_ns"]
+    hits = np.flatnonzero((start_ns < gap[1]) & (end_ns > gap[0]))
+    open_ns = np.minimum(end_ns[hits], gap[1]) - np.maximum(start_ns[hits], gap[0])
+    duration_ns = end_ns[hits] - start_ns[hits]
+    covering = 2 * open_ns >= gap[1] - gap[0]
+    shortest_first, longest_first = np.argsort(duration_ns), np.lexsort((duration_ns, -open_ns))
+    for order, chosen in ((shortest_first, covering), (longest_first, ~covering)):
+        for best in order[chosen[order]][:1].tolist():
+            key = int(found["id"][hits[best]])
+            name = found["name"][hits[best]] if "name" in found else None
+            name = idle.trace.call_name(key) if table == "calls" else name
+            extent = int(duration_ns[best]), int(open_ns[best])
+            yield _OpenRange(_TABLES.index(table), key, name, is_own, *extent)
 
 
 def waiting_calls(  # noqa: PLR0917 - what a place is told by

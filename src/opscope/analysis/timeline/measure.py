@@ -51,6 +51,7 @@ from opscope.analysis.timeline.windows import (
     device_steps,
     occupation,
 )
+from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import summed
 from opscope.model.session import Session
@@ -110,23 +111,8 @@ def _host_time(
         recorder_ns, basis = estimate_recorder(
             count_host_events(host, window.host), count, most_ns=outside_calls_ns / count
         )
-    return HostTime(
-        trace_id=trace.trace_id,
-        steps=count,
-        step_ns=recorded_ns / count,
-        device_busy_ns=max(busy_ns.values(), default=0) / count,
-        launch_path_ns=(wall_ns - _waited(trace, host, start_ns, end_ns)) / count,
-        launches=launches / count,
-        recorder_ns=recorder_ns,
-        recorder_basis=basis,
-    )
-
-
-def _waited(trace: TraceRecords, host: Host, start_ns: Int64, end_ns: Int64) -> int:
-    """Time of the steps in which a launching thread waits for a device and none of them works.
-
-    A place in the launch queue is waited for too: what a launch takes beyond the usual where that is full.
-    """
+    # Time of the steps in which a launching thread waits for a device and none of them works. A place in
+    # the launch queue is waited for too: what a launch takes beyond the usual where that is full.
     calls = trace.calls
     full, usual_ns = blocked_launches(trace)
     waits, working = [], []
@@ -141,7 +127,17 @@ def _waited(trace: TraceRecords, host: Host, start_ns: Int64, end_ns: Int64) -> 
         working.append(subtract(events.ran, waiting))
     at_work = merge(*working)
     either = merge(at_work, *waits)
-    return int((overlap(either, start_ns, end_ns) - overlap(at_work, start_ns, end_ns)).sum())
+    waited_ns = int((overlap(either, start_ns, end_ns) - overlap(at_work, start_ns, end_ns)).sum())
+    return HostTime(
+        trace_id=trace.trace_id,
+        steps=count,
+        step_ns=recorded_ns / count,
+        device_busy_ns=max(busy_ns.values(), default=0) / count,
+        launch_path_ns=(wall_ns - waited_ns) / count,
+        launches=launches / count,
+        recorder_ns=recorder_ns,
+        recorder_basis=basis,
+    )
 
 
 def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency | None:
@@ -207,9 +203,8 @@ def _depths(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> tuple[
     """Moments that reach over the window and all activities, and the depth from each to the next."""
     edges = np.concatenate((device.start_ns, device.end_ns, *window))
     first, last = int(edges.min()), int(edges.max())
-    queued = device.start_ns.copy()
-    known = device.call >= 0
-    queued[known] = np.minimum(queued[known], calls.start_ns[device.call[known]])
+    launched = np.minimum(device.start_ns, gather(calls.start_ns, device.call))
+    queued = np.where(device.call >= 0, launched, device.start_ns)
     queued[device.is_early] = first
     queued = np.maximum(queued, first)
     times = np.concatenate((queued, device.end_ns, [first, last]))

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from opscope.analysis.arrays import Arrays, Columns, Flags, columns, distinct
+from opscope.ingest.linking import gather, look_up
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -145,9 +146,7 @@ def read_records(session: Session) -> tuple[TraceRecords, ...]:
     calls = columns(session, sql(__package__, "timeline:calls"), [list(call_names)])
     activities = columns(session, sql(__package__, "timeline:activities"))
     # Position of the launch call of each activity; -1 for none.
-    ids, wanted = calls["call_id"], activities.pop("call_id")
-    slot = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    launcher = np.where(ids[slot] == wanted, slot, -1) if len(ids) else np.full(len(wanted), -1)
+    launcher = look_up(calls["call_id"], np.arange(len(calls["call_id"])), activities.pop("call_id"))
     # What kernels, and copies, are by their names.
     work = np.full(int(activities["name_id"].max(initial=-1)) + 1, WorkKind.COPY, dtype=np.int64)
     pageable, within_device = [], []
@@ -223,8 +222,7 @@ def _devices(
         mine = {name: column[first:last] for name, column in activities.items()}
         launcher = mine.pop("launcher")
         call = np.where(launcher >= 0, launcher - first_call, -1)
-        launch_ns = np.full(len(call), _NEVER)
-        launch_ns[call >= 0] = calls.start_ns[call[call >= 0]]
+        launch_ns = np.where(call >= 0, gather(calls.start_ns, call), _NEVER)
         del mine["trace_id"], mine["device"]
         yield DeviceRecords(trace_id=trace_id, device=device, call=call, **mine).at(
             np.lexsort((launch_ns, mine["start_ns"]))

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from case_tables import cases
 from fakes import Load, TraceBuilder
+from opscope.analysis.launch_quality import common_device
 from opscope.analysis.roofline import (
     Bound,
     Efficiency,
@@ -21,7 +22,6 @@ from opscope.analysis.roofline import (
     work_by_kernel,
     work_of_call,
 )
-from opscope.analysis.session_limits import common_device
 from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, match_limits
