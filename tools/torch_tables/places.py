@@ -12,7 +12,7 @@ from functools import lru_cache
 from opscope.provenance.operators.table import Place, Registered
 from opscope.provenance.sources.at_hand import StoredLines, place_of
 from opscope.provenance.sources.index import Definition, SourceIndex, is_compiled, is_member, only, split_name
-from torch_tables.cpp_types import signature_distance
+from torch_tables.definitions import signature_distance
 
 # Folder → area; a file in none of them is "generic".
 _AREAS = {
