@@ -26,8 +26,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import msgspec
@@ -37,22 +36,24 @@ from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
 from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
 from opscope.provenance.packaged import TableFormat
-from opscope.provenance.releases.release_table import TABLE_NAME, UNITS_FORMAT, Unit, decode_table
+from opscope.provenance.releases.release_table import TABLE_NAME, UNITS_FORMAT, decode_table
 from opscope.provenance.sources import at_hand
 from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
 from opscope.provenance.sources.index import INDEX_FORMAT
-from torch_tables.defining_files import defining_files
-from torch_tables.line_constants import Sites, anchors, segments, sites_of
-from torch_tables.operator_table import build_operator_table
-from torch_tables.places import Places
-from torch_tables.source_tree import header_index, tree_index
-from torch_tables.units import (
+from torch_tables.libraries import (
     PathEvidence,
+    Sites,
+    anchors,
     build_folders,
     build_table,
+    defining_files,
     kernels_of_library,
     locate_units,
+    segments,
+    sites_of,
 )
+from torch_tables.operator_table import Places, build_operator_table
+from torch_tables.source_tree import header_index, tree_index
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "src/opscope/provenance/releases/data"
@@ -63,7 +64,14 @@ NEEDED = re.compile(rf"torch/(?:lib/(?:{'|'.join(CHECKED_LIBRARIES)})|include/.*
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("version", help="the release, e.g. 2.11.0")
+    add("--torch", type=Path, help="torch folder of the unpacked CUDA wheel")
+    add("--checkout", type=Path, help="source tree of this very release")
+    add("--table", choices=_BUILDERS, action="append", help="tables to build (default: all)")
+    add("--output", type=Path, default=DATA, help="folder of tables (default: the packaged ones)")
+    options = parser.parse_args(argv)
     try:
         with tempfile.TemporaryDirectory() as folder:
             options.torch = options.torch or unpacked(options.version, Path(folder))
@@ -89,26 +97,26 @@ def unpacked(version: str, folder: Path) -> Path:
 
 def write_units(options: argparse.Namespace) -> None:
     paths = libraries(options, LIBRARIES)
-    kernels: dict[str, set[RecordedUnit]] = {}
-    read_from = []
-    for path in paths:
-        library, found = kernels_of_library(path)
-        read_from.append(library)
+    read = [kernels_of_library(path) for path in paths]
+    kernels: dict[str, set[RecordedUnit]] = defaultdict(set)
+    for _, found in read:
         for name, of in found.items():
-            kernels.setdefault(name, set()).update(of)
+            kernels[name].update(of)
     if not kernels:
         raise InputError("no kernels", hint="Give the torch folder of a CUDA wheel")
     checkout = options.checkout
     files = checkout.rglob("*.cu") if checkout else ()
+    others = [file for file in DATA.glob(f"*/{TABLE_NAME}") if file.parent.name != options.version]
     evidence = PathEvidence(
         files=frozenset(path.relative_to(checkout).as_posix() for path in files),
-        other_files=frozenset(path for of_release in other_paths(options) for path in of_release),
+        other_files=frozenset(path for file in others for path in unit_paths(file)),
         folders=build_folders(options.torch, paths),
     )
     units = locate_units({unit for of in kernels.values() for unit in of}, evidence)
     commit, cuda = release_facts(options.torch)
     placed = {name: {units[unit] for unit in of} for name, of in kernels.items()}
-    table = build_table(placed, options.version, git_version=commit, cuda=cuda, libraries=tuple(read_from))
+    from_ = tuple(library for library, _ in read)
+    table = build_table(placed, options.version, git_version=commit, cuda=cuda, libraries=from_)
     write(options, TABLE_NAME, UNITS_FORMAT.encode(table))
     counts = Counter(unit.origin.value for unit in table.units)
     print(f"  {table.exact.count:,} kernels of {len(table.units):,} units: {dict(counts)}")
@@ -144,10 +152,10 @@ def write_lines(options: argparse.Namespace) -> None:
     index, paths = at_hand.nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
     if index is None or not paths:
         return
-    sites: Sites = {}
+    sites: Sites = defaultdict(set)
     for path in paths:
         for file, found in sites_of(path).items():
-            sites.setdefault(file, set()).update(found)
+            sites[file].update(found)
     reference = HERE / f"checks_{index.version}.msgpack.zst"
     if index.version == options.version:
         files = {file: sorted(sites[file]) for file in sorted(sites)}
@@ -166,11 +174,12 @@ def write_operators(options: argparse.Namespace) -> None:
     packaged = options.torch.parent / "torchgen" / "packaged"
     if not packaged.is_dir():
         return
-    unit_paths = [unit.path for unit in packaged_units(packaged_file(options, TABLE_NAME)) if unit.path]
-    files: dict[str, set[str]] = {}
+    units = packaged_file(options, TABLE_NAME)
+    paths = unit_paths(units) if units else []
+    files: dict[str, set[str]] = defaultdict(set)
     for path in libraries(options, LIBRARIES):
-        for name, found in defining_files(path, unit_paths).items():
-            files.setdefault(name, set()).update(found)
+        for name, found in defining_files(path, paths).items():
+            files[name].update(found)
     indexed, lines = (packaged_file(options, name) for name in (SOURCES_FILE, at_hand.LINES_FILE))
     own = indexed or packaged_file(options, at_hand.HEADERS_FILE)
     neighbor = at_hand.nearest_index(options.version)
@@ -200,15 +209,9 @@ def packaged_file(options: argparse.Namespace, name: str) -> Path | None:
     return next((file for file in places if file.is_file()), None)
 
 
-def packaged_units(file: Path | None) -> tuple[Unit, ...]:
-    return () if file is None else decode_table(file.read_bytes(), str(file)).units
-
-
-def other_paths(options: argparse.Namespace) -> Iterator[list[str]]:
-    """Per packaged table of another release, the paths of its units."""
-    for file in sorted(DATA.glob(f"*/{TABLE_NAME}")):
-        if file.parent.name != options.version:
-            yield [unit.path for unit in packaged_units(file) if unit.path]
+def unit_paths(file: Path) -> list[str]:
+    """The paths of the units of a packaged table."""
+    return [unit.path for unit in decode_table(file.read_bytes(), str(file)).units if unit.path]
 
 
 def release_facts(torch_folder: Path) -> tuple[str | None, str | None]:
@@ -233,17 +236,6 @@ _BUILDERS = {
     "lines": write_lines,
     "operators": write_operators,
 }
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    add = parser.add_argument
-    add("version", help="the release, e.g. 2.11.0")
-    add("--torch", type=Path, help="torch folder of the unpacked CUDA wheel")
-    add("--checkout", type=Path, help="source tree of this very release")
-    add("--table", choices=_BUILDERS, action="append", help="tables to build (default: all)")
-    add("--output", type=Path, default=DATA, help="folder of tables (default: the packaged ones)")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """What a file defines, from its syntax tree: namespaces, classes, functions, kernels and dispatch stubs.
 
-Types of parameters have one coarse spelling: `const at::Tensor & self`, `Tensor(a!) self` and `Tensor` are all
-"Tensor"; `c10::optional<int64_t>` and `SymInt?` are both "int?". It tells overloads apart however a type is
-passed.
+Types of parameters have one coarse spelling, which tells overloads apart however a type is passed: "Tensor"
+for `const at::Tensor & self` and `Tensor(a!) self`; "int?" for `c10::optional<int64_t>` and `SymInt?`.
 """
 
 from __future__ import annotations
@@ -228,7 +227,9 @@ class _Reader:
     def _names(self, template: Node | None) -> tuple[str, ...]:
         """Names of a template's parameters; a pack's ends in `...`, a parameter without one is ""."""
         parameters = () if template is None else template.named_children
-        return tuple(self._words(_name_of(one)) + PACK * one.type.startswith("variadic") for one in parameters)
+        return tuple(
+            self._words(_name_of(one)) + PACK * one.type.startswith("variadic") for one in parameters
+        )
 
     def _unqualified(self, name: Node, scope: tuple[str, ...]) -> tuple[tuple[str, ...], Node]:
         while name.type != "operator_cast" and (inner := name.child_by_field_name("name")) is not None:

@@ -11,7 +11,7 @@ from case_tables import cases
 from opscope.provenance.operators.table import Place
 from opscope.provenance.sources.at_hand import StoredLines
 from opscope.provenance.sources.index import SourceIndex, source_index
-from torch_tables.places import Places, native_function
+from torch_tables.operator_table import Places, native_function
 
 IndexOf = Callable[..., SourceIndex]
 NATIVE = "aten/src/ATen/native"

@@ -17,7 +17,7 @@ from opscope.provenance.releases.release_table import (
     _table,
     release_versions,
 )
-from torch_tables.units import build_table
+from torch_tables.libraries import build_table
 
 MakeTable = Callable[..., UnitTableFile]
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-import torch_tables.units as builder
+import torch_tables.libraries as builder
 from case_tables import cases
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.releases.release_table import Origin, ReleaseTable, Unit
-from torch_tables.units import (
+from torch_tables.libraries import (
     PathEvidence,
     build_folders,
     build_table,
@@ -51,22 +51,11 @@ def test_the_unit_of_a_kernel_of_another_release(make_table, kernels, answers):
     assert {name: table.loose_units_of(name) for name in answers} == answers
 
 
-@pytest.mark.parametrize(
-    ("of", "message"),
-    [("text_hash", r"share the hash 0x7: 'at::f\(\)' and 'at::g\(\)'"), ("loose_hash", "share the hash")],
-)
-def test_names_that_share_a_hash_are_found_when_the_table_is_made(monkeypatch, of, message):
+@pytest.mark.parametrize("of", ["text_hash", "loose_hash"])
+def test_names_that_share_a_hash_are_found_when_the_table_is_made(monkeypatch, of):
     monkeypatch.setattr(builder, of, lambda *_: 7)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="share a hash"):
         build_table({"at::f()": [Unit("F.cu")], "at::g()": [Unit("F.cu")]}, "2.11.0")
-
-
-@pytest.mark.parametrize(("limit", "message"), [("SEVERAL_UNITS", "3 units"), ("LARGEST_VALUE", "3 sets")])
-def test_more_than_the_format_can_count_is_refused(monkeypatch, limit, message):
-    monkeypatch.setattr(builder, limit, 2)
-    kernels = {f"at::{name}()": [Unit(f"{name}.cu")] for name in "abc"}
-    with pytest.raises(InputError, match=message):
-        build_table(kernels, "2.11.0")
 
 
 COPY = "aten/src/ATen/native/cuda/Copy.cu"
