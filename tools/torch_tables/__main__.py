@@ -36,7 +36,7 @@ from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
 from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
 from opscope.provenance.packaged import TableFormat
-from opscope.provenance.releases.release_table import TABLE_NAME, UNITS_FORMAT, decode_table
+from opscope.provenance.releases.release_table import TABLE_NAME, UNITS_FORMAT
 from opscope.provenance.sources import at_hand
 from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
 from opscope.provenance.sources.index import INDEX_FORMAT
@@ -211,7 +211,7 @@ def packaged_file(options: argparse.Namespace, name: str) -> Path | None:
 
 def unit_paths(file: Path) -> list[str]:
     """The paths of the units of a packaged table."""
-    return [unit.path for unit in decode_table(file.read_bytes(), str(file)).units if unit.path]
+    return [unit.path for unit in UNITS_FORMAT.read(file).units if unit.path]
 
 
 def release_facts(torch_folder: Path) -> tuple[str | None, str | None]:

@@ -24,12 +24,12 @@ from opscope.provenance.releases.release_table import (
     SEVERAL_UNITS,
     Library,
     Origin,
+    ReleaseTable,
     Unit,
-    UnitTableFile,
-    hash_map,
     loose_hash,
     loose_keys,
     numbered_sets,
+    packed_map,
     text_hash,
 )
 from opscope.provenance.sources.at_hand import Segment
@@ -44,19 +44,19 @@ def build_table(
     git_version: str | None = None,
     cuda: str | None = None,
     libraries: tuple[Library, ...] = (),
-) -> UnitTableFile:
+) -> ReleaseTable:
     """The table of kernels and the units that register them; the order of either does not matter."""
     known = {name: frozenset(units) for name, units in sorted(kernels.items())}
     known = {name: units for name, units in known.items() if units}
     units, sets, numbers = numbered_sets(known, lambda unit: (unit.label, unit.origin.value))
     members = {name: sets[number] for name, number in numbers.items()}
     exact = _hashed({name: text_hash(name) for name in members}, version)
-    return UnitTableFile(
+    return ReleaseTable(
         version=version,
         units=units,
         unit_sets=sets,
-        exact=hash_map({exact[name]: number for name, number in numbers.items()}).packed(),
-        loose=hash_map(_loose_entries(members, version)).packed(),
+        exact=packed_map({exact[name]: number for name, number in numbers.items()}),
+        loose=packed_map(_loose_entries(members, version)),
         git_version=git_version,
         cuda=cuda,
         libraries=libraries,

@@ -10,7 +10,7 @@ import pytest
 
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import OperatorTable, Place
-from opscope.provenance.releases.release_table import Library, ReleaseTable, decode_table
+from opscope.provenance.releases.release_table import UNITS_FORMAT, Library, ReleaseTable
 from opscope.provenance.sources.index import INDEX_FORMAT
 
 
@@ -21,7 +21,7 @@ def script():
 
 def read(folder: Path, version: str) -> ReleaseTable:
     file = folder / version / "units.msgpack.zst"
-    return ReleaseTable(decode_table(file.read_bytes(), str(file)))
+    return UNITS_FORMAT.read(file)
 
 
 def test_the_kernels_of_its_libraries_make_a_table(script, torch, tmp_path, monkeypatch, capsys):

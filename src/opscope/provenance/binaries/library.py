@@ -29,7 +29,7 @@ from opscope.provenance.cache import cache_folder, kept
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.installation import package_folders
 from opscope.provenance.packaged import TableFormat, lazy_pattern
-from opscope.provenance.releases.release_table import HashMap, PackedMap, hash_map, numbered_sets, text_hash
+from opscope.provenance.releases.release_table import HashMap, PackedMap, numbered_sets, packed_map, text_hash
 
 _HIP_SECTION = ".hip_fatbin"
 
@@ -51,7 +51,7 @@ class LibraryKernels:
         self.path = path
         self.build_id = stored.build_id  # the linker's identification of the build; None if it left none
         self._units, self._unit_sets = stored.units, stored.unit_sets
-        self._kernels = HashMap.unpacked(stored.kernels)
+        self._kernels = HashMap(stored.kernels)
 
     def __contains__(self, name: str) -> bool:
         """Whether the library has a kernel of this name, demangled as Kineto writes it or mangled."""
@@ -106,8 +106,8 @@ def _read(elf: ElfFile) -> _Stored:
     units, sets, numbers = numbered_sets(
         known, lambda unit: (unit.name, unit.module_id or "", unit.source_path or "")
     )
-    hashes = hash_map({text_hash(name): number for name, number in numbers.items()})
-    return _Stored(_FORMAT.number, elf.build_id, units, sets, hashes.packed())
+    hashes = packed_map({text_hash(name): number for name, number in numbers.items()})
+    return _Stored(_FORMAT.number, elf.build_id, units, sets, hashes)
 
 
 def _cache_key(elf: ElfFile) -> str:

@@ -2,13 +2,13 @@
 
 Exact answers are by the whole name, as a trace shows it. Loose ones, for kernels of another release, are by
 what outlives a release in a name, and only where that points to a single unit. The file of a table holds
-facts only (names, paths, hashes of names), and is checked wholly when it is read.
+facts only: names, paths, hashes of names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -29,10 +29,8 @@ Member = TypeVar("Member")
 # in a map of 25,000 is taken for one that is with a probability of 25,000 / 2^48, one in ten thousand
 # million. Texts of one map that share a hash are found when the map is made. Packed, keys are the steps from
 # one sorted hash to the next, and bytes of equal weight stand together, for the sake of compression.
-LARGEST_VALUE = 2**16 - 1
 _KEY_BYTES = 6
 _VALUE_BYTES = 2
-_KEY_END = 1 << (8 * _KEY_BYTES)
 
 
 class PackedMap(msgspec.Struct, frozen=True):
@@ -42,51 +40,34 @@ class PackedMap(msgspec.Struct, frozen=True):
     values: bytes  # their numbers in the same manner
 
 
-class HashMap(msgspec.Struct, frozen=True, eq=False):
-    """The map; `hashes: uint64[n]` sorted and without duplicates, `values: uint16[n]`."""
+def packed_map(entries: Mapping[int, int]) -> PackedMap:
+    hashes = np.fromiter(sorted(entries), dtype=np.uint64, count=len(entries))
+    values = np.fromiter((entries[key] for key in hashes.tolist()), dtype=np.uint16, count=len(entries))
+    steps = np.diff(hashes, prepend=np.uint64(0))
+    return PackedMap(len(entries), _by_weight(steps, _KEY_BYTES), _by_weight(values, _VALUE_BYTES))
 
-    hashes: NDArray[np.uint64]
-    values: NDArray[np.uint16]
 
-    def __len__(self) -> int:
-        return len(self.hashes)
+class HashMap:
+    """A map that can be asked; its hashes are sorted and without duplicates."""
+
+    def __init__(self, packed: PackedMap) -> None:
+        steps = _from_weights(packed.keys, packed.count, _KEY_BYTES)
+        self._hashes = np.cumsum(steps, dtype=np.uint64)
+        self._values = _from_weights(packed.values, packed.count, _VALUE_BYTES)
 
     def get(self, text_hash: int) -> int | None:
         """The number of the text with this hash; None if there is none."""
-        position = int(self.hashes.searchsorted(np.uint64(text_hash)))
-        if position == len(self.hashes) or int(self.hashes[position]) != text_hash:
+        position = int(self._hashes.searchsorted(np.uint64(text_hash)))
+        if position == len(self._hashes) or int(self._hashes[position]) != text_hash:
             return None
-        return int(self.values[position])
+        return int(self._values[position])
 
     def contains(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """For each hash whether the map has it: bool[n]."""
-        if not len(self.hashes):
+        if not len(self._hashes):
             return np.zeros(len(hashes), dtype=np.bool_)
-        positions = np.minimum(self.hashes.searchsorted(hashes), len(self.hashes) - 1)
-        return np.equal(self.hashes[positions], hashes)
-
-    def packed(self) -> PackedMap:
-        steps = np.diff(self.hashes, prepend=np.uint64(0))
-        return PackedMap(len(self), _by_weight(steps, _KEY_BYTES), _by_weight(self.values, _VALUE_BYTES))
-
-    @classmethod
-    def unpacked(cls, packed: PackedMap) -> HashMap:
-        steps = _from_weights(packed.keys, packed.count, _KEY_BYTES)
-        values = _from_weights(packed.values, packed.count, _VALUE_BYTES)
-        hashes = np.cumsum(steps, dtype=np.uint64)
-        # A step is below 2^48, so a sum that overflows is smaller than the one before it.
-        if np.any(hashes[1:] <= hashes[:-1]) or (len(hashes) and int(hashes[-1]) >= _KEY_END):
-            raise ValueError("keys of a map are not sorted numbers of 48 bits")
-        return cls(hashes, values.astype(np.uint16))
-
-
-def hash_map(entries: Mapping[int, int]) -> HashMap:
-    if any(not 0 <= value <= LARGEST_VALUE for value in entries.values()):
-        raise ValueError(f"a number of a map is not within 0 and {LARGEST_VALUE}")
-    hashes = np.fromiter(entries.keys(), dtype=np.uint64, count=len(entries))
-    values = np.fromiter(entries.values(), dtype=np.uint16, count=len(entries))
-    order = np.argsort(hashes)
-    return HashMap(hashes[order], values[order])
+        positions = np.minimum(self._hashes.searchsorted(hashes), len(self._hashes) - 1)
+        return np.equal(self._hashes[positions], hashes)
 
 
 def numbered_sets(
@@ -116,8 +97,6 @@ def _by_weight(numbers: NDArray[np.unsignedinteger], width_bytes: int) -> bytes:
 
 
 def _from_weights(stored: bytes, count: int, width_bytes: int) -> NDArray[np.uint64]:
-    if len(stored) != count * width_bytes:
-        raise ValueError(f"{len(stored)} bytes of a map where {count * width_bytes} belong")
     octets = np.zeros((count, 8), dtype=np.uint8)
     octets[:, 8 - width_bytes :] = np.frombuffer(stored, dtype=np.uint8).reshape(width_bytes, count).T
     return octets.view(">u8").reshape(count).astype(np.uint64)
@@ -145,54 +124,13 @@ class Unit(msgspec.Struct, frozen=True, array_like=True):
 
 
 # Loose keys whose kernels are in more than one unit. Only that is known of them.
-SEVERAL_UNITS = LARGEST_VALUE
+SEVERAL_UNITS = 2**16 - 1
 
 
 class Library(msgspec.Struct, frozen=True):
     name: str
     build_id: str | None = None
     kernel_count: int = 0
-
-
-class UnitTableFile(msgspec.Struct, frozen=True):
-    version: str  # release, `2.11.0`
-    units: tuple[Unit, ...]  # every unit that has a kernel
-    unit_sets: tuple[tuple[int, ...], ...]  # sets of indexes into `units`
-    exact: PackedMap  # hash of a kernel name -> index into `unit_sets`
-    loose: PackedMap  # hash of a loose key -> index into `units`, or `SEVERAL_UNITS`
-    git_version: str | None = None  # commit of the release, if known
-    cuda: str | None = None  # CUDA version it was built with, if known
-    libraries: tuple[Library, ...] = ()  # what the table was read from
-    format_version: int = 1
-
-
-UNITS_FORMAT = TableFormat(
-    "a kernel table of opscope",
-    UnitTableFile,
-    hint="Delete the file and add the library again, or reinstall opscope",
-    has_checksum=True,
-)
-
-
-def decode_table(content: bytes, source: str) -> UnitTableFile:
-    table = UNITS_FORMAT.decode(content, source)
-    try:
-        _check(table)
-    except ValueError as error:
-        raise UNITS_FORMAT.damaged(error, source) from error
-    return table
-
-
-def _check(table: UnitTableFile) -> None:
-    exact, loose = HashMap.unpacked(table.exact).values, HashMap.unpacked(table.loose).values
-    if len(exact) and int(exact.max()) >= len(table.unit_sets):
-        raise ValueError("a kernel refers to a set of units that is not there")
-    known = loose[loose != SEVERAL_UNITS]
-    if len(known) and int(known.max()) >= len(table.units):
-        raise ValueError("a loose key refers to a unit that is not there")
-    for unit_set in table.unit_sets:
-        if not unit_set or min(unit_set) < 0 or max(unit_set) >= len(table.units):
-            raise ValueError("a set of units refers to one that is not there")
 
 
 # Loose keys: the part of a kernel name that outlives a release, that is what is launched, and whose code it
@@ -264,28 +202,35 @@ def _inner_first(entities: Iterable[Entity]) -> Iterator[Entity]:
 
 
 def _is_functor(name: str) -> bool:
-    return not (
-        _KEYWORD.fullmatch(name) or name.startswith(_ARGUMENT_NAMESPACES) or _ARGUMENT_TYPE.search(name)
-    )
+    is_argument = name.startswith(_ARGUMENT_NAMESPACES) or _ARGUMENT_TYPE.search(name)
+    return not is_argument and not _KEYWORD.fullmatch(name)
 
 
-class ReleaseTable:
-    def __init__(self, content: UnitTableFile) -> None:
-        self._unit_sets = content.unit_sets
-        self._exact = HashMap.unpacked(content.exact)
-        self._loose = HashMap.unpacked(content.loose)
-        self.version = content.version
-        self.git_version = content.git_version
-        self.cuda = content.cuda
-        self.libraries = content.libraries
-        self.units = content.units
+class ReleaseTable(msgspec.Struct, frozen=True, dict=True):
+    version: str  # release, `2.11.0`
+    units: tuple[Unit, ...]  # every unit that has a kernel
+    unit_sets: tuple[tuple[int, ...], ...]  # sets of indexes into `units`
+    exact: PackedMap  # hash of a kernel name -> index into `unit_sets`
+    loose: PackedMap  # hash of a loose key -> index into `units`, or `SEVERAL_UNITS`
+    git_version: str | None = None  # commit of the release, if known
+    cuda: str | None = None  # CUDA version it was built with, if known
+    libraries: tuple[Library, ...] = ()  # what the table was read from
+    format_version: int = 1
+
+    @cached_property
+    def _exact(self) -> HashMap:
+        return HashMap(self.exact)
+
+    @cached_property
+    def _loose(self) -> HashMap:
+        return HashMap(self.loose)
 
     def units_of(self, kernel_name: str) -> tuple[str, ...]:
         """Every unit that registers the kernel, as path or file name; empty if the name is not known."""
         found = self._exact.get(text_hash(kernel_name))
         if found is None and (shown := demangle(kernel_name)) is not None:
             found = self._exact.get(text_hash(shown))
-        return () if found is None else self._labels(self._unit_sets[found])
+        return () if found is None else self._labels(self.unit_sets[found])
 
     def loose_units_of(self, kernel_name: str) -> tuple[str, ...]:
         """The one unit whose kernels launch the same code; empty unless there is exactly one."""
@@ -305,6 +250,12 @@ class ReleaseTable:
         return tuple(dict.fromkeys(self.units[index].label for index in indexes))
 
 
+UNITS_FORMAT = TableFormat(
+    "a kernel table of opscope",
+    ReleaseTable,
+    hint="Delete the file and add the library again, or reinstall opscope",
+    has_checksum=True,
+)
 TABLE_NAME = "units.msgpack.zst"
 
 
@@ -330,5 +281,4 @@ def git_version(version: str) -> str | None:
 
 @cache
 def _table(version: str) -> ReleaseTable:
-    file = release_file(version, TABLE_NAME)
-    return ReleaseTable(decode_table(file.read_bytes(), str(file)))
+    return UNITS_FORMAT.read(release_file(version, TABLE_NAME))

@@ -67,7 +67,7 @@ def test_every_kernel_of_the_release_has_the_units_that_register_it(registered, 
         if file_names(table.units_of(name)) != units
     }
     assert wrong == {}
-    assert len(table._exact) == len(registered(version))
+    assert table.exact.count == len(registered(version))
 
 
 @pytest.mark.parametrize("version", EACH)

@@ -6,7 +6,7 @@ import torch_tables.libraries as builder
 from case_tables import cases
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.releases.release_table import Origin, ReleaseTable, Unit
+from opscope.provenance.releases.release_table import Origin, Unit
 from torch_tables.libraries import (
     PathEvidence,
     build_folders,
@@ -20,7 +20,7 @@ OWNED = "void at::launch<at::{}(at::Iterator&)::{{lambda()#1}}, {}>(int)"
 
 @cases("kernels", "answers")
 def test_units_of_a_kernel(make_table, kernels, answers):
-    table = ReleaseTable(make_table(kernels))
+    table = make_table(kernels)
     assert {name: list(table.units_of(name)) for name in answers} == answers
 
 
@@ -47,7 +47,7 @@ GELU = OWNED.format("gelu", "float")
     ],
 )
 def test_the_unit_of_a_kernel_of_another_release(make_table, kernels, answers):
-    table = ReleaseTable(make_table(kernels))
+    table = make_table(kernels)
     assert {name: table.loose_units_of(name) for name in answers} == answers
 
 
