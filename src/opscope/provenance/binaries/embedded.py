@@ -85,15 +85,13 @@ _FLAG_ZSTANDARD = 0x8000
 _FIRST_WINDOW_BYTES, _WINDOW_BYTES = 64, 1 << 20
 
 
-class EntryKind:
-    PTX = 1
-    CUBIN = 2
+_PTX, _CUBIN = 1, 2  # kinds of entries
 
 
 @dataclass(frozen=True)
 class DeviceCode:
     container: int  # byte at which its container begins; its identity within the file
-    kind: int  # `EntryKind`
+    kind: int  # `_PTX` or `_CUBIN`
     architecture: int  # compute capability times ten, 90 for sm_90 and sm_90a
     flags: int  # as in the file
     offset: int  # byte at which the stored code begins
@@ -146,7 +144,7 @@ def most_telling(found: Iterable[Sequence[DeviceCode]]) -> Iterator[list[DeviceC
     """Of each container the entries of one architecture: cubins where there are any, else PTX."""
     kept: list[list[DeviceCode]] = []
     for entries in found:
-        of_kinds = ([c for c in entries if c.kind == kind] for kind in (EntryKind.CUBIN, EntryKind.PTX))
+        of_kinds = ([c for c in entries if c.kind == kind] for kind in (_CUBIN, _PTX))
         kept += [codes for codes in of_kinds if codes][:1]
     frequency = Counter(code.architecture for entries in kept for code in entries)
     for entries in kept:
@@ -239,7 +237,7 @@ def _names(elf: ElfFile, codes: Iterable[DeviceCode]) -> DeviceNames:
     units: set[InternalName] = set()
     for code in codes:
         content = code_of(elf, code)
-        if code.kind == EntryKind.CUBIN:
+        if code.kind == _CUBIN:
             names, named = cubin_names(elf.embedded(content, code.offset))
         else:
             names = {name.decode() for name in _PTX_ENTRY.findall(content)}

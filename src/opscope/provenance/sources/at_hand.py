@@ -8,8 +8,10 @@ that moved equally far from the indexed tree everything did; else a definition l
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
+from itertools import product
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
@@ -99,40 +101,15 @@ def read_lines(file: str, line: int, end_line: int | None, roots: Sequence[Path]
     last = line if end_line is None else end_line
     if line < 1 or last < line or not is_plain_path(file):
         return None
-    for path in _candidates(file, roots):
-        text = _text(path)
-        if text is not None:
-            found = text.split("\n")[line - 1 : min(last, line + _MOST_LINES - 1)]
-            return found or None
-    return None
-
-
-def _candidates(file: str, roots: Sequence[Path]) -> Iterable[Path]:
-    header = include_path(file)
-    for root in roots:
-        try:
+    for root, relative in product(roots, dict.fromkeys((file, include_path(file) or file))):
+        with suppress(OSError, RuntimeError):
             folder = Path(root).resolve(strict=True)
-        except (OSError, RuntimeError):
-            continue
-        for relative in dict.fromkeys((file, header)):
-            if relative is None:
-                continue
-            try:
-                path = (folder / relative).resolve(strict=True)
-            except (OSError, RuntimeError):
-                continue
-            if path.is_file() and path.is_relative_to(folder):
-                yield path
-
-
-def _text(path: Path) -> str | None:
-    try:
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
-            return None
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return without_guard(text).removesuffix("\n")
+            path = (folder / relative).resolve(strict=True)
+            if path.is_file() and path.is_relative_to(folder) and path.stat().st_size <= _LARGEST_FILE_BYTES:
+                text = without_guard(path.read_text(encoding="utf-8", errors="replace"))
+                lines = text.removesuffix("\n").split("\n")
+                return lines[line - 1 : min(last, line + _MOST_LINES - 1)] or None
+    return None
 
 
 def without_guard(header: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -101,7 +101,12 @@ class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
         """
         candidates = [row for row in self._in_scope(base_name) if row.kind == "kernel"]
         if template_arguments is not None:
-            fitting = [row for row in candidates if _fits(row, template_arguments)]
+            fitting = [
+                row
+                for row in candidates
+                if fits(row.template_parameters, template_arguments)
+                or (row.is_specialization and template_arguments)
+            ]
             candidates = fitting or candidates
         return only(allowed(candidates, units), units)
 
@@ -202,12 +207,6 @@ def is_unit(file: str, units: Sequence[str]) -> bool:
     return any(file == unit or file.endswith(f"/{unit}") for unit in units)
 
 
-def _fits(definition: Definition, arguments: Sequence[str]) -> bool:
-    return fits(definition.template_parameters, arguments) or (
-        definition.is_specialization and bool(arguments)
-    )
-
-
 def only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition | None:
     """The one definition that remains: of a unit's own file before headers, whole files before lines.
 
@@ -243,15 +242,12 @@ def named_arguments(parameters: Sequence[str], arguments: Sequence[str]) -> Mapp
     """
     if not fits(parameters, arguments):
         return None
-    named: dict[str, str] = {}
-    surplus = len(arguments) - len(parameters) + 1
-    position = 0
-    for name in parameters:
-        count = surplus if name.endswith(PACK) else 1
-        value = ", ".join(arguments[position : position + count])
-        position += count
-        if name.removesuffix(PACK):
-            named[name.removesuffix(PACK)] = value
+    surplus, left = len(arguments) - len(parameters) + 1, iter(arguments)
+    named = {
+        name.removesuffix(PACK): ", ".join(islice(left, surplus if name.endswith(PACK) else 1))
+        for name in parameters
+    }
+    named.pop("", None)
     return named
 
 
