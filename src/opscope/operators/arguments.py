@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from math import gcd, prod
 from typing import Any, TypeAlias
 
@@ -138,8 +139,7 @@ class CallArguments:
 
     def members(self, name: str) -> tuple[TensorArgument, ...]:
         """The tensor of a name, or those of its list, as far as recorded."""
-        tensor = self.tensor(name)
-        return (self.tensor_list(name) or ()) if tensor is None else (tensor,)
+        return _tensors(self.at(name))
 
     def value(self, *names: str) -> Any:
         argument = self.at(*names)
@@ -178,7 +178,7 @@ class CallArguments:
     @cached_property
     def tensors(self) -> tuple[TensorArgument, ...]:
         """All tensors in order, members of lists among them."""
-        return tuple(_tensors(self.arguments))
+        return tuple(chain.from_iterable(map(_tensors, self.arguments)))
 
     @cached_property
     def list_positions(self) -> list[int]:
@@ -220,10 +220,9 @@ def parse_arguments(
     """A call from its recorded arguments, each JSON text or the value parsed from it; None: not recorded."""
     try:
         columns = [_items(column) for column in (shapes, types, strides, concrete)]
-        arguments = tuple(_arguments(*columns))
+        return CallArguments(name, overload, _arguments(*columns), values_recorded=columns[3] is not None)
     except _DefectError as error:
         return CallArguments(name, overload, defect=str(error))
-    return CallArguments(name, overload, arguments, values_recorded=columns[3] is not None)
 
 
 def with_list_types(call: CallArguments, types: Mapping[int, str]) -> CallArguments:
@@ -280,12 +279,10 @@ class _DefectError(Exception):
     """A recording that cannot be used; its text is the reason."""
 
 
-def _tensors(arguments: tuple[Argument, ...]) -> Iterator[TensorArgument]:
-    for argument in arguments:
-        if isinstance(argument, TensorArgument):
-            yield argument
-        elif isinstance(argument, TensorListArgument):
-            yield from argument.tensors or ()
+def _tensors(argument: Argument) -> tuple[TensorArgument, ...]:
+    if isinstance(argument, TensorArgument):
+        return (argument,)
+    return (argument.tensors or ()) if isinstance(argument, TensorListArgument) else ()
 
 
 def _items(column: Any) -> list[Any] | None:
@@ -305,22 +302,16 @@ def _arguments(
     types: list[Any] | None,
     strides: list[Any] | None,
     concrete: list[Any] | None,
-) -> Iterator[Argument]:
+) -> tuple[Argument, ...]:
     if shapes is None:
         raise _DefectError("no argument shapes were recorded")
     if types is None:
         raise _DefectError("shapes were recorded without the element types of the arguments")
-    count = len(shapes)
-    for column in (types, strides, concrete):
-        if column is not None and len(column) != count:
-            raise _DefectError("recorded shapes, types, strides and values differ in number")
-    for position in range(count):
-        yield _argument(
-            shapes[position],
-            types[position],
-            None if strides is None else strides[position],
-            None if concrete is None else concrete[position],
-        )
+    optional = ([None] * len(shapes) if column is None else column for column in (strides, concrete))
+    columns = (shapes, types, *optional)
+    if len(set(map(len, columns))) > 1:
+        raise _DefectError("recorded shapes, types, strides and values differ in number")
+    return tuple(map(_argument, *columns))
 
 
 def _argument(shape: Any, type_name: Any, strides: Any, text: Any) -> Argument:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from opscope.model.session import Session
@@ -44,20 +43,18 @@ SELECT trace_id, step, input_shapes::VARCHAR AS shapes, input_types::VARCHAR AS 
 FROM operators WHERE name = 'torch::autograd::AccumulateGrad' AND input_shapes IS NOT NULL GROUP BY ALL"""
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """Shapes of all gradients that one step accumulated, by element type; each set sorted, and there once."""
+# Shapes of all gradients that a step accumulated, by element type; each set sorted, and there once.
+Gradients: TypeAlias = frozenset[tuple[tuple[str, _Shapes], ...]]
 
-    steps: frozenset[tuple[tuple[str, _Shapes], ...]]
 
-    def shapes_of_blocks(self, block_count: int, type_name: str) -> _Shapes | None:
-        """The only set of gradients that needs so many blocks: all of a step, or all of one type."""
-        found = set()
-        for step in self.steps:
-            of_type = tuple(shapes for name, shapes in step if element_type(name) == element_type(type_name))
-            everything = tuple(sorted(shape for _, shapes in step for shape in shapes))
-            found |= {shapes for shapes in (*of_type, everything) if _blocks(shapes) == block_count}
-        return found.pop() if len(found) == 1 else None
+def _shapes_of_blocks(gradients: Gradients, block_count: int, type_name: str) -> _Shapes | None:
+    """The only set of gradients that needs so many blocks: all of a step, or all of one type."""
+    found = set()
+    for step in gradients:
+        of_type = (shapes for name, shapes in step if element_type(name) == element_type(type_name))
+        everything = tuple(sorted(shape for _, shapes in step for shape in shapes))
+        found |= {shapes for shapes in (*of_type, everything) if _blocks(shapes) == block_count}
+    return found.pop() if len(found) == 1 else None
 
 
 def read_gradients(session: Session) -> Gradients:
@@ -68,7 +65,10 @@ def read_gradients(session: Session) -> Gradients:
         for gradient in parse_arguments("", shapes=shapes, types=types).tensors[:1]:
             if gradient.type_name is not None:
                 steps[trace_id, step][gradient.type_name][gradient.shape] += count
-    return Gradients(frozenset(_ordered(by_type) for by_type in steps.values()))
+    return frozenset(
+        tuple((type_name, tuple(sorted(shapes.elements()))) for type_name, shapes in sorted(by_type.items()))
+        for by_type in steps.values()
+    )
 
 
 def with_kernel_types(call: CallArguments, kernel: str | None) -> CallArguments:
@@ -93,7 +93,7 @@ def with_list_members(
     filled = None if depth is None else _filled_lists(call, lists, int(depth[1]))
     if filled is None or not filled <= types.keys():
         return None
-    shapes = gradients.shapes_of_blocks(block_count, types[lists[0]])
+    shapes = _shapes_of_blocks(gradients, block_count, types[lists[0]])
     if shapes is None:
         return None
     members = {
@@ -140,10 +140,6 @@ def _common_type(template_arguments: tuple[str, ...]) -> str | None:
         return _TYPE_OF_SIZE.get(int(opaque[1]))
     functor = next((found for text in template_arguments if (found := _FUNCTOR_TYPE.search(text))), None)
     return template_arguments[0] if functor is None else functor[1]
-
-
-def _ordered(by_type: Mapping[str, Counter[tuple[int, ...]]]) -> tuple[tuple[str, _Shapes], ...]:
-    return tuple((type_name, tuple(sorted(by_type[type_name].elements()))) for type_name in sorted(by_type))
 
 
 def _blocks(shapes: Iterable[tuple[int, ...]]) -> int:

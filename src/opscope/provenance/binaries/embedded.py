@@ -144,8 +144,9 @@ def most_telling(found: Iterable[Sequence[DeviceCode]]) -> Iterator[list[DeviceC
     """Of each container the entries of one architecture: cubins where there are any, else PTX."""
     kept: list[list[DeviceCode]] = []
     for entries in found:
-        of_kinds = ([c for c in entries if c.kind == kind] for kind in (_CUBIN, _PTX))
-        kept += [codes for codes in of_kinds if codes][:1]
+        cubins = [one for one in entries if one.kind == _CUBIN]
+        if codes := cubins or [one for one in entries if one.kind == _PTX]:
+            kept.append(codes)
     frequency = Counter(code.architecture for entries in kept for code in entries)
     for entries in kept:
         here = Counter(code.architecture for code in entries)

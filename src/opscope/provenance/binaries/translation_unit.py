@@ -68,11 +68,10 @@ def written_stem(file_symbol: str) -> str | None:
 def internal_names(names: bytes) -> set[InternalName]:
     """Every unit that internal names in a text belong to."""
     ends = {(match["module"], int(match["length"])): match.end() for match in _INTERNAL.finditer(names)}
-    files = {(module, length): names[end : end + length] for (module, length), end in ends.items()}
     return {
-        InternalName(module.decode(), file.decode("utf-8", "replace"))
-        for (module, length), file in files.items()
-        if len(file) == length
+        InternalName(module.decode(), names[end : end + length].decode("utf-8", "replace"))
+        for (module, length), end in ends.items()
+        if end + length <= len(names)
     }
 
 

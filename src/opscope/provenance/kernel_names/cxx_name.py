@@ -31,8 +31,8 @@ PARENTHESES = rf"\({_NESTED}\)"
 SMALL_GROUP = rf"<{_NESTED}(?<!-)>|{LAMBDA_GROUP}|{PARENTHESES}"
 
 
-# Mangled names: Itanium (`_ZN2at6native…`) and Microsoft (`??$kernel@…`). A kernel is no member of a class, so
-# that its template arguments end what matters.
+# Mangled names: Itanium (`_ZN2at6native…`) and Microsoft (`??$kernel@…`). No kernel is a member of a class:
+# its template arguments end what matters.
 
 _PREFIX = lazy_pattern(r"_Z(N?)[rVK]*")
 _IDENTIFIER = lazy_pattern(r"St|L?(\d{1,4})")  # `L`: internal linkage

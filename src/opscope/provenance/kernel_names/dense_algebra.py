@@ -104,9 +104,12 @@ def _cutlass_types(found: Found) -> dict[str, str | None]:
     named = [element_type(part) for part in (found.groups["types"] or "").split("_") if part]
     if found.groups["version"] and len(named) == 5:
         first, second, summed, _, result = named
-        operand = first if first == second else None
-        types = {"operand_type": operand, "accumulator_type": summed, "output_type": result}
-        return {**types, "multiply_type": None}
+        return {
+            "operand_type": first if first == second else None,
+            "accumulator_type": summed,
+            "output_type": result,
+            "multiply_type": None,
+        }
     return {
         "operand_type": named[0] if named else (None if letters == "i" else accumulator),
         "accumulator_type": accumulator,
@@ -155,8 +158,8 @@ def read_dense_algebra(cxx: CxxName, text: str) -> Reading | None:
     function = cxx.function or ""
     if lettered := _LETTERED.match(function):
         family = family_by_rules("lapack_routine", lettered["routine"]) or "linear_algebra"
-        operand = LETTERS.get(lettered["letter"])
-        return Reading({"family": family, "operand_type": operand}, {"library": "magma"})
+        stated = {"family": family, "operand_type": LETTERS.get(lettered["letter"])}
+        return Reading(stated, {"library": "magma"})
     if function.endswith("kernel_blasl3"):
         return Reading(inferred={"family": family_by_rules("cublas_level_3", text)})
     names_cublas = "cublas" in text

@@ -42,8 +42,8 @@ def read_library(cxx: CxxName) -> Reading | None:
     """What a kernel of another library, or a program's own, says plainly; None if nothing."""
     function = cxx.function or ""
     library = _library_of_namespace(function)
-    plain = None if library is None else Reading({"library": library})
-    return read_by_rules("library", function, library) or plain
+    found = read_by_rules("library", function, library)
+    return Reading({"library": library}) if found is None and library is not None else found
 
 
 _MOST_TEMPLATE = 1000  # What a name is about stands first.
@@ -230,8 +230,8 @@ def read_device_algorithm(cxx: CxxName, last: str) -> Reading | None:
         stated: dict[str, Any] = {"library": "thrust", "family": family}
     elif "cub::" in function and (family := family_by_rules("cub", last)) is not None:
         if family == "select":
-            unique = "unique" if "equal_to" in joined else "select"
-            family = "nonzero" if "NonZeroOp" in joined else unique
+            words = {"NonZeroOp": "nonzero", "equal_to": "unique"}
+            family = next((name for word, name in words.items() if word in joined), family)
         stated = {"library": "cub", "family": family}
         if family == "elementwise" and "Adjacent" in last:
             stated["variant"] = "adjacent_difference"

@@ -171,8 +171,7 @@ def _leaves_end(entry: NativeFunction, items: tuple[str, ...], *, may: bool = Fa
 def _left_by(kind: str, may: bool) -> frozenset[str]:
     """The classes of items that an argument of this type leaves, in practice or at all."""
     base = re.sub(r"\[\d+\]", "[]", kind.removesuffix("?"))
-    default = _LISTS_LEAVE if base.endswith("[]") else frozenset((_NOTHING,))
-    leaves = _LEAVES.get(base, default)
+    leaves = _LEAVES.get(base, _LISTS_LEAVE if base.endswith("[]") else frozenset((_NOTHING,)))
     return leaves | {_NOTHING} if kind.endswith("?") or (may and base in _MAY_LEAVE_NOTHING) else leaves
 
 

@@ -129,8 +129,9 @@ def _neighbor(evidence: _Evidence, version: TorchVersion) -> Recognition:
     if nearest == version.name:
         return evidence.found(nearest, Grade.NEIGHBOR_VERSION, f"from the release {nearest}")
     is_newer = _release_of(nearest) > version.release
-    beyond = [one for one in known if (_release_of(one) > version.release) is not is_newer]
-    other = nearest_release(version.name, beyond)
+    other = nearest_release(
+        version.name, [one for one in known if (_release_of(one) > version.release) is not is_newer]
+    )
     reason = f"from {nearest}, the nearest release that is known"
     return evidence.found(nearest, Grade.NEIGHBOR_VERSION, reason, () if other is None else (other,))
 
@@ -145,8 +146,7 @@ def _by_hit_rate(evidence: _Evidence) -> Recognition:
     if not best:
         return evidence.found(None, Grade.NEIGHBOR_VERSION, f"no table knows one of {count} kernel names")
     if len(tied) > 1:
-        names = f"{', '.join(tied[:-1])} and {tied[-1]}"
-        reason = f"{names} know the same {share}; the oldest is taken"
+        reason = f"{', '.join(tied[:-1])} and {tied[-1]} know the same {share}; the oldest is taken"
         # More releases without a table lie before the oldest that fits than between those that do.
         return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, reason, tuple(tied[1:]))
     if best >= _SAME_RELEASE_HIT_RATE * count and count >= _FEWEST_CANDIDATES:

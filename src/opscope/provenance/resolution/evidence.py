@@ -125,8 +125,8 @@ class Evidence(msgspec.Struct, frozen=True):
         recorded = self.recorded.get(kernel_name)
         library = None if recorded or self.libraries is None else self.libraries.holding(kernel_name)
         if library is not None:
-            units = library.units_of(kernel_name)
-            recorded = RecordedKernel(kernel_name, Path(library.path).name, units=units)
+            name = Path(library.path).name
+            recorded = RecordedKernel(kernel_name, name, units=library.units_of(kernel_name))
         tabled, grade = kernel_units(kernel_name, self.recognition)
         if recorded is None:
             return tabled, grade if tabled else None, None
@@ -209,8 +209,7 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     recorded = session.query("SELECT DISTINCT torch_version, torch_git_version FROM traces")
     version, commit = recorded[0] if len(recorded) == 1 else (None, None)  # where all traces agree
     complete_sources(session)
-    cuda = session.scalar("SELECT max(cuda_runtime_version) FROM traces")
-    cuda_major = None if cuda is None else int(cuda) // 1000
+    cuda_major = session.scalar("SELECT max(cuda_runtime_version) // 1000 FROM traces")
     recognition = recognize(kernel_names, torch_version=version, cuda_major=cuda_major)
     if commit is None and recognition.version is not None and recognition.grade is Grade.RELEASE_INDEX:
         commit = git_version(recognition.version)
@@ -231,8 +230,7 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     for name, found in origins.items():
         named, joined = {library for library, _ in found}, [unit for _, unit in found if unit is not None]
         binary = named.pop() if len(named) == 1 else None
-        whole = tuple(joined) if len(joined) == len(found) else ()
-        units[name] = RecordedKernel(name, binary, units=whole)
+        units[name] = RecordedKernel(name, binary, units=tuple(joined) if len(joined) == len(found) else ())
     is_names_only = session.scalar("SELECT bool_and(format = 'names') FROM traces")
     has_device = is_names_only or session.scalar("SELECT count(*) FROM device_activities")
     return Evidence(
