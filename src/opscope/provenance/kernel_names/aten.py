@@ -202,7 +202,7 @@ def _foreach(cxx: CxxName) -> Reading:
     stated = reading.stated
     stated["functor"] = functor
     stated["operation"] = _operation(last_part(operations[0].name) if operations else last)
-    named = " ".join((last, *(one.name for one in operations[:1])))
+    named = f"{last} {operations[0].name if operations else ''}"
     stated["family"] = family_by_rules("foreach_functor", named) or "foreach"
     own = _FIRST_ARGUMENT.match(arguments[1], match.end())
     if own is not None and last != "CopyFunctor":
