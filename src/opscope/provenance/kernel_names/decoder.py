@@ -23,7 +23,6 @@ from opscope.provenance.kernel_names.libraries import (
     read_cudnn,
     read_device_algorithm,
     read_library,
-    read_mangled,
     read_nccl,
     read_plain_words,
     read_serving,
@@ -61,11 +60,7 @@ def decode(name: str) -> DecodedKernel:
 
 def _read(cxx: CxxName, text: str) -> Reading | None:
     function = cxx.function
-    if function is None:
-        # A mangled name that no demangler of its time could read still holds its words.
-        mangled = read_mangled(text) if text.startswith("_Z") else None
-        return mangled or (read_cutlass(cxx, text) if "cutlass" in text else None)
-    if len(function) > _LONGEST:
+    if function is None or len(function) > _LONGEST:
         return None
     last = last_part(function)
     if function.startswith(_ATEN_NAMESPACES) or _ATEN_GLOBAL.fullmatch(function):

@@ -95,17 +95,6 @@ def _entered(cxx: CxxName, head: str) -> str | None:
     return None if mangled is None else f"ck_tile::{mangled[2][: int(mangled[1])]}"
 
 
-def read_mangled(text: str) -> Reading | None:
-    """What the words of a mangled name say; None if nothing."""
-    head = text[:_MOST_TEMPLATE]
-    namespace = _MANGLED_NAMESPACE.match(head)
-    library = _NAMESPACES.get(namespace[1]) if namespace is not None else None
-    return read_by_rules("serving", head, library) or read_by_rules("rocm", head, library)
-
-
-_MANGLED_NAMESPACE = lazy_pattern(r"_ZN?K?\d+(aiter|ck_tile|ck|vllm)\d")
-
-
 def _library_of_namespace(function: str) -> str | None:
     namespace = _FIRST_NAMESPACE.match(function)
     return _NAMESPACES.get(namespace[1]) if namespace is not None else None
