@@ -209,7 +209,7 @@ def percent(fraction: float | None) -> str:
 
 
 def ground_truth(folder: Path) -> dict[str, Any]:
-    from opscope.provenance.releases.release_table import release
+    from opscope.provenance.torch_releases import release
 
     figures = {}
     for file in sorted(folder.glob("kernel_units_*.json.xz")):

@@ -37,7 +37,7 @@ SPEAKERS = (
     "operators/collective_costs.py", "operators/effects.py",
     "operators/engine_operators.py",
     "operators/generated_kernels.py", "operators/operator_table.py", "operators/session_costs.py",
-    "provenance/releases/recognition.py",
+    "provenance/torch_releases.py",
     "toolchain/ncu_report.py", "cupti/trace_file.py:recording_findings",
     "cupti/trace_file.py:write_trace", "trials/catalog.py", "trials/replay.py",
     "trials/processes.py", "trials/rounds.py",

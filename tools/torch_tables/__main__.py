@@ -33,13 +33,19 @@ import msgspec
 
 from opscope.errors import InputError, OpscopeError
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
-from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
+from opscope.provenance.native_functions import TABLE_FILE as OPERATORS_FILE
+from opscope.provenance.native_functions import TABLE_FORMAT as OPERATORS_FORMAT
 from opscope.provenance.packaged import TableFormat
-from opscope.provenance.releases.release_table import TABLE_NAME, UNITS_FORMAT
-from opscope.provenance.sources import at_hand
-from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
-from opscope.provenance.sources.index import INDEX_FORMAT
+from opscope.provenance.sources import FILE_NAME as SOURCES_FILE
+from opscope.provenance.sources import (
+    HEADERS_FILE,
+    INDEX_FORMAT,
+    LINES_FILE,
+    LINES_FORMAT,
+    StoredLines,
+    nearest_index,
+)
+from opscope.provenance.torch_releases import TABLE_NAME, UNITS_FORMAT
 from torch_tables.libraries import (
     PathEvidence,
     Sites,
@@ -134,7 +140,7 @@ def write_headers(options: argparse.Namespace) -> None:
     include = options.torch / "include"
     if include.is_dir() and not packaged_file(options, SOURCES_FILE):
         table = header_index(include, options.version, release_facts(options.torch)[0])
-        write(options, at_hand.HEADERS_FILE, INDEX_FORMAT.encode(table))
+        write(options, HEADERS_FILE, INDEX_FORMAT.encode(table))
 
 
 class StoredChecks(msgspec.Struct, array_like=True):
@@ -149,7 +155,7 @@ CHECKS_FORMAT = TableFormat("a table of checks", StoredChecks)
 
 def write_lines(options: argparse.Namespace) -> None:
     """How far lines moved, or of the release whose sources are packaged, what others are compared with."""
-    index, paths = at_hand.nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
+    index, paths = nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
     if index is None or not paths:
         return
     sites: Sites = defaultdict(set)
@@ -166,8 +172,8 @@ def write_lines(options: argparse.Namespace) -> None:
     known = sorted(set(index.files) & set(before) & set(sites))
     moved = {file: segments(anchors(set(before[file]), sites[file])) for file in known}
     moved = {file: found for file, found in moved.items() if found}
-    table = at_hand.StoredLines(at_hand.LINES_FORMAT.number, index.version, moved)
-    write(options, at_hand.LINES_FILE, at_hand.LINES_FORMAT.encode(table))
+    table = StoredLines(LINES_FORMAT.number, index.version, moved)
+    write(options, LINES_FILE, LINES_FORMAT.encode(table))
 
 
 def write_operators(options: argparse.Namespace) -> None:
@@ -180,13 +186,13 @@ def write_operators(options: argparse.Namespace) -> None:
     for path in libraries(options, LIBRARIES):
         for name, found in defining_files(path, paths).items():
             files[name].update(found)
-    indexed, lines = (packaged_file(options, name) for name in (SOURCES_FILE, at_hand.LINES_FILE))
-    own = indexed or packaged_file(options, at_hand.HEADERS_FILE)
-    neighbor = at_hand.nearest_index(options.version)
+    indexed, lines = (packaged_file(options, name) for name in (SOURCES_FILE, LINES_FILE))
+    own = indexed or packaged_file(options, HEADERS_FILE)
+    neighbor = nearest_index(options.version)
     places = Places(
         INDEX_FORMAT.read(own) if own else None,
         None if indexed else neighbor,
-        at_hand.LINES_FORMAT.read(lines) if lines else None,
+        LINES_FORMAT.read(lines) if lines else None,
         {name: sorted(found) for name, found in files.items()},
     )
     table = build_operator_table(

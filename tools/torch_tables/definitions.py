@@ -14,7 +14,7 @@ from functools import lru_cache
 import tree_sitter_cpp
 from tree_sitter import Language, Node, Parser
 
-from opscope.provenance.sources.index import PACK, Definition, Registration
+from opscope.provenance.sources import PACK, Definition, Registration
 from torch_tables.preprocess import MacroTable, Source, closing, spaces, split_arguments
 
 _PARSER = Parser(Language(tree_sitter_cpp.language()))

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
+from opscope.provenance.binaries.device_code import host_stem, paths_by_name, repository_paths
 from opscope.provenance.binaries.elf import FILE, FUNCTION, ElfFile, ElfSection, Table, open_elf
 from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
-from opscope.provenance.binaries.translation_unit import host_stem, paths_by_name, repository_paths
 from opscope.provenance.demangle import demangle_all
-from opscope.provenance.releases.release_table import (
+from opscope.provenance.sources import Segment
+from opscope.provenance.torch_releases import (
     SEVERAL_UNITS,
     Library,
     Origin,
@@ -32,7 +33,6 @@ from opscope.provenance.releases.release_table import (
     packed_map,
     text_hash,
 )
-from opscope.provenance.sources.at_hand import Segment
 
 Name = TypeVar("Name")
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opscope.provenance.operators.table import (
+from opscope.provenance.native_functions import (
     Derivative,
     NativeFunction,
     OperatorTable,
@@ -25,8 +25,16 @@ from opscope.provenance.operators.table import (
     Registered,
     Served,
 )
-from opscope.provenance.sources.at_hand import StoredLines, place_of
-from opscope.provenance.sources.index import Definition, SourceIndex, is_compiled, is_member, only, split_name
+from opscope.provenance.sources import (
+    Definition,
+    SourceIndex,
+    StoredLines,
+    is_compiled,
+    is_member,
+    only,
+    place_of,
+    split_name,
+)
 from torch_tables.definitions import signature_distance
 
 # In a folder `torchgen/packaged` of a PyTorch installation.

@@ -11,8 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.errors import InputError
-from opscope.provenance.sources.at_hand import repository_path, without_guard
-from opscope.provenance.sources.index import (
+from opscope.provenance.sources import (
     INDEX_FORMAT,
     INDEX_TEXTS,
     Definition,
@@ -20,6 +19,8 @@ from opscope.provenance.sources.index import (
     Registration,
     SourceIndex,
     is_member,
+    repository_path,
+    without_guard,
 )
 from torch_tables.definitions import FileFacts, Found
 from torch_tables.preprocess import MacroTable, Source

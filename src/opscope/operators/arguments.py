@@ -17,8 +17,7 @@ from math import gcd, prod
 from typing import Any, TypeAlias
 
 from opscope.operators.element_types import ElementType, element_type
-from opscope.provenance.operators.overloads import signature
-from opscope.provenance.operators.table import Schema, out_of_place
+from opscope.provenance.native_functions import Schema, out_of_place, signature
 
 # More than any device addresses: a recorded size beyond it is no size.
 _ABSURD_BYTES = 1 << 48

@@ -23,7 +23,7 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.element_types import ElementKind, ElementType, element_type
-from opscope.provenance.operators.table import Kind
+from opscope.provenance.native_functions import Kind
 from opscope.text_enum import MeaningEnum
 
 

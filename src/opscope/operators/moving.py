@@ -35,7 +35,7 @@ from opscope.operators.effects import (
 )
 from opscope.operators.element_types import element_type_of_code
 from opscope.operators.pointwise import common_shape
-from opscope.provenance.operators.table import Kind
+from opscope.provenance.native_functions import Kind
 
 _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]
 

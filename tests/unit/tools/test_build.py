@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.operators.table import OperatorTable, Place
-from opscope.provenance.releases.release_table import UNITS_FORMAT, Library, ReleaseTable
-from opscope.provenance.sources.index import INDEX_FORMAT
+from opscope.provenance.native_functions import OperatorTable, Place
+from opscope.provenance.sources import INDEX_FORMAT
+from opscope.provenance.torch_releases import UNITS_FORMAT, Library, ReleaseTable
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_lines_are_those_between_checks_of_both_releases(script, torch, tmp_path
     monkeypatch.setattr(script, "sites_of", lambda path: {file: later})
     arguments = ["2.9.0", "--torch", str(torch), "--table", "lines", "--output", str(tmp_path / "data")]
     assert script.main(arguments) == 0
-    stored = tmp_path / "data" / "2.9.0" / script.at_hand.LINES_FILE
-    table = script.at_hand.LINES_FORMAT.decode(stored.read_bytes(), stored)
+    stored = tmp_path / "data" / "2.9.0" / script.LINES_FILE
+    table = script.LINES_FORMAT.decode(stored.read_bytes(), stored)
     ((first, last, moved),) = table.files[file]
     assert (table.indexed, first < last, moved) == ("2.6.0", True, 10)

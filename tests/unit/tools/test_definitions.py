@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from case_tables import cases
-from opscope.provenance.sources.index import Definition
+from opscope.provenance.sources import Definition
 from torch_tables.definitions import coarse_type, signature_distance
 
 Read = Callable[..., list[Definition]]

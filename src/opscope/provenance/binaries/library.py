@@ -1,6 +1,6 @@
 """The kernels of shared libraries and the translation unit each comes from, read once per build and kept.
 
-What is kept is like the kernel table of a release (`releases.release_table`): each kernel goes by the hashes
+What is kept is like the kernel table of a release (`torch_releases`): each kernel goes by the hashes
 of its mangled and its demangled name.
 
 Libraries at hand are those mapped into this process (known on Linux only), and those of the torch installed
@@ -22,14 +22,13 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.model.origin import RecordedKernel, RecordedUnit
+from opscope.provenance.binaries.device_code import embedded_kernels, holds_device_code, with_source_paths
 from opscope.provenance.binaries.elf import ElfFile, open_elf
-from opscope.provenance.binaries.embedded import embedded_kernels, holds_device_code
-from opscope.provenance.binaries.translation_unit import with_source_paths
 from opscope.provenance.cache import cache_folder, kept
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.installation import package_folders
 from opscope.provenance.packaged import TableFormat, lazy_pattern
-from opscope.provenance.releases.release_table import HashMap, PackedMap, numbered_sets, packed_map, text_hash
+from opscope.provenance.torch_releases import HashMap, PackedMap, numbered_sets, packed_map, text_hash
 
 _HIP_SECTION = ".hip_fatbin"
 

@@ -11,22 +11,20 @@ from functools import lru_cache, partial
 from opscope.provenance.kernel_names.aten import read_aten
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, parse
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded, read_grammar
-from opscope.provenance.kernel_names.dense_algebra import (
-    read_cutlass,
-    read_dense_algebra,
-    read_hand_tuned,
-    read_rocm,
-    read_xmma,
-)
 from opscope.provenance.kernel_names.libraries import (
     read_attention,
     read_cudnn,
+    read_cutlass,
+    read_dense_algebra,
     read_device_algorithm,
+    read_hand_tuned,
     read_library,
     read_nccl,
     read_plain_words,
+    read_rocm,
     read_serving,
     read_triton,
+    read_xmma,
 )
 from opscope.provenance.packaged import lazy_pattern
 

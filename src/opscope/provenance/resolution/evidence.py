@@ -27,17 +27,18 @@ from opscope.model.sidecar import kernels_folder
 from opscope.provenance.generated_code import files_by_hash, generated_sources, read_generated
 from opscope.provenance.installation import installed_torch
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
-from opscope.provenance.operators.table import OperatorTable, Place, table_for
-from opscope.provenance.releases.recognition import Recognition, kernel_units, recognize
-from opscope.provenance.releases.release_table import git_version, release
-from opscope.provenance.sources.at_hand import (
+from opscope.provenance.native_functions import OperatorTable, Place, table_for
+from opscope.provenance.sources import (
+    Definition,
+    SourceIndex,
     nearest_index,
     permalink,
     place_of,
     release_headers,
     release_lines,
+    source_index,
 )
-from opscope.provenance.sources.index import Definition, SourceIndex, source_index
+from opscope.provenance.torch_releases import Recognition, git_version, kernel_units, recognize, release
 
 if TYPE_CHECKING:
     from opscope.provenance.binaries.library import LocalLibraries
@@ -277,7 +278,7 @@ def _symbol_units(session: Session, recognition: Recognition) -> dict[str, Recor
     rows = session.query(_SYMBOLS_SQL)
     if not rows:
         return {}
-    from opscope.provenance.binaries.translation_unit import internal_names, named_unit  # noqa: PLC0415
+    from opscope.provenance.binaries.device_code import internal_names, named_unit  # noqa: PLC0415
 
     found: dict[str, set[str]] = defaultdict(set)
     for name, mangled in rows:

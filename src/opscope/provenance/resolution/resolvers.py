@@ -20,8 +20,15 @@ from opscope.model.location import SourceLocation
 from opscope.model.session import Session
 from opscope.provenance.categories import category_of, kernel_category
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.provenance.operators.overloads import InputRecord, Resolved, input_record, resolve
-from opscope.provenance.operators.table import NativeFunction, Registered, Served
+from opscope.provenance.native_functions import (
+    InputRecord,
+    NativeFunction,
+    Registered,
+    Resolved,
+    Served,
+    input_record,
+    resolve,
+)
 from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.resolution.evidence import (
     Evidence,
@@ -29,8 +36,7 @@ from opscope.provenance.resolution.evidence import (
     NativeFunctionFacts,
     gather_evidence,
 )
-from opscope.provenance.sources.at_hand import permalink
-from opscope.provenance.sources.index import Definition, SourceIndex, is_unit, named_arguments
+from opscope.provenance.sources import Definition, SourceIndex, is_unit, named_arguments, permalink
 
 # In PyTorch's repository.
 _NATIVE_FUNCTIONS_FILE = "aten/src/ATen/native/native_functions.yaml"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opscope.provenance import packaged as packaged_data
-from opscope.provenance.releases.release_table import (
+from opscope.provenance.torch_releases import (
     TABLE_NAME,
     UNITS_FORMAT,
     Origin,

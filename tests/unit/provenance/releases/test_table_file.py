@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from opscope.errors import InputError
 from opscope.provenance import packaged
-from opscope.provenance.releases.release_table import (
+from opscope.provenance.torch_releases import (
     UNITS_FORMAT,
     HashMap,
     packed_map,

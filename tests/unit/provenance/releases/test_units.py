@@ -6,7 +6,7 @@ import torch_tables.libraries as builder
 from case_tables import cases
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.releases.release_table import Origin, Unit
+from opscope.provenance.torch_releases import Origin, Unit
 from torch_tables.libraries import (
     PathEvidence,
     build_folders,
