@@ -420,7 +420,8 @@ def _by_hit_rate(evidence: _Evidence) -> Recognition:
     if not best:
         return evidence.found(None, Grade.NEIGHBOR_VERSION, f"no table knows one of {count} kernel names")
     if len(tied) > 1:
-        reason = f"{', '.join(tied[:-1])} and {tied[-1]} know the same {share}; the oldest is taken"
+        names = f"{', '.join(tied[:-1])} and {tied[-1]}"
+        reason = f"{names} know the same {share}; the oldest is taken"
         # More releases without a table lie before the oldest that fits than between those that do.
         return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, reason, tuple(tied[1:]))
     if best >= _SAME_RELEASE_HIT_RATE * count and count >= _FEWEST_CANDIDATES:
