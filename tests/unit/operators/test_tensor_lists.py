@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from fakes import Load, TraceBuilder
-from opscope.operators.arguments import CallArguments, parse_arguments
-from opscope.operators.tensor_lists import (
+from opscope.operators.arguments import (
     CHUNK_ELEMENTS,
+    CallArguments,
+    parse_arguments,
     read_gradients,
     with_kernel_types,
     with_list_members,
