@@ -205,11 +205,6 @@ class Entity(msgspec.Struct):
     owns_lambda: bool = False  # a lambda of this function (or of this class's call operator) is named
     operator: str | None = None  # `operator()` behind the name
 
-    @property
-    def is_data(self) -> bool:
-        """It names data, not work."""
-        return not self.owns_lambda and last_part(self.name) in words("data")
-
 
 def entities(arguments: Sequence[str]) -> list[Entity]:
     """Named work inside template arguments, outer to inner; data types are left out."""
@@ -218,7 +213,7 @@ def entities(arguments: Sequence[str]) -> list[Entity]:
         for argument in arguments
         if not argument.isdigit()
         for entity in names_in(argument)[0]
-        if not entity.is_data
+        if entity.owns_lambda or last_part(entity.name) not in words("data")
     ]
 
 
