@@ -47,16 +47,14 @@ from opscope.provenance.sources import (
 )
 from opscope.provenance.torch_releases import TABLE_NAME, UNITS_FORMAT
 from torch_tables.libraries import (
-    PathEvidence,
     Sites,
     anchors,
-    build_folders,
     build_table,
     defining_files,
     kernels_of_library,
-    locate_units,
     segments,
     sites_of,
+    unit_at,
 )
 from torch_tables.operator_table import Places, build_operator_table
 from torch_tables.source_tree import header_index, tree_index
@@ -102,25 +100,15 @@ def unpacked(version: str, folder: Path) -> Path:
 
 
 def write_units(options: argparse.Namespace) -> None:
-    paths = libraries(options, LIBRARIES)
-    read = [kernels_of_library(path) for path in paths]
+    read = [kernels_of_library(path) for path in libraries(options, LIBRARIES)]
     kernels: dict[str, set[RecordedUnit]] = defaultdict(set)
     for _, found in read:
         for name, of in found.items():
             kernels[name].update(of)
     if not kernels:
         raise InputError("no kernels", hint="Give the torch folder of a CUDA wheel")
-    checkout = options.checkout
-    files = checkout.rglob("*.cu") if checkout else ()
-    others = [file for file in DATA.glob(f"*/{TABLE_NAME}") if file.parent.name != options.version]
-    evidence = PathEvidence(
-        files=frozenset(path.relative_to(checkout).as_posix() for path in files),
-        other_files=frozenset(path for file in others for path in unit_paths(file)),
-        folders=build_folders(options.torch, paths),
-    )
-    units = locate_units({unit for of in kernels.values() for unit in of}, evidence)
     commit, cuda = release_facts(options.torch)
-    placed = {name: {units[unit] for unit in of} for name, of in kernels.items()}
+    placed = {name: {unit_at(unit.name, unit.source_path) for unit in of} for name, of in kernels.items()}
     from_ = tuple(library for library, _ in read)
     table = build_table(placed, options.version, git_version=commit, cuda=cuda, libraries=from_)
     write(options, TABLE_NAME, UNITS_FORMAT.encode(table))
@@ -181,7 +169,7 @@ def write_operators(options: argparse.Namespace) -> None:
     if not packaged.is_dir():
         return
     units = packaged_file(options, TABLE_NAME)
-    paths = unit_paths(units) if units else []
+    paths = [unit.path for unit in UNITS_FORMAT.read(units).units if unit.path] if units else []
     files: dict[str, set[str]] = defaultdict(set)
     for path in libraries(options, LIBRARIES):
         for name, found in defining_files(path, paths).items():
@@ -213,11 +201,6 @@ def packaged_file(options: argparse.Namespace, name: str) -> Path | None:
     """A table of the release: the one just built, else the packaged one."""
     places = (folder / options.version / name for folder in (options.output, DATA))
     return next((file for file in places if file.is_file()), None)
-
-
-def unit_paths(file: Path) -> list[str]:
-    """The paths of the units of a packaged table."""
-    return [unit.path for unit in UNITS_FORMAT.read(file).units if unit.path]
 
 
 def release_facts(torch_folder: Path) -> tuple[str | None, str | None]:

@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TypeVar
@@ -81,48 +80,9 @@ def _loose_entries(members: Mapping[str, Sequence[int]], version: str) -> dict[i
     }
 
 
-# Where the units of a release lie. A library names some of its source files; a release's wheel also shows, by
-# its headers and by the paths of headers in the library, which folders its repository had. A path of another
-# release or of a submodule is taken only if it lies in such a folder, if it is the only one of its name
-# there, and if no file of that folder is known to have moved.
+# Paths that a library names, of its build's own folders.
 _GENERATED = "build/"
 _SUBMODULES = "third_party/"
-_REPOSITORY_FILE = re.compile(
-    rb"(/[\w./@+-]{0,128}?/)((?:aten/src|torch/csrc|c10|third_party)/[\w./@+-]{1,256}\.(?:cuh?|h|hpp|cpp))\0"
-)
-# Where the wheel puts the repository's headers.
-_SHIPPED_HEADERS = (("ATen", "aten/src/ATen"), ("torch/csrc", "torch/csrc"), ("c10", "c10"))
-
-
-@dataclass(frozen=True)
-class PathEvidence:
-    files: frozenset[str] = frozenset()  # every file of the release's repository, if they are known
-    # Files of other releases and of submodules, by their paths in the repository
-    other_files: frozenset[str] = frozenset()
-    folders: frozenset[str] = frozenset()  # folders the release's repository is known to have had
-
-
-def locate_units(units: Iterable[RecordedUnit], evidence: PathEvidence) -> dict[RecordedUnit, Unit]:
-    compiled = set(units)
-    located = {unit: unit_at(unit.name, unit.source_path) for unit in compiled}
-    claimed = {unit.path for unit in located.values() if unit.path}
-    elsewhere = paths_by_name(evidence.other_files)
-    moved = {  # folders of the other lists whose files are known to lie elsewhere in this build
-        _folder(path)
-        for unit in located.values()
-        if unit.path is not None and unit.path not in elsewhere.get(unit.name, ())
-        for path in elsewhere.get(unit.name, ())
-    }
-    own = paths_by_name(evidence.files - claimed)
-    other = paths_by_name(path for path in evidence.other_files if _folder(path) in evidence.folders - moved)
-    names = Counter(unit.name for unit in compiled)
-    for unit in compiled:
-        if located[unit].origin is not Origin.UNKNOWN:
-            continue
-        paths = (own if evidence.files else other).get(unit.name, set())
-        if len(paths) == 1 and names[unit.name] == 1:
-            located[unit] = unit_at(unit.name, next(iter(paths)))
-    return located
 
 
 def unit_at(name: str, path: str | None) -> Unit:
@@ -134,29 +94,6 @@ def unit_at(name: str, path: str | None) -> Unit:
     if path.startswith(_GENERATED):
         return Unit(name, None, Origin.GENERATED)
     return Unit(name, path, Origin.SUBMODULE if path.startswith(_SUBMODULES) else Origin.REPOSITORY)
-
-
-def build_folders(torch_folder: Path, libraries: Iterable[Path]) -> frozenset[str]:
-    """Folders of the repository that a release's wheel proves."""
-    files: list[str] = []
-    for library in libraries:
-        # Paths that checks and asserts name. They may begin in the middle of other text; the build's own
-        # folder is the one that nearly all begin with.
-        found = _REPOSITORY_FILE.findall(library.read_bytes())
-        roots = [root for root, _ in found]
-        usual = max(set(roots), key=roots.count, default=None)
-        files += [path.decode() for root, path in found if root == usual]
-    include = torch_folder / "include"
-    for shipped, original in _SHIPPED_HEADERS:
-        files += [
-            f"{original}/{header.relative_to(include / shipped).as_posix()}"
-            for header in (include / shipped).rglob("*.*")
-        ]
-    return frozenset(map(_folder, files))
-
-
-def _folder(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 def kernels_of_library(path: Path) -> tuple[Library, dict[str, frozenset[RecordedUnit]]]:
