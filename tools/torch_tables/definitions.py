@@ -33,17 +33,23 @@ _ATTRIBUTE = re.compile(
     r"|__declspec|__ubsan_\w+|__(?:host|device|forceinline|noinline|inline|restrict|attribute"
     r"|launch_bounds|align|cluster_dims|block_size|grid_constant|maxnreg|shared|constant|managed)__)\b(\s*\()?"
 )
-# What the parser takes for something else: launches, interfaces of Objective-C, macros as statements.
+# What the parser takes for something else: interfaces of Objective-C, macros as statements.
 _FOREIGN = re.compile(
-    r"<<<[^;{}]*?>>>|@(?:interface|protocol|implementation)\b(?s:.*?)@end\b"
+    r"@(?:interface|protocol|implementation)\b(?s:.*?)@end\b"
     r"|^[ \t]*[A-Z][A-Z0-9]*_[A-Z0-9_]+\([^(){};]*\)[ \t]*$",
     re.MULTILINE,
 )
 # Comparisons in template arguments, which the parser ends there, and empty defaults of parameters.
 _MISREAD = re.compile(r"(?<!operator)(?<!>)>=|(?<==)( *)\{ *\}")
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
-_BODIES = ("compound_statement", "try_statement", "constructor_try_statement")
+_BODIES = ("compound_statement", "try_statement")
 _MACRO_NAME = re.compile(r"[A-Z][A-Z0-9_]*[A-Z0-9]")
+
+
+def is_member(definition: Definition) -> bool:
+    """Whether the scope ends in a class, as far as PyTorch's spelling tells: classes begin with a capital."""
+    last = definition.scope.rpartition("::")[2]
+    return last[:1].isupper() and not _MACRO_NAME.fullmatch(last)
 
 
 @dataclass

@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from opscope.provenance.native_functions import (
     Derivative,
     NativeFunction,
@@ -30,12 +32,11 @@ from opscope.provenance.sources import (
     SourceIndex,
     StoredLines,
     is_compiled,
-    is_member,
     only,
     place_of,
     split_name,
 )
-from torch_tables.definitions import signature_distance
+from torch_tables.definitions import is_member, signature_distance
 
 # In a folder `torchgen/packaged` of a PyTorch installation.
 YAML_FILES = ("autograd/derivatives.yaml", "ATen/native/native_functions.yaml", "ATen/native/tags.yaml")
@@ -223,10 +224,8 @@ _AREAS = {
 }
 # Areas in which a key's functions may be defined, in order of preference; areas that are not named hold none.
 # MIOpen's functions have CUDA entries too: stubs that raise.
-_CUDA = (("cuda",), ("generic",), ("hip",))
-_CPU = (("generic", "cpu"), ("mkl", "xnnpack"))
-_COMPOSITE = (("generic",), ("cuda", "cpu", "mkl", "vulkan", "metal", "xnnpack", "hip"))
-_MPS = (("mps",), ("generic",))
+_KEY_AREAS = {"CUDA": (("cuda",), ("generic",), ("hip",)), "CPU": (("generic", "cpu"), ("mkl", "xnnpack"))}
+_COMPOSITE_AREAS = (("generic",), ("cuda", "cpu", "mkl", "vulkan", "metal", "xnnpack", "hip"))
 
 
 def _area_of(file: str) -> str:
@@ -237,8 +236,7 @@ def _area_of(file: str) -> str:
 
 def _nearest_to_key(definitions: Sequence[Definition], key: str) -> list[Definition]:
     """The definitions in the likeliest area for a dispatch key; [] if none is where one may be."""
-    ends = (("CUDA", _CUDA), ("MPS", _MPS), ("CPU", _CPU), ("", _COMPOSITE))
-    by_preference = next(areas for end, areas in ends if key.endswith(end))
+    by_preference = _KEY_AREAS.get(key, _COMPOSITE_AREAS)
     found = ([one for one in definitions if _area_of(one.file) in areas] for areas in by_preference)
     return next(filter(None, found), [])
 
@@ -252,13 +250,12 @@ def native_function(
     parameter types (C++ or schema) tell overloads apart.
     """
     scope, plain = split_name(name)
-    scopes = (scope,) if scope else ("at::native", "at::meta") if key == "Meta" else ("at::native",)
     kinds = ("function",) if key.startswith("Composite") else ("function", "structured")
     candidates = [
         row
         for row in index.named(plain)
         if row.kind in kinds
-        and row.scope in scopes
+        and row.scope == (scope or "at::native")
         and not (row.template_parameters or row.is_specialization)  # no entry names a template
     ]
     if parameters is not None:
@@ -316,8 +313,7 @@ class Places:
         if not files or (place is not None and not is_compiled(place.file)):
             return place
         if place is not None and place.file in files:
-            fields = (place.line, place.last_line, place.line_from, place.about, place.is_of_release)
-            return Place(place.file, "release", *fields)
+            return replace(place, file_from="release")
         return Place(files[0], "release") if len(files) == 1 else None
 
     def _registered(self, stub: str, backend: str) -> tuple[Registered, ...]:

@@ -18,17 +18,15 @@ from opscope.provenance.sources import (
     IndexRow,
     Registration,
     SourceIndex,
-    is_member,
     repository_path,
     without_guard,
 )
-from torch_tables.definitions import FileFacts, Found
+from torch_tables.definitions import FileFacts, Found, is_member
 from torch_tables.preprocess import MacroTable, Source
 
 # What kernels, operators and their functors are defined in.
 _FOLDERS = (
     "aten/src/ATen",
-    "aten/src/THC",
     "c10/core",
     "c10/cuda",
     "torch/csrc/autograd",

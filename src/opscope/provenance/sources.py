@@ -182,12 +182,6 @@ def matches_scope(written: str, symbol: str) -> bool:
     )
 
 
-def is_member(definition: Definition) -> bool:
-    """Whether the scope ends in a class, as far as PyTorch's spelling tells: classes begin with a capital."""
-    last = definition.scope.rpartition("::")[2]
-    return last[:1].isupper() and not _MACRO.fullmatch(last)
-
-
 def _parts(scope: str) -> list[str]:
     return [part for part in scope.split("::") if part and not _ANONYMOUS.fullmatch(part)]
 
