@@ -200,10 +200,19 @@ _TRITON_SQL = """
 SELECT DISTINCT name FROM kernel_sources JOIN kernel_names USING (name_id)
 WHERE kernel_sources.kind IN ('inductor', 'triton')"""
 
-# Ranks of other builds name the same units; units of one name differ in the module id.
+# Libraries that share a name cannot be told apart in a trace: their units are joined; if one of them tells
+# none, there are none. Ranks of other builds name the same units; units of one name differ in the module id.
 _ORIGINS_SQL = """
-SELECT DISTINCT n.name, o.library, o.unit, o.source_path, o.module_id
-FROM kernel_origins o JOIN kernel_names n USING (name_id) ORDER BY ALL"""
+SELECT name, if(count(DISTINCT coalesce(library, '')) = 1, any_value(library), NULL),
+    if(
+        count(unit) = count(*),
+        list({'name': unit, 'source_path': source_path} ORDER BY library, unit, source_path, module_id),
+        []
+    )
+FROM (
+    SELECT DISTINCT n.name, o.library, o.unit, o.source_path, o.module_id
+    FROM kernel_origins o JOIN kernel_names n USING (name_id)
+) GROUP BY name ORDER BY name"""
 
 
 def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
@@ -222,16 +231,10 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
         from opscope.provenance.binaries.library import installed_libraries  # noqa: PLC0415 - seldom that build
 
         libraries = installed_libraries()
-    # By kernel name. Libraries that share a name cannot be told apart in a trace: their units are joined; if
-    # one of them tells none, there are none.
-    origins: dict[str, list[tuple[str, RecordedUnit | None]]] = defaultdict(list)
-    for name, library, unit, path, _ in session.query(_ORIGINS_SQL):
-        origins[name].append((library, None if unit is None else RecordedUnit(unit, source_path=path)))
-    units = {}
-    for name, found in origins.items():
-        named, joined = {library for library, _ in found}, [unit for _, unit in found if unit is not None]
-        binary = named.pop() if len(named) == 1 else None
-        units[name] = RecordedKernel(name, binary, units=tuple(joined) if len(joined) == len(found) else ())
+    units = {
+        name: RecordedKernel(name, library, units=msgspec.convert(found, tuple[RecordedUnit, ...]))
+        for name, library, found in session.query(_ORIGINS_SQL)
+    }
     is_names_only = session.scalar("SELECT bool_and(format = 'names') FROM traces")
     has_device = is_names_only or session.scalar("SELECT count(*) FROM device_activities")
     return Evidence(
