@@ -300,11 +300,8 @@ def fused_operators(joined: str) -> tuple[str, ...]:
     operators: list[str] = []
     position = 0
     while position < len(joined):
-        operator = _next_operator(joined, position, operators[-1] if operators else "")
-        if not operator:
-            break
-        operators.append(operator)
-        position += len(operator) + 1
+        operators.append(_next_operator(joined, position, operators[-1] if operators else ""))
+        position += len(operators[-1]) + 1
     return tuple(operators)
 
 
@@ -313,12 +310,9 @@ def _next_operator(joined: str, position: int, previous: str) -> str:
     known, longest = _known_operators()
     ends = [match.start() for match in re.finditer("_|$", joined[position : position + longest + 1])]
     names = [joined[position : position + end] for end in ends if end]
-    if not names:
-        return ""
     fitting = [name for name in names if name in known and name >= previous]
-    if fitting:
-        return fitting[-1]
-    return next((name for name in names if not name.startswith("_")), names[-1])
+    plain = [name for name in names if not name.startswith("_")]
+    return fitting[-1] if fitting else (plain or names[-1:])[0]
 
 
 @cache
