@@ -77,8 +77,6 @@ _MODULE_NAMESPACE = lazy_pattern(
 class CxxName(msgspec.Struct, frozen=True):
     function: str | None  # qualified name without template arguments; None if the text is no function name
     template_arguments: tuple[str, ...] = ()  # text of each template argument of the function itself
-    # Text from the function's opening parenthesis to the last closing one, both left out
-    parameters: str = ""
 
 
 def template_arguments(name: str) -> tuple[str, ...]:
@@ -164,8 +162,7 @@ def _parsed(text: str) -> CxxName:
                 edges, is_bracketed = [], True
                 piece_start, position = goes_on.end() - 2, goes_on.end()
             elif not is_type:
-                parameters = text[start + 1 : -1] if text.endswith(")") else text[start + 1 :]
-                return _named([*pieces, text[piece_start:start]], text, edges, parameters)
+                return _named([*pieces, text[piece_start:start]], text, edges)
         elif token not in (">", ","):
             position = position if token != "{" else len(text)
             is_lambda = text.startswith(("{lambda(", "'"), start)
@@ -176,15 +173,14 @@ def _parsed(text: str) -> CxxName:
         piece_start = len(text)
     if words > 1 and not is_bracketed:
         return CxxName(None)  # prose
-    return _named([*pieces, text[piece_start:].removesuffix(".kd")], text, edges, "")
+    return _named([*pieces, text[piece_start:].removesuffix(".kd")], text, edges)
 
 
-def _named(pieces: Sequence[str], text: str, edges: Sequence[int], parameters: str) -> CxxName:
+def _named(pieces: Sequence[str], text: str, edges: Sequence[int]) -> CxxName:
     function = _ABI_TAG.sub("", "".join(pieces))
     if not _FUNCTION.fullmatch(function):
         return CxxName(None)
-    arguments = tuple(text[start + 1 : end].strip() for start, end in pairwise(edges))
-    return CxxName(function, arguments, parameters)
+    return CxxName(function, tuple(text[start + 1 : end].strip() for start, end in pairwise(edges)))
 
 
 # Named work inside template arguments: functors, and functions or classes that own a lambda. What is in
