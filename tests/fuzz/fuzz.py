@@ -38,8 +38,7 @@ from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
 from opscope.hardware.limits import read_measured
-from opscope.kernels.code import split_sass
-from opscope.kernels.ptx import parse_ptxas, ptx_functions
+from opscope.kernels.code import parse_ptxas, ptx_functions, split_sass
 from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (

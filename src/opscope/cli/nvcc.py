@@ -23,8 +23,7 @@ from opscope.hardware.architectures import Target, architecture, parse_target
 from opscope.hardware.devices import search_devices
 from opscope.hardware.driver import CudaDevice, require_nvcc, visible_gpus
 from opscope.hardware.occupancy import BLOCK_SIZES
-from opscope.kernels.code import file_sass
-from opscope.kernels.ptx import ptx_functions
+from opscope.kernels.code import file_sass, ptx_functions
 from opscope.model.files import scratch_prefix
 from opscope.nvcc.compile import (
     ALL,

@@ -8,6 +8,7 @@ imports no torch.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,7 +166,7 @@ def _cache_folders() -> Iterator[Path]:
     yield Path.home() / ".triton" / "cache"
 
 
-_FUNCTION = re.compile(r"^\s*Function\s*:?\s+(\S+?):?\s*$", re.MULTILINE)
+_SASS_FUNCTION = re.compile(r"^\s*Function\s*:?\s+(\S+?):?\s*$", re.MULTILINE)
 # `/*0010*/  S2R R2, SR_TID.X ;  /* 0x... */`: without the encoding, and without lines of encoding alone.
 _ENCODING = re.compile(r"\s*/\* 0x[0-9a-f]{16} \*/")
 _NO_DEVICE_CODE = "does not contain device code"  # an answer, although an error of cuobjdump
@@ -187,7 +189,7 @@ def cubin_sass(cubin: bytes) -> str:
 def split_sass(text: str) -> dict[str, str]:
     """Machine code by symbol, of what cuobjdump prints."""
     found: dict[str, str] = {}
-    starts = list(_FUNCTION.finditer(text))
+    starts = list(_SASS_FUNCTION.finditer(text))
     for start, following in zip_longest(starts, starts[1:]):
         body = text[start.end() : len(text) if following is None else following.start()]
         image, _, _ = body.partition(_FATBIN)
@@ -212,3 +214,135 @@ def _cuobjdump(*arguments: str) -> str:
         message = (done.stderr or done.stdout).strip()
         raise MeasurementError(f"cuobjdump failed: {message}", source=arguments[-1])
     return done.stdout
+
+
+# PTX by function, and what `ptxas -v` says of each function it compiled.
+#
+# Reads what NVIDIA's compilers write: PTX in which a definition begins and ends at the start of a line,
+# reports of releases 8 to 13, whatever stands between their lines. A number that a release does not print is
+# None, never 0.
+
+# A definition has a body; a declaration ends before one. Results, if any, come before the name.
+_DEFINITION = re.compile(
+    r"^(?:\.\w+[ \t]+)*?\.(?P<kind>entry|func)\s+(?:\([^)]*\)\s*)?(?P<symbol>[\w$]+)"
+    r"(?P<head>[^{;]*)\{.*?^\}\n?",
+    re.MULTILINE | re.DOTALL,
+)
+_THREADS = re.compile(r"\.(?:maxntid|reqntid)\s+(\d{1,18}(?:\s*,\s*\d{1,18}){0,2})")
+_BLOCKS = re.compile(r"\.minnctapersm\s+(\d{1,18})")
+
+
+@dataclass(frozen=True)
+class PtxFunction:
+    symbol: str  # as the compiler wrote it
+    is_kernel: bool  # it can be launched
+    text: str  # its definition
+    # Threads a block may have, by `__launch_bounds__` or `__block_size__`; None if not said
+    max_threads: int | None = None
+    min_blocks: int | None = (
+        None  # that shall fit on a multiprocessor, by `__launch_bounds__`; None if not said
+    )
+
+
+def ptx_functions(text: str) -> tuple[PtxFunction, ...]:
+    found = []
+    for match in _DEFINITION.finditer(text):
+        threads = _THREADS.search(match["head"])
+        most = None if threads is None else math.prod(map(int, re.findall(r"\d+", threads[1])))
+        blocks = _number(_BLOCKS, match["head"])
+        found.append(PtxFunction(match["symbol"], match["kind"] == "entry", match[0], most, blocks))
+    return tuple(found)
+
+
+_LINE = re.compile(r"^ptxas info\s*: (?P<text>.*)$")
+# The first line of each module; in front of it stand only messages of others.
+_MODULE = re.compile(r"\d+ bytes gmem")
+_ENTRY = re.compile(r"Compiling entry function '(?P<symbol>[^']+)' for '(?P<target>[^']+)'")
+_FUNCTION = re.compile(r"Function properties for '?(?P<symbol>[^\s']+)'?")
+_STACK = re.compile(
+    r"^\s+(\d{1,18}) bytes stack frame, (\d{1,18}) bytes spill stores, (\d{1,18}) bytes spill loads",
+    re.MULTILINE,
+)
+_REGISTERS = re.compile(r"^Used (\d{1,18}) registers")
+_BARRIERS = re.compile(r"used (\d{1,18}) barriers")
+_CUMULATIVE = re.compile(r"(\d{1,18}) bytes cumulative stack size")
+_SHARED = re.compile(r"(\d{1,18})(?:\+(\d{1,18}))? bytes smem")
+_CONSTANT = re.compile(r"(\d{1,18}) bytes cmem\[(\d{1,18})\]")
+
+
+@dataclass(frozen=True)
+class FunctionUse:
+    symbol: str  # as the compiler wrote it
+    target: str | None  # such as `sm_90`; None for a function of a module without kernels
+    is_kernel: bool  # else kernels call it, and only its stack and spills are known
+    stack_bytes: int  # local memory of each thread for the function itself, spills included
+    spill_store_bytes: int  # written by each thread to local memory because registers did not suffice
+    spill_load_bytes: int  # read back by each thread
+    registers: int | None = None  # of each thread
+    shared_bytes: int = 0  # static shared memory of each block; 0 if none is printed
+    cumulative_stack_bytes: int | None = None  # with that of the functions it calls; None if not printed
+    barriers: int | None = None  # of a block; None in releases that do not print them
+    # Constant memory by bank, parameters included; empty if not printed
+    constant_bytes: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Function:
+    """A function whose lines are being read."""
+
+    is_kernel: bool
+    stack: tuple[int, int, int] | None = None
+    used: str | None = None
+
+
+def parse_ptxas(text: str) -> tuple[FunctionUse, ...]:
+    """Every function of which ptxas printed all, in its order; anything else in the text is passed over.
+
+    Registers come after the stacks of the kernel's functions in some releases, before them in others.
+    """
+    found: list[FunctionUse] = []
+    functions: dict[str, _Function] = {}  # of the module at hand, which is compiled for one target
+    target: str | None = None
+    kernel = described = _Function(is_kernel=False)
+    for line in text.splitlines():
+        info = _LINE.match(line)
+        said = "" if info is None else info["text"]
+        entry = _ENTRY.match(said)
+        if _MODULE.match(said) or (entry is not None and target not in (None, entry["target"])):
+            found += _uses(functions, target)
+            functions, target = {}, None
+        if entry is not None:
+            target = entry["target"]
+            kernel = functions[entry["symbol"]] = _Function(is_kernel=True)
+        elif (function := _FUNCTION.match(said)) is not None:
+            described = functions.setdefault(function["symbol"], _Function(is_kernel=False))
+        elif info is None and (stack := _STACK.match(line)) is not None:
+            described.stack = (int(stack[1]), int(stack[2]), int(stack[3]))
+        elif _REGISTERS.match(said):
+            kernel.used = said
+    return (*found, *_uses(functions, target))
+
+
+def _uses(functions: dict[str, _Function], target: str | None) -> Iterator[FunctionUse]:
+    """What the functions of one module use."""
+    for symbol, function in functions.items():
+        if function.stack is None or (function.is_kernel and function.used is None):
+            continue
+        used = function.used or ""
+        shared = _SHARED.search(used)
+        yield FunctionUse(
+            symbol,
+            target,
+            function.is_kernel,
+            *function.stack,
+            registers=_number(_REGISTERS, used),
+            shared_bytes=sum(int(part) for part in shared.groups() if part) if shared else 0,
+            cumulative_stack_bytes=_number(_CUMULATIVE, used),
+            barriers=_number(_BARRIERS, used),
+            constant_bytes={int(bank): int(size) for size, bank in _CONSTANT.findall(used)},
+        )
+
+
+def _number(pattern: re.Pattern[str], text: str) -> int | None:
+    match = pattern.search(text)
+    return None if match is None else int(match[1])

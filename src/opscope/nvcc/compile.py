@@ -21,7 +21,7 @@ from types import MappingProxyType
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target, runs_binary, runs_ptx
 from opscope.hardware.occupancy import BLOCK_SIZES, StaticOccupancy, static_occupancy
-from opscope.kernels.ptx import FunctionUse, PtxFunction, parse_ptxas, ptx_functions
+from opscope.kernels.code import FunctionUse, PtxFunction, parse_ptxas, ptx_functions
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.provenance.binaries.elf import ElfFile

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from opscope.hardware.architectures import Target, architecture
 from opscope.hardware.occupancy import BlockOccupancy
-from opscope.kernels.ptx import FunctionUse
+from opscope.kernels.code import FunctionUse
 from opscope.nvcc.compile import BuildProduct, Compilation, CompiledKernel, Nvcc, command_text, findings_of
 from opscope.provenance.demangle import demangle
 from opscope.report import document as doc

@@ -7,7 +7,7 @@ from typing import Any
 
 from case_tables import cases
 from opscope.hardware.architectures import Target
-from opscope.kernels.ptx import FunctionUse, PtxFunction
+from opscope.kernels.code import FunctionUse, PtxFunction
 from opscope.model.finding import Severity
 from opscope.nvcc.compile import (
     BuildProduct,

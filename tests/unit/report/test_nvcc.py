@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from opscope.hardware.architectures import Target
-from opscope.kernels.ptx import FunctionUse
+from opscope.kernels.code import FunctionUse
 from opscope.nvcc.compile import BuildProduct, Compilation, Nvcc, Request, compiled_kernel
 from opscope.report.json_encoding import to_json
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json

@@ -114,10 +114,7 @@ def _cache_key(elf: ElfFile) -> str:
     symbols = "symbols" if ".symtab" in elf.sections else "stripped"
     if elf.build_id is not None:
         return f"{elf.build_id}.{symbols}"
-    try:
-        state = Path(elf.source).stat()
-    except OSError as error:
-        raise InputError(f"cannot be read ({error})", source=elf.source) from None
+    state = Path(elf.source).stat()
     identity = f"{Path(elf.source).resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
     return f"{blake2b(identity.encode('utf-8', 'surrogateescape'), digest_size=20).hexdigest()}.{symbols}"
 
