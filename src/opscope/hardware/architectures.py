@@ -130,7 +130,11 @@ def architectures() -> tuple[Architecture, ...]:
     """All known compute capabilities, lowest first."""
     document = packaged_toml(__package__, "architectures.toml")
     sources = sources_of(document)
-    return tuple(_architecture({**document["common"], **one}, sources) for one in document["architecture"])
+    every = ({**document["common"], **one} for one in document["architecture"])
+    return tuple(
+        Architecture(**{**facts, "source": sources[facts["source"]]}, toolkit_source=sources["ptx_isa"])
+        for facts in every
+    )
 
 
 def architecture(compute_capability: str | None) -> Architecture | None:
@@ -171,8 +175,3 @@ def _target(match: re.Match[str] | None) -> Target | None:
         return None
     digits = match["digits"] or match["major"] + match["minor"]
     return Target(int(digits[:-1]), int(digits[-1]), match["suffix"].lower())
-
-
-def _architecture(facts: dict[str, Any], sources: dict[str, Source]) -> Architecture:
-    known = {**facts, "source": sources[facts["source"]]}
-    return Architecture(**known, toolkit_source=sources["ptx_isa"])
