@@ -324,7 +324,6 @@ def parse_ptxas(text: str) -> tuple[FunctionUse, ...]:
 
 
 def _uses(functions: dict[str, _Function], target: str | None) -> Iterator[FunctionUse]:
-    """What the functions of one module use."""
     for symbol, function in functions.items():
         if function.stack is None or (function.is_kernel and function.used is None):
             continue

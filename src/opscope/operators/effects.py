@@ -260,7 +260,6 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def all_bytes(effects: CallEffects) -> tuple[int, int]:
-    """All inputs are read, all results written."""
     return bytes_of(effects.device_inputs), bytes_of(effects.outputs)
 
 

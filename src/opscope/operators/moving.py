@@ -120,7 +120,6 @@ def _padded(call: CallArguments, data: TensorArgument) -> Shape:
 
 
 def _scattered(call: CallArguments, data: TensorArgument) -> Shape:
-    """Like self."""
     known(call.tensor("index"))
     return data.shape
 

@@ -126,7 +126,6 @@ def _mapped(call: CallArguments) -> CallEffects:
 
 
 def _norms(call: CallArguments) -> CallEffects:
-    """A number for each tensor."""
     members = known(call.tensor_list("self"))
     if not call.is_omitted("dtype"):
         raise UnrecordedError

@@ -55,7 +55,6 @@ class ServingStep(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int | None:
-        """Tokens that the step reads and generates."""
         parts = ((self.c_requests, self.c_tokens), (self.g_requests, self.g_tokens))
         counted = [tokens for requests, tokens in parts if requests]
         return None if None in counted else sum(one for one in counted if one is not None)
