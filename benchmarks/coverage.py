@@ -183,7 +183,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 def ground_truth(folder: Path) -> dict[str, Any]:
     """What each release's own binary registers, beside what its table says, and how names are decoded."""
     from opscope.provenance.kernel_names.decoder import decode
-    from opscope.provenance.releases.release_table import release
+    from opscope.provenance.torch_releases import release
 
     figures = {}
     for file in sorted(folder.glob("kernel_units_*.json.xz")):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import opscope as library
-from opscope.provenance.releases.release_table import git_version, release_versions
+from opscope.provenance.torch_releases import git_version, release_versions
 
 RELEASES = release_versions()
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"  # noqa: E501

@@ -53,8 +53,8 @@ from opscope.model.sidecar import (
     UnrecordedStep,
 )
 from opscope.nvcc.compile import compilers_words, constant_bytes
+from opscope.provenance.binaries.device_code import embedded_kernels
 from opscope.provenance.binaries.elf import open_elf
-from opscope.provenance.binaries.embedded import embedded_kernels
 from opscope.provenance.binaries.library import read_library
 from opscope.provenance.generated_code import parse_graph, parse_kernel
 from opscope.toolchain.ncu_report import read_report

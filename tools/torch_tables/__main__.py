@@ -26,33 +26,38 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import msgspec
 
 from opscope.errors import InputError, OpscopeError
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
-from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
+from opscope.provenance.native_functions import TABLE_FILE as OPERATORS_FILE
+from opscope.provenance.native_functions import TABLE_FORMAT as OPERATORS_FORMAT
 from opscope.provenance.packaged import TableFormat
-from opscope.provenance.releases.release_table import TABLE_NAME, UNITS_FORMAT, Unit, decode_table
-from opscope.provenance.sources import at_hand
-from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
-from opscope.provenance.sources.index import INDEX_FORMAT
-from torch_tables.defining_files import defining_files
-from torch_tables.line_constants import Sites, anchors, segments, sites_of
-from torch_tables.operator_table import build_operator_table
-from torch_tables.places import Places
-from torch_tables.source_tree import header_index, tree_index
-from torch_tables.units import (
-    PathEvidence,
-    build_folders,
-    build_table,
-    kernels_of_library,
-    locate_units,
+from opscope.provenance.sources import FILE_NAME as SOURCES_FILE
+from opscope.provenance.sources import (
+    HEADERS_FILE,
+    INDEX_FORMAT,
+    LINES_FILE,
+    LINES_FORMAT,
+    StoredLines,
+    nearest_index,
 )
+from opscope.provenance.torch_releases import TABLE_NAME, UNITS_FORMAT
+from torch_tables.libraries import (
+    Sites,
+    anchors,
+    build_table,
+    defining_files,
+    kernels_of_library,
+    segments,
+    sites_of,
+    unit_at,
+)
+from torch_tables.operator_table import Places, build_operator_table
+from torch_tables.source_tree import header_index, tree_index
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "src/opscope/provenance/releases/data"
@@ -63,7 +68,14 @@ NEEDED = re.compile(rf"torch/(?:lib/(?:{'|'.join(CHECKED_LIBRARIES)})|include/.*
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("version", help="the release, e.g. 2.11.0")
+    add("--torch", type=Path, help="torch folder of the unpacked CUDA wheel")
+    add("--checkout", type=Path, help="source tree of this very release")
+    add("--table", choices=_BUILDERS, action="append", help="tables to build (default: all)")
+    add("--output", type=Path, default=DATA, help="folder of tables (default: the packaged ones)")
+    options = parser.parse_args(argv)
     try:
         with tempfile.TemporaryDirectory() as folder:
             options.torch = options.torch or unpacked(options.version, Path(folder))
@@ -88,27 +100,17 @@ def unpacked(version: str, folder: Path) -> Path:
 
 
 def write_units(options: argparse.Namespace) -> None:
-    paths = libraries(options, LIBRARIES)
-    kernels: dict[str, set[RecordedUnit]] = {}
-    read_from = []
-    for path in paths:
-        library, found = kernels_of_library(path)
-        read_from.append(library)
+    read = [kernels_of_library(path) for path in libraries(options, LIBRARIES)]
+    kernels: dict[str, set[RecordedUnit]] = defaultdict(set)
+    for _, found in read:
         for name, of in found.items():
-            kernels.setdefault(name, set()).update(of)
+            kernels[name].update(of)
     if not kernels:
         raise InputError("no kernels", hint="Give the torch folder of a CUDA wheel")
-    checkout = options.checkout
-    files = checkout.rglob("*.cu") if checkout else ()
-    evidence = PathEvidence(
-        files=frozenset(path.relative_to(checkout).as_posix() for path in files),
-        other_files=frozenset(path for of_release in other_paths(options) for path in of_release),
-        folders=build_folders(options.torch, paths),
-    )
-    units = locate_units({unit for of in kernels.values() for unit in of}, evidence)
     commit, cuda = release_facts(options.torch)
-    placed = {name: {units[unit] for unit in of} for name, of in kernels.items()}
-    table = build_table(placed, options.version, git_version=commit, cuda=cuda, libraries=tuple(read_from))
+    placed = {name: {unit_at(unit.name, unit.source_path) for unit in of} for name, of in kernels.items()}
+    from_ = tuple(library for library, _ in read)
+    table = build_table(placed, options.version, git_version=commit, cuda=cuda, libraries=from_)
     write(options, TABLE_NAME, UNITS_FORMAT.encode(table))
     counts = Counter(unit.origin.value for unit in table.units)
     print(f"  {table.exact.count:,} kernels of {len(table.units):,} units: {dict(counts)}")
@@ -126,7 +128,7 @@ def write_headers(options: argparse.Namespace) -> None:
     include = options.torch / "include"
     if include.is_dir() and not packaged_file(options, SOURCES_FILE):
         table = header_index(include, options.version, release_facts(options.torch)[0])
-        write(options, at_hand.HEADERS_FILE, INDEX_FORMAT.encode(table))
+        write(options, HEADERS_FILE, INDEX_FORMAT.encode(table))
 
 
 class StoredChecks(msgspec.Struct, array_like=True):
@@ -141,13 +143,13 @@ CHECKS_FORMAT = TableFormat("a table of checks", StoredChecks)
 
 def write_lines(options: argparse.Namespace) -> None:
     """How far lines moved, or of the release whose sources are packaged, what others are compared with."""
-    index, paths = at_hand.nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
+    index, paths = nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
     if index is None or not paths:
         return
-    sites: Sites = {}
+    sites: Sites = defaultdict(set)
     for path in paths:
         for file, found in sites_of(path).items():
-            sites.setdefault(file, set()).update(found)
+            sites[file].update(found)
     reference = HERE / f"checks_{index.version}.msgpack.zst"
     if index.version == options.version:
         files = {file: sorted(sites[file]) for file in sorted(sites)}
@@ -158,26 +160,27 @@ def write_lines(options: argparse.Namespace) -> None:
     known = sorted(set(index.files) & set(before) & set(sites))
     moved = {file: segments(anchors(set(before[file]), sites[file])) for file in known}
     moved = {file: found for file, found in moved.items() if found}
-    table = at_hand.StoredLines(at_hand.LINES_FORMAT.number, index.version, moved)
-    write(options, at_hand.LINES_FILE, at_hand.LINES_FORMAT.encode(table))
+    table = StoredLines(LINES_FORMAT.number, index.version, moved)
+    write(options, LINES_FILE, LINES_FORMAT.encode(table))
 
 
 def write_operators(options: argparse.Namespace) -> None:
     packaged = options.torch.parent / "torchgen" / "packaged"
     if not packaged.is_dir():
         return
-    unit_paths = [unit.path for unit in packaged_units(packaged_file(options, TABLE_NAME)) if unit.path]
-    files: dict[str, set[str]] = {}
+    units = packaged_file(options, TABLE_NAME)
+    paths = [unit.path for unit in UNITS_FORMAT.read(units).units if unit.path] if units else []
+    files: dict[str, set[str]] = defaultdict(set)
     for path in libraries(options, LIBRARIES):
-        for name, found in defining_files(path, unit_paths).items():
-            files.setdefault(name, set()).update(found)
-    indexed, lines = (packaged_file(options, name) for name in (SOURCES_FILE, at_hand.LINES_FILE))
-    own = indexed or packaged_file(options, at_hand.HEADERS_FILE)
-    neighbor = at_hand.nearest_index(options.version)
+        for name, found in defining_files(path, paths).items():
+            files[name].update(found)
+    indexed, lines = (packaged_file(options, name) for name in (SOURCES_FILE, LINES_FILE))
+    own = indexed or packaged_file(options, HEADERS_FILE)
+    neighbor = nearest_index(options.version)
     places = Places(
         INDEX_FORMAT.read(own) if own else None,
         None if indexed else neighbor,
-        at_hand.LINES_FORMAT.read(lines) if lines else None,
+        LINES_FORMAT.read(lines) if lines else None,
         {name: sorted(found) for name, found in files.items()},
     )
     table = build_operator_table(
@@ -198,17 +201,6 @@ def packaged_file(options: argparse.Namespace, name: str) -> Path | None:
     """A table of the release: the one just built, else the packaged one."""
     places = (folder / options.version / name for folder in (options.output, DATA))
     return next((file for file in places if file.is_file()), None)
-
-
-def packaged_units(file: Path | None) -> tuple[Unit, ...]:
-    return () if file is None else decode_table(file.read_bytes(), str(file)).units
-
-
-def other_paths(options: argparse.Namespace) -> Iterator[list[str]]:
-    """Per packaged table of another release, the paths of its units."""
-    for file in sorted(DATA.glob(f"*/{TABLE_NAME}")):
-        if file.parent.name != options.version:
-            yield [unit.path for unit in packaged_units(file) if unit.path]
 
 
 def release_facts(torch_folder: Path) -> tuple[str | None, str | None]:
@@ -233,17 +225,6 @@ _BUILDERS = {
     "lines": write_lines,
     "operators": write_operators,
 }
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    add = parser.add_argument
-    add("version", help="the release, e.g. 2.11.0")
-    add("--torch", type=Path, help="torch folder of the unpacked CUDA wheel")
-    add("--checkout", type=Path, help="source tree of this very release")
-    add("--table", choices=_BUILDERS, action="append", help="tables to build (default: all)")
-    add("--output", type=Path, default=DATA, help="folder of tables (default: the packaged ones)")
-    return parser
 
 
 if __name__ == "__main__":

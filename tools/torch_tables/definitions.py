@@ -1,17 +1,21 @@
-"""What a file defines, from its syntax tree: namespaces, classes, functions, kernels and dispatch stubs."""
+"""What a file defines, from its syntax tree: namespaces, classes, functions, kernels and dispatch stubs.
+
+Types of parameters have one coarse spelling, which tells overloads apart however a type is passed: "Tensor"
+for `const at::Tensor & self` and `Tensor(a!) self`; "int?" for `c10::optional<int64_t>` and `SymInt?`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import tree_sitter_cpp
 from tree_sitter import Language, Node, Parser
 
-from opscope.provenance.sources.index import PACK, Definition, Registration
-from torch_tables.cpp_types import coarse_type, split_arguments
-from torch_tables.preprocess import MacroTable, Source, closing, spaces
+from opscope.provenance.sources import PACK, Definition, Registration
+from torch_tables.preprocess import MacroTable, Source, closing, spaces, split_arguments
 
 _PARSER = Parser(Language(tree_sitter_cpp.language()))
 # Macros whose argument is a function's name, and the namespace that they put it in, if another one.
@@ -23,24 +27,29 @@ _FUNCTION_NAME = re.compile(r"[&(\s]*(?:[A-Za-z_]\w*::)*([A-Za-z_]\w*)\s*(?:<[^(
 _CPU_ARCHITECTURES = frozenset(
     ("CPU", "ALL_CPU", "NO_CPU", "ARCH", "AVX2", "AVX512", "NO_AVX512", "VSX", "ZVECTOR", "SVE", "SVE256")
 )
-_KEYS = {"PRIVATEUSE1": "PrivateUse1"}
 # What may stand in a declaration without a meaning for the parser, perhaps with arguments.
 _ATTRIBUTE = re.compile(
     r"\b(?:C10_\w+|TORCH\w*_API|AT\w*_API|CAFFE2_API|AOTI_TORCH_EXPORT|CUTLASS_\w+|FUNCAPI|INLINE"
     r"|__declspec|__ubsan_\w+|__(?:host|device|forceinline|noinline|inline|restrict|attribute"
     r"|launch_bounds|align|cluster_dims|block_size|grid_constant|maxnreg|shared|constant|managed)__)\b(\s*\()?"
 )
-# What the parser takes for something else: launches, interfaces of Objective-C, macros as statements.
+# What the parser takes for something else: interfaces of Objective-C, macros as statements.
 _FOREIGN = re.compile(
-    r"<<<[^;{}]*?>>>|@(?:interface|protocol|implementation)\b(?s:.*?)@end\b"
+    r"@(?:interface|protocol|implementation)\b(?s:.*?)@end\b"
     r"|^[ \t]*[A-Z][A-Z0-9]*_[A-Z0-9_]+\([^(){};]*\)[ \t]*$",
     re.MULTILINE,
 )
 # Comparisons in template arguments, which the parser ends there, and empty defaults of parameters.
 _MISREAD = re.compile(r"(?<!operator)(?<!>)>=|(?<==)( *)\{ *\}")
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
-_BODIES = ("compound_statement", "try_statement", "constructor_try_statement")
+_BODIES = ("compound_statement", "try_statement")
 _MACRO_NAME = re.compile(r"[A-Z][A-Z0-9_]*[A-Z0-9]")
+
+
+def is_member(definition: Definition) -> bool:
+    """Whether the scope ends in a class, as far as PyTorch's spelling tells: classes begin with a capital."""
+    last = definition.scope.rpartition("::")[2]
+    return last[:1].isupper() and not _MACRO_NAME.fullmatch(last)
 
 
 @dataclass
@@ -91,8 +100,6 @@ class FileFacts:
             position = closing(text, match.end())
             arguments = split_arguments(text[match.end() : position - 1])
             macro = match[1]
-            if not arguments:
-                continue
             if macro.startswith("DE"):
                 self.declared_stubs.add(arguments[0 if macro == "DEFINE_DISPATCH" else -1])
             if macro == "DEFINE_DISPATCH":
@@ -121,7 +128,7 @@ def _dispatch_key(macro: str, file: str) -> str:
     if device in _CPU_ARCHITECTURES:
         return "CPU"
     if device:
-        return _KEYS.get(device, device)
+        return "PrivateUse1" if device == "PRIVATEUSE1" else device
     if file.endswith((".cu", ".cuh")):
         return "CUDA"
     return "MPS" if file.endswith(".mm") else "CPU"
@@ -208,11 +215,9 @@ class _Reader:
                     continue
             waiting += ((child, scope, template) for child in reversed(node.children))
 
-    def _words(self, node: Node | None, end: Node | None = None) -> str:
-        """Text of a node, perhaps only before another one, without spaces."""
-        if node is None:
-            return ""
-        return re.sub(r"\s+", "", self._text[node.start_byte : end.start_byte if end else node.end_byte])
+    def _words(self, node: Node | None) -> str:
+        """Text of a node, without spaces."""
+        return "" if node is None else re.sub(r"\s+", "", self._text[node.start_byte : node.end_byte])
 
     def _types(self, parameters: Node | None) -> str:
         types: list[str] = []
@@ -221,23 +226,16 @@ class _Reader:
             before = default and default.prev_sibling  # the equals sign
             end = before.start_byte if before else parameter.end_byte
             name = _name_of(parameter)
-            if name is None:
-                types.append(coarse_type(self._text[parameter.start_byte : end]))
-            else:
-                start, behind = (
-                    self._text[parameter.start_byte : name.start_byte],
-                    self._text[name.end_byte : end],
-                )
-                types.append(coarse_type(start + " " + behind))
+            first, last = (end, end) if name is None else (name.start_byte, name.end_byte)
+            types.append(coarse_type(f"{self._text[parameter.start_byte : first]} {self._text[last:end]}"))
         return "" if types == ["void"] else ", ".join(types)
 
     def _names(self, template: Node | None) -> tuple[str, ...]:
         """Names of a template's parameters; a pack's ends in `...`, a parameter without one is ""."""
-        names: list[str] = []
-        for parameter in () if template is None else template.named_children:
-            name = _name_of(parameter)
-            names.append(self._words(name) + PACK * parameter.type.startswith("variadic"))
-        return tuple(names)
+        parameters = () if template is None else template.named_children
+        return tuple(
+            self._words(_name_of(one)) + PACK * one.type.startswith("variadic") for one in parameters
+        )
 
     def _unqualified(self, name: Node, scope: tuple[str, ...]) -> tuple[tuple[str, ...], Node]:
         while name.type != "operator_cast" and (inner := name.child_by_field_name("name")) is not None:
@@ -280,20 +278,14 @@ class _Reader:
         self, kind: str, scope: tuple[str, ...], name: Node, node: Node, template: Node | None = None,
         *, parameters: str = "", is_specialization: bool = False,
     ) -> Definition:  # fmt: skip
-        text = self._words(name, _parameters_of(name)).replace("__DOT__", ".")
+        text = self._words(name).replace("__DOT__", ".")
+        if name.type == "operator_cast":  # the brackets of `operator bool() const` are in it
+            text = text.partition("()")[0]
         line, end_line = name.start_point.row + 1, node.end_point.row + 1
         return Definition(
             kind, text, "::".join(scope), self._file, line, end_line, self._names(template), parameters,
             is_specialization=is_specialization,
         )  # fmt: skip
-
-
-def _parameters_of(name: Node) -> Node | None:
-    """The brackets in a conversion: `() const` in `operator bool() const`."""
-    inner = name.child_by_field_name("declarator") if name.type == "operator_cast" else None
-    while inner is not None and (found := inner.child_by_field_name("parameters")) is None:
-        inner = next((one for one in inner.children if one.type.endswith("declarator")), None)
-    return None if inner is None else found
 
 
 def _name_of(parameter: Node) -> Node | None:
@@ -311,3 +303,87 @@ def _name_of(parameter: Node) -> Node | None:
         )
         declarator = next(declarators, None)
     return declarator
+
+
+_QUALIFIERS = re.compile(
+    r"\b(?:const|volatile|typename|struct|class|constexpr|__restrict__|__restrict|C10_UNUSED|__grid_constant__)\b"
+    r"|\[\[[^\]]*\]\]"
+)
+_NAMESPACES = re.compile(r"(?<![\w>])(?:::)?(?:at|c10|std|torch|native|caffe2)\s*::\s*(?=[A-Za-z_])")
+_PASSING = re.compile(r"\s*&&?\s*")
+_SPACE = re.compile(r"\s+")
+_WRAPPED = re.compile(r"(\w+)\s*<(.*)>$", re.DOTALL)
+_SCHEMA_SUFFIX = re.compile(r"(.*?)\s*(\?|\[\d*\])$", re.DOTALL)
+_ALIAS_MARK = re.compile(r"\([a-z](?:\|[a-z])*!?(?:\s*->\s*[*a-z|!]+)?\)")
+_SPELLINGS = {
+    "int64_t": "int",
+    "SymInt": "int",
+    "double": "float",
+    "string_view": "str",
+    "string": "str",
+    "IntArrayRef": "int[]",
+    "SymIntArrayRef": "int[]",
+    "DimVector": "int[]",
+    "OptionalIntArrayRef": "int[]?",
+    "OptionalSymIntArrayRef": "int[]?",
+    "OptionalArrayRef<int64_t>": "int[]?",
+    "TensorList": "Tensor[]",
+    "ITensorListRef": "Tensor[]",
+    "IOptTensorListRef": "Tensor?[]",
+    "OptionalTensorRef": "Tensor?",
+    "SparseTensor": "Tensor",
+    "SparseCsrTensor": "Tensor",
+    "OptionalScalarRef": "Scalar?",
+    "DimnameList": "Dimname[]",
+}
+# All that a schema may say; other names in a definition are aliases.
+_SCHEMA_WORDS = """
+    Tensor int float bool str Scalar ScalarType Layout Device MemoryFormat Generator Dimname Storage Stream
+    QScheme
+"""
+_SCHEMA_TYPES = frozenset(_SCHEMA_WORDS.split())
+_WRAPPERS = {
+    "optional": "?",
+    "OptionalArrayRef": "[]?",
+    "ArrayRef": "[]",
+    "List": "[]",
+    "vector": "[]",
+    "IListRef": "[]",
+    "array": "[]",
+}
+
+
+@lru_cache(maxsize=65536)
+def coarse_type(parameter: str) -> str:
+    text = _NAMESPACES.sub("", _QUALIFIERS.sub(" ", _ALIAS_MARK.sub("", parameter)))
+    return _spelled(_SPACE.sub(" ", _PASSING.sub(" ", text)).strip()).replace(" ", "")
+
+
+def _spelled(text: str) -> str:
+    text = text.strip()
+    if text in _SPELLINGS:
+        return _SPELLINGS[text]
+    if suffixed := _SCHEMA_SUFFIX.match(text):
+        return _spelled(suffixed[1]) + ("?" if suffixed[2] == "?" else "[]")
+    wrapped = _WRAPPED.match(text)
+    if wrapped is None or wrapped[1] not in _WRAPPERS:
+        return text
+    return _spelled(split_arguments(wrapped[2])[0]) + _WRAPPERS[wrapped[1]]
+
+
+def signature_distance(types: str, wanted: Sequence[str]) -> int | None:
+    """How far a definition's coarse `types` are from those wanted, which may be C++ or schema types.
+
+    0 if they are the same, 1 if they may be (a type is an alias that only its file knows), else None.
+    """
+    mine = types.split(", ") if types else []
+    theirs = [coarse_type(parameter) for parameter in wanted]
+    if mine == theirs:
+        return 0
+    if len(mine) != len(theirs):
+        return None
+    may_be = all(
+        left == right or left.rstrip("?[]") not in _SCHEMA_TYPES
+        for left, right in zip(mine, theirs, strict=True)
+    )
+    return 1 if may_be else None

@@ -13,17 +13,33 @@ import importlib
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opscope.provenance.operators.table import Derivative, NativeFunction, OperatorTable, Served, parse_schema
-from torch_tables.places import Places
+from msgspec.structs import replace
+
+from opscope.provenance.native_functions import (
+    Derivative,
+    NativeFunction,
+    OperatorTable,
+    Place,
+    Registered,
+    Served,
+)
+from opscope.provenance.sources import (
+    Definition,
+    SourceIndex,
+    StoredLines,
+    is_compiled,
+    only,
+    place_of,
+    split_name,
+)
+from torch_tables.definitions import is_member, signature_distance
 
 # In a folder `torchgen/packaged` of a PyTorch installation.
-NATIVE_FUNCTIONS_YAML = "ATen/native/native_functions.yaml"
-TAGS_YAML = "ATen/native/tags.yaml"
-DERIVATIVES_YAML = "autograd/derivatives.yaml"
+YAML_FILES = ("autograd/derivatives.yaml", "ATen/native/native_functions.yaml", "ATen/native/tags.yaml")
 BACKENDS = ("CUDA", "CPU")
 _EXPLICIT, _IMPLICIT = "CompositeExplicitAutograd", "CompositeImplicitAutograd"
 _NON_FUNCTIONAL = "CompositeExplicitAutogradNonFunctional"
@@ -37,7 +53,7 @@ def build_operator_table(
 ) -> OperatorTable:  # fmt: skip
     """The table of a PyTorch installation, from the yaml files it ships. Takes some seconds."""
     torchgen = _imported(packaged)
-    files = [str(packaged / name) for name in (DERIVATIVES_YAML, NATIVE_FUNCTIONS_YAML, TAGS_YAML)]
+    files = [str(packaged / name) for name in YAML_FILES]
     parsed = torchgen("gen").parse_native_yaml(*files[1:])
     dispatch: dict[str, dict[str, str]] = defaultdict(dict)
     for key, index in parsed.backend_indices.items():
@@ -108,7 +124,7 @@ def _served(
         return Served(key, function, "ufunc", overload, header, places.scalar_function(name))
     if function is None:
         return Served(key, None, kind, overload)
-    types = [argument.type for argument in parse_schema(str(entry.func)).arguments]
+    types = [str(argument.type) for argument in entry.func.schema_order_arguments()]
     return Served(key, function, kind, overload, None, *places.function(function, key, types, backend))
 
 
@@ -192,3 +208,132 @@ def called_operators(formula: str, operators: Collection[str]) -> list[str]:
     calls = _CALL.finditer(_TEMPLATE_CALL.sub(r"\1", _LITERAL.sub('""', formula)))
     names = (call["name"].removesuffix("_symint") for call in calls if call["scope"] in ("", "at::"))
     return list(dict.fromkeys(name for name in names if name in operators))
+
+
+# Where the function that serves an operator lies in a release: what indexes, lines and binaries say. Indexes
+# are of the release's source tree or its headers, and of the release nearest to it whose tree is at hand,
+# from which lines move with the checks compiled into the libraries. A binary vetoes files.
+
+# Folder → area; a file in none of them is "generic".
+_AREAS = {
+    **dict.fromkeys(("cuda", "cudnn"), "cuda"),
+    **dict.fromkeys(("hip", "miopen"), "hip"),
+    **dict.fromkeys(("mkl", "mkldnn"), "mkl"),
+    **dict.fromkeys(("test", "templates"), "test"),
+    **{name: name for name in ("cpu", "mps", "metal", "vulkan", "xpu", "nnapi", "xnnpack", "functorch")},
+}
+# Areas in which a key's functions may be defined, in order of preference; areas that are not named hold none.
+# MIOpen's functions have CUDA entries too: stubs that raise.
+_KEY_AREAS = {"CUDA": (("cuda",), ("generic",), ("hip",)), "CPU": (("generic", "cpu"), ("mkl", "xnnpack"))}
+_COMPOSITE_AREAS = (("generic",), ("cuda", "cpu", "mkl", "vulkan", "metal", "xnnpack", "hip"))
+
+
+def _area_of(file: str) -> str:
+    if file.endswith((".cu", ".cuh")):
+        return "cuda"
+    return next((_AREAS[one] for one in reversed(file.split("/")[:-1]) if one in _AREAS), "generic")
+
+
+def _nearest_to_key(definitions: Sequence[Definition], key: str) -> list[Definition]:
+    """The definitions in the likeliest area for a dispatch key; [] if none is where one may be."""
+    by_preference = _KEY_AREAS.get(key, _COMPOSITE_AREAS)
+    found = ([one for one in definitions if _area_of(one.file) in areas] for areas in by_preference)
+    return next(filter(None, found), [])
+
+
+def native_function(
+    index: SourceIndex, name: str, *, key: str = "CUDA", parameters: Sequence[str] | None = None
+) -> Definition | None:
+    """The native function that a dispatch entry names; None if unknown or ambiguous between files.
+
+    Its line is None if the file holds several that fit. The key says where in the tree it may be defined,
+    parameter types (C++ or schema) tell overloads apart.
+    """
+    scope, plain = split_name(name)
+    kinds = ("function",) if key.startswith("Composite") else ("function", "structured")
+    candidates = [
+        row
+        for row in index.named(plain)
+        if row.kind in kinds
+        and row.scope == (scope or "at::native")
+        and not (row.template_parameters or row.is_specialization)  # no entry names a template
+    ]
+    if parameters is not None:
+        # A structured function's may differ from its schema's: one of another signature comes last.
+        distances = [
+            2 if distance is None and row.kind == "structured" else distance
+            for row in candidates
+            for distance in (signature_distance(row.parameters, parameters),)
+        ]
+        nearest = min((distance for distance in distances if distance is not None), default=-1)
+        candidates = [row for row, far in zip(candidates, distances, strict=True) if far == nearest]
+    return only(candidates if scope else _nearest_to_key(candidates, key), ())
+
+
+class Places:
+    """Places in one release. `lines` say how far those of the second index moved."""
+
+    def __init__(
+        self,
+        own: SourceIndex | None,
+        neighbor: SourceIndex | None,
+        lines: StoredLines | None,
+        files: Mapping[str, Sequence[str]],
+    ) -> None:
+        self._indexes = [index for index in (own, neighbor) if index is not None]
+        self._own, self._lines, self._files = own, lines, files
+
+    def function(self, name: str, key: str, parameters: Sequence[str], backend: str) -> tuple[
+        Place | None, dict[str, tuple[Registered, ...]], tuple[Registered, ...]
+    ]:  # fmt: skip
+        for index in self._indexes:
+            found = native_function(index, name, key=key, parameters=parameters)
+            if found is not None:
+                place = self._vetoed(name, self._place(index, found))
+                stubs = {stub: self._registered(stub, backend) for stub in found.stubs}
+                return place, stubs, tuple(self._launched(index, one) for one in found.launchers)
+        return self._vetoed(name, None), {}, ()
+
+    def scalar_function(self, name: str) -> Place | None:
+        for index in self._indexes:
+            if found := index.functor(f"at::native::CUDAFunctor_{name}"):
+                return self._place(index, found)
+        return None
+
+    def _place(self, index: SourceIndex, found: Definition) -> Place:
+        return place_of(found, self._lines, is_own=index is self._own)
+
+    def _vetoed(self, name: str, place: Place | None) -> Place | None:
+        """What an index says, held against the release's binary.
+
+        A file that the binary supports is known as well as the binary; one that it contradicts is dropped,
+        and so is its line. It says nothing of headers: their functions lie in the units that include them.
+        """
+        files = self._files.get(name, ())
+        if not files or (place is not None and not is_compiled(place.file)):
+            return place
+        if place is not None and place.file in files:
+            return replace(place, file_from="release")
+        return Place(files[0], "release") if len(files) == 1 else None
+
+    def _registered(self, stub: str, backend: str) -> tuple[Registered, ...]:
+        """What is registered for a dispatch stub: a function, or the place where something else is."""
+        registered = []
+        for index in self._indexes:
+            for entry in index.registrations:
+                if (entry.stub, entry.key) != (stub, backend):
+                    continue
+                rows = [row for row in index.named(entry.function) if row.kind in ("function", "kernel")]
+                own = [row for row in rows if row.file == entry.file and not is_member(row)]
+                found = only(own or [row for row in rows if not is_compiled(row.file)], ())
+                found = found or Definition("stub", stub, "", entry.file, entry.line, entry.line)
+                place = self._place(index, found)
+                registered.append(Registered(found.name, entry.file, entry.function, place))
+        return tuple(registered)
+
+    def _launched(self, index: SourceIndex, name: str) -> Registered:
+        rows = [row for row in index.named(name) if row.file.endswith(".cu")]
+        found = only([row for row in rows if row.kind in ("function", "structured", "kernel")], ())
+        if found is None:
+            return Registered(name, "", name, None)
+        return Registered(name, found.file, name, self._vetoed(found.name, self._place(index, found)))

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-
-from torch_tables.cpp_types import split_arguments
 
 # What a condition comes to: only the few macros are known that tell a CUDA build for Linux from others (ROCm,
 # a build without cuDNN); all else is undecided, and both branches count as code. Those that begin with AT_
@@ -45,7 +44,7 @@ def evaluate(condition: str) -> bool | None:
         condition = re.sub(pattern, replacement, condition)
     try:
         return _value(ast.parse(condition.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except SyntaxError:
         return None
 
 
@@ -83,7 +82,6 @@ _TOKENS = re.compile(
 )
 _INCLUDED = re.compile(r'\s*["<](?:[^">]*/)?([^">/]+)[">]')
 _DEFINE = re.compile(r"\s*([A-Za-z_]\w*)\(([^()]*)\)")
-_MOST_TEXTS = 16
 
 
 @dataclass(frozen=True)
@@ -96,91 +94,78 @@ class Macro:
     file: str
 
 
-@dataclass
-class _Branch:
-    """Code and the conditionals in it. `count` is how many texts show all of it."""
-
-    parts: list[str | _Conditional] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        return max((part.count for part in self.parts if isinstance(part, _Conditional)), default=1)
-
-    def text(self, number: int, *, hidden: bool = False) -> str:
-        return "".join(
-            (spaces(part) if hidden else part) if isinstance(part, str) else part.text(number, hidden=hidden)
-            for part in self.parts
-        )
-
-
-@dataclass
-class _Conditional:
-    """The branches from `#if` to `#endif`, those that are compiled by their numbers."""
-
-    branches: list[_Branch] = field(default_factory=list)
-    live: list[int] = field(default_factory=list)
-    is_decided: bool = False
-
-    @property
-    def count(self) -> int:
-        return max(1, sum(self.branches[at].count for at in self.live))
-
-    def text(self, number: int, *, hidden: bool) -> str:
-        number = min(number, self.count - 1)
-        shown = -1
-        for at in () if hidden else self.live:
-            if number < self.branches[at].count:
-                shown = at
-                break
-            number -= self.branches[at].count
-        return "".join(one.text(number, hidden=at != shown) for at, one in enumerate(self.branches))
-
-    def begin(self, keyword: str, condition: str) -> _Branch:
-        value = None if keyword == "else" else _condition(keyword, condition)
-        if not self.is_decided and value is not False:
-            self.live.append(len(self.branches))
-        self.is_decided = self.is_decided or value is True
-        self.branches.append(_Branch())
-        return self.branches[-1]
-
-
 class Source:
     """A file: the texts it stands for, its macros, and the names of files that it includes."""
 
     def __init__(self, file: str, text: str) -> None:
+        self.file = file
         self.includes: set[str] = set()
         self.macros: list[Macro] = []
-        root = _Branch()
-        open_branches, conditionals = [root], []
-        position = 0
-        for match in _TOKENS.finditer(text):
-            open_branches[-1].parts.append(text[position : match.start()])
-            position = match.end()
-            keyword, rest = match["keyword"], match["rest"]
-            if keyword is None:
-                open_branches[-1].parts.append(_blanked(match.group()))
-                continue
-            if keyword in ("if", "ifdef", "ifndef"):
-                conditionals.append(_Conditional())
-                open_branches[-1].parts.append(conditionals[-1])
-                open_branches.append(conditionals[-1].begin(keyword, _code(rest)))
-            elif keyword.startswith("el") and conditionals:
-                open_branches[-1] = conditionals[-1].begin(keyword, _code(rest))
-            elif keyword == "endif" and conditionals:
-                conditionals.pop()
-                open_branches.pop()
-            elif keyword == "include" and (found := _INCLUDED.match(rest)):
-                self.includes.add(found[1])
-            elif keyword == "define" and (found := _DEFINE.match(code := _code(rest))):
-                parameters = tuple(part.strip() for part in found[2].split(","))
-                self.macros.append(Macro(found[1], parameters, code[found.end() :].strip(), file))
-            open_branches[-1].parts.append(spaces(match.group()))
-        open_branches[-1].parts.append(text[position:])
-        self.file = file
-        self.texts = [root.text(number) for number in range(min(root.count, _MOST_TEXTS))]
+        self.texts, _ = self._block(_pieces(text), is_branch=False)
+
+    def _block(
+        self, pieces: Iterator[str | re.Match[str]], *, is_branch: bool
+    ) -> tuple[list[str], re.Match[str] | None]:
+        """The texts of a branch, or of all that is left, and the directive that ends it."""
+        parts: list[list[str]] = []
+        end = None
+        for piece in pieces:
+            if isinstance(piece, str):
+                parts.append([piece])
+            elif is_branch and piece["keyword"].startswith(("el", "endif")):
+                end = piece
+                break
+            elif piece["keyword"].startswith("if"):
+                parts.append(self._conditional(piece, pieces))
+            else:
+                self._note(piece["keyword"], piece["rest"])
+                parts.append([spaces(piece.group())])
+        # Conditionals side by side show their branches at the same time, the last one of those with fewer.
+        count = max(map(len, parts), default=1)
+        return ["".join(part[min(number, len(part) - 1)] for part in parts) for number in range(count)], end
+
+    def _conditional(
+        self, directive: re.Match[str] | None, pieces: Iterator[str | re.Match[str]]
+    ) -> list[str]:
+        """The texts from `#if` to `#endif`: each shows one of the branches that may be compiled."""
+        branches: list[list[str]] = []
+        live: list[int] = []
+        is_decided = False
+        while directive is not None and directive["keyword"] != "endif":
+            value = _condition(directive["keyword"], _code(directive["rest"]))
+            if not is_decided and value is not False:
+                live.append(len(branches))
+            is_decided = is_decided or value is True
+            head = spaces(directive.group())
+            texts, directive = self._block(pieces, is_branch=True)
+            branches.append([head + text for text in texts])
+        hidden = [spaces(texts[0]) for texts in branches]
+        if directive is not None:
+            hidden.append(spaces(directive.group()))
+        shown = ["".join((*hidden[:at], text, *hidden[at + 1 :])) for at in live for text in branches[at]]
+        return shown or ["".join(hidden)]
+
+    def _note(self, keyword: str, rest: str) -> None:
+        if keyword == "include" and (found := _INCLUDED.match(rest)):
+            self.includes.add(found[1])
+        elif keyword == "define" and (found := _DEFINE.match(code := _code(rest))):
+            parameters = tuple(part.strip() for part in found[2].split(","))
+            self.macros.append(Macro(found[1], parameters, code[found.end() :].strip(), self.file))
+
+
+def _pieces(text: str) -> Iterator[str | re.Match[str]]:
+    """Code, with comments and literals blanked, and directives."""
+    position = 0
+    for match in _TOKENS.finditer(text):
+        yield text[position : match.start()]
+        yield _blanked(match.group()) if match["keyword"] is None else match
+        position = match.end()
+    yield text[position:]
 
 
 def _condition(keyword: str, text: str) -> bool | None:
+    if keyword == "else":
+        return None
     if keyword.endswith("ndef"):
         return evaluate(f"!defined({text.strip()})")
     return evaluate(f"defined({text.strip()})" if keyword.endswith("def") else text)
@@ -213,49 +198,39 @@ _STATEMENT = re.compile(r"\s*(?:do|if|for|switch|while|return|case|auto|static_a
 _BUILT_IN = re.compile(
     r"TORCH_(?:IMPL|META|PRECOMPUTE_META)_FUNC2?|(?:DEFINE|DECLARE)_DISPATCH|(?:ALSO_)?REGISTER_\w*DISPATCH"
 )
-_DEEPEST_EXPANSION = 8
-_MOST_USES = 5000
 
 
 class MacroTable:
-    def __init__(self, sources: Iterable[Source]) -> None:
+    def __init__(self, sources: Sequence[Source]) -> None:
         self._includes = {source.file: source.includes for source in sources}
-        self._macros: dict[str, list[Macro]] = {}
+        macros: dict[str, list[Macro]] = defaultdict(list)
         for macro in (macro for source in sources for macro in source.macros):
             if not _BUILT_IN.fullmatch(macro.name):
-                self._macros.setdefault(macro.name, []).append(macro)
+                macros[macro.name].append(macro)
+        # A statement defines nothing.
+        self._macros = {
+            name: of for name, of in macros.items() if not all(_STATEMENT.match(one.body) for one in of)
+        }
         called = {
-            name: {call[1] for one in macros for call in _CALL.finditer(one.body)}
-            for name, macros in self._macros.items()
-        }
-        statements = {
-            name for name, of in self._macros.items() if all(_STATEMENT.match(one.body) for one in of)
-        }
-        defining = {
-            name
+            name: {call[1] for one in of for call in _CALL.finditer(one.body)}
             for name, of in self._macros.items()
-            if name not in statements and any(_DEFINING.search(one.body) for one in of)
+        }
+        self._defining = {
+            name for name, of in self._macros.items() if any(_DEFINING.search(one.body) for one in of)
         }
         while found := {
             name
             for name, calls in called.items()
-            if not defining.isdisjoint(calls) and name not in defining | statements
+            if name not in self._defining and not self._defining.isdisjoint(calls)
         }:
-            defining |= found
-        self._defining = defining
+            self._defining |= found
         # Those that call one of their parameters, as lists of types call the macro given to them.
         self._forwarding = {
-            name
-            for name, of in self._macros.items()
-            if any(called[name] & set(one.parameters) for one in of) and name not in statements
+            name for name, of in self._macros.items() if any(called[name] & set(one.parameters) for one in of)
         }
 
-    def expanded(self, text: str, file: str) -> str:
+    def expanded(self, text: str, file: str, within: tuple[str, ...] = ()) -> str:
         """The text with uses of defining macros replaced, each on the line where it begins."""
-        return self._expanded(text, file, (), [_MOST_USES])
-
-    def _expanded(self, text: str, file: str, within: tuple[str, ...], remaining: list[int]) -> str:
-        """The same within other macros; `remaining` counts down, so that none takes exponential time."""
         pieces: list[str] = []
         position = 0
         for match in _CALL.finditer(text):
@@ -263,21 +238,17 @@ class MacroTable:
             is_known = name in self._defining or name in self._forwarding
             if match.start() < position or not is_known or name in within:
                 continue
-            if len(within) > _DEEPEST_EXPANSION or not remaining[0]:
-                break
             end = closing(text, match.end())
             arguments = split_arguments(text[match.end() : end - 1])
             if name not in self._defining and self._defining.isdisjoint(arguments):
                 continue
             body = self._body(name, arguments, file)
             if body is not None:
-                remaining[0] -= 1
-                body = self._expanded(body, file, (*within, name), remaining)
                 breaks = "\n" * text.count("\n", match.start(), end)
+                body = self.expanded(body, file, (*within, name))
                 pieces += (text[position : match.start()], body, breaks)
                 position = end
-        pieces.append(text[position:])
-        return "".join(pieces)
+        return "".join([*pieces, text[position:]])
 
     def _body(self, name: str, arguments: Sequence[str], file: str) -> str | None:
         """A use, replaced by the file's own macro, else one it includes, else the only one there is."""
@@ -303,3 +274,30 @@ def closing(text: str, position: int) -> int:
         if not depth:
             return match.end()
     return len(text)
+
+
+_PARTNERS = {")": "(", "]": "[", "}": "{", ">": "<"}
+# Arrows and comparisons that hold an angle are passed over.
+_BRACKET_OR_COMMA = re.compile(r"[()\[\]{},]|->|[<>]=|<<(?=\s)|<|>")
+
+
+def split_arguments(text: str) -> list[str]:
+    """The parts of a list between commas at its top level; brackets of all four kinds nest."""
+    parts: list[str] = []
+    open_brackets: list[str] = []
+    start = 0
+    for match in _BRACKET_OR_COMMA.finditer(text):
+        token = match.group()
+        if token in _PARTNERS:
+            # A `<` that is still open inside other brackets was a comparison.
+            while open_brackets[-1:] == ["<"] != [_PARTNERS[token]]:
+                open_brackets.pop()
+            if open_brackets[-1:] == [_PARTNERS[token]]:
+                open_brackets.pop()
+        elif token in "([{<":
+            open_brackets.append(token)
+        elif token == "," and not open_brackets:
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
+    parts.append(text[start:].strip())
+    return parts if parts != [""] else []

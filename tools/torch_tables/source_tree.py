@@ -11,23 +11,22 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.errors import InputError
-from opscope.provenance.sources.at_hand import repository_path, without_guard
-from opscope.provenance.sources.index import (
+from opscope.provenance.sources import (
     INDEX_FORMAT,
     INDEX_TEXTS,
     Definition,
     IndexRow,
     Registration,
     SourceIndex,
-    is_member,
+    repository_path,
+    without_guard,
 )
-from torch_tables.definitions import FileFacts, Found
+from torch_tables.definitions import FileFacts, Found, is_member
 from torch_tables.preprocess import MacroTable, Source
 
 # What kernels, operators and their functors are defined in.
 _FOLDERS = (
     "aten/src/ATen",
-    "aten/src/THC",
     "c10/core",
     "c10/cuda",
     "torch/csrc/autograd",

@@ -32,12 +32,10 @@ from opscope.provenance.categories import OTHER, categories
 from opscope.provenance.demangle import demangle
 from opscope.provenance.installation import installed_torch
 from opscope.provenance.kernel_names.vocabulary import CATEGORY_OF_FAMILY
-from opscope.provenance.operators.table import OperatorTable, packaged_versions, table_for
-from opscope.provenance.releases.recognition import recognize
-from opscope.provenance.releases.release_table import release_versions
+from opscope.provenance.native_functions import OperatorTable, packaged_versions, table_for
 from opscope.provenance.resolution.resolvers import session_of_names
-from opscope.provenance.sources.at_hand import nearest_index
-from opscope.provenance.sources.index import is_unit
+from opscope.provenance.sources import is_unit, nearest_index
+from opscope.provenance.torch_releases import recognize, release_versions
 from opscope.text_enum import TextEnum
 
 _ALIKE = 0.7  # share of characters in common, of names called similar

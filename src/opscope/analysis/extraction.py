@@ -14,8 +14,13 @@ from typing import NamedTuple
 from opscope.analysis.roofline import Efficiency
 from opscope.errors import InputError
 from opscope.model.session import Session
-from opscope.operators.arguments import CallArguments, parse_arguments
-from opscope.operators.tensor_lists import read_gradients, with_kernel_types, with_list_members
+from opscope.operators.arguments import (
+    CallArguments,
+    parse_arguments,
+    read_gradients,
+    with_kernel_types,
+    with_list_members,
+)
 
 _SHOWN = 3  # shapes
 

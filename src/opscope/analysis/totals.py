@@ -25,9 +25,9 @@ from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.provenance.releases.release_table import git_version
 from opscope.provenance.serving import ServingPhase, engine_of, serving_step
-from opscope.provenance.sources.at_hand import permalink
+from opscope.provenance.sources import permalink
+from opscope.provenance.torch_releases import git_version
 
 
 class KernelTotal(msgspec.Struct, frozen=True):

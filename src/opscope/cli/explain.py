@@ -40,7 +40,7 @@ def explain(
     console.check_outputs(report.output, force=report.force, inputs=trace or ())
     read_source = None
     if report.full or checkout:
-        from opscope.provenance.sources.at_hand import source_reader  # noqa: PLC0415 - seldom asked
+        from opscope.provenance.sources import source_reader  # noqa: PLC0415 - seldom asked
 
         traces = [Path(one) for one in trace or ()]
         folders = [kernels_folder(one) for one in traces]

@@ -90,8 +90,6 @@ Records = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the recording of one process went."""
-
     state: FileState
     failure: str | None = None  # what kept it from starting
     failed_code: int = 0  # CUPTI's result then; -1 if CUPTI was not reached

@@ -74,8 +74,7 @@ def call_name(name: str | None, function: int, *, is_driver: bool) -> str:
     """`cudaLaunchKernel`, of CUPTI's `cudaLaunchKernel_ptsz_v7000`; its number where it has no name."""
     if name is None:
         return f"{'driver' if is_driver else 'runtime'} function {function}"
-    bare = name if is_driver else _RUNTIME_VERSION.sub("", name)
-    return _PER_THREAD_STREAM.sub("", bare)
+    return _PER_THREAD_STREAM.sub("", name if is_driver else _RUNTIME_VERSION.sub("", name))
 
 
 _UNIFIED_ROW = "unified memory"
@@ -310,8 +309,9 @@ def recording_findings(recording: CuptiRecording, events: ProcessEvents) -> Iter
     if outcome.unreadable_count:
         yield finding("recorder.unreadable", None, {"buffer_count": outcome.unreadable_count})
     if outcome.state is not FileState.ENDED:
-        lost = {"truncated_bytes": outcome.truncated_bytes}
-        yield finding("recorder.not_ended", None, lost, period=_FLUSH_PERIOD)
+        yield finding(
+            "recorder.not_ended", None, {"truncated_bytes": outcome.truncated_bytes}, period=_FLUSH_PERIOD
+        )
     elif outcome.signal is not None:
         yield finding("recorder.signal", None, {"signal": outcome.signal}, name=signal_name(outcome.signal))
     if events.unfinished_count:

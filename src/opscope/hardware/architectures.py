@@ -84,18 +84,18 @@ class Target(msgspec.Struct, frozen=True, order=True):
         return not self.suffix
 
 
-class Architecture(msgspec.Struct, frozen=True):
+class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """One compute capability. Sizes are in bytes, limits per multiprocessor (SM) or per thread block."""
 
     name: str
     compute_capability: str
     least_cuda_version: str
-    last_cuda_version: str | None  # The last toolkit that builds for it; None while the newest does
+    last_cuda_version: str | None = None  # The last toolkit that builds for it; None while the newest does
     # nvcc target with the features of this capability alone; None if there is none
-    specific_target: str | None
-    products: str | None  # What it is found in, where no device of the table has it; None otherwise
-    note: str | None
-    warp_threads: int
+    specific_target: str | None = None
+    products: str | None = None  # What it is found in, where no device of the table has it; None otherwise
+    note: str | None = None
+    warp_threads: int = WARP_SIZE
     max_threads_per_block: int
     max_threads_per_sm: int
     max_blocks_per_sm: int
@@ -130,7 +130,11 @@ def architectures() -> tuple[Architecture, ...]:
     """All known compute capabilities, lowest first."""
     document = packaged_toml(__package__, "architectures.toml")
     sources = sources_of(document)
-    return tuple(_architecture({**document["common"], **one}, sources) for one in document["architecture"])
+    every = ({**document["common"], **one} for one in document["architecture"])
+    return tuple(
+        Architecture(**{**facts, "source": sources[facts["source"]]}, toolkit_source=sources["ptx_isa"])
+        for facts in every
+    )
 
 
 def architecture(compute_capability: str | None) -> Architecture | None:
@@ -171,9 +175,3 @@ def _target(match: re.Match[str] | None) -> Target | None:
         return None
     digits = match["digits"] or match["major"] + match["minor"]
     return Target(int(digits[:-1]), int(digits[-1]), match["suffix"].lower())
-
-
-def _architecture(facts: dict[str, Any], sources: dict[str, Source]) -> Architecture:
-    optional: dict[str, Any] = dict.fromkeys(("last_cuda_version", "specific_target", "products", "note"))
-    known = {**optional, **facts, "source": sources[facts["source"]]}
-    return Architecture(**known, warp_threads=WARP_SIZE, toolkit_source=sources["ptx_isa"])

@@ -55,12 +55,10 @@ class DataType(TextEnum):
 
     @property
     def uses_tensor_cores(self) -> bool:
-        """Whether the peak is that of tensor cores."""
         return self not in (DataType.FP64, DataType.FP32)
 
     @property
     def accumulates_in(self) -> str:
-        """The type sums are kept in."""
         if self in (DataType.FP16_FP16_ACCUMULATE, DataType.FP8_FP16_ACCUMULATE):
             return "fp16"
         if self in (DataType.FP64, DataType.FP64_TENSOR):

@@ -150,7 +150,6 @@ class LaunchFacts:
         return int(text) if text.lstrip("-").isdecimal() else None
 
     def tensor(self, *names: str) -> TensorArgument | None:
-        """The operator call's tensor of a name."""
         return None if self.call is None else self.call.tensor(*names)
 
 

@@ -72,8 +72,7 @@ class Request:
 
     def command(self, executable: str, output: Path, gathering: Sequence[str] = ()) -> list[str]:
         """The command of nvcc that does it, into another file, gathering more that is said and kept."""
-        code = code_options(self.targets, self.ptx)
-        made = [*_PRODUCTS[self.product][0], *code, *self.options, *gathering]
+        made = [*_PRODUCTS[self.product][0], *code_options(self.targets, self.ptx), *self.options, *gathering]
         return [executable, *made, "-o", str(output), str(self.source)]
 
 

@@ -28,7 +28,7 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.element_types import ELEMENT_TYPES, ElementKind, element_type
-from opscope.provenance.operators.table import Argument as Declared
+from opscope.provenance.native_functions import Argument as Declared
 
 _HOW = "Record with shapes: opscope run, or record_shapes=True."
 # Of a random generator, or where a result goes: left to the call itself.

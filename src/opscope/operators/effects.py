@@ -23,7 +23,7 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.element_types import ElementKind, ElementType, element_type
-from opscope.provenance.operators.table import Kind
+from opscope.provenance.native_functions import Kind
 from opscope.text_enum import MeaningEnum
 
 
@@ -88,6 +88,7 @@ class CallCost(msgspec.Struct, frozen=True):
 
 
 Shape: TypeAlias = tuple[int, ...]
+_Kind: TypeAlias = "tuple[Shape, ElementType | None]"
 _Value = TypeVar("_Value")
 
 
@@ -190,7 +191,7 @@ def effects_of(call: CallArguments, outputs: Sequence[TensorArgument]) -> CallEf
     return CallEffects(call, tuple(inputs), tuple(outputs))
 
 
-def results(call: CallArguments, *found: tuple[Shape, ElementType | None]) -> CallEffects:
+def results(call: CallArguments, *found: _Kind) -> CallEffects:
     """Effects of a call with results of these shapes and types: in place, in those given for it, or new."""
     schema = call.schema
     if schema is not None and schema.kind is Kind.INPLACE:
@@ -218,12 +219,14 @@ def result(call: CallArguments, shape: Shape, element: ElementType | None) -> Ca
     return results(call, (shape, element))
 
 
-def like(*names: str) -> Rule:
-    """One result of the shape and type of an argument."""
+def like(
+    *names: str, beside: Callable[[TensorArgument], tuple[Shape, ElementType | None]] | None = None
+) -> Rule:
+    """A result of the shape and type of an argument, and perhaps one more."""
 
     def rule(call: CallArguments) -> CallEffects:
         data = known(call.tensor(*names))
-        return result(call, data.shape, type_of(data))
+        return results(call, (data.shape, type_of(data)), *(() if beside is None else (beside(data),)))
 
     return rule
 
@@ -257,7 +260,6 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def all_bytes(effects: CallEffects) -> tuple[int, int]:
-    """All inputs are read, all results written."""
     return bytes_of(effects.device_inputs), bytes_of(effects.outputs)
 
 

@@ -23,10 +23,7 @@ class ElementKind(TextEnum):
     @property
     def rank(self) -> int:
         """Position in the order of promotion: a higher kind wins."""
-        return _KIND_ORDER.index(self)
-
-
-_KIND_ORDER = (ElementKind.BOOLEAN, ElementKind.INTEGER, ElementKind.FLOAT, ElementKind.COMPLEX)
+        return list(ElementKind).index(self)
 
 
 class ElementType(msgspec.Struct, frozen=True):

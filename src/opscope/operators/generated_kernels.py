@@ -73,11 +73,6 @@ class _Generated:
         return prod(self.extents) if self.extents else None
 
     @property
-    def data_elements(self) -> int:
-        """Elements the kernel runs over, else of its largest tensor."""
-        return self.element_count or max(tensor.element_count for tensor in self.tensors)
-
-    @property
     def result_sizes(self) -> frozenset[int]:
         """Element counts that a result can have; empty if unknown."""
         if self.element_count is None:
@@ -211,19 +206,17 @@ def _flops(generated: _Generated, recorded: Any) -> tuple[int | None, FlopSource
     operators = generated.operators
     if not generated.names_all or not generated.tensors:
         return None, None
-    lists, total = _operators(), 0
-    moving = frozenset().union(
-        *map(lists.__getitem__, ("creations", "movements", "choosing", "placing", "untold"))
-    )
-    for operator in operators:
-        if operator in lists["softmax_parts"] and not _SOFTMAX.isdisjoint(operators):
-            continue
-        if operator in moving:
-            continue
-        row = OPERATORS.get(operator)
-        if row is None or not isinstance(row.operations, int):
-            return None, None
-        total += row.operations * generated.data_elements  # on all that the kernel runs over
+    lists = _operators()
+    kinds = ["creations", "movements", "choosing", "placing", "untold"]
+    kinds += ["softmax_parts"] if not _SOFTMAX.isdisjoint(operators) else []
+    computing = [one for one in operators if not any(one in lists[kind] for kind in kinds)]
+    counts = [OPERATORS[one].operations if one in OPERATORS else None for one in computing]
+    whole = [one for one in counts if isinstance(one, int)]
+    if len(whole) < len(counts):
+        return None, None
+    # On all that the kernel runs over, else on its largest tensor.
+    elements = generated.element_count or max(tensor.element_count for tensor in generated.tensors)
+    total = elements * sum(whole)
     return (total, FlopSource.FUSED_NAMES) if total else (0, FlopSource.NONE)
 
 

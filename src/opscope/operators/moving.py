@@ -35,7 +35,7 @@ from opscope.operators.effects import (
 )
 from opscope.operators.element_types import element_type_of_code
 from opscope.operators.pointwise import common_shape
-from opscope.provenance.operators.table import Kind
+from opscope.provenance.native_functions import Kind
 
 _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]
 
@@ -120,7 +120,6 @@ def _padded(call: CallArguments, data: TensorArgument) -> Shape:
 
 
 def _scattered(call: CallArguments, data: TensorArgument) -> Shape:
-    """Like self."""
     known(call.tensor("index"))
     return data.shape
 
@@ -156,12 +155,6 @@ def _joined(call: CallArguments) -> CallEffects:
     return effects_of(call, [TensorArgument(shape)]) if element is None else result(call, shape, element)
 
 
-def _sorted(call: CallArguments) -> CallEffects:
-    """Values and their positions."""
-    data = known(call.tensor("self"))
-    return results(call, (data.shape, type_of(data)), (data.shape, INT64))
-
-
 def _topmost(call: CallArguments) -> CallEffects:
     data, count, dimension = known(call.tensor("self")), known(call.integer("k")), known(call.integer("dim"))
     shape = list(data.shape)
@@ -190,10 +183,6 @@ def _to_host(call: CallArguments) -> CallEffects:
     """No result on the device."""
     known(type_of(known(call.tensor("self"))))
     return effects_of(call, ())
-
-
-def _one_element(effects: CallEffects) -> tuple[int, int]:
-    return item_bytes(known(effects.call.tensor("self"))), 0
 
 
 def _bucketed(call: CallArguments) -> CallEffects:
@@ -250,11 +239,13 @@ OPERATORS: Mapping[str, Operator] = {
         _shaped(_table_gradient, "grad_output"), each_of("grad_output"), _written_rows
     ),
     "cat": Operator(_joined, 0),
-    "sort": Operator(_sorted, 0),
+    "sort": Operator(like("self", beside=lambda data: (data.shape, INT64)), 0),
     "topk": Operator(_topmost, 0),
     "arange": Operator(_range, 2),  # start + i·step
     "linspace": Operator(_steps, 2),
     **rows(_bucketed, {0: "bucketize searchsorted"}),
     "histc": Operator(_shaped(_counted), 3),  # the bin of each element: (x − least) · bins / range
-    "_local_scalar_dense": Operator(_to_host, 0, _one_element),
+    "_local_scalar_dense": Operator(
+        _to_host, 0, lambda effects: (item_bytes(known(effects.call.tensor("self"))), 0)
+    ),
 }

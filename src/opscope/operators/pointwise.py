@@ -82,12 +82,6 @@ def _dropout(call: CallArguments) -> CallEffects:
     return results(call, (data.shape, type_of(data)), (data.shape, BOOL))
 
 
-def _log_sigmoid(call: CallArguments) -> CallEffects:
-    """The result, and a buffer that stays empty on a GPU."""
-    data = known(call.tensor("self"))
-    return results(call, (data.shape, type_of(data)), ((0,), type_of(data)))
-
-
 def _glu(call: CallArguments) -> CallEffects:
     """Half of the dimension."""
     data = known(call.tensor("self"))
@@ -108,7 +102,8 @@ def _functions() -> Iterator[tuple[str, Operator]]:
 ELEMENTWISE: Mapping[str, Operator] = {
     **dict(_functions()),
     "native_dropout": Operator(_dropout, 1),
-    "log_sigmoid_forward": Operator(_log_sigmoid, 4),
+    # Besides the result a buffer that stays empty on a GPU.
+    "log_sigmoid_forward": Operator(like("self", beside=lambda data: ((0,), type_of(data))), 4),
     "glu": Operator(_glu, 2),
     "glu_backward": Operator(like("self"), 4),
 }
@@ -131,7 +126,6 @@ def _mapped(call: CallArguments) -> CallEffects:
 
 
 def _norms(call: CallArguments) -> CallEffects:
-    """A number for each tensor."""
     members = known(call.tensor_list("self"))
     if not call.is_omitted("dtype"):
         raise UnrecordedError

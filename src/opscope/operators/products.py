@@ -244,8 +244,6 @@ def _factors(call: CallArguments) -> CallEffects:
 
 
 def _solution(matrix_name: str) -> Rule:
-    """Like B."""
-
     def rule(call: CallArguments) -> CallEffects:
         matrix, right = known(call.tensor(matrix_name)), known(call.tensor("B"))
         if len(matrix.shape) < 2 or matrix.shape[:-2] != right.shape[:-2]:

@@ -98,10 +98,6 @@ def _index(element: ElementType | None) -> ElementType | None:
     return None if element is None else INT64
 
 
-def _float_part(element: ElementType | None) -> ElementType | None:
-    return to_float(real_part(element))
-
-
 def _reduction(*types: _Typed) -> Rule:
     """One result for each type, the dimensions named reduced, all if none is."""
 
@@ -153,7 +149,7 @@ REDUCTIONS: Mapping[str, Operator] = {
     **rows(_reduction(_index), {0: "argmax argmin"}),
     **rows(_reduction(_truth), {0: "any all"}),
     **rows(_largest, {0: "max min"}),
-    **rows(_reduction(_float_part), {2: "norm linalg_vector_norm"}),
+    **rows(_reduction(lambda element: to_float(real_part(element))), {2: "norm linalg_vector_norm"}),
     **rows(_reduction(to_float), {3: "logsumexp"}),
     **rows(_running, {1: "cumsum cumprod"}),
     # Subtract the largest, exp, their sum, a division.

@@ -20,7 +20,14 @@ from msgspec.structs import replace
 from opscope.model.queries import sql
 from opscope.model.schema import Attribution, table
 from opscope.model.session import Session
-from opscope.operators.arguments import CallArguments, parse_arguments
+from opscope.operators.arguments import (
+    CallArguments,
+    Gradients,
+    parse_arguments,
+    read_gradients,
+    with_kernel_types,
+    with_list_members,
+)
 from opscope.operators.collective_costs import cost_of_collective
 from opscope.operators.distinct_calls import (
     AlikeCalls,
@@ -32,7 +39,6 @@ from opscope.operators.effects import CallCost, CostEvidence, FlopSource
 from opscope.operators.engine_operators import engine_cost
 from opscope.operators.generated_kernels import cost_of_generated
 from opscope.operators.operator_table import cost_by_rules
-from opscope.operators.tensor_lists import Gradients, read_gradients, with_kernel_types, with_list_members
 
 COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"

@@ -254,29 +254,16 @@ CONVOLUTIONS: Mapping[str, Operator] = {
 _SAMPLED = ("self", "input")
 
 
-def _pooled_shape(call: CallArguments, data: TensorArgument, dimensions: int) -> Shape:
-    window = numbers_of(call, "kernel_size", (1,) * dimensions)
-    if len(data.shape) not in (dimensions + 1, dimensions + 2):
-        raise UnrecordedError
-    steps = steps_of(call, dimensions, window)
-    return (*data.shape[:-dimensions], *steps.places(data.shape[-dimensions:], window))
-
-
-def _largest(dimensions: int) -> Rule:
-    """Values and their positions."""
+def _pooled(dimensions: int, *, has_positions: bool = False) -> Rule:
+    """Values, and the positions of the largest."""
 
     def rule(call: CallArguments) -> CallEffects:
-        data = known(call.tensor("self"))
-        shape = _pooled_shape(call, data, dimensions)
-        return results(call, (shape, type_of(data)), (shape, INT64))
-
-    return rule
-
-
-def _averaged(dimensions: int) -> Rule:
-    def rule(call: CallArguments) -> CallEffects:
-        data = known(call.tensor("self"))
-        return result(call, _pooled_shape(call, data, dimensions), type_of(data))
+        data, window = known(call.tensor("self")), numbers_of(call, "kernel_size", (1,) * dimensions)
+        if len(data.shape) not in (dimensions + 1, dimensions + 2):
+            raise UnrecordedError
+        steps = steps_of(call, dimensions, window)
+        shape = (*data.shape[:-dimensions], *steps.places(data.shape[-dimensions:], window))
+        return results(call, (shape, type_of(data)), *[(shape, INT64)] * has_positions)
 
     return rule
 
@@ -291,8 +278,7 @@ def _to_size(dimensions: int, *, has_positions: bool = False) -> Rule:
         if len(data.shape) not in (dimensions + 1, dimensions + 2):
             raise ContradictionError(f"{shape_text(sizes)} windows of {shape_text(data.shape)}")
         shape = (*data.shape[:-dimensions], *sizes)
-        positions = [(shape, INT64)] if has_positions else []
-        return results(call, (shape, type_of(data)), *positions)
+        return results(call, (shape, type_of(data)), *[(shape, INT64)] * has_positions)
 
     return rule
 
@@ -308,9 +294,9 @@ def _gradient(call: CallArguments) -> CallEffects:
 _SIZED = without("self")
 _ADDED = Operator(_gradient, each_of("grad_output"), _SIZED)
 SAMPLING: Mapping[str, Operator] = {
-    **{f"max_pool{n}d_with_indices": Operator(_largest(n), 0) for n in (2, 3)},
+    **{f"max_pool{n}d_with_indices": Operator(_pooled(n, has_positions=True), 0) for n in (2, 3)},
     **{f"max_pool{n}d_with_indices_backward": _ADDED for n in (2, 3)},
-    **{f"avg_pool{n}d": Operator(_averaged(n), 1) for n in (2, 3)},
+    **{f"avg_pool{n}d": Operator(_pooled(n), 1) for n in (2, 3)},
     **{f"avg_pool{n}d_backward": Operator(_gradient, 2, _SIZED) for n in (2, 3)},
     **{f"_adaptive_avg_pool{n}d": Operator(_to_size(n), 1) for n in (2, 3)},
     **{f"_adaptive_avg_pool{n}d_backward": Operator(_gradient, 2, _SIZED) for n in (2, 3)},

@@ -94,9 +94,13 @@ def parse_kernel(text: str, function: str | None = None) -> dict[str, Any] | Non
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_kernel(node)]
-    if function is not None:
-        found = [node for node in found if node.name == function]
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and function in (None, node.name)
+        and any(_dotted(one).endswith("triton.jit") for one in node.decorator_list)
+    ]
     if len(found) > 1:  # The others are functions it calls.
         found = [node for node in found if _heuristic(node) is not None]
     return _kernel(found[0]) if len(found) == 1 else None
@@ -143,10 +147,6 @@ def _quoted(quote: str, body: str) -> str | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return value if isinstance(value, str) else None
-
-
-def _is_kernel(node: ast.FunctionDef) -> bool:
-    return any(_dotted(decorator).endswith("triton.jit") for decorator in node.decorator_list)
 
 
 def _dotted(node: ast.expr) -> str:

@@ -82,7 +82,8 @@ class TableFormat(Generic[Stored]):
             if found == self.number:
                 return msgspec.msgpack.decode(plain, type=self.content)
         except (zstandard.ZstdError, msgspec.MsgspecError, MemoryError) as error:
-            raise self.damaged(error, source) from error
+            message = f"not {self.what}, or a damaged one ({error})"
+            raise InputError(message, source=source, hint=self.hint) from error
         message = f"{self.what} of format {found}; this opscope reads format {self.number}"
         raise InputError(message, source=source, hint=self.hint)
 
@@ -92,10 +93,6 @@ class TableFormat(Generic[Stored]):
         except OSError as error:
             raise InputError(f"cannot be read ({error.strerror})", source=path) from error
         return self.decode(content, path)
-
-    def damaged(self, reason: object, source: str | Path | None) -> InputError:
-        """The error for a file whose content is not such a table."""
-        return InputError(f"not {self.what}, or a damaged one ({reason})", source=source, hint=self.hint)
 
 
 class _ListHead(msgspec.Struct, array_like=True):

@@ -55,7 +55,6 @@ class ServingStep(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int | None:
-        """Tokens that the step reads and generates."""
         parts = ((self.c_requests, self.c_tokens), (self.g_requests, self.g_tokens))
         counted = [tokens for requests, tokens in parts if requests]
         return None if None in counted else sum(one for one in counted if one is not None)
@@ -89,7 +88,7 @@ class ServingStep(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=65536)
 def serving_step(name: str | None) -> ServingStep | None:
     """The step that an annotation names; None if it is none of a known engine."""
-    for entry, pattern in _annotations():
+    for entry, pattern in _patterns("annotation"):
         match = pattern.fullmatch(name or "")
         if match is not None:
             groups = match.groupdict()
@@ -113,25 +112,15 @@ def engine_of(annotations: Iterable[str], operators: Iterable[str]) -> str | Non
         step = serving_step(name)
         if step is not None:
             return step.engine
-        part = next((engine for engine, pattern in _parts() if pattern.fullmatch(name)), None)
+        part = next((entry for entry, pattern in _patterns("part") if pattern.fullmatch(name)), None)
         if part is not None:
-            return part
+            return str(part["engine"])
     namespaces = {name.partition("::")[0] for name in operators if "::" in name}
     known: dict[str, list[str]] = packaged_toml(__package__, "serving.toml")["operators"]
     return next((engine for engine, own in known.items() if namespaces & set(own)), None)
 
 
 @cache
-def _annotations() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
-    return [
-        (entry, re.compile(entry["pattern"]))
-        for entry in packaged_toml(__package__, "serving.toml")["annotation"]
-    ]
-
-
-@cache
-def _parts() -> list[tuple[str, re.Pattern[str]]]:
-    return [
-        (one["engine"], re.compile(one["pattern"]))
-        for one in packaged_toml(__package__, "serving.toml")["part"]
-    ]
+def _patterns(section: str) -> list[tuple[dict[str, Any], re.Pattern[str]]]:
+    entries = packaged_toml(__package__, "serving.toml")[section]
+    return [(entry, re.compile(entry["pattern"])) for entry in entries]

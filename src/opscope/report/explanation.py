@@ -11,7 +11,7 @@ from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title
-from opscope.provenance.sources.index import is_unit
+from opscope.provenance.sources import is_unit
 from opscope.report import document as doc
 from opscope.report.provenance import (
     entry_fact,

@@ -471,7 +471,7 @@ def test_conservation_order_and_shift(
 def test_every_operator_that_takes_lists_of_tensors_is_known() -> None:
     import re
 
-    from opscope.provenance.operators.table import table_for
+    from opscope.provenance.native_functions import table_for
 
     pattern = re.compile(TAKES_TENSOR_LISTS)
     taking = {

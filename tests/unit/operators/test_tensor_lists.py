@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fakes import Load, TraceBuilder
-from opscope.operators.arguments import CallArguments, parse_arguments
-from opscope.operators.tensor_lists import (
+from opscope.operators.arguments import (
     CHUNK_ELEMENTS,
-    Gradients,
+    CallArguments,
+    parse_arguments,
     read_gradients,
     with_kernel_types,
     with_list_members,
@@ -46,7 +46,7 @@ CAT = (
 OLD_CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<long, unsigned int, 2, 128, 1>(long*)"
 
 BIG, SMALL = (3 * CHUNK_ELEMENTS + 1,), (5, 2)
-GRADIENTS = Gradients(frozenset({(("c10::BFloat16", (SMALL, BIG)),)}))
+GRADIENTS = frozenset({(("c10::BFloat16", (SMALL, BIG)),)})
 BLOCKS = 1 + 4
 
 
@@ -130,12 +130,12 @@ def test_an_optimizer_takes_the_first_lists_and_its_steps() -> None:
 
 def test_sets_of_gradients_that_need_as_many_blocks_tell_nothing() -> None:
     other = (("c10::BFloat16", ((7,), BIG)),)
-    both = Gradients(GRADIENTS.steps | {other})
+    both = GRADIENTS | {other}
     assert with_list_members(lists("_foreach_mul_", []), MUL, BLOCKS, both) is None
 
 
 def test_gradients_of_the_type_alone_are_taken_where_types_are_mixed() -> None:
-    mixed = Gradients(frozenset({(("c10::BFloat16", (SMALL, BIG)), ("float", ((9,),)))}))
+    mixed = frozenset({(("c10::BFloat16", (SMALL, BIG)), ("float", ((9,),)))})
     call = with_list_members(lists("_foreach_mul_", []), MUL, BLOCKS, mixed)
     assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]
 
@@ -151,11 +151,11 @@ def test_gradients_are_read_by_step(load: Load) -> None:
                 5,
                 **{"Input Dims": [shape], "Input type": ["float"]},
             )
-    assert read_gradients(load(built)).steps == {(("float", ((3,), (3,), (4, 2))),)}
+    assert read_gradients(load(built)) == {(("float", ((3,), (3,), (4, 2))),)}
 
 
 @pytest.mark.parametrize("shapes", ["[[-1]]", '["x"]', "[]", "{}"])
 def test_absurd_gradients_are_left_out(load: Load, shapes: str) -> None:
     arguments: dict[str, Any] = {"Input Dims": json.loads(shapes), "Input type": ["float"]}
     built = TraceBuilder().operator("torch::autograd::AccumulateGrad", 0, 5, **arguments)
-    assert read_gradients(load(built)).steps in (frozenset(), frozenset({()}))
+    assert read_gradients(load(built)) in (frozenset(), frozenset({()}))

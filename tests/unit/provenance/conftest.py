@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from opscope.provenance.operators.table import OperatorTable, packaged_table
-from opscope.provenance.sources.index import SourceIndex
+from opscope.provenance.native_functions import OperatorTable, packaged_table
+from opscope.provenance.sources import SourceIndex
 from torch_tables.source_tree import index_of as index_of_definitions
 from torch_tables.source_tree import read_tree
 

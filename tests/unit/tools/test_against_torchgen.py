@@ -10,10 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from case_tables import cases
-from opscope.provenance.operators.overloads import InputRecord, input_record, resolve
-from opscope.provenance.operators.table import NativeFunction, OperatorTable, packaged_table
-from torch_tables.operator_table import build_operator_table, called_operators
-from torch_tables.places import Places
+from opscope.provenance.native_functions import (
+    InputRecord,
+    NativeFunction,
+    OperatorTable,
+    input_record,
+    packaged_table,
+    resolve,
+)
+from torch_tables.operator_table import Places, build_operator_table, called_operators
 
 pytestmark = pytest.mark.torch
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.operators.table import OperatorTable, Place
-from opscope.provenance.releases.release_table import Library, ReleaseTable, decode_table
-from opscope.provenance.sources.index import INDEX_FORMAT
+from opscope.provenance.native_functions import OperatorTable, Place
+from opscope.provenance.sources import INDEX_FORMAT
+from opscope.provenance.torch_releases import UNITS_FORMAT, Library, ReleaseTable
 
 
 @pytest.fixture
@@ -21,17 +21,14 @@ def script():
 
 def read(folder: Path, version: str) -> ReleaseTable:
     file = folder / version / "units.msgpack.zst"
-    return ReleaseTable(decode_table(file.read_bytes(), str(file)))
+    return UNITS_FORMAT.read(file)
 
 
 def test_the_kernels_of_its_libraries_make_a_table(script, torch, tmp_path, monkeypatch, capsys):
-    files = {"at::f()": ["F.cu"], "at::g()": ["F.cu", "zswap.cu"]}
-    kernels = {name: tuple(map(RecordedUnit, of)) for name, of in files.items()}
+    placed, bare = RecordedUnit("F.cu", None, "aten/src/ATen/F.cu"), RecordedUnit("zswap.cu")
+    kernels = {"at::f()": (placed,), "at::g()": (placed, bare)}
     monkeypatch.setattr(script, "kernels_of_library", lambda path: (Library(path.name), kernels))
-    file = tmp_path / "tree/aten/src/ATen/F.cu"
-    file.parent.mkdir(parents=True)
-    file.touch()
-    arguments = ["2.9.0", "--torch", str(torch), "--checkout", str(tmp_path / "tree"), "--table", "units"]
+    arguments = ["2.9.0", "--torch", str(torch), "--table", "units"]
     assert script.main([*arguments, "--output", str(tmp_path)]) == 0
     table = read(tmp_path, "2.9.0")
     assert table.units_of("at::f()") == ("aten/src/ATen/F.cu",)
@@ -153,7 +150,7 @@ def test_lines_are_those_between_checks_of_both_releases(script, torch, tmp_path
     monkeypatch.setattr(script, "sites_of", lambda path: {file: later})
     arguments = ["2.9.0", "--torch", str(torch), "--table", "lines", "--output", str(tmp_path / "data")]
     assert script.main(arguments) == 0
-    stored = tmp_path / "data" / "2.9.0" / script.at_hand.LINES_FILE
-    table = script.at_hand.LINES_FORMAT.decode(stored.read_bytes(), stored)
+    stored = tmp_path / "data" / "2.9.0" / script.LINES_FILE
+    table = script.LINES_FORMAT.decode(stored.read_bytes(), stored)
     ((first, last, moved),) = table.files[file]
     assert (table.indexed, first < last, moved) == ("2.6.0", True, 10)

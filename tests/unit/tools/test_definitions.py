@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from case_tables import cases
-from opscope.provenance.sources.index import Definition
+from opscope.provenance.sources import Definition
+from torch_tables.definitions import coarse_type, signature_distance
 
 Read = Callable[..., list[Definition]]
 
@@ -100,10 +101,6 @@ class TestMacros:
         found = read("#define A(x) void x() { } A(x)\nA(f)\nvoid g() {}\n")
         assert [row.name for row in found] == ["f", "g"]
 
-    def test_no_expansion_takes_exponential_time(self, read: Read) -> None:
-        calls = [f"#define M{level}(x) " + f"M{level + 1}(x) " * 40 + "{ }" for level in range(30)]
-        assert read("\n".join([*calls, "M0(1)", "void f() {}"]))[-1].name == "f"
-
     def test_structured_functions(self, read: Read) -> None:
         found = read(
             """
@@ -172,6 +169,15 @@ def test_names_of_template_parameters(read: Read, text: str, names: list[str]) -
 @cases("text", "types")
 def test_types_of_parameters_are_without_names_and_defaults(read: Read, text: str, types: str) -> None:
     assert read(f"void f({text}) {{}}")[0].parameters == types
+
+
+@cases("written", "coarse")
+def test_cpp_and_schema_types_become_one_spelling(written: str, coarse: str) -> None:
+    assert coarse_type(written) == coarse
+
+
+def test_an_alias_may_be_any_type() -> None:
+    assert signature_distance("Tensor, simple_hx_type", ["Tensor", "Tensor"]) == 1
 
 
 def test_texts_for_another_compiler_define_nothing(read: Read) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.provenance.sources.index import SourceIndex, source_index
-from torch_tables.places import Places, native_function
+from opscope.provenance.sources import SourceIndex, source_index
+from torch_tables.operator_table import Places, native_function
 
 IndexOf = Callable[..., SourceIndex]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_tables.line_constants import _calls, anchors, segments
+from torch_tables.libraries import _calls, anchors, segments
 
 FILE = "aten/src/ATen/native/cuda/A.cu"
 TEXTS = b"\0f\0/pytorch/" + FILE.encode() + b"\0not a function\0"

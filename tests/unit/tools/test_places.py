@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from case_tables import cases
-from opscope.provenance.operators.table import Place
-from opscope.provenance.sources.at_hand import StoredLines
-from opscope.provenance.sources.index import SourceIndex, source_index
-from torch_tables.places import Places, native_function
+from opscope.provenance.native_functions import Place
+from opscope.provenance.sources import SourceIndex, StoredLines, source_index
+from torch_tables.operator_table import Places, native_function
 
 IndexOf = Callable[..., SourceIndex]
 NATIVE = "aten/src/ATen/native"

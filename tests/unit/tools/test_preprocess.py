@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from case_tables import cases
-from torch_tables.preprocess import Source, evaluate
+from torch_tables.preprocess import Source, evaluate, split_arguments
 
 
 @cases("condition", "value")
@@ -11,8 +11,14 @@ def test_a_condition_is_true_false_or_undecided(condition: str, value: bool | No
     assert evaluate(condition) is value
 
 
-def test_a_condition_nested_deeply_is_undecided() -> None:
-    assert evaluate("(" * 5000) is None
+def test_a_list_is_split_at_its_top_level() -> None:
+    assert split_arguments("A<int, B<2>>, f(1, 2), [](int a, int b) { a, b; }, x->y") == [
+        "A<int, B<2>>",
+        "f(1, 2)",
+        "[](int a, int b) { a, b; }",
+        "x->y",
+    ]
+    assert split_arguments(" ") == []
 
 
 def kept(text: str) -> list[list[str]]:

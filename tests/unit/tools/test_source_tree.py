@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.sources.at_hand import read_lines
+from opscope.provenance.sources import read_lines
 from torch_tables.source_tree import header_index, tree_index
 
 Checkout = Callable[[dict[str, str]], Path]

@@ -257,7 +257,7 @@ def matmul_by_tensor_descriptors(a: torch.Tensor, b: torch.Tensor) -> torch.Tens
     sizes, out = _sizes_and_output(a, b)
     # The configuration sets the real tile sizes, just before the launch.
     descriptors = [TensorDescriptor.from_tensor(tensor, [1, 1]) for tensor in (a, b, out)]
-    grid = _one_program_per_multiprocessor(sizes, out)
+    grid = _one_tile_each(sizes, most=multiprocessors(out.device))
     return launched(out, _tuned_descriptor_matmul, grid, *descriptors, *sizes)
 
 
@@ -276,15 +276,9 @@ def _sizes_and_output(a: torch.Tensor, b: torch.Tensor) -> tuple[tuple[int, int,
     return (m, n, k), torch.empty((m, n), dtype=a.dtype, device=a.device)
 
 
-def _one_tile_each(sizes: tuple[int, int, int]) -> Any:
+def _one_tile_each(sizes: tuple[int, int, int], most: int = 1 << 30) -> Any:
     m, n, _ = sizes
-    return lambda meta: (triton.cdiv(m, meta["BM"]) * triton.cdiv(n, meta["BN"]),)
-
-
-def _one_program_per_multiprocessor(sizes: tuple[int, int, int], out: torch.Tensor) -> Any:
-    one_tile_each = _one_tile_each(sizes)
-    most = multiprocessors(out.device)
-    return lambda meta: (min(most, *one_tile_each(meta)),)
+    return lambda meta: (min(most, triton.cdiv(m, meta["BM"]) * triton.cdiv(n, meta["BN"])),)
 
 
 @cache

@@ -101,7 +101,6 @@ class ElfFile:
         )
 
     def fail(self, message: str, offset: int) -> NoReturn:
-        """Raises the error for a byte of this file."""
         place = offset if self._image_offset is None else self._image_offset
         raise InputError(message, source=self.source, byte_offset=place)
 

@@ -1,6 +1,6 @@
 """The kernels of shared libraries and the translation unit each comes from, read once per build and kept.
 
-What is kept is like the kernel table of a release (`releases.release_table`): each kernel goes by the hashes
+What is kept is like the kernel table of a release (`torch_releases`): each kernel goes by the hashes
 of its mangled and its demangled name.
 
 Libraries at hand are those mapped into this process (known on Linux only), and those of the torch installed
@@ -22,14 +22,13 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.model.origin import RecordedKernel, RecordedUnit
+from opscope.provenance.binaries.device_code import embedded_kernels, holds_device_code, with_source_paths
 from opscope.provenance.binaries.elf import ElfFile, open_elf
-from opscope.provenance.binaries.embedded import embedded_kernels, holds_device_code
-from opscope.provenance.binaries.translation_unit import with_source_paths
 from opscope.provenance.cache import cache_folder, kept
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.installation import package_folders
 from opscope.provenance.packaged import TableFormat, lazy_pattern
-from opscope.provenance.releases.release_table import HashMap, PackedMap, hash_map, numbered_sets, text_hash
+from opscope.provenance.torch_releases import HashMap, PackedMap, numbered_sets, packed_map, text_hash
 
 _HIP_SECTION = ".hip_fatbin"
 
@@ -51,7 +50,7 @@ class LibraryKernels:
         self.path = path
         self.build_id = stored.build_id  # the linker's identification of the build; None if it left none
         self._units, self._unit_sets = stored.units, stored.unit_sets
-        self._kernels = HashMap.unpacked(stored.kernels)
+        self._kernels = HashMap(stored.kernels)
 
     def __contains__(self, name: str) -> bool:
         """Whether the library has a kernel of this name, demangled as Kineto writes it or mangled."""
@@ -106,8 +105,8 @@ def _read(elf: ElfFile) -> _Stored:
     units, sets, numbers = numbered_sets(
         known, lambda unit: (unit.name, unit.module_id or "", unit.source_path or "")
     )
-    hashes = hash_map({text_hash(name): number for name, number in numbers.items()})
-    return _Stored(_FORMAT.number, elf.build_id, units, sets, hashes.packed())
+    hashes = packed_map({text_hash(name): number for name, number in numbers.items()})
+    return _Stored(_FORMAT.number, elf.build_id, units, sets, hashes)
 
 
 def _cache_key(elf: ElfFile) -> str:
@@ -115,10 +114,7 @@ def _cache_key(elf: ElfFile) -> str:
     symbols = "symbols" if ".symtab" in elf.sections else "stripped"
     if elf.build_id is not None:
         return f"{elf.build_id}.{symbols}"
-    try:
-        state = Path(elf.source).stat()
-    except OSError as error:
-        raise InputError(f"cannot be read ({error})", source=elf.source) from None
+    state = Path(elf.source).stat()
     identity = f"{Path(elf.source).resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
     return f"{blake2b(identity.encode('utf-8', 'surrogateescape'), digest_size=20).hexdigest()}.{symbols}"
 

@@ -147,8 +147,7 @@ def _read_functor(argument: str, reading: Reading, *, types_are_data: bool = Tru
         return  # casts while it loads and stores: the types are the functor's, not the data's
     passed = [element_type(spelling) for spelling in wrappers.rpartition("<")[2].split(", ")]
     if len(passed) >= 3 and passed[0] is not None:
-        is_fixed_first = "AUnaryFunctor<" in wrappers
-        stated["operand_type"] = passed[1] if is_fixed_first or passed[0] == passed[1] else None
+        stated["operand_type"] = passed[1] if "AUnaryFunctor<" in wrappers or passed[0] == passed[1] else None
         if "BUnaryFunctor<" in wrappers:
             stated["operand_type"] = passed[0]
         stated["output_type"] = passed[2]
@@ -275,8 +274,7 @@ _GENERIC: dict[str, Callable[[CxxName], Reading]] = {
 @lru_cache(maxsize=4096)
 def _operation(functor: str) -> str | None:
     """`gelu_backward` of `GeluBackwardCUDAKernelImpl`, `add` of `CUDAFunctor_add`."""
-    bare = _OPERATION_NOISE.sub("", functor)
-    return _CAMEL.sub("_", bare).lower().strip("_") or None
+    return _CAMEL.sub("_", _OPERATION_NOISE.sub("", functor)).lower().strip("_") or None
 
 
 @lru_cache(maxsize=4096)

@@ -9,135 +9,58 @@ raises, and every cost is linear in the length of the text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
 from opscope.provenance.kernel_names.vocabulary import words
 from opscope.provenance.packaged import lazy_pattern
 
-# Patterns of the pieces of a demangled name. Where one is searched for, each of its alternatives begins with
-# a literal character: then the search skips over text without trying them one by one.
 ANONYMOUS = "(anonymous namespace)"
-# `operator()` and the other operators with a bracket in them.
-OPERATOR = r"o(?<!\wo)perator\s*(?:\(\)|\[\]|->\*?|<=>|<<=?|>>=?|[<>]=?)"
-LAMBDA = r"\{lambda\(|'lambda\d*'\("
-NAME = r"(?:\(anonymous namespace\)|[A-Za-z_~$][\w$]*)"
-# Groups of one or two levels (`<float, 2>`, `(std::array<char*, 2ul>)`, `{lambda(int)#1}`) are one token:
-# most brackets stand in such. Each is unrolled, so that a failed match costs no more than its length.
-_TEXT = r"[^<>(){}]*"
-_NESTED = rf"{_TEXT}(?:<{_TEXT}(?<!-)>{_TEXT})*"
-LAMBDA_GROUP = rf"\{{lambda\({_NESTED}\)#\d+\}}"
-PARENTHESES = rf"\({_NESTED}\)"
-SMALL_GROUP = rf"<{_NESTED}(?<!-)>|{LAMBDA_GROUP}|{PARENTHESES}"
 
 
-# Mangled names: Itanium (`_ZN2at6native…`) and Microsoft (`??$kernel@…`).
+# Mangled names: Itanium (`_ZN2at6native…`) and Microsoft (`??$kernel@…`). No kernel is a member of a class:
+# its template arguments end what matters.
 
-_LENGTH = lazy_pattern(r"\d{1,4}")
-_PREFIX = lazy_pattern(r"_ZN?[rVK]*")
-_SUBSTITUTION = lazy_pattern(r"S(?:[0-9A-Z]*_|[tabsiod])|T[0-9]*_|A\d*_|Dv\d+_|DF\d+[_bx]")
-# Inside template arguments: what opens a group that `E` ends, what stands for itself, and builtin types.
-_ARGUMENT_TOKEN = lazy_pattern(
-    r"(?P<digits>\d{1,4})|(?P<substitution>S(?:[0-9A-Z]*_|[tabsiod])|T\d*_|A\d*_|Dv\d+_|DF\d+[_bx])|(?P<literal>L)"
-    r"|(?P<opening>[NIJXF]+)|(?P<ends>E+)|[^\dSTLNIJXFED]+|."
-)
-_LITERAL_VALUE = lazy_pattern(r"n?[0-9a-f.]*E")
+_PREFIX = lazy_pattern(r"_Z(N?)[rVK]*")
+_IDENTIFIER = lazy_pattern(r"St|L?(\d{1,4})")  # `L`: internal linkage
 _MICROSOFT = lazy_pattern(r"\?([A-Za-z_]\w*)@((?:[A-Za-z_]\w*@)*)@")
 _MICROSOFT_TEMPLATE = lazy_pattern(r"\?\?\$([A-Za-z_]\w*)@")
 
 
 def mangled_function(text: str) -> str | None:
     """Qualified function of a mangled name; a Microsoft template gives its unqualified name."""
-    if text.startswith("_Z"):
-        return _itanium_function(text)
     if template := _MICROSOFT_TEMPLATE.match(text):
         return template.group(1)
     if plain := _MICROSOFT.match(text):
         return "::".join([*reversed(plain.group(2).split("@")[:-1]), plain.group(1)])
-    return None
-
-
-def _itanium_function(text: str) -> str | None:
     prefix = _PREFIX.match(text)
     if prefix is None:
         return None
-    is_nested = "N" in prefix.group()
     position, parts = prefix.end(), []
-    while position < len(text):
-        if text.startswith("St", position):
-            parts.append("std")
-            position += 2
-        elif text[position] == "L":  # internal linkage
-            position += 1
-        elif text[position] == "I":
-            position = _after_arguments(text, position)
-        elif text[position].isdigit():
-            identifier, position = _identifier(text, position)
-            if identifier is None:
-                return None
-            parts.append(identifier)
-            if not is_nested:
-                break
-        else:
+    while found := _IDENTIFIER.match(text, position):
+        position = found.end() + int(found[1] or 0)
+        parts.append(text[found.end() : position] if found[1] else "std")
+        if not prefix[1] and found[1]:
             break
-    is_complete = position <= len(text) and (not is_nested or text.startswith("E", position))
-    return "::".join(parts) if parts and is_complete else None
-
-
-def _identifier(text: str, position: int) -> tuple[str | None, int]:
-    """The length-prefixed identifier there and the position after it."""
-    digits = _LENGTH.match(text, position)
-    if digits is None:
-        return None, position
-    end = digits.end() + int(digits.group())
-    identifier = text[digits.end() : end]
-    if end > len(text) or not identifier:
-        return None, position
-    return (ANONYMOUS if identifier.startswith("_GLOBAL__N_") else identifier), end
-
-
-def _after_arguments(text: str, position: int) -> int:
-    """Position after the template arguments that open there; past the text if they do not end."""
-    depth = 0
-    while token := _ARGUMENT_TOKEN.match(text, position):
-        kind, position = token.lastgroup, token.end()
-        if kind == "digits":
-            position += int(token.group())
-        elif kind == "literal":
-            position = _after_literal(text, position)
-        elif kind == "opening":
-            depth += position - token.start()
-        elif kind == "ends":
-            ends = position - token.start()
-            if ends >= depth:
-                return token.start() + depth
-            depth -= ends
-    return len(text) + 1
-
-
-def _after_literal(text: str, position: int) -> int:
-    """Position after a literal argument (`Li128E`, `LN2at9ADAM_MODEE1E`), given the one after its `L`."""
-    if text.startswith("_Z", position):
-        position += 2  # the address of a function; its own E ends it
-        return position
-    if position < len(text) and text[position].isdigit():
-        _, position = _identifier(text, position)
-    elif text.startswith("N", position):
-        position = _after_arguments(text, position)
-    elif skipped := _SUBSTITUTION.match(text, position):
-        position = skipped.end()
-    else:
-        position += 1
-    value = _LITERAL_VALUE.match(text, position)
-    return value.end() if value else len(text) + 1
+    if not parts or position > len(text) or (prefix[1] and text[position : position + 1] not in ("E", "I")):
+        return None
+    return "::".join(ANONYMOUS if one.startswith("_GLOBAL__N_") else one for one in parts)
 
 
 # Demangled names.
 
-# What matters outside of all brackets, and inside a bracket group.
-_OUTER_TOKEN = lazy_pattern(rf"\(anonymous namespace\)|{OPERATOR}|{LAMBDA}|[<({{\s]")
-_BRACKET_OR_COMMA = lazy_pattern(rf"{SMALL_GROUP}|<|>|\(|\)|,|\{{|\}}|->|{OPERATOR}")
-_OPENING = {">": "<", ")": "(", "}": "{"}
+# They are read in a text of the same length that shows their structure alone: whatever stands in round or
+# curly brackets is hidden, as are `->` and the brackets of operators, and an anonymous namespace is a word.
+# Each alternative of a pattern begins with a literal character: then a search skips over text.
+_HIDDEN, _ROUND, _ROUND_END, _CURLY, _CURLY_END, _OPERATOR = "\1\2\3\4\5\6"
+_OPERATORS = lazy_pattern(r"o(?<!\wo)perator\s*(?:\(\)|\[\]|->\*?|<=>|<<=?|>>=?|[<>]=?)")
+_BRACKET = lazy_pattern(r"[(){}]")
+# What matters outside of these brackets; a `<` after `)` compares.
+_OUTER_TOKEN = lazy_pattern(
+    rf"<(?<!{_ROUND_END}<)|{_ROUND}{_HIDDEN}*{_ROUND_END}|{_CURLY}{_HIDDEN}*{_CURLY_END}"
+    rf"|'lambda\d*'(?:\(|{_ROUND}{_HIDDEN}*{_ROUND_END})|[>,\s({{]"
+)
 # After the parameters of an enclosing function the name goes on: `f(int) const::{lambda(int)#1}::operator()`.
 _CONTINUATION = lazy_pattern(r"(?:\[abi:\w+\]|\s+const|\s+volatile|\s*&)*::")
 _FUNCTION = lazy_pattern(r"(?:::)?(?:[A-Za-z_~$]|\(anonymous |\{)[\w:~$(){} #<>=!+*/%^&|\[\]',-]*")
@@ -154,8 +77,6 @@ _MODULE_NAMESPACE = lazy_pattern(
 class CxxName(msgspec.Struct, frozen=True):
     function: str | None  # qualified name without template arguments; None if the text is no function name
     template_arguments: tuple[str, ...] = ()  # text of each template argument of the function itself
-    # Text from the function's opening parenthesis to the last closing one, both left out
-    parameters: str = ""
 
 
 def template_arguments(name: str) -> tuple[str, ...]:
@@ -183,123 +104,92 @@ def parse(name: str) -> CxxName:
         text = text.replace("<unnamed>", ANONYMOUS)
     if "`anonymous" in text or "__cdecl" in text:
         text = _MICROSOFT_WORD.sub("", _MICROSOFT_ANONYMOUS.sub(ANONYMOUS, text))
-    return _Reader(text).read()
+    return _parsed(text)
 
 
-def _between(text: str, edges: tuple[int, ...]) -> tuple[str, ...]:
-    """The text between successive positions, those left out."""
-    return tuple([text[edges[at] + 1 : edges[at + 1]].strip() for at in range(len(edges) - 1)])
+def _masked(text: str) -> str:
+    plain = text.replace(ANONYMOUS, "_" * len(ANONYMOUS))
+    if "operator" in plain:
+        plain = _OPERATORS.sub(lambda match: _OPERATOR * len(match[0]), plain)
+    plain = plain.replace("->", _HIDDEN * 2)
+    pieces: list[str] = []
+    depth = opening = end = 0
+    for match in _BRACKET.finditer(plain):
+        if match[0] in "({":
+            opening = opening if depth else match.start()
+            depth += 1
+        elif depth:
+            depth -= 1
+            if not depth:
+                first, last = (_ROUND, _ROUND_END) if plain[opening] == "(" else (_CURLY, _CURLY_END)
+                pieces += (plain[end:opening], first, _HIDDEN * (match.start() - opening - 1), last)
+                end = match.end()
+    if depth:  # the text ends before its brackets do
+        pieces += (plain[end : opening + 1], _HIDDEN * (len(plain) - opening - 1))
+        end = len(plain)
+    return "".join([*pieces, plain[end:]])
 
 
-class _Reader:
-    """Reads the text outside of brackets; steps over groups in brackets, keeps the template arguments."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.position = 0
-        self.piece_start = 0  # of the piece of the qualified name that is being read
-        self.pieces: list[str] = []
-        self.arguments: tuple[str, ...] = ()
-        self.is_bracketed = False
-        self.words = 1
-
-    def read(self) -> CxxName:
-        text = self.text
-        while match := _OUTER_TOKEN.search(text, self.position):
-            token, start, self.position = match.group(), match.start(), match.end()
-            if token == "<":
-                end, commas = _group(text, start)
-                self.pieces.append(text[self.piece_start : start])
-                self.arguments = _between(text, (start, *commas, end - 1))
-                self.is_bracketed = True
-                self.position = self.piece_start = end
-            elif token == "(":
-                if not self._read_parentheses(start):
-                    parameters = text[start + 1 : -1] if text.endswith(")") else text[start + 1 :]
-                    return self._named(text[self.piece_start : start], parameters)
-            elif token.isspace():
-                self.piece_start = match.end()  # what was read so far is the return type
-                self.pieces.clear()
-                self.arguments = ()
-                self.words += 1
-            elif token.startswith(("{", "'")):
-                opening = match.end() - 1 if token.endswith("(") else start
-                end, _ = _group(text, start if token[0] == "{" else opening)
-                word = "{lambda}" if opening != start else text[start:end]
-                self.pieces.append(text[self.piece_start : start] + word)
-                self.position = self.piece_start = end
-        if self.words > 1 and not self.is_bracketed:
-            return CxxName(None)  # prose
-        return self._named(text[self.piece_start :].removesuffix(".kd"), "")
-
-    def _read_parentheses(self, opening: int) -> bool:
-        """Steps over parentheses within the name; False where they are the parameters of the kernel."""
-        text = self.text
-        is_type = text.startswith("decltype", self.piece_start)
-        # A kernel is no member of a function's local class: only odd text goes on after parentheses.
-        if not is_type and text.endswith(")"):
-            return False
-        end, _ = _group(text, opening)
-        goes_on = _CONTINUATION.match(text, end)
-        if goes_on is None:
-            self.position = end
-            return is_type
-        self.pieces.append(text[self.piece_start : opening])
-        self.arguments = ()
-        self.is_bracketed = True
-        self.piece_start = goes_on.end() - 2
-        self.position = goes_on.end()
-        return True
-
-    def _named(self, last_piece: str, parameters: str) -> CxxName:
-        function = _ABI_TAG.sub("", "".join((*self.pieces, last_piece)))
-        if not _FUNCTION.fullmatch(function):
-            return CxxName(None)
-        return CxxName(function, self.arguments, parameters)
+def _parsed(text: str) -> CxxName:
+    masked = _masked(text)
+    pieces: list[str] = []  # of the qualified name
+    edges: list[int] = []  # of its last template arguments
+    words, depth, piece_start, position = 1, 0, 0, 0
+    is_bracketed = False
+    while match := _OUTER_TOKEN.search(masked, position):
+        token, start, position = match.group(), match.start(), match.end()
+        if token == "<":
+            if not depth:
+                pieces.append(text[piece_start:start])
+                edges, is_bracketed = [start], True
+            depth += 1
+        elif depth:  # within template arguments
+            depth -= token == ">"
+            if not depth or (token == "," and depth == 1):
+                edges.append(start)
+            piece_start = position
+        elif token.isspace():
+            piece_start = position  # what was read so far is the return type
+            pieces, edges = [], []
+            words += 1
+        elif token[0] in f"({_ROUND}":
+            is_type = text.startswith("decltype", piece_start)
+            # A kernel is no member of a function's local class: only odd text goes on after parentheses.
+            may_go_on = token != "(" and (is_type or not text.endswith(")"))
+            goes_on = _CONTINUATION.match(text, position) if may_go_on else None
+            if goes_on is not None:
+                pieces.append(text[piece_start:start])
+                edges, is_bracketed = [], True
+                piece_start, position = goes_on.end() - 2, goes_on.end()
+            elif not is_type:
+                return _named([*pieces, text[piece_start:start]], text, edges)
+        elif token not in (">", ","):
+            position = position if token != "{" else len(text)
+            is_lambda = text.startswith(("{lambda(", "'"), start)
+            pieces.append(text[piece_start:start] + ("{lambda}" if is_lambda else text[start:position]))
+            piece_start = position
+    if depth:  # the text ends before its brackets do
+        edges.append(len(text))
+        piece_start = len(text)
+    if words > 1 and not is_bracketed:
+        return CxxName(None)  # prose
+    return _named([*pieces, text[piece_start:].removesuffix(".kd")], text, edges)
 
 
-def _group(text: str, opening: int) -> tuple[int, list[int]]:
-    """End of the bracket group that opens at `opening`, and the positions of its own commas.
-
-    The end of an unbalanced group is one past the text, as if the missing bracket stood there. `<` after `)`
-    and `>` inside parentheses are operators; a closing bracket without its partner is text.
-    """
-    stack, commas = [text[opening]], []
-    open_counts = {"<": 0, "(": 0, "{": 0}
-    open_counts[text[opening]] = 1
-    for match in _BRACKET_OR_COMMA.finditer(text, opening + 1):
-        token = match.group()
-        if token == ",":
-            if len(stack) == 1:
-                commas.append(match.start())
-        elif token in open_counts:
-            if not _is_less_than(text, match.start()):
-                stack.append(token)
-                open_counts[token] += 1
-        elif token in _OPENING:
-            partner = _OPENING[token]
-            if not open_counts[partner] or (token == ">" and stack[-1] != "<"):
-                continue
-            while (popped := stack.pop()) != partner:  # a `<` left open inside was an operator
-                open_counts[popped] -= 1
-            open_counts[partner] -= 1
-            if not stack:
-                return match.end(), commas
-    return len(text) + 1, commas
-
-
-def _is_less_than(text: str, start: int) -> bool:
-    """A `<` after `)` compares, unless that is the end of `operator()`."""
-    return text[start] == "<" and text[start - 1] == ")" and not text.endswith("operator()", 0, start)
+def _named(pieces: Sequence[str], text: str, edges: Sequence[int]) -> CxxName:
+    function = _ABI_TAG.sub("", "".join(pieces))
+    if not _FUNCTION.fullmatch(function):
+        return CxxName(None)
+    return CxxName(function, tuple(text[start + 1 : end].strip() for start, end in pairwise(edges)))
 
 
 # Named work inside template arguments: functors, and functions or classes that own a lambda. What is in
 # parentheses or braces there are parameter types, and element types, layouts and accessors are data: no work.
 
 _TOKEN = lazy_pattern(
-    rf"{OPERATOR}|(?<!\w)({NAME}(?:::(?!{OPERATOR}){NAME})*)|{LAMBDA_GROUP}|{PARENTHESES}|{LAMBDA}|->|[<>(){{}},]"
+    rf"(?P<name>[A-Za-z_~$](?<!\w.)[\w$]*(?:::[A-Za-z_~$][\w$]*)*)|(?P<operator>{_OPERATOR}+)"
+    rf"|(?P<braces>{_CURLY}|{{)|(?P<quoted>'lambda\d*'(?=[({_ROUND}]))|[<>(,]"
 )
-_OPENING_OF = {")": "(", "}": "{"}
 _QUALIFIERS = frozenset(("const", "volatile"))
 
 
@@ -311,11 +201,6 @@ class Entity(msgspec.Struct):
     owns_lambda: bool = False  # a lambda of this function (or of this class's call operator) is named
     operator: str | None = None  # `operator()` behind the name
 
-    @property
-    def is_data(self) -> bool:
-        """It names data, not work."""
-        return not self.owns_lambda and last_part(self.name) in words("data")
-
 
 def entities(arguments: Sequence[str]) -> list[Entity]:
     """Named work inside template arguments, outer to inner; data types are left out."""
@@ -324,68 +209,34 @@ def entities(arguments: Sequence[str]) -> list[Entity]:
         for argument in arguments
         if not argument.isdigit()
         for entity in names_in(argument)[0]
-        if not entity.is_data
+        if entity.owns_lambda or last_part(entity.name) not in words("data")
     ]
 
 
 def names_in(text: str) -> tuple[list[Entity], bool]:
     """All names outside of parentheses and braces, outer to inner; and whether every bracket is closed."""
-    reader = _EntityReader(text)
-    return reader.read(), not reader.hidden and len(reader.current) == 1
-
-
-class _EntityReader:
-    """Collects the names of a text that stand outside of parentheses and braces."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.found: list[Entity] = []
-        self.current: list[Entity | None] = [None]  # by depth of angle brackets: the name being read
-        self.hidden: list[str] = []  # open parentheses and braces, and angle brackets inside them
-
-    def read(self) -> list[Entity]:
-        for match in _TOKEN.finditer(self.text):
-            token, start = match.group(), match.start()
-            owner = self.current[-1] if start > 1 and self.text.startswith("::", start - 2) else None
-            if match.group(1):
-                if self.hidden or token in _QUALIFIERS:
-                    continue
-                if owner is None:
-                    self.current[-1] = entity = Entity(token, len(self.current) - 1)
-                    self.found.append(entity)
-                elif not owner.owns_lambda:
-                    owner.name = f"{owner.name}::{token}"
-            elif token.startswith("operator"):
-                if owner is not None and not self.hidden and not owner.owns_lambda:
-                    owner.operator = token
-            elif token[0] in "{'(":
-                self._open(token)
-            elif token in _OPENING_OF:
-                while self.hidden and self.hidden.pop() != _OPENING_OF[token]:
-                    pass
-            else:
-                self._pass(token)
-        return self.found
-
-    def _open(self, token: str) -> None:
-        owner = self.current[-1]
-        if token[0] != "(" and len(token) > 1 and not self.hidden and owner is not None:
-            owner.owns_lambda = True
-        if token[-1] in ")}":
-            return  # a whole group in one token
-        self.hidden.append("{" if token[0] == "{" else "(")
-        if token.startswith("{lambda"):
-            self.hidden.append("(")
-
-    def _pass(self, token: str) -> None:
-        if self.hidden:
-            if token == "<":
-                self.hidden.append(token)
-            elif token == ">" and self.hidden[-1] == "<":
-                self.hidden.pop()
-        elif token == "<":
-            self.current.append(None)
-        elif token == ">" and len(self.current) > 1:
-            self.current.pop()
+    found: list[Entity] = []
+    current: list[Entity | None] = [None]  # by depth of angle brackets: the name being read
+    for match in _TOKEN.finditer(_masked(text)):
+        kind, start, entity = match.lastgroup, match.start(), current[-1]
+        token = text[start : match.end()]
+        goes_on = entity is not None and text.startswith("::", max(0, start - 2))
+        if kind == "name" and not goes_on and token not in _QUALIFIERS:
+            found.append(Entity(token, len(current) - 1))
+            current[-1] = found[-1]
+        elif entity is not None and not entity.owns_lambda:
+            if kind == "quoted" or (kind == "braces" and text.startswith("{lambda(", start)):
+                entity.owns_lambda = True
+            elif kind == "operator" and goes_on:
+                entity.operator = token
+            elif kind == "name" and goes_on:
+                entity.name = f"{entity.name}::{token}"
+        if match[0] in ("(", "{"):  # what is in it never ends
+            return found, False
+        if token == "<":
+            current.append(None)
+        elif token == ">":
+            current = current[:-1] or current
         elif token == ",":
-            self.current[-1] = None
+            current[-1] = None
+    return found, len(current) == 1

@@ -11,23 +11,20 @@ from functools import lru_cache, partial
 from opscope.provenance.kernel_names.aten import read_aten
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, parse
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded, read_grammar
-from opscope.provenance.kernel_names.dense_algebra import (
-    read_cutlass,
-    read_dense_algebra,
-    read_hand_tuned,
-    read_rocm,
-    read_xmma,
-)
 from opscope.provenance.kernel_names.libraries import (
     read_attention,
     read_cudnn,
+    read_cutlass,
+    read_dense_algebra,
     read_device_algorithm,
+    read_hand_tuned,
     read_library,
-    read_mangled,
     read_nccl,
     read_plain_words,
+    read_rocm,
     read_serving,
     read_triton,
+    read_xmma,
 )
 from opscope.provenance.packaged import lazy_pattern
 
@@ -61,11 +58,7 @@ def decode(name: str) -> DecodedKernel:
 
 def _read(cxx: CxxName, text: str) -> Reading | None:
     function = cxx.function
-    if function is None:
-        # A mangled name that no demangler of its time could read still holds its words.
-        mangled = read_mangled(text) if text.startswith("_Z") else None
-        return mangled or (read_cutlass(cxx, text) if "cutlass" in text else None)
-    if len(function) > _LONGEST:
+    if function is None or len(function) > _LONGEST:
         return None
     last = last_part(function)
     if function.startswith(_ATEN_NAMESPACES) or _ATEN_GLOBAL.fullmatch(function):

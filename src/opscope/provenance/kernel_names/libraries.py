@@ -1,4 +1,4 @@
-"""Kernels of other libraries and generators: attention, cuDNN, NCCL, CUB, Triton and more.
+"""Kernels of other libraries and generators: attention, cuDNN, NCCL, CUB, Triton, matrix products and more.
 
 Each grammar is a function from the name to a Reading; None if the name is not of it. Where no source is
 named, a grammar is observed, so what it reads is inferred.
@@ -12,9 +12,16 @@ from typing import Any
 
 from opscope.data import packaged_toml
 from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
-from opscope.provenance.kernel_names.decoded_kernel import Reading, find_grammar, read_by_rules
+from opscope.provenance.kernel_names.decoded_kernel import (
+    Found,
+    Reading,
+    find_grammar,
+    read_by_rules,
+    read_grammar,
+)
 from opscope.provenance.kernel_names.vocabulary import (
     FLOATING,
+    LETTERS,
     direction_of,
     element_type,
     family_by_rules,
@@ -42,8 +49,8 @@ def read_library(cxx: CxxName) -> Reading | None:
     """What a kernel of another library, or a program's own, says plainly; None if nothing."""
     function = cxx.function or ""
     library = _library_of_namespace(function)
-    plain = None if library is None else Reading({"library": library})
-    return read_by_rules("library", function, library) or plain
+    found = read_by_rules("library", function, library)
+    return Reading({"library": library}) if found is None and library is not None else found
 
 
 _MOST_TEMPLATE = 1000  # What a name is about stands first.
@@ -93,17 +100,6 @@ def _entered(cxx: CxxName, head: str) -> str | None:
         return given.partition("<")[0]
     mangled = _MANGLED_ENTERED.search(head)
     return None if mangled is None else f"ck_tile::{mangled[2][: int(mangled[1])]}"
-
-
-def read_mangled(text: str) -> Reading | None:
-    """What the words of a mangled name say; None if nothing."""
-    head = text[:_MOST_TEMPLATE]
-    namespace = _MANGLED_NAMESPACE.match(head)
-    library = _NAMESPACES.get(namespace[1]) if namespace is not None else None
-    return read_by_rules("serving", head, library) or read_by_rules("rocm", head, library)
-
-
-_MANGLED_NAMESPACE = lazy_pattern(r"_ZN?K?\d+(aiter|ck_tile|ck|vllm)\d")
 
 
 def _library_of_namespace(function: str) -> str | None:
@@ -230,8 +226,8 @@ def read_device_algorithm(cxx: CxxName, last: str) -> Reading | None:
         stated: dict[str, Any] = {"library": "thrust", "family": family}
     elif "cub::" in function and (family := family_by_rules("cub", last)) is not None:
         if family == "select":
-            unique = "unique" if "equal_to" in joined else "select"
-            family = "nonzero" if "NonZeroOp" in joined else unique
+            words = {"NonZeroOp": "nonzero", "equal_to": "unique"}
+            family = next((name for word, name in words.items() if word in joined), family)
         stated = {"library": "cub", "family": family}
         if family == "elementwise" and "Adjacent" in last:
             stated["variant"] = "adjacent_difference"
@@ -304,11 +300,8 @@ def fused_operators(joined: str) -> tuple[str, ...]:
     operators: list[str] = []
     position = 0
     while position < len(joined):
-        operator = _next_operator(joined, position, operators[-1] if operators else "")
-        if not operator:
-            break
-        operators.append(operator)
-        position += len(operator) + 1
+        operators.append(_next_operator(joined, position, operators[-1] if operators else ""))
+        position += len(operators[-1]) + 1
     return tuple(operators)
 
 
@@ -317,12 +310,9 @@ def _next_operator(joined: str, position: int, previous: str) -> str:
     known, longest = _known_operators()
     ends = [match.start() for match in re.finditer("_|$", joined[position : position + longest + 1])]
     names = [joined[position : position + end] for end in ends if end]
-    if not names:
-        return ""
     fitting = [name for name in names if name in known and name >= previous]
-    if fitting:
-        return fitting[-1]
-    return next((name for name in names if not name.startswith("_")), names[-1])
+    plain = [name for name in names if not name.startswith("_")]
+    return fitting[-1] if fitting else (plain or names[-1:])[0]
 
 
 @cache
@@ -358,3 +348,166 @@ def _plain_words() -> list[tuple[str, re.Pattern[str]]]:
         (rule["family"], re.compile(rf"_*{rule['words']}{_AFFIXES}_*", re.IGNORECASE))
         for rule in packaged_toml(__package__, "family_rules.toml")["plain_words"]
     ]
+
+
+# Kernels that multiply matrices, and those around them: cuBLAS, CUTLASS, xmma, Tensile, MAGMA, cuSOLVER.
+#
+# Patterns are in `grammars.toml`; each function gives a Reading, None if the name is not of it. CUTLASS is
+# documented.
+# Source: NVIDIA/cutlass, python/cutlass_library/gemm_operation.py and conv2d_operation.py (`procedural_name`,
+# `core_name`, `extended_name`), media/docs/cpp/profiler.md. NVIDIA's other names are not: what is read from
+# them is inferred, and agrees with recorded operand types.
+
+
+def read_hand_tuned(text: str) -> Reading | None:
+    """What a hand-tuned kernel named after a generation of GPUs says."""
+    if (found := find_grammar("tuned", text)) is None:
+        return read_grammar("first_layer", text)
+    accumulator = found.fields.get("accumulator_type")
+    if found.groups["operand_type"] is None:  # integers are summed in wider ones
+        found.fields.setdefault("output_type", accumulator)
+        found.fields["operand_type"] = None if accumulator == "s32" else accumulator
+    if found.fields["family"] == "convolution":
+        found.fields.pop("epilogue", None)
+    return found.reading()
+
+
+_XMMA_ONE_TYPE = lazy_pattern(r"c?b?f\d+|tf32|ue\dm\d|e\dm\d|c?[isu]\d+")
+_XMMA_PLAIN = lazy_pattern(r"(?:^|_)ff(?:ma)?(?:_|$)")
+
+
+def read_xmma(text: str) -> Reading | None:
+    found = find_grammar("xmma", text)
+    if found is None:
+        return None
+    kind, rest = found.groups["kind"] or "gemm", found.groups["rest"] or ""
+    family = "gemm" if kind.startswith("gemm") else family_by_rules("xmma", kind)
+    if family is None:
+        return None
+    tensor_core = "_tensor" in rest or "_hmma" in rest
+    tensor_core = tensor_core or ("warpgroupsize" in rest and found.fields["architecture"] == "sm90")
+    return found.reading(
+        family=family,
+        direction=direction_of(kind),
+        split_k="split_k" in rest or (None if "segment_k_on" in rest else False),
+        tensor_core=False if _XMMA_PLAIN.search(rest) else tensor_core or None,
+        **_xmma_types(found.groups["outer"], found.groups["inner"]),
+    )
+
+
+def _xmma_types(outer: str | None, inner: str | None) -> dict[str, str | None]:
+    """Operand, multiplied, accumulated and output type from `<operands><output>_<operands><accumulator>`."""
+    memory, compute = (list(map(element_type, _XMMA_ONE_TYPE.findall(text or ""))) for text in (outer, inner))
+    operand = memory[0] if len(memory) == 2 else None
+    multiplied = compute[0] if len(compute) == 2 else None
+    return {
+        "operand_type": operand,
+        "output_type": memory[-1] if len(memory) >= 2 else None,
+        "accumulator_type": compute[-1] if compute else None,
+        "multiply_type": multiplied if operand is not None and multiplied != operand else None,
+    }
+
+
+# Instances of CUTLASS' kernel templates.
+_TEMPLATE_ARCHITECTURE = lazy_pattern(
+    r"(?:arch::|arch4|arch5|::)(Sm\d{2,3})|\b(SM\d{2,3})_|(?<=Mainloop)(Sm\d{2,3})|\d(Sm\d{2,3})E"
+)
+_DIRECTED = frozenset(("convolution", "depthwise_convolution", "attention"))
+
+
+def read_cutlass(cxx: CxxName, text: str) -> Reading | None:
+    """What a procedural name, or an instance of a template, says; None if it is neither."""
+    found = find_grammar("cutlass", cxx.function or "")
+    if found is None and cxx.template_arguments:
+        found = find_grammar("cutlass", cxx.template_arguments[0].rpartition("::")[2])
+    if found is None:
+        return _cutlass_template(text)
+    variant, rest = found.groups["variant"] or "", found.groups["rest"] or ""
+    family = "grouped_gemm" if "_grouped" in variant + rest else found.fields["family"]
+    return found.reading(variant=variant.strip("_") or None, family=family, **_cutlass_types(found))
+
+
+def _cutlass_types(found: Found) -> dict[str, str | None]:
+    """Types by `extended_name`: 2.x names only those unlike the accumulator's, 3.x names all five."""
+    letters = found.groups["letters"] or ""
+    accumulator = LETTERS.get(letters)
+    named = [element_type(part) for part in (found.groups["types"] or "").split("_") if part]
+    if found.groups["version"] and len(named) == 5:
+        first, second, summed, _, result = named
+        return {
+            "operand_type": first if first == second else None,
+            "accumulator_type": summed,
+            "output_type": result,
+            "multiply_type": None,
+        }
+    return {
+        "operand_type": named[0] if named else (None if letters == "i" else accumulator),
+        "accumulator_type": accumulator,
+        "output_type": found.fields.get("output_type") if found.groups["output_type"] else accumulator,
+    }
+
+
+def _cutlass_template(name: str) -> Reading | None:
+    text = name[:1000]  # what it is about stands first; the rest are layouts
+    family = family_by_rules("cutlass_template", text)
+    if family is None:
+        return None
+    architecture = _TEMPLATE_ARCHITECTURE.search(text)
+    return Reading(
+        {
+            "library": "cutlass",
+            "family": family,
+            "direction": direction_of(text) if family in _DIRECTED else None,
+            "architecture": architecture and architecture[architecture.lastindex or 0].lower(),
+            "variant": "template",
+        }
+    )
+
+
+_MIOPEN = lazy_pattern(r"miopen", re.IGNORECASE)
+
+
+def read_rocm(function: str) -> Reading | None:
+    """What a kernel of AMD's libraries says: Tensile, rocPRIM, MIOpen, Composable Kernel."""
+    library = "rocprim" if "rocprim::" in function else "miopen" if _MIOPEN.match(function) else None
+    return read_grammar("tensile", function) or read_by_rules("rocm", function, library)
+
+
+# cuBLAS, cuBLASLt, cuSOLVER and MAGMA besides tensor-core multiplications. MAGMA is public source and BLAS
+# and LAPACK names are documented (`sgetf2`: s is the type, getf2 the routine). Names that a program may well
+# use itself (`copy_kernel`, `dot_kernel`) count only where a parameter type of cuBLAS stands beside them.
+_LETTERED = lazy_pattern(
+    r"^(?:magma_?)?(?P<letter>[sdcz])(?P<routine>getf2|getrf|gemm_batched_smallsq|laswp|lascl|laset|lacpy|lanhe"
+    r"|lansy|larft?|scal_[sdcz]ger|swap_kernel|transpose|potf2|potrf|trsv_(?:no)?trans_kernel|trsm_|trmm_"
+    r"|symv_kernel|hemv_kernel|geqr|geadd|pivcast|computecolumn|displace_pointers)"
+)
+_MAGMA = lazy_pattern(r"magma|_template_batched|_smallsq|_native_kernel|pivinfo|displace_pointers")
+
+
+def read_dense_algebra(cxx: CxxName, text: str) -> Reading | None:
+    function = cxx.function or ""
+    if lettered := _LETTERED.match(function):
+        family = family_by_rules("lapack_routine", lettered["routine"]) or "linear_algebra"
+        stated = {"family": family, "operand_type": LETTERS.get(lettered["letter"])}
+        return Reading(stated, {"library": "magma"})
+    if function.endswith("kernel_blasl3"):
+        return Reading(inferred={"family": family_by_rules("cublas_level_3", text)})
+    names_cublas = "cublas" in text
+    named = family_by_rules("dense_algebra", function)
+    named = named or (family_by_rules("cublas", function) if names_cublas else None)
+    if named is None:
+        return None
+    library = "cublas" if names_cublas else "magma" if _MAGMA.search(function) else None
+    inferred = {"family": named, "library": "cublasLt" if "cublasLt" in function else library}
+    if named in ("gemv", "gemm", "blas_vector"):
+        inferred.update(_leading_types(cxx))
+    return Reading(inferred=inferred)
+
+
+def _leading_types(cxx: CxxName) -> dict[str, str | None]:
+    """The floating types that lead the template arguments: operands first, the type of the sum last."""
+    types = [kind for argument in cxx.template_arguments[:7] if (kind := element_type(argument)) in FLOATING]
+    if not types:
+        return {}
+    has_sum = len(types) >= 4 or len(set(types)) == 1
+    return {"operand_type": types[0], "accumulator_type": types[-1] if has_sum else None}

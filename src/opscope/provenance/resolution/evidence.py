@@ -27,17 +27,18 @@ from opscope.model.sidecar import kernels_folder
 from opscope.provenance.generated_code import files_by_hash, generated_sources, read_generated
 from opscope.provenance.installation import installed_torch
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
-from opscope.provenance.operators.table import OperatorTable, Place, table_for
-from opscope.provenance.releases.recognition import Recognition, kernel_units, recognize
-from opscope.provenance.releases.release_table import git_version, release
-from opscope.provenance.sources.at_hand import (
+from opscope.provenance.native_functions import OperatorTable, Place, table_for
+from opscope.provenance.sources import (
+    Definition,
+    SourceIndex,
     nearest_index,
     permalink,
     place_of,
     release_headers,
     release_lines,
+    source_index,
 )
-from opscope.provenance.sources.index import Definition, SourceIndex, source_index
+from opscope.provenance.torch_releases import Recognition, git_version, kernel_units, recognize, release
 
 if TYPE_CHECKING:
     from opscope.provenance.binaries.library import LocalLibraries
@@ -125,8 +126,8 @@ class Evidence(msgspec.Struct, frozen=True):
         recorded = self.recorded.get(kernel_name)
         library = None if recorded or self.libraries is None else self.libraries.holding(kernel_name)
         if library is not None:
-            units = library.units_of(kernel_name)
-            recorded = RecordedKernel(kernel_name, Path(library.path).name, units=units)
+            name = Path(library.path).name
+            recorded = RecordedKernel(kernel_name, name, units=library.units_of(kernel_name))
         tabled, grade = kernel_units(kernel_name, self.recognition)
         if recorded is None:
             return tabled, grade if tabled else None, None
@@ -199,18 +200,26 @@ _TRITON_SQL = """
 SELECT DISTINCT name FROM kernel_sources JOIN kernel_names USING (name_id)
 WHERE kernel_sources.kind IN ('inductor', 'triton')"""
 
-# Ranks of other builds name the same units; units of one name differ in the module id.
+# Libraries that share a name cannot be told apart in a trace: their units are joined; if one of them tells
+# none, there are none. Ranks of other builds name the same units; units of one name differ in the module id.
 _ORIGINS_SQL = """
-SELECT DISTINCT n.name, o.library, o.unit, o.source_path, o.module_id
-FROM kernel_origins o JOIN kernel_names n USING (name_id) ORDER BY ALL"""
+SELECT name, if(count(DISTINCT coalesce(library, '')) = 1, any_value(library), NULL),
+    if(
+        count(unit) = count(*),
+        list({'name': unit, 'source_path': source_path} ORDER BY library, unit, source_path, module_id),
+        []
+    )
+FROM (
+    SELECT DISTINCT n.name, o.library, o.unit, o.source_path, o.module_id
+    FROM kernel_origins o JOIN kernel_names n USING (name_id)
+) GROUP BY name ORDER BY name"""
 
 
 def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     recorded = session.query("SELECT DISTINCT torch_version, torch_git_version FROM traces")
     version, commit = recorded[0] if len(recorded) == 1 else (None, None)  # where all traces agree
     complete_sources(session)
-    cuda = session.scalar("SELECT max(cuda_runtime_version) FROM traces")
-    cuda_major = None if cuda is None else int(cuda) // 1000
+    cuda_major = session.scalar("SELECT max(cuda_runtime_version) // 1000 FROM traces")
     recognition = recognize(kernel_names, torch_version=version, cuda_major=cuda_major)
     if commit is None and recognition.version is not None and recognition.grade is Grade.RELEASE_INDEX:
         commit = git_version(recognition.version)
@@ -222,17 +231,10 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
         from opscope.provenance.binaries.library import installed_libraries  # noqa: PLC0415 - seldom that build
 
         libraries = installed_libraries()
-    # By kernel name. Libraries that share a name cannot be told apart in a trace: their units are joined; if
-    # one of them tells none, there are none.
-    origins: dict[str, list[tuple[str, RecordedUnit | None]]] = defaultdict(list)
-    for name, library, unit, path, _ in session.query(_ORIGINS_SQL):
-        origins[name].append((library, None if unit is None else RecordedUnit(unit, source_path=path)))
-    units = {}
-    for name, found in origins.items():
-        named, joined = {library for library, _ in found}, [unit for _, unit in found if unit is not None]
-        binary = named.pop() if len(named) == 1 else None
-        whole = tuple(joined) if len(joined) == len(found) else ()
-        units[name] = RecordedKernel(name, binary, units=whole)
+    units = {
+        name: RecordedKernel(name, library, units=msgspec.convert(found, tuple[RecordedUnit, ...]))
+        for name, library, found in session.query(_ORIGINS_SQL)
+    }
     is_names_only = session.scalar("SELECT bool_and(format = 'names') FROM traces")
     has_device = is_names_only or session.scalar("SELECT count(*) FROM device_activities")
     return Evidence(
@@ -279,7 +281,7 @@ def _symbol_units(session: Session, recognition: Recognition) -> dict[str, Recor
     rows = session.query(_SYMBOLS_SQL)
     if not rows:
         return {}
-    from opscope.provenance.binaries.translation_unit import internal_names, named_unit  # noqa: PLC0415
+    from opscope.provenance.binaries.device_code import internal_names, named_unit  # noqa: PLC0415
 
     found: dict[str, set[str]] = defaultdict(set)
     for name, mangled in rows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,20 +19,24 @@ from opscope.model.files import UNREADABLE_JSON
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
 from opscope.provenance.categories import category_of, kernel_category
-from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.provenance.operators.overloads import InputRecord, Resolved, input_record, resolve
-from opscope.provenance.operators.table import NativeFunction, Registered, Served
+from opscope.provenance.native_functions import (
+    InputRecord,
+    NativeFunction,
+    Registered,
+    Resolved,
+    Served,
+    input_record,
+    resolve,
+)
 from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.resolution.evidence import (
     Evidence,
-    IndexedSource,
     KernelProvenance,
     NativeFunctionFacts,
     gather_evidence,
 )
-from opscope.provenance.sources.at_hand import permalink
-from opscope.provenance.sources.index import Definition, is_unit, named_arguments
+from opscope.provenance.sources import Definition, SourceIndex, is_unit, named_arguments, permalink
 
 # In PyTorch's repository.
 _NATIVE_FUNCTIONS_FILE = "aten/src/ATen/native/native_functions.yaml"
@@ -56,16 +60,25 @@ def resolve_kernel(name: str, evidence: Evidence) -> KernelProvenance:
         grades = {**decoded.grades, "library": Grade.EXACT}
         decoded = dataclasses.replace(decoded, library=library, grades=grades)
 
-    template: SourceLocation | None = None
-    named: Mapping[str, str] | None = None
-    arguments = decoded.template_arguments
-    for source in evidence.sources if decoded.function is not None and units else ():
-        definition = source.index.kernel(str(decoded.function), units, template_arguments=arguments or None)
-        if definition is not None:
-            template = _located(source, definition, units, unit_grade)
-            if definition.template_parameters:
-                named = named_arguments(definition.template_parameters, arguments)
-            break
+    def first(
+        ask: Callable[[SourceIndex], Definition | None],
+    ) -> tuple[Definition | None, SourceLocation | None]:
+        """What the first index that has it says; the unit's own file is known as well as the unit."""
+        for source in evidence.sources if units else ():
+            if (found := ask(source.index)) is not None:
+                return found, source.locate(found, unit_grade if found.file in units else None)
+        return None, None
+
+    function, arguments, functor = decoded.function, decoded.template_arguments, decoded.functor
+    definition, template = (
+        first(lambda index: index.kernel(function, units, template_arguments=arguments or None))
+        if function is not None
+        else (None, None)
+    )
+    # The functor, or the function owning the lambda, of a generic launcher.
+    applied = None if functor is None else first(lambda index: index.functor(functor, units))[1]
+    parameters = () if definition is None else definition.template_parameters
+    named = named_arguments(parameters, arguments) if parameters else None
     return KernelProvenance(
         decoded=decoded,
         category=kernel_category(decoded),
@@ -76,33 +89,10 @@ def resolve_kernel(name: str, evidence: Evidence) -> KernelProvenance:
         unit_grade=unit_grade,
         binary=binary,
         location=(
-            evidence.user_sources.get(name)
-            or _functor(decoded, units, unit_grade, evidence)
-            or template
-            or _unit_file(units, unit_grade, evidence)
+            evidence.user_sources.get(name) or applied or template or _unit_file(units, unit_grade, evidence)
         ),
         template=template,
     )
-
-
-def _functor(
-    decoded: DecodedKernel, units: tuple[str, ...], unit_grade: Grade | None, evidence: Evidence
-) -> SourceLocation | None:
-    """Where the functor, or the function owning the lambda, of a generic launcher is defined."""
-    if decoded.functor is None or not units:
-        return None
-    for source in evidence.sources:
-        definition = source.index.functor(decoded.functor, units)
-        if definition is not None:
-            return _located(source, definition, units, unit_grade)
-    return None
-
-
-def _located(
-    source: IndexedSource, definition: Definition, units: tuple[str, ...], unit_grade: Grade | None
-) -> SourceLocation:
-    """A definition in the unit's own file has its file from the unit; its line is as good as the index."""
-    return source.locate(definition, unit_grade if definition.file in units else None)
 
 
 def _unit_file(units: tuple[str, ...], unit_grade: Grade | None, evidence: Evidence) -> SourceLocation | None:

@@ -399,8 +399,7 @@ class ExaminedMachine:
         found = self.find(name)
         if found is None:
             return ProgramFacts(name)
-        end = self.run(found, "--version")
-        first = next(iter(end.out.splitlines()), "")
+        first = next(iter(self.run(found, "--version").out.splitlines()), "")
         versions = _BARE_VERSION.findall(first)
         # Behind its version clang tells its package's, before it GCC does.
         is_clang = "clang" in first

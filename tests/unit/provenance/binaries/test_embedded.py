@@ -8,8 +8,8 @@ import pytest
 from case_tables import cases
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.binaries.elf import ElfFile
-from opscope.provenance.binaries.embedded import (
+from opscope.provenance.binaries.device_code import (
+    InternalName,
     code_of,
     containers,
     cubin_names,
@@ -17,7 +17,7 @@ from opscope.provenance.binaries.embedded import (
     holds_device_code,
     most_telling,
 )
-from opscope.provenance.binaries.translation_unit import InternalName
+from opscope.provenance.binaries.elf import ElfFile
 
 
 @pytest.mark.parametrize("many_sections", [False, True])

@@ -7,10 +7,9 @@ import subprocess
 
 import pytest
 
-import torch_tables.defining_files as functions
 from case_tables import cases
 from opscope.errors import InputError
-from torch_tables.defining_files import defining_files
+from torch_tables.libraries import defining_files
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
@@ -124,12 +123,6 @@ def test_a_name_outside_its_table_is_refused(write, save):
     parts = [write.Part(".strtab", names, write.STRTAB), write.Part(".symtab", rows, write.SYMTAB, link=1)]
     with pytest.raises(InputError, match="refers to string"):
         defining_files(save(write.elf(parts)))
-
-
-def test_more_functions_than_any_library_has_are_refused(library, monkeypatch):
-    monkeypatch.setattr(functions, "_MOST_FUNCTIONS", 0)
-    with pytest.raises(InputError, match="1 functions of at::native"):
-        defining_files(library(*A, (F, 0x1800, GLOBAL)), UNITS)
 
 
 SOURCE = """

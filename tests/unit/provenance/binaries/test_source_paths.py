@@ -2,9 +2,9 @@ import io
 
 import pytest
 
-from opscope.provenance.binaries import translation_unit as source_paths
+from opscope.provenance.binaries import device_code
+from opscope.provenance.binaries.device_code import RecordedUnit, UnitKernels, with_source_paths
 from opscope.provenance.binaries.elf import ElfFile
-from opscope.provenance.binaries.translation_unit import RecordedUnit, UnitKernels, with_source_paths
 
 ATEN = "/build/pytorch/aten/src/ATen"
 
@@ -89,6 +89,6 @@ def test_a_string_that_is_no_certain_path_is_none(locate, string):
 
 
 def test_attempts_are_bounded(locate, unit, monkeypatch):
-    monkeypatch.setattr(source_paths, "_MOST_ATTEMPTS", 5)
+    monkeypatch.setattr(device_code, "_MOST_ATTEMPTS", 5)
     strings = [f"/folder{number}/x.cu" for number in range(50)]
     assert locate(unit("/folder20/a.cu"), strings=strings) == [("a.cu", None)]

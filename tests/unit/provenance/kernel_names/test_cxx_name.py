@@ -38,10 +38,6 @@ def test_arguments_with_lambdas_stay_whole() -> None:
     assert functor.endswith("{lambda()#2}::operator()() const::{lambda(float)#1}")
 
 
-def test_parameters_are_kept_as_they_stand() -> None:
-    assert parse("void f<int>(g<int>::Params, int)").parameters == "g<int>::Params, int"
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

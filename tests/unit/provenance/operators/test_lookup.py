@@ -8,8 +8,8 @@ from case_tables import cases
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.provenance import installation
-from opscope.provenance.operators import table as lookup
-from opscope.provenance.operators.table import packaged_table, packaged_versions, table_for
+from opscope.provenance import native_functions as lookup
+from opscope.provenance.native_functions import packaged_table, packaged_versions, table_for
 
 
 @pytest.fixture(autouse=True)

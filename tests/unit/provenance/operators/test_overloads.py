@@ -8,7 +8,7 @@ import pytest
 
 from case_tables import cases
 from opscope.model.evidence import Grade
-from opscope.provenance.operators.overloads import InputRecord, input_record, resolve
+from opscope.provenance.native_functions import InputRecord, input_record, resolve
 
 RECORDED = Path(__file__).with_name("recorded_calls.json.gz")
 OLD = Grade.NEIGHBOR_VERSION

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from opscope.provenance.operators.overloads import InputRecord, input_record, resolve
-from opscope.provenance.operators.table import packaged_table
+from opscope.provenance.native_functions import InputRecord, input_record, packaged_table, resolve
 
 TRACES = (
     "bert_bs8_seq128_infer", "bert_compile_bf16", "bert_eager_attn", "bert_train_bf16", "gpt2_generate_fp16",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.operators.table import Kind, out_of_place, parse_schema
+from opscope.provenance.native_functions import Kind, out_of_place, parse_schema
 
 
 def test_arguments_of_a_schema():

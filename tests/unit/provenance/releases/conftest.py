@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from opscope.provenance import packaged as packaged_data
-from opscope.provenance.releases.release_table import (
+from opscope.provenance.torch_releases import (
     TABLE_NAME,
     UNITS_FORMAT,
     Origin,
+    ReleaseTable,
     Unit,
-    UnitTableFile,
     _table,
     release_versions,
 )
-from torch_tables.units import build_table
+from torch_tables.libraries import build_table
 
-MakeTable = Callable[..., UnitTableFile]
+MakeTable = Callable[..., ReleaseTable]
 
 
 @pytest.fixture
 def make_table() -> MakeTable:
     """A table of kernels, each with the paths or names of its units."""
 
-    def make(kernels: Mapping[str, Sequence[str]], version: str = "2.11.0", **facts: str) -> UnitTableFile:
+    def make(kernels: Mapping[str, Sequence[str]], version: str = "2.11.0", **facts: str) -> ReleaseTable:
         located = {name: [unit_of(label) for label in labels] for name, labels in kernels.items()}
         return build_table(located, version, **facts)
 

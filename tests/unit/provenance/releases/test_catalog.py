@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.releases import release_table
-from opscope.provenance.releases.release_table import (
+from opscope.provenance import torch_releases
+from opscope.provenance.torch_releases import (
     git_version,
     release,
     release_versions,
@@ -39,7 +39,7 @@ def test_a_version_without_a_table_is_an_error_that_lists_what_there_is(packaged
 def test_a_damaged_file_is_named(packaged):
     file = packaged("2.11.0", {})
     file.write_bytes(file.read_bytes()[:-3])
-    release_table._table.cache_clear()
+    torch_releases._table.cache_clear()
     with pytest.raises(InputError, match="damaged") as raised:
         release("2.11.0")
     assert raised.value.source == str(file)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from case_tables import cases
-from opscope.provenance.releases.release_table import loose_keys
+from opscope.provenance.torch_releases import loose_keys
 
 
 @cases("name", "owner", "launch")

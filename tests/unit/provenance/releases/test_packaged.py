@@ -13,8 +13,7 @@ import pytest
 
 from case_tables import cases
 from opscope.model.evidence import Grade
-from opscope.provenance.releases.recognition import kernel_units, recognize
-from opscope.provenance.releases.release_table import release, release_versions
+from opscope.provenance.torch_releases import kernel_units, recognize, release, release_versions
 
 VERSIONS = ("2.6.0", "2.11.0", "2.13.0", "2.14.1")  # whose registrations are at hand
 COMMIT_OF_2_11 = "70d99e998b4955e0049d13a98d77ae1b14db1f45"
@@ -67,7 +66,7 @@ def test_every_kernel_of_the_release_has_the_units_that_register_it(registered, 
         if file_names(table.units_of(name)) != units
     }
     assert wrong == {}
-    assert len(table._exact) == len(registered(version))
+    assert table.exact.count == len(registered(version))
 
 
 @pytest.mark.parametrize("version", EACH)

@@ -4,7 +4,7 @@ import pytest
 
 from case_tables import cases
 from opscope.model.evidence import Grade
-from opscope.provenance.releases.recognition import Recognition, kernel_units, recognize
+from opscope.provenance.torch_releases import Recognition, kernel_units, recognize
 
 SHARED = [f"void at::native::shared_{number}<float>(int)" for number in range(20)]
 OLD = [f"void at::native::old_{number}<float>(int)" for number in range(10)]

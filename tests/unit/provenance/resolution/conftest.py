@@ -15,12 +15,12 @@ from opscope.model.evidence import Grade
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.model.session import Session
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, sidecar_path, write_sidecar
-from opscope.provenance.operators.table import packaged_table
-from opscope.provenance.releases.recognition import Recognition
+from opscope.provenance.native_functions import packaged_table
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
 from opscope.provenance.resolution.resolvers import annotate
-from opscope.provenance.sources.index import SourceIndex
+from opscope.provenance.sources import SourceIndex
+from opscope.provenance.torch_releases import Recognition
 from torch_tables.source_tree import tree_index
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RecordedUnit, RegistrationKind
-from opscope.provenance.operators.table import Place, packaged_table
+from opscope.provenance.native_functions import Place, packaged_table
 from opscope.provenance.resolution.evidence import Evidence
 
 from .conftest import recorded_units

@@ -21,10 +21,10 @@ from opscope.model.origin import (
     SourceKind,
 )
 from opscope.model.session import Session
-from opscope.provenance.releases.release_table import release_versions
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, gather_evidence
-from opscope.provenance.sources.index import SourceIndex
+from opscope.provenance.sources import SourceIndex
+from opscope.provenance.torch_releases import release_versions
 
 from .conftest import recorded_units
 

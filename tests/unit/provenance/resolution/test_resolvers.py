@@ -11,7 +11,7 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RecordedKernel, RegistrationKind
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.provenance.operators.table import NativeFunction, OperatorTable, Place, Served
+from opscope.provenance.native_functions import NativeFunction, OperatorTable, Place, Served
 from opscope.provenance.resolution.evidence import (
     Evidence,
     IndexedSource,
@@ -19,7 +19,7 @@ from opscope.provenance.resolution.evidence import (
     NativeFunctionFacts,
 )
 from opscope.provenance.resolution.resolvers import RecordedCall, resolve_kernel, resolve_operator
-from opscope.provenance.sources.index import source_index
+from opscope.provenance.sources import source_index
 
 from .conftest import recorded_units
 

@@ -10,7 +10,10 @@ from case_tables import cases
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance import installation, packaged
-from opscope.provenance.sources.at_hand import (
+from opscope.provenance.sources import (
+    FILE_NAME,
+    INDEX_FORMAT,
+    SourceIndex,
     include_path,
     indexed_versions,
     nearest_index,
@@ -19,7 +22,6 @@ from opscope.provenance.sources.at_hand import (
     repository_path,
     source_reader,
 )
-from opscope.provenance.sources.index import FILE_NAME, INDEX_FORMAT, SourceIndex
 
 COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"

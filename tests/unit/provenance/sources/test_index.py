@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from case_tables import cases
-from opscope.provenance.sources.index import SourceIndex, named_arguments
+from opscope.provenance.sources import SourceIndex, named_arguments
 
 IndexOf = Callable[..., SourceIndex]
 NATIVE = "aten/src/ATen/native"

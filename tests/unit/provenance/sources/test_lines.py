@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from opscope.model.evidence import Grade
-from opscope.provenance import packaged
-from opscope.provenance.releases.release_table import release_versions
-from opscope.provenance.sources import at_hand
-from opscope.provenance.sources.at_hand import (
+from opscope.provenance import packaged, sources
+from opscope.provenance.sources import (
     LINES_FILE,
     LINES_FORMAT,
+    Definition,
     Moved,
     StoredLines,
     moved_in,
     release_headers,
     release_lines,
+    source_index,
 )
-from opscope.provenance.sources.index import Definition, source_index
+from opscope.provenance.torch_releases import release_versions
 
 INDEXED = "2.6.0"
 FILE = "aten/src/ATen/native/cuda/A.cu"
@@ -36,7 +36,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
     file.write_bytes(LINES_FORMAT.encode(StoredLines(1, INDEXED, {FILE: SEGMENTS})))
     real = packaged.release_file
     monkeypatch.setattr(
-        at_hand, "release_file", lambda version, name: file if version == "2.99.0" else real(version, name)
+        sources, "release_file", lambda version, name: file if version == "2.99.0" else real(version, name)
     )
     release_lines.cache_clear()
     yield

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from case_tables import cases
-from opscope.provenance.sources.index import SourceIndex, named_arguments, source_index
+from opscope.provenance.sources import SourceIndex, named_arguments, source_index
 
 NATIVE = "aten/src/ATen/native"
 _TEMPLATE = re.compile(r"void (at::native::(?:\(anonymous namespace\)::|\w+::)*\w+)<")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.sources.index import INDEX_FORMAT, source_index
+from opscope.provenance.sources import INDEX_FORMAT, source_index
 
 
 @pytest.mark.parametrize("version", [None, "", "main", "../2.6.0", "2.6"])

@@ -1,1 +1,0 @@
-"""Native functions of PyTorch: yaml entries, overloads, what serves them on a device, backward nodes."""

@@ -1,1 +1,0 @@
-"""What is packaged of PyTorch releases: which source file each of their kernels comes from."""

@@ -1,1 +1,0 @@
-"""Where PyTorch's kernels and functors are defined, to the line, and where its sources are at hand."""

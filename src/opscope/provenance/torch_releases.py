@@ -1,0 +1,469 @@
+"""The kernel table of each release of PyTorch: which units register a kernel; and which release made a trace.
+
+Exact answers are by the whole name, as a trace shows it. Loose ones, for kernels of another release, are by
+what outlives a release in a name, and only where that points to a single unit. The file of a table holds
+facts only: names, paths, hashes of names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache, cached_property
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from opscope.errors import InputError
+from opscope.model.evidence import Grade
+from opscope.provenance.demangle import demangle
+from opscope.provenance.installation import TorchVersion, label_order, nearest_release, parse_version
+from opscope.provenance.kernel_names.cxx_name import ANONYMOUS, Entity, names_in
+from opscope.provenance.packaged import TableFormat, lazy_pattern, release_file, release_files
+from opscope.text_enum import TextEnum
+
+Member = TypeVar("Member")
+
+# A map from texts to small numbers keeps a 48-bit hash of each text instead of the text. A text that is not
+# in a map of 25,000 is taken for one that is with a probability of 25,000 / 2^48, one in ten thousand
+# million. Texts of one map that share a hash are found when the map is made. Packed, keys are the steps from
+# one sorted hash to the next, and bytes of equal weight stand together, for the sake of compression.
+_KEY_BYTES = 6
+_VALUE_BYTES = 2
+
+
+class PackedMap(msgspec.Struct, frozen=True):
+    count: int
+    # Steps between the sorted hashes, big-endian, the first bytes of all before the second bytes of all
+    keys: bytes
+    values: bytes  # their numbers in the same manner
+
+
+def packed_map(entries: Mapping[int, int]) -> PackedMap:
+    hashes = np.fromiter(sorted(entries), dtype=np.uint64, count=len(entries))
+    values = np.fromiter((entries[key] for key in hashes.tolist()), dtype=np.uint16, count=len(entries))
+    steps = np.diff(hashes, prepend=np.uint64(0))
+    return PackedMap(len(entries), _by_weight(steps, _KEY_BYTES), _by_weight(values, _VALUE_BYTES))
+
+
+class HashMap:
+    """A map that can be asked; its hashes are sorted and without duplicates."""
+
+    def __init__(self, packed: PackedMap) -> None:
+        steps = _from_weights(packed.keys, packed.count, _KEY_BYTES)
+        self._hashes = np.cumsum(steps, dtype=np.uint64)
+        self._values = _from_weights(packed.values, packed.count, _VALUE_BYTES)
+
+    def get(self, text_hash: int) -> int | None:
+        """The number of the text with this hash; None if there is none."""
+        position = int(self._hashes.searchsorted(np.uint64(text_hash)))
+        if position == len(self._hashes) or int(self._hashes[position]) != text_hash:
+            return None
+        return int(self._values[position])
+
+    def contains(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """For each hash whether the map has it: bool[n]."""
+        if not len(self._hashes):
+            return np.zeros(len(hashes), dtype=np.bool_)
+        positions = np.minimum(self._hashes.searchsorted(hashes), len(self._hashes) - 1)
+        return np.equal(self._hashes[positions], hashes)
+
+
+def numbered_sets(
+    members: Mapping[str, Collection[Member]], order: Callable[[Member], Any]
+) -> tuple[tuple[Member, ...], tuple[tuple[int, ...], ...], dict[str, int]]:
+    """All members in an order, the distinct sets of their indexes, and the number of each name's set."""
+    listed = tuple(sorted({member for of in members.values() for member in of}, key=order))
+    index = {member: position for position, member in enumerate(listed)}
+    sets = {name: tuple(sorted(index[member] for member in of)) for name, of in members.items()}
+    numbers = {one: number for number, one in enumerate(sorted(set(sets.values())))}
+    return listed, tuple(numbers), {name: numbers[one] for name, one in sets.items()}
+
+
+def text_hash(text: str) -> int:
+    return int.from_bytes(
+        blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest(), "big"
+    )
+
+
+def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
+    return np.fromiter(map(text_hash, texts), dtype=np.uint64)
+
+
+def _by_weight(numbers: NDArray[np.unsignedinteger], width_bytes: int) -> bytes:
+    octets = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
+    return bytes(octets[:, 8 - width_bytes :].T.tobytes())
+
+
+def _from_weights(stored: bytes, count: int, width_bytes: int) -> NDArray[np.uint64]:
+    octets = np.zeros((count, 8), dtype=np.uint8)
+    octets[:, 8 - width_bytes :] = np.frombuffer(stored, dtype=np.uint8).reshape(width_bytes, count).T
+    return octets.view(">u8").reshape(count).astype(np.uint64)
+
+
+class Origin(TextEnum):
+    """Where a unit's file lies. A closed set."""
+
+    REPOSITORY = "repository"
+    SUBMODULE = "submodule"
+    GENERATED = "generated"
+    OTHER_PROJECT = "other_project"
+    UNKNOWN = "unknown"
+
+
+class Unit(msgspec.Struct, frozen=True, array_like=True):
+    name: str  # file name (`SoftMax.cu`)
+    path: str | None = None  # path in the repository, None where it is not known or there is none
+    origin: Origin = Origin.UNKNOWN  # where the file lies
+
+    @property
+    def label(self) -> str:
+        """The path where it is known, else the file name."""
+        return self.path or self.name
+
+
+# Loose keys whose kernels are in more than one unit. Only that is known of them.
+SEVERAL_UNITS = 2**16 - 1
+
+
+class Library(msgspec.Struct, frozen=True):
+    name: str
+    build_id: str | None = None
+    kernel_count: int = 0
+
+
+# Loose keys: the part of a kernel name that outlives a release, that is what is launched, and whose code it
+# runs. `vectorized_elementwise_kernel<4, …gelu(…)::{lambda…}, …>` changes its arguments from release to
+# release; the function that owns the lambda, or the functor in the template arguments, rarely moves to
+# another file. Each name has up to two keys: `owner`, that function, in one file whatever launches it; and
+# `launch`, the kernel's function with the functors of its template arguments. Element types, sizes and
+# argument holders are left out of both. Packaged tables hold hashes of these keys: a change here asks for new
+# tables.
+
+# Namespaces that carry their library's version, and nvcc's namespace of what is local to a unit.
+_VERSION_NAMESPACE = lazy_pattern(r"(?:THRUST|CUB)_\w+_NS|__\d+|_INTERNAL_[0-9a-f]{8}_\d+_\w+")
+_KEYWORD = lazy_pattern(
+    "void|bool|char|signed|unsigned|short|int|long|float|double|auto|wchar_t|true|false|nullptr|const|volatile"
+    "|half|__half|__nv_bfloat16|double2|float2|float4|uint4|ulonglong2"
+)
+# What template arguments hold besides functors: element types, sizes, iterators, argument holders.
+_ARGUMENT_NAMESPACES = (
+    "std::",
+    "c10::",
+    "cuda::",
+    "thrust::",
+    "cub::",
+    "at_cuda_detail::",
+    "cutlass::",
+    "cute::",
+)
+_ARGUMENT_TYPE = lazy_pattern(
+    r"(?:^|::)(?:(?:Trivial)?OffsetCalculator|CUDAGeneratorImpl|ReduceOp|Array|(?:Load|Store)With(?:out)?Cast"
+    r"|\w*Metadata)$"
+)
+
+
+def loose_hash(kind: str, key: str) -> int:
+    """The hash that a table holds for a loose key."""
+    return text_hash(f"{kind}\0{key}")
+
+
+def loose_keys(kernel_name: str) -> dict[str, str]:
+    """`owner` and `launch` of a demangled kernel name, as far as it has them; a mangled one has none."""
+    if kernel_name.startswith("_Z"):
+        return {}
+    entities, is_whole = names_in(kernel_name.replace("<unnamed>", ANONYMOUS))
+    owners, functors, function = [], [], None
+    for entity in _inner_first(entities):
+        path = entity.name.split("::") + ([] if entity.operator is None else [entity.operator])
+        name = "::".join(part for part in path if not _VERSION_NAMESPACE.fullmatch(part))
+        if not entity.depth:
+            function = function if not name or _KEYWORD.fullmatch(name) else name
+        elif entity.owns_lambda:
+            owners.append(name)
+        elif name and _is_functor(name):
+            functors.append(name)
+    keys = {"owner": owners[0]} if owners else {}
+    # A template library's kernel without anybody's functor is anybody's.
+    if is_whole and function and (functors or not function.startswith(_ARGUMENT_NAMESPACES)):
+        keys["launch"] = "|".join(dict.fromkeys((function, *functors)))
+    return keys
+
+
+def _inner_first(entities: Iterable[Entity]) -> Iterator[Entity]:
+    """In the order in which they end."""
+    unended: list[Entity] = []
+    for entity in entities:
+        while unended and unended[-1].depth >= entity.depth:
+            yield unended.pop()
+        unended.append(entity)
+    yield from reversed(unended)
+
+
+def _is_functor(name: str) -> bool:
+    is_argument = name.startswith(_ARGUMENT_NAMESPACES) or _ARGUMENT_TYPE.search(name)
+    return not is_argument and not _KEYWORD.fullmatch(name)
+
+
+class ReleaseTable(msgspec.Struct, frozen=True, dict=True):
+    version: str  # release, `2.11.0`
+    units: tuple[Unit, ...]  # every unit that has a kernel
+    unit_sets: tuple[tuple[int, ...], ...]  # sets of indexes into `units`
+    exact: PackedMap  # hash of a kernel name -> index into `unit_sets`
+    loose: PackedMap  # hash of a loose key -> index into `units`, or `SEVERAL_UNITS`
+    git_version: str | None = None  # commit of the release, if known
+    cuda: str | None = None  # CUDA version it was built with, if known
+    libraries: tuple[Library, ...] = ()  # what the table was read from
+    format_version: int = 1
+
+    @cached_property
+    def _exact(self) -> HashMap:
+        return HashMap(self.exact)
+
+    @cached_property
+    def _loose(self) -> HashMap:
+        return HashMap(self.loose)
+
+    def units_of(self, kernel_name: str) -> tuple[str, ...]:
+        """Every unit that registers the kernel, as path or file name; empty if the name is not known."""
+        found = self._exact.get(text_hash(kernel_name))
+        if found is None and (shown := demangle(kernel_name)) is not None:
+            found = self._exact.get(text_hash(shown))
+        return () if found is None else self._labels(self.unit_sets[found])
+
+    def loose_units_of(self, kernel_name: str) -> tuple[str, ...]:
+        """The one unit whose kernels launch the same code; empty unless there is exactly one."""
+        keys = loose_keys(demangle(kernel_name) or kernel_name)
+        hashes = {kind: loose_hash(kind, key) for kind, key in keys.items()}
+        found = self._loose.get(hashes["owner"]) if "owner" in hashes else SEVERAL_UNITS
+        # The owner of a lambda that no kernel here has is not of this release: its launcher says nothing.
+        if found == SEVERAL_UNITS:
+            found = self._loose.get(hashes["launch"]) if "launch" in hashes else None
+        return () if found is None or found == SEVERAL_UNITS else self._labels((found,))
+
+    def knows(self, name_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """For each hash of a kernel name whether the table has it: bool[n]."""
+        return self._exact.contains(name_hashes)
+
+    def _labels(self, indexes: Iterable[int]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.units[index].label for index in indexes))
+
+
+UNITS_FORMAT = TableFormat(
+    "a kernel table of opscope",
+    ReleaseTable,
+    hint="Delete the file and add the library again, or reinstall opscope",
+    has_checksum=True,
+)
+TABLE_NAME = "units.msgpack.zst"
+
+
+@cache
+def release_versions() -> tuple[str, ...]:
+    return tuple(sorted(release_files(TABLE_NAME), key=label_order))
+
+
+def release(version: str) -> ReleaseTable:
+    """The table of a version; `2.11.0+cu130` is `2.11.0`."""
+    known, parsed = release_versions(), parse_version(version)
+    name = version if parsed is None else parsed.name
+    if name not in known:
+        raise InputError(f"no kernel table of PyTorch {version}; there are: {', '.join(known)}")
+    return _table(name)
+
+
+def git_version(version: str) -> str | None:
+    parsed = parse_version(version)
+    name = version if parsed is None else parsed.name
+    return release(name).git_version if name in release_versions() else None
+
+
+@cache
+def _table(version: str) -> ReleaseTable:
+    return UNITS_FORMAT.read(release_file(version, TABLE_NAME))
+
+
+# Which release of PyTorch made a trace, and with that the units of its kernels.
+#
+# A label is believed; hit rates are computed all the same, as evidence. Without one, the release is the one
+# whose table knows (nearly) every kernel name that could be PyTorch's. Releases share most of their kernels,
+# so a short trace fits several: then, and where the release itself has no table, the answer is a neighbor,
+# graded as such, and the reason says from which release it is.
+
+# Releases five minor versions apart share half of a trace's kernel names.
+_LOWEST_HIT_RATE = 0.6
+# Kernels of the user's own extensions may look like PyTorch's; a few of them do not make it another release.
+_SAME_RELEASE_HIT_RATE = 0.98
+# Fewer names fit releases without a table as well.
+_FEWEST_CANDIDATES = 10
+
+_MAY_BE_TORCH = lazy_pattern(
+    r"(?:void |bool )?(?:\(anonymous namespace\)::)?"
+    r"(?:(?:at|at_cuda_detail|c10|c10d|cub|thrust|torch|pytorch_flash)::|fmha_cutlass[FB]_)"
+    r"|_ZN?K?\d*(?:2at|14at_cuda_detail|3c10|4c10d|3cub|6thrust|5torch|13pytorch_flash)"
+)
+
+
+class Recognition(msgspec.Struct, frozen=True):
+    version: str | None  # of the table to ask, or None
+    grade: Grade  # `RELEASE_INDEX` if the trace was made by that release, else `NEIGHBOR_VERSION`
+    # By version, the fraction (0 to 1) of the candidates its table knows; empty without candidates
+    hit_rates: dict[str, float]
+    candidate_count: int  # kernel names that could be of PyTorch's own libraries
+    reason: str = ""  # how the version was found, or why not. One clause for people.
+    compared: tuple[str, ...] = ()  # further versions that fit as well; an answer they contradict is none
+    label: str | None = None  # the release by the trace's own word
+
+    @property
+    def release(self) -> str | None:
+        """The release that the user has, as far as known; None if nothing answers for it."""
+        return None if self.version is None else self.label or self.version
+
+
+class _Evidence(msgspec.Struct, frozen=True):
+    """Hits of every table on the candidates of one trace, versions from oldest to newest."""
+
+    hit_counts: dict[str, int]
+    candidate_count: int
+
+    def rate(self, version: str) -> float:
+        return self.hit_counts[version] / self.candidate_count if self.candidate_count else 0.0
+
+    def of_cuda(self, major: int | None) -> _Evidence:
+        """Without releases published for an older CUDA only; all of them if none remains."""
+        if major is None:
+            return self
+        fitting = {
+            version: hits for version, hits in self.hit_counts.items() if _cuda_major(version) >= major
+        }
+        return _Evidence(fitting or self.hit_counts, self.candidate_count)
+
+    def found(
+        self, version: str | None, grade: Grade, reason: str, compared: tuple[str, ...] = ()
+    ) -> Recognition:
+        rates = {known: self.rate(known) for known in self.hit_counts} if self.candidate_count else {}
+        return Recognition(version, grade, rates, self.candidate_count, reason, compared)
+
+
+def recognize(
+    kernel_names: Iterable[str], *, torch_version: str | None = None, cuda_major: int | None = None
+) -> Recognition:
+    """The release that made a trace with these kernels.
+
+    `torch_version` is what the trace or its sidecar says of itself. Releases published for an older CUDA than
+    `cuda_major` only are out of the question, unless the label says otherwise.
+    """
+    evidence = _evidence(kernel_names)
+    label = (torch_version or "").strip()
+    if label in evidence.hit_counts:
+        return _labeled(evidence, label, label)
+    version = parse_version(label)
+    if version is None:
+        return _by_hit_rate(evidence.of_cuda(cuda_major))
+    if version.is_official and version.name in evidence.hit_counts:
+        return _labeled(evidence, version.name, label)
+    return replace(_neighbor(evidence, version), label=version.name if version.is_official else label)
+
+
+def _evidence(kernel_names: Iterable[str]) -> _Evidence:
+    names = sorted(set(kernel_names))
+    hashes = text_hashes(names)
+    hits = {version: release(version).knows(hashes) for version in release_versions()}
+    candidates = np.fromiter((bool(_MAY_BE_TORCH.match(name)) for name in names), np.bool_, len(names))
+    for known in hits.values():
+        candidates |= known
+    return _Evidence(
+        {version: int(np.count_nonzero(known)) for version, known in hits.items()},
+        int(np.count_nonzero(candidates)),
+    )
+
+
+def _labeled(evidence: _Evidence, version: str, label: str) -> Recognition:
+    if evidence.candidate_count >= _FEWEST_CANDIDATES and evidence.rate(version) < _LOWEST_HIT_RATE:
+        reason = f"labeled {label}, but its kernels are not those of that release"
+        return evidence.found(version, Grade.NEIGHBOR_VERSION, reason)
+    return evidence.found(version, Grade.RELEASE_INDEX, f"labeled {label}")
+
+
+def _neighbor(evidence: _Evidence, version: TorchVersion) -> Recognition:
+    """The nearest release there is a table of; its counterpart on the other side may contradict."""
+    known = [one for one in evidence.hit_counts if _release_of(one)[0] == version.release[0]]
+    nearest = nearest_release(version.name, known)
+    if nearest is None:
+        # Whichever table fits, it is of another release than the label says.
+        found = _by_hit_rate(evidence)
+        if found.version is None:
+            return found
+        reason = f"from {found.version}, by its kernels; no near release is known"
+        return replace(found, grade=Grade.NEIGHBOR_VERSION, reason=reason)
+    if nearest == version.name:
+        return evidence.found(nearest, Grade.NEIGHBOR_VERSION, f"from the release {nearest}")
+    is_newer = _release_of(nearest) > version.release
+    other = nearest_release(
+        version.name, [one for one in known if (_release_of(one) > version.release) is not is_newer]
+    )
+    reason = f"from {nearest}, the nearest release that is known"
+    return evidence.found(nearest, Grade.NEIGHBOR_VERSION, reason, () if other is None else (other,))
+
+
+def _by_hit_rate(evidence: _Evidence) -> Recognition:
+    count = evidence.candidate_count
+    if not count:
+        return evidence.found(None, Grade.NEIGHBOR_VERSION, "no kernel names that could be PyTorch's own")
+    best = max(evidence.hit_counts.values(), default=0)
+    tied = [version for version, hits in evidence.hit_counts.items() if hits == best]
+    share = f"{best} of {count} kernel names"
+    if not best:
+        return evidence.found(None, Grade.NEIGHBOR_VERSION, f"no table knows one of {count} kernel names")
+    if len(tied) > 1:
+        names = f"{', '.join(tied[:-1])} and {tied[-1]}"
+        reason = f"{names} know the same {share}; the oldest is taken"
+        # More releases without a table lie before the oldest that fits than between those that do.
+        return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, reason, tuple(tied[1:]))
+    if best >= _SAME_RELEASE_HIT_RATE * count and count >= _FEWEST_CANDIDATES:
+        return evidence.found(tied[0], Grade.RELEASE_INDEX, f"{tied[0]} alone knows {share}")
+    return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, f"{tied[0]} knows {share}, more than any other")
+
+
+def _release_of(label: str) -> tuple[int, int, int]:
+    parsed = parse_version(label)
+    return (0, 0, 0) if parsed is None else parsed.release
+
+
+def _cuda_major(version: str) -> int:
+    """That of the build a table was read from, the newest of its release; unknown counts as any."""
+    cuda = release(version).cuda
+    return int(cuda.partition(".")[0]) if cuda else sys.maxsize
+
+
+def kernel_units(kernel_name: str, recognition: Recognition) -> tuple[tuple[str, ...], Grade]:
+    """The units of a kernel of a recognized trace, none where no table supports an answer; and their grade.
+
+    Units are paths in PyTorch's repository where known, else file names. They are known by the exact name;
+    where the release's table does not have it, by its loose keys, which is as good as of a neighbor.
+    """
+    if recognition.version is None:
+        return (), recognition.grade
+    table = release(recognition.version)
+    units, grade = table.units_of(kernel_name), recognition.grade
+    if not units:
+        units, grade = table.loose_units_of(kernel_name), Grade.NEIGHBOR_VERSION
+    for version in recognition.compared:
+        other = release(version)
+        units = _agreed(units, other.units_of(kernel_name) or other.loose_units_of(kernel_name))
+    return units, grade
+
+
+def _agreed(units: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    """What two releases agree on: the units, or the names of files that moved; empty on a contradiction."""
+    if not units or not others or set(units) & set(others):
+        return units
+    return units_named if (units_named := _names(units)) and set(units_named) & set(_names(others)) else ()
+
+
+def _names(units: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(unit.rpartition("/")[2] for unit in units))
