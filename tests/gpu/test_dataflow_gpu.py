@@ -90,7 +90,7 @@ def test_rounds_that_need_not_wait_are_told_from_others(recorded: Path) -> None:
 
 
 def test_the_operators_are_found_again_and_cost_what_was_recorded(recorded: Path) -> None:
-    findings = json.loads((recorded / "analysis.json").read_text())["advice"]
+    findings = json.loads((recorded / "analysis.json").read_text())["findings"]
     again = [one for one in findings if one["code"] == "advice.repeated_work"]
     assert {one["evidence"]["since"] for one in again} == {"step", "call"}
     assert all(one["evidence"]["device_ns"] > 0 for one in again)

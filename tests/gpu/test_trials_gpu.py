@@ -62,7 +62,9 @@ def test_every_change_takes_hold(tmp_path: Path, program: str, steps: str, other
     script = tmp_path / "program.py"
     script.write_text(program)
     request = TrialRequest(kind="script", target=str(script), steps=steps)
-    result = Trial(TrialPlan(request, CATALOG, budget_s=400, source=script)).run()
+    # What each process runs with is tried where advice expects something of it, or on request.
+    asked = tuple(OF_TRAINING - others)
+    result = Trial(TrialPlan(request, CATALOG, asked=asked, budget_s=400, source=script)).run()
     kept = {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
     wrong = [
         (one.name, one.verdict, one.correctness, one.reason, one.error)

@@ -26,6 +26,12 @@ pytestmark = [
 both_devices = pytest.mark.parametrize("device", ["cpu", "meta"])
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests have compiled in this process."""
+    monkeypatch.setattr(dataflow, "_has_compiled", lambda: False)
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
