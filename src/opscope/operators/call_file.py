@@ -90,6 +90,8 @@ def call_file(call: CallArguments, *, what: str, name: str) -> CallFile:
             continue
         if given is None and (declared.default is not None or declared.name in _LEFT_OUT):
             is_by_name = True  # what follows can no longer be told by its place
+            if declared.type.startswith("str"):
+                notes.append(f"PyTorch records no texts: '{declared.name}' is left out, as is its default.")
             continue
         value = variable = declared.name + "_" * (
             keyword.iskeyword(declared.name) or declared.name == "torch"

@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 import opscope
+from case_tables import cases
+from fakes import sidecar
 from opscope.analysis.watched_steps import dataflow
-from opscope.model.environment import Environment
 from opscope.model.finding import Finding
 from opscope.model.sidecar import (
     RecordedDataflow,
     RecordedRounds,
-    RecordedSchedule,
-    RecordedSettings,
     RepeatedSince,
     RepeatedWork,
-    Sidecar,
     ThreadOperators,
     sidecar_path,
     write_sidecar,
@@ -60,19 +58,8 @@ def session_of(
     path = program.write(folder / "t.json")
     order = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
     watched = ThreadOperators(1, tuple(order), " ".join(order[name] for name in names))
-    sidecar = Sidecar(
-        trace="t.json",
-        created="2026-01-02T03:04:05+00:00",
-        environment=Environment("3.12.1", "Linux x86_64", "0.1.0", torch="2.11.0+cu130"),
-        schedule=RecordedSchedule(0, 2, 3, 1, cycle=0),
-        settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
-        steps=3,
-        partial=False,
-        clean_window=True,
-        wall_time_ns_per_step=(5_000_000,) * 3,
-        dataflow=RecordedDataflow((watched,), has_new, tuple(repeated), tuple(rounds)),
-    )
-    write_sidecar(sidecar_path(path), sidecar)
+    recorded = RecordedDataflow((watched,), has_new, tuple(repeated), tuple(rounds))
+    write_sidecar(sidecar_path(path), sidecar(dataflow=recorded))
     return opscope.load(path)
 
 
@@ -122,26 +109,7 @@ def test_a_forward_pass_that_runs_again_needs_memory_to_go(tmp_path: Path) -> No
     assert not found.is_gain_known
 
 
-@pytest.mark.parametrize(
-    ("module", "is_ragged", "has_weights", "said", "change"),
-    [
-        (
-            None,
-            True,
-            False,
-            "6 rounds in a step do the same for parts of different sizes",
-            "= function(parts)",
-        ),
-        (
-            None,
-            False,
-            True,
-            "6 rounds in a step do the same with weights of their own",
-            "torch.vmap(function)",
-        ),
-        ("Net", False, False, "6 calls of Net in a step do the same", "= model(torch.cat(parts))"),
-    ],
-)
+@cases("module", "is_ragged", "has_weights", "said", "change")
 def test_rounds_that_need_not_wait_are_put_together(
     tmp_path: Path, module: str | None, said: str, change: str, *, is_ragged: bool, has_weights: bool
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -271,41 +272,33 @@ def test_rounds_that_cannot_run_at_once(loop: Callable[[Net, torch.Tensor], None
     assert not rounds(watched(lambda: loop(net, torch.randn(16, 8))))
 
 
+class Counting(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
 def test_nothing_is_watched_where_a_mode_or_the_compiler_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = torch.utils._python_dispatch.TorchDispatchMode
-
-    class Own(base):  # type: ignore[misc, valid-type]
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            return func(*args, **(kwargs or {}))
-
-    with Own():
-        watch = DataflowWatch()
-        watch.start()
-        assert watch.stop() is None and watch.why_not == "the program has a dispatch mode of its own"
+    with Counting():
+        (watch := DataflowWatch()).start()
+        assert watch.stop() is None
+        assert watch.why_not == "the program has a dispatch mode of its own"
     monkeypatch.setattr(dataflow, "_has_compiled", lambda: True)
-    watch = DataflowWatch()
-    watch.start()
-    assert watch.stop() is None and watch.why_not == "the program is compiled"
+    (watch := DataflowWatch()).start()
+    assert watch.stop() is None
+    assert watch.why_not == "the program is compiled"
 
 
 def test_a_mode_that_the_program_enters_meanwhile_stays() -> None:
-    modes = torch.utils._python_dispatch
-
-    class Counting(modes.TorchDispatchMode):  # type: ignore[misc, name-defined]
-        count = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            self.count += 1
-            return func(*args, **(kwargs or {}))
-
-    watch = DataflowWatch()
-    watch.start()
+    (watch := DataflowWatch()).start()
     watch.next_step()
     with Counting() as own:
         assert watch.stop() is not None
         torch.ones(2).exp()
     assert own.count >= 2
-    assert modes._get_current_dispatch_mode() is None
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
 def test_an_error_of_ours_ends_the_watching_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,25 +312,26 @@ def test_an_error_of_ours_ends_the_watching_alone(monkeypatch: pytest.MonkeyPatc
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
-def test_the_last_two_steps_of_the_warm_up_are_watched(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+@pytest.fixture
+def watching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiler:
     monkeypatch.setattr(dataflow, "has_device", lambda: True)
     profiler = Profiler(tmp_path, wait=1, warmup=2, active=1)
     profiler.watches_dataflow = True
-    with profiler:
-        for _ in range(profiler.total_steps):
+    return profiler
+
+
+def test_the_last_two_steps_of_the_warm_up_are_watched(watching: Profiler) -> None:
+    with watching:
+        for _ in range(watching.total_steps):
             torch.ones(4, 4).exp()
-            profiler.step()
-    (cycle,) = profiler.cycles
-    found = read_sidecar(cycle.sidecar_path).dataflow
+            watching.step()
+    found = read_sidecar(watching.cycles[0].sidecar_path).dataflow
     assert found is not None
     assert repeated(found) == {("step", "torch.ones(4, 4).exp()")}
 
 
-def test_a_block_that_ends_before_leaves_torch_as_it_was(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(dataflow, "has_device", lambda: True)
-    profiler = Profiler(tmp_path, warmup=2)
-    profiler.watches_dataflow = True
-    with pytest.raises(ZeroDivisionError), profiler:
-        profiler.step()
+def test_a_block_that_ends_before_leaves_torch_as_it_was(watching: Profiler) -> None:
+    with pytest.raises(ZeroDivisionError), watching:
+        watching.step()
         raise ZeroDivisionError
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None

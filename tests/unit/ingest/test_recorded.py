@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fakes import Load, TraceBuilder
-from opscope.model.environment import Environment
+from fakes import Load, TraceBuilder, sidecar
 from opscope.model.origin import (
     Gap,
     OperatorRegistration,
@@ -26,8 +25,6 @@ from opscope.model.origin import (
 from opscope.model.session import Session
 from opscope.model.sidecar import (
     RecordedRegion,
-    RecordedSchedule,
-    RecordedSettings,
     Sidecar,
     read_sidecar,
     sidecar_path,
@@ -46,21 +43,6 @@ SOURCE = RecordedSource(
     stacks=((SourceFrame("/home/me/model.py", 8, "forward", "h = F.gelu(h)"),),),
     meta={"num_load": 2},
 )  # fmt: skip
-
-
-def sidecar(**fields: Any) -> Sidecar:
-    environment = Environment(
-        "3.12.1", "Linux x86_64", "0.1.0", torch="2.11.0+cu130", torch_git_version="70d99e9",
-        cuda_runtime="13.0", cuda_driver="13.1",
-    )  # fmt: skip
-    return Sidecar(
-        trace="t.json",
-        created="2026-01-02T03:04:05+00:00",
-        environment=environment,
-        schedule=RecordedSchedule(0, 1, 3, 1, cycle=0),
-        settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
-        **{"steps": 3, "partial": False, "clean_window": True, "wall_time_ns_per_step": (5, 6, 7), **fields},
-    )
 
 
 @pytest.fixture
