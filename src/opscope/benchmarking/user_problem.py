@@ -25,6 +25,7 @@ from opscope.workloads.runtime import is_out_of_memory, require_torch, resolve_d
 from opscope.workloads.target import failure_place, function_of, is_file_name, load_module
 
 DEFAULT_INPUTS = "make_inputs"
+_OF_A_CALL = ("reference", "mine")  # functions of a file that `opscope extract` writes
 _TARGET_HINT = "Write FILE.py:function or PACKAGE.MODULE:function"
 
 
@@ -61,11 +62,6 @@ def group_of_targets(
     Where no inputs are given, they are the first file's `make_inputs`. Of a FILE.py alone, as `opscope
     extract` writes one, they are `reference` and `mine`.
     """
-    targets = [
-        function
-        for one in targets
-        for function in ((f"{one}:reference", f"{one}:mine") if one.endswith(".py") else (one,))
-    ]
     loaded: dict[str, ModuleType] = {}
 
     def resolved(source: Any) -> Any:
@@ -74,12 +70,17 @@ def group_of_targets(
         where, _, name = source.rpartition(":")
         if not where or not name:
             raise InputError(f"'{source}' names no function", hint=_TARGET_HINT)
+        return function_of(module_of(where), name, where)
+
+    def module_of(where: str) -> ModuleType:
         # Each file is loaded once, so that functions of one file are of one module.
         key = str(Path(where).resolve()) if is_file_name(where) else where
         if key not in loaded:
             loaded[key] = load_module(where, hint=_TARGET_HINT)
-        return function_of(loaded[key], name, where)
+        return loaded[key]
 
+    if len(targets) == 1 and Path(targets[0]).is_file() and {*_OF_A_CALL} <= {*vars(module_of(targets[0]))}:
+        targets = [f"{targets[0]}:{name}" for name in _OF_A_CALL]
     functions = [resolved(target) for target in targets]
     made = getattr(next(iter(loaded.values())), DEFAULT_INPUTS, None) if inputs is None else resolved(inputs)
     pairs = [target.rpartition(":")[::2] for target in targets]
