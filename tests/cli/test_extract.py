@@ -14,9 +14,7 @@ from opscope import example_trace
 
 def test_calls_are_listed_with_what_they_cost(opscope) -> None:
     shown = opscope("extract", example_trace(), "--top", 2).fine().out
-    assert "Calls that can be run alone" in shown
-    assert "aten::linear" in shown
-    assert shown.rstrip().endswith("opscope extract TRACE 1.")
+    assert "aten::linear" in shown.partition("Calls that can be run alone")[2]
 
 
 @pytest.mark.torch
@@ -45,9 +43,3 @@ def test_a_call_is_written_runs_alone_and_is_compared(opscope, tmp_path: Path) -
 def test_a_call_that_is_not_there_is_refused(opscope, tmp_path: Path, asked: str, said: str) -> None:
     opscope("extract", example_trace(), asked, "-o", tmp_path / "call.py").fails(said, code=1)
     assert not (tmp_path / "call.py").exists()
-
-
-def test_a_file_in_the_way_stays(opscope, tmp_path: Path) -> None:
-    (tmp_path / "call.py").write_text("mine")
-    opscope("extract", example_trace(), "1", "-o", tmp_path / "call.py").fails("exists", code=1)
-    assert (tmp_path / "call.py").read_text() == "mine"

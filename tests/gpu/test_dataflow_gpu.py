@@ -81,16 +81,14 @@ def test_what_is_worked_out_again_is_seen(recorded: Path) -> None:
     told = {(one.since.value, (one.text or "").partition(" = ")[0]) for one in found.repeated}
     assert {("step", "table"), ("step", "text"), ("call", "key"), ("forward", "")} <= told
     assert not {text for _, text in told} & {"given", "hidden", "state", "loss"}
+    # And the operators are found again in what was recorded.
+    findings = json.loads((recorded / "analysis.json").read_text())["findings"]
+    again = [one for one in findings if one["code"] == "advice.repeated_work"]
+    assert {one["evidence"]["since"] for one in again} == {"step", "call"}
+    assert all(one["evidence"]["device_ns"] > 0 for one in again)
 
 
 def test_rounds_that_need_not_wait_are_told_from_others(recorded: Path) -> None:
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
     assert found is not None
     assert [(len(one.rounds), one.is_ragged) for one in found.rounds if one.module is None] == [(5, True)]
-
-
-def test_the_operators_are_found_again_and_cost_what_was_recorded(recorded: Path) -> None:
-    findings = json.loads((recorded / "analysis.json").read_text())["findings"]
-    again = [one for one in findings if one["code"] == "advice.repeated_work"]
-    assert {one["evidence"]["since"] for one in again} == {"step", "call"}
-    assert all(one["evidence"]["device_ns"] > 0 for one in again)

@@ -19,6 +19,7 @@ import hashlib
 import importlib
 import itertools
 import linecache
+import os
 import sys
 import threading
 import time
@@ -128,6 +129,7 @@ class DataflowWatch:
         else:
             self._mode, self._is_on, self._steps = _mode_class()(), True, [[]]
             self._mode.seen = self._seen
+            os.register_at_fork(after_in_child=self._forked)
             self._mode.__enter__()
 
     def next_step(self) -> None:
@@ -150,6 +152,12 @@ class DataflowWatch:
         if self.why_not is None and len(steps) < 2:
             self.why_not = "the program had no second step"
         return None if self.why_not is not None else self._guarded(summarized, steps[1])
+
+    def _forked(self) -> None:
+        """In a child, a worker that loads data say, nothing is watched."""
+        mode, self._mode, self._is_on = self._mode, None, False
+        if mode is not None:
+            self._leave(mode)
 
     def _leave(self, mode: Any) -> None:
         """Take the mode off the stack of this thread, if it must be from below others."""

@@ -141,7 +141,6 @@ def more_operators(program: Any, at: float) -> None:
         {"names": ("aten::sub", *NAMES * ROUNDS, "aten::sub", "aten::sub")},
         {"repeated": [again(end=24)]},  # a step that is repeated to be measured
     ],
-    ids=["kernel of its own", "more in the recording", "more when watched", "all of it"],
 )
 def test_where_it_is_not_known_nothing_is_said(tmp_path: Path, other: dict[str, Any]) -> None:
     with session_of(tmp_path, **{"repeated": [again()], **other}) as session:

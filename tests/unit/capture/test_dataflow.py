@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -299,6 +300,15 @@ def test_a_mode_that_the_program_enters_meanwhile_stays() -> None:
         torch.ones(2).exp()
     assert own.count >= 2
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_a_child_is_not_watched() -> None:
+    (watch := DataflowWatch()).start()
+    if (child := os.fork()) == 0:
+        os._exit(0 if torch.utils._python_dispatch._get_current_dispatch_mode() is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    watch.next_step()
+    assert watch.stop() is not None
 
 
 def test_an_error_of_ours_ends_the_watching_alone(monkeypatch: pytest.MonkeyPatch) -> None:
