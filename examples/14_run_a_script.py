@@ -1,8 +1,8 @@
 """Profile a script without changing it: `opscope run` (guides 001, 003 and 004, editing nothing).
 
 The script below knows nothing of opscope. Its steps are recognized by `optimizer.step`: the first is never
-recorded, the second warms the profiler up, the next six are recorded. Its exit code is passed on, and what
-was recorded is kept even if it fails. A folder for the files can be given. Look at the six steps.
+recorded, two more warm the profiler up, the next six are recorded. Its exit code is passed on, and what was
+recorded is kept even if it fails. A folder for the files can be given. Look at the six steps.
 """
 
 import json
@@ -17,7 +17,7 @@ import torch
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 1)).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(8):
+for _ in range(9):
     x = torch.randn(512, 64, device=device)
     loss = (model(x) - x.sum(dim=1, keepdim=True)).square().mean()
     loss.backward()

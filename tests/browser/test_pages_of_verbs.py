@@ -36,7 +36,7 @@ SEEN = "document.querySelector('header').textContent + document.querySelector('m
 PICTURES = {
     "compare": {"waterfall"},
     "bench": {"samples", "ratios"},
-    "sweep": {"scaling0"},
+    "sweep": {"scaling"},
     "profile": {"latency", "throughput", "busy"},
     "try": {"steps"},
     "ncu": set(),

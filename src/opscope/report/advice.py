@@ -159,7 +159,7 @@ def _at(finding: Finding) -> Iterator[Inline]:
     """The first line of the program that a finding names, as `file:line` in brackets."""
     for line in [finding.evidence.get("line"), *finding.evidence.get("lines", ())][:2]:
         if isinstance(line, str):
-            yield from (" (", Code(line.partition(" ")[0], is_whole=True), ")")
+            yield from (" (", Code(line.partition(" ")[0].rpartition("/")[2], is_whole=True), ")")
             return
 
 
