@@ -40,7 +40,7 @@ class AloneCall(NamedTuple):
 
 
 def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ...]:
-    """All distinct calls that launched kernels, those with most avoidable time first."""
+    """All distinct calls that launched kernels, most avoidable time first; an InputError if there is none."""
     gaps = {
         one.call_id: one.gap_ns / one.roofline.device_ns
         for one in efficiency.calls
@@ -50,6 +50,11 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
     launched: dict[tuple[str | None, ...], list[tuple[int, int, str, int, list[int]]]] = defaultdict(list)
     for *key, call_id, kernel, blocks, operators, device_ns in session.query(_LAUNCHED_SQL):
         launched[tuple(key)].append((device_ns, call_id, kernel, blocks, operators))
+    if not launched:
+        raise InputError(
+            "no operator of PyTorch launched a kernel with its shapes recorded",
+            hint="Record with shapes: opscope run, or record_shapes=True",
+        )
     found = []
     for (name, overload, shapes, types, strides, concrete), parts in launched.items():
         parts.sort(reverse=True)

@@ -48,8 +48,8 @@ def extract(
             console.print_document(call_list_document(summary, calls, top=None if top == "all" else top))
             return 0
         chosen = chosen_call(calls, call)
-        written = call_file(chosen.call, what=call_text(summary, chosen, source), name=output.name)
-    for one in written.notes:
+        text, notes = call_file(chosen.call, what=call_text(summary, chosen, source), name=output.name)
+    for one in notes:
         console.note(one)
-    console.say_wrote([write_text(output, written.text)], on_stderr=False)
+    console.say_wrote([write_text(output, text)], on_stderr=False)
     return 0

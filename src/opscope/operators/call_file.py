@@ -12,7 +12,6 @@ import re
 from functools import cache
 from math import prod
 from string import Template
-from typing import NamedTuple
 
 import msgspec
 
@@ -45,11 +44,6 @@ class _Below(msgspec.Struct, frozen=True):
     number: str | None = None  # argument that is the number
 
 
-class CallFile(NamedTuple):
-    text: str
-    notes: tuple[str, ...]  # what could not be made as it was
-
-
 class _Values(msgspec.Struct, frozen=True):
     positive: frozenset[str]
     definite: frozenset[str]
@@ -61,8 +55,8 @@ def _values() -> _Values:
     return msgspec.convert(packaged_toml(__package__, "input_values.toml"), _Values)
 
 
-def call_file(call: CallArguments, *, what: str, name: str) -> CallFile:
-    """The file of a call; `what` is said of it at its head, `name` is that of the file.
+def call_file(call: CallArguments, *, what: str, name: str) -> tuple[str, list[str]]:
+    """The file of a call with this name, `what` at its head; and what could not be made as it was.
 
     Raises:
         InputError: Its arguments were not recorded, or no packaged release has such an operator.
@@ -124,7 +118,7 @@ def call_file(call: CallArguments, *, what: str, name: str) -> CallFile:
         operator=call.name.replace("::", "."),
         given=", ".join(given_values),
     )
-    return CallFile(text, tuple(notes))
+    return text, notes
 
 
 def _tensor(

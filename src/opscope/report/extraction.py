@@ -13,11 +13,10 @@ from opscope.units import counted, format_duration, format_fraction
 
 def call_list_document(summary: Summary, calls: Sequence[AloneCall], *, top: int | None) -> doc.Document:
     steps = max(1, len(summary.steps))
-    shown = list(enumerate(calls, 1))[:top]
     device_ns = sum(one.device_ns for one in calls)
     period = " per step" if summary.steps else ""
     rows = doc.table(
-        shown,
+        list(enumerate(calls, 1))[:top],
         doc.number("#", lambda row: str(row[0])),
         doc.identifier("Operator", lambda row: row[1].call.name),
         doc.words("Shapes", lambda row: row[1].shapes),
@@ -29,8 +28,9 @@ def call_list_document(summary: Summary, calls: Sequence[AloneCall], *, top: int
             lambda row: None if row[1].avoidable_ns is None else format_duration(row[1].avoidable_ns / steps),
         ),
     )
-    told = "Write one as a file that runs alone: ", doc.Code("opscope extract TRACE 1", is_whole=True), "."
-    return doc.Document("Calls that can be run alone", (rows, doc.Paragraph(told)))
+    command = doc.Code("opscope extract TRACE 1", is_whole=True)
+    told = doc.Paragraph(("Write one as a file that runs alone: ", command, "."))
+    return doc.Document("Calls that can be run alone", (rows, told))
 
 
 def call_text(summary: Summary, one: AloneCall, source: str) -> str:
