@@ -85,7 +85,7 @@ def call_file(call: CallArguments, *, what: str, name: str) -> tuple[str, list[s
         if given is None and (declared.default is not None or declared.name in _LEFT_OUT):
             is_by_name = True  # what follows can no longer be told by its place
             if declared.type.startswith("str"):
-                notes.append(f"PyTorch records no texts: '{declared.name}' is left out, as is its default.")
+                notes.append(f"PyTorch records no texts, so '{declared.name}' is what it is by default.")
             continue
         value = variable = declared.name + "_" * (
             keyword.iskeyword(declared.name) or declared.name == "torch"
@@ -110,7 +110,7 @@ def call_file(call: CallArguments, *, what: str, name: str) -> tuple[str, list[s
     parameters = ", ".join(made)
     text = Template(packaged_text(__package__, "call_file.txt")).substitute(
         what=what,
-        notes="".join(f"\n{one}" for one in notes),
+        notes="".join(f"\n\n{one}" for one in notes),
         file=name,
         made="".join(f"    {variable} = {value}\n" for variable, value in made.items()),
         returned=f"({parameters},)" if len(made) == 1 else parameters or "()",

@@ -41,7 +41,7 @@ def test_what_was_not_recorded_is_said(given: list[Any], why: str) -> None:
 def test_a_number_whose_value_is_not_recorded_is_noted() -> None:
     text, notes = call_file(call("mul", [[4], []], ["float", "double"]), what="A call.", name="call.py")
     assert notes == ["The value of 'other' was not recorded; 0.5 stands for it."]
-    assert "A call.\nThe value of 'other'" in text
+    assert "A call.\n\nThe value of 'other'" in text
 
 
 @pytest.mark.torch
