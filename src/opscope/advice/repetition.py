@@ -33,9 +33,9 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     for since, (said, moved) in _AGAIN.items():
         works = [one for one in watched.recorded.repeated if one.since is since]
-        found = watched.found([stretch for one in works for stretch in one.operators])
         if not works:
             continue
+        found = watched.found([stretch for one in works for stretch in one.operators])
         # Where nearly all is the same, steps are repeated to be measured: to do less is not what that is for.
         if found.device_ns > rule.threshold("most_fraction") * watched.device_ns:
             return

@@ -6,7 +6,6 @@ Calls with the same arguments are one.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -90,14 +89,13 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str) -> AloneCall:
                 f"there is no call {wanted}", hint=f"There are {len(calls)}: opscope extract TRACE"
             )
         return calls[int(wanted) - 1]
-    words = wanted.lower().replace("x", "×").split()
+
+    def spelled(text: str) -> str:
+        return text.lower().replace("x", "×")
+
     for one in calls:
-        text = (
-            json.dumps([one.call.name, one.shapes, *one.kernels], ensure_ascii=False)
-            .lower()
-            .replace("x", "×")
-        )
-        if all(word in text for word in words):
+        text = spelled("\n".join([one.call.name, one.shapes, *one.kernels]))
+        if all(word in text for word in spelled(wanted).split()):
             return one
     raise InputError(
         f"no call has '{wanted}' in its operator, its shapes or its kernels",

@@ -65,11 +65,11 @@ def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | 
 
     Kernels that no operator launches may write to memory unseen: with such nothing is known.
     """
-    kept = session.query("SELECT value FROM metadata WHERE key = $1", [f"sidecar:{trace_id}"])
     try:
-        recorded = msgspec.json.decode(kept[0][0], type=_Sidecar).dataflow if kept else None
+        kept = msgspec.json.decode(session.metadata(f"sidecar:{trace_id}") or "{}", type=_Sidecar)
     except UNREADABLE_JSON:  # a saved session may be a stranger's
         return None
+    recorded = kept.dataflow
     if recorded is None or not (recorded.repeated or recorded.rounds):
         return None
     if session.query(_UNSEEN_SQL, [trace_id])[0][0]:

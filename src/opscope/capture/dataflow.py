@@ -146,7 +146,9 @@ class DataflowWatch:
             return None
         self._leave(mode)
         steps, self._steps = self._steps, []
-        self._storages.clear()
+        # What is called at forks keeps this object for as long as the process lives.
+        for known in (self._storages, self._numbers, self._kinds, self._frames):
+            known.clear()
         if _has_compiled():
             self.why_not = "the program is compiled"
         if self.why_not is None and len(steps) < 2:
@@ -155,9 +157,8 @@ class DataflowWatch:
 
     def _forked(self) -> None:
         """In a child, a worker that loads data say, nothing is watched."""
-        mode, self._mode, self._is_on = self._mode, None, False
-        if mode is not None:
-            self._leave(mode)
+        self.why_not = "this is a child"
+        self.stop()
 
     def _leave(self, mode: Any) -> None:
         """Take the mode off the stack of this thread, if it must be from below others."""

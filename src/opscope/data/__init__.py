@@ -19,7 +19,7 @@ __all__ = ["example_trace"]
 @cache
 def packaged_toml(package: str, name: str) -> dict[str, Any]:
     """A TOML file of a package, by its path there; not to be changed by callers."""
-    document: dict[str, Any] = tomli.loads((pkgutil.get_data(package, name) or b"").decode())
+    document: dict[str, Any] = tomli.loads(packaged_text(package, name))
     return document
 
 
