@@ -358,21 +358,23 @@ _ELEMENTS = (
     "gather|stack|cat|flip|roll|normal|uniform|bernoulli|rand|randn|randint|randperm|mean|sum|std|sort|"
     "constant_pad_nd|_?upsample_.*|grid_sampler.*)_?$"
 )
-# Outermost calls of them on threads that launch, which themselves launch nothing; from the first to the last
-# between two launches where they fill most of that, with what Python does in between.
+# Outermost calls of them on threads that launch, themselves without a launch: those that follow each other
+# without a launch or a gap of $1 ns in between are one.
 _COMPUTING_SQL = f"""WITH computing AS (
     SELECT o.trace_id, o.thread_id, o.start_ns, o.start_ns + o.duration_ns AS end_ns, r.start_ns AS call_ns
     FROM operators o ASOF LEFT JOIN runtime_calls r
         ON r.trace_id = o.trace_id AND r.thread_id = o.thread_id AND r.start_ns <= o.start_ns + o.duration_ns
     WHERE o.parent_id IS NULL AND regexp_matches(o.name, '{_ELEMENTS}') AND coalesce(o.total_device_ns, 0) = 0
         AND (o.trace_id, o.thread_id) IN (SELECT (trace_id, thread_id) FROM runtime_calls)),
-stretches AS (
-    SELECT *, min(start_ns) OVER between_calls AS first_ns, max(end_ns) OVER between_calls AS last_ns,
-        4 * sum(end_ns - start_ns) OVER between_calls >= 3 * (last_ns - first_ns) AS is_filled
+apart AS (
+    SELECT *, start_ns - lag(end_ns) OVER between_calls > $1 AS is_apart
     FROM computing WHERE call_ns IS NULL OR call_ns < start_ns
-    WINDOW between_calls AS (PARTITION BY trace_id, thread_id, call_ns))
-SELECT DISTINCT trace_id, if(is_filled, first_ns, start_ns) AS since_ns, if(is_filled, last_ns, end_ns) AS until_ns
-FROM stretches WHERE until_ns - since_ns >= ?"""
+    WINDOW between_calls AS (PARTITION BY trace_id, thread_id, call_ns ORDER BY start_ns)),
+numbered AS (
+    SELECT *, count_if(is_apart) OVER (PARTITION BY trace_id, thread_id, call_ns ORDER BY start_ns) AS number
+    FROM apart)
+SELECT trace_id, min(start_ns), max(end_ns) FROM numbered GROUP BY trace_id, thread_id, call_ns, number
+HAVING max(end_ns) - min(start_ns) >= $1"""
 
 _LONG_CALLS_SQL = """SELECT trace_id, start_ns, start_ns + duration_ns FROM operators
 WHERE name = ? AND duration_ns >= ?"""
