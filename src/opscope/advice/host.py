@@ -222,6 +222,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         is_question = operator in _QUESTIONS
         if is_upload and not has_loader(run):
             change = PINNED_BY_HAND
+        # Not a batch, but what the program makes on the host where it needs it.
+        is_made = is_upload and longest.calls > _MOST_OF_A_BATCH * run.step_count
+        if is_made:
+            suggestion, change = _MADE_THERE, _ON_THE_DEVICE
         # Only a number can be asked for later, and only a copy be made beside what follows.
         if better is rule and not is_question:
             of_others = rule.engines["cuda"].suggestion, ""
@@ -248,9 +252,16 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             suggestion=suggestion,
             change=change,
             like=better,
-            is_sure=(is_question or is_upload) and run.summary.is_of_torch,
+            is_sure=(is_question or is_upload) and not is_made and run.summary.is_of_torch,
         )
 
+
+_MOST_OF_A_BATCH = 8  # tensors
+_MADE_THERE = (
+    "Make these tensors on the device, once if they are the same each time; copy what must come from the "
+    "host as one tensor."
+)
+_ON_THE_DEVICE = 'grid = torch.arange(size, device="cuda")   # once, instead of copying it where it is used'
 
 _COPIES_SQL = """SELECT n.name FROM runtime_calls r JOIN device_activities a USING (operator_id)
 JOIN kernel_names n USING (name_id)
@@ -356,7 +367,8 @@ _FIRST_MOVED = 'batch = batch.to("cuda")   # first; then float(), normalizing an
 _ELEMENTS = (
     "^aten::(_?to(_copy)?|copy|clone|contiguous|add|sub|mul|div|pow|sqrt|exp|log|clamp|where|index|index_select|"
     "gather|stack|cat|flip|roll|normal|uniform|bernoulli|rand|randn|randint|randperm|mean|sum|std|sort|"
-    "constant_pad_nd|_?upsample_.*|grid_sampler.*)_?$"
+    "constant_pad_nd|_?upsample_.*|grid_sampler.*|conv.*|mkldnn_.*|mm|bmm|addmm|matmul|linear|einsum|fft_.*|"
+    "(max|avg)_pool.*|cumsum|topk|unique.*)_?$"
 )
 # Outermost calls of them on threads that launch, themselves without a launch: those that follow each other
 # without a launch or a gap of $1 ns in between are one.

@@ -41,7 +41,8 @@ from opscope.workloads.runtime import require_torch
 
 _MOST_OPERATORS = 50_000  # of a step
 _MOST_SECONDS = 20.0  # that watching may add
-_MOST_HASHED_BYTES = 256 << 20  # of tensors on the host, in a step
+# Of tensors on the host: of one, since data are large and differ in any case; of all in a step.
+_LARGEST_HASHED_BYTES, _MOST_HASHED_BYTES = 16 << 20, 256 << 20
 _LEAST_OPERATORS, _LEAST_ROUNDS = 4, 3  # of a round, views aside; of a loop
 _MOST_TIED = 0.25  # of a round's operators may need another round's results, as a sum over all rounds does
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
@@ -312,9 +313,9 @@ class DataflowWatch:
             return storage.value, geometry
         source = tensor if tensor.is_contiguous() else tensor.untyped_storage()
         size = tensor.numel() * tensor.element_size() if source is tensor else storage.size
-        self._hashed_bytes += size
-        if self._hashed_bytes > _MOST_HASHED_BYTES:
+        if size > _LARGEST_HASHED_BYTES or self._hashed_bytes + size > _MOST_HASHED_BYTES:
             return next(self._unknown)
+        self._hashed_bytes += size
         content = (ctypes.c_char * size).from_address(source.data_ptr()) if size else b""
         return hashlib.blake2b(content, digest_size=16).digest(), geometry
 
