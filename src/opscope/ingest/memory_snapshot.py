@@ -135,7 +135,11 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
     traces = document["device_traces"]
     events = traces[device] if device < len(traces) else []
     state = _State(
-        {address: (size, frames) for address, size, frames, is_used in _blocks(segments) if is_used},
+        # As in the history, what was asked for.
+        {
+            at: (one.get("requested_size", one["size"]), one.get("frames") or None)
+            for at, one in _used(segments)
+        },
         sum(int(one["total_size"]) for one in segments),
     )
     end_bytes, end_reserved_bytes = state.allocated_bytes, state.reserved_bytes
@@ -157,13 +161,10 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
             failures.append(OutOfMemory(int(event["size"]), event.get("device_free"), *now, line))
     for event in events[:peak_at]:
         _apply(before, event)
-    unused = [size for _, size, _, is_used in _blocks(segments) if not is_used]
     rounding_bytes = sum(
-        int(block["size"]) - int(block.get("requested_size", block["size"]))
-        for segment in segments
-        for block in segment["blocks"]
-        if block["state"].startswith("active")
+        int(one["size"]) - int(one.get("requested_size", one["size"])) for _, one in _used(segments)
     )
+    unused = [int(one["size"]) for each in segments for one in each["blocks"] if one["state"] == "inactive"]
     return DeviceMemory(
         device,
         bool(events),
@@ -178,15 +179,14 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
     )
 
 
-def _blocks(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int, _Frames, bool]]:
-    """Address, size, stack and whether it is in use, of each block; some releases give no addresses."""
+def _used(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The blocks in use by address, which some releases do not give."""
     for segment in segments:
         address = int(segment["address"])
         for block in segment["blocks"]:
-            size = int(block["size"])
-            frames = block.get("frames") or None
-            yield int(block.get("address", address)), size, frames, block["state"].startswith("active")
-            address += size
+            if block["state"] != "inactive":
+                yield int(block.get("address", address)), block
+            address += int(block["size"])
 
 
 def _apply(state: _State, event: Mapping[str, Any], *, is_back: bool = False) -> None:
