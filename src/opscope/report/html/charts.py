@@ -491,8 +491,8 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
         title = f"{of} of {where}, event by event"
     note = (
         "Host threads above, the critical path between them and the streams, idle time by cause below. Drag "
-        f"to zoom, double-click for all; events shorter than {format_duration(finest_ns)} are joined with "
-        "their neighbors and found by the name of the first."
+        "or press w and s to zoom, a and d to move, double-click for all; events shorter than "
+        f"{format_duration(finest_ns)} are joined with their neighbors and found by the name of the first."
     )
     figure = {"data": data, "layout": layout, "names": list(names)}
     return Chart("timeline", "Where the GPU", title, note, figure, 170 + 30 * len(view.lanes), kind="zoom")
