@@ -293,6 +293,13 @@ class Summary:
         """Whether CUDA was looked at, used or not: nsys may record ranges alone."""
         return not any(one.code == "nsys.no_cuda" for one in self.findings)
 
+    @property
+    def is_start_alone(self) -> bool:
+        """Whether of a program without steps only what it does first was recorded: nothing follows of it."""
+        return any(
+            one.code == "capture.size_limit" and not one.evidence["step_count"] for one in self.findings
+        )
+
     @cached_property
     def is_of_torch(self) -> bool:
         """Whether a program with PyTorch was recorded; advice on others is in CUDA's words."""
