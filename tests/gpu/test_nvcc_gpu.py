@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.hardware.driver import find_cuda_tool, visible_gpus  # noqa: E402
+from opscope.hardware.occupancy import static_occupancy  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
@@ -132,16 +133,18 @@ def test_ptx_is_in_the_file_and_alone_makes_the_program_run(tmp_path: Path) -> N
 def test_occupancy_and_the_best_block_are_those_of_cuda(tmp_path: Path) -> None:
     source = tmp_path / "occupancy.cu"
     source.write_text(OCCUPANCY)
-    sizes = ",".join(map(str, BLOCK_SIZES))
-    run = opscope_nvcc(source, "--run", "-o", "told", "--block-size", sizes, folder=tmp_path)
+    run = opscope_nvcc(source, "--run", folder=tmp_path)
     assert run.returncode == 0, run.stderr
-    made = opscope_nvcc(source, "--emit", "nothing", "--json", "--block-size", sizes, folder=tmp_path)
-    document: dict[str, Any] = json.loads(made.stdout)
+    document: dict[str, Any] = json.loads(opscope_nvcc(source, "--json", folder=tmp_path).stdout)
     ours: list[str] = []
     for one in document["kernels"]:
         name = one["name"].partition("(")[0]
-        ours += [f"{name} {block['threads']} {block['blocks_per_sm']}" for block in one["occupancy"]]
         ours.append(f"{name} best {one['best_block']['threads']}")
+        uses = {"registers": one["registers"], "shared_bytes": one["shared_bytes"]}
+        most = one["launch_bounds"]["max_threads"]
+        of = static_occupancy(visible_gpus()[0].compute_capability, BLOCK_SIZES, max_threads=most, **uses)
+        blocks = ((block.threads, block.active) for block in of.blocks)
+        ours += [f"{name} {threads} {active.blocks_per_sm if active else 0}" for threads, active in blocks]
     assert sorted(ours) == sorted(run.stdout.splitlines())
     assert len({one["registers"] for one in document["kernels"]}) == 3
 

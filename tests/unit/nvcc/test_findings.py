@@ -10,7 +10,6 @@ from opscope.hardware.architectures import Target
 from opscope.kernels.code import FunctionUse, PtxFunction
 from opscope.model.finding import Severity
 from opscope.nvcc.compile import (
-    BuildProduct,
     Compilation,
     CompiledKernel,
     Nvcc,
@@ -22,7 +21,7 @@ from opscope.nvcc.compile import (
 HOPPER = Target(9, 0)
 
 
-REQUEST = Request(Path("folder/add.cu"), Path("add"), BuildProduct.PROGRAM, (HOPPER,))
+REQUEST = Request(Path("folder/add.cu"), Path("add"), True, (HOPPER,))
 
 
 def compilation(**facts: Any) -> Compilation:
@@ -57,10 +56,3 @@ def test_spills_are_told_with_their_bytes():
 def test_a_stack_without_spills_is_local_memory():
     (finding,) = findings_of(compilation(kernels=(kernel(stack=128),)))
     assert (finding.code, finding.evidence["stack_bytes"]) == ("nvcc.local_memory", 128)
-
-
-def test_functions_that_kernels_call_are_told_apart():
-    use = FunctionUse("_Z3reci", "sm_90", False, 24, 20, 20)
-    (finding,) = findings_of(compilation(functions=(use,)))
-    assert (finding.code, finding.severity) == ("nvcc.function_spills", Severity.INFO)
-    assert finding.message.startswith("rec(int), which kernels call, keeps 20 bytes")
