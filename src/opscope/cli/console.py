@@ -360,6 +360,27 @@ def status(message: str) -> Iterator[Callable[[str], object]]:
         yield shown.update
 
 
+Told = Callable[[str, int, int], object]
+
+
+@contextmanager
+def progress(*, quiet: bool = False) -> Iterator[Told]:
+    """A bar on stderr: what runs, how many have run, how long the rest may take; none off a terminal."""
+    from rich.progress import (  # noqa: PLC0415 - for verbs that take long
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    stream = stderr_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=stream, disable=quiet or not stream.is_terminal, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)
+
+
 def open_source(sources: Sequence[str], **options: Any) -> Session:
     """The saved Session, or the traces as a new one; options as of `load`."""
     from opscope.results import load  # noqa: PLC0415 - imports DuckDB

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
@@ -18,7 +16,7 @@ from opscope.model.files import write_text
 from opscope.report.html.result_charts import trial_charts
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.planning import trial_plan
-from opscope.trials.trying import Told, Trial, TrialPlan
+from opscope.trials.trying import Trial, TrialPlan
 from opscope.workloads.workload import WorkloadOptions
 
 
@@ -86,7 +84,7 @@ def try_changes(
         predict="predict" not in skip,
         note=console.note,
     )
-    with _progress() as told:
+    with console.progress() as told:
         result = Trial(plan, told).run()
     document = trial_document(result, console.command_line())
     report.show(lambda: trial_json(result), lambda: document, charts=lambda: trial_charts(result))
@@ -120,12 +118,3 @@ def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
         return []
     write_text(kept, plan.source.read_text(encoding="utf-8"))
     return [kept, write_text(plan.source, edited)]
-
-
-@contextmanager
-def _progress() -> Iterator[Told]:
-    """A bar of the runs on standard error: what runs, how many ran, and about how long the rest takes."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console.stderr_console(), transient=True) as progress:
-        bar = progress.add_task("", total=None)
-        yield lambda name, done, total: progress.update(bar, description=name, completed=done, total=total)
