@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from opscope.hardware.driver import CudaDevice, find_cuda_tool
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "add"
 needs_nvcc = pytest.mark.skipif(find_cuda_tool("nvcc") is None, reason="no nvcc")
 exhaustive = pytest.mark.exhaustive  # compilations, each of a second or more
-MAIN = '#include <cstdio>\nint main(int n, char** a) { std::printf("%s\\n", a[n - 1]); return 7; }\n'
 
 
 @pytest.fixture
@@ -95,38 +92,6 @@ def test_the_images_are_those_of_nvccs_own_options(opscope, write, arguments, eq
 
 
 @needs_nvcc
-@exhaustive
-def test_a_program_is_run_and_its_exit_code_passed_on(opscope, write, monkeypatch):
-    hopper(monkeypatch)
-    source = write(MAIN)
-    assert opscope("nvcc", source, "--run", "--", "--debug").code == 7
-    assert sorted(file.name for file in Path().iterdir()) == ["a.cu"]
-    assert opscope("nvcc", source, "--run", "-o", "deep/kept", "--", "x", "y").code == 7
-    assert os.access("deep/kept", os.X_OK)
-
-
-@pytest.mark.exhaustive(few=False)
-@needs_nvcc
-def test_of_a_program_that_runs_standard_output_is_its_own_and_with_json_ours(workplace, write):
-    source = write(MAIN)
-    script = (
-        "import sys; from opscope.cli import main, nvcc; from opscope.hardware.driver import CudaDevice; "
-        "nvcc.visible_gpus = lambda: (CudaDevice(0, 'NVIDIA H200', '9.0'),); sys.exit(main(sys.argv[1:]))"
-    )
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", script, "nvcc", str(source), "--run", *arguments, "--", "spoken"]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    plain = run()
-    assert (plain.returncode, plain.stdout) == (7, "spoken\n")
-    assert "The file has no kernels" in plain.stderr
-    written = run("--json")
-    assert json.loads(written.stdout)["exit_code"] == written.returncode == 7
-    assert "spoken\n" in written.stderr
-
-
-@needs_nvcc
 def test_a_compile_error_is_nvccs_message_without_a_file_or_a_traceback(opscope, write, workplace):
     opscope("nvcc", write("int main() { return wrong; }\n"), "--arch", "sm_90").fails(
         "error: a.cu does not compile for sm_90:\na.cu(1): error: identifier"
@@ -138,7 +103,9 @@ def test_a_compile_error_is_nvccs_message_without_a_file_or_a_traceback(opscope,
 @exhaustive
 def test_a_file_without_main_is_looked_at(opscope, write, workplace):
     source = write("__global__ void one(int* x) { *x = 1; }\n")
-    opscope("nvcc", source, "--arch", "sm_90", "-o", "one").fails("a.cu has no main", "Without -o and --run")
+    opscope("nvcc", source, "--arch", "sm_90", "-o", "one").fails(
+        "a.cu has no main", "Without -o its kernels"
+    )
     opscope("nvcc", source, "--arch", "sm_90").fine("one(int*)")
     assert [file.name for file in workplace.iterdir()] == ["a.cu"]
 
@@ -147,16 +114,6 @@ def test_a_file_without_main_is_looked_at(opscope, write, workplace):
 @cases("arguments", "words")
 def test_targets_that_cannot_be_are_explained(opscope, write, arguments, words):
     opscope("nvcc", write("int main() {}\n"), *arguments).fails(words)
-
-
-@needs_nvcc
-@pytest.mark.exhaustive(few=False)
-def test_code_that_no_gpu_here_runs_is_not_run(opscope, write, monkeypatch):
-    hopper(monkeypatch)
-    opscope("nvcc", write(MAIN), "--arch", "sm_80", "--run").fails(
-        "code for sm_80 does not run on NVIDIA H200 (9.0)"
-    )
-    assert opscope("nvcc", write(MAIN), "--arch", "sm_80,ptx", "--run", "--", "x").code == 7
 
 
 @cases("arguments", "words")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opscope.errors import DependencyError, InputError
-from opscope.hardware.architectures import Target, parse_target, runs_binary, runs_ptx
+from opscope.hardware.architectures import Target, parse_target
 from opscope.hardware.occupancy import StaticOccupancy, static_occupancy
 from opscope.kernels.code import FunctionUse, PtxFunction, parse_ptxas, ptx_functions
 from opscope.model.files import replacing, scratch_prefix
@@ -87,14 +87,6 @@ def code_options(targets: Sequence[Target], ptx: Target | None) -> list[str]:
         return [f"-arch={ptx.name}"]  # which nvcc documents as both
     options = [f"-gencode=arch={one.ptx_name},code={one.name}" for one in targets]
     return options if ptx is None else [*options, f"-gencode=arch={ptx.ptx_name},code={ptx.ptx_name}"]
-
-
-def runs_on(targets: Iterable[Target], ptx: Target | None, compute_capability: str) -> bool:
-    """Whether the code runs on a GPU, as machine code or from PTX."""
-    gpu = parse_target(compute_capability)
-    if gpu is None:
-        return False
-    return (ptx is not None and runs_ptx(ptx, gpu)) or any(runs_binary(one, gpu) for one in targets)
 
 
 def _known(word: str, known: Sequence[Target]) -> Target:
@@ -230,7 +222,7 @@ def compile_error(request: Request, text: str) -> InputError:
     if request.is_program and _NO_MAIN.search(text):
         return InputError(
             f"{source} has no main, so no program can be made of it",
-            hint="Without -o and --run its kernels are looked at",
+            hint="Without -o its kernels are looked at",
         )
     names = ", ".join(target.name for target in request.targets)
     lines = compilers_words(text).splitlines()

@@ -119,16 +119,14 @@ def nvcc_json(
     command: Sequence[str],
     *,
     output: str | None = None,
-    exit_code: int | None = None,
 ) -> dict[str, Any]:
     keys = Keys(
         "source=request.source output command nvcc targets=request.targets ptx "
-        "dynamic_shared_bytes=request.dynamic_shared_bytes kernels findings compiler_output=said exit_code",
+        "dynamic_shared_bytes=request.dynamic_shared_bytes kernels findings compiler_output=said",
         output=lambda _: output,
         command=lambda _: command,
         ptx=lambda it: it.request.ptx and it.request.ptx.ptx_name,
         findings=findings_of,
-        exit_code=lambda _: exit_code,
     )
     return {**versions(NVCC_SCHEMA_VERSION), **keys.record(compilation, _KEYS)}
 

@@ -18,7 +18,6 @@ from opscope.nvcc.compile import (
     command_text,
     ptx_target,
     read_nvcc,
-    runs_on,
 )
 
 
@@ -85,34 +84,12 @@ def test_options_of_one_target_with_ptx_are_nvccs_short_form():
     ]
 
 
-def test_machine_code_runs_within_its_generation_and_ptx_beyond():
-    assert runs_on([Target(8, 0)], None, "8.6")
-    assert not runs_on([Target(8, 6)], None, "8.0")
-    assert not runs_on([Target(8, 0)], None, "9.0")
-    assert runs_on([Target(8, 0)], Target(8, 0), "9.0")
-    assert runs_on([Target(9, 0, "a")], None, "9.0")
-    assert not runs_on([Target(10, 0, "a")], None, "10.3")
-    assert runs_on([Target(10, 0, "f")], None, "10.3")
-    assert not runs_on([Target(10, 0, "f")], None, "11.0")
-
-
 @given(st.lists(st.sampled_from(KNOWN), min_size=1))
 def test_chosen_targets_are_those_named_once_each_and_sorted(targets):
     chosen = choose(*(one.name for one in targets))
     assert chosen == [one.name for one in sorted(set(targets))]
     for one in targets:
         assert parse_target(one.name) == one == parse_target(one.number)
-        assert runs_on(targets, None, one.compute_capability)
-
-
-@given(
-    st.lists(st.sampled_from([one for one in KNOWN if one.is_general]), min_size=1), st.sampled_from(KNOWN)
-)
-def test_more_code_never_runs_on_fewer_gpus(targets, gpu):
-    capability = gpu.compute_capability
-    without = runs_on(targets[:1], None, capability)
-    assert runs_on(targets, None, capability) >= without
-    assert runs_on(targets, ptx_target(targets), capability) >= without
 
 
 VERSION = """nvcc: NVIDIA (R) Cuda compiler driver
