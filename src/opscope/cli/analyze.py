@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from opscope.cli import console
 from opscope.errors import InputError
+from opscope.ingest.memory_snapshot import is_memory_snapshot, read_memory_snapshot
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
 from opscope.results import advised
@@ -37,7 +38,7 @@ def analyze(
     Args:
         traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, patterns of names
             ('run/rank*.json'), addresses of these (s3://, gs://, https://), or one saved session. Several
-            are read as the ranks of one job.
+            are read as the ranks of one job. A memory snapshot of PyTorch is told by who holds the peak.
         save: Also write the session to this .opscope file.
         export_trace: Also write the trace (one) there for Perfetto (ui.perfetto.dev), with tracks of idle
             causes, of the operator of each kernel, and of the critical path.
@@ -56,6 +57,8 @@ def analyze(
         raise InputError(
             f"--workers {workers} is neither a number nor an address", hint="Such as tcp://HOST:8786"
         )
+    if len(traces) == 1 and is_memory_snapshot(Path(traces[0])):
+        return _analyze_memory(Path(traces[0]), report, top)
     with console.open_source(
         traces,
         memory_limit=memory_limit,
@@ -93,4 +96,17 @@ def analyze(
 
             written.append(write_trace(session, export_trace))
         console.say_wrote(written, on_stderr=report.json)
+    return 0
+
+
+def _analyze_memory(path: Path, report: console.Showing, top: console.Top) -> int:
+    from opscope.report.html.charts import snapshot_charts  # noqa: PLC0415 - seldom asked
+    from opscope.report.memory import memory_document, memory_json  # noqa: PLC0415 - seldom asked
+
+    devices, rows = read_memory_snapshot(path), None if top == "all" else top
+    report.show(
+        lambda: memory_json(devices, top=rows),
+        lambda: memory_document(devices, top=rows),
+        charts=lambda: tuple(snapshot_charts(devices)),
+    )
     return 0
