@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -313,17 +312,6 @@ def write_recording_page(path: Path, session: Session, summary: Summary, *, top:
     with status("Drawing"):
         page = session_page(session, summary, top=top, command=command_line(), language=_language)
         return write_text(path, page)
-
-
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def seconds_of(text: str) -> float:
-    """The seconds of `90s`, `10m` or `1h`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if found is None:
-        raise InputError(f"'{text}' is not a time", hint="Write 90s, 10m or 1h")
-    return float(found[1]) * _SECONDS[found[2]]
 
 
 def check_outputs(paths: Iterable[Path | None], *, force: bool, inputs: Iterable[object] = ()) -> None:

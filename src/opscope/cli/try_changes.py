@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,7 +30,7 @@ def try_changes(
     param: Annotated[console.Words, console.Several] = (),
     only: Annotated[list[str] | None, console.Several] = None,
     change: Annotated[list[Path] | None, console.Several] = None,
-    budget: str = "60s",
+    budget: timedelta | float = 60.0,
     allow_precision: bool = False,
     in_place: bool = False,
     skip: tuple[Literal["predict"], ...] = (),
@@ -78,7 +79,7 @@ def try_changes(
         options=options,
         only=only,
         change=change or (),
-        budget_s=console.seconds_of(budget),
+        budget_s=budget.total_seconds() if isinstance(budget, timedelta) else budget,
         allow_precision=allow_precision,
         in_place=in_place,
         predict="predict" not in skip,
