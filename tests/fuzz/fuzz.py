@@ -36,7 +36,7 @@ import opscope
 from fakes import ExportBuilder, TraceBuilder
 from opscope.errors import OpscopeError
 from opscope.hardware.limits import read_measured
-from opscope.kernels.code import parse_ptxas, ptx_functions, split_sass
+from opscope.kernels.code import launch_bounds, parse_ptxas, split_sass
 from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (
@@ -255,7 +255,7 @@ def _read_text(read: Callable[[str], object]) -> Callable[[Path], object]:
 
 
 def _read_ptx(text: str) -> None:
-    ptx_functions(text)
+    launch_bounds(text)
 
 
 def _read_messages(text: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
 from opscope.hardware.occupancy import StaticOccupancy, static_occupancy
-from opscope.kernels.code import FunctionUse, PtxFunction, parse_ptxas, ptx_functions
+from opscope.kernels.code import KernelUse, LaunchBounds, launch_bounds, parse_ptxas
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.provenance.demangle import demangle
@@ -148,15 +148,10 @@ def _answer(path: str, option: str) -> str:
 class CompiledKernel:
     name: str  # demangled, with parameters; the symbol where no demangler is
     target: Target
-    use: FunctionUse
+    use: KernelUse
     constant_bytes: int | None  # parameters included; None if ptxas prints none
-    max_threads: int | None  # of a block and
-    min_blocks: int | None  # on a multiprocessor, by `__launch_bounds__`
+    bounds: LaunchBounds
     occupancy: StaticOccupancy  # that it can reach
-
-    @property
-    def registers(self) -> int:
-        return self.use.registers or 0
 
     @property
     def stack_bytes(self) -> int:
@@ -182,6 +177,7 @@ _REPORT = re.compile(
 )
 _NO_MAIN = re.compile(r"undefined reference to \W?main\b|undefined symbol: main$", re.MULTILINE)
 _MOST_LINES = 30
+_NO_BOUNDS = LaunchBounds()
 _LONGEST_S = 86_400.0  # some kernels take hours to compile
 _LINKED = "_dlink."  # what the device linker makes for the whole program: without kernels of its own
 
@@ -202,11 +198,11 @@ def compile_source(nvcc: Nvcc, request: Request, environment: Mapping[str, str])
         uses = parse_ptxas(said)
         kernels: list[CompiledKernel] = []
         for target in request.targets:
-            asked = {one.symbol: one for one in ptx_functions(_kept_ptx(folder, stem, target.ptx_name))}
+            bounds = launch_bounds(_kept_ptx(folder, stem, target.ptx_name))
             kernels += [
-                compiled_kernel(request, use, target, asked.get(use.symbol))
+                compiled_kernel(request, use, target, bounds.get(use.symbol, _NO_BOUNDS))
                 for use in uses
-                if use.target == target.name and use.is_kernel
+                if use.target == target.name
             ]
     return Compilation(request, nvcc, tuple(kernels), compilers_words(said))
 
@@ -241,24 +237,22 @@ def _kept_ptx(folder: Path, stem: str, name: str) -> str:
 
 def compiled_kernel(
     request: Request,
-    use: FunctionUse,
+    use: KernelUse,
     target: Target,
-    asked: PtxFunction | None = None,
+    bounds: LaunchBounds = _NO_BOUNDS,
 ) -> CompiledKernel:
     """A kernel by what ptxas and its PTX tell."""
-    max_threads = None if asked is None else asked.max_threads
     return CompiledKernel(
         name=demangle(use.symbol) or use.symbol,
         target=target,
         use=use,
         constant_bytes=sum(use.constant_bytes.values()) or None,
-        max_threads=max_threads,
-        min_blocks=None if asked is None else asked.min_blocks,
+        bounds=bounds,
         occupancy=static_occupancy(
             target.compute_capability,
-            registers=use.registers or 0,
+            registers=use.registers,
             shared_bytes=use.shared_bytes + request.dynamic_shared_bytes,
-            max_threads=max_threads,
+            max_threads=bounds.max_threads,
         ),
     )
 
@@ -274,7 +268,7 @@ def findings_of(compilation: Compilation) -> tuple[Finding, ...]:
         evidence = {
             "kernel": kernel.name,
             "target": target,
-            "registers": kernel.registers,
+            "registers": kernel.use.registers,
             "stack_bytes": kernel.stack_bytes,
             "spill_store_bytes": use.spill_store_bytes,
             "spill_load_bytes": use.spill_load_bytes,
@@ -284,7 +278,7 @@ def findings_of(compilation: Compilation) -> tuple[Finding, ...]:
                 "nvcc.spills",
                 Severity.WARNING,
                 f"{kernel.name} spills for {target}: each thread writes {use.spill_store_bytes:,} bytes to "
-                f"local memory and reads {use.spill_load_bytes:,} back, because {kernel.registers} registers "
+                f"local memory and reads {use.spill_load_bytes:,} back, because {use.registers} registers "
                 "are not enough.",
                 f"{_more_registers(kernel)}.",
                 evidence=evidence,
@@ -306,12 +300,12 @@ def findings_of(compilation: Compilation) -> tuple[Finding, ...]:
 
 def _more_registers(kernel: CompiledKernel) -> str:
     less = "keep fewer values in a thread (smaller tiles, less unrolling)"
-    if kernel.registers >= _MOST_REGISTERS:
+    if kernel.use.registers >= _MOST_REGISTERS:
         return f"A thread has no more than {_MOST_REGISTERS}: {less}"
-    if kernel.max_threads is None:
+    if kernel.bounds.max_threads is None:
         return f"{less.capitalize()}, or raise -maxrregcount"
-    if kernel.min_blocks is None:
-        bounds = f"__launch_bounds__({kernel.max_threads}"
+    if kernel.bounds.min_blocks is None:
+        bounds = f"__launch_bounds__({kernel.bounds.max_threads}"
         return f"{bounds}) makes ptxas save them for more blocks; {bounds}, 1) lets it take more. Or {less}"
-    bounds = f"__launch_bounds__({kernel.max_threads}, {kernel.min_blocks})"
+    bounds = f"__launch_bounds__({kernel.bounds.max_threads}, {kernel.bounds.min_blocks})"
     return f"{bounds} leaves no more: ask for fewer threads or blocks, or {less}"

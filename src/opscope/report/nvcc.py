@@ -76,7 +76,7 @@ def _kernels(compilation: Compilation) -> tuple[doc.Block, ...]:
             kernels,
             doc.identifier("Kernel", "name"),
             target,
-            doc.number("Registers", "registers", str),
+            doc.number("Registers", "use.registers", str),
             doc.number("Shared", "use.shared_bytes", format_bytes_exactly),
             doc.number("Stack", "stack_bytes", format_bytes_exactly),
             doc.number("Spilled", "use.spill_store_bytes", format_bytes_exactly),
@@ -139,12 +139,11 @@ _KEYS: dict[type, Keys] = {
         limited_by=lambda block: block.active.limiters if block.active else [],
     ),
     CompiledKernel: Keys(
-        "name symbol=use.symbol target=target.name registers shared_bytes=use.shared_bytes stack_bytes "
-        "spill_store_bytes=use.spill_store_bytes spill_load_bytes=use.spill_load_bytes "
-        "constant_bytes barriers=use.barriers launch_bounds "
+        "name symbol=use.symbol target=target.name registers=use.registers "
+        "shared_bytes=use.shared_bytes stack_bytes spill_store_bytes=use.spill_store_bytes "
+        "spill_load_bytes=use.spill_load_bytes constant_bytes barriers=use.barriers launch_bounds=bounds "
         "occupancy=occupancy.blocks best_block=occupancy.best "
         "largest_block_threads=occupancy.largest_threads no_occupancy_because=occupancy.reason",
-        launch_bounds=lambda kernel: {"max_threads": kernel.max_threads, "min_blocks": kernel.min_blocks},
     ),
     Nvcc: Keys("path release version"),
     Target: Keys(

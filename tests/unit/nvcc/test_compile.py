@@ -78,11 +78,11 @@ def test_every_kernel_is_told_for_every_target(compiled):
 
 def test_numbers_and_launch_bounds_are_those_of_the_source(compiled):
     for one in compiled.kernels:
-        assert one.registers > 0
+        assert one.use.registers > 0
         if "scale" in one.name:
-            assert (one.use.shared_bytes, one.max_threads, one.min_blocks) == (512, 128, 4)
+            assert (one.use.shared_bytes, *one.bounds) == (512, 128, 4)
         else:
-            assert (one.use.shared_bytes, one.max_threads) == (0, None)
+            assert (one.use.shared_bytes, one.bounds.max_threads) == (0, None)
 
 
 def test_constant_memory_is_what_ptxas_prints(compiled):
