@@ -223,7 +223,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if is_upload and not has_loader(run):
             change = PINNED_BY_HAND
         # Not a batch, but what the program makes on the host where it needs it.
-        is_made = is_upload and longest.calls > _MOST_OF_A_BATCH * run.step_count
+        is_made = is_upload and run.has_steps and longest.calls > _MOST_OF_A_BATCH * run.step_count
         if is_made:
             suggestion, change = _MADE_THERE, _ON_THE_DEVICE
         # Only a number can be asked for later, and only a copy be made beside what follows.
