@@ -55,7 +55,7 @@ _CONSTANT = re.compile(r"(\d{1,18}) bytes cmem\[(\d{1,18})\]")
 
 
 @dataclass(frozen=True)
-class KernelUse:
+class KernelResources:
     symbol: str  # as the compiler wrote it
     target: str  # such as `sm_90`
     stack_bytes: int  # local memory of each thread for the kernel itself, spills included
@@ -69,12 +69,12 @@ class KernelUse:
     constant_bytes: dict[int, int] = field(default_factory=dict)
 
 
-def parse_ptxas(text: str) -> tuple[KernelUse, ...]:
+def parse_ptxas(text: str) -> tuple[KernelResources, ...]:
     """Every kernel of which ptxas printed all, in its order; anything else in the text is passed over.
 
     Between a kernel's stack and its registers some releases print the stacks of functions that it calls.
     """
-    found: list[KernelUse] = []
+    found: list[KernelResources] = []
     symbol = target = described = ""
     stack: re.Match[str] | None = None  # of the kernel that is read
     for line in text.splitlines():
@@ -89,7 +89,7 @@ def parse_ptxas(text: str) -> tuple[KernelUse, ...]:
             stack = _STACK.match(line) or stack
         elif stack is not None and (registers := _REGISTERS.match(said)) is not None:
             shared = _SHARED.search(said)
-            use = KernelUse(
+            use = KernelResources(
                 symbol,
                 target,
                 int(stack[1]),

@@ -18,7 +18,7 @@ from pathlib import Path
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
 from opscope.hardware.occupancy import StaticOccupancy, static_occupancy
-from opscope.kernels.code import KernelUse, LaunchBounds, launch_bounds, parse_ptxas
+from opscope.kernels.code import KernelResources, LaunchBounds, launch_bounds, parse_ptxas
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.provenance.demangle import demangle
@@ -102,10 +102,7 @@ def _known(word: str, known: Sequence[Target]) -> Target:
         )
     if target is None:
         raise InputError(f"'{word}' is not a target of nvcc", hint=hint)
-    raise InputError(
-        f"this nvcc does not build for {target.name}",
-        hint=f"{hint}. `opscope devices` says which CUDA builds for which GPU",
-    )
+    raise InputError(f"this nvcc does not build for {target.name}", hint=hint)
 
 
 _RELEASE = re.compile(r"release (\d+\.\d+)(?:, V([\d.]+))?")
@@ -148,7 +145,7 @@ def _answer(path: str, option: str) -> str:
 class CompiledKernel:
     name: str  # demangled, with parameters; the symbol where no demangler is
     target: Target
-    use: KernelUse
+    use: KernelResources
     constant_bytes: int | None  # parameters included; None if ptxas prints none
     bounds: LaunchBounds
     occupancy: StaticOccupancy  # that it can reach
@@ -218,7 +215,7 @@ def compile_error(request: Request, text: str) -> InputError:
     if request.is_program and _NO_MAIN.search(text):
         return InputError(
             f"{source} has no main, so no program can be made of it",
-            hint="Without -o its kernels are looked at",
+            hint="Leave -o out",
         )
     names = ", ".join(target.name for target in request.targets)
     lines = compilers_words(text).splitlines()
@@ -237,7 +234,7 @@ def _kept_ptx(folder: Path, stem: str, name: str) -> str:
 
 def compiled_kernel(
     request: Request,
-    use: KernelUse,
+    use: KernelResources,
     target: Target,
     bounds: LaunchBounds = _NO_BOUNDS,
 ) -> CompiledKernel:

@@ -58,8 +58,8 @@ def test_all_is_every_general_target_and_all_major_what_nvcc_has_for_it():
     assert choose("all-major") == ["sm_75", "sm_80", "sm_90", "sm_100", "sm_110", "sm_120"]
 
 
-def test_an_unknown_target_lists_the_known_and_says_who_knows_others():
-    with pytest.raises(InputError, match=r"build for sm_70\. It knows sm_75, .*sm_121f.*`opscope devices`"):
+def test_an_unknown_target_lists_the_known():
+    with pytest.raises(InputError, match=r"build for sm_70\. It knows sm_75, .*sm_121f"):
         choose("sm_70")
     with pytest.raises(InputError, match=r"'sm_9' is not a target of nvcc\. It knows sm_75"):
         choose("sm_9")

@@ -7,7 +7,7 @@ from typing import Any
 
 from case_tables import cases
 from opscope.hardware.architectures import Target
-from opscope.kernels.code import KernelUse, LaunchBounds
+from opscope.kernels.code import KernelResources, LaunchBounds
 from opscope.model.finding import Severity
 from opscope.nvcc.compile import (
     Compilation,
@@ -29,7 +29,7 @@ def compilation(**facts: Any) -> Compilation:
 
 
 def kernel(*, stack: int = 0, stores: int = 0, loads: int = 0) -> CompiledKernel:
-    use = KernelUse("_Z3addPf", "sm_90", stack, stores, loads, registers=32)
+    use = KernelResources("_Z3addPf", "sm_90", stack, stores, loads, registers=32)
     return compiled_kernel(REQUEST, use, HOPPER)
 
 
@@ -39,7 +39,7 @@ def test_a_kernel_that_keeps_to_its_registers_has_none():
 
 @cases("registers", "max_threads", "min_blocks", "remedy")
 def test_the_remedy_of_spills_is_what_limits_registers(registers, max_threads, min_blocks, remedy):
-    use = KernelUse("_Z3addPf", "sm_90", 8, 4, 4, registers=registers)
+    use = KernelResources("_Z3addPf", "sm_90", 8, 4, 4, registers=registers)
     spilling = compiled_kernel(REQUEST, use, HOPPER, LaunchBounds(max_threads, min_blocks))
     (finding,) = findings_of(compilation(kernels=(spilling,)))
     assert remedy in (finding.suggestion or "")

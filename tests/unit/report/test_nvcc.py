@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from opscope.hardware.architectures import Target
-from opscope.kernels.code import KernelUse
+from opscope.kernels.code import KernelResources
 from opscope.nvcc.compile import Compilation, Nvcc, Request, compiled_kernel
 from opscope.report.json_encoding import to_json
 from opscope.report.nvcc import nvcc_document, nvcc_json
@@ -24,7 +24,7 @@ def compiled(
     request = Request(Path("add.cu"), Path("add"), True, targets, ptx)
     made = []
     for target, registers, constant_bytes in kernels:
-        use = KernelUse(
+        use = KernelResources(
             "_Z3addPf", target.name, 16, 12, 8, registers=registers, shared_bytes=512,
             constant_bytes={} if constant_bytes is None else {0: constant_bytes},
         )  # fmt: skip
