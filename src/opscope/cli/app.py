@@ -192,7 +192,7 @@ def _reads_arguments(script: Path) -> bool:
 
 def _note_options_after(own: Sequence[str], arguments: Sequence[str]) -> None:
     """Say which arguments that a program did not take are options of the verb that runs it."""
-    verb = next((one for one in own if one in _WITH_SCRIPT), None)
+    verb = next((one for one in own if one in (*_WITH_SCRIPT, "trace")), None)
     options = declared_options(verb).keys() - set(_OF_ALL) if verb is not None else set()
     ours = [one for one in arguments if one.partition("=")[0] in options]
     if ours:
@@ -249,6 +249,7 @@ VERBS = {
         "bench": "Compare implementations: a suite, or functions of your own",
         "ncu": "Read hardware counters of Nsight Compute, or profile a program with it",
         "profile": "Profile a workload over batch sizes and sequence lengths",
+        "trace": "Record any CUDA program: kernels, copies, calls",
     },
     "What is here": {
         "devices": "Show GPUs: architecture, compute capability, -arch flag, limits and peak rates",
