@@ -20,6 +20,7 @@ def analyze(
     traces: Annotated[list[str], Parameter(name="TRACE")],
     /,
     *,
+    open: bool = False,  # noqa: A002 - the option's name
     save: Path | None = None,
     export_trace: Path | None = None,
     report: console.Showing = console.SHOWING,
@@ -39,9 +40,11 @@ def analyze(
         traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, patterns of names
             ('run/rank*.json'), addresses of these (s3://, gs://, https://), or one saved session. Several
             are read as the ranks of one job. A memory snapshot of PyTorch is told by who holds the peak.
+        open: Show the report in a browser instead, which hands the trace to Perfetto (ui.perfetto.dev) with
+            tracks of idle causes, of the operator of each kernel, and of the critical path. The page is
+            served to this machine alone until Ctrl-C.
         save: Also write the session to this .opscope file.
-        export_trace: Also write the trace (one) there for Perfetto (ui.perfetto.dev), with tracks of idle
-            causes, of the operator of each kernel, and of the critical path.
+        export_trace: Also write the trace (one) there with its critical path as a track, for Perfetto.
         ceilings: Limits to hold calls against, of opscope devices --measure --save; else those cached on this
             machine for the same GPU, else the datasheet's.
         merge: Average traces that are not of one job too.
@@ -76,12 +79,13 @@ def analyze(
 
             return analysis_json(summary, top=rows)
 
-        replace(report, output=()).show(
-            document,
-            lambda: recording_document(
-                summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
-            ),
-        )
+        if report.json or not open:
+            replace(report, output=()).show(
+                document,
+                lambda: recording_document(
+                    summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
+                ),
+            )
         console.write_reports(
             report.output,
             document,
@@ -96,6 +100,10 @@ def analyze(
 
             written.append(write_trace(session, export_trace))
         console.say_wrote(written, on_stderr=report.json)
+        if open:
+            from opscope.cli.page_server import serve_recording  # noqa: PLC0415 - seldom asked
+
+            serve_recording(session, summary, top=rows)
     return 0
 
 
