@@ -27,6 +27,7 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.element_types import ELEMENT_TYPES, ElementKind, element_type
+from opscope.operators.starts import Start, StartKind, start_of
 from opscope.provenance.native_functions import Argument as Declared
 
 _HOW = "Record with shapes: opscope run, or record_shapes=True."
@@ -55,11 +56,16 @@ def _values() -> _Values:
     return msgspec.convert(packaged_toml(__package__, "input_values.toml"), _Values)
 
 
-def call_file(call: CallArguments, *, what: str, name: str) -> tuple[str, list[str]]:
+def call_file(
+    call: CallArguments, *, what: str, name: str, start: StartKind | None = None
+) -> tuple[str, list[str]]:
     """The file of a call with this name, `what` at its head; and what could not be made as it was.
 
+    Its own version starts as asked; without it in Triton where the call's family has a template.
+
     Raises:
-        InputError: Its arguments were not recorded, or no packaged release has such an operator.
+        InputError: Its arguments were not recorded, no packaged release has such an operator, or it has no
+            such start.
     """
     if call.defect is not None:
         raise InputError(f"{call.name}: {call.defect}", hint=_HOW)
@@ -74,6 +80,8 @@ def call_file(call: CallArguments, *, what: str, name: str) -> tuple[str, list[s
             hint="Choose another call",
         )
     made: dict[str, str] = {}
+    variables: dict[str, str] = {}  # of tensors, by argument
+    numbers: dict[str, str] = {}  # of all else
     notes: list[str] = []
     given_values: list[str] = []
     is_by_name = False
@@ -92,6 +100,7 @@ def call_file(call: CallArguments, *, what: str, name: str) -> tuple[str, list[s
         )
         if isinstance(given, TensorArgument) and not is_number(given):
             made[variable] = _tensor(call, declared.name, given, given.type_name)
+            variables[declared.name] = variable
         elif isinstance(given, TensorListArgument):
             # The recorder leaves out their types.
             type_name = "long int" if declared.name == "indices" else first_type
@@ -101,13 +110,25 @@ def call_file(call: CallArguments, *, what: str, name: str) -> tuple[str, list[s
             ]
             made[variable] = "[\n" + "".join(f"        {one},\n" for one in members) + "    ]"
         else:
-            value = _literal(call, given, declared, notes)
+            value = numbers[declared.name] = _literal(call, given, declared, notes)
             is_by_name |= place > 0 and not isinstance(given, TensorArgument)  # as one would write it
         is_by_name |= declared not in call.schema.positional
         given_values.append(f"{declared.name}={value}" if is_by_name else value)
     if not call.tensors and "device" in call.names:
         given_values.append("device=DEVICE")
     parameters = ", ".join(made)
+    own = None
+    if start is not StartKind.ATEN:
+        kind = start or StartKind.TRITON
+        own = start_of(call, kind, parameters=parameters, variables=variables, numbers=numbers)
+        if own is None and start is not None:
+            raise InputError(
+                f"{call.name}: there is no template in {start} for such a call",
+                hint="Write --start aten: `mine` then calls the operator",
+            )
+    if own is None:
+        code = f"def mine({parameters}):\n    return reference({parameters})  # yours goes here\n"
+        own = Start("import torch\n", code, "")
     text = Template(packaged_text(__package__, "call_file.txt")).substitute(
         what=what,
         notes="".join(f"\n\n{one}" for one in notes),
@@ -115,6 +136,9 @@ def call_file(call: CallArguments, *, what: str, name: str) -> tuple[str, list[s
         made="".join(f"    {variable} = {value}\n" for variable, value in made.items()),
         returned=f"({parameters},)" if len(made) == 1 else parameters or "()",
         parameters=parameters,
+        imports=own.imports,
+        mine=own.code,
+        tolerance=own.tolerance,
         operator=call.name.replace("::", "."),
         given=", ".join(given_values),
     )

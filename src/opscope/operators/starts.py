@@ -1,0 +1,617 @@
+"""Where an extracted call's own version starts: a kernel of the call's family, for its shapes and types.
+
+Templates are files of `starts/`, one for each family; `starts.toml` says what differs between operators. Sizes
+and strides stand in the code as numbers, so that the compiler knows them. Not every layout has a template: then
+there is no start, never one that is wrong. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from math import prod, sqrt
+from string import Template
+from typing import Any, NamedTuple
+
+from opscope.data import packaged_text, packaged_toml
+from opscope.operators.arguments import CallArguments, TensorArgument, broadcast, is_number, type_of
+from opscope.operators.element_types import element_type_of_code
+from opscope.operators.operator_table import effects_by_rules
+from opscope.text_enum import TextEnum
+
+
+class StartKind(TextEnum):
+    """What `mine` of an extracted call begins with."""
+
+    ATEN = "aten"  # the call itself
+    TRITON = "triton"
+    CUDA = "cuda"
+
+
+class Start(NamedTuple):
+    imports: str  # lines before the first function
+    code: str  # with `mine`
+    tolerance: str  # further arguments of torch.testing.assert_close
+
+
+class _Given(NamedTuple):
+    """A call, and how its file names its tensors and writes its numbers."""
+
+    call: CallArguments
+    variables: Mapping[str, str]  # of tensors, by argument
+    numbers: Mapping[str, str]  # as Python text, by argument
+    outputs: tuple[TensorArgument, ...]
+
+    @property
+    def output(self) -> TensorArgument:
+        return self.outputs[0]
+
+    def number(self, name: str) -> str | None:
+        text = self.numbers.get(name, _TABLE["defaults"].get(name))
+        return None if text == "None" else text
+
+    def tensor(self, name: str) -> TensorArgument | None:
+        return self.call.tensor(name) if name in self.variables else None
+
+    @property
+    def computed(self) -> str:
+        """The type that is computed in, of Triton."""
+        given = (*(one for one in self.call.tensors if not is_number(one)), self.output)
+        types = [one for one in map(type_of, given) if one is not None]
+        wide = any(one.name == "float64" for one in types)
+        return "float64" if wide else "float32" if any(one.is_float for one in types) else "int64"
+
+
+_TABLE = packaged_toml(__package__, "starts.toml")
+_C_TYPES = {
+    "float64": "double",
+    "float32": "float",
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "int64": "int64_t",
+    "int32": "int32_t",
+    "int16": "int16_t",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "bool": "bool",
+}
+# By type, relative and of a result near 0: a few times what rounding takes.
+_TOLERANCES = {
+    "float64": (1e-7, 1e-7),
+    "float32": (1e-5, 1e-5),
+    "float16": (2e-3, 1e-3),
+    "bfloat16": (1.6e-2, 1e-3),
+}
+_INT32_END = 1 << 31
+_PROGRAMS = 512  # enough for every multiprocessor to have several
+
+
+def start_of(
+    call: CallArguments,
+    kind: StartKind,
+    *,
+    parameters: str,
+    variables: Mapping[str, str],
+    numbers: Mapping[str, str],
+) -> Start | None:
+    """Code that computes a call in place of calling it; None where its family or layout has no template.
+
+    `parameters` are those of the file's functions, `variables` the names of tensors and `numbers` the text of
+    all else that was given, by argument.
+    """
+    effects = effects_by_rules(call)
+    outputs = _composed(call) if effects is None else effects.outputs
+    tensors = (*call.tensors, *outputs)
+    if not outputs or any(_name(one) not in _C_TYPES or 0 in one.shape for one in tensors):
+        return None
+    given = _Given(call, variables, numbers, outputs)
+    is_cuda = kind is StartKind.CUDA
+    template, fill = ("elementwise", _elementwise) if is_cuda else _family(call.stem or "")
+    filled = fill(given, is_cuda) if fill is _elementwise else fill(given)
+    if filled is None:
+        return None
+    summed = filled.pop("summed", 1)
+    text = packaged_text(__package__, f"starts/{template}.{'cu' if is_cuda else 'py'}.txt")
+    head = packaged_text(__package__, f"starts/head.{'cu' if is_cuda else 'py'}.txt")
+    code = Template(text).substitute({"parameters": parameters, "result": _empty(given.output), **filled})
+    tolerance = ""
+    if (known := _TOLERANCES.get(_name(given.output))) is not None:
+        tolerance = f", rtol={known[0]}, atol={known[1] * sqrt(summed):.1g}"
+    return Start(head, code, tolerance)
+
+
+def _composed(call: CallArguments) -> tuple[TensorArgument, ...]:
+    """The result of an operator that only calls others, of those with a template here."""
+    x, dtype = call.tensor("self", "input"), call.integer("dtype")
+    if x is None:
+        return ()
+    if call.stem == "matmul":
+        other = call.tensor("other")
+        is_matrix = other is not None and min(len(x.shape), len(other.shape)) > 1
+        return (TensorArgument((*x.shape[:-1], other.shape[-1]), x.type_name),) if other and is_matrix else ()
+    if call.stem not in {"softmax", "log_softmax", "layer_norm", "rms_norm", "contiguous", "reshape", "to"}:
+        return ()
+    type_name = x.type_name if dtype is None else getattr(element_type_of_code(dtype), "name", None)
+    shape = call.integers("shape")
+    if shape is not None and -1 in shape:
+        known = -prod(shape)
+        shape = tuple(x.element_count // known if size == -1 else size for size in shape)
+    return (TensorArgument(shape or x.shape, type_name),)
+
+
+def _family(stem: str) -> tuple[str, Callable[..., dict[str, Any] | None]]:
+    """Template of an operator, and what fills it."""
+    for names, template, fill in _FAMILIES:
+        if stem in names:
+            return template, fill
+    return "elementwise", _elementwise
+
+
+def _name(tensor: TensorArgument) -> str:
+    element = type_of(tensor)
+    return "" if element is None else element.name
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
+def _strides(tensor: TensorArgument) -> tuple[int, ...]:
+    return contiguous(tensor.shape) if tensor.strides is None else tensor.strides
+
+
+def _empty(tensor: TensorArgument, *, how: str = "empty", dtype: str | None = None) -> str:
+    """Code that allocates a result."""
+    strides = _strides(tensor)
+    laid = "" if strides == contiguous(tensor.shape) else f", {strides}"
+    return f"torch.{how}{'_strided' * bool(laid)}({tensor.shape}{laid}, dtype=torch.{dtype or _name(tensor)}, device=DEVICE)"
+
+
+def _power(size: int) -> int:
+    """The next power of two."""
+    return 1 << (size - 1).bit_length()
+
+
+def _merged(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """Sizes and strides, neighbors that one stride walks through being one; sizes of 1 left out."""
+    found: list[tuple[int, int]] = []
+    for size, step in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if found and found[-1][1] == size * step:
+            found[-1] = (found[-1][0] * size, step)
+        else:
+            found.append((size, step))
+    return found or [(1, 0)]
+
+
+def _stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
+    """The one stride that walks through dimensions; None if there is none."""
+    merged = _merged(shape, strides)
+    return merged[0][1] if len(merged) == 1 else None
+
+
+# One element at a time.
+
+_FUNCTIONS = re.compile(r"\b(exp|log|sqrt|rsqrt|sin|cos|erf|floor|ceil|abs|where|maximum|minimum|sigmoid)\(")
+_FRACTION = re.compile(r"(?<![\w.])\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![\w.])")
+
+
+def _elementwise(given: _Given, is_cuda: bool = False) -> dict[str, Any] | None:
+    call, output = given.call, given.output
+    expression = _TABLE["elementwise"].get(call.stem)
+    if call.stem == "pow":
+        expression = _TABLE["powers"].get((given.number("exponent") or "").removesuffix(".0"))
+    if expression is None or len(given.outputs) > 1 or given.call.has("rounding_mode"):
+        return None
+    words = dict.fromkeys(re.findall(r"\b[a-z_]\w*\b(?!\()", expression))
+    operands = {name: one for name in words if (one := given.tensor(name)) is not None}
+    spelled = {name: given.variables.get(name) or given.number(name) for name in words}
+    if None in spelled.values() or any(text.startswith("[") for text in spelled.values() if text):
+        return None
+    written = given.tensor("self") if call.name.endswith("_") else None
+    shape = output.shape if written is not None else broadcast(one.shape for one in operands.values())
+    is_copy = written is None and expression == "self"
+    if shape is None or (shape != output.shape and not (is_copy and prod(shape) == output.element_count)):
+        return None
+    # The result lies in memory as its first operand of all sizes does; a copy that makes a layout, in order.
+    like = next((_strides(one) for one in operands.values() if one.shape == shape), contiguous(shape))
+    if written is not None:
+        strides = _strides(written)
+    elif is_copy and call.stem not in {"to", "_to_copy", "clone"}:
+        strides = contiguous(shape)
+    else:
+        order = sorted(range(len(shape)), key=lambda place: (like[place], -place))
+        strides = tuple(prod(shape[one] for one in order[: order.index(place)]) for place in range(len(shape)))
+    made = TensorArgument(output.shape, output.type_name, strides if shape == output.shape else None)
+    # Neighbors in the memory of the result are neighbors among the threads.
+    places = sorted(range(len(shape)), key=lambda place: (-strides[place], place))
+
+    def index(tensor: TensorArgument) -> str:
+        absent = (0,) * (len(shape) - len(tensor.shape))
+        pairs = zip(tensor.shape, _strides(tensor), strict=True)
+        steps = (*absent, *(0 if size == 1 else step for size, step in pairs))
+        text = _index([shape[one] for one in places], [steps[one] for one in places])
+        return text.replace("//", "/") if is_cuda else text
+
+    count = prod(shape)
+    is_wide = max(count, *map(_reach, operands.values()), _reach(made)) >= _INT32_END
+    computed = _C_TYPES[given.computed] if is_cuda else given.computed
+    loads = {
+        given.variables[name]: (_C_TYPES[_name(one)], index(one)) for name, one in operands.items()
+    }
+    text = re.sub(r"\b[a-z_]\w*\b(?!\()", lambda found: spelled[found[0]] or "", expression)
+    results = written or made
+    values = {
+        "count": count,
+        "result": given.variables["self"] if written is not None else _empty(made),
+        "result_index": index(TensorArgument(shape, output.type_name, strides)),
+        "tensors": ", ".join([*loads, "result"]),
+    }
+    if not is_cuda:
+        return {
+            **values,
+            "pointers": ", ".join(f"{one}_ptr" for one in [*loads, "result"]),
+            "wide": ".to(tl.int64)" * is_wide,
+            "loads": "".join(
+                f"    {one} = tl.load({one}_ptr + {where}, mask=inside).to(tl.{computed})\n"
+                for one, (_, where) in loads.items()
+            ),
+            "expression": _FUNCTIONS.sub(r"tl.\1(", text),
+        }
+    result_type = _C_TYPES[_name(results)]
+    text = re.sub(r"float\('(-?)inf'\)", r"\1INFINITY", text)
+    text = text.replace("True", "true").replace("False", "false")
+    return {
+        **values,
+        "pointers": ", ".join(
+            [*(f"const {kind}* {one}_ptr" for one, (kind, _) in loads.items()), f"{result_type}* result_ptr"]
+        ),
+        "integers": ", ".join(f"int64_t {one}" for one in [*loads, "result"]),
+        "index": "int64_t" if is_wide else "int",
+        "compute": computed,
+        "loads": "".join(
+            f"    const {computed} {one} = as({computed}{{}}, {one}_ptr[{where}]);\n"
+            for one, (_, where) in loads.items()
+        ),
+        "result_type": result_type,
+        # A fraction would be a double.
+        "expression": text if computed == "int64_t" else _FRACTION.sub(rf"{computed}(\g<0>)", text),
+        "casts": ", ".join(
+            [
+                *(f"reinterpret_cast<const {kind}*>({one})" for one, (kind, _) in loads.items()),
+                f"reinterpret_cast<{result_type}*>(result)",
+            ]
+        ),
+    }
+
+
+def _reach(tensor: TensorArgument) -> int:
+    """Elements from a tensor's first to its last in memory."""
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, _strides(tensor), strict=True))
+
+
+def _index(shape: Sequence[int], steps: Sequence[int], number: str = "i") -> str:
+    """Where an element lies, by its number in an order of dimensions."""
+    merged, terms, inner = _merged(shape, steps), [], prod(shape)
+    whole = inner
+    for size, step in merged:
+        inner //= size
+        text = number if inner == 1 else f"{number} // {inner}"
+        text += "" if size * inner == whole else f" % {size}"
+        if step:
+            terms.append(text if step == 1 else f"({text}) * {step}" if " " in text else f"{text} * {step}")
+    return " + ".join(terms) or "0 * " + number
+
+
+# What is left of one dimension.
+
+
+def _reduction(given: _Given) -> dict[str, Any] | None:
+    call, x = given.call, given.tensor("self")
+    if x is None or len(given.outputs) > 1 or call.tensor("other") is not None:
+        return None
+    count = len(x.shape)
+    asked = call.integers("dim") if call.has("dim") and not call.is_omitted("dim") else ()
+    if asked is None:
+        return None
+    chosen = sorted({one % count for one in asked}) if asked else list(range(count))
+    if not chosen or chosen != list(range(chosen[0], chosen[-1] + 1)):
+        return None
+    cuts = (slice(0, chosen[0]), slice(chosen[0], chosen[-1] + 1), slice(chosen[-1] + 1, count))
+    sizes = [prod(x.shape[one]) for one in cuts]
+    steps = [_stride(x.shape[one], _strides(x)[one]) for one in cuts]
+    if None in steps:
+        return None
+    if sizes[2] == 1:  # rows stand side by side in a tile
+        sizes[0], sizes[2], steps[0], steps[2] = 1, sizes[0], 0, steps[0]
+    outers, reduced, inner = sizes
+    along = min(_power(reduced), 4096 if steps[1] == 1 else 64)
+    across = max(1, min(_power(inner), 4096 // along))
+    programs = outers * -(-inner // across)
+    parts = min(-(-_PROGRAMS // programs), -(-reduced // (4 * along))) or 1
+    part = -(-reduced // (along * parts)) * along
+    identity, combined, reduce = _TABLE["reduction"][call.stem]
+    accumulated = given.computed
+    if accumulated == "int64" and reduce != "sum":
+        return None
+    return {
+        "summed": reduced if call.stem == "sum" else 1,
+        "inner_block": across,
+        "reduced_block": along,
+        "part": part,
+        "identity": identity,
+        "accumulated": f"tl.{accumulated}",
+        "combined": combined,
+        "reduce": reduce,
+        "x": given.variables["self"],
+        "outers": outers,
+        "reduced": reduced,
+        "inner": inner,
+        "results": outers * inner,
+        "scale": f"1 / {reduced}" if call.stem == "mean" else "1",
+        "parts_type": accumulated,
+        "strides": tuple(steps),
+    }
+
+
+# Whole rows in registers.
+
+_MOST_COLUMNS = 1 << 17
+_ROWS = {
+    "softmax": "softmax",
+    "_softmax": "softmax",
+    "log_softmax": "log_softmax",
+    "_log_softmax": "log_softmax",
+    "_softmax_backward_data": "_softmax_backward_data",
+    "_log_softmax_backward_data": "_log_softmax_backward_data",
+    "layer_norm": "layer_norm",
+    "native_layer_norm": "layer_norm",
+    "rms_norm": "rms_norm",
+    "_fused_rms_norm": "rms_norm",
+}
+
+
+def _rows(given: _Given) -> dict[str, Any] | None:
+    call = given.call
+    row = _TABLE["rows"][_ROWS[call.stem or ""]]
+    tensors = {name: given.tensor(name) for name in row["rows"]}
+    first = next(iter(tensors.values()))
+    if first is None or any(one is None or one.shape != first.shape for one in tensors.values()):
+        return None
+    normalized = call.integers("normalized_shape")
+    dim, count = call.integer("dim"), len(first.shape)
+    if normalized is None and (dim is None or not count or dim % count != count - 1):
+        return None
+    split = count - len(normalized or (0,))
+    column_count, row_count = prod(first.shape[split:]), prod(first.shape[:split])
+    steps = {}
+    for name, one in tensors.items():
+        assert one is not None
+        within = _stride(one.shape[split:], _strides(one)[split:])
+        steps[name] = _stride(one.shape[:split], _strides(one)[:split])
+        if steps[name] is None or within != (1 if column_count > 1 else 0):
+            return None
+    shared = {name: given.tensor(name) for name in row.get("columns", ())}
+    if any(one is not None and _strides(one) != contiguous(one.shape) for one in shared.values()):
+        return None
+    eps = given.number("eps")
+    if normalized is not None and eps is None:
+        if _name(first) != "float32":
+            return None
+        eps = "1.1920928955078125e-07"
+    columns = _power(column_count)
+    if columns > _MOST_COLUMNS:
+        return None
+    computed, other = given.computed, row.get("other", "0.0")
+    loads = [
+        f"{name} = tl.load({given.variables[name]}_ptr + rows * {steps[name]} + columns, mask=inside, "
+        f"other={other}).to(tl.{computed})"
+        for name in tensors
+    ]
+    loads += [
+        f"{name} = {0.0 if name == 'bias' else 1.0}"
+        if one is None
+        else f"{name} = tl.load({given.variables[name]}_ptr + columns, mask=inside, other=0.0)"
+        for name, one in shared.items()
+    ]
+    names = ("result", *(("rstd",) if row is _TABLE["rows"]["rms_norm"] else ("mean", "rstd")))
+    names = names[: len(given.outputs)]
+    # ATen's own operators give the results of one number per row in other shapes too: as their rules say.
+    stores = [
+        f"tl.store({name}_ptr + rows * {column_count} + columns, {name}, mask=inside)"
+        if name == "result"
+        else f"tl.store({name}_ptr + rows, {name})"
+        for name in names
+    ]
+    used = [given.variables[name] for name in (*tensors, *shared) if given.tensor(name) is not None]
+    body = Template("\n".join(row["lines"])).substitute(column_count=column_count, eps=eps)
+    results = zip(names, given.outputs, strict=False)
+    return {
+        "columns": columns,
+        "rows": max(1, min(4096 // columns, _power(row_count))),
+        "warps": max(4, min(32, columns // 1024)),
+        "row_count": row_count,
+        "column_count": column_count,
+        "pointers": ", ".join(f"{one}_ptr" for one in (*used, *names)),
+        "loads": "".join(f"    {one}\n" for one in loads),
+        "body": "".join(f"    {one}\n" for one in body.splitlines()).rstrip("\n"),
+        "stores": "".join(f"    {one}\n" for one in stores),
+        "results": "".join(
+            f"    {name} = {_empty(TensorArgument(one.shape, one.type_name))}\n" for name, one in results
+        ),
+        "tensors": ", ".join((*used, *names)),
+        "returned": ", ".join(names),
+    }
+
+
+# Tiles of a matrix product.
+
+# Of an operator: left and right matrix, and what is added.
+_OPERANDS = {
+    "mm": ("self", "mat2", None),
+    "bmm": ("self", "mat2", None),
+    "matmul": ("self", "other", None),
+    "linear": ("input", "weight", "bias"),
+    "addmm": ("mat1", "mat2", "self"),
+    "baddbmm": ("batch1", "batch2", "self"),
+}
+_INTERPRETED = "# Triton's interpreter, which runs it without a GPU, does not multiply bfloat16.\n"
+_DEEP, _WIDE = 512, 1024  # sizes from which larger tiles pay
+
+
+def _product(given: _Given) -> dict[str, Any] | None:
+    call, output = given.call, given.output
+    left, right, added = _OPERANDS[call.stem or ""]
+    a, b = given.tensor(left), given.tensor(right)
+    if a is None or b is None or min(len(a.shape), len(b.shape)) < 2 or not type_of(output).is_float:  # type: ignore[union-attr]
+        return None
+    b_shape, b_strides = b.shape, _strides(b)
+    if call.stem == "linear":
+        b_shape, b_strides = b_shape[::-1], b_strides[::-1]
+    depth, columns = b_shape[-2:]
+    # A right matrix for all has the left's leading dimensions as rows.
+    cut = len(a.shape) - 2 if len(b_shape) > 2 else 0
+    if len(b_shape) > 2 and a.shape[:-2] != b_shape[:-2]:
+        return None
+    a_strides = _strides(a)
+    a_batch, b_batch = _stride(a.shape[:cut], a_strides[:cut]), _stride(b_shape[:-2], b_strides[:-2])
+    a_row = _stride(a.shape[cut:-1], a_strides[cut:-1])
+    if None in (a_batch, b_batch, a_row) or _name(a) != _name(b) or _name(a) == "float64":
+        return None
+    batch, rows = prod(a.shape[:cut]), prod(a.shape[cut:-1])
+    bias = given.tensor(added) if added else None
+    used, epilogue = [given.variables[left], given.variables[right]], []
+    alpha, beta = given.number("alpha") or "1", given.number("beta") or "1"
+    if added in {"self"} and alpha not in {"1", "1.0"}:
+        epilogue.append(f"total = {alpha} * total")
+    if bias is not None:
+        absent = (0,) * (len(output.shape) - len(bias.shape))
+        pairs = zip(bias.shape, _strides(bias), strict=True)
+        steps = (*absent, *(0 if size == 1 else step for size, step in pairs))
+        at_batch = _stride(output.shape[:cut], steps[:cut])
+        at_row = _stride(output.shape[cut:-1], steps[cut:-1])
+        if at_batch is None or at_row is None:
+            return None
+        used.append(given.variables[added or ""])
+        where = f"{used[-1]}_ptr + batch * {at_batch} + rows * {at_row} + columns * {steps[-1]}"
+        epilogue.append(f"added = tl.load({where}, mask=inside, other=0.0).to(tl.float32)")
+        epilogue.append("total += added" if beta in {"1", "1.0"} else f"total += {beta} * added")
+    is_single = _name(a) == "float32"
+    large = min(rows, columns) >= _WIDE and depth >= _DEEP and not is_single
+    tile = (128, 256, 64) if large else (64, 64, 32)
+    if rows < 64:
+        tile = (max(16, _power(rows)), 64, 64)
+    return {
+        "summed": depth,
+        "sizes": (rows, columns, depth, batch),
+        "tile": tile,
+        "warps": 8 if large else 4,
+        "stages": 3,
+        "pointers": ", ".join(["a_ptr", "b_ptr", *(f"{one}_ptr" for one in used[2:]), "result_ptr"]),
+        "a_batch": a_batch,
+        "a_row": a_row,
+        "a_depth": a_strides[-1],
+        "b_batch": b_batch,
+        "b_depth": b_strides[-2],
+        "b_column": b_strides[-1],
+        # As torch multiplies by default; "tf32" is faster where a program allows it.
+        "precision": ', input_precision="ieee"' * is_single,
+        "remark": _INTERPRETED * (_name(a) == "bfloat16"),
+        "epilogue": "".join(f"    {one}\n" for one in epilogue),
+        "result": _empty(TensorArgument(output.shape, output.type_name)),
+        "tensors": ", ".join([*used, "result"]),
+    }
+
+
+# Rows by number.
+
+
+def _gather(given: _Given) -> dict[str, Any] | None:
+    """`index_select`, `embedding`: from one place each."""
+    stem = given.call.stem
+    source, index = ("weight", "indices") if stem == "embedding" else ("self", "index")
+    return _moved(given, source, index, 0 if stem == "embedding" else given.call.integer("dim"))
+
+
+def _scatter(given: _Given) -> dict[str, Any] | None:
+    """`index_add`, `scatter_add`, `embedding_dense_backward`: several may go to one place."""
+    call, output = given.call, given.output
+    if call.name.endswith("_") or not type_of(output).is_float or _name(output) == "float64":  # type: ignore[union-attr]
+        return None
+    if call.stem == "embedding_dense_backward":
+        if given.number("scale_grad_by_freq") not in {None, "False"}:
+            return None
+        filled = _moved(given, "grad_output", "indices", 0, result=output)
+        accumulator, padding = _empty(output, how="zeros", dtype="float32"), call.integer("padding_idx")
+        kept = "" if padding is None or padding < 0 else f" & (taken != {padding})"
+    else:
+        source = "source" if call.stem == "index_add" else "src"
+        filled = _moved(given, source, "index", call.integer("dim"), result=output)
+        target, kept = given.variables.get("self"), ""
+        accumulator = f"{target}.to(torch.float32, copy=True, memory_format=torch.contiguous_format)"
+    if filled is None:
+        return None
+    is_single = _name(output) == "float32"
+    return {
+        **filled,
+        "summed": 64,
+        "kept": kept,
+        "factor": given.number("alpha") if call.stem == "index_add" else "1",
+        "accumulator": accumulator,
+        "returned": "result" if is_single else f"result.to(torch.{_name(output)})",
+    }
+
+
+def _moved(
+    given: _Given, source: str, index: str, dim: int | None, *, result: TensorArgument | None = None
+) -> dict[str, Any] | None:
+    x, where = given.tensor(source), given.tensor(index)
+    if x is None or where is None or dim is None or not x.shape:
+        return None
+    # The source of rows by number has a dimension for the numbers, what is scattered one for each of theirs.
+    by_element = given.call.stem == "scatter_add"
+    width = len(where.shape) if given.call.stem == "embedding_dense_backward" else 1
+    dim %= len(x.shape)
+    if by_element:
+        others = [one for place, one in enumerate(zip(x.shape, (result or x).shape, strict=True)) if place != dim]
+        if where.shape != x.shape or any(size != whole for size, whole in others):
+            return None
+    cuts = (slice(0, dim), slice(dim, dim + width), slice(dim + width, len(x.shape)))
+    steps = [_stride(x.shape[one], _strides(x)[one]) for one in cuts]
+    outers, count, inner = (prod(x.shape[one]) for one in cuts)
+    if None in steps or (not by_element and _stride(where.shape, _strides(where)) is None):
+        return None
+    if by_element:
+        at = [_stride(where.shape[one], _strides(where)[one]) for one in cuts]
+        if None in at:
+            return None
+        index_at = f"outer * {at[0]} + i * {at[1]} + inner * {at[2]}"
+    else:
+        count = where.element_count
+        index_at = f"i * {_stride(where.shape, _strides(where))}"
+    result_inner = prod(result.shape[dim + 1 :]) if result is not None else inner
+    return {
+        "block": min(1024, _power(inner)),
+        "index_count": count,
+        "index_at": index_at,
+        "index_mask": ", mask=inside, other=0" * by_element,
+        "row_count": outers * count,
+        "outer_stride": steps[0],
+        "taken_stride": steps[1],
+        "inner_stride": steps[2],
+        "inner": inner,
+        "result_inner": result_inner,
+        "result_outer_stride": prod(result.shape[dim:]) if result is not None else 0,
+        "source": given.variables[source],
+        "index": given.variables[index],
+    }
+
+
+_FAMILIES: tuple[tuple[Any, str, Callable[..., dict[str, Any] | None]], ...] = (
+    (_TABLE["reduction"], "reduction", _reduction),
+    (_ROWS, "rows", _rows),
+    (_OPERANDS, "product", _product),
+    ({"index_select", "embedding"}, "gather", _gather),
+    ({"index_add", "scatter_add", "embedding_dense_backward"}, "scatter", _scatter),
+)
