@@ -73,7 +73,7 @@ def trace_row(path: Path) -> dict[str, Any]:
 def call_row(session: Session, one: AloneCall) -> dict[str, Any]:
     row: dict[str, Any] = {"call": one.call.name, "shapes": one.shapes, "device_ns": one.device_ns}
     try:
-        text = call_file(one.call, what="", name="call.py")[0]
+        text = call_file(one.call, what="", name="call.py").text
     except OpscopeError as error:
         return {**row, "outcome": "not written", "error": str(error)}
     names: dict[str, Any] = {"__name__": "call"}

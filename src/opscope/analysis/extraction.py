@@ -6,12 +6,19 @@ Calls with the same arguments are one.
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from opscope.analysis.roofline import Efficiency
-from opscope.errors import InputError
+from opscope.analysis.step_model import Gain
+from opscope.analysis.summary import Summary
+from opscope.errors import InputError, OpscopeError
+from opscope.model.benchmark import Interval
 from opscope.model.session import Session
 from opscope.operators.arguments import (
     CallArguments,
@@ -20,6 +27,8 @@ from opscope.operators.arguments import (
     with_kernel_types,
     with_list_members,
 )
+from opscope.operators.call_file import CallFile, call_file
+from opscope.operators.starts import StartKind
 
 _SHOWN = 3  # shapes
 
@@ -101,6 +110,100 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str) -> AloneCall:
         f"no call has '{wanted}' in its operator, its shapes or its kernels",
         hint="List them: opscope extract TRACE",
     )
+
+
+def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ...]:
+    """The recorded calls that a file was written of: those whose own files make and call the same.
+
+    Raises:
+        InputError: There is none.
+    """
+    wanted = _what_it_calls(file.read_text(encoding="utf-8"), file)
+    found = []
+    for one in calls:
+        try:
+            text = call_file(one.call, what="", name="", start=StartKind.ATEN).text
+        except OpscopeError:  # it cannot have been written
+            continue
+        if _what_it_calls(text, file) == wanted:
+            found.append(one)
+    if not found:
+        raise InputError(
+            "the recording has no call that its make_inputs and reference stand for",
+            source=file,
+            hint="Extract it from this recording, and change only `mine`: opscope extract TRACE",
+        )
+    return tuple(found)
+
+
+def _what_it_calls(text: str, file: Path) -> list[str]:
+    try:
+        body = ast.parse(text).body
+    except SyntaxError as error:
+        raise InputError(f"it is no Python ({error.msg})", source=f"{file}:{error.lineno}") from error
+    return [
+        ast.dump(one)
+        for one in body
+        if isinstance(one, ast.FunctionDef) and one.name in {"make_inputs", "reference"}
+    ]
+
+
+class Extracted(NamedTuple):
+    """A call of the list, and its file or why it has none."""
+
+    rank: int  # from 1
+    call: AloneCall
+    file: CallFile | OpscopeError
+    name: str  # of its file
+
+
+def extracted(
+    rank: int, one: AloneCall, *, what: str = "", name: str | None = None, start: StartKind | None = None
+) -> Extracted:
+    name = name or f"{rank:02}_{one.call.stem}.py"
+    try:
+        return Extracted(rank, one, call_file(one.call, what=what, name=name, start=start), name)
+    except OpscopeError as error:
+        return Extracted(rank, one, error, name)
+
+
+class StepGain(msgspec.Struct, frozen=True):
+    """What a step would gain if calls took another time."""
+
+    file: str
+    operator: str
+    calls: float  # in a step
+    ratio: float  # of their time, then and now
+    gain: Gain
+    step_ns: float  # without the profiler, as simulated
+
+
+def step_gain(
+    summary: Summary, calls: Sequence[AloneCall], file: str, ratio: float, interval: Interval | None
+) -> StepGain | None:
+    """By simulation of the recorded steps: their kernels so much shorter, the host as it was.
+
+    None where the recording's steps cannot be simulated.
+    """
+    job = summary.job
+    if job is None:
+        return None
+    outermost = [one for call in calls for one in call.operator_ids]
+    operators = [one for (one,) in summary.session.query(_BELOW_SQL, [outermost])]
+    change = job.changed(lambda one: one.scale(one.model.is_launched_by(operators), ratio))
+    if job.missing_for(change) is not None:
+        return None
+    low, high = interval or (ratio, ratio)
+    error = max(high - ratio, ratio - low) / abs(1.0 - ratio) if ratio != 1.0 else 0.0
+    steps = max(1, len(summary.steps))
+    gain = job.gain(change, error)
+    return StepGain(file, calls[0].call.name, len(outermost) / steps, ratio, gain, job.step_ns)
+
+
+_BELOW_SQL = """
+SELECT o.operator_id FROM operators o
+JOIN operators above ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id
+WHERE list_contains($1, above.operator_id)"""
 
 
 # An operator that calls itself has only cast its arguments, as autocast does.

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Mapping
 from functools import cache
 from math import prod
 from string import Template
+from typing import NamedTuple
 
 import msgspec
 
@@ -56,10 +58,14 @@ def _values() -> _Values:
     return msgspec.convert(packaged_toml(__package__, "input_values.toml"), _Values)
 
 
-def call_file(
-    call: CallArguments, *, what: str, name: str, start: StartKind | None = None
-) -> tuple[str, list[str]]:
-    """The file of a call with this name, `what` at its head; and what could not be made as it was.
+class CallFile(NamedTuple):
+    text: str
+    notes: list[str]  # what could not be made as it was
+    start: StartKind  # of its own version
+
+
+def call_file(call: CallArguments, *, what: str, name: str, start: StartKind | None = None) -> CallFile:
+    """The file of a call with this name, `what` at its head.
 
     Its own version starts as asked; without it in Triton where the call's family has a template.
 
@@ -117,18 +123,7 @@ def call_file(
     if not call.tensors and "device" in call.names:
         given_values.append("device=DEVICE")
     parameters = ", ".join(made)
-    own = None
-    if start is not StartKind.ATEN:
-        kind = start or StartKind.TRITON
-        own = start_of(call, kind, parameters=parameters, variables=variables, numbers=numbers)
-        if own is None and start is not None:
-            raise InputError(
-                f"{call.name}: there is no template in {start} for such a call",
-                hint="Write --start aten: `mine` then calls the operator",
-            )
-    if own is None:
-        code = f"def mine({parameters}):\n    return reference({parameters})  # yours goes here\n"
-        own = Start("import torch\n", code, "")
+    kind, own = _own_version(call, start, parameters, variables, numbers)
     text = Template(packaged_text(__package__, "call_file.txt")).substitute(
         what=what,
         notes="".join(f"\n\n{one}" for one in notes),
@@ -142,7 +137,28 @@ def call_file(
         operator=call.name.replace("::", "."),
         given=", ".join(given_values),
     )
-    return text, notes
+    return CallFile(text, notes, kind)
+
+
+def _own_version(
+    call: CallArguments,
+    asked: StartKind | None,
+    parameters: str,
+    variables: Mapping[str, str],
+    numbers: Mapping[str, str],
+) -> tuple[StartKind, Start]:
+    kind = asked or StartKind.TRITON
+    if kind is not StartKind.ATEN:
+        own = start_of(call, kind, parameters=parameters, variables=variables, numbers=numbers)
+        if own is not None:
+            return kind, own
+        if asked is not None:
+            raise InputError(
+                f"{call.name}: there is no template in {kind} for such a call",
+                hint="Write --start aten: `mine` then calls the operator",
+            )
+    code = f"def mine({parameters}):\n    return reference({parameters})  # yours goes here\n"
+    return StartKind.ATEN, Start("import torch\n", code, "")
 
 
 def _tensor(

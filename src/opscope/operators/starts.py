@@ -1,8 +1,8 @@
 """Where an extracted call's own version starts: a kernel of the call's family, for its shapes and types.
 
-Templates are files of `starts/`, one for each family; `starts.toml` says what differs between operators. Sizes
-and strides stand in the code as numbers, so that the compiler knows them. Not every layout has a template: then
-there is no start, never one that is wrong. Imports no torch.
+Templates are files of `starts/`, one for each family; `starts.toml` says what differs between operators.
+Sizes and strides are numbers in the code, so the compiler knows them. A layout without a template has no
+start. Imports no torch.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ def _empty(tensor: TensorArgument, *, how: str = "empty", dtype: str | None = No
     """Code that allocates a result."""
     strides = _strides(tensor)
     laid = "" if strides == contiguous(tensor.shape) else f", {strides}"
-    return f"torch.{how}{'_strided' * bool(laid)}({tensor.shape}{laid}, dtype=torch.{dtype or _name(tensor)}, device=DEVICE)"
+    how += "_strided" * bool(laid)
+    return f"torch.{how}({tensor.shape}{laid}, dtype=torch.{dtype or _name(tensor)}, device=DEVICE)"
 
 
 def _power(size: int) -> int:
@@ -222,7 +223,9 @@ def _elementwise(given: _Given, is_cuda: bool = False) -> dict[str, Any] | None:
         strides = contiguous(shape)
     else:
         order = sorted(range(len(shape)), key=lambda place: (like[place], -place))
-        strides = tuple(prod(shape[one] for one in order[: order.index(place)]) for place in range(len(shape)))
+        strides = tuple(
+            prod(shape[one] for one in order[: order.index(place)]) for place in range(len(shape))
+        )
     made = TensorArgument(output.shape, output.type_name, strides if shape == output.shape else None)
     # Neighbors in the memory of the result are neighbors among the threads.
     places = sorted(range(len(shape)), key=lambda place: (-strides[place], place))
@@ -237,9 +240,7 @@ def _elementwise(given: _Given, is_cuda: bool = False) -> dict[str, Any] | None:
     count = prod(shape)
     is_wide = max(count, *map(_reach, operands.values()), _reach(made)) >= _INT32_END
     computed = _C_TYPES[given.computed] if is_cuda else given.computed
-    loads = {
-        given.variables[name]: (_C_TYPES[_name(one)], index(one)) for name, one in operands.items()
-    }
+    loads = {given.variables[name]: (_C_TYPES[_name(one)], index(one)) for name, one in operands.items()}
     text = re.sub(r"\b[a-z_]\w*\b(?!\()", lambda found: spelled[found[0]] or "", expression)
     results = written or made
     values = {
@@ -395,13 +396,8 @@ def _rows(given: _Given) -> dict[str, Any] | None:
     shared = {name: given.tensor(name) for name in row.get("columns", ())}
     if any(one is not None and _strides(one) != contiguous(one.shape) for one in shared.values()):
         return None
-    eps = given.number("eps")
-    if normalized is not None and eps is None:
-        if _name(first) != "float32":
-            return None
-        eps = "1.1920928955078125e-07"
-    columns = _power(column_count)
-    if columns > _MOST_COLUMNS:
+    eps, columns = given.number("eps"), _power(column_count)
+    if columns > _MOST_COLUMNS or (normalized is not None and eps is None):
         return None
     computed, other = given.computed, row.get("other", "0.0")
     loads = [
@@ -457,6 +453,7 @@ _OPERANDS = {
     "baddbmm": ("batch1", "batch2", "self"),
 }
 _INTERPRETED = "# Triton's interpreter, which runs it without a GPU, does not multiply bfloat16.\n"
+_MULTIPLIED = frozenset({"float32", "float16", "bfloat16"})
 _DEEP, _WIDE = 512, 1024  # sizes from which larger tiles pay
 
 
@@ -464,7 +461,7 @@ def _product(given: _Given) -> dict[str, Any] | None:
     call, output = given.call, given.output
     left, right, added = _OPERANDS[call.stem or ""]
     a, b = given.tensor(left), given.tensor(right)
-    if a is None or b is None or min(len(a.shape), len(b.shape)) < 2 or not type_of(output).is_float:  # type: ignore[union-attr]
+    if a is None or b is None or min(len(a.shape), len(b.shape)) < 2 or _name(a) not in _MULTIPLIED:
         return None
     b_shape, b_strides = b.shape, _strides(b)
     if call.stem == "linear":
@@ -475,28 +472,14 @@ def _product(given: _Given) -> dict[str, Any] | None:
     if len(b_shape) > 2 and a.shape[:-2] != b_shape[:-2]:
         return None
     a_strides = _strides(a)
-    a_batch, b_batch = _stride(a.shape[:cut], a_strides[:cut]), _stride(b_shape[:-2], b_strides[:-2])
     a_row = _stride(a.shape[cut:-1], a_strides[cut:-1])
-    if None in (a_batch, b_batch, a_row) or _name(a) != _name(b) or _name(a) == "float64":
+    if a_row is None or _name(a) != _name(b):
         return None
     batch, rows = prod(a.shape[:cut]), prod(a.shape[cut:-1])
-    bias = given.tensor(added) if added else None
-    used, epilogue = [given.variables[left], given.variables[right]], []
-    alpha, beta = given.number("alpha") or "1", given.number("beta") or "1"
-    if added in {"self"} and alpha not in {"1", "1.0"}:
-        epilogue.append(f"total = {alpha} * total")
-    if bias is not None:
-        absent = (0,) * (len(output.shape) - len(bias.shape))
-        pairs = zip(bias.shape, _strides(bias), strict=True)
-        steps = (*absent, *(0 if size == 1 else step for size, step in pairs))
-        at_batch = _stride(output.shape[:cut], steps[:cut])
-        at_row = _stride(output.shape[cut:-1], steps[cut:-1])
-        if at_batch is None or at_row is None:
-            return None
-        used.append(given.variables[added or ""])
-        where = f"{used[-1]}_ptr + batch * {at_batch} + rows * {at_row} + columns * {steps[-1]}"
-        epilogue.append(f"added = tl.load({where}, mask=inside, other=0.0).to(tl.float32)")
-        epilogue.append("total += added" if beta in {"1", "1.0"} else f"total += {beta} * added")
+    epilogue = _epilogue(given, added, cut)
+    if epilogue is None:
+        return None
+    used = [given.variables[one] for one in (left, right, added or "") if one in given.variables]
     is_single = _name(a) == "float32"
     large = min(rows, columns) >= _WIDE and depth >= _DEEP and not is_single
     tile = (128, 256, 64) if large else (64, 64, 32)
@@ -509,10 +492,10 @@ def _product(given: _Given) -> dict[str, Any] | None:
         "warps": 8 if large else 4,
         "stages": 3,
         "pointers": ", ".join(["a_ptr", "b_ptr", *(f"{one}_ptr" for one in used[2:]), "result_ptr"]),
-        "a_batch": a_batch,
+        "a_batch": _index(a.shape[:cut], a_strides[:cut], "batch"),
         "a_row": a_row,
         "a_depth": a_strides[-1],
-        "b_batch": b_batch,
+        "b_batch": _index(b_shape[:-2], b_strides[:-2], "batch"),
         "b_depth": b_strides[-2],
         "b_column": b_strides[-1],
         # As torch multiplies by default; "tf32" is faster where a program allows it.
@@ -522,6 +505,29 @@ def _product(given: _Given) -> dict[str, Any] | None:
         "result": _empty(TensorArgument(output.shape, output.type_name)),
         "tensors": ", ".join([*used, "result"]),
     }
+
+
+def _epilogue(given: _Given, added: str | None, cut: int) -> list[str] | None:
+    """Lines that scale a product and add a tensor, after `cut` dimensions of a batch; None if they cannot."""
+    lines: list[str] = []
+    shape = given.output.shape
+    if added is None:
+        return lines
+    alpha, beta = given.number("alpha") or "1", given.number("beta") or "1"
+    if added == "self" and alpha not in {"1", "1.0"}:
+        lines.append(f"total = {alpha} * total")
+    bias = given.tensor(added)
+    if bias is None:
+        return lines
+    absent = (0,) * (len(shape) - len(bias.shape))
+    pairs = zip(bias.shape, _strides(bias), strict=True)
+    steps = (*absent, *(0 if size == 1 else step for size, step in pairs))
+    at_row = _stride(shape[cut:-1], steps[cut:-1])
+    if at_row is None:
+        return None
+    where = f"{_index(shape[:cut], steps[:cut], 'batch')} + rows * {at_row} + columns * {steps[-1]}"
+    load = f"tl.load({given.variables[added]}_ptr + {where}, mask=inside, other=0.0).to(tl.float32)"
+    return [*lines, f"total += {load}" if beta in {"1", "1.0"} else f"total += {beta} * {load}"]
 
 
 # Rows by number.
@@ -537,7 +543,7 @@ def _gather(given: _Given) -> dict[str, Any] | None:
 def _scatter(given: _Given) -> dict[str, Any] | None:
     """`index_add`, `scatter_add`, `embedding_dense_backward`: several may go to one place."""
     call, output = given.call, given.output
-    if call.name.endswith("_") or not type_of(output).is_float or _name(output) == "float64":  # type: ignore[union-attr]
+    if call.name.endswith("_") or _name(output) not in _MULTIPLIED:
         return None
     if call.stem == "embedding_dense_backward":
         if given.number("scale_grad_by_freq") not in {None, "False"}:
@@ -574,7 +580,9 @@ def _moved(
     width = len(where.shape) if given.call.stem == "embedding_dense_backward" else 1
     dim %= len(x.shape)
     if by_element:
-        others = [one for place, one in enumerate(zip(x.shape, (result or x).shape, strict=True)) if place != dim]
+        others = [
+            one for place, one in enumerate(zip(x.shape, (result or x).shape, strict=True)) if place != dim
+        ]
         if where.shape != x.shape or any(size != whole for size, whole in others):
             return None
     cuts = (slice(0, dim), slice(dim, dim + width), slice(dim + width, len(x.shape)))

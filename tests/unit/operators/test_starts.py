@@ -33,7 +33,7 @@ def call(name: str, *columns: Any) -> CallArguments:
 
 
 def text_of(given: list[Any], start: StartKind | None) -> str:
-    return call_file(call(*given), what="A call.", name="call.py", start=start)[0]
+    return call_file(call(*given), what="A call.", name="call.py", start=start).text
 
 
 @pytest.mark.torch
