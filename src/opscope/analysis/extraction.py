@@ -20,6 +20,7 @@ from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
 from opscope.model.benchmark import Interval
 from opscope.model.session import Session
+from opscope.model.sidecar import kernels_folder
 from opscope.operators.arguments import (
     CallArguments,
     parse_arguments,
@@ -27,8 +28,9 @@ from opscope.operators.arguments import (
     with_kernel_types,
     with_list_members,
 )
-from opscope.operators.call_file import CallFile, call_file
+from opscope.operators.call_file import CallFile, call_file, kernel_file
 from opscope.operators.starts import StartKind
+from opscope.provenance.generated_code import read_generated
 
 _SHOWN = 3  # shapes
 
@@ -39,6 +41,7 @@ class AloneCall(NamedTuple):
     device_ns: int  # of all of them
     avoidable_ns: float | None  # of that, beyond the device's limits; None where these are not known
     kernels: tuple[str, ...]  # most time first
+    source_file: str | None = None  # of a Triton kernel that torch.compile wrote, where it was recorded
 
     @property
     def shapes(self) -> str:
@@ -60,11 +63,12 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         launched[tuple(key)].append((device_ns, call_id, kernel, blocks, operators))
     if not launched:
         raise InputError(
-            "no operator of PyTorch launched a kernel with its shapes recorded",
-            hint="Record with shapes: opscope run, or record_shapes=True",
+            "no operator of PyTorch and no kernel of torch.compile was launched with its shapes recorded",
+            hint="Record with shapes: opscope run, or record_shapes=True; "
+            "kernels of your own count where a function under torch.compile calls them",
         )
     found = []
-    for (name, overload, shapes, types, strides, concrete), parts in launched.items():
+    for (name, overload, shapes, types, strides, concrete, source_file), parts in launched.items():
         parts.sort(reverse=True)
         _, _, kernel, blocks, _ = parts[0]
         call = parse_arguments(
@@ -81,12 +85,13 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
                 sum(device_ns for device_ns, *_ in parts),
                 sum(known) if known else None,
                 tuple(dict.fromkeys(one for _, _, one, *_ in parts)),
+                source_file,
             )
         )
     return tuple(sorted(found, key=lambda one: (-(one.avoidable_ns or 0.0), -one.device_ns, one.call.name)))
 
 
-def chosen_call(calls: Sequence[AloneCall], wanted: str) -> AloneCall:
+def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> AloneCall:
     """The call of a rank from 1, or the first whose operator, shapes or kernels hold all words of a text.
 
     Raises:
@@ -106,13 +111,21 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str) -> AloneCall:
         text = spelled("\n".join([one.call.name, one.shapes, *one.kernels]))
         if all(word in text for word in spelled(wanted).split()):
             return one
+    of_name = "SELECT 1 FROM kernel_names WHERE kind = 'kernel' AND contains(name, $1) LIMIT 1"
+    if session.query(of_name, [wanted]):
+        raise InputError(
+            f"nothing is recorded of what the kernel '{wanted}' was launched with",
+            hint="Call it from a function under torch.compile, and record with shapes: opscope run",
+        )
     raise InputError(
         f"no call has '{wanted}' in its operator, its shapes or its kernels",
         hint="List them: opscope extract TRACE",
     )
 
 
-def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ...]:
+def calls_of_file(
+    calls: Sequence[AloneCall], file: Path, traces: Sequence[str] = ()
+) -> tuple[AloneCall, ...]:
     """The recorded calls that a file was written of: those whose own files make and call the same.
 
     Raises:
@@ -121,11 +134,8 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
     wanted = _what_it_calls(file.read_text(encoding="utf-8"), file)
     found = []
     for one in calls:
-        try:
-            text = call_file(one.call, what="", name="", start=StartKind.ATEN).text
-        except OpscopeError:  # it cannot have been written
-            continue
-        if _what_it_calls(text, file) == wanted:
+        own = extracted(0, one, start=StartKind.ATEN, traces=traces).file
+        if isinstance(own, CallFile) and _what_it_calls(own.text, file) == wanted:
             found.append(one)
     if not found:
         raise InputError(
@@ -158,13 +168,36 @@ class Extracted(NamedTuple):
 
 
 def extracted(
-    rank: int, one: AloneCall, *, what: str = "", name: str | None = None, start: StartKind | None = None
+    rank: int,
+    one: AloneCall,
+    *,
+    what: str = "",
+    name: str | None = None,
+    start: StartKind | None = None,
+    traces: Sequence[str] = (),
 ) -> Extracted:
-    name = name or f"{rank:02}_{one.call.stem}.py"
+    """`traces` are those beside which copies of generated sources may lie."""
+    name = name or f"{rank:02}_{one.call.stem or one.call.name}.py"
     try:
-        return Extracted(rank, one, call_file(one.call, what=what, name=name, start=start), name)
+        if one.source_file is None:
+            file = call_file(one.call, what=what, name=name, start=start)
+        else:
+            file = kernel_file(one.call, _generated_source(one, traces), what=what, name=name)
+        return Extracted(rank, one, file, name)
     except OpscopeError as error:
         return Extracted(rank, one, error, name)
+
+
+def _generated_source(one: AloneCall, traces: Sequence[str]) -> str:
+    path = Path(one.source_file or "")
+    for place in (*(kernels_folder(trace) / path.name for trace in traces), path):
+        text = read_generated(place, path.stem)
+        if text is not None:
+            return text
+    raise InputError(
+        f"{one.call.name}: its source, {path.name}, is not at hand",
+        hint="Record with opscope run, which keeps it in TRACE.kernels, and keep that beside the trace",
+    )
 
 
 class StepGain(msgspec.Struct, frozen=True):
@@ -216,10 +249,15 @@ WITH named AS (
         SELECT *, coalesce(max(last_descendant_id) OVER (PARTITION BY trace_id, thread_id ORDER BY operator_id
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), -1) < operator_id AS is_outermost_of_torch
         FROM named WHERE NOT calls_itself),
-    outermost AS (FROM ours WHERE is_outermost_of_torch)
+    outermost AS (
+        SELECT * EXCLUDE (calls_itself, is_outermost_of_torch), NULL AS kernel_file
+        FROM ours WHERE is_outermost_of_torch
+        UNION ALL
+        SELECT DISTINCT o.*, t.kernel_file FROM operators o JOIN triton_launches t USING (operator_id)
+        WHERE o.name = t.kernel_name AND o.input_shapes IS NOT NULL)
 SELECT o.name, o.overload, o.input_shapes::VARCHAR, o.input_types::VARCHAR, o.input_strides::VARCHAR,
-    o.concrete_inputs::VARCHAR, call_id, k.name, max(grid_x)::BIGINT, list(DISTINCT o.operator_id),
-    sum(a.duration_ns)::BIGINT
+    o.concrete_inputs::VARCHAR, o.kernel_file, call_id, k.name, max(grid_x)::BIGINT,
+    list(DISTINCT o.operator_id), sum(a.duration_ns)::BIGINT
 FROM outermost o
 JOIN device_activities a
     ON a.trace_id = o.trace_id AND a.kind = 'kernel'

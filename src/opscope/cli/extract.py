@@ -56,13 +56,16 @@ def extract(
     with console.open_source([source]) as session, console.status("Looking for calls"):
         summary = Summary(session, measured_dir=cache_folder() / LIMITS_FOLDER)
         calls = alone_calls(session, summary.efficiency)
+        traces = [name for (name,) in session.query("SELECT source FROM traces")]
         if call is not None:
-            one = chosen_call(calls, call)
-            rows = [extracted(1, one, what=call_text(summary, one, source), name=output.name, start=kind)]
+            one = chosen_call(calls, call, session)
+            what = call_text(summary, one, source)
+            rows = [extracted(1, one, what=what, name=output.name, start=kind, traces=traces)]
         else:
             ranked = list(enumerate(calls, 1))[: None if top == "all" else top]
             rows = [
-                extracted(rank, one, what=call_text(summary, one, source), start=kind) for rank, one in ranked
+                extracted(rank, one, what=call_text(summary, one, source), start=kind, traces=traces)
+                for rank, one in ranked
             ]
         document = None if call is not None else call_list_document(summary, calls, rows)
     if document is not None and every is None:

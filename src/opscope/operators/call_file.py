@@ -7,11 +7,11 @@ Imports no torch, as the file that it writes does.
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from math import prod
 from string import Template
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.element_types import ELEMENT_TYPES, ElementKind, element_type
-from opscope.operators.starts import Start, StartKind, start_of
+from opscope.operators.starts import Start, StartKind, contiguous, empty, start_of
+from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
 
 _HOW = "Record with shapes: opscope run, or record_shapes=True."
@@ -124,7 +125,66 @@ def call_file(call: CallArguments, *, what: str, name: str, start: StartKind | N
         given_values.append("device=DEVICE")
     parameters = ", ".join(made)
     kind, own = _own_version(call, start, parameters, variables, numbers)
-    text = Template(packaged_text(__package__, "call_file.txt")).substitute(
+    called = f"    return torch.ops.{call.name.replace('::', '.')}({', '.join(given_values)})\n"
+    return CallFile(_text(what, notes, name, made=made, called=called, own=own), notes, kind)
+
+
+def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> CallFile:
+    """The file of a launch of a Triton kernel that torch.compile wrote: its source, and what it was given.
+
+    Its arguments are named by what they are for: results (`out_ptr0`) are made at each call, and what it
+    changes in place (`in_out_ptr0`) is copied first.
+
+    Raises:
+        InputError: The source has no such kernel, or it takes others than were recorded.
+    """
+    if call.defect is not None:
+        raise InputError(f"{call.name}: {call.defect}", hint=_HOW)
+    found = parse_kernel(source)
+    functions = [] if found is None else ast.walk(ast.parse(source))
+    parameters = [
+        argument.arg
+        for one in functions
+        if isinstance(one, ast.FunctionDef) and found is not None and one.name == found["kernel"]
+        for argument in one.args.args
+    ]
+    if found is None or len(parameters) < len(call.arguments) or not call.arguments:
+        raise InputError(
+            f"{call.name}: its source takes other arguments than were recorded",
+            hint="Record again, and keep TRACE.kernels beside the trace: opscope run",
+        )
+    made: dict[str, str] = {}
+    lines, results = [], []
+    for parameter, given in zip(parameters, call.arguments, strict=False):
+        if not isinstance(given, TensorArgument):
+            value = given.text if isinstance(given, ScalarArgument) else None
+            if value is None:
+                raise InputError(f"{call.name}: the value of '{parameter}' was not recorded", hint=_HOW)
+            lines.append(f"{parameter} = {value}")
+            continue
+        if parameter.startswith("out_ptr"):
+            lines.append(f"{parameter} = {empty(given)}")
+        else:
+            made[parameter] = _tensor(call, parameter, given, given.type_name)
+        if parameter.startswith("in_out_ptr"):
+            lines.append(f"{parameter} = {parameter}.clone()")
+        if "out_ptr" in parameter:
+            results.append(parameter)
+    arguments = ", ".join(parameters[: len(call.arguments)])
+    lines.append("stream = torch.cuda.current_stream().cuda_stream")
+    lines.append(f"{found['kernel']}.run({arguments}, stream=stream)")
+    called = "".join(f"    {one}\n" for one in [*lines, f"return {', '.join(results)}"])
+    taken = ", ".join(made)
+    own = f"def mine({taken}):\n    return reference({taken})  # a copy of the kernel above goes here\n"
+    text = _text(what, [], name, made=made, called=called, own=Start(source.strip() + "\n", own, ""))
+    return CallFile(text, [], StartKind.ATEN)
+
+
+def _text(
+    what: str, notes: Sequence[str], name: str, *, made: Mapping[str, str], called: str, own: Start
+) -> str:
+    parameters = ", ".join(made)
+    return Template(packaged_text(__package__, "call_file.txt")).substitute(
         what=what,
         notes="".join(f"\n\n{one}" for one in notes),
         file=name,
@@ -134,10 +194,8 @@ def call_file(call: CallArguments, *, what: str, name: str, start: StartKind | N
         imports=own.imports,
         mine=own.code,
         tolerance=own.tolerance,
-        operator=call.name.replace("::", "."),
-        given=", ".join(given_values),
+        called=called,
     )
-    return CallFile(text, notes, kind)
 
 
 def _own_version(
@@ -174,7 +232,7 @@ def _tensor(
     if known is None:
         raise InputError(f"{call.name}: the element type of '{name}' was not recorded", hint=_HOW)
     shape, strides = tensor.shape, tensor.strides
-    is_whole = strides is None or 0 in shape or strides == _contiguous(shape)
+    is_whole = strides is None or 0 in shape or strides == contiguous(shape)
     # A view into memory of just the length that its strides reach.
     sizes = (
         shape
@@ -196,10 +254,6 @@ def _tensor(
     else:
         code = f"torch.randn({sizes}, device=device, {dtype})"
     return code if is_whole else f"({code}).as_strided({shape}, {strides})"
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 def _limit(call: CallArguments, name: str, member: int | None) -> int:

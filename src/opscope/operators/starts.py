@@ -113,7 +113,7 @@ def start_of(
     summed = filled.pop("summed", 1)
     text = packaged_text(__package__, f"starts/{template}.{'cu' if is_cuda else 'py'}.txt")
     head = packaged_text(__package__, f"starts/head.{'cu' if is_cuda else 'py'}.txt")
-    code = Template(text).substitute({"parameters": parameters, "result": _empty(given.output), **filled})
+    code = Template(text).substitute({"parameters": parameters, "result": empty(given.output), **filled})
     tolerance = ""
     if (known := _TOLERANCES.get(_name(given.output))) is not None:
         tolerance = f", rtol={known[0]}, atol={known[1] * sqrt(summed):.1g}"
@@ -160,7 +160,7 @@ def _strides(tensor: TensorArgument) -> tuple[int, ...]:
     return contiguous(tensor.shape) if tensor.strides is None else tensor.strides
 
 
-def _empty(tensor: TensorArgument, *, how: str = "empty", dtype: str | None = None) -> str:
+def empty(tensor: TensorArgument, *, how: str = "empty", dtype: str | None = None) -> str:
     """Code that allocates a result."""
     strides = _strides(tensor)
     laid = "" if strides == contiguous(tensor.shape) else f", {strides}"
@@ -245,7 +245,7 @@ def _elementwise(given: _Given, is_cuda: bool = False) -> dict[str, Any] | None:
     results = written or made
     values = {
         "count": count,
-        "result": given.variables["self"] if written is not None else _empty(made),
+        "result": given.variables["self"] if written is not None else empty(made),
         "result_index": index(TensorArgument(shape, output.type_name, strides)),
         "tensors": ", ".join([*loads, "result"]),
     }
@@ -434,7 +434,7 @@ def _rows(given: _Given) -> dict[str, Any] | None:
         "body": "".join(f"    {one}\n" for one in body.splitlines()).rstrip("\n"),
         "stores": "".join(f"    {one}\n" for one in stores),
         "results": "".join(
-            f"    {name} = {_empty(TensorArgument(one.shape, one.type_name))}\n" for name, one in results
+            f"    {name} = {empty(TensorArgument(one.shape, one.type_name))}\n" for name, one in results
         ),
         "tensors": ", ".join((*used, *names)),
         "returned": ", ".join(names),
@@ -502,7 +502,7 @@ def _product(given: _Given) -> dict[str, Any] | None:
         "precision": ', input_precision="ieee"' * is_single,
         "remark": _INTERPRETED * (_name(a) == "bfloat16"),
         "epilogue": "".join(f"    {one}\n" for one in epilogue),
-        "result": _empty(TensorArgument(output.shape, output.type_name)),
+        "result": empty(TensorArgument(output.shape, output.type_name)),
         "tensors": ", ".join([*used, "result"]),
     }
 
@@ -549,7 +549,7 @@ def _scatter(given: _Given) -> dict[str, Any] | None:
         if given.number("scale_grad_by_freq") not in {None, "False"}:
             return None
         filled = _moved(given, "grad_output", "indices", 0, result=output)
-        accumulator, padding = _empty(output, how="zeros", dtype="float32"), call.integer("padding_idx")
+        accumulator, padding = empty(output, how="zeros", dtype="float32"), call.integer("padding_idx")
         kept = "" if padding is None or padding < 0 else f" & (taken != {padding})"
     else:
         source = "source" if call.stem == "index_add" else "src"

@@ -6,18 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope import example_trace, load
 from opscope.analysis.extraction import alone_calls, calls_of_file, chosen_call, extracted, step_gain
 from opscope.analysis.summary import Summary
+from opscope.errors import InputError
+from opscope.model.sidecar import kernels_folder
 from opscope.operators.call_file import CallFile
 from opscope.operators.starts import StartKind
+from opscope.provenance.generated_code import source_hash
 
 
 def test_a_step_that_the_device_decides_loses_what_the_kernels_lose(tmp_path: Path) -> None:
     with load(example_trace()) as session:
         summary = Summary(session)
         calls = alone_calls(session, summary.efficiency)
-        one = chosen_call(calls, "linear 8×128×3072")
+        one = chosen_call(calls, "linear 8×128×3072", session)
         written = extracted(1, one, start=StartKind.ATEN).file
         assert isinstance(written, CallFile)
         file = tmp_path / "call.py"
@@ -33,3 +37,63 @@ def test_a_step_that_the_device_decides_loses_what_the_kernels_lose(tmp_path: Pa
     assert half.gain.low_ns == pytest.approx(0.45 * one.device_ns / steps, rel=0.02)
     assert slower.gain.ns == pytest.approx(-one.device_ns / steps, rel=0.02)
     assert half.step_ns == slower.step_ns > one.device_ns / steps
+
+
+GENERATED = """
+import triton
+import triton.language as tl
+
+@triton_heuristics.pointwise(size_hints={'x': 1024}, inductor_meta={'kernel_name': 'triton_poi_fused_add_0'})
+@triton.jit
+def triton_poi_fused_add_0(in_out_ptr0, in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xnumel = 1024
+"""
+CALLED = """
+def make_inputs(device, seed):
+    torch.manual_seed(seed)
+    in_out_ptr0 = torch.randn((32, 32), device=device, dtype=torch.float32)
+    in_ptr0 = torch.randn((32,), device=device, dtype=torch.bfloat16)
+    return in_out_ptr0, in_ptr0
+
+
+def reference(in_out_ptr0, in_ptr0):
+    in_out_ptr0 = in_out_ptr0.clone()
+    out_ptr0 = torch.empty_strided((32, 32), (1, 32), dtype=torch.float32, device=DEVICE)
+    xnumel = 1024
+    stream = torch.cuda.current_stream().cuda_stream
+    triton_poi_fused_add_0.run(in_out_ptr0, in_ptr0, out_ptr0, xnumel, stream=stream)
+    return in_out_ptr0, out_ptr0
+"""
+
+
+def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(tmp_path: Path) -> None:
+    name = source_hash(GENERATED)
+    given = {
+        "Input Dims": [[32, 32], [32], [32, 32], []],
+        "Input type": ["float", "c10::BFloat16", "float", "Scalar"],
+        "Input Strides": [[32, 1], [1], [1, 32], []],
+        "Concrete Inputs": ["", "", "", "1024"],
+    }
+    stated = {"kernel_backend": "triton", "kernel_file": f"/gone/{name}.py", "kernel_hash": name}
+    built = TraceBuilder().operator("triton_poi_fused_add_0", 0, 10, **given, **stated)
+    trace = tmp_path / "trace.json"
+    built.launch(2).kernel("triton_poi_fused_add_0", 20, 5).launch(40).kernel("mine", 50, 5).write(trace)
+    with load(trace) as session:
+        calls = alone_calls(session, Summary(session).efficiency)
+        with pytest.raises(InputError, match="the kernel 'mine' was launched with"):
+            chosen_call(calls, "mine", session)
+        (one,) = calls
+        missing = extracted(1, one, traces=[str(trace)]).file
+        assert isinstance(missing, InputError)
+        assert "is not at hand. Record with opscope run" in str(missing)
+        kernels_folder(trace).mkdir()
+        (kernels_folder(trace) / f"{name}.py").write_text(GENERATED)
+        found = extracted(1, one, traces=[str(trace)])
+        assert isinstance(found.file, CallFile)
+        assert found.name == "01_triton_poi_fused_add_0.py"
+        file = tmp_path / "call.py"
+        file.write_text(found.file.text)
+        assert calls_of_file(calls, file, [str(trace)]) == (one,)
+    compile(found.file.text, "call.py", "exec")
+    assert GENERATED.strip() in found.file.text
+    assert CALLED in found.file.text
