@@ -29,9 +29,10 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.element_types import ELEMENT_TYPES, ElementKind, element_type
-from opscope.operators.starts import Start, StartKind, contiguous, empty, start_of
+from opscope.operators.starts import Start, StartKind, Written, contiguous, empty, start_of
 from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
+from opscope.provenance.native_functions import Schema
 
 _HOW = "Record with shapes: opscope run, or record_shapes=True."
 # Of a random generator, or where a result goes: left to the call itself.
@@ -65,8 +66,18 @@ class CallFile(NamedTuple):
     start: StartKind  # of its own version
 
 
-def call_file(call: CallArguments, *, what: str, name: str, start: StartKind | None = None) -> CallFile:
-    """The file of a call with this name, `what` at its head.
+Fed = tuple[CallArguments, str]  # a call, and its argument that is the result of the one before it
+
+
+def call_file(
+    call: CallArguments,
+    *,
+    what: str,
+    name: str,
+    start: StartKind | None = None,
+    then: Sequence[Fed] = (),
+) -> CallFile:
+    """The file of a call with this name, `what` at its head; `then` are calls that follow it.
 
     Its own version starts as asked; without it in Triton where the call's family has a template.
 
@@ -74,28 +85,31 @@ def call_file(call: CallArguments, *, what: str, name: str, start: StartKind | N
         InputError: Its arguments were not recorded, no packaged release has such an operator, or it has no
             such start.
     """
-    if call.defect is not None:
-        raise InputError(f"{call.name}: {call.defect}", hint=_HOW)
-    if call.schema is None:
-        raise InputError(
-            f"{call.name}: no packaged release of PyTorch declares it with such arguments",
-            hint="Only calls of PyTorch's own operators (aten::) can be written out",
-        )
-    if call.has_unrecorded_list:
-        raise InputError(
-            f"{call.name}: of lists of more than 30 tensors their members are not recorded",
-            hint="Choose another call",
-        )
     made: dict[str, str] = {}
+    notes: list[str] = []
+    calls, lines = [], []
+    for number, (one, fed) in enumerate([(call, None), *then]):
+        written, arguments = _written(one, fed, made, notes, f"r{number}")
+        calls.append(written)
+        result = "return" if number == len(then) else f"r{number + 1} ="
+        lines.append(f"    {result} torch.ops.{one.name.replace('::', '.')}({arguments})\n")
+    kind, own = _own_version(calls, start, ", ".join(made))
+    return CallFile(_text(what, notes, name, made=made, called="".join(lines), own=own), notes, kind)
+
+
+def _written(
+    call: CallArguments, fed: str | None, made: dict[str, str], notes: list[str], before: str
+) -> tuple[Written, str]:
+    """The arguments of a call as code; `made` and `notes` are added to."""
+    schema = _schema(call)
     variables: dict[str, str] = {}  # of tensors, by argument
     numbers: dict[str, str] = {}  # of all else
-    notes: list[str] = []
     given_values: list[str] = []
     is_by_name = False
     first_type = next((one.type_name for one in call.tensors if one.type_name), None)
-    for place, declared in enumerate(call.schema.arguments):
+    for place, declared in enumerate(schema.arguments):
         given = call.arguments[place] if place < len(call.arguments) else None
-        if declared.is_written and declared in call.schema.out:
+        if declared.is_written and declared in schema.out:
             continue
         if given is None and (declared.default is not None or declared.name in _LEFT_OUT):
             is_by_name = True  # what follows can no longer be told by its place
@@ -105,7 +119,11 @@ def call_file(call: CallArguments, *, what: str, name: str, start: StartKind | N
         value = variable = declared.name + "_" * (
             keyword.iskeyword(declared.name) or declared.name == "torch"
         )
-        if isinstance(given, TensorArgument) and not is_number(given):
+        while variable in made:  # of a call before it
+            value = variable = f"{variable}_"
+        if declared.name == fed:
+            value = variables[declared.name] = before
+        elif isinstance(given, TensorArgument) and not is_number(given):
             made[variable] = _tensor(call, declared.name, given, given.type_name)
             variables[declared.name] = variable
         elif isinstance(given, TensorListArgument):
@@ -119,14 +137,28 @@ def call_file(call: CallArguments, *, what: str, name: str, start: StartKind | N
         else:
             value = numbers[declared.name] = _literal(call, given, declared, notes)
             is_by_name |= place > 0 and not isinstance(given, TensorArgument)  # as one would write it
-        is_by_name |= declared not in call.schema.positional
+        is_by_name |= declared not in schema.positional
         given_values.append(f"{declared.name}={value}" if is_by_name else value)
     if not call.tensors and "device" in call.names:
         given_values.append("device=DEVICE")
-    parameters = ", ".join(made)
-    kind, own = _own_version(call, start, parameters, variables, numbers)
-    called = f"    return torch.ops.{call.name.replace('::', '.')}({', '.join(given_values)})\n"
-    return CallFile(_text(what, notes, name, made=made, called=called, own=own), notes, kind)
+    return Written(call, variables, numbers, fed), ", ".join(given_values)
+
+
+def _schema(call: CallArguments) -> Schema:
+    """That of a call that can be written."""
+    if call.defect is not None:
+        raise InputError(f"{call.name}: {call.defect}", hint=_HOW)
+    if call.schema is None:
+        raise InputError(
+            f"{call.name}: no packaged release of PyTorch declares it with such arguments",
+            hint="Only calls of PyTorch's own operators (aten::) can be written out",
+        )
+    if call.has_unrecorded_list:
+        raise InputError(
+            f"{call.name}: of lists of more than 30 tensors their members are not recorded",
+            hint="Choose another call",
+        )
+    return call.schema
 
 
 def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> CallFile:
@@ -199,20 +231,16 @@ def _text(
 
 
 def _own_version(
-    call: CallArguments,
-    asked: StartKind | None,
-    parameters: str,
-    variables: Mapping[str, str],
-    numbers: Mapping[str, str],
+    calls: Sequence[Written], asked: StartKind | None, parameters: str
 ) -> tuple[StartKind, Start]:
     kind = asked or StartKind.TRITON
     if kind is not StartKind.ATEN:
-        own = start_of(call, kind, parameters=parameters, variables=variables, numbers=numbers)
+        own = start_of(calls, kind, parameters=parameters)
         if own is not None:
             return kind, own
         if asked is not None:
             raise InputError(
-                f"{call.name}: there is no template in {kind} for such a call",
+                f"{calls[0].call.name}: there is no template in {kind} for such a call",
                 hint="Write --start aten: `mine` then calls the operator",
             )
     code = f"def mine({parameters}):\n    return reference({parameters})  # yours goes here\n"

@@ -34,12 +34,20 @@ class Start(NamedTuple):
     tolerance: str  # further arguments of torch.testing.assert_close
 
 
-class _Given(NamedTuple):
-    """A call, and how its file names its tensors and writes its numbers."""
+class Written(NamedTuple):
+    """A call as a file writes it."""
 
     call: CallArguments
-    variables: Mapping[str, str]  # of tensors, by argument
-    numbers: Mapping[str, str]  # as Python text, by argument
+    variables: Mapping[str, str]  # names of its tensors, by argument
+    numbers: Mapping[str, str]  # Python text of all else, by argument
+    fed: str | None = None  # argument that is the result of the call before it
+
+
+class _Given(NamedTuple):
+    call: CallArguments
+    variables: Mapping[str, str]
+    numbers: Mapping[str, str]
+    fed: str | None
     outputs: tuple[TensorArgument, ...]
 
     @property
@@ -86,28 +94,21 @@ _INT32_END = 1 << 31
 _PROGRAMS = 512  # enough for every multiprocessor to have several
 
 
-def start_of(
-    call: CallArguments,
-    kind: StartKind,
-    *,
-    parameters: str,
-    variables: Mapping[str, str],
-    numbers: Mapping[str, str],
-) -> Start | None:
-    """Code that computes a call in place of calling it; None where its family or layout has no template.
+def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> Start | None:
+    """Code that computes a call, or several in a row, in place of calling them; None without a template.
 
-    `parameters` are those of the file's functions, `variables` the names of tensors and `numbers` the text of
-    all else that was given, by argument.
+    `parameters` are those of the file's functions.
     """
-    effects = effects_by_rules(call)
-    outputs = _composed(call) if effects is None else effects.outputs
-    tensors = (*call.tensors, *outputs)
-    if not outputs or any(_name(one) not in _C_TYPES or 0 in one.shape for one in tensors):
-        return None
-    given = _Given(call, variables, numbers, outputs)
-    is_cuda = kind is StartKind.CUDA
-    template, fill = ("elementwise", _elementwise) if is_cuda else _family(call.stem or "")
-    filled = fill(given, is_cuda) if fill is _elementwise else fill(given)
+    chain = []
+    for one in calls:
+        outputs = results_of(one.call)
+        tensors = (*one.call.tensors, *outputs)
+        if not outputs or any(_name(tensor) not in _C_TYPES or 0 in tensor.shape for tensor in tensors):
+            return None
+        chain.append(_Given(*one, outputs))
+    is_cuda, given = kind is StartKind.CUDA, chain[-1]
+    template, fill = ("elementwise", None) if is_cuda or len(chain) > 1 else _family(given.call.stem or "")
+    filled = _elementwise(chain, is_cuda=is_cuda) if fill is None else fill(given)
     if filled is None:
         return None
     summed = filled.pop("summed", 1)
@@ -118,6 +119,16 @@ def start_of(
     if (known := _TOLERANCES.get(_name(given.output))) is not None:
         tolerance = f", rtol={known[0]}, atol={known[1] * sqrt(summed):.1g}"
     return Start(head, code, tolerance)
+
+
+def is_elementwise(call: CallArguments) -> bool:
+    """Whether it has an expression here, and makes a result of its own."""
+    return call.stem in _TABLE["elementwise"] and not call.name.endswith("_")
+
+
+def results_of(call: CallArguments) -> tuple[TensorArgument, ...]:
+    effects = effects_by_rules(call)
+    return _composed(call) if effects is None else effects.outputs
 
 
 def _composed(call: CallArguments) -> tuple[TensorArgument, ...]:
@@ -139,12 +150,15 @@ def _composed(call: CallArguments) -> tuple[TensorArgument, ...]:
     return (TensorArgument(shape or x.shape, type_name),)
 
 
-def _family(stem: str) -> tuple[str, Callable[..., dict[str, Any] | None]]:
-    """Template of an operator, and what fills it."""
+_Fill = Callable[[_Given], "dict[str, Any] | None"]
+
+
+def _family(stem: str) -> tuple[str, _Fill | None]:
+    """Template of an operator, and what fills it; None for one element at a time."""
     for names, template, fill in _FAMILIES:
         if stem in names:
             return template, fill
-    return "elementwise", _elementwise
+    return "elementwise", None
 
 
 def _name(tensor: TensorArgument) -> str:
@@ -195,24 +209,40 @@ def _stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
 # One element at a time.
 
 _FUNCTIONS = re.compile(r"\b(exp|log|sqrt|rsqrt|sin|cos|erf|floor|ceil|abs|where|maximum|minimum|sigmoid)\(")
+_WORD = re.compile(r"\b[a-z_]\w*\b(?!\()")
 _FRACTION = re.compile(r"(?<![\w.])\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![\w.])")
 
 
-def _elementwise(given: _Given, is_cuda: bool = False) -> dict[str, Any] | None:
-    call, output = given.call, given.output
-    expression = _TABLE["elementwise"].get(call.stem)
-    if call.stem == "pow":
+def _expression(given: _Given) -> str | None:
+    """What an element of the result is, in the variables and numbers of the file."""
+    expression = _TABLE["elementwise"].get(given.call.stem)
+    if given.call.stem == "pow":
         expression = _TABLE["powers"].get((given.number("exponent") or "").removesuffix(".0"))
     if expression is None or len(given.outputs) > 1 or given.call.has("rounding_mode"):
         return None
-    words = dict.fromkeys(re.findall(r"\b[a-z_]\w*\b(?!\()", expression))
-    operands = {name: one for name in words if (one := given.tensor(name)) is not None}
-    spelled = {name: given.variables.get(name) or given.number(name) for name in words}
-    if None in spelled.values() or any(text.startswith("[") for text in spelled.values() if text):
+    spelled = {name: given.variables.get(name) or given.number(name) for name in _WORD.findall(expression)}
+    if any(text is None or text.startswith("[") for text in spelled.values()):
         return None
+    return _WORD.sub(lambda found: spelled[found[0]] or "", expression)
+
+
+def _elementwise(chain: Sequence[_Given], *, is_cuda: bool) -> dict[str, Any] | None:
+    given, call, output = chain[-1], chain[-1].call, chain[-1].output
+    texts = [_expression(one) for one in chain]
+    if None in texts or any(one.output.shape != output.shape for one in chain):
+        return None
+    every = "\n".join(filter(None, texts))
+    operands = {
+        variable: tensor
+        for one in chain
+        for name, variable in one.variables.items()
+        if name != one.fed
+        and variable in _WORD.findall(every)
+        and (tensor := one.call.tensor(name)) is not None
+    }
     written = given.tensor("self") if call.name.endswith("_") else None
     shape = output.shape if written is not None else broadcast(one.shape for one in operands.values())
-    is_copy = written is None and expression == "self"
+    is_copy = written is None and every == given.variables.get("self")
     if shape is None or (shape != output.shape and not (is_copy and prod(shape) == output.element_count)):
         return None
     # The result lies in memory as its first operand of all sizes does; a copy that makes a layout, in order.
@@ -240,8 +270,8 @@ def _elementwise(given: _Given, is_cuda: bool = False) -> dict[str, Any] | None:
     count = prod(shape)
     is_wide = max(count, *map(_reach, operands.values()), _reach(made)) >= _INT32_END
     computed = _C_TYPES[given.computed] if is_cuda else given.computed
-    loads = {given.variables[name]: (_C_TYPES[_name(one)], index(one)) for name, one in operands.items()}
-    text = re.sub(r"\b[a-z_]\w*\b(?!\()", lambda found: spelled[found[0]] or "", expression)
+    loads = {name: (_C_TYPES[_name(one)], index(one)) for name, one in operands.items()}
+    lines = [*(f"r{number} = {text}" for number, text in enumerate(texts[:-1], 1)), texts[-1] or ""]
     results = written or made
     values = {
         "count": count,
@@ -250,19 +280,27 @@ def _elementwise(given: _Given, is_cuda: bool = False) -> dict[str, Any] | None:
         "tensors": ", ".join([*loads, "result"]),
     }
     if not is_cuda:
+        lines = [_FUNCTIONS.sub(r"tl.\1(", one) for one in lines]
+        loaded = [
+            f"{one} = tl.load({one}_ptr + {where}, mask=inside).to(tl.{computed})"
+            for one, (_, where) in loads.items()
+        ]
         return {
             **values,
             "pointers": ", ".join(f"{one}_ptr" for one in [*loads, "result"]),
             "wide": ".to(tl.int64)" * is_wide,
-            "loads": "".join(
-                f"    {one} = tl.load({one}_ptr + {where}, mask=inside).to(tl.{computed})\n"
-                for one, (_, where) in loads.items()
-            ),
-            "expression": _FUNCTIONS.sub(r"tl.\1(", text),
+            "loads": "".join(f"    {one}\n" for one in [*loaded, *lines[:-1]]),
+            "expression": lines[-1],
         }
     result_type = _C_TYPES[_name(results)]
-    text = re.sub(r"float\('(-?)inf'\)", r"\1INFINITY", text)
-    text = text.replace("True", "true").replace("False", "false")
+    # A fraction would be a double.
+    for pattern, instead in (
+        (r"float\('(-?)inf'\)", r"\1INFINITY"),
+        ("True", "true"),
+        ("False", "false"),
+        *(() if computed == "int64_t" else ((_FRACTION, rf"{computed}(\g<0>)"),)),
+    ):
+        lines = [re.sub(pattern, instead, one) for one in lines]
     return {
         **values,
         "pointers": ", ".join(
@@ -274,10 +312,10 @@ def _elementwise(given: _Given, is_cuda: bool = False) -> dict[str, Any] | None:
         "loads": "".join(
             f"    const {computed} {one} = as({computed}{{}}, {one}_ptr[{where}]);\n"
             for one, (_, where) in loads.items()
-        ),
+        )
+        + "".join(f"    const {computed} {one};\n" for one in lines[:-1]),
         "result_type": result_type,
-        # A fraction would be a double.
-        "expression": text if computed == "int64_t" else _FRACTION.sub(rf"{computed}(\g<0>)", text),
+        "expression": lines[-1],
         "casts": ", ".join(
             [
                 *(f"reinterpret_cast<const {kind}*>({one})" for one, (kind, _) in loads.items()),
@@ -616,7 +654,7 @@ def _moved(
     }
 
 
-_FAMILIES: tuple[tuple[Any, str, Callable[..., dict[str, Any] | None]], ...] = (
+_FAMILIES: tuple[tuple[Any, str, _Fill], ...] = (
     (_TABLE["reduction"], "reduction", _reduction),
     (_ROWS, "rows", _rows),
     (_OPERANDS, "product", _product),
