@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from opscope.analysis.roofline import Efficiency
-from opscope.analysis.step_model import Gain
+from opscope.analysis.step_model import Gain, GraphChange
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
 from opscope.model.benchmark import Interval
@@ -23,16 +23,19 @@ from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
 from opscope.operators.arguments import (
     CallArguments,
+    TensorArgument,
     parse_arguments,
     read_gradients,
     with_kernel_types,
     with_list_members,
 )
-from opscope.operators.call_file import CallFile, call_file, kernel_file
-from opscope.operators.starts import StartKind
+from opscope.operators.call_file import CallFile, Fed, call_file, kernel_file
+from opscope.operators.operator_table import cost_by_rules
+from opscope.operators.starts import StartKind, is_elementwise, results_of
 from opscope.provenance.generated_code import read_generated
 
 _SHOWN = 3  # shapes
+_LONGEST_NAME = 60
 
 
 class AloneCall(NamedTuple):
@@ -42,6 +45,17 @@ class AloneCall(NamedTuple):
     avoidable_ns: float | None  # of that, beyond the device's limits; None where these are not known
     kernels: tuple[str, ...]  # most time first
     source_file: str | None = None  # of a Triton kernel that torch.compile wrote, where it was recorded
+    then: tuple[Fed, ...] = ()  # elementwise calls that work on its result, one after the other
+
+    @property
+    def times(self) -> int:
+        """How often it was made; several in a row count once."""
+        return len(self.operator_ids) // (1 + len(self.then))
+
+    @property
+    def name(self) -> str:
+        """`aten::add`; `aten::add → relu` of several in a row."""
+        return " → ".join([self.call.name, *(call.stem or "" for call, _ in self.then)])
 
     @property
     def shapes(self) -> str:
@@ -88,7 +102,72 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
                 source_file,
             )
         )
-    return tuple(sorted(found, key=lambda one: (-(one.avoidable_ns or 0.0), -one.device_ns, one.call.name)))
+    found += _chains(session, found)
+    return tuple(sorted(found, key=lambda one: (-(one.avoidable_ns or 0.0), -one.device_ns, one.name)))
+
+
+def _chains(session: Session, calls: Sequence[AloneCall]) -> list[AloneCall]:
+    """Elementwise calls in a row, each of one kernel, of which each works on what the one before it gave.
+
+    Which results go where is not recorded: a call is taken to work on the result before it where an argument
+    of it has the same shape, strides and type.
+    """
+    of_operator = {operator_id: one for one in calls for operator_id in one.operator_ids}
+    found: dict[tuple[tuple[int, str | None], ...], list[int]] = defaultdict(list)
+    run: list[tuple[AloneCall, str | None, int]] = []
+    last = None
+
+    def close() -> None:
+        if len(run) > 1:
+            found[tuple((id(one), fed) for one, fed, _ in run)] += [operator for *_, operator in run]
+        run.clear()
+
+    for trace_id, thread_id, operator_id in session.query(_ORDER_SQL, [list(of_operator)]):
+        one = of_operator[operator_id]
+        fed = _fed(run[-1][0].call, one.call) if run and last == (trace_id, thread_id) else None
+        if fed is None:
+            close()
+        if is_elementwise(one.call) and len(one.kernels) == 1:
+            run.append((one, fed, operator_id))
+        else:
+            close()
+        last = trace_id, thread_id
+    close()
+    members = {id(one): one for one in calls}
+    return [
+        _chain([(members[key], fed) for key, fed in chain], tuple(operators))
+        for chain, operators in found.items()
+    ]
+
+
+def _fed(before: CallArguments, call: CallArguments) -> str | None:
+    """The argument of a call that the result of another may be; None if there is none."""
+    results = results_of(before)
+    for name, given in zip(call.names, call.arguments, strict=False):
+        if isinstance(given, TensorArgument) and len(results) == 1 and is_elementwise(call):
+            made = results[0]
+            if given.shape == made.shape and given.type_name == made.type_name:
+                return name
+    return None
+
+
+def _chain(members: Sequence[tuple[AloneCall, str | None]], operators: tuple[int, ...]) -> AloneCall:
+    """Calls in a row as one: what fusing leaves is to read what they read, but for each other's results."""
+    times = len(operators) // len(members)
+    first, *rest = members
+    device_ns = sum(one.device_ns * times / len(one.operator_ids) for one, _ in members)
+    avoidable_ns = None
+    costs = [(one.avoidable_ns, cost_by_rules(one.call)) for one, _ in members]
+    moved = [cost.min_bytes or 0 for _, cost in costs if cost is not None]
+    if len(moved) == len(members) and all(one is not None for one, _ in costs) and all(moved):
+        between = sum(cost.written_bytes or 0 for _, cost in costs[:-1] if cost is not None)
+        least_ns = device_ns - sum(
+            (one.avoidable_ns or 0.0) * times / len(one.operator_ids) for one, _ in members
+        )
+        avoidable_ns = device_ns - least_ns * (1 - 2 * between / sum(moved))
+    kernels = tuple(dict.fromkeys(kernel for one, _ in members for kernel in one.kernels))
+    then = tuple((one.call, fed or "") for one, fed in rest)
+    return AloneCall(first[0].call, operators, round(device_ns), avoidable_ns, kernels, None, then)
 
 
 def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> AloneCall:
@@ -107,8 +186,8 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
     def spelled(text: str) -> str:
         return text.lower().replace("x", "×")
 
-    for one in calls:
-        text = spelled("\n".join([one.call.name, one.shapes, *one.kernels]))
+    for one in sorted(calls, key=lambda one: bool(one.then)):
+        text = spelled("\n".join([one.name, one.shapes, *one.kernels]))
         if all(word in text for word in spelled(wanted).split()):
             return one
     of_name = "SELECT 1 FROM kernel_names WHERE kind = 'kernel' AND contains(name, $1) LIMIT 1"
@@ -177,10 +256,11 @@ def extracted(
     traces: Sequence[str] = (),
 ) -> Extracted:
     """`traces` are those beside which copies of generated sources may lie."""
-    name = name or f"{rank:02}_{one.call.stem or one.call.name}.py"
+    stems = [one.call.stem or one.call.name, *(call.stem or "" for call, _ in one.then)]
+    name = name or f"{rank:02}_{'_'.join(stems)[:_LONGEST_NAME]}.py"
     try:
         if one.source_file is None:
-            file = call_file(one.call, what=what, name=name, start=start)
+            file = call_file(one.call, what=what, name=name, start=start, then=one.then)
         else:
             file = kernel_file(one.call, _generated_source(one, traces), what=what, name=name)
         return Extracted(rank, one, file, name)
@@ -214,29 +294,48 @@ class StepGain(msgspec.Struct, frozen=True):
 def step_gain(
     summary: Summary, calls: Sequence[AloneCall], file: str, ratio: float, interval: Interval | None
 ) -> StepGain | None:
-    """By simulation of the recorded steps: their kernels so much shorter, the host as it was.
+    """By simulation of the recorded steps: their kernels so much shorter, the host's calls as they were.
 
     None where the recording's steps cannot be simulated.
     """
     job = summary.job
     if job is None:
         return None
-    outermost = [one for call in calls for one in call.operator_ids]
-    operators = [one for (one,) in summary.session.query(_BELOW_SQL, [outermost])]
-    change = job.changed(lambda one: one.scale(one.model.is_launched_by(operators), ratio))
+    # Of several in a row the first does the work of all, and the others are no longer called.
+    first = [one for call in calls for one in call.operator_ids[:: 1 + len(call.then)]]
+    rest = {one for call in calls for one in call.operator_ids} - {*first}
+    below, dropped = (_below(summary.session, one) for one in (first, rest))
+
+    def effect(change: GraphChange) -> None:
+        duration_ns, launched = change.model.graph.duration_ns, change.model.is_launched_by
+        mine, others = launched(below), launched(dropped)
+        whole_ns, own_ns = duration_ns[mine | others].sum(), duration_ns[mine].sum()
+        change.scale(mine, ratio * whole_ns / own_ns if own_ns else 1.0)
+        change.drop(others).drop_host_of(list(rest))
+
+    change = job.changed(effect)
     if job.missing_for(change) is not None:
         return None
     low, high = interval or (ratio, ratio)
     error = max(high - ratio, ratio - low) / abs(1.0 - ratio) if ratio != 1.0 else 0.0
-    steps = max(1, len(summary.steps))
-    gain = job.gain(change, error)
-    return StepGain(file, calls[0].call.name, len(outermost) / steps, ratio, gain, job.step_ns)
+    count = sum(one.times for one in calls) / max(1, len(summary.steps))
+    return StepGain(file, calls[0].name, count, ratio, job.gain(change, error), job.step_ns)
+
+
+def _below(session: Session, operator_ids: Iterable[int]) -> list[int]:
+    """Operators, and all that they called."""
+    return [one for (one,) in session.query(_BELOW_SQL, [list(operator_ids)])]
 
 
 _BELOW_SQL = """
 SELECT o.operator_id FROM operators o
 JOIN operators above ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id
 WHERE list_contains($1, above.operator_id)"""
+
+
+_ORDER_SQL = """
+SELECT trace_id, thread_id, operator_id FROM operators WHERE list_contains($1, operator_id)
+ORDER BY ALL"""
 
 
 # An operator that calls itself has only cast its arguments, as autocast does.

@@ -93,6 +93,7 @@ def call_file(
         calls.append(written)
         result = "return" if number == len(then) else f"r{number + 1} ="
         lines.append(f"    {result} torch.ops.{one.name.replace('::', '.')}({arguments})\n")
+    notes = list(dict.fromkeys(notes))
     kind, own = _own_version(calls, start, ", ".join(made))
     return CallFile(_text(what, notes, name, made=made, called="".join(lines), own=own), notes, kind)
 

@@ -20,14 +20,14 @@ def call_list_document(
 ) -> doc.Document:
     """Of all calls those that are listed; at the end why some cannot be written."""
     steps = max(1, len(summary.steps))
-    device_ns = sum(one.device_ns for one in calls)
+    device_ns = sum(one.device_ns for one in calls if not one.then)  # else counted twice
     period = " per step" if summary.steps else ""
     table = doc.table(
         rows,
         doc.number("#", "rank"),
-        doc.identifier("Operator", "call.call.name"),
+        doc.identifier("Operator", "call.name"),
         doc.words("Shapes", "call.shapes"),
-        doc.number(f"Calls{period}", lambda row: f"{len(row.call.operator_ids) / steps:.4g}"),
+        doc.number(f"Calls{period}", lambda row: f"{row.call.times / steps:.4g}"),
         doc.number(f"Device{period}", lambda row: format_duration(row.call.device_ns / steps)),
         doc.number("Share", lambda row: format_fraction(row.call.device_ns / device_ns)),
         doc.number(
@@ -67,9 +67,9 @@ def call_text(summary: Summary, one: AloneCall, source: str) -> str:
     where = f" on {devices.pop()}" if len(devices) == 1 else ""
     period = " per step" if summary.steps else ""
     kernels = "\n".join(f"    {kernel[:100]}" for kernel in one.kernels[:3])
-    count = counted(len(one.operator_ids) / steps, "call")
+    count = counted(one.times / steps, "call")
     return (
-        f"{one.call.name} of {one.shapes}, as recorded in {Path(source).name}.\n\n"
+        f"{one.name} of {one.shapes}, as recorded in {Path(source).name}.\n\n"
         f"{count}{period}, {format_duration(one.device_ns / steps)}{where}; it launched\n{kernels}"
     )
 
@@ -87,11 +87,12 @@ def gain_section(row: BenchmarkRow, gain: StepGain | None, source: str) -> doc.S
             f"mine is {ratio_text(row.ratio, row.verdict or Verdict.SAME)} here = "
             f"{_difference(gain.gain.ns)} ({low} to {high}) of "
             f"{format_duration(gain.step_ns)} per step, in place of {counted(gain.calls, 'call')} of "
-            f"{gain.operator}: simulated by the steps of {name}, the host as it was recorded."
+            f"{gain.operator}: simulated by the steps of {name}, each call's time on the host as recorded."
         )
     return doc.Section("In the program", (doc.Paragraph(told),))
 
 
 def _difference(gain_ns: float) -> str:
     """What becomes of the step's time."""
-    return f"{'−' if gain_ns >= 0 else '+'}{format_duration(abs(gain_ns))}"
+    sign = "" if round(gain_ns) == 0 else "−" if gain_ns > 0 else "+"
+    return f"{sign}{format_duration(abs(gain_ns))}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes import TraceBuilder
+from fakes import H200, TraceBuilder
 from opscope import example_trace, load
 from opscope.analysis.extraction import alone_calls, calls_of_file, chosen_call, extracted, step_gain
 from opscope.analysis.summary import Summary
@@ -97,3 +97,47 @@ def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(tmp
     compile(found.file.text, "call.py", "exec")
     assert GENERATED.strip() in found.file.text
     assert CALLED in found.file.text
+
+
+def test_elementwise_calls_in_a_row_are_one_besides(tmp_path: Path) -> None:
+    """In two steps that the host decides: fused, two launches of three go, and the time of their operators."""
+    built = TraceBuilder(deviceProperties=[H200])
+    arguments = {
+        "mul": ([[512, 64], [64]], ["float", "float"], [[64, 1], [1]], ["", ""]),
+        "add": (
+            [[512, 64], [512, 64], []],
+            ["float", "float", "Scalar"],
+            [[64, 1], [64, 1], []],
+            ["", "", "1"],
+        ),
+        "relu": ([[512, 64]], ["float"], [[64, 1]], [""]),
+        "mm": ([[512, 64], [64, 64]], ["float", "float"], [[64, 1], [64, 1]], ["", ""]),
+    }
+    keys = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+    for step in range(4):
+        began = 1000 * step
+        built.step(step, began, 1000)
+        for place, (name, given) in enumerate(arguments.items()):
+            built.operator(f"aten::{name}", began + 200 * place, 190, **dict(zip(keys, given, strict=True)))
+            built.launch(began + 200 * place + 100).kernel(name, began + 200 * place + 110, 20)
+    trace = tmp_path / "trace.json"
+    built.write(trace)
+    with load(trace) as session:
+        summary = Summary(session)
+        calls = alone_calls(session, summary.efficiency)
+        chain = chosen_call(calls, "→", session)
+        assert chain.name == "aten::mul → add → relu"
+        assert (chain.times, chain.device_ns) == (4, 4 * 60_000)
+        assert sum(bool(one.then) for one in calls) == 1
+        found = extracted(3, chain)
+        assert found.name == "03_mul_add_relu.py"
+        assert isinstance(found.file, CallFile)
+        assert "    r1 = torch.ops.aten.mul(self, other)\n" in found.file.text
+        assert "tl.store(result_ptr + i, tl.where(r2 > 0, r2, 0), mask=inside)" in found.file.text
+        fused = step_gain(summary, [chain], "call", 0.5, None)
+        alone = step_gain(summary, [chosen_call(calls, "relu 512", session)], "call", 0.5, None)
+    assert fused is not None
+    assert alone is not None
+    assert fused.calls == 1
+    assert alone.gain.ns < 20_000
+    assert fused.gain.ns > 250_000  # of the two operators' 380 µs what launching is not said to take

@@ -25,6 +25,13 @@ for file in sys.argv[1:]:
     runpy.run_path(file, run_name="__main__")
 """
 
+# Each works on the result before it.
+CHAIN = [
+    ["mul", [[4, 6], [6]], ["float", "float"], [[6, 1], [1]], ["", ""]],
+    ["add", [[4, 6], [4, 1], []], ["float", "float", "Scalar"], [[6, 1], [1, 1], []], ["", "", "2"]],
+    ["where", [[4, 6], [], [4, 6]], ["bool", "double", "float"], [[6, 1], [], [6, 1]], ["", "", ""]],
+]
+
 
 def call(name: str, *columns: Any) -> CallArguments:
     """Shapes, types, strides and values, by argument."""
@@ -45,6 +52,11 @@ def test_a_start_computes_the_call(tmp_path: Path) -> None:
     for file, (given,) in zip(files, rows, strict=True):
         file.write_text(text_of(given, StartKind.TRITON))
         assert "tl.store" in file.read_text() or "tl.atomic_add" in file.read_text()
+    first, second, third = (call(*given) for given in CHAIN)
+    then = [(second, "self"), (third, "other")]
+    files.append(tmp_path / "chain.py")
+    files[-1].write_text(call_file(first, what="", name="", start=StartKind.TRITON, then=then).text)
+    assert "r2 = torch.ops.aten.add(r1, other_, alpha=2)" in files[-1].read_text()
     done = subprocess.run(
         [sys.executable, "-c", RUN_ALL, *files],
         capture_output=True,
