@@ -100,7 +100,7 @@ def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(tmp
 
 
 def test_elementwise_calls_in_a_row_are_one_besides(tmp_path: Path) -> None:
-    """In two steps that the host decides: fused, two launches of three go, and the time of their operators."""
+    """Where the host decides, two of three launches go by fusing, and the time of their operators."""
     built = TraceBuilder(deviceProperties=[H200])
     arguments = {
         "mul": ([[512, 64], [64]], ["float", "float"], [[64, 1], [1]], ["", ""]),
