@@ -71,25 +71,7 @@ class _Given(NamedTuple):
 
 
 _TABLE = packaged_toml(__package__, "starts.toml")
-_C_TYPES = {
-    "float64": "double",
-    "float32": "float",
-    "float16": "__half",
-    "bfloat16": "__nv_bfloat16",
-    "int64": "int64_t",
-    "int32": "int32_t",
-    "int16": "int16_t",
-    "int8": "int8_t",
-    "uint8": "uint8_t",
-    "bool": "bool",
-}
-# By type, relative and of a result near 0: a few times what rounding takes.
-_TOLERANCES = {
-    "float64": (1e-7, 1e-7),
-    "float32": (1e-5, 1e-5),
-    "float16": (2e-3, 1e-3),
-    "bfloat16": (1.6e-2, 1e-3),
-}
+_C_TYPES: Mapping[str, str] = _TABLE["c_types"]
 _INT32_END = 1 << 31
 _PROGRAMS = 512  # enough for every multiprocessor to have several
 
@@ -115,8 +97,9 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
     text = packaged_text(__package__, f"starts/{template}.{'cu' if is_cuda else 'py'}.txt")
     head = packaged_text(__package__, f"starts/head.{'cu' if is_cuda else 'py'}.txt")
     code = Template(text).substitute({"parameters": parameters, "result": empty(given.output), **filled})
+    code = code.replace("device=DEVICE", f"device={parameters.partition(',')[0]}.device")
     tolerance = ""
-    if (known := _TOLERANCES.get(_name(given.output))) is not None:
+    if (known := _TABLE["tolerances"].get(_name(given.output))) is not None:
         tolerance = f", rtol={known[0]}, atol={known[1] * sqrt(summed):.1g}"
     return Start(head, code, tolerance)
 
@@ -397,23 +380,12 @@ def _reduction(given: _Given) -> dict[str, Any] | None:
 # Whole rows in registers.
 
 _MOST_COLUMNS = 1 << 17
-_ROWS = {
-    "softmax": "softmax",
-    "_softmax": "softmax",
-    "log_softmax": "log_softmax",
-    "_log_softmax": "log_softmax",
-    "_softmax_backward_data": "_softmax_backward_data",
-    "_log_softmax_backward_data": "_log_softmax_backward_data",
-    "layer_norm": "layer_norm",
-    "native_layer_norm": "layer_norm",
-    "rms_norm": "rms_norm",
-    "_fused_rms_norm": "rms_norm",
-}
+_ROWS = {operator: row for row in _TABLE["rows"] for operator in row["operators"]}
 
 
 def _rows(given: _Given) -> dict[str, Any] | None:
     call = given.call
-    row = _TABLE["rows"][_ROWS[call.stem or ""]]
+    row = _ROWS[call.stem or ""]
     tensors = {name: given.tensor(name) for name in row["rows"]}
     first = next(iter(tensors.values()))
     if first is None or any(one is None or one.shape != first.shape for one in tensors.values()):
@@ -449,9 +421,7 @@ def _rows(given: _Given) -> dict[str, Any] | None:
         else f"{name} = tl.load({given.variables[name]}_ptr + columns, mask=inside, other=0.0)"
         for name, one in shared.items()
     ]
-    names = ("result", *(("rstd",) if row is _TABLE["rows"]["rms_norm"] else ("mean", "rstd")))
-    names = names[: len(given.outputs)]
-    # ATen's own operators give the results of one number per row in other shapes too: as their rules say.
+    names = row.get("results", ["result"])[: len(given.outputs)]
     stores = [
         f"tl.store({name}_ptr + rows * {column_count} + columns, {name}, mask=inside)"
         if name == "result"
@@ -481,23 +451,16 @@ def _rows(given: _Given) -> dict[str, Any] | None:
 
 # Tiles of a matrix product.
 
-# Of an operator: left and right matrix, and what is added.
-_OPERANDS = {
-    "mm": ("self", "mat2", None),
-    "bmm": ("self", "mat2", None),
-    "matmul": ("self", "other", None),
-    "linear": ("input", "weight", "bias"),
-    "addmm": ("mat1", "mat2", "self"),
-    "baddbmm": ("batch1", "batch2", "self"),
-}
+_OPERANDS: Mapping[str, list[str]] = _TABLE["products"]
 _INTERPRETED = "# Triton's interpreter, which runs it without a GPU, does not multiply bfloat16.\n"
 _MULTIPLIED = frozenset({"float32", "float16", "bfloat16"})
-_DEEP, _WIDE = 512, 1024  # sizes from which larger tiles pay
+_MULTIPROCESSORS = 132  # of an H200
 
 
 def _product(given: _Given) -> dict[str, Any] | None:
     call, output = given.call, given.output
-    left, right, added = _OPERANDS[call.stem or ""]
+    left, right, *third = _OPERANDS[call.stem or ""]
+    added = third[0] if third else None
     a, b = given.tensor(left), given.tensor(right)
     if a is None or b is None or min(len(a.shape), len(b.shape)) < 2 or _name(a) not in _MULTIPLIED:
         return None
@@ -519,15 +482,18 @@ def _product(given: _Given) -> dict[str, Any] | None:
         return None
     used = [given.variables[one] for one in (left, right, added or "") if one in given.variables]
     is_single = _name(a) == "float32"
-    large = min(rows, columns) >= _WIDE and depth >= _DEEP and not is_single
-    tile = (128, 256, 64) if large else (64, 64, 32)
-    if rows < 64:
-        tile = (max(16, _power(rows)), 64, 64)
+    # The largest tile of which there is one for each multiprocessor.
+    tile = (64, 64, 32 if is_single else 64)
+    if rows < tile[0]:
+        tile = (max(16, _power(rows)), 32, 128)
+    for larger in () if is_single else ((128, 128, 64), (128, 256, 64)):
+        if batch * -(-rows // larger[0]) * -(-columns // larger[1]) >= _MULTIPROCESSORS:
+            tile = larger
     return {
         "summed": depth,
         "sizes": (rows, columns, depth, batch),
         "tile": tile,
-        "warps": 8 if large else 4,
+        "warps": 8 if prod(tile[:2]) > 64 * 64 else 4,
         "stages": 3,
         "pointers": ", ".join(["a_ptr", "b_ptr", *(f"{one}_ptr" for one in used[2:]), "result_ptr"]),
         "a_batch": _index(a.shape[:cut], a_strides[:cut], "batch"),
