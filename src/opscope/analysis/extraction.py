@@ -110,12 +110,13 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> list[AloneCall]:
     """Elementwise calls in a row, each of one kernel, of which each works on what the one before it gave.
 
     Which results go where is not recorded: a call is taken to work on the result before it where an argument
-    of it has the same shape, strides and type.
+    of it has that shape and type.
     """
     of_operator = {operator_id: one for one in calls for operator_id in one.operator_ids}
     found: dict[tuple[tuple[int, str | None], ...], list[int]] = defaultdict(list)
     run: list[tuple[AloneCall, str | None, int]] = []
-    last = None
+    links: dict[tuple[int, int], str | None] = {}
+    last: tuple[int, int] | None = None
 
     def close() -> None:
         if len(run) > 1:
@@ -123,14 +124,16 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> list[AloneCall]:
         run.clear()
 
     for trace_id, thread_id, operator_id in session.query(_ORDER_SQL, [list(of_operator)]):
-        one = of_operator[operator_id]
-        fed = _fed(run[-1][0].call, one.call) if run and last == (trace_id, thread_id) else None
+        one, fed = of_operator[operator_id], None
+        if run and last == (trace_id, thread_id):
+            pair = id(run[-1][0]), id(one)
+            if pair not in links:
+                links[pair] = _fed(run[-1][0].call, one.call)
+            fed = links[pair]
         if fed is None:
             close()
-        if is_elementwise(one.call) and len(one.kernels) == 1:
+        if len(one.kernels) == 1 and is_elementwise(one.call):
             run.append((one, fed, operator_id))
-        else:
-            close()
         last = trace_id, thread_id
     close()
     members = {id(one): one for one in calls}
@@ -143,28 +146,28 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> list[AloneCall]:
 def _fed(before: CallArguments, call: CallArguments) -> str | None:
     """The argument of a call that the result of another may be; None if there is none."""
     results = results_of(before)
-    for name, given in zip(call.names, call.arguments, strict=False):
-        if isinstance(given, TensorArgument) and len(results) == 1 and is_elementwise(call):
-            made = results[0]
-            if given.shape == made.shape and given.type_name == made.type_name:
-                return name
-    return None
+    if len(results) != 1 or not is_elementwise(call):
+        return None
+    made = results[0].shape, results[0].type_name
+    given = zip(call.names, call.arguments, strict=False)
+    tensors = ((name, one) for name, one in given if isinstance(one, TensorArgument))
+    return next((name for name, one in tensors if (one.shape, one.type_name) == made), None)
 
 
 def _chain(members: Sequence[tuple[AloneCall, str | None]], operators: tuple[int, ...]) -> AloneCall:
     """Calls in a row as one: what fusing leaves is to read what they read, but for each other's results."""
-    times = len(operators) // len(members)
+    times, costs = len(operators) // len(members), [cost_by_rules(one.call) for one, _ in members]
     first, *rest = members
-    device_ns = sum(one.device_ns * times / len(one.operator_ids) for one, _ in members)
-    avoidable_ns = None
-    costs = [(one.avoidable_ns, cost_by_rules(one.call)) for one, _ in members]
-    moved = [cost.min_bytes or 0 for _, cost in costs if cost is not None]
-    if len(moved) == len(members) and all(one is not None for one, _ in costs) and all(moved):
-        between = sum(cost.written_bytes or 0 for _, cost in costs[:-1] if cost is not None)
-        least_ns = device_ns - sum(
-            (one.avoidable_ns or 0.0) * times / len(one.operator_ids) for one, _ in members
+    device_ns, known_ns = (
+        sum(ns * times / len(one.operator_ids) for one, ns in parts)
+        for parts in (
+            [(one, one.device_ns) for one, _ in members],
+            [(one, one.avoidable_ns) for one, _ in members if one.avoidable_ns is not None],
         )
-        avoidable_ns = device_ns - least_ns * (1 - 2 * between / sum(moved))
+    )
+    moved = sum(cost.min_bytes or 0 for cost in costs if cost is not None)
+    between = sum(cost.written_bytes or 0 for cost in costs[:-1] if cost is not None)
+    avoidable_ns = device_ns - (device_ns - known_ns) * (1 - 2 * between / moved) if moved else None
     kernels = tuple(dict.fromkeys(kernel for one, _ in members for kernel in one.kernels))
     then = tuple((one.call, fed or "") for one, fed in rest)
     return AloneCall(first[0].call, operators, round(device_ns), avoidable_ns, kernels, None, then)
@@ -259,6 +262,11 @@ def extracted(
     stems = [one.call.stem or one.call.name, *(call.stem or "" for call, _ in one.then)]
     name = name or f"{rank:02}_{'_'.join(stems)[:_LONGEST_NAME]}.py"
     try:
+        if one.source_file is not None and start not in {None, StartKind.ATEN}:
+            raise InputError(
+                f"{one.name}: a kernel of torch.compile starts as it is",
+                hint="Leave --start out, or extract the operators that it fuses from a run without compiling",
+            )
         if one.source_file is None:
             file = call_file(one.call, what=what, name=name, start=start, then=one.then)
         else:
@@ -328,13 +336,14 @@ def _below(session: Session, operator_ids: Iterable[int]) -> list[int]:
 
 
 _BELOW_SQL = """
-SELECT o.operator_id FROM operators o
-JOIN operators above ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id
-WHERE list_contains($1, above.operator_id)"""
+SELECT o.operator_id
+FROM operators above JOIN (SELECT unnest($1::BIGINT[]) AS operator_id) USING (operator_id)
+JOIN operators o ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id"""
 
 
 _ORDER_SQL = """
-SELECT trace_id, thread_id, operator_id FROM operators WHERE list_contains($1, operator_id)
+SELECT trace_id, thread_id, operator_id
+FROM operators JOIN (SELECT unnest($1::BIGINT[]) AS operator_id) USING (operator_id)
 ORDER BY ALL"""
 
 

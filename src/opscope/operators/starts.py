@@ -212,7 +212,9 @@ def _expression(given: _Given) -> str | None:
 def _elementwise(chain: Sequence[_Given], *, is_cuda: bool) -> dict[str, Any] | None:
     given, call, output = chain[-1], chain[-1].call, chain[-1].output
     texts = [_expression(one) for one in chain]
-    if None in texts or any(one.output.shape != output.shape for one in chain):
+    # What is computed of smaller results is computed again for each element that they go into.
+    widened = all(broadcast([one.output.shape, output.shape]) == output.shape for one in chain)
+    if None in texts or not widened or any(one.call.stem == "reshape" for one in chain[1:]):
         return None
     every = "\n".join(filter(None, texts))
     operands = {

@@ -27,8 +27,8 @@ for file in sys.argv[1:]:
 
 # Each works on the result before it.
 CHAIN = [
-    ["mul", [[4, 6], [6]], ["float", "float"], [[6, 1], [1]], ["", ""]],
-    ["add", [[4, 6], [4, 1], []], ["float", "float", "Scalar"], [[6, 1], [1, 1], []], ["", "", "2"]],
+    ["mul", [[4, 1], [4, 1]], ["float", "float"], [[1, 1], [1, 1]], ["", ""]],
+    ["add", [[4, 1], [4, 6], []], ["float", "float", "Scalar"], [[1, 1], [6, 1], []], ["", "", "2"]],
     ["where", [[4, 6], [], [4, 6]], ["bool", "double", "float"], [[6, 1], [], [6, 1]], ["", "", ""]],
 ]
 
