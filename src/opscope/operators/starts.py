@@ -82,6 +82,8 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
     `parameters` are those of the file's functions.
     """
     chain = []
+    if not parameters:  # numbers alone
+        return None
     for one in calls:
         outputs = results_of(one.call)
         tensors = (*one.call.tensors, *outputs)
@@ -214,7 +216,8 @@ def _elementwise(chain: Sequence[_Given], *, is_cuda: bool) -> dict[str, Any] | 
     texts = [_expression(one) for one in chain]
     # What is computed of smaller results is computed again for each element that they go into.
     widened = all(broadcast([one.output.shape, output.shape]) == output.shape for one in chain)
-    if None in texts or not widened or any(one.call.stem == "reshape" for one in chain[1:]):
+    reshapes = len(chain) > 1 and any(one.call.stem == "reshape" for one in chain)
+    if None in texts or not widened or reshapes:
         return None
     every = "\n".join(filter(None, texts))
     operands = {
@@ -434,6 +437,8 @@ def _rows(given: _Given) -> dict[str, Any] | None:
     body = Template("\n".join(row["lines"])).substitute(column_count=column_count, eps=eps)
     results = zip(names, given.outputs, strict=False)
     return {
+        # Gradients are sums of random numbers, times what may be some tens.
+        "summed": 16 * column_count if len(tensors) > 1 else 1,
         "columns": columns,
         "rows": max(1, min(4096 // columns, _power(row_count))),
         "warps": max(4, min(32, columns // 1024)),
