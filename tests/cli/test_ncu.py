@@ -209,6 +209,7 @@ def test_both_versions_of_an_extracted_call_stand_side_by_side(ncu_run: Run, tmp
         "def reference(self):\n    return self + 1\ndef mine(self):\n    return self + 1\n"
     )
     (tmp_path / "call.py").write_text(text)
+    ncu_run("call.py", "--trace", "trace.json").fails("the file says itself what its call is")
     outcome = ncu_run("call.py").fine()
     runs = calls(tmp_path)
     assert [one["program"][-2] for one in runs] == ["reference", "mine"]

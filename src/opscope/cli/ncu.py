@@ -108,6 +108,8 @@ def ncu(
     if not target:
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
     if len(target) == 1 and Path(target[0]).is_file() and call_files(target[0]):
+        if trace is not None:
+            raise InputError("the file says itself what its call is", hint="Leave --trace out")
         return _both(Path(target[0]), collecting, shown, reports)
     is_run = len(target) > 1 or not (is_report(target[0]) or shutil.which(target[0]) is None)
     if not is_run and (collecting != _DEFAULT or reports):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from math import prod, sqrt
 from string import Template
 from typing import Any, NamedTuple
@@ -34,7 +36,8 @@ class Start(NamedTuple):
     tolerance: str  # further arguments of torch.testing.assert_close
 
 
-class Written(NamedTuple):
+@dataclass(frozen=True)
+class Written:
     """A call as a file writes it."""
 
     call: CallArguments
@@ -42,13 +45,9 @@ class Written(NamedTuple):
     numbers: Mapping[str, str]  # Python text of all else, by argument
     fed: str | None = None  # argument that is the result of the call before it
 
-
-class _Given(NamedTuple):
-    call: CallArguments
-    variables: Mapping[str, str]
-    numbers: Mapping[str, str]
-    fed: str | None
-    outputs: tuple[TensorArgument, ...]
+    @cached_property
+    def outputs(self) -> tuple[TensorArgument, ...]:
+        return results_of(self.call)
 
     @property
     def output(self) -> TensorArgument:
@@ -81,18 +80,14 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
 
     `parameters` are those of the file's functions.
     """
-    chain = []
-    if not parameters:  # numbers alone
+    tensors = [tensor for one in calls for tensor in (*one.call.tensors, *one.outputs)]
+    if any(_name(one) not in _C_TYPES or 0 in one.shape for one in tensors):
         return None
-    for one in calls:
-        outputs = results_of(one.call)
-        tensors = (*one.call.tensors, *outputs)
-        if not outputs or any(_name(tensor) not in _C_TYPES or 0 in tensor.shape for tensor in tensors):
-            return None
-        chain.append(_Given(*one, outputs))
-    is_cuda, given = kind is StartKind.CUDA, chain[-1]
-    template, fill = ("elementwise", None) if is_cuda or len(chain) > 1 else _family(given.call.stem or "")
-    filled = _elementwise(chain, is_cuda=is_cuda) if fill is None else fill(given)
+    if not parameters or not all(one.outputs for one in calls):
+        return None
+    is_cuda, given = kind is StartKind.CUDA, calls[-1]
+    template, fill = ("elementwise", None) if is_cuda or len(calls) > 1 else _family(given.call.stem or "")
+    filled = _elementwise(calls, is_cuda=is_cuda) if fill is None else fill(given)
     if filled is None:
         return None
     summed = filled.pop("summed", 1)
@@ -119,7 +114,7 @@ def results_of(call: CallArguments) -> tuple[TensorArgument, ...]:
 def _composed(call: CallArguments) -> tuple[TensorArgument, ...]:
     """The result of an operator that only calls others, of those with a template here."""
     x, dtype = call.tensor("self", "input"), call.integer("dtype")
-    if x is None:
+    if x is None or 0 in x.shape:
         return ()
     if call.stem == "matmul":
         other = call.tensor("other")
@@ -135,7 +130,7 @@ def _composed(call: CallArguments) -> tuple[TensorArgument, ...]:
     return (TensorArgument(shape or x.shape, type_name),)
 
 
-_Fill = Callable[[_Given], "dict[str, Any] | None"]
+_Fill = Callable[[Written], "dict[str, Any] | None"]
 
 
 def _family(stem: str) -> tuple[str, _Fill | None]:
@@ -198,7 +193,7 @@ _WORD = re.compile(r"\b[a-z_]\w*\b(?!\()")
 _FRACTION = re.compile(r"(?<![\w.])\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![\w.])")
 
 
-def _expression(given: _Given) -> str | None:
+def _expression(given: Written) -> str | None:
     """What an element of the result is, in the variables and numbers of the file."""
     expression = _TABLE["elementwise"].get(given.call.stem)
     if given.call.stem == "pow":
@@ -211,13 +206,13 @@ def _expression(given: _Given) -> str | None:
     return _WORD.sub(lambda found: spelled[found[0]] or "", expression)
 
 
-def _elementwise(chain: Sequence[_Given], *, is_cuda: bool) -> dict[str, Any] | None:
+def _elementwise(chain: Sequence[Written], *, is_cuda: bool) -> dict[str, Any] | None:
     given, call, output = chain[-1], chain[-1].call, chain[-1].output
     texts = [_expression(one) for one in chain]
     # What is computed of smaller results is computed again for each element that they go into.
     widened = all(broadcast([one.output.shape, output.shape]) == output.shape for one in chain)
     reshapes = len(chain) > 1 and any(one.call.stem == "reshape" for one in chain)
-    if None in texts or not widened or reshapes:
+    if None in texts or not widened or reshapes or len({one.computed for one in chain}) > 1:
         return None
     every = "\n".join(filter(None, texts))
     operands = {
@@ -334,7 +329,7 @@ def _index(shape: Sequence[int], steps: Sequence[int], number: str = "i") -> str
 # What is left of one dimension.
 
 
-def _reduction(given: _Given) -> dict[str, Any] | None:
+def _reduction(given: Written) -> dict[str, Any] | None:
     call, x = given.call, given.tensor("self")
     if x is None or len(given.outputs) > 1 or call.tensor("other") is not None:
         return None
@@ -388,7 +383,7 @@ _MOST_COLUMNS = 1 << 17
 _ROWS = {operator: row for row in _TABLE["rows"] for operator in row["operators"]}
 
 
-def _rows(given: _Given) -> dict[str, Any] | None:
+def _rows(given: Written) -> dict[str, Any] | None:
     call = given.call
     row = _ROWS[call.stem or ""]
     tensors = {name: given.tensor(name) for name in row["rows"]}
@@ -464,7 +459,7 @@ _MULTIPLIED = frozenset({"float32", "float16", "bfloat16"})
 _MULTIPROCESSORS = 132  # of an H200
 
 
-def _product(given: _Given) -> dict[str, Any] | None:
+def _product(given: Written) -> dict[str, Any] | None:
     call, output = given.call, given.output
     left, right, *third = _OPERANDS[call.stem or ""]
     added = third[0] if third else None
@@ -518,7 +513,7 @@ def _product(given: _Given) -> dict[str, Any] | None:
     }
 
 
-def _epilogue(given: _Given, added: str | None, cut: int) -> list[str] | None:
+def _epilogue(given: Written, added: str | None, cut: int) -> list[str] | None:
     """Lines that scale a product and add a tensor, after `cut` dimensions of a batch; None if they cannot."""
     lines: list[str] = []
     shape = given.output.shape
@@ -544,14 +539,14 @@ def _epilogue(given: _Given, added: str | None, cut: int) -> list[str] | None:
 # Rows by number.
 
 
-def _gather(given: _Given) -> dict[str, Any] | None:
+def _gather(given: Written) -> dict[str, Any] | None:
     """`index_select`, `embedding`: from one place each."""
     stem = given.call.stem
     source, index = ("weight", "indices") if stem == "embedding" else ("self", "index")
     return _moved(given, source, index, 0 if stem == "embedding" else given.call.integer("dim"))
 
 
-def _scatter(given: _Given) -> dict[str, Any] | None:
+def _scatter(given: Written) -> dict[str, Any] | None:
     """`index_add`, `scatter_add`, `embedding_dense_backward`: several may go to one place."""
     call, output = given.call, given.output
     if call.name.endswith("_") or _name(output) not in _MULTIPLIED:
@@ -581,7 +576,7 @@ def _scatter(given: _Given) -> dict[str, Any] | None:
 
 
 def _moved(
-    given: _Given, source: str, index: str, dim: int | None, *, result: TensorArgument | None = None
+    given: Written, source: str, index: str, dim: int | None, *, result: TensorArgument | None = None
 ) -> dict[str, Any] | None:
     x, where = given.tensor(source), given.tensor(index)
     if x is None or where is None or dim is None or not x.shape:
