@@ -48,9 +48,7 @@ class CommandError(Exception):
 
 def main() -> int:
     """Rewrite or compare; 1 if a block is stale or a command fails."""
-    parser = argparse.ArgumentParser(
-        description="Regenerate the output blocks of README.md and docs."
-    )
+    parser = argparse.ArgumentParser(description="Regenerate the output blocks of README.md and docs.")
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 if a block is stale")
     parser.add_argument("--recorded", action="store_true", help="run the `recorded` blocks too")
     parser.add_argument("pages", nargs="*", type=Path, help="only these pages")
