@@ -53,11 +53,11 @@ class GivenOptions:
     """What is measured.
 
     Args:
-        param: Of a suite its shape, dtype and own parameters (--param shape=8192x8192 dtype=bfloat16
-            approximate=tanh), of functions what they take; several values are swept over: n=1024,4096.
+        param: Shape, dtype and own parameters of a suite (--param shape=8192x8192 dtype=bfloat16
+            approximate=tanh), or parameters of functions; several values make a sweep: n=1024,4096.
         device: auto, cpu, cuda or cuda:N; interpreter checks Triton implementations without a GPU.
-        implementations: Names of those to measure; all without it.
-        reference: The one that ratios refer to.
+        implementations: Names of the implementations to measure; by default all.
+        reference: The implementation that ratios refer to.
         inputs: FILE.py:function that makes the arguments of FILE.py:function targets.
         expected: FILE.py:function that computes the right answer in float64.
     """
@@ -76,12 +76,12 @@ class MeasuringOptions:
     """How it is measured.
 
     Args:
-        clock: CUDA events, replay of a CUDA graph (no launch cost), or the wall clock; by device without it.
+        clock: CUDA events, replay of a CUDA graph (no launch cost), or the wall clock; default by device.
         cache: Whether the GPU's L2 cache is overwritten before each sample (cold) or left alone (hot).
-        time_budget: Seconds of sampling for each implementation.
-        samples: FEWEST-MOST samples of each, or just as many as a single number says.
-        threshold: Ratios within 1 ± this are the same.
-        skip: What not to do: check (compare outputs), profile (record which kernels each launches), ceilings
+        time_budget: Seconds of sampling per implementation.
+        samples: Samples per implementation: FEWEST-MOST, or one exact number.
+        threshold: Ratios within 1 ± this count as the same.
+        skip: Leave out: check (compare outputs), profile (record which kernels each launches), ceilings
             (measure what the device can reach).
     """
 
@@ -125,10 +125,10 @@ def bench(
 ) -> int:
     """Compare implementations: a suite, or functions of your own; or show a saved result again.
 
-    Each is checked against a float64 reference, profiled where there is a GPU, and timed in turns with the
-    others. Functions are given as FILE.py:fast FILE.py:slow --inputs FILE.py:make_inputs, where make_inputs
+    Each is checked against a float64 reference, profiled if there is a GPU, and timed in turns with the
+    others. Name functions as FILE.py:fast FILE.py:slow --inputs FILE.py:make_inputs, where make_inputs
     takes any of the --param names, device, dtype and seed and returns a tensor or a tuple. Without TARGET,
-    the suites are listed.
+    list the suites.
 
     Example: opscope bench ops.py:fast ops.py:slow --inputs ops.py:make_inputs --save result.json
 
@@ -138,7 +138,7 @@ def bench(
         targets: A suite, FILE.py:function …, or a result that --save wrote (.json).
         given: What is measured.
         measuring: How it is measured.
-        show: What each is and costs around its samples, and the kernels it launches.
+        show: Also describe each implementation, its cost outside the samples, and its kernels.
         save: Also write the result to this JSON file, after every change.
     """
     if not targets:

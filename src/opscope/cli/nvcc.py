@@ -69,27 +69,27 @@ def nvcc(
 ) -> int:
     """Compile a CUDA file: opscope nvcc FILE.cu [OPTIONS] [--run -- ARGS…].
 
-    Prints the nvcc command that does the same, and for each kernel and target registers, shared memory,
-    stack, spills, constant memory and the occupancy it can reach. With --run the program runs, and its exit
-    code is passed on.
+    Prints the equivalent nvcc command, and for each kernel and target registers, shared memory, stack,
+    spills, constant memory and possible occupancy. With --run the program runs, and its exit code is passed
+    on.
 
     Example: opscope nvcc add.cu --run
 
     Args:
         source: The file.
-        arguments: Of the program, after --. Only with --run.
-        arch: Targets, with commas between them: sm_90, sm_90a, a GPU (h200), native (the GPUs here, the
-            default), all, or all-major; ptx among them also embeds PTX, which the drivers of newer GPUs
-            compile (always so with all and all-major).
+        arguments: Arguments of the program, after --. Only with --run.
+        arch: Comma-separated targets: sm_90, sm_90a, a GPU (h200), native (the GPUs here, the default), all,
+            or all-major; ptx in the list also embeds PTX, which the drivers of newer GPUs compile (always
+            included in all and all-major).
         run: Run the program. Without -o it is not kept.
-        emit: What to make: program (the default), object, shared, fatbin, cubin, or nothing to look at the
-            kernels alone.
-        show: Print the PTX of each kernel (ptx), its machine code (sass; needs cuobjdump: CUDA toolkit, or
+        emit: What to build: program (the default), object, shared, fatbin, cubin, or nothing (only show the
+            kernels).
+        show: Print the PTX of each kernel (ptx) or its machine code (sass; needs cuobjdump: CUDA toolkit, or
             pip install triton).
         output: The file to write; by default named like the source, in the current folder.
-        nvcc_option: One more option of nvcc, such as --nvcc-option=-O3; may be given many times.
-        block_size: Block sizes, with commas between them.
-        dynamic_shared: Bytes of shared memory that launches ask for, for each block.
+        nvcc_option: An option for nvcc, such as --nvcc-option=-O3; may be repeated.
+        block_size: Comma-separated block sizes.
+        dynamic_shared: Bytes of dynamic shared memory per block.
     """
     product = emit or BuildProduct.PROGRAM
     sizes = [word.strip() for word in block_size.split(",") if word.strip()]
