@@ -72,6 +72,27 @@ def test_the_timeline_zooms_moves_and_returns(page: Any, drawn: Drawn) -> None:
     assert axis_range(page) == whole
 
 
+def test_the_timeline_moves_by_keys_and_names_wide_bars(page: Any, drawn: Drawn) -> None:
+    drawn(page, "timeline")
+    whole = axis_range(page)
+    labels = page.locator("#timeline .bartext")
+    before = len("".join(labels.all_text_contents()))
+    assert before
+    for key in "www":
+        page.keyboard.press(key)
+    near = axis_range(page)
+    assert near[1] - near[0] == pytest.approx((whole[1] - whole[0]) / 8)
+    page.keyboard.press("a")
+    assert axis_range(page)[0] < near[0]
+    page.keyboard.press("s")
+    far = axis_range(page)
+    assert far[1] - far[0] == pytest.approx((whole[1] - whole[0]) / 4)
+    assert len("".join(labels.all_text_contents())) > before
+    search = page.get_by_role("searchbox", name="Find", exact=True)
+    search.press("w")
+    assert axis_range(page) == far
+
+
 @pytest.mark.exhaustive(few=False)
 def test_search_counts_and_enter_goes_to_the_first(page: Any, drawn: Drawn) -> None:
     drawn(page, "timeline")

@@ -292,11 +292,12 @@ def _simulated(job: Job) -> str:
 
 def _rank(finding: Finding) -> tuple[bool, bool, float, int, str, str]:
     gain_ns = finding.estimated_gain_ns_per_step
+    most_ns = gain_ns or max(finding.evidence.get(name) or 0.0 for name in ("device_ns", "idle_ns"))
     return (
         gain_ns is None and not finding.is_to_try,
         gain_ns is None,
         # What may bring less counts half, so that what stands first does not depend on what is known.
-        -(gain_ns or finding.evidence.get("device_ns") or 0.0) * (1.0 if finding.is_gain_known else 0.5),
+        -most_ns * (1.0 if finding.is_gain_known else 0.5),
         finding.severity.rank,
         finding.code,
         finding.message,

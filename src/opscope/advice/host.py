@@ -222,6 +222,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         is_question = operator in _QUESTIONS
         if is_upload and not has_loader(run):
             change = PINNED_BY_HAND
+        # Not a batch, but what the program makes on the host where it needs it.
+        is_made = is_upload and longest.calls > _MOST_OF_A_BATCH * run.step_count
+        if is_made:
+            suggestion, change = _MADE_THERE, _ON_THE_DEVICE
         # Only a number can be asked for later, and only a copy be made beside what follows.
         if better is rule and not is_question:
             of_others = rule.engines["cuda"].suggestion, ""
@@ -248,9 +252,16 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             suggestion=suggestion,
             change=change,
             like=better,
-            is_sure=(is_question or is_upload) and run.summary.is_of_torch,
+            is_sure=(is_question or is_upload) and not is_made and run.summary.is_of_torch,
         )
 
+
+_MOST_OF_A_BATCH = 8  # tensors
+_MADE_THERE = (
+    "Make these tensors on the device, once if they are the same each time; copy what must come from the "
+    "host as one tensor."
+)
+_ON_THE_DEVICE = 'grid = torch.arange(size, device="cuda")   # once, instead of copying it where it is used'
 
 _COPIES_SQL = """SELECT n.name FROM runtime_calls r JOIN device_activities a USING (operator_id)
 JOIN kernel_names n USING (name_id)
@@ -356,15 +367,26 @@ _FIRST_MOVED = 'batch = batch.to("cuda")   # first; then float(), normalizing an
 _ELEMENTS = (
     "^aten::(_?to(_copy)?|copy|clone|contiguous|add|sub|mul|div|pow|sqrt|exp|log|clamp|where|index|index_select|"
     "gather|stack|cat|flip|roll|normal|uniform|bernoulli|rand|randn|randint|randperm|mean|sum|std|sort|"
-    "constant_pad_nd|_?upsample_.*|grid_sampler.*)_?$"
+    "constant_pad_nd|_?upsample_.*|grid_sampler.*|conv.*|mkldnn_.*|mm|bmm|addmm|matmul|linear|einsum|fft_.*|"
+    "(max|avg)_pool.*|cumsum|topk|unique.*)_?$"
 )
-# Outermost calls of them on threads that launch, which themselves launch nothing.
-_COMPUTING_SQL = f"""SELECT trace_id, start_ns, start_ns + duration_ns FROM operators o
-WHERE parent_id IS NULL AND regexp_matches(name, '{_ELEMENTS}') AND duration_ns >= ?
-    AND coalesce(total_device_ns, 0) = 0
-    AND (trace_id, thread_id) IN (SELECT (trace_id, thread_id) FROM runtime_calls)
-    AND NOT EXISTS (SELECT 1 FROM runtime_calls r WHERE r.trace_id = o.trace_id AND r.thread_id = o.thread_id
-        AND r.start_ns BETWEEN o.start_ns AND o.start_ns + o.duration_ns)"""
+# Outermost calls of them on threads that launch, themselves without a launch: those that follow each other
+# without a launch or a gap of $1 ns in between are one.
+_COMPUTING_SQL = f"""WITH computing AS (
+    SELECT o.trace_id, o.thread_id, o.start_ns, o.start_ns + o.duration_ns AS end_ns, r.start_ns AS call_ns
+    FROM operators o ASOF LEFT JOIN runtime_calls r
+        ON r.trace_id = o.trace_id AND r.thread_id = o.thread_id AND r.start_ns <= o.start_ns + o.duration_ns
+    WHERE o.parent_id IS NULL AND regexp_matches(o.name, '{_ELEMENTS}') AND coalesce(o.total_device_ns, 0) = 0
+        AND (o.trace_id, o.thread_id) IN (SELECT (trace_id, thread_id) FROM runtime_calls)),
+apart AS (
+    SELECT *, start_ns - lag(end_ns) OVER between_calls > $1 AS is_apart
+    FROM computing WHERE call_ns IS NULL OR call_ns < start_ns
+    WINDOW between_calls AS (PARTITION BY trace_id, thread_id, call_ns ORDER BY start_ns)),
+numbered AS (
+    SELECT *, count_if(is_apart) OVER (PARTITION BY trace_id, thread_id, call_ns ORDER BY start_ns) AS number
+    FROM apart)
+SELECT trace_id, min(start_ns), max(end_ns) FROM numbered GROUP BY trace_id, thread_id, call_ns, number
+HAVING max(end_ns) - min(start_ns) >= $1"""
 
 _LONG_CALLS_SQL = """SELECT trace_id, start_ns, start_ns + duration_ns FROM operators
 WHERE name = ? AND duration_ns >= ?"""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
+from opscope.analysis.arrays import Spans
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.watched_steps import Dataflow, FoundOperators
-from opscope.model.sidecar import RepeatedSince
+from opscope.model.sidecar import RepeatedSince, RepeatedWork, UnusedWork
 from opscope.units import counted, format_duration
 
 # What is said of it, and what becomes of its lines.
@@ -36,20 +37,60 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if not works:
             continue
         found = watched.found([stretch for one in works for stretch in one.operators])
-        # Where nearly all is the same, steps are repeated to be measured: to do less is not what that is for.
-        if found.device_ns > rule.threshold("most_fraction") * watched.device_ns:
+        if _is_nearly_all(watched, found, rule):
             return
-        works.sort(key=lambda one: -sum(watched.found(one.operators)[1:3]))
+        # Python may have made there what it gives them from the host.
+        python_ns, before = watched.python_before(
+            [stretch for one in works if one.is_from_host for stretch in one.operators]
+        )
+        works.sort(key=lambda one: -_cost_ns(watched, one))
         texts = dict.fromkeys(one.text for one in works[:_SHOWN] if one.text)
+        said_of_python = (
+            f" Python takes {format_duration(python_ns / len(watched.steps))} right before them."
+            if python_ns > found.host_ns
+            else ""
+        )
         yield Advice(
-            said.format(listed([one.line or "" for one in works], _SHOWN), _costs(watched, found)),
+            said.format(listed([one.line or "" for one in works], _SHOWN), _costs(watched, found))
+            + said_of_python,
             _evidence(run, found, lines=[one.line for one in works], since=since.value),
-            _without(found),
+            _without(found, before),
+            worst=_without(found) if python_ns else None,
             change="\n".join(moved.format(text=text) for text in texts) or None,
             # Steps that are given nothing new may all be one, for want of data; and where the backward pass
             # comes, gradients go as well.
             is_sure=watched.recorded.has_new and not any(one.is_differentiated for one in works),
         )
+
+
+@finds
+def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    watched = run.dataflow
+    if watched is None:
+        return
+    works = sorted(watched.recorded.unused, key=lambda one: -_cost_ns(watched, one))
+    found = watched.found([stretch for one in works for stretch in one.operators])
+    if not works or _is_nearly_all(watched, found, rule):
+        return
+    lines = dict.fromkeys(
+        _NOT_READ if one.line is None else (_LEFT_OUT if one.is_whole else _CUT_SHORT).format(text=one.text)
+        for one in works[:_SHOWN]
+        if one.text or one.line is None
+    )
+    yield Advice(
+        f"Nothing reads a part of what a step works out at "
+        f"{listed([one.line or 'the backward pass' for one in works], _SHOWN)}: {_costs(watched, found)}.",
+        _evidence(run, found, lines=[one.line for one in works]),
+        _without(found),
+        change="\n".join(lines),
+        # A part of what a line calls may have no switch of its own.
+        is_sure=all(one.is_whole for one in works[:_SHOWN]),
+    )
+
+
+_LEFT_OUT = "# {text}   # nothing reads its result"
+_CUT_SHORT = "{text}   # no further than something reads its result"
+_NOT_READ = "parameter.requires_grad_(False)   # of each whose gradient nothing reads"
 
 
 @finds
@@ -118,6 +159,19 @@ def _evidence(run: ProfiledRun, found: FoundOperators, **more: Any) -> dict[str,
     return run.evidence(found.device_ns, host_ns=found.host_ns, calls=len(found.operator_ids), **more)
 
 
-def _without(found: FoundOperators) -> Any:
+def _is_nearly_all(watched: Dataflow, found: FoundOperators, rule: Rule) -> bool:
+    """Whether steps are repeated to be measured: to do less is not what that is for."""
+    return found.device_ns > rule.threshold("most_fraction") * watched.device_ns
+
+
+def _cost_ns(watched: Dataflow, work: RepeatedWork | UnusedWork) -> int:
+    found = watched.found(work.operators)
+    is_from_host = isinstance(work, RepeatedWork) and work.is_from_host
+    return found.device_ns + found.host_ns + (watched.python_before(work.operators)[0] if is_from_host else 0)
+
+
+def _without(found: FoundOperators, before: Mapping[int, Spans] | None = None) -> Any:
     # What Python does between them goes too.
-    return lambda change: change.drop_operators(found.operator_ids).drop_host(found.spans)
+    return lambda change: (
+        change.drop_operators(found.operator_ids).drop_host(found.spans).drop_host(dict(before or {}))
+    )

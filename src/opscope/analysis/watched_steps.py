@@ -18,7 +18,9 @@ from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.model.sidecar import RecordedDataflow
 
-_LEAST_FOUND = 0.95  # of a watched step's operators, and of the device time of a recorded one
+# Of a watched step's operators, which may have gone through more of something; of the device time of all
+# recorded ones.
+_LEAST_FOUND, _LEAST_EXPLAINED = 0.8, 0.95
 # Where a step calls what the watched one did not, or the other way round: at most so many operators at one
 # place, until so many in a row are alike again.
 _FARTHEST, _ALIKE = 256, 4
@@ -59,6 +61,16 @@ class Dataflow(NamedTuple):
             ),
         )
 
+    def python_before(self, stretches: Stretches) -> tuple[int, dict[int, Spans]]:
+        """The time between the operator before each of these stretches and its first one, and where it is."""
+        ends = [(step[first - 1], step[first]) for step in self.steps for first, _ in stretches if first]
+        extents = [
+            (row["thread_id"], before["end_ns"], row["start_ns"])
+            for before, row in ends
+            if before and row and before["thread_id"] == row["thread_id"]
+        ]
+        return sum(end_ns - start_ns for _, start_ns, end_ns in extents), as_extents(extents)
+
 
 def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | None]]) -> Dataflow | None:
     """What was watched before a trace was recorded; None if nothing was, or the steps are others.
@@ -70,7 +82,7 @@ def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | 
     except UNREADABLE_JSON:  # a saved session may be a stranger's
         return None
     recorded = kept.dataflow
-    if recorded is None or not (recorded.repeated or recorded.rounds):
+    if recorded is None or not (recorded.repeated or recorded.rounds or recorded.unused):
         return None
     if session.query(_UNSEEN_SQL, [trace_id])[0][0]:
         return None
@@ -87,7 +99,7 @@ def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | 
         steps.append(step)
         all_ns += sum(row["total_device_ns"] for row in rows if row["is_outermost"])
         found_ns += sum(row["total_device_ns"] for row in step if row)
-    return Dataflow(recorded, steps, all_ns) if steps and found_ns >= _LEAST_FOUND * all_ns else None
+    return Dataflow(recorded, steps, all_ns) if steps and found_ns >= _LEAST_EXPLAINED * all_ns else None
 
 
 def _aligned(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any] | None]:

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import contains
 from typing import Any, NamedTuple
 
@@ -35,12 +35,14 @@ from opscope.model.sidecar import (
     RepeatedSince,
     RepeatedWork,
     ThreadOperators,
+    UnusedWork,
 )
 from opscope.workloads.runtime import require_torch
 
 _MOST_OPERATORS = 50_000  # of a step
 _MOST_SECONDS = 20.0  # that watching may add
-_MOST_HASHED_BYTES = 256 << 20  # of tensors on the host, in a step
+# Of tensors on the host: of one, since data are large and differ in any case; of all in a step.
+_LARGEST_HASHED_BYTES, _MOST_HASHED_BYTES = 16 << 20, 256 << 20
 _LEAST_OPERATORS, _LEAST_ROUNDS = 4, 3  # of a round, views aside; of a loop
 _MOST_TIED = 0.25  # of a round's operators may need another round's results, as a sum over all rounds does
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
@@ -82,16 +84,24 @@ class SeenOperator(NamedTuple):
     is_differentiated: bool  # the backward pass comes to it
     has_new: bool  # reads or draws what neither an operator has made nor a step before has read
     is_of_batch: bool  # its results depend on what else is in the batch
+    has_effect: bool  # beyond its results, or these cannot be followed
 
 
 class _Storage:
     """Memory behind tensors: the number of what is in it, and who has written that in this step."""
 
-    __slots__ = ("is_new", "is_of_weights", "reference", "size", "value", "writers")
+    __slots__ = (
+        "is_made", "is_new", "is_of_weights", "reference", "size", "value", "writers", "writers_before"
+    )  # fmt: skip
 
     def __init__(self, reference: Any, size: int, value: int, *, is_of_weights: bool) -> None:
         self.reference, self.size, self.value = reference, size, value
-        self.is_new, self.is_of_weights, self.writers = True, is_of_weights, frozenset[int]()
+        self.is_made, self.is_new, self.is_of_weights = False, True, is_of_weights
+        self.writers = self.writers_before = frozenset[int]()  # of this step and of the one before
+
+    @property
+    def is_there(self) -> bool:
+        return self.reference is None or not self.reference.expired()
 
 
 class DataflowWatch:
@@ -115,6 +125,7 @@ class DataflowWatch:
         self._storages: dict[int, _Storage] = {}
         self._steps: list[list[SeenOperator]] = []
         self._first_number = 0  # of this step
+        self._read_later: set[int] = set()  # operators of the first step whose results the second one reads
         self._hashed_bytes, self._spent_s = 0, 0.0
         self._frames: dict[int, ProgramFrames] = defaultdict(ProgramFrames)
 
@@ -137,7 +148,8 @@ class DataflowWatch:
         self._steps.append([])
         self._first_number, self._hashed_bytes = len(self._numbers), 0
         for storage in self._storages.values():
-            storage.writers, storage.is_new = frozenset(), False
+            storage.writers_before, storage.writers = storage.writers, frozenset()
+            storage.is_new = storage.is_made = False
 
     def stop(self) -> RecordedDataflow | None:
         """Watch no longer; what was seen in the second step, or None (`why_not` says why)."""
@@ -146,6 +158,8 @@ class DataflowWatch:
             return None
         self._leave(mode)
         steps, self._steps = self._steps, []
+        there = (one.writers_before for one in self._storages.values() if one.is_there)
+        kept = self._read_later.union(*there)
         # What is called at forks keeps this object for as long as the process lives.
         for known in (self._storages, self._numbers, self._kinds, self._frames):
             known.clear()
@@ -153,7 +167,7 @@ class DataflowWatch:
             self.why_not = "the program is compiled"
         if self.why_not is None and len(steps) < 2:
             self.why_not = "the program had no second step"
-        return None if self.why_not is not None else self._guarded(summarized, steps[1])
+        return None if self.why_not is not None else self._guarded(summarized, steps[1], (steps[0], kept))
 
     def _forked(self) -> None:
         """In a child, a worker that loads data say, nothing is watched."""
@@ -227,6 +241,8 @@ class DataflowWatch:
         is_of_weights = bool(read) and all(storage.is_of_weights for _, storage in read)
         is_number = kind.name == "aten::_local_scalar_dense"
         is_on_host = is_number or any(one.device.type == "cpu" for one in made)
+        is_read = is_number or (is_on_host and any(one.device.type != "cpu" for one, _ in read))
+        self._read_later.update(*(storage.writers_before for _, storage in read))
         step.append(
             SeenOperator(
                 kind.name,
@@ -243,10 +259,15 @@ class DataflowWatch:
                 is_view=bool(made) and not written and all(of_inputs),
                 is_of_weights=is_of_weights,
                 is_on_host=is_on_host,
-                is_read=is_number or (is_on_host and any(one.device.type != "cpu" for one, _ in read)),
+                is_read=is_read,
                 is_differentiated=self._torch.is_grad_enabled() and any(one.requires_grad for one, _ in read),
                 has_new=any(storage.is_new for _, storage in read) if read else is_random,
                 is_of_batch="batch_norm" in kind.name and bool(given.get("training", True)),
+                has_effect=kind.is_opaque
+                or is_on_host
+                or not made
+                or any(not storage.is_made for _, _, storage in written)
+                or any(self._storage(one).reference is None for one in made),
             )
         )
         for _, storage in read:
@@ -255,12 +276,15 @@ class DataflowWatch:
         for name, one, storage in written:
             is_whole = one.numel() * one.element_size() == storage.size and name in kind.overwrites
             storage.writers = place if is_whole else storage.writers | place
+            if is_whole:
+                storage.writers_before = frozenset()
             before = () if is_whole else (storage.value, *_geometry(one))
             storage.value = self._number(("written", key, name, *before))
         for number, (one, is_input) in enumerate(zip(made, of_inputs, strict=True)):
             if not is_input:
                 storage = self._storage(one)
                 storage.value, storage.is_new = self._number(("made", key, number)), False
+                storage.is_made = True
                 storage.writers, storage.is_of_weights = place, is_of_weights
 
     def _number(self, parts: Hashable) -> int:
@@ -289,9 +313,9 @@ class DataflowWatch:
             return storage.value, geometry
         source = tensor if tensor.is_contiguous() else tensor.untyped_storage()
         size = tensor.numel() * tensor.element_size() if source is tensor else storage.size
-        self._hashed_bytes += size
-        if self._hashed_bytes > _MOST_HASHED_BYTES:
+        if size > _LARGEST_HASHED_BYTES or self._hashed_bytes + size > _MOST_HASHED_BYTES:
             return next(self._unknown)
+        self._hashed_bytes += size
         content = (ctypes.c_char * size).from_address(source.data_ptr()) if size else b""
         return hashlib.blake2b(content, digest_size=16).digest(), geometry
 
@@ -362,12 +386,14 @@ def _has_compiled() -> bool:
     return dynamo is not None and bool(dynamo.counters["stats"]["unique_graphs"])
 
 
-def summarized(operators: Sequence[SeenOperator]) -> RecordedDataflow:
-    """What is worth a word of a step: work that was done before, rounds that need not wait for each other."""
-    threads: dict[int, list[int]] = defaultdict(list)
-    for place, one in enumerate(operators):
-        if not one.is_view:
-            threads[one.thread_id].append(place)
+def summarized(
+    operators: Sequence[SeenOperator], before: tuple[Sequence[SeenOperator], Collection[int]] = ((), ())
+) -> RecordedDataflow:
+    """What is worth a word of a step: work done before or for nothing, rounds that need not wait.
+
+    `before` is the step before, and its operators whose results were read, or were there, after it.
+    """
+    threads = _by_thread(operators)
     number_of = {place: number for number, place in enumerate(itertools.chain(*threads.values()))}
     sequences = []
     for thread_id, places in threads.items():
@@ -381,6 +407,7 @@ def summarized(operators: Sequence[SeenOperator]) -> RecordedDataflow:
             _stretches(number_of[one] for one in places),
             None if line is None else _statement(line),
             any(operators[place].is_differentiated for place in places),
+            since is RepeatedSince.STEP and any(operators[place].has_new for place in places),
         )
         for since, line, places in _repeated(operators)
     )
@@ -394,8 +421,25 @@ def summarized(operators: Sequence[SeenOperator]) -> RecordedDataflow:
         )
         for one, of_rounds, is_ragged, has_weights in _independent(operators)
     )
+    unused = tuple(
+        UnusedWork(
+            None if line is None else _named(line),
+            _stretches(number_of[one] for one in places),
+            None if line is None else _statement(line),
+            is_whole,
+        )
+        for line, places, is_whole in _unused(operators, *before)
+    )
     has_new = any(one.has_new for one in operators)
-    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds)
+    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused)
+
+
+def _by_thread(operators: Sequence[SeenOperator]) -> dict[int, list[int]]:
+    threads: dict[int, list[int]] = defaultdict(list)
+    for place, one in enumerate(operators):
+        if not one.is_view:
+            threads[one.thread_id].append(place)
+    return threads
 
 
 def _named(line: Line) -> str:
@@ -444,23 +488,59 @@ def _repeated(operators: Sequence[SeenOperator]) -> Iterator[tuple[RepeatedSince
         else:
             first[key] = place
     of_step = {place for place in working if operators[place].is_again}
+    of_call = again - of_step
+    yield from ((RepeatedSince.STEP, *one) for one in _whole_lines(operators, working, of_step).items())
+    for line, places in _whole_lines(operators, working, of_call).items():
+        if others := [one for one in places if first[operators[one].key] != one]:
+            yield RepeatedSince.CALL, line, others
+
+
+def _unused(
+    operators: Sequence[SeenOperator], before: Sequence[SeenOperator], kept: Collection[int]
+) -> Iterator[tuple[Line | None, list[int], bool]]:
+    """Operators whose results nothing reads, by line of the program, and whether that is all the line does.
+
+    What the step before left, the steps after it could still read; of the last one that is not known. So
+    they are those of the step before, found again in a step that does the same.
+    """
+    found, places = (
+        [place for of in _by_thread(one).values() for place in of] for one in (before, operators)
+    )
+    if [before[one].name for one in found] != [operators[one].name for one in places]:
+        return
+    live = set(kept) | {place for place, one in enumerate(before) if one.has_effect}
+    for place in reversed(range(len(before))):
+        if place in live:
+            live |= before[place].needs
+    rest = {place for place, earlier in zip(places, found, strict=True) if earlier not in live}
+    for line, of_line in _whole_lines(operators, places, rest).items():
+        yield line, of_line, True
+        rest -= set(of_line)
+    of_lines: dict[Line | None, list[int]] = defaultdict(list)
+    for place in sorted(rest):
+        site = operators[place].site
+        of_lines[None if site.is_backward else next(reversed(site.lines), None)].append(place)
+    for some, of_line in of_lines.items():
+        yield some, of_line, False
+
+
+def _whole_lines(
+    operators: Sequence[SeenOperator], places: Iterable[int], wanted: Collection[int]
+) -> dict[Line, list[int]]:
+    """The wanted operators by the outermost line below which (almost) all of `places` are such."""
     below: dict[tuple[Line, ...], list[int]] = defaultdict(list)
-    for place in working:
+    for place in places:
         for depth in range(1, len(operators[place].site.lines) + 1):
             below[operators[place].site.lines[:depth]].append(place)
-    for since, wanted in ((RepeatedSince.STEP, of_step), (RepeatedSince.CALL, again - of_step)):
-        chosen: set[tuple[Line, ...]] = set()
-        of_lines: dict[Line, list[int]] = defaultdict(list)
-        for lines in sorted(below, key=len):
-            mine = [place for place in below[lines] if place in wanted]
-            is_inside = any(lines[:depth] in chosen for depth in range(1, len(lines)))
-            if not is_inside and len(mine) >= _LIKE * len(below[lines]):
-                chosen.add(lines)
-                is_step = since is RepeatedSince.STEP
-                of_lines[lines[-1]] += [one for one in mine if is_step or first[operators[one].key] != one]
-        for line, places in of_lines.items():
-            if places:
-                yield since, line, places
+    chosen: set[tuple[Line, ...]] = set()
+    of_lines: dict[Line, list[int]] = defaultdict(list)
+    for lines in sorted(below, key=len):
+        mine = [place for place in below[lines] if place in wanted]
+        is_inside = any(lines[:depth] in chosen for depth in range(1, len(lines)))
+        if mine and not is_inside and len(mine) >= _LIKE * len(below[lines]):
+            chosen.add(lines)
+            of_lines[lines[-1]] += mine
+    return of_lines
 
 
 def _independent(
@@ -493,9 +573,24 @@ def _independent(
             len({tuple(filter(None, (size for one in of for size in one.sizes))) for of in all_rounds}) > 1
         )
         has_weights = len({frozenset().union(*(one.weights for one in of)) for of in all_rounds}) > 1
-        if not (is_ragged and has_weights) and _need_not_wait(operators, rounds, members[rounds], like):
+        if is_ragged and (has_weights or not _are_given_parts(operators, like)):
+            continue
+        if _need_not_wait(operators, rounds, members[rounds], like):
             taken.update(place for places in like for place in places)
             yield rounds, like, is_ragged, has_weights
+
+
+def _are_given_parts(operators: Sequence[SeenOperator], like: Sequence[Sequence[int]]) -> bool:
+    """Whether rounds are given tensors of different sizes, and do not just make these of one size."""
+    begin = like[0][0]
+    for column in zip(*like, strict=True):
+        ones = [operators[place] for place in column]
+        are_given = all(
+            any(need < begin for need in one.needs) or (one.has_new and not one.is_again) for one in ones
+        )
+        if are_given and len({one.sizes for one in ones}) > 1:
+            return True
+    return False
 
 
 def _need_not_wait(

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from opscope.capture.main_loop import ROUND, MainLoop
 from opscope.errors import InputError
 from opscope.signals import ending_signals_raise
 
@@ -29,7 +30,7 @@ _EXIT_INTERRUPTED = 130  # 128 + SIGINT
 # What stands between Python and the program's own code.
 _OWN_FILES = {
     str(Path(__file__).with_name(name))
-    for name in ("outermost_calls.py", "program.py", "program_recorder.py")
+    for name in ("main_loop.py", "outermost_calls.py", "program.py", "program_recorder.py")
 }
 _WRAP = "__opscope_step__"
 
@@ -41,6 +42,7 @@ class Program:
     is_module: bool = False
     step_function: str | None = None  # of it, to wrap
     wrap: Callable[[Any], Any] | None = None
+    main_loop: MainLoop | None = None  # whose rounds may be its steps
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def run_program(
         )
         if program.wrap is not None:
             module.__dict__[_WRAP] = program.wrap
+        if program.main_loop is not None:
+            module.__dict__[ROUND] = program.main_loop.round
         sys.modules["__main__"] = module
         sys.argv[0] = file if program.is_module else program.target
         on_start()
@@ -154,7 +158,7 @@ def _load_module(program: Program) -> _Main:
     loader: Any = spec.loader
     source = loader.get_source(spec.name) if hasattr(loader, "get_source") else None
     code: CodeType | None
-    if program.step_function is not None and source is not None:
+    if (program.step_function or program.main_loop) and source is not None:
         code = _compile(source.encode(), str(spec.origin), program)
     else:
         code = loader.get_code(spec.name) if hasattr(loader, "get_code") else None
@@ -182,6 +186,8 @@ def _compile(content: bytes, file: str, program: Program) -> CodeType:
         tree = ast.parse(content, file)
         if program.step_function is not None:
             _mark(tree, program.step_function, file)
+        if program.main_loop is not None:
+            program.main_loop.mark(tree, content.decode(errors="replace"))
         return compile(tree, file, "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f"line {error.lineno} " if error.lineno else ""

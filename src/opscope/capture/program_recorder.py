@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from opscope.capture.cycle import Cycle
+from opscope.capture.main_loop import MainLoop
 from opscope.capture.outermost_calls import OutermostCalls
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
@@ -59,7 +60,9 @@ def step_source(name: str) -> StepSource | None:
 
     None for `none`. A function without a module is one of the program itself.
     """
-    kinds = {"auto": RecognizedSteps, "optimizer": OptimizerSteps, "forward": ForwardSteps}
+    kinds = {
+        "auto": RecognizedSteps, "optimizer": OptimizerSteps, "forward": ForwardSteps, "loop": LoopSteps
+    }  # fmt: skip
     if name == "none" or name in kinds:
         return kinds[name]() if name in kinds else None
     if name.startswith(_MARK) and len(name) > len(_MARK):
@@ -69,7 +72,7 @@ def step_source(name: str) -> StepSource | None:
     if not all(part.isidentifier() for part in parts) or (":" in name and not module):
         raise InputError(
             f"'{name}' tells no steps",
-            hint="Use auto, optimizer, forward, none, mark:NAME, FUNCTION or MODULE:FUNCTION",
+            hint="Use auto, optimizer, forward, loop, none, mark:NAME, FUNCTION or MODULE:FUNCTION",
         )
     return FunctionSteps(module or "__main__", function)
 
@@ -85,7 +88,8 @@ def program_of(
     if isinstance(source, FunctionSteps) and source.module in {own, "__main__"}:
         source.module = "__main__"
         return Program(script, arguments, is_module, source.function, source.wrapped)
-    return Program(script, arguments, is_module)
+    loop = source.main_loop if isinstance(source, RecognizedSteps | LoopSteps) else None
+    return Program(script, arguments, is_module, main_loop=loop)
 
 
 class OptimizerSteps(StepSource):
@@ -147,30 +151,47 @@ class ForwardSteps(StepSource):
         super().stop()
 
 
+class LoopSteps(StepSource):
+    """A step ends where the program's main loop begins its next round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main_loop = MainLoop(is_asked_for=True)
+
+    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
+        self.main_loop.watch(on_step)
+        self._ends.callback(self.main_loop.stop)
+
+
 class RecognizedSteps(StepSource):
     """A step ends when the optimizer has stepped; until the first one does, when the model returns.
 
-    `taken` is which of the two it is by now, as `step_source` names it; `none` before any step.
+    Where the program makes neither, a round of its main loop is a step. `taken` is which of these it is by
+    now, as `step_source` names it, or `loop`; `none` before any step.
     """
 
     taken = "none"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.main_loop = MainLoop()
+
     def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         forwards, optimizers = ForwardSteps(), OptimizerSteps()
 
-        def called() -> None:
-            self.taken = "forward"
-            on_step()
-
-        def stepped() -> None:
-            before, self.taken = self.taken, "optimizer"
-            if before != "optimizer":
+        def take(taken: str) -> None:
+            before, self.taken = self.taken, taken
+            if taken != "loop":
+                self.main_loop.stop()
+            if taken == "optimizer" != before:
                 forwards.stop()
-            if before == "forward":
+            if before not in ("none", taken):
                 restart()
             on_step()
 
-        for source, tell in ((forwards, called), (optimizers, stepped)):
+        self.main_loop.watch(lambda: take("loop"))
+        self._ends.callback(self.main_loop.stop)
+        for source, tell in ((forwards, lambda: take("forward")), (optimizers, lambda: take("optimizer"))):
             source.watch(tell, restart)
             self._ends.callback(source.stop)
 
@@ -472,7 +493,10 @@ class ProgramRecorder:
     def _step(self) -> None:
         if self.is_child or self._is_over:
             return
-        self._drop_whole()
+        if self._whole is not None:
+            with suppress(Exception), detached_afterwards():
+                self._drop_whole()
+        self._make_whole = None
         self.step_count += 1
         if self._profiler.pass_step():
             return

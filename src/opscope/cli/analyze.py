@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from opscope.cli import console
 from opscope.errors import InputError
+from opscope.ingest.memory_snapshot import is_memory_snapshot, read_memory_snapshot
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
 from opscope.results import advised
@@ -38,7 +39,7 @@ def analyze(
     Args:
         traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, name patterns
             ('run/rank*.json'), addresses (s3://, gs://, https://), or one saved session. Several are read
-            as the ranks of one job.
+            as the ranks of one job. Or a PyTorch memory snapshot: shows what holds the peak.
         open: Show the report in a browser, with a button that opens the trace in Perfetto (ui.perfetto.dev)
             with extra tracks: idle causes, the operator of each kernel, the critical path. The page is
             served to this machine only, until Ctrl-C.
@@ -61,6 +62,8 @@ def analyze(
         raise InputError(
             f"--workers {workers} is neither a number nor an address", hint="Such as tcp://HOST:8786"
         )
+    if len(traces) == 1 and is_memory_snapshot(Path(traces[0])):
+        return _analyze_memory(Path(traces[0]), report, top)
     with console.open_source(
         traces,
         memory_limit=memory_limit,
@@ -103,4 +106,17 @@ def analyze(
             from opscope.cli.page_server import serve_recording  # noqa: PLC0415 - seldom asked
 
             serve_recording(session, summary, top=rows)
+    return 0
+
+
+def _analyze_memory(path: Path, report: console.Showing, top: console.Top) -> int:
+    from opscope.report.html.charts import snapshot_charts  # noqa: PLC0415 - seldom asked
+    from opscope.report.memory import memory_document, memory_json  # noqa: PLC0415 - seldom asked
+
+    devices, rows = read_memory_snapshot(path), None if top == "all" else top
+    report.show(
+        lambda: memory_json(devices, top=rows),
+        lambda: memory_document(devices, top=rows),
+        charts=lambda: tuple(snapshot_charts(devices)),
+    )
     return 0

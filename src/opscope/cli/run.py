@@ -44,9 +44,9 @@ class ProgramRecording:
     """What is recorded of the script.
 
     Args:
-        steps: What ends a step: optimizer (optimizer.step), forward (a call of the model), auto (the first of
-            these that exists, else none), a FUNCTION of the script, MODULE:FUNCTION, or mark:NAME (a
-            record_function or NVTX range); none records the whole run.
+        steps: What ends a step: optimizer (optimizer.step), forward (a call of the model), loop (a round of
+            the main loop), auto (the first of these that exists, else none), a FUNCTION of the script,
+            MODULE:FUNCTION, or mark:NAME (a record_function or NVTX range); none records the whole run.
         wait: Steps to skip after the first one, which is never recorded; 0 by default.
         active: Steps to record; 6 by default.
         record: Also record Python stacks (stack), calls of nn.Modules (modules), allocations (memory), or the
@@ -182,6 +182,11 @@ def run(
         if recorder.is_whole and source is not None:
             recorder.notes.append(
                 "no optimizer stepped and no model was called, so the program is one step; "
+                "--steps FUNCTION names what ends one"
+            )
+        if taken == "loop":
+            recorder.notes.append(
+                "no optimizer stepped and no model was called, so each round of the main loop is a step; "
                 "--steps FUNCTION names what ends one"
             )
         if taken == "forward" and recording.steps != taken:

@@ -329,7 +329,7 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
     if text[:1] == b"\x80" and text[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         if text.find(b"device_traces") < 0 and text.find(b"segments") < 0:
             return "a pickle, which opscope never opens: it can run any code", _READS
-        hint = "Look at it with https://pytorch.org/memory_viz; " + _READS
+        hint = f"opscope analyze {source} says who holds the memory; give it alone"
         return "a memory snapshot of PyTorch, which is a pickle and holds no times", hint
     return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
 

@@ -155,6 +155,16 @@ class RepeatedWork(msgspec.Struct, frozen=True):
     operators: _Stretches
     text: str | None = None  # what the line says, where it is a whole statement
     is_differentiated: bool = False  # whether the backward pass comes to them
+    is_from_host: bool = False  # whether they take what Python has made on the host, the same each time
+
+
+class UnusedWork(msgspec.Struct, frozen=True):
+    """Operators of a watched step whose results nothing read, in that step or after it."""
+
+    line: str | None  # of the program, from which they were called; None for those of the backward pass
+    operators: _Stretches
+    text: str | None  # what the line says, where it is a whole statement
+    is_whole: bool  # whether that is (almost) all that the line does
 
 
 class RecordedRounds(msgspec.Struct, frozen=True):
@@ -182,6 +192,7 @@ class RecordedDataflow(msgspec.Struct, frozen=True):
     has_new: bool  # whether the step was given data of its own, read or drawn
     repeated: tuple[RepeatedWork, ...] = ()
     rounds: tuple[RecordedRounds, ...] = ()
+    unused: tuple[UnusedWork, ...] = ()
 
 
 class Sidecar(msgspec.Struct, frozen=True):

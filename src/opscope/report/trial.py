@@ -15,7 +15,11 @@ _SCHEMA_VERSION = 1
 _CHANGES = 3
 _LONGEST_CODE = 60
 _TOO_WIDE = 4  # ends of an interval, relative: its numbers tell nothing
-_STEPS = {"optimizer": "each ends with optimizer.step()", "forward": "each is a call of the model"}
+_STEPS = {
+    "optimizer": "each ends with optimizer.step()",
+    "forward": "each is a call of the model",
+    "loop": "each is a round of the main loop",
+}
 _NUMBERS = {
     Correctness.IDENTICAL: "identical",
     Correctness.WITHIN_ROUNDING: "within rounding",

@@ -19,6 +19,7 @@ from opscope.model.sidecar import (
     RepeatedSince,
     RepeatedWork,
     ThreadOperators,
+    UnusedWork,
     sidecar_path,
     write_sidecar,
 )
@@ -37,6 +38,7 @@ def session_of(
     *,
     repeated: Sequence[RepeatedWork] = (),
     rounds: Sequence[RecordedRounds] = (),
+    unused: Sequence[UnusedWork] = (),
     names: Sequence[str] = NAMES * ROUNDS,
     kernel_us: float = 150,
     has_new: bool = True,
@@ -58,7 +60,7 @@ def session_of(
     path = program.write(folder / "t.json")
     order = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
     watched = ThreadOperators(1, tuple(order), " ".join(order[name] for name in names))
-    recorded = RecordedDataflow((watched,), has_new, tuple(repeated), tuple(rounds))
+    recorded = RecordedDataflow((watched,), has_new, tuple(repeated), tuple(rounds), tuple(unused))
     write_sidecar(sidecar_path(path), sidecar(dataflow=recorded))
     return opscope.load(path)
 
@@ -91,6 +93,31 @@ def test_work_that_was_done_before_goes(tmp_path: Path, since: RepeatedSince, sa
     # The host holds up the step: from the first to the last of the eight it takes 1.5 ms.
     assert found.is_gain_known
     assert found.estimated_gain_ns_per_step == pytest.approx(1.5e6, rel=0.05)
+
+
+def test_what_python_makes_on_the_host_each_time_goes_with_it(tmp_path: Path) -> None:
+    parts = tuple((at, at + 1) for at in range(4, 24, 4))
+    work = RepeatedWork(RepeatedSince.STEP, LINE, parts, "bank = basis().cuda()", is_from_host=True)
+    with session_of(tmp_path, repeated=[work], kernel_us=20) as session:
+        found = only(advice(session), "repeated_work")
+    # Five times 102 us from the operator before, and 98 us each.
+    assert found.message.endswith("Python takes 510 µs right before them.")
+    low, high = found.gain_interval_ns_per_step or (0, 0)
+    assert low == pytest.approx(0.8e6, rel=0.1)
+    assert high == pytest.approx(1.1e6, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("is_whole", "change"),
+    [(True, "# accuracy = score()   # nothing"), (False, "accuracy = score()   # no further")],
+)
+def test_what_nothing_reads_goes(tmp_path: Path, *, is_whole: bool, change: str) -> None:
+    work = UnusedWork(LINE, ((4, 12),), "accuracy = score()", is_whole)
+    with session_of(tmp_path, unused=[work]) as session:
+        found = only(advice(session), "unused_work")
+    assert found.message.startswith(f"Nothing reads a part of what a step works out at {LINE}: 8 operators")
+    assert (found.change or "").startswith(change)
+    assert found.is_gain_known == is_whole
 
 
 @pytest.mark.parametrize(("is_differentiated", "has_new"), [(True, True), (False, False)])
@@ -138,13 +165,14 @@ def more_operators(program: Any, at: float) -> None:
     [
         {"extra": launched_by_nothing},  # it may write where nobody sees it
         {"extra": more_operators},  # the watched step was another one
-        {"names": ("aten::sub", *NAMES * ROUNDS, "aten::sub", "aten::sub")},
+        {"names": ("aten::sub", *NAMES * ROUNDS, *["aten::sub"] * 6)},
         {"repeated": [again(end=24)]},  # a step that is repeated to be measured
+        {"repeated": [], "unused": [UnusedWork(LINE, ((0, 24),), None, is_whole=True)]},
     ],
 )
 def test_where_it_is_not_known_nothing_is_said(tmp_path: Path, other: dict[str, Any]) -> None:
     with session_of(tmp_path, **{"repeated": [again()], **other}) as session:
-        assert not {"repeated_work", "loop"} & {*codes(advice(session))}
+        assert not {"repeated_work", "unused_work", "loop"} & {*codes(advice(session))}
 
 
 def test_operators_are_found_in_each_step(tmp_path: Path) -> None:

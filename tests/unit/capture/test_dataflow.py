@@ -150,6 +150,62 @@ def test_memory_that_nobody_has_written_holds_anything() -> None:
     assert not found.has_new
 
 
+def unused(found: RecordedDataflow) -> set[tuple[str, bool]]:
+    """What the line says of work that nothing reads, and whether that is all of it."""
+    return {(one.text or "", one.is_whole) for one in found.unused}
+
+
+def test_work_whose_result_nothing_reads_is_told() -> None:
+    net, head = Net().to("meta"), nn.Linear(8, 8).to("meta")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = net.first(x)
+        return hidden, net.second(hidden.relu())
+
+    def step() -> None:
+        given = torch.randn(8, 8, device="meta")
+        accuracy = (given > 0).float().mean()
+        hidden, _ = both(given)
+        loss = head(hidden).sum()
+        optimizer.zero_grad()
+        head.zero_grad()
+        loss.backward()
+        optimizer.step()
+        del accuracy
+
+    found = watched(step)
+    assert unused(found) == {
+        ("accuracy = (given > 0).float().mean()", True),
+        ("return hidden, net.second(hidden.relu())", True),
+        ("", False),  # the gradient of the head, which no optimizer takes
+    }
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda made, kept: kept.append(made.detach()),
+        lambda made, kept: kept[0].add_(made.detach()),
+        lambda made, kept: kept.__setitem__(0, made.detach()),
+        lambda made, _: made.sum().backward(),
+    ],
+    ids=["kept", "written", "read by the next step", "differentiated"],
+)
+def test_what_may_still_be_read_is_not_unused(
+    use: Callable[[torch.Tensor, list[torch.Tensor]], object],
+) -> None:
+    net, kept = Net().to("meta"), [torch.zeros(8, 8, device="meta")]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        use(net(torch.randn(8, 8, device="meta") + kept[0]), kept)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    assert not unused(watched(step))
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_a_forward_pass_that_runs_again_is_told(*, use_reentrant: bool) -> None:
     net = Net()
@@ -246,6 +302,11 @@ def differ_in_gradients(net: Net, batch: torch.Tensor) -> None:
         net(batch * 2)
 
 
+def take_one_batch_at_sizes_of_their_own(net: Net, batch: torch.Tensor) -> None:
+    for size in (2, 4, 8, 16):
+        net(nn.functional.adaptive_avg_pool2d(batch[None], (size, 8)).exp()).sum()
+
+
 def look_at_the_whole_batch(_: Net, batch: torch.Tensor) -> None:
     for part in batch.chunk(4):
         NORMED(part).exp().sum()
@@ -265,6 +326,7 @@ NORMED = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
         each_change_a_tensor_of_their_own,
         change_what_the_step_has_made,
         differ_in_gradients,
+        take_one_batch_at_sizes_of_their_own,
         look_at_the_whole_batch,
     ],
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepView, step_times, step_view
 from opscope.analysis.timeline.values import IdleCause
+from opscope.ingest.memory_snapshot import DeviceMemory
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 from opscope.report.html import figures as fig
@@ -219,28 +221,46 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
 
 
 def _memory_chart(session: Session, summary: Summary) -> Iterator[Chart]:
-    rows = session.query(_MEMORY_SQL, [_POINTS])
-    if not rows:
-        return
-    first_ns = min(row[2] for row in rows)
-    unit = fig.unit_of(max(row[2] for row in rows) - first_ns)
-    lines: dict[tuple[int, int], list[Any]] = defaultdict(list)
-    for trace_id, device, *point in rows:
-        lines[trace_id, device].append(point)
-    data = []
-    for index, ((trace_id, device), points) in enumerate(lines.items()):
+    lines: dict[str, list[tuple[int, int, int | None]]] = defaultdict(list)
+    for trace_id, device, *point in session.query(_MEMORY_SQL, [_POINTS]):
         rank = summary.ranks[trace_id]
         of = f"rank {rank}, " if rank is not None and len(summary.traces) > 1 else ""
-        xs = fig.scaled((point[0] - first_ns for point in points), unit)
+        lines[f"{of}device {device}"].append((point[0], point[1], point[2]))
+    yield from _memory_over_time("Overview", lines)
+
+
+def snapshot_charts(devices: Sequence[DeviceMemory]) -> Iterator[Chart]:
+    """The memory of each device over the time that a memory snapshot's history reaches back."""
+    for one in devices:
+        each = max(1, len(one.curve) // _POINTS)
+        # The most of each interval, as peaks are what is looked for.
+        parts = (one.curve[at : at + each] for at in range(0, len(one.curve), each))
+        points = [max(part, key=itemgetter(1)) for part in parts]
+        title = f"Device {one.device}"
+        yield from _memory_over_time(title, {title: [(us * 1000, used, held) for us, used, held in points]})
+
+
+def _memory_over_time(
+    section: str, lines: Mapping[str, Sequence[tuple[int, int, int | None]]]
+) -> Iterator[Chart]:
+    """Allocated and reserved bytes by the time in nanoseconds, of each line."""
+    points = [point for each in lines.values() for point in each]
+    if not points:
+        return
+    first_ns = min(time_ns for time_ns, *_ in points)
+    unit = fig.unit_of(max(time_ns for time_ns, *_ in points) - first_ns)
+    data = []
+    for index, (label, mine) in enumerate(lines.items()):
+        xs = fig.scaled((point[0] - first_ns for point in mine), unit)
         for kind, (name, style) in enumerate((("allocated", "solid"), ("reserved", "dot")), 1):
-            values = [point[kind] for point in points]
+            values = [point[kind] for point in mine]
             told = {
                 "line": fig.stroke(index, shape="hv", width=1.6, dash=style),
                 "text": [UNKNOWN if value is None else units.format_bytes(value) for value in values],
-                "hovertemplate": "%{text} " + name + f"<extra>{of}device {device}</extra>",
+                "hovertemplate": "%{text} " + name + f"<extra>{label}</extra>",
             }
-            data += [fig.curve(f"{of}device {device}: {name}", xs, values, **told)] if any(values) else []
-    most = max(max(row[3], row[4] or 0) for row in rows)
+            data += [fig.curve(f"{label}: {name}", xs, values, **told)] if any(values) else []
+    most = max(max(used, held or 0) for _, used, held in points)
     ticks = [most * part // 4 for part in range(5)]
     texts = [units.format_bytes(one) for one in ticks]
     layout = {
@@ -249,7 +269,8 @@ def _memory_chart(session: Session, summary: Summary) -> Iterator[Chart]:
         "hovermode": "x unified",
     }
     note = "Peak memory of tensors and of the caching allocator, in each interval in which it changed."
-    yield Chart("memory", "Overview", "Device memory over time", note, {"data": data, "layout": layout}, 300)
+    key = "memory" if section == "Overview" else f"memory-{section.lower().replace(' ', '-')}"
+    yield Chart(key, section, "Device memory over time", note, {"data": data, "layout": layout}, 300)
 
 
 _MEMORY_SQL = """WITH span AS (
@@ -470,8 +491,8 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
         title = f"{of} of {where}, event by event"
     note = (
         "Host threads above, the critical path between them and the streams, idle time by cause below. Drag "
-        f"to zoom, double-click for all; events shorter than {format_duration(finest_ns)} are joined with "
-        "their neighbors and found by the name of the first."
+        "or press w and s to zoom, a and d to move, double-click for all; events shorter than "
+        f"{format_duration(finest_ns)} are joined with their neighbors and found by the name of the first."
     )
     figure = {"data": data, "layout": layout, "names": list(names)}
     return Chart("timeline", "Where the GPU", title, note, figure, 170 + 30 * len(view.lanes), kind="zoom")

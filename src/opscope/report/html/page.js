@@ -58,6 +58,9 @@
       find(`${place.id}-legend`).append(item);
     }
   };
+  const plain = (text) => new DOMParser().parseFromString(text.replaceAll("<br>", ""), "text/html").documentElement.textContent;
+  const CHARACTER = 6; // px, of a label
+  const FEWEST = 5; // characters that say something
   // plotly is started when a picture comes near: the text is there before.
   const start = () => {
     if (window.Plotly) return;
@@ -73,13 +76,35 @@
     const height = Number(place.dataset.height);
     legend(place, figure);
     Plotly.newPlot(place, traces(figure), { ...themed(figure.layout), height }, settings);
+    if (figure.kind === "zoom") {
+      label(place);
+      place.on("plotly_relayout", () => label(place));
+    }
     if (figure.kind === "chain") place.on("plotly_icicleclick", (event) => showChain(event.points[0], figure.data[0]));
+  };
+  // The names of bars on those that are wide enough for the view: their last parts, cut where they end.
+  const label = (place) => {
+    const { data, names } = figures[place.id];
+    const [low, high] = place.layout.xaxis.range;
+    const scale = (place.clientWidth * 0.8) / (high - low);
+    const short = names.map((name) => plain(name).replace(/[<(].*$/s, "").split(/:: ?|: /).pop());
+    const bars = data.flatMap((one, index) => (one.names ? [index] : []));
+    const text = bars.map((index) => {
+      const { base, x, names: ofBars } = data[index];
+      return ofBars.map((name, at) => {
+        const seen = Math.min(high, base[at] + x[at]) - Math.max(low, base[at]);
+        const room = Math.floor((seen * scale - 8) / CHARACTER);
+        return room < Math.min(short[name].length, FEWEST) ? "" : short[name].slice(0, room);
+      });
+    });
+    Plotly.restyle(place, { text, textposition: "inside", insidetextanchor: "start", textangle: 0, constraintext: "none", "textfont.size": 10 }, bars);
   };
   const repaint = (place) => {
     const figure = figures[place.id];
     const layout = { ...themed(figure.layout), height: Number(place.dataset.height) };
     if (figure.kind === "zoom") layout.xaxis = { ...layout.xaxis, range: [...place.layout.xaxis.range] };
     Plotly.react(place, traces(figure), layout, settings);
+    if (figure.kind === "zoom") label(place);
     place.dispatchEvent(new Event("repainted"));
   };
 
@@ -129,7 +154,6 @@
   }
 
   // What is searched for stays bright, and Enter goes from one to the next.
-  const plain = (text) => new DOMParser().parseFromString(text.replaceAll("<br>", ""), "text/html").documentElement.textContent;
   const searched = (place, input, count) => {
     const { data, names } = figures[place.id];
     const bars = data.flatMap((one, index) => (one.names ? [index] : []));
@@ -178,21 +202,33 @@
     const button = tools.querySelector("[data-arrows]");
     if (button) withArrows(place, button);
   }
+  const goTo = (place, { zoom, move }) => {
+    draw(place);
+    const whole = figures[place.id].layout.xaxis.range;
+    const [low, high] = place.layout.xaxis.range;
+    const width = high - low;
+    const middle = (low + high) / 2 + width * Number(move ?? 0);
+    const half = (width * Number(zoom ?? 1)) / 2;
+    const range = [Math.max(whole[0], middle - half), Math.min(whole[1], middle + half)];
+    if (zoom === "0" || range[0] < range[1]) Plotly.relayout(place, { "xaxis.range": zoom === "0" ? [...whole] : range });
+  };
   for (const tools of document.querySelectorAll(".tools[data-for]")) {
     tools.addEventListener("click", (event) => {
-      const place = find(tools.dataset.for);
       const { zoom, move } = event.target.dataset;
-      if (zoom === undefined && move === undefined) return;
-      draw(place);
-      const whole = figures[place.id].layout.xaxis.range;
-      const [low, high] = place.layout.xaxis.range;
-      const width = high - low;
-      const middle = (low + high) / 2 + width * Number(move ?? 0);
-      const half = (width * Number(zoom ?? 1)) / 2;
-      const range = [Math.max(whole[0], middle - half), Math.min(whole[1], middle + half)];
-      if (zoom === "0" || range[0] < range[1]) Plotly.relayout(place, { "xaxis.range": zoom === "0" ? [...whole] : range });
+      if (zoom !== undefined || move !== undefined) goTo(find(tools.dataset.for), { zoom, move });
     });
   }
+  // The same by the keys of Perfetto, where the picture is seen.
+  const KEYS = { w: { zoom: "0.5" }, s: { zoom: "2" }, a: { move: "-0.25" }, d: { move: "0.25" } };
+  document.addEventListener("keydown", (event) => {
+    const to = KEYS[event.key.toLowerCase()];
+    if (!to || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+    const isSeen = (place) => {
+      const { top, bottom } = place.getBoundingClientRect();
+      return top < window.innerHeight && bottom > 0;
+    };
+    for (const place of document.querySelectorAll(".chart")) if (figures[place.id]?.kind === "zoom" && isSeen(place)) goTo(place, to);
+  });
 
   // -- tables
   const UNITS = {

@@ -1,0 +1,145 @@
+"""Steps of a program without a model or an optimizer: the rounds of its main loop.
+
+Such a program (a simulation, a solver, a server of functions) has its loops marked before it runs: a call at
+the beginning of each round. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+
+from opscope.workloads.runtime import require_torch
+
+ROUND = "__opscope_round__"
+# A program with any of these has steps of its own, or code that is read by more than Python.
+_NOT_MARKED = re.compile(
+    r"\bnn\.(?!functional\b)|optim|Module|from_pretrained|pipeline|compile|numba|\b(ray|dask|joblib|submitit)\b"
+)
+_READ_BY_OTHERS = re.compile("jit|script|kernel")
+# What makes weights or data before is over by then.
+_LEAST_ROUNDS, _LEAST_S = 3, 1.0
+_LONGEST_S = 2.0  # of a round that is a step
+_MOST_LOOKING_S = 2.0  # that looking for the main loop may take
+
+_Loop = ast.For | ast.While | ast.AsyncFor
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _loops(node: ast.AST, around: tuple[_Loop, ...]) -> Iterator[tuple[_Loop, tuple[_Loop, ...]]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _Function | ast.Lambda | ast.ClassDef):
+            decorators = "".join(map(ast.unparse, getattr(child, "decorator_list", ())))
+            if not _READ_BY_OTHERS.search(decorators):
+                yield from _loops(child, ())
+        elif isinstance(child, _Loop):
+            yield child, around
+            yield from _loops(child, (*around, child))
+        else:
+            yield from _loops(child, around)
+
+
+@dataclass
+class _ActiveLoop:
+    frame_id: int
+    number: int
+    begun_s: float  # its present round
+    allocations: int
+    rounds: int = 0  # that have ended, each with work for the device
+    is_long: bool = False
+    first_ended_s: float | None = None
+
+
+@dataclass
+class MainLoop:
+    """A step ends where the main loop begins its next round.
+
+    That is the outermost loop whose rounds take less than 2 s each and allocate memory of the device.
+    """
+
+    is_asked_for: bool = False  # whether rounds are steps whatever the program is made of
+    _on_step: Callable[[], object] | None = None
+    _main: int | None = None
+    _thread_id: int = field(default_factory=threading.get_ident)
+    _active: list[_ActiveLoop] = field(default_factory=list)  # the outermost first
+    _looking_s: float = 0.0
+
+    def mark(self, tree: ast.Module, text: str) -> None:
+        """Have each loop call `ROUND` where a round begins, with its number and those of the loops around it.
+
+        Lines stay what they are. Nothing is marked where models and optimizers are made, unless asked for.
+        """
+        if _NOT_MARKED.search(text) and not self.is_asked_for:
+            return
+        loops = list(_loops(tree, ()))
+        for number, (loop, around) in enumerate(loops):
+            numbers: list[ast.expr] = [ast.Constant(at) for at, (one, _) in enumerate(loops) if one in around]
+            given: list[ast.expr] = [ast.Constant(number), ast.Tuple(numbers, ast.Load())]
+            call = ast.Expr(ast.Call(ast.Name(ROUND, ast.Load()), given, []))
+            loop.body.insert(0, ast.fix_missing_locations(ast.copy_location(call, loop.body[0])))
+
+    def watch(self, on_step: Callable[[], object]) -> None:
+        self._on_step = on_step
+
+    def stop(self) -> None:
+        self._on_step = None
+
+    def round(self, number: int, around: tuple[int, ...]) -> None:
+        """A round of a loop of the program begins."""
+        if self._on_step is None or (self._main is not None and self._main != number):
+            return
+        if threading.get_ident() != self._thread_id:
+            return
+        if self._main is None:
+            begun = time.perf_counter()
+            self._note(sys._getframe(1), number, around, begun)
+            self._main = self._found(begun)
+            self._looking_s += time.perf_counter() - begun
+            if self._looking_s > _MOST_LOOKING_S:
+                self.stop()
+        if self._main == number and self._on_step is not None:
+            self._on_step()
+
+    def _note(self, frame: FrameType | None, number: int, around: tuple[int, ...], now: float) -> None:
+        frame_id, running = id(frame), set[int]()
+        while frame is not None:
+            running.add(id(frame))
+            frame = frame.f_back
+        self._active = [
+            one
+            for one in self._active
+            if one.frame_id in running and (one.frame_id != frame_id or one.number in (*around, number))
+        ]
+        allocations = _device_allocations()
+        last = self._active[-1] if self._active else None
+        if last is None or (last.frame_id, last.number) != (frame_id, number):
+            self._active.append(_ActiveLoop(frame_id, number, now, allocations))
+            return
+        last.is_long |= now - last.begun_s > _LONGEST_S
+        last.rounds = last.rounds + 1 if allocations > last.allocations else 0
+        last.begun_s, last.allocations = now, allocations
+        last.first_ended_s = last.first_ended_s or now
+
+    def _found(self, now: float) -> int | None:
+        """The main loop, once it is clear that no loop around it comes round soon."""
+        for one, inside in zip(self._active, [*self._active[1:], None], strict=True):
+            # The first round may also start CUDA, so the time is that of the rounds inside.
+            since_s = inside.first_ended_s if inside is not None else None
+            if one.is_long or (since_s is not None and now - since_s > _LONGEST_S):
+                continue
+            is_settled = one.first_ended_s is not None and now - one.first_ended_s > _LEAST_S
+            return one.number if is_settled and one.rounds >= _LEAST_ROUNDS else None
+        return None
+
+
+def _device_allocations() -> int:
+    cuda = require_torch().cuda if "torch" in sys.modules else None
+    if cuda is None or not cuda.is_initialized():
+        return 0
+    return int(cuda.memory_stats().get("allocation.all.allocated", 0))
