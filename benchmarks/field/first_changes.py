@@ -42,6 +42,7 @@ CHANGES = {
     "advice.launch_bound": "compile", "advice.per_tensor_loop": "foreach_ema",
     "advice.eager_attention": "advice.attention_backend", "advice.loop": "batched",
     "advice.repeated_work": "hoisted", "advice.recomputation": "no_recompute",
+    "advice.unused_work": "truncated",
 }  # fmt: skip
 # A wider one is shown as "unknown, try it".
 WIDEST_INTERVAL = 3.0
@@ -211,6 +212,11 @@ def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, 
     began, (first, *others) = time.perf_counter(), trials_of(path)
     tried = {change for trial in (first, *others) for change in trial.changes}
     row: dict[str, Any] = {"program": path.stem}
+    found: list[dict[str, Any]] = []
+    try:
+        found = [recorded(path, device, keep if not at else None, tried) for at in range(again)]
+    except SystemExit as error:
+        row["error"] = str(error)[-500:]
     try:
         row |= measured(path, first, device)
         for trial in others:
@@ -221,18 +227,15 @@ def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, 
         change: Measured(one["gain_ms"], *one["gain_interval_ms"])
         for change, one in row.get("changes", {}).items()
     }
-    try:
-        found = [recorded(path, device, keep if not at else None, tried) for at in range(again)]
-        shown = found[0]["shown"]
+    if found:
+        shown, step_ms = found[0]["shown"], found[0]["step_ms"] or row.get("without_ms")
         row |= {
             **found[0],
             "shown": [one._asdict() | {"verdict": verdict(one, gains)} for one in shown],
-            "missed": misses(shown, gains, found[0]["step_ms"] or row["without_ms"]),
+            "missed": misses(shown, gains, step_ms) if step_ms else [],
         }
         if again > 1:
             row["again"] = [one | {"shown": [each._asdict() for each in one["shown"]]} for one in found]
-    except (SystemExit, KeyError) as error:
-        row["error"] = str(error)[-500:]
     row["took_s"] = round(time.perf_counter() - began, 1)
     return row
 

@@ -223,7 +223,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if is_upload and not has_loader(run):
             change = PINNED_BY_HAND
         # Not a batch, but what the program makes on the host where it needs it.
-        is_made = is_upload and longest.calls > _MOST_OF_A_BATCH * run.step_count
+        is_made = is_upload and run.has_steps and longest.calls > _MOST_OF_A_BATCH * run.step_count
         if is_made:
             suggestion, change = _MADE_THERE, _ON_THE_DEVICE
         # Only a number can be asked for later, and only a copy be made beside what follows.
@@ -516,6 +516,9 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
+_FEWEST_STEPS = 2
+
+
 @finds
 def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     steps_ns = sum(step.duration_ns for step in run.summary.steps)
@@ -525,6 +528,9 @@ def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         per_step_ns = row["duration_ns"] / run.step_count
         ids = row["compile_ids"] or []
         again = [one for one in ids if not one.endswith("/0")]
+        # What is compiled once, in the first step that comes to it, is warm-up.
+        if run.step_count < _FEWEST_STEPS or (row["steps"] < _FEWEST_STEPS and not again):
+            continue
         yield Advice(
             f"torch.compile compiles {counted(row['calls'], 'time')} within {counted(row['steps'], 'step')}"
             f"{', ' + listed(again) + ' again' if again else ''}: {format_duration(per_step_ns)} per step.",

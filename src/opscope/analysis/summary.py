@@ -293,6 +293,13 @@ class Summary:
         """Whether CUDA was traced, used or not: nsys may record only ranges."""
         return not any(one.code == "nsys.no_cuda" for one in self.findings)
 
+    @property
+    def is_start_alone(self) -> bool:
+        """Whether of a program without steps only what it does first was recorded: nothing follows of it."""
+        return any(
+            one.code == "capture.size_limit" and not one.evidence["step_count"] for one in self.findings
+        )
+
     @cached_property
     def is_of_torch(self) -> bool:
         """Whether the program uses PyTorch; advice for others uses CUDA's terms."""
