@@ -1,6 +1,6 @@
 // One thread adds a million floats: the first CUDA program of most tutorials, and what is wrong with it.
 //
-//     opscope nvcc examples/add/add.cu --run
+//     opscope nvcc examples/add/add.cu -o add && ./add
 //
 // Look at: the finding about <<<1, 1>>>, and the time. add_grid_stride.cu does the same with the whole GPU.
 

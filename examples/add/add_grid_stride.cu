@@ -1,6 +1,6 @@
 // The whole GPU adds a million floats: add.cu with a grid-stride loop and a launch that fills the device.
 //
-//     opscope nvcc examples/add/add_grid_stride.cu --run
+//     opscope nvcc examples/add/add_grid_stride.cu -o add_grid_stride && ./add_grid_stride
 //
 // Look at: the time beside that of add.cu. Most of what remains is pages that move to the GPU at first use.
 

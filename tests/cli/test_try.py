@@ -156,6 +156,11 @@ def test_what_cannot_be_tried_is_one_error(opscope, script: str, arguments: list
     opscope("try", *arguments).fails(words)
 
 
+def test_a_budget_is_a_time(opscope) -> None:
+    outcome = opscope("try", "--budget", "soon", "train.py")
+    assert outcome.code == 2 and "--budget" in outcome.err
+
+
 @exhaustive
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
 def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
 from opscope.hardware.limits import read_measured
-from opscope.kernels.code import parse_ptxas, ptx_functions, split_sass
+from opscope.kernels.code import launch_bounds, parse_ptxas, split_sass
 from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (
@@ -52,7 +52,7 @@ from opscope.model.sidecar import (
     StepPlace,
     UnrecordedStep,
 )
-from opscope.nvcc.compile import compilers_words, constant_bytes
+from opscope.nvcc.compile import compilers_words
 from opscope.provenance.binaries.device_code import embedded_kernels
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.library import read_library
@@ -149,10 +149,6 @@ def device_code() -> bytes:
     )
     units = [write["Unit"]("add", [name, "plain"], ["variable"])]
     return bytes(write["library_bytes"](units, device_code=container, relocatable=container))
-
-
-def _cubin(_: Path) -> bytes:
-    return bytes(_binaries()["cubin_bytes"](["_Z3addPf", "plain"], ["other"]))
 
 
 def _records(_: Path) -> bytes:
@@ -272,7 +268,7 @@ def _read_text(read: Callable[[str], object]) -> Callable[[Path], object]:
 
 
 def _read_ptx(text: str) -> None:
-    ptx_functions(text)
+    launch_bounds(text)
 
 
 def _read_messages(text: str) -> None:
@@ -312,7 +308,6 @@ TARGETS = {
     "limits": Target(_limits, read_measured, ".json", is_text=True, weight=4),
     "elf": Target(_library, _read_elf, ".so", weight=8),
     "fatbin": Target(lambda _: device_code(), _read_device_code, ".so", weight=12),
-    "cubin": Target(_cubin, lambda path: constant_bytes(path.read_bytes()), ".cubin", weight=8),
     "records": Target(_records, _read_records, ".cuda", weight=6),
     "sass": Target(_text(_SASS), _read_text(split_sass), ".txt", is_text=True, weight=6),
     "ptx": Target(_text(_PTX), _read_text(_read_ptx), ".ptx", is_text=True, weight=8),

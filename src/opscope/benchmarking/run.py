@@ -136,12 +136,6 @@ def run_benchmark(
     finished and is not `complete`. `on_change` is given the result so far after each implementation's
     preparation, about every second of sampling, and at the end; ratios and verdicts come at the end.
     """
-    names = [implementation.name for implementation in problem.implementations]
-    if not names:
-        raise InputError(f"'{problem.name}' has no implementations to measure")
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputError(f"implementations share a name: {', '.join(twice)}", hint="Give each its own name")
     if not 1 <= options.min_samples <= options.max_samples:
         raise InputError(
             f"min_samples={options.min_samples}, max_samples={options.max_samples} cannot be measured",

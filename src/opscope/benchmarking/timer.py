@@ -14,7 +14,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol
 
 from opscope.benchmarking.problem import first_line
@@ -116,33 +116,25 @@ _EMPTY_CALLS = 51
 
 
 class Timer(Protocol):
-    @property
-    def clock(self) -> Clock:
-        """What the samples are taken with."""
+    clock: Clock  # what the samples are taken with
+    resolution_ns: float  # shortest duration it tells from none
 
-    @property
-    def resolution_ns(self) -> float:
-        """Shortest duration it tells from none, in nanoseconds."""
-
-    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]: ...
+    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
+        """What to measure in place of some calls."""
+        return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
         """Duration of one call of `fn`, in nanoseconds, including the device work it started."""
 
 
-class WallTimer:
+class WallTimer(Timer):
     """Host clock around one call, the device synchronized on both sides. Works without a device."""
 
     def __init__(self) -> None:
         self.clock = Clock.WALL
-
-    @cached_property
-    def resolution_ns(self) -> float:
-        """Median duration of a call that does nothing: the timer's own cost."""
-        return max(1.0, statistics.median(self.measure(lambda: None) for _ in range(_EMPTY_CALLS)))
-
-    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        return calls
+        # What a call that does nothing takes: the timer's own cost.
+        empty_ns = statistics.median(self.measure(lambda: None) for _ in range(_EMPTY_CALLS))
+        self.resolution_ns = max(1.0, empty_ns)
 
     def measure(self, fn: Callable[[], object]) -> int:
         synchronize()
@@ -152,7 +144,7 @@ class WallTimer:
         return time.perf_counter_ns() - start_ns
 
 
-class CudaEventTimer:
+class CudaEventTimer(Timer):
     """CUDA events before and after one call, on the device's current stream.
 
     Without a cache state, a sample is a latency: the device is idle when the call begins, so it holds the
@@ -178,9 +170,6 @@ class CudaEventTimer:
             self._start = self._cuda.Event(enable_timing=True)
             self._end = self._cuda.Event(enable_timing=True)
             self._hiding = None if cache_state is None else LaunchHiding(self._device, cache_state)
-
-    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
         with self._cuda.device(self._device):

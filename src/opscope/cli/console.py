@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -318,17 +317,6 @@ def write_recording_page(
         return write_text(path, page)
 
 
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def seconds_of(text: str) -> float:
-    """The seconds of `90s`, `10m` or `1h`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if found is None:
-        raise InputError(f"'{text}' is not a time", hint="Write 90s, 10m or 1h")
-    return float(found[1]) * _SECONDS[found[2]]
-
-
 def check_outputs(paths: Iterable[Path | None], *, force: bool, inputs: Iterable[object] = ()) -> None:
     """Stop before work is done whose result could not be written, or would replace what is read."""
     existing = [path for path in paths if path is not None and path.exists()]
@@ -361,6 +349,27 @@ def status(message: str) -> Iterator[Callable[[str], object]]:
         return
     with console.status(message) as shown:
         yield shown.update
+
+
+Told = Callable[[str, int, int], object]
+
+
+@contextmanager
+def progress(*, quiet: bool = False) -> Iterator[Told]:
+    """A bar on stderr: what runs, how many have run, how long the rest may take; none off a terminal."""
+    from rich.progress import (  # noqa: PLC0415 - for verbs that take long
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    stream = stderr_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=stream, disable=quiet or not stream.is_terminal, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)
 
 
 def open_source(sources: Sequence[str], **options: Any) -> Session:

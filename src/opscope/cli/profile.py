@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json as json_format
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,6 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from opscope.benchmarking.timer import measure_latency
 from opscope.capture.calls import Configuration, run_configuration
@@ -192,14 +190,16 @@ def profile(
     kept = [task.kept() for task in tasks] if resume and not report.force else [None] * len(tasks)
     entries: list[Record] = []
     code = 0
-    with console.load_noticed(), _progress(len(tasks), quiet=report.json) as advance:
+    with console.load_noticed(), console.progress(quiet=report.json) as told:
         try:
             for task, known in zip(tasks, kept, strict=True):
-                advance(task.configuration.label, None)
+                label = task.configuration.label
+                told(label, len(entries), len(tasks))
                 entries.append(known or _attempt(task))
                 write_json(summaries[0], sweep_json(entries))
                 write_text(summaries[1], console.markdown(sweep_document(entries)))
-                advance(task.configuration.label, ("kept, " if known else "") + _outcome(entries[-1]))
+                if not report.json:
+                    console.say(f"{label}: {'kept, ' if known else ''}{_outcome(entries[-1])}")
             code = EXIT_ERROR if any(one["error"] is not None for one in entries) else 0
         except KeyboardInterrupt:
             complete = sum(one["error"] is None for one in entries)
@@ -246,10 +246,9 @@ def _show(entries: Sequence[Record], output_dir: Path, report: console.Showing, 
 def _attempt(task: _Task) -> Record:
     try:
         return task.run()
-    except OpscopeError as error:
-        return task.entry(None, str(error))
     except Exception as error:  # noqa: BLE001 - a user's workload may raise anything; the others go on
-        return task.entry(None, f"{type(error).__name__}: {error}")
+        kind = "" if isinstance(error, OpscopeError) else f"{type(error).__name__}: "
+        return task.entry(None, f"{kind}{error}")
 
 
 def _outcome(entry: Record) -> str:
@@ -258,22 +257,3 @@ def _outcome(entry: Record) -> str:
     totals = entry["summary"]
     kind, name = ("cuda", "device") if totals["kernel_launches"] > 0 else ("cpu", "CPU")
     return f"{format_duration(totals[f'total_{kind}_time_ms'] * NS_PER_MS)} of {name} time"
-
-
-@contextmanager
-def _progress(count: int, *, quiet: bool) -> Iterator[Callable[[str, str | None], None]]:
-    """Reports a configuration's start (no outcome) and end: a bar on a terminal, else one line at its end."""
-    stream = console.stderr_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stream, disable=quiet or not stream.is_terminal, transient=True) as bar:
-        task_id = bar.add_task("", total=count)
-
-        def advance(label: str, outcome: str | None) -> None:
-            if outcome is None:
-                bar.update(task_id, description=label)
-                return
-            bar.advance(task_id)
-            if not quiet:
-                stream.print(f"{label}: {outcome}", markup=False, soft_wrap=True)
-
-        yield advance

@@ -19,10 +19,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from opscope import api
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli import console
-from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.cupti.library import (
     build_library,
     check_program,
@@ -43,7 +41,6 @@ from opscope.provenance.cache import cache_folder
 from opscope.report.json_encoding import Keys, encode, versions
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
-from opscope.toolchain.nsys import check_run, export_report, find_nsys, profile_command, run_nsys
 from opscope.toolchain.programs import AttachedExit, run_attached
 from opscope.units import parse_bytes
 
@@ -60,8 +57,6 @@ def trace(
     from_records: Path | None = None,
     without_unified_memory: bool = False,
     max_trace_size: str | None = None,
-    nsys: bool = False,
-    nsys_option: console.Options = (),
     json: console.Json = False,
 ) -> int:
     """Record a CUDA program: opscope trace [OPTIONS] -- ./program ARGS.
@@ -80,21 +75,11 @@ def trace(
         from_records: Run nothing; convert the records that an interrupted recording left in this folder.
         without_unified_memory: Do not record copies of unified memory.
         max_trace_size: Size limit for the records of each process (2GB); later ones are left out and counted.
-        nsys: Record with Nsight Systems instead: writes NAME.nsys-rep and its export NAME.sqlite, which every
-            verb reads.
-        nsys_option: An option for `nsys profile`, such as --nsys-option=--delay=5; may be repeated.
     """
     if bool(program) == (from_records is not None):
         raise InputError("nothing to run, or too much", hint="opscope trace -- ./program ARGS")
     if re.search(r"[/\0]", name) or not name.strip("."):
         raise InputError(f"'{name}' is not a file name", hint="--name takes a name, --output-dir a folder")
-    if nsys or nsys_option:
-        if from_records or without_unified_memory or max_trace_size:
-            raise InputError(
-                "options of CUPTI's recorder are given, and --nsys", hint="nsys has its own: --nsys-option"
-            )
-        report = output_dir / f"{name}.nsys-rep"
-        return _record_with_nsys(program, report, nsys_option, force=force, json=json)
     # Its first process has the plain name, every other one its process id behind it.
     ours = re.compile(rf"{re.escape(name)}(_\d+(-\d+)?)?(\.opscope)?\.json")
     there = output_dir.iterdir() if output_dir.is_dir() else ()
@@ -146,34 +131,6 @@ def trace(
         return run.shell_code
     shutil.rmtree(records, ignore_errors=True)
     return run.shell_code
-
-
-def _record_with_nsys(
-    program: Sequence[str], report: Path, options: Sequence[str], *, force: bool, json: bool
-) -> int:
-    """Run a program under nsys, export its report and print the statistics; the program's exit code.
-
-    Standard output is the program's own and then the statistics'.
-    """
-    check_program(program[0], os.environ.get("PATH"))
-    executable = find_nsys(os.environ.get("PATH"))
-    export = report.with_suffix(".sqlite")
-    console.check_outputs([report, export], force=force)
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.unlink(missing_ok=True)
-    command = profile_command(options, program, output=report, executable=executable)
-    sys.stdout.flush()
-    run = run_nsys(command, stdout=console.STDERR if json else None)
-    if run.was_interrupted and not report.exists():
-        raise KeyboardInterrupt
-    check_run(run, report)
-    with console.status(f"Exporting {report}"):
-        export_report(report, export, executable=executable)
-    console.say_wrote([report, export], on_stderr=json)
-    with console.open_source([str(export)]) as session:
-        tables = api.stats(session)
-    console.Showing(json=json).show(lambda: stats_json(tables), lambda: stats_tables_document(tables))
-    return EXIT_INTERRUPTED if run.was_interrupted else run.exit_code
 
 
 def _places() -> tuple[list[Path], list[Path]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
@@ -18,7 +17,7 @@ from opscope.model.files import write_text
 from opscope.report.html.result_charts import trial_charts
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.planning import trial_plan
-from opscope.trials.trying import Told, Trial, TrialPlan
+from opscope.trials.trying import Trial, TrialPlan
 from opscope.workloads.workload import WorkloadOptions
 
 
@@ -31,7 +30,7 @@ def try_changes(
     param: Annotated[console.Words, console.Several] = (),
     only: Annotated[list[str] | None, console.Several] = None,
     change: Annotated[list[Path] | None, console.Several] = None,
-    budget: str = "60s",
+    budget: timedelta | float = 60.0,
     allow_precision: bool = False,
     in_place: bool = False,
     skip: tuple[Literal["predict"], ...] = (),
@@ -80,13 +79,13 @@ def try_changes(
         options=options,
         only=only,
         change=change or (),
-        budget_s=console.seconds_of(budget),
+        budget_s=budget.total_seconds() if isinstance(budget, timedelta) else budget,
         allow_precision=allow_precision,
         in_place=in_place,
         predict="predict" not in skip,
         note=console.note,
     )
-    with _progress() as told:
+    with console.progress() as told:
         result = Trial(plan, told).run()
     document = trial_document(result, console.command_line())
     report.show(lambda: trial_json(result), lambda: document, charts=lambda: trial_charts(result))
@@ -120,12 +119,3 @@ def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
         return []
     write_text(kept, plan.source.read_text(encoding="utf-8"))
     return [kept, write_text(plan.source, edited)]
-
-
-@contextmanager
-def _progress() -> Iterator[Told]:
-    """A bar of the runs on standard error: what runs, how many ran, and about how long the rest takes."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console.stderr_console(), transient=True) as progress:
-        bar = progress.add_task("", total=None)
-        yield lambda name, done, total: progress.update(bar, description=name, completed=done, total=total)

@@ -46,9 +46,6 @@ WARP_SIZE = 32  # threads, on every compute capability
 _NUMBER = r"(?:(?P<major>\d{1,2})\.(?P<minor>\d)|(?P<digits>\d{2,3}))(?P<suffix>[af]?)"
 _REAL = re.compile(rf"(?:sm_)?{_NUMBER}", re.IGNORECASE)
 _ANY = re.compile(rf"(?:-arch=)?(?:sm|compute|cc)?[_ ]?{_NUMBER}", re.IGNORECASE)
-# Of one major capability, but not binary compatible with the others: integrated GPUs. Source:
-# torch/cuda/__init__.py of 2.13, DEVICE_REQUIREMENT.
-_INTEGRATED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)})
 
 
 class Target(msgspec.Struct, frozen=True, order=True):
@@ -151,23 +148,6 @@ def capability_of_target(text: str) -> str | None:
     """`"9.0"` for `9.0`, `90`, `sm_90`, `sm_90a`, `compute_90` and `-arch=sm_90`; None for other words."""
     target = _target(_ANY.fullmatch(text.strip()))
     return None if target is None else target.compute_capability
-
-
-def runs_binary(target: Target, gpu: Target) -> bool:
-    """Whether machine code runs on a GPU.
-
-    Source: CUDA Programming Guide, Binary Compatibility: within a major capability, from its own minor up;
-    for an integrated GPU only its own; with suffix `a` exactly there, with `f` within the family.
-    """
-    code, device = (target.major, target.minor), (gpu.major, gpu.minor)
-    if target.suffix == "a" or code in _INTEGRATED or device in _INTEGRATED:
-        return code == device
-    return target.major == gpu.major and target.minor <= gpu.minor
-
-
-def runs_ptx(target: Target, gpu: Target) -> bool:
-    """Whether the driver can compile PTX for a GPU: general PTX for every later one."""
-    return target.is_general and (target.major, target.minor) <= (gpu.major, gpu.minor)
 
 
 def _target(match: re.Match[str] | None) -> Target | None:

@@ -1,4 +1,4 @@
-"""PTX and machine code by function, and what `ptxas -v` says of each function it compiled.
+"""Bounds of kernels in PTX, machine code by function, and what `ptxas -v` says of each kernel it compiled.
 
 Reads what NVIDIA's compilers write: PTX in which a definition begins and ends at the start of a line, reports
 of releases 8 to 13, whatever stands between their lines. A number that a release does not print is None,
@@ -10,54 +10,43 @@ from __future__ import annotations
 import math
 import re
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from opscope.errors import DependencyError, MeasurementError
 from opscope.hardware.driver import find_cuda_tool
 
-# A definition has a body; a declaration ends before one. Results, if any, come before the name.
-_DEFINITION = re.compile(
-    r"^(?:\.\w+[ \t]+)*?\.(?P<kind>entry|func)\s+(?:\([^)]*\)\s*)?(?P<symbol>[\w$]+)"
-    r"(?P<head>[^{;]*)\{.*?^\}\n?",
-    re.MULTILINE | re.DOTALL,
-)
+# A definition has a body; a declaration ends before one.
+_ENTRY_POINT = re.compile(r"^(?:\.\w+[ \t]+)*?\.entry\s+(?P<symbol>[\w$]+)(?P<head>[^{;]*)\{", re.MULTILINE)
 _THREADS = re.compile(r"\.(?:maxntid|reqntid)\s+(\d{1,18}(?:\s*,\s*\d{1,18}){0,2})")
 _BLOCKS = re.compile(r"\.minnctapersm\s+(\d{1,18})")
 
 
-@dataclass(frozen=True)
-class PtxFunction:
-    symbol: str  # as the compiler wrote it
-    is_kernel: bool  # it can be launched
-    text: str  # its definition
-    # Threads a block may have, by `__launch_bounds__` or `__block_size__`; None if not said
-    max_threads: int | None = None
-    min_blocks: int | None = (
-        None  # that shall fit on a multiprocessor, by `__launch_bounds__`; None if not said
-    )
+class LaunchBounds(NamedTuple):
+    """What a kernel's source says by `__launch_bounds__` or `__block_size__`; None if nothing."""
+
+    max_threads: int | None = None  # threads that a block may have
+    min_blocks: int | None = None  # that shall fit on a multiprocessor
 
 
-def ptx_functions(text: str) -> tuple[PtxFunction, ...]:
-    found = []
-    for match in _DEFINITION.finditer(text):
+def launch_bounds(ptx: str) -> dict[str, LaunchBounds]:
+    """The bounds of each kernel of a PTX file, by its symbol."""
+    found = {}
+    for match in _ENTRY_POINT.finditer(ptx):
         threads = _THREADS.search(match["head"])
         most = None if threads is None else math.prod(map(int, re.findall(r"\d+", threads[1])))
-        blocks = _number(_BLOCKS, match["head"])
-        found.append(PtxFunction(match["symbol"], match["kind"] == "entry", match[0], most, blocks))
-    return tuple(found)
+        found[match["symbol"]] = LaunchBounds(most, _number(_BLOCKS, match["head"]))
+    return found
 
 
 _LINE = re.compile(r"^ptxas info\s*: (?P<text>.*)$")
-# The first line of each module; in front of it stand only messages of others.
-_MODULE = re.compile(r"\d+ bytes gmem")
 _ENTRY = re.compile(r"Compiling entry function '(?P<symbol>[^']+)' for '(?P<target>[^']+)'")
 _FUNCTION = re.compile(r"Function properties for '?(?P<symbol>[^\s']+)'?")
 _STACK = re.compile(
-    r"^\s+(\d{1,18}) bytes stack frame, (\d{1,18}) bytes spill stores, (\d{1,18}) bytes spill loads",
-    re.MULTILINE,
+    r"^\s+(\d{1,18}) bytes stack frame, (\d{1,18}) bytes spill stores, (\d{1,18}) bytes spill loads"
 )
 _REGISTERS = re.compile(r"^Used (\d{1,18}) registers")
 _BARRIERS = re.compile(r"used (\d{1,18}) barriers")
@@ -67,14 +56,13 @@ _CONSTANT = re.compile(r"(\d{1,18}) bytes cmem\[(\d{1,18})\]")
 
 
 @dataclass(frozen=True)
-class FunctionUse:
+class KernelResources:
     symbol: str  # as the compiler wrote it
-    target: str | None  # such as `sm_90`; None for a function of a module without kernels
-    is_kernel: bool  # else kernels call it, and only its stack and spills are known
-    stack_bytes: int  # local memory of each thread for the function itself, spills included
+    target: str  # such as `sm_90`
+    stack_bytes: int  # local memory of each thread for the kernel itself, spills included
     spill_store_bytes: int  # written by each thread to local memory because registers did not suffice
     spill_load_bytes: int  # read back by each thread
-    registers: int | None = None  # of each thread
+    registers: int  # of each thread
     shared_bytes: int = 0  # static shared memory of each block; 0 if none is printed
     cumulative_stack_bytes: int | None = None  # with that of the functions it calls; None if not printed
     barriers: int | None = None  # of a block; None in releases that do not print them
@@ -82,61 +70,41 @@ class FunctionUse:
     constant_bytes: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass
-class _Function:
-    """A function whose lines are being read."""
+def parse_ptxas(text: str) -> tuple[KernelResources, ...]:
+    """Every kernel of which ptxas printed all, in its order; anything else in the text is passed over.
 
-    is_kernel: bool
-    stack: tuple[int, int, int] | None = None
-    used: str | None = None
-
-
-def parse_ptxas(text: str) -> tuple[FunctionUse, ...]:
-    """Every function of which ptxas printed all, in its order; anything else in the text is passed over.
-
-    Registers come after the stacks of the kernel's functions in some releases, before them in others.
+    Between a kernel's stack and its registers some releases print the stacks of functions that it calls.
     """
-    found: list[FunctionUse] = []
-    functions: dict[str, _Function] = {}  # of the module at hand, which is compiled for one target
-    target: str | None = None
-    kernel = described = _Function(is_kernel=False)
+    found: list[KernelResources] = []
+    symbol = target = described = ""
+    stack: re.Match[str] | None = None  # of the kernel that is read
     for line in text.splitlines():
         info = _LINE.match(line)
         said = "" if info is None else info["text"]
-        entry = _ENTRY.match(said)
-        if _MODULE.match(said) or (entry is not None and target not in (None, entry["target"])):
-            found += _uses(functions, target)
-            functions, target = {}, None
-        if entry is not None:
-            target = entry["target"]
-            kernel = functions[entry["symbol"]] = _Function(is_kernel=True)
+        if (entry := _ENTRY.match(said)) is not None:
+            symbol, target = entry.groups()
+            described, stack = "", None
         elif (function := _FUNCTION.match(said)) is not None:
-            described = functions.setdefault(function["symbol"], _Function(is_kernel=False))
-        elif info is None and (stack := _STACK.match(line)) is not None:
-            described.stack = (int(stack[1]), int(stack[2]), int(stack[3]))
-        elif _REGISTERS.match(said):
-            kernel.used = said
-    return (*found, *_uses(functions, target))
-
-
-def _uses(functions: dict[str, _Function], target: str | None) -> Iterator[FunctionUse]:
-    """What the functions of one module use."""
-    for symbol, function in functions.items():
-        if function.stack is None or (function.is_kernel and function.used is None):
-            continue
-        used = function.used or ""
-        shared = _SHARED.search(used)
-        yield FunctionUse(
-            symbol,
-            target,
-            function.is_kernel,
-            *function.stack,
-            registers=_number(_REGISTERS, used),
-            shared_bytes=sum(int(part) for part in shared.groups() if part) if shared else 0,
-            cumulative_stack_bytes=_number(_CUMULATIVE, used),
-            barriers=_number(_BARRIERS, used),
-            constant_bytes={int(bank): int(size) for size, bank in _CONSTANT.findall(used)},
-        )
+            described = function["symbol"]
+        elif info is None and described == symbol:
+            stack = _STACK.match(line) or stack
+        elif stack is not None and (registers := _REGISTERS.match(said)) is not None:
+            shared = _SHARED.search(said)
+            use = KernelResources(
+                symbol,
+                target,
+                int(stack[1]),
+                int(stack[2]),
+                int(stack[3]),
+                registers=int(registers[1]),
+                shared_bytes=sum(int(part) for part in shared.groups() if part) if shared else 0,
+                cumulative_stack_bytes=_number(_CUMULATIVE, said),
+                barriers=_number(_BARRIERS, said),
+                constant_bytes={int(bank): int(size) for size, bank in _CONSTANT.findall(said)},
+            )
+            found.append(use)
+            stack = None
+    return tuple(found)
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int | None:
@@ -153,18 +121,80 @@ _FATBIN = "\nFatbin "  # begins the next image of a file with several
 
 def file_sass(file: Path, target: str) -> dict[str, str]:
     """Machine code for one target in a program, library, object or cubin: text by symbol."""
+    return split_sass(_cuobjdump(file, "-sass", "-arch", target))
+
+
+# What cuobjdump prints of a kernel: `REG:95 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[0]:568 …`.
+_USAGE = re.compile(r"^ Function (?P<symbol>\S+):\s*\n\s*(?P<used>.*)$", re.MULTILINE)
+_USED = re.compile(r"(\w+):(\d{1,18})")
+
+
+def cubin_use(file: Path, symbol: str) -> tuple[dict[str, int], str]:
+    """What a kernel of a cubin takes (`REG`, `STACK`, `SHARED`, `LOCAL`), and its machine code."""
+    usage = {found["symbol"]: found["used"] for found in _USAGE.finditer(_cuobjdump(file, "-res-usage"))}
+    code = split_sass(_cuobjdump(file, "-sass")).get(symbol)
+    if code is None or symbol not in usage:
+        raise MeasurementError(f"cuobjdump prints no code of {symbol}", source=file)
+    return {name: int(count) for name, count in _USED.findall(usage[symbol])}, code
+
+
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[A-Z]\w*)(?P<rest>[.\w]*)", re.M
+)
+# The first that an instruction's name matches whole is what it is.
+_CLASSES = tuple(
+    (title, re.compile(pattern))
+    for title, pattern in {
+        "tensor cores": r"\w*MMA",
+        "special functions": "MUFU",
+        "local loads": "LDL",
+        "local stores": "STL",
+        "global loads": "LDG?",
+        "global stores": "STG?",
+        "copies to shared memory": r"LDGSTS|UTMALDG|UBLKCP|UBLKPF",
+        "shared loads": "LDSM?",
+        "shared stores": "STSM?",
+        "atomics": r"ATOM[SG]?|REDG?",
+        "barriers": r"BAR|SYNCS|WARPSYNC|MEMBAR|UCGABAR_\w+",
+        "shuffles": "SHFL|REDUX",
+        "fp64": r"D(?:FMA|ADD|MUL|SETP)",
+        "fp32": r"F(?:FMA|ADD|MUL|MNMX|SETP|SEL|CHK|SWZADD)\w*",
+        "fp16": r"H(?:FMA2|ADD2|MUL2|MNMX2|SET2|SETP2)",
+    }.items()
+)
+_WIDTHS = re.compile(r"\.(?:U|S)?(256|128|64|16|8)(?!\w)")
+
+
+def instruction_mix(sass: str) -> dict[str, int]:
+    """Instructions of machine code by what they are, the most first; of global memory also by width.
+
+    What addresses, moves, compares and branches is `other`; instructions that do nothing do not count.
+    """
+    mix: Counter[str] = Counter()
+    for found in _INSTRUCTION.finditer(sass):
+        if found["name"] == "NOP":
+            continue
+        title = next((title for title, pattern in _CLASSES if pattern.fullmatch(found["name"])), "other")
+        if title in {"global loads", "global stores"}:
+            width = _WIDTHS.search(found["rest"])
+            title += f" of {int(width[1]) // 8 if width else 4} bytes"
+        mix[title] += 1
+    return dict(mix.most_common())
+
+
+def _cuobjdump(file: Path, *options: str) -> str:
     program = find_cuda_tool("cuobjdump")
     if program is None:
         raise DependencyError(
             "cuobjdump, which prints machine code, was not found",
             hint="It comes with the CUDA toolkit, and with Triton: pip install triton",
         )
-    command = [program, "-sass", "-arch", target, str(file)]
+    command = [program, *options, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0 and _NO_DEVICE_CODE not in done.stderr + done.stdout:
         message = (done.stderr or done.stdout).strip()
         raise MeasurementError(f"cuobjdump failed: {message}", source=file)
-    return split_sass(done.stdout)
+    return done.stdout
 
 
 def split_sass(text: str) -> dict[str, str]:

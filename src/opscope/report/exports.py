@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
@@ -69,7 +69,7 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
         name = f"{one.kind}: {one.name}" if one.name else one.kind
         if one.name and one.kind in ("kernel", "communication", "copy"):
             name = one.name
-        path_slices.append(_Slice(name, one.start_ns, one.ns, {"kind": one.kind}))
+        path_slices.append((name, one.start_ns, one.ns, {"kind": one.kind}))
     tracks = (("critical path", path_slices), *_idle(session), *_attributed(session))
     (trace,) = find_traces(source)
     with local_text(trace, session.temporary_directory) as local:
@@ -103,15 +103,7 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-class _Slice(NamedTuple):
-    """One event of a track; drawn if it takes time."""
-
-    name: str
-    start_ns: int
-    ns: int
-    told: dict[str, Any]
-
-
+_Slice = tuple[str, int, int, dict[str, Any]]  # name, start and length in nanoseconds, and what is told of it
 _Tracks = Iterator[tuple[str, Iterable[_Slice]]]
 
 
@@ -123,7 +115,7 @@ def _idle(session: Session) -> _Tracks:
             *(one.tolist() for one in (*time.gaps, time.gap_causes)), strict=True
         ):
             of, step = CAUSES[cause], {} if time.step is None else {"step": time.step}
-            gap = _Slice(str(of).replace("_", " "), start_ns, end_ns - start_ns, {"why": of.meaning, **step})
+            gap = (str(of).replace("_", " "), start_ns, end_ns - start_ns, {"why": of.meaning, **step})
             of_device[time.device].append(gap)
     for device, gaps in of_device.items():
         yield f"idle: device {device}", gaps
@@ -135,7 +127,7 @@ def _attributed(session: Session) -> _Tracks:
         yield (
             f"operator: device {device}, stream {UNKNOWN if stream is None else stream}",
             [
-                _Slice(
+                (
                     operator or "unattributed", start_ns, ns,
                     {"kernel": kernel, "attribution": how, "meaning": Attribution(how).meaning},
                 )
@@ -158,11 +150,11 @@ def _track(thread: int, name: str, slices: Iterable[_Slice]) -> Iterator[bytes]:
     events: list[dict[str, Any]] = [{"ph": "M", "name": what, "args": args} for what, args in marks]
     events += [
         {
-            "ph": "X", "cat": _CATEGORY, "name": one.name, "ts": _microseconds(one.start_ns),
-            "dur": _microseconds(one.ns), "args": one.told,
+            "ph": "X", "cat": _CATEGORY, "name": title, "ts": _microseconds(start_ns),
+            "dur": _microseconds(ns), "args": told,
         }
-        for one in slices
-        if one.ns
+        for title, start_ns, ns, told in slices
+        if ns  # what takes no time is not drawn
     ]  # fmt: skip
     for event in events:
         yield msgspec.json.encode({**event, "pid": _PROCESS, "tid": thread})

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from opscope.hardware.architectures import Target, architecture
 from opscope.hardware.occupancy import BlockOccupancy
-from opscope.kernels.code import FunctionUse
-from opscope.nvcc.compile import BuildProduct, Compilation, CompiledKernel, Nvcc, command_text, findings_of
-from opscope.provenance.demangle import demangle
+from opscope.nvcc.compile import Compilation, CompiledKernel, Nvcc, command_text, findings_of
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, versions
 from opscope.units import format_bytes, format_bytes_exactly, format_fraction
@@ -18,18 +16,7 @@ from opscope.units import format_bytes, format_bytes_exactly, format_fraction
 _LIMITERS = {"shared_memory": "shared memory", "threads": "block size"}
 
 
-class NvccCode(NamedTuple):
-    """The text of one function: whose, for which target, in which language (`ptx` or `sass`)."""
-
-    function: str
-    target: str
-    language: str
-    text: str
-
-
-def nvcc_document(
-    compilation: Compilation, command: Sequence[str], codes: Sequence[NvccCode] = ()
-) -> doc.Document:
+def nvcc_document(compilation: Compilation, command: Sequence[str]) -> doc.Document:
     request = compilation.request
     known = [(target.name, architecture(target.compute_capability)) for target in request.targets]
     opening = doc.facts(
@@ -40,19 +27,12 @@ def nvcc_document(
             ", ".join(name if one is None else f"{name} ({one.products or one.name})" for name, one in known),
         ),
         ("PTX", "none" if request.ptx is None else request.ptx.ptx_name),
-        (
-            "Runs on",
-            None if request.product is BuildProduct.NOTHING else _runs_on(request.targets, request.ptx),
-        ),
+        ("Runs on", _runs_on(request.targets, request.ptx)),
     )
     shown = doc.sections(
         doc.Section("Kernels", _kernels(compilation)),
         doc.Section("Findings", (doc.FindingList(findings_of(compilation)),)),
         doc.Section("Compiler", (doc.CodeBlock(compilation.said),) if compilation.said else ()),
-        *(
-            doc.Section(f"{one.function}, {one.target}", (doc.CodeBlock(one.text, one.language),))
-            for one in codes
-        ),
     )
     return doc.Document(request.source.name, (opening,), shown)
 
@@ -96,7 +76,7 @@ def _kernels(compilation: Compilation) -> tuple[doc.Block, ...]:
             kernels,
             doc.identifier("Kernel", "name"),
             target,
-            doc.number("Registers", "registers", str),
+            doc.number("Registers", "use.registers", str),
             doc.number("Shared", "use.shared_bytes", format_bytes_exactly),
             doc.number("Stack", "stack_bytes", format_bytes_exactly),
             doc.number("Spilled", "use.spill_store_bytes", format_bytes_exactly),
@@ -131,27 +111,22 @@ def _share(block: BlockOccupancy) -> str:
     return f"{share} ({limiters})"
 
 
-NVCC_SCHEMA_VERSION = 3
+NVCC_SCHEMA_VERSION = 4
 
 
 def nvcc_json(
     compilation: Compilation,
     command: Sequence[str],
     *,
-    codes: Sequence[NvccCode] = (),
     output: str | None = None,
-    exit_code: int | None = None,
 ) -> dict[str, Any]:
     keys = Keys(
-        "source=request.source product=request.product output command nvcc targets=request.targets ptx "
-        "dynamic_shared_bytes=request.dynamic_shared_bytes kernels functions findings compiler_output=said "
-        "code exit_code",
+        "source=request.source output command nvcc targets=request.targets ptx "
+        "dynamic_shared_bytes=request.dynamic_shared_bytes kernels findings compiler_output=said",
         output=lambda _: output,
         command=lambda _: command,
         ptx=lambda it: it.request.ptx and it.request.ptx.ptx_name,
         findings=findings_of,
-        code=lambda _: codes,
-        exit_code=lambda _: exit_code,
     )
     return {**versions(NVCC_SCHEMA_VERSION), **keys.record(compilation, _KEYS)}
 
@@ -163,17 +138,12 @@ _KEYS: dict[type, Keys] = {
         warps_per_sm=lambda block: block.active.warps_per_sm if block.active else 0,
         limited_by=lambda block: block.active.limiters if block.active else [],
     ),
-    FunctionUse: Keys(
-        "name symbol target stack_bytes spill_store_bytes spill_load_bytes",
-        name=lambda function: demangle(function.symbol) or function.symbol,
-    ),
     CompiledKernel: Keys(
-        "name symbol=use.symbol target=target.name registers shared_bytes=use.shared_bytes stack_bytes "
-        "spill_store_bytes=use.spill_store_bytes spill_load_bytes=use.spill_load_bytes "
-        "constant_bytes barriers=use.barriers launch_bounds "
+        "name symbol=use.symbol target=target.name registers=use.registers "
+        "shared_bytes=use.shared_bytes stack_bytes spill_store_bytes=use.spill_store_bytes "
+        "spill_load_bytes=use.spill_load_bytes constant_bytes barriers=use.barriers launch_bounds=bounds "
         "occupancy=occupancy.blocks best_block=occupancy.best "
         "largest_block_threads=occupancy.largest_threads no_occupancy_because=occupancy.reason",
-        launch_bounds=lambda kernel: {"max_threads": kernel.max_threads, "min_blocks": kernel.min_blocks},
     ),
     Nvcc: Keys("path release version"),
     Target: Keys(

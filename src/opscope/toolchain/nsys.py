@@ -1,45 +1,20 @@
-"""Nsight Systems: its commands written and run, to record a program and to export a report.
+"""Nsight Systems: its reports exported; what an export holds is for `ingest.nsys` to read.
 
-The program keeps its standard input and output; nsys speaks on the same terminal. The exit code of
-`nsys profile` is the program's own. That a report is there is what tells whether it recorded. What an export
-holds is for `ingest.nsys` to read.
-
-Source: Nsight Systems user guide, "CLI Profile Command Switch Options" and "CLI Export Command Switch
-Options".
+Source: Nsight Systems user guide, "CLI Export Command Switch Options".
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opscope.errors import CaptureError, DependencyError
+from opscope.errors import CaptureError
 from opscope.model.files import scratch_prefix
-from opscope.toolchain.programs import AttachedExit, find_program, run_attached, run_program
+from opscope.toolchain.programs import find_program, run_program
 
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
-
-
-def profile_command(
-    options: Sequence[str], program: Sequence[str], *, output: Path, executable: str
-) -> list[str]:
-    """The command that runs a program and writes the report `output`.
-
-    Sampling of the CPU is off: nothing here reads it, and it needs permissions that containers lack. Options
-    of the user's (`--trace=cuda,cublas`) stand in place of ours.
-    """
-    given = {one.partition("=")[0] for one in options}
-    ours = {"--trace": "cuda,nvtx", "--sample": "none", "--cpuctxsw": "none"}
-    ours |= {"--force-overwrite": "true", "--output": str(output)}
-    # The end of a range, and that of the time, would end the program by default.
-    ours |= {"--capture-range-end": "stop"} if "--capture-range" in given else {}
-    ours |= {"--kill": "none"} if "--duration" in given else {}
-    told = [f"{name}={value}" for name, value in ours.items() if name not in given]
-    return [executable, "profile", *told, *options, *program]
-
-
 # Where installers put it, the newest first.
 _PLACES = (
     "/usr/local/cuda/bin/nsys",
@@ -48,35 +23,12 @@ _PLACES = (
     "/opt/nvidia/nsight-systems/*/target-linux-*/nsys",
     "/usr/local/cuda-*/bin/nsys",
 )
-_HINT = (
-    "Install it: apt install nsight-systems-cli (NVIDIA's repository), or from "
-    "developer.nvidia.com/nsight-systems; the CUDA toolkit brings it too. Without it: `opscope run "
-    "script.py` profiles a PyTorch script with operators and shapes, and `opscope trace -- ./program` "
-    "records kernels, copies and CUDA calls of any program. Exports made elsewhere (.sqlite) are read on any "
-    "machine"
-)
 _EXPORT_LIMIT_S = 3600.0
 
 
-def find_nsys(search_path: str | None) -> str:
-    """The nsys on a search path, or where installers put it; a DependencyError if there is none."""
-    found = find_program("nsys", search_path, _PLACES)
-    if found is None:
-        raise DependencyError("nsys (Nsight Systems) is not installed or not on PATH", hint=_HINT)
-    return found
-
-
-def run_nsys(command: Sequence[str], *, stdout: int | None = None) -> AttachedExit:
-    return run_attached(command, "nsys", command[0], stdout=stdout)
-
-
-def check_run(run: AttachedExit, report: Path) -> None:
-    if not report.exists():
-        raise CaptureError(
-            f"nsys wrote no report (exit code {run.exit_code})",
-            source=report,
-            hint="Its own output is above. `nsys status -e` shows what it needs on this machine",
-        )
+def find_nsys(search_path: str | None) -> str | None:
+    """The nsys on a search path, or where installers put it."""
+    return find_program("nsys", search_path, _PLACES)
 
 
 def export_report(report: Path, output: Path, *, executable: str) -> Path:
@@ -104,7 +56,7 @@ def readable_source(source: str, search_path: str | None = None) -> Iterator[str
     if not source.lower().endswith(_REPORT_SUFFIXES) or not report.is_file():
         yield source
         return
-    beside, executable = report.with_suffix(".sqlite"), find_program("nsys", search_path, _PLACES)
+    beside, executable = report.with_suffix(".sqlite"), find_nsys(search_path)
     if beside.exists() and beside.stat().st_mtime_ns >= report.stat().st_mtime_ns:
         yield str(beside)
         return

@@ -28,9 +28,9 @@ from opscope.benchmarking.limits import (  # noqa: E402
     probes_of,
     products,
 )
-from opscope.benchmarking.timer import WallTimer  # noqa: E402
+from opscope.benchmarking.timer import Timer, WallTimer  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
-from opscope.model.benchmark import DeviceState  # noqa: E402
+from opscope.model.benchmark import Clock, DeviceState  # noqa: E402
 
 ON_A_CPU = {"copy", "read", "write", "matrix_fp64", "matrix_fp32", "matrix_fp16", "matrix_bf16"}
 
@@ -44,11 +44,12 @@ def small(monkeypatch):
     monkeypatch.setattr(limits, "_MAX_SAMPLES", 9)
 
 
-class ScriptedTimer(WallTimer):
+class ScriptedTimer(Timer):
     """Calls, and reports durations from a list, over and over."""
 
+    clock, resolution_ns = Clock.WALL, 1.0
+
     def __init__(self, *durations_ns):
-        super().__init__()
         self.durations_ns, self.taken, self.prepared = durations_ns, 0, 0
 
     def prepare(self, calls):

@@ -447,16 +447,6 @@ def test_contradicting_options_are_refused(changes):
         run(problem_of(implementation("reference")), options(**changes))
 
 
-def test_names_must_differ():
-    with pytest.raises(InputError, match="share a name: twice"):
-        run(problem_of(implementation("twice"), implementation("twice")))
-
-
-def test_a_problem_needs_implementations():
-    with pytest.raises(InputError, match="no implementations"):
-        run(problem_of())
-
-
 def test_a_very_long_call_is_warmed_up_once(monkeypatch):
     ticks = count(step=2_000_000_000)
     monkeypatch.setattr(engine.time, "perf_counter_ns", lambda: next(ticks))

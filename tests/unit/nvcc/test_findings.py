@@ -7,10 +7,9 @@ from typing import Any
 
 from case_tables import cases
 from opscope.hardware.architectures import Target
-from opscope.kernels.code import FunctionUse, PtxFunction
+from opscope.kernels.code import KernelResources, LaunchBounds
 from opscope.model.finding import Severity
 from opscope.nvcc.compile import (
-    BuildProduct,
     Compilation,
     CompiledKernel,
     Nvcc,
@@ -22,7 +21,7 @@ from opscope.nvcc.compile import (
 HOPPER = Target(9, 0)
 
 
-REQUEST = Request(Path("folder/add.cu"), Path("add"), BuildProduct.PROGRAM, (HOPPER,))
+REQUEST = Request(Path("folder/add.cu"), Path("add"), True, (HOPPER,))
 
 
 def compilation(**facts: Any) -> Compilation:
@@ -30,7 +29,7 @@ def compilation(**facts: Any) -> Compilation:
 
 
 def kernel(*, stack: int = 0, stores: int = 0, loads: int = 0) -> CompiledKernel:
-    use = FunctionUse("_Z3addPf", "sm_90", True, stack, stores, loads, registers=32)
+    use = KernelResources("_Z3addPf", "sm_90", stack, stores, loads, registers=32)
     return compiled_kernel(REQUEST, use, HOPPER)
 
 
@@ -40,9 +39,8 @@ def test_a_kernel_that_keeps_to_its_registers_has_none():
 
 @cases("registers", "max_threads", "min_blocks", "remedy")
 def test_the_remedy_of_spills_is_what_limits_registers(registers, max_threads, min_blocks, remedy):
-    use = FunctionUse("_Z3addPf", "sm_90", True, 8, 4, 4, registers=registers)
-    asked = PtxFunction("_Z3addPf", True, "", max_threads, min_blocks)
-    spilling = compiled_kernel(REQUEST, use, HOPPER, asked)
+    use = KernelResources("_Z3addPf", "sm_90", 8, 4, 4, registers=registers)
+    spilling = compiled_kernel(REQUEST, use, HOPPER, LaunchBounds(max_threads, min_blocks))
     (finding,) = findings_of(compilation(kernels=(spilling,)))
     assert remedy in (finding.suggestion or "")
 
@@ -57,10 +55,3 @@ def test_spills_are_told_with_their_bytes():
 def test_a_stack_without_spills_is_local_memory():
     (finding,) = findings_of(compilation(kernels=(kernel(stack=128),)))
     assert (finding.code, finding.evidence["stack_bytes"]) == ("nvcc.local_memory", 128)
-
-
-def test_functions_that_kernels_call_are_told_apart():
-    use = FunctionUse("_Z3reci", "sm_90", False, 24, 20, 20)
-    (finding,) = findings_of(compilation(functions=(use,)))
-    assert (finding.code, finding.severity) == ("nvcc.function_spills", Severity.INFO)
-    assert finding.message.startswith("rec(int), which kernels call, keeps 20 bytes")

@@ -6,15 +6,14 @@ import json
 from pathlib import Path
 
 from opscope.hardware.architectures import Target
-from opscope.kernels.code import FunctionUse
-from opscope.nvcc.compile import BuildProduct, Compilation, Nvcc, Request, compiled_kernel
+from opscope.kernels.code import KernelResources
+from opscope.nvcc.compile import Compilation, Nvcc, Request, compiled_kernel
 from opscope.report.json_encoding import to_json
-from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
+from opscope.report.nvcc import nvcc_document, nvcc_json
 
 from .conftest import text_of
 
 COMMAND = ("/usr/bin/nvcc", "-gencode=arch=compute_90,code=sm_90", "-o", "add", "add.cu")
-SASS = NvccCode("add(float*)", "sm_90", "sass", "/*0000*/ EXIT ;")
 
 
 def compiled(
@@ -22,12 +21,14 @@ def compiled(
 ) -> Compilation:
     """A file of kernels with targets, registers and bytes of constants."""
     targets = tuple(dict.fromkeys(target for target, _, _ in kernels)) or (Target(9, 0),)
-    request = Request(Path("add.cu"), Path("add"), BuildProduct.PROGRAM, targets, ptx)
+    request = Request(Path("add.cu"), Path("add"), True, targets, ptx)
     made = []
     for target, registers, constant_bytes in kernels:
-        use = FunctionUse("_Z3addPf", target.name, True, 16, 12, 8, registers=registers, shared_bytes=512)
-        banks = {} if constant_bytes is None else {"_Z3addPf": {0: constant_bytes}}
-        made.append(compiled_kernel(request, use, target, None, banks))
+        use = KernelResources(
+            "_Z3addPf", target.name, 16, 12, 8, registers=registers, shared_bytes=512,
+            constant_bytes={} if constant_bytes is None else {0: constant_bytes},
+        )  # fmt: skip
+        made.append(compiled_kernel(request, use, target))
     return Compilation(request, Nvcc("nvcc", "13.0", "13.0.88", targets), tuple(made), said=said)
 
 
@@ -47,12 +48,12 @@ FILES = {
 
 
 def test_reports(expect):
-    expect("nvcc.txt", text_of({name: nvcc_document(one, COMMAND, [SASS]) for name, one in FILES.items()}))
+    expect("nvcc.txt", text_of({name: nvcc_document(one, COMMAND) for name, one in FILES.items()}))
 
 
 def test_the_json_has_every_number_and_null_for_what_is_unknown():
     file = compiled((Target(9, 0), 128, None), ptx=Target(9, 0), said="warning")
-    document = json.loads(to_json(nvcc_json(file, COMMAND, codes=[SASS], output="add", exit_code=7)))
+    document = json.loads(to_json(nvcc_json(file, COMMAND, output="add")))
     (one,) = document["kernels"]
     assert (one["registers"], one["constant_bytes"], one["spill_store_bytes"]) == (128, None, 12)
     assert one["occupancy"][0] == {
@@ -60,7 +61,6 @@ def test_the_json_has_every_number_and_null_for_what_is_unknown():
         "limited_by": ["registers"],
     }  # fmt: skip
     assert one["best_block"]["threads"] == 512
-    assert (document["ptx"], document["exit_code"], document["output"]) == ("compute_90", 7, "add")
-    assert document["code"] == [SASS._asdict()]
+    assert (document["ptx"], document["output"]) == ("compute_90", "add")
     assert [one["code"] for one in document["findings"]] == ["nvcc.spills"]
     assert document["compiler_output"] == "warning"

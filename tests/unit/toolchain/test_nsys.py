@@ -1,4 +1,4 @@
-"""Commands of nsys, and reports found, exported and read."""
+"""Reports of nsys found, exported and read."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from opscope.errors import CaptureError, DependencyError
+from opscope.errors import CaptureError
 from opscope.toolchain import nsys as running
-from opscope.toolchain.nsys import (
-    check_run,
-    export_report,
-    find_nsys,
-    profile_command,
-    readable_source,
-    run_nsys,
-)
-from opscope.toolchain.programs import AttachedExit
+from opscope.toolchain.nsys import export_report, readable_source
 
 
 @pytest.fixture(autouse=True)
@@ -37,37 +29,7 @@ def stand_in(folder: Path, body: str) -> str:
 EXPORTS = "open(next(w[9:] for w in sys.argv if w.startswith('--output=')), 'w').write('export')"
 
 
-class TestCommands:
-    def test_the_defaults_are_those_of_the_guide(self) -> None:
-        command = profile_command([], ["./add", "--n", "4"], output=Path("r.nsys-rep"), executable="nsys")
-        assert command == [
-            "nsys", "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none",
-            "--force-overwrite=true", "--output=r.nsys-rep", "./add", "--n", "4",
-        ]  # fmt: skip
-
-    def test_options_stand_in_place_of_ours_and_end_no_program(self) -> None:
-        options = ["--trace=cuda,cublas", "--capture-range=cudaProfilerApi", "--duration=10"]
-        command = profile_command(options, ["p"], output=Path("r"), executable="nsys")
-        assert command[2:] == [
-            "--sample=none", "--cpuctxsw=none", "--force-overwrite=true", "--output=r",
-            "--capture-range-end=stop", "--kill=none", *options, "p",
-        ]  # fmt: skip
-
-
-class TestRunning:
-    def test_without_nsys_the_error_says_what_else_there_is(self, tmp_path: Path) -> None:
-        with pytest.raises(DependencyError, match=r"nsight-systems-cli.*opscope run.*opscope trace"):
-            find_nsys(str(tmp_path))
-
-    def test_the_exit_code_is_the_programs(self, tmp_path: Path) -> None:
-        assert run_nsys([stand_in(tmp_path, "sys.exit(3)")]) == AttachedExit(3)
-        with pytest.raises(CaptureError, match="cannot be started"):
-            run_nsys([str(tmp_path / "missing")])
-
-    def test_a_run_without_a_report(self, tmp_path: Path) -> None:
-        with pytest.raises(CaptureError, match=r"wrote no report \(exit code 4\)"):
-            check_run(AttachedExit(4), tmp_path / "r.nsys-rep")
-
+class TestExports:
     def test_an_export_that_fails_says_what_nsys_said(self, tmp_path: Path) -> None:
         executable = stand_in(tmp_path, "sys.stderr.write('Importer error: version\\n'); sys.exit(1)")
         with pytest.raises(CaptureError, match="Importer error: version"):

@@ -176,8 +176,7 @@ def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
         f"The brightest is {format_duration(max(own_ns.values()))}."
     )
     columns, rows = [f"step {step}" for step in steps], [labels[rank] for rank in ranks]
-    drawing = fig.cells(own_ns, rows, columns)
-    yield Chart("ranks", "Overview", "Steps of the ranks", note, *drawing)
+    yield Chart("ranks", "Overview", "Steps of the ranks", note, *fig.cells(own_ns, rows, columns))
 
 
 def _waits_charts(summary: Summary) -> Iterator[Chart]:

@@ -377,11 +377,15 @@ class ExaminedMachine:
 
     @_once
     def nsys(self) -> ProgramFacts:
-        return self._program("nsys", self._installed(find_nsys))
+        return self._program("nsys", find_nsys(self.environment.get("PATH", "")))
 
     @_once
     def ncu(self) -> ProgramFacts:
-        return self._program("ncu", self._installed(find_ncu))
+        try:
+            path = find_ncu(self.environment.get("PATH", ""))
+        except DependencyError:
+            path = None
+        return self._program("ncu", path)
 
     @_once
     def cuobjdump(self) -> ProgramFacts:
@@ -410,12 +414,6 @@ class ExaminedMachine:
     @_once
     def ninja(self) -> ProgramFacts:
         return self._program("ninja", self.find("ninja"), _BARE_VERSION)
-
-    def _installed(self, find: Callable[[str | None], str]) -> str | None:
-        try:
-            return find(self.environment.get("PATH", ""))
-        except DependencyError:
-            return None
 
     def _cuda_tool(self, name: str, packages: tuple[str, ...] | None) -> str | None:
         return find_cuda_tool(name, environment=self.environment, root=self.root, packages=packages)

@@ -117,15 +117,15 @@ def test_versions_of_packages_are_read_from_metadata(machine: Make, tmp_path: Pa
 @pytest.fixture
 def _no_installed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tools in the usual places of the machine that runs the tests are not those of the test."""
-    for finder, name in (("find_nsys", "nsys"), ("find_ncu", "ncu")):
 
-        def find(search_path: str | None, name: str = name) -> str:
-            found = shutil.which(name, path=search_path)
-            if found is None:
-                raise DependencyError("not installed")
-            return found
+    def find_ncu(search_path: str | None) -> str:
+        found = shutil.which("ncu", path=search_path)
+        if found is None:
+            raise DependencyError("not installed")
+        return found
 
-        monkeypatch.setattr(asked, finder, find)
+    monkeypatch.setattr(asked, "find_ncu", find_ncu)
+    monkeypatch.setattr(asked, "find_nsys", lambda search_path: shutil.which("nsys", path=search_path))
 
 
 @pytest.mark.usefixtures("_no_installed_tools")
