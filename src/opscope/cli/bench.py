@@ -61,11 +61,11 @@ class GivenOptions:
     """What is measured.
 
     Args:
-        param: Of a suite its shape, dtype and own parameters (--param shape=8192x8192 dtype=bfloat16
-            approximate=tanh), of functions what they take; several values are swept over: n=1024,4096.
+        param: Shape, dtype and own parameters of a suite (--param shape=8192x8192 dtype=bfloat16
+            approximate=tanh), or parameters of functions; several values make a sweep: n=1024,4096.
         device: auto, cpu, cuda or cuda:N; interpreter checks Triton implementations without a GPU.
-        implementations: Names of those to measure; all without it.
-        reference: The one that ratios refer to.
+        implementations: Names of the implementations to measure; by default all.
+        reference: The implementation that ratios refer to.
         inputs: FILE.py:function that makes the arguments of FILE.py:function targets.
         expected: FILE.py:function that computes the right answer in float64.
     """
@@ -84,12 +84,12 @@ class MeasuringOptions:
     """How it is measured.
 
     Args:
-        clock: CUDA events, replay of a CUDA graph (no launch cost), or the wall clock; by device without it.
+        clock: CUDA events, replay of a CUDA graph (no launch cost), or the wall clock; default by device.
         cache: Whether the GPU's L2 cache is overwritten before each sample (cold) or left alone (hot).
-        time_budget: Seconds of sampling for each implementation.
-        samples: FEWEST-MOST samples of each, or just as many as a single number says.
-        threshold: Ratios within 1 ± this are the same.
-        skip: What not to do: check (compare outputs), profile (record which kernels each launches), ceilings
+        time_budget: Seconds of sampling per implementation.
+        samples: Samples per implementation: FEWEST-MOST, or one exact number.
+        threshold: Ratios within 1 ± this count as the same.
+        skip: Leave out: check (compare outputs), profile (record which kernels each launches), ceilings
             (measure what the device can reach).
     """
 
@@ -135,24 +135,22 @@ def bench(
 ) -> int:
     """Compare implementations: a suite, or functions of your own; or show a saved result again.
 
-    Each is checked against a float64 reference, profiled where there is a GPU, and timed in turns with the
-    others. Functions are given as FILE.py:fast FILE.py:slow --inputs FILE.py:make_inputs, where make_inputs
+    Each is checked against a float64 reference, profiled if there is a GPU, and timed in turns with the
+    others. Name functions as FILE.py:fast FILE.py:slow --inputs FILE.py:make_inputs, where make_inputs
     takes any of the --param names, device, dtype and seed and returns a tensor or a tuple. Without TARGET,
-    the suites are listed.
+    list the suites.
 
     Example: opscope bench ops.py:fast ops.py:slow --inputs ops.py:make_inputs --save result.json
 
-    Exit codes: 1 also if an implementation or a point of a sweep failed; 3 if --fail-on finds what it looks
-    for.
+    Exit codes: 1 also if an implementation or a point of a sweep failed; 3 if --fail-on found something.
 
     Args:
-        targets: A suite, FILE.py:function …, a file or a folder of files that opscope extract wrote, or a
-            result that --save wrote (.json).
+        targets: A suite, FILE.py:function …, a file or folder of opscope extract, or a saved result (.json).
         given: What is measured.
         measuring: How it is measured.
-        within: A recording that the files were extracted of: what its step would gain by `mine`.
+        within: A recording that the extracted files come from: what its step would gain with `mine`.
         fail_on: Exit with 3 if an implementation is slower than the reference, or wrong.
-        show: What each is and costs around its samples, and the kernels it launches.
+        show: Also describe each implementation, its cost outside the samples, and its kernels.
         save: Also write the result to this JSON file, after every change.
     """
     if not targets:

@@ -25,19 +25,19 @@ def extract(
 ) -> int:
     """Write a recorded call as a Python file: its inputs, the call, and a place for your own version.
 
-    Without CALL, those with most avoidable time are listed. The file runs alone and is compared and timed by
-    `opscope bench call.py`. Inputs have the recorded shapes, strides and types, and random values.
+    Without CALL, list the calls with most avoidable time. The file runs alone; `opscope bench call.py` checks
+    and times it. Inputs have the recorded shapes, strides and types, and random values.
 
     Example: opscope extract trace.json.gz linear -o call.py
 
     Args:
         source: A trace, or a saved session, recorded with shapes.
         call: Its number in the list, or words of its operator, shapes (16x256) or kernel.
-        output: The file.
-        every: A folder for the files of the whole list, with a README.md: opscope bench takes it as a suite.
-        start: What your own version begins with: the call itself, or a kernel in Triton or CUDA that computes
-            the same; by default in Triton where there is a template for the operator.
-        top: How many calls are listed or written.
+        output: The file to write.
+        every: A folder for files of the whole list, with a README.md; opscope bench takes it as a suite.
+        start: What your own version begins with: the call itself, or a Triton or CUDA kernel that computes
+            the same; by default Triton if there is a template for the operator.
+        top: Number of calls to list or write.
     """
     from opscope.analysis.extraction import alone_calls, chosen_call, extracted  # noqa: PLC0415 - DuckDB
     from opscope.analysis.summary import Summary  # noqa: PLC0415

@@ -62,11 +62,10 @@ class Collecting:
     """What is profiled of a program.
 
     Args:
-        kernel: Kernels whose demangled name matches this expression; by default those that take most time, by
-            the trace or, without one, by a first run that takes times alone.
-        metrics: Metrics of ncu besides those read here.
-        ncu_option: A further option of ncu, passed on as it is, such as --ncu-option=--set=full; may be given
-            several times.
+        kernel: Kernels whose demangled name matches this expression; by default those that take most time,
+            according to the trace or to a first run that only takes times.
+        metrics: Further ncu metrics.
+        ncu_option: An option for ncu, such as --ncu-option=--set=full; may be repeated.
     """
 
     kernel: str | None = None
@@ -88,18 +87,18 @@ def ncu(
 ) -> int:
     """Read hardware counters: opscope ncu FILE.ncu-rep, or opscope ncu [OPTIONS] -- PROGRAM [ARGS…].
 
-    Coalescing, bank conflicts, divergence, achieved occupancy, stall reasons and the bytes that really moved
-    are counters of the hardware. A report is read on any machine (pip install 'opscope[ncu]'); running a
-    program needs ncu, a GPU and the permission to read counters; it leaves opscope.ncu-rep, or the .ncu-rep
-    that --output names. Its exit code is passed on. Of a file that opscope extract wrote, the kernels of the
-    call and of your own version stand side by side, in a report for each.
+    Hardware counters show coalescing, bank conflicts, divergence, achieved occupancy, stall reasons and the
+    bytes that really moved. Reports can be read on any machine (pip install 'opscope[ncu]'). Running a
+    program needs ncu, a GPU and permission to read counters; it writes opscope.ncu-rep, or the .ncu-rep that
+    --output names. The program's exit code is passed on. For a file of opscope extract, the kernels of the
+    call and of your own version appear side by side, with a report each.
 
     Example: opscope ncu --trace trace.json.gz -- python train.py
 
     Args:
-        target: A report (.ncu-rep, .ncu-rep.gz), a file that opscope extract wrote, or -- and the program
-            with its arguments.
-        trace: A recording of the same program: says which operator launched each kernel, and the least bytes.
+        target: A report (.ncu-rep, .ncu-rep.gz), a file of opscope extract, or -- and the program with its
+            arguments.
+        trace: A recording of the same program, for the operator and least bytes of each kernel.
         collecting: What is profiled of a program.
     """
     reports = [path for path in report.output if path.suffix == ".ncu-rep"]

@@ -61,20 +61,20 @@ def trace(
 ) -> int:
     """Record a CUDA program: opscope trace [OPTIONS] -- ./program ARGS.
 
-    Kernels, copies (those of unified memory too), sets and CUDA calls of any program, without Nsight Systems:
-    a small CUPTI library, compiled at the first use, is loaded by CUDA itself. Leaves a trace like Kineto's
-    for each process that used CUDA, which every verb reads, and prints nsys' statistics. The program's exit
-    code is passed on; what was recorded is kept if it fails or is interrupted.
+    Records kernels, copies (also of unified memory), sets and CUDA calls of any program, without Nsight
+    Systems: CUDA itself loads a small CUPTI library, compiled on first use. Writes a Kineto trace for each
+    process that used CUDA, which every verb reads, and prints nsys' statistics. The program's exit code is
+    passed on; the recording is kept if the program fails or is interrupted.
 
     Example: opscope trace -- ./vector_add 1024
 
     Args:
         program: The program and its arguments, after --.
-        output_dir: Where the traces go.
-        name: Their name: NAME.json; NAME_PID.json for further processes.
-        from_records: Run nothing: make the traces of such a folder, which an interrupted recording left.
+        output_dir: Folder for the traces.
+        name: Name of the traces: NAME.json; NAME_PID.json for further processes.
+        from_records: Run nothing; convert the records that an interrupted recording left in this folder.
         without_unified_memory: Do not record copies of unified memory.
-        max_trace_size: What the records of each process may take (2GB); later ones are left out and counted.
+        max_trace_size: Size limit for the records of each process (2GB); later ones are left out and counted.
     """
     if bool(program) == (from_records is not None):
         raise InputError("nothing to run, or too much", hint="opscope trace -- ./program ARGS")
