@@ -52,6 +52,7 @@ class _Below(msgspec.Struct, frozen=True):
 class _Values(msgspec.Struct, frozen=True):
     positive: frozenset[str]
     definite: frozenset[str]
+    results: Mapping[str, str]
     below: tuple[_Below, ...]
 
 
@@ -209,7 +210,7 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
     called = "".join(f"    {one}\n" for one in [*lines, f"return {', '.join(results)}"])
     taken = ", ".join(made)
     own = f"def mine({taken}):\n    return reference({taken})  # a copy of the kernel above goes here\n"
-    text = _text(what, [], name, made=made, called=called, own=Start(source.strip() + "\n", own, ""))
+    text = _text(what, [], name, made=made, called=called, own=Start(f"import torch\n{source}", own, ""))
     return CallFile(text, [], StartKind.ATEN)
 
 
@@ -275,6 +276,8 @@ def _tensor(
         code = f"torch.randint(0, {_limit(call, name, member)}, {sizes}, device=device, {dtype})"
     elif {name, f"{call.stem}.{name}"} & _values().positive:
         code = f"torch.rand({sizes}, device=device, {dtype}) + 0.5"
+    elif (function := _values().results.get(f"{call.stem}.{name}")) is not None and is_whole:
+        code = f"torch.randn({sizes}, device=device, {dtype}).{function}({call.integer('dim')})"
     elif f"{call.stem}.{name}" in _values().definite and is_whole:
         rows = shape[-1]
         code = f"torch.rand({sizes}, device=device, {dtype}) / {rows} + torch.eye({rows}, device=device)"

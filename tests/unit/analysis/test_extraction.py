@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -43,6 +46,9 @@ GENERATED = """
 import triton
 import triton.language as tl
 
+from torch._inductor.runtime import triton_helpers, triton_heuristics
+triton_helpers.set_driver_to_gpu()
+
 @triton_heuristics.pointwise(size_hints={'x': 1024}, inductor_meta={'kernel_name': 'triton_poi_fused_add_0'})
 @triton.jit
 def triton_poi_fused_add_0(in_out_ptr0, in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
@@ -66,7 +72,9 @@ def reference(in_out_ptr0, in_ptr0):
 """
 
 
-def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(tmp_path: Path) -> None:
+def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = source_hash(GENERATED)
     given = {
         "Input Dims": [[32, 32], [32], [32, 32], []],
@@ -94,7 +102,12 @@ def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(tmp
         file = tmp_path / "call.py"
         file.write_text(found.file.text)
         assert calls_of_file(calls, file, [str(trace)]) == (one,)
-    compile(found.file.text, "call.py", "exec")
+    # What needs a GPU, or takes seconds to import.
+    for module in ("torch", "torch._inductor", "torch._inductor.runtime", "triton", "triton.language"):
+        monkeypatch.setitem(sys.modules, module, MagicMock())
+    names = runpy.run_path(str(file))
+    assert names["triton_helpers"].set_driver_to_gpu.called
+    assert names["make_inputs"]("cuda", 0) == (names["torch"].randn(), names["torch"].randn())
     assert GENERATED.strip() in found.file.text
     assert CALLED in found.file.text
 
