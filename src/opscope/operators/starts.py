@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod, sqrt
+from operator import mul
 from string import Template
 from typing import Any, NamedTuple
 
@@ -71,8 +72,11 @@ class Written:
 
 _TABLE = packaged_toml(__package__, "starts.toml")
 _C_TYPES: Mapping[str, str] = _TABLE["c_types"]
+_MULTIPLIED = frozenset({"float32", "float16", "bfloat16"})
 _INT32_END = 1 << 31
 _PROGRAMS = 512  # enough for every multiprocessor to have several
+_MULTIPROCESSORS = 132  # of an H200
+_MOST_COLUMNS = 1 << 17  # of a row in registers
 
 
 def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> Start | None:
@@ -85,19 +89,23 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
         return None
     if not parameters or not all(one.outputs for one in calls):
         return None
-    is_cuda, given = kind is StartKind.CUDA, calls[-1]
-    template, fill = ("elementwise", None) if is_cuda or len(calls) > 1 else _family(given.call.stem or "")
-    filled = _elementwise(calls, is_cuda=is_cuda) if fill is None else fill(given)
+    given, fill, template, language = calls[-1], None, "elementwise", "py"
+    if kind is StartKind.CUDA:
+        language = "cu"
+    elif len(calls) == 1:
+        found = ((one, of) for one, (names, of) in _FAMILIES.items() if given.call.stem in names)
+        template, fill = next(found, (template, fill))
+    filled = _elementwise(calls, language) if fill is None else fill(given)
     if filled is None:
         return None
-    summed, scale = filled.pop("summed", 1), filled.pop("scale", "")
-    text = packaged_text(__package__, f"starts/{template}.{'cu' if is_cuda else 'py'}.txt")
-    head = packaged_text(__package__, f"starts/head.{'cu' if is_cuda else 'py'}.txt")
+    head = packaged_text(__package__, f"starts/head.{language}.txt")
+    text = packaged_text(__package__, f"starts/{template}.{language}.txt")
     code = Template(text).substitute({"parameters": parameters, "result": empty(given.output), **filled})
     code = code.replace("device=DEVICE", f"device={parameters.partition(',')[0]}.device")
     tolerance = ""
     if (known := _TABLE["tolerances"].get(_name(given.output))) is not None:
-        tolerance = f", rtol={known[0]}, atol={known[1] * sqrt(summed):.1g}{scale}"
+        atol = f"{known[1] * sqrt(filled.get('summed', 1)):.1g}{filled.get('times', '')}"
+        tolerance = f", rtol={known[0]}, atol={atol}"
     return Start(head, code, tolerance)
 
 
@@ -108,37 +116,21 @@ def is_elementwise(call: CallArguments) -> bool:
 
 def results_of(call: CallArguments) -> tuple[TensorArgument, ...]:
     effects = effects_by_rules(call)
-    return _composed(call) if effects is None else effects.outputs
-
-
-def _composed(call: CallArguments) -> tuple[TensorArgument, ...]:
-    """The result of an operator that only calls others, of those with a template here."""
+    if effects is not None:
+        return effects.outputs
+    # An operator that only calls others, of those with a template here.
     x, dtype = call.tensor("self", "input"), call.integer("dtype")
-    if x is None or 0 in x.shape:
+    if call.stem not in _TABLE["composed"] or x is None or 0 in x.shape:
         return ()
     if call.stem == "matmul":
         other = call.tensor("other")
         is_matrix = other is not None and min(len(x.shape), len(other.shape)) > 1
         return (TensorArgument((*x.shape[:-1], other.shape[-1]), x.type_name),) if other and is_matrix else ()
-    if call.stem not in {"softmax", "log_softmax", "layer_norm", "rms_norm", "contiguous", "reshape", "to"}:
-        return ()
     type_name = x.type_name if dtype is None else getattr(element_type_of_code(dtype), "name", None)
-    shape = call.integers("shape")
-    if shape is not None and -1 in shape:
-        known = -prod(shape)
-        shape = tuple(x.element_count // known if size == -1 else size for size in shape)
-    return (TensorArgument(shape or x.shape, type_name),)
-
-
-_Fill = Callable[[Written], "dict[str, Any] | None"]
-
-
-def _family(stem: str) -> tuple[str, _Fill | None]:
-    """Template of an operator, and what fills it; None for one element at a time."""
-    for names, template, fill in _FAMILIES:
-        if stem in names:
-            return template, fill
-    return "elementwise", None
+    shape = call.integers("shape") or x.shape
+    known = -prod(shape)
+    shape = tuple(x.element_count // known if size == -1 else size for size in shape)
+    return (TensorArgument(shape, type_name),)
 
 
 def _name(tensor: TensorArgument) -> str:
@@ -167,29 +159,11 @@ def _power(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def _merged(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Sizes and strides, neighbors that one stride walks through being one; sizes of 1 left out."""
-    found: list[tuple[int, int]] = []
-    for size, step in zip(shape, strides, strict=True):
-        if size == 1:
-            continue
-        if found and found[-1][1] == size * step:
-            found[-1] = (found[-1][0] * size, step)
-        else:
-            found.append((size, step))
-    return found or [(1, 0)]
+def _indented(lines: Sequence[str]) -> str:
+    return "".join(f"    {one}\n" for one in lines)
 
 
-def _stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The one stride that walks through dimensions; None if there is none."""
-    merged = _merged(shape, strides)
-    return merged[0][1] if len(merged) == 1 else None
-
-
-# One element at a time.
-
-_FUNCTIONS = re.compile(r"\b(exp|log|sqrt|rsqrt|sin|cos|erf|floor|ceil|abs|where|maximum|minimum|sigmoid)\(")
-_WORD = re.compile(r"\b[a-z_]\w*\b(?!\()")
+_WORD = re.compile(r"\b[a-z_]\w*\b(?![.(])")
 _FRACTION = re.compile(r"(?<![\w.])\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![\w.])")
 
 
@@ -206,284 +180,196 @@ def _expression(given: Written) -> str | None:
     return _WORD.sub(lambda found: spelled[found[0]] or "", expression)
 
 
-def _elementwise(chain: Sequence[Written], *, is_cuda: bool) -> dict[str, Any] | None:
+def _elementwise(chain: Sequence[Written], language: str) -> dict[str, Any] | None:
     given, call, output = chain[-1], chain[-1].call, chain[-1].output
-    texts = [_expression(one) for one in chain]
-    # What is computed of smaller results is computed again for each element that they go into.
-    widened = all(broadcast([one.output.shape, output.shape]) == output.shape for one in chain)
-    reshapes = len(chain) > 1 and any(one.call.stem == "reshape" for one in chain)
-    if None in texts or not widened or reshapes or len({one.computed for one in chain}) > 1:
-        return None
-    every = "\n".join(filter(None, texts))
+    lines = [text for one in chain if (text := _expression(one)) is not None]
+    used = _WORD.findall("\n".join(lines))
     operands = {
         variable: tensor
         for one in chain
         for name, variable in one.variables.items()
-        if name != one.fed
-        and variable in _WORD.findall(every)
-        and (tensor := one.call.tensor(name)) is not None
+        if name != one.fed and variable in used and (tensor := one.call.tensor(name)) is not None
     }
-    written = given.tensor("self") if call.name.endswith("_") else None
-    shape = output.shape if written is not None else broadcast(one.shape for one in operands.values())
-    is_copy = written is None and every == given.variables.get("self")
-    if shape is None or (shape != output.shape and not (is_copy and prod(shape) == output.element_count)):
+    is_reshape = any(one.call.stem == "reshape" for one in chain)
+    shape = next(iter(operands.values())).shape if is_reshape and operands else output.shape
+    # What is computed of smaller results is computed again for each element that they go into.
+    parts = [*operands.values(), *(one.output for one in chain[:-1])]
+    is_mixed = len(chain) > 1 and (is_reshape or len({one.computed for one in chain}) > 1)
+    fits = all(broadcast([one.shape, shape]) == shape for one in parts)
+    if len(lines) < len(chain) or is_mixed or not fits:
         return None
     # The result lies in memory as its first operand of all sizes does; a copy that makes a layout, in order.
-    like = next((_strides(one) for one in operands.values() if one.shape == shape), contiguous(shape))
-    if written is not None:
-        strides = _strides(written)
-    elif is_copy and call.stem not in {"to", "_to_copy", "clone"}:
-        strides = contiguous(shape)
-    else:
-        order = sorted(range(len(shape)), key=lambda place: (like[place], -place))
-        strides = tuple(
-            prod(shape[one] for one in order[: order.index(place)]) for place in range(len(shape))
-        )
-    made = TensorArgument(output.shape, output.type_name, strides if shape == output.shape else None)
+    written = call.tensor("self") if call.name.endswith("_") else None
+    layouts = [] if call.stem in {"contiguous", "reshape"} else [written, *operands.values()]
+    like = next((_strides(one) for one in layouts if one and one.shape == shape), contiguous(shape))
     # Neighbors in the memory of the result are neighbors among the threads.
-    places = sorted(range(len(shape)), key=lambda place: (-strides[place], place))
+    places = sorted(range(len(shape)), key=lambda place: (-like[place], place))
+    if written is None:
+        inner = [places[places.index(place) + 1 :] for place in range(len(shape))]
+        like = tuple(prod(shape[one] for one in after) for after in inner)
+    made = TensorArgument(shape, output.type_name, like)
 
     def index(tensor: TensorArgument) -> str:
-        absent = (0,) * (len(shape) - len(tensor.shape))
-        pairs = zip(tensor.shape, _strides(tensor), strict=True)
-        steps = (*absent, *(0 if size == 1 else step for size, step in pairs))
-        text = _index([shape[one] for one in places], [steps[one] for one in places])
-        return text.replace("//", "/") if is_cuda else text
+        absent = len(shape) - len(tensor.shape)
+        sizes, steps = (1,) * absent + tensor.shape, (0,) * absent + _strides(tensor)
+        text = _index([(shape[one], steps[one] * (sizes[one] > 1)) for one in places])
+        return text.replace("//", "/") if language == "cu" else text
 
     count = prod(shape)
-    is_wide = max(count, *map(_reach, operands.values()), _reach(made)) >= _INT32_END
-    computed = _C_TYPES[given.computed] if is_cuda else given.computed
-    loads = {name: (_C_TYPES[_name(one)], index(one)) for name, one in operands.items()}
-    lines = [*(f"r{number} = {text}" for number, text in enumerate(texts[:-1], 1)), texts[-1] or ""]
-    results = written or made
-    values = {
-        "count": count,
-        "result": given.variables["self"] if written is not None else empty(made),
-        "result_index": index(TensorArgument(shape, output.type_name, strides)),
-        "tensors": ", ".join([*loads, "result"]),
-    }
-    if not is_cuda:
-        lines = [_FUNCTIONS.sub(r"tl.\1(", one) for one in lines]
-        loaded = [
-            f"{one} = tl.load({one}_ptr + {where}, mask=inside).to(tl.{computed})"
-            for one, (_, where) in loads.items()
-        ]
-        return {
-            **values,
-            "pointers": ", ".join(f"{one}_ptr" for one in [*loads, "result"]),
-            "wide": ".to(tl.int64)" * is_wide,
-            "loads": "".join(f"    {one}\n" for one in [*loaded, *lines[:-1]]),
-            "expression": lines[-1],
-        }
-    result_type = _C_TYPES[_name(results)]
-    # A fraction would be a double.
-    for pattern, instead in (
-        (r"float\('(-?)inf'\)", r"\1INFINITY"),
-        ("True", "true"),
-        ("False", "false"),
-        *(() if computed == "int64_t" else ((_FRACTION, rf"{computed}(\g<0>)"),)),
-    ):
-        lines = [re.sub(pattern, instead, one) for one in lines]
+    furthest = (sum(map(mul, one.shape, _strides(one))) for one in (*operands.values(), made))
+    is_wide = max(count, *furthest) >= _INT32_END
+    computed = given.computed
+    if language == "cu":
+        computed = _C_TYPES[computed]
+        lines = [re.sub(r"float\('(-?)inf'\)", r"\1INFINITY", one.replace("tl.", "")) for one in lines]
+    if computed in {"float", "double"}:  # else a fraction would be a double
+        lines = [_FRACTION.sub(rf"{computed}(\g<0>)", one) for one in lines]
+    load, line = _TABLE["lines"][language]
+    loads = [load.format(name=name, type=computed, index=index(one)) for name, one in operands.items()] + [
+        line.format(name=f"r{number}", type=computed, text=one) for number, one in enumerate(lines[:-1], 1)
+    ]
+    types = {name: f"const {_C_TYPES[_name(one)]}*" for name, one in operands.items()}
+    types["result"] = f"{_C_TYPES[_name(output)]}*"
     return {
-        **values,
-        "pointers": ", ".join(
-            [*(f"const {kind}* {one}_ptr" for one, (kind, _) in loads.items()), f"{result_type}* result_ptr"]
-        ),
-        "integers": ", ".join(f"int64_t {one}" for one in [*loads, "result"]),
+        "count": count,
+        "result": given.variables["self"] if written is not None else empty(output if is_reshape else made),
+        "result_index": index(made),
+        "result_type": _C_TYPES[_name(output)],
+        "tensors": ", ".join(types),
+        "pointers": ", ".join(f"{name}_ptr" for name in types),
+        "typed_pointers": ", ".join(f"{of} {name}_ptr" for name, of in types.items()),
+        "integers": ", ".join(f"int64_t {name}" for name in types),
+        "casts": ", ".join(f"reinterpret_cast<{of}>({name})" for name, of in types.items()),
+        "wide": ".to(tl.int64)" * is_wide,
         "index": "int64_t" if is_wide else "int",
         "compute": computed,
-        "loads": "".join(
-            f"    const {computed} {one} = as({computed}{{}}, {one}_ptr[{where}]);\n"
-            for one, (_, where) in loads.items()
-        )
-        + "".join(f"    const {computed} {one};\n" for one in lines[:-1]),
-        "result_type": result_type,
+        "loads": _indented(loads),
         "expression": lines[-1],
-        "casts": ", ".join(
-            [
-                *(f"reinterpret_cast<const {kind}*>({one})" for one, (kind, _) in loads.items()),
-                f"reinterpret_cast<{result_type}*>(result)",
-            ]
-        ),
     }
 
 
-def _reach(tensor: TensorArgument) -> int:
-    """Elements from a tensor's first to its last in memory."""
-    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, _strides(tensor), strict=True))
-
-
-def _index(shape: Sequence[int], steps: Sequence[int], number: str = "i") -> str:
-    """Where an element lies, by its number in an order of dimensions."""
-    merged, terms, inner = _merged(shape, steps), [], prod(shape)
-    whole = inner
-    for size, step in merged:
-        inner //= size
-        text = number if inner == 1 else f"{number} // {inner}"
-        text += "" if size * inner == whole else f" % {size}"
+def _index(dimensions: Sequence[tuple[int, int]]) -> str:
+    """Where an element lies, by its number in an order of dimensions: of each its size and stride."""
+    merged: list[tuple[int, int]] = []  # neighbors that one stride walks through are one
+    for size, step in dimensions:
+        if size > 1 and merged and merged[-1][1] == size * step:
+            merged[-1] = (merged[-1][0] * size, step)
+        elif size > 1:
+            merged.append((size, step))
+    terms = []
+    for place, (size, step) in enumerate(merged):
+        inner = prod(of for of, _ in merged[place + 1 :])
+        text = "i" if inner == 1 else f"i // {inner}"
+        text += f" % {size}" * (place > 0)
         if step:
             terms.append(text if step == 1 else f"({text}) * {step}" if " " in text else f"{text} * {step}")
-    return " + ".join(terms) or "0 * " + number
-
-
-# What is left of one dimension.
+    return " + ".join(terms) or "0 * i"
 
 
 def _reduction(given: Written) -> dict[str, Any] | None:
+    """Of neighboring dimensions."""
     call, x = given.call, given.tensor("self")
-    if x is None or len(given.outputs) > 1 or call.tensor("other") is not None:
+    identity, combined, reduce = _TABLE["reduction"][call.stem]
+    asked = call.integers("dim") if call.has("dim") and not call.is_omitted("dim") else ()
+    if x is None or asked is None or len(given.outputs) > 1 or call.tensor("other") is not None:
         return None
     count = len(x.shape)
-    asked = call.integers("dim") if call.has("dim") and not call.is_omitted("dim") else ()
-    if asked is None:
+    chosen = sorted({one % count for one in asked} or range(count))
+    if not chosen or len(chosen) <= chosen[-1] - chosen[0] or (given.computed == "int64" and reduce != "sum"):
         return None
-    chosen = sorted({one % count for one in asked}) if asked else list(range(count))
-    if not chosen or chosen != list(range(chosen[0], chosen[-1] + 1)):
-        return None
-    cuts = (slice(0, chosen[0]), slice(chosen[0], chosen[-1] + 1), slice(chosen[-1] + 1, count))
-    sizes = [prod(x.shape[one]) for one in cuts]
-    steps = [_stride(x.shape[one], _strides(x)[one]) for one in cuts]
-    if None in steps:
-        return None
-    if sizes[2] == 1:  # rows stand side by side in a tile
-        sizes[0], sizes[2], steps[0], steps[2] = 1, sizes[0], 0, steps[0]
-    outers, reduced, inner = sizes
-    along = min(_power(reduced), 4096 if steps[1] == 1 else 64)
+    outers, inner = prod(x.shape[: chosen[0]]), prod(x.shape[chosen[-1] + 1 :])
+    reduced = x.element_count // (outers * inner)
+    shaped = f"reshape({outers}, {reduced}, {inner})"
+    if inner == 1:  # rows stand side by side in a tile
+        shaped, outers, inner = f"reshape(1, {outers}, {reduced}).mT", 1, outers
+    along = min(_power(reduced), 4096 if shaped.endswith("T") else 64)
     across = max(1, min(_power(inner), 4096 // along))
     programs = outers * -(-inner // across)
     parts = min(-(-_PROGRAMS // programs), -(-reduced // (4 * along))) or 1
-    part = -(-reduced // (along * parts)) * along
-    identity, combined, reduce = _TABLE["reduction"][call.stem]
-    accumulated = given.computed
-    if accumulated == "int64" and reduce != "sum":
-        return None
     return {
         "summed": reduced if call.stem == "sum" else 1,
         "inner_block": across,
         "reduced_block": along,
-        "part": part,
+        "part": -(-reduced // (along * parts)) * along,
         "identity": identity,
-        "accumulated": f"tl.{accumulated}",
+        "accumulated": given.computed,
         "combined": combined,
         "reduce": reduce,
-        "x": given.variables["self"],
-        "outers": outers,
+        "x": f"{given.variables['self']}.{shaped}",
         "reduced": reduced,
-        "inner": inner,
         "results": outers * inner,
         "scale": f"1 / {reduced}" if call.stem == "mean" else "1",
-        "parts_type": accumulated,
-        "strides": tuple(steps),
     }
 
 
-# Whole rows in registers.
-
-_MOST_COLUMNS = 1 << 17
 _ROWS = {operator: row for row in _TABLE["rows"] for operator in row["operators"]}
 
 
 def _rows(given: Written) -> dict[str, Any] | None:
+    """Over the last dimensions, whole rows in registers."""
     call = given.call
     row = _ROWS[call.stem or ""]
-    tensors = {name: given.tensor(name) for name in row["rows"]}
-    first = next(iter(tensors.values()))
-    if first is None or any(one is None or one.shape != first.shape for one in tensors.values()):
-        return None
-    normalized = call.integers("normalized_shape")
-    dim, count = call.integer("dim"), len(first.shape)
+    shapes = [one.shape if (one := given.tensor(name)) is not None else () for name in row["rows"]]
+    normalized, dim, count = call.integers("normalized_shape"), call.integer("dim"), len(shapes[0])
     if normalized is None and (dim is None or not count or dim % count != count - 1):
         return None
-    split = count - len(normalized or (0,))
-    column_count, row_count = prod(first.shape[split:]), prod(first.shape[:split])
-    steps = {}
-    for name, one in tensors.items():
-        assert one is not None
-        within = _stride(one.shape[split:], _strides(one)[split:])
-        steps[name] = _stride(one.shape[:split], _strides(one)[:split])
-        if steps[name] is None or within != (1 if column_count > 1 else 0):
-            return None
-    shared = {name: given.tensor(name) for name in row.get("columns", ())}
-    if any(one is not None and _strides(one) != contiguous(one.shape) for one in shared.values()):
+    eps, cut = given.number("eps"), count - len(normalized or (0,))
+    column_count, row_count = prod(shapes[0][cut:]), prod(shapes[0][:cut])
+    columns = _power(column_count)
+    if len(set(shapes)) > 1 or columns > _MOST_COLUMNS or (normalized is not None and eps is None):
         return None
-    eps, columns = given.number("eps"), _power(column_count)
-    if columns > _MOST_COLUMNS or (normalized is not None and eps is None):
-        return None
-    computed, other = given.computed, row.get("other", "0.0")
-    loads = [
-        f"{name} = tl.load({given.variables[name]}_ptr + rows * {steps[name]} + columns, mask=inside, "
-        f"other={other}).to(tl.{computed})"
-        for name in tensors
-    ]
-    loads += [
-        f"{name} = {0.0 if name == 'bias' else 1.0}"
-        if one is None
-        else f"{name} = tl.load({given.variables[name]}_ptr + columns, mask=inside, other=0.0)"
-        for name, one in shared.items()
-    ]
+    used, loads = [], []
+    for name in (*row["rows"], *row.get("columns", ())):
+        if given.tensor(name) is None:
+            loads.append(f"{name} = {0.0 if name == 'bias' else 1.0}")
+            continue
+        used.append(given.variables[name])
+        place = "columns" if name in row.get("columns", ()) else f"rows * {column_count} + columns"
+        loaded = f"tl.load({used[-1]}_ptr + {place}, mask=inside, other={row.get('other', '0.0')})"
+        loads.append(f"{name} = {loaded}.to(tl.{given.computed})")
     names = row.get("results", ["result"])[: len(given.outputs)]
-    stores = [
-        f"tl.store({name}_ptr + rows * {column_count} + columns, {name}, mask=inside)"
-        if name == "result"
-        else f"tl.store({name}_ptr + rows, {name})"
-        for name in names
-    ]
-    used = [given.variables[name] for name in (*tensors, *shared) if given.tensor(name) is not None]
-    body = Template("\n".join(row["lines"])).substitute(column_count=column_count, eps=eps)
-    results = zip(names, given.outputs, strict=False)
+    is_gradient = "grad_output" in row["rows"]
     return {
-        # ATen rounds terms of a gradient that may be as large as the largest result, and cancel.
-        "summed": 16 if len(tensors) > 1 else 1,
-        "scale": " * expected.abs().max().item()" * (len(tensors) > 1),
+        # ATen rounds terms of a gradient that are as large as its largest element, and cancel.
+        "summed": 16 if is_gradient else 1,
+        "times": " * expected.abs().max().item()" * is_gradient,
         "columns": columns,
         "rows": max(1, min(4096 // columns, _power(row_count))),
         "warps": max(4, min(32, columns // 1024)),
         "row_count": row_count,
         "column_count": column_count,
         "pointers": ", ".join(f"{one}_ptr" for one in (*used, *names)),
-        "loads": "".join(f"    {one}\n" for one in loads),
-        "body": "".join(f"    {one}\n" for one in body.splitlines()).rstrip("\n"),
-        "stores": "".join(f"    {one}\n" for one in stores),
-        "results": "".join(
-            f"    {name} = {empty(TensorArgument(one.shape, one.type_name))}\n" for name, one in results
+        "loads": _indented(loads),
+        "body": Template(_indented(row["lines"])).substitute(column_count=column_count, eps=eps),
+        "stores": _indented([_TABLE["stores"][one].format(column_count=column_count) for one in names]),
+        "results": _indented(
+            [f"{name} = {empty(one)}" for name, one in zip(names, given.outputs, strict=False)]
         ),
-        "tensors": ", ".join((*used, *names)),
+        "tensors": ", ".join([*(f"{one}.contiguous()" for one in used), *names]),
         "returned": ", ".join(names),
     }
 
 
-# Tiles of a matrix product.
-
-_OPERANDS: Mapping[str, list[str]] = _TABLE["products"]
-_INTERPRETED = "# Triton's interpreter, which runs it without a GPU, does not multiply bfloat16.\n"
-_MULTIPLIED = frozenset({"float32", "float16", "bfloat16"})
-_MULTIPROCESSORS = 132  # of an H200
-
-
 def _product(given: Written) -> dict[str, Any] | None:
-    call, output = given.call, given.output
-    left, right, *third = _OPERANDS[call.stem or ""]
-    added = third[0] if third else None
-    a, b = given.tensor(left), given.tensor(right)
+    """Tiles of a matrix product; what is added to it in an epilogue."""
+    left, right, *added = _TABLE["products"][given.call.stem]
+    a, b, shape = given.tensor(left), given.tensor(right), given.output.shape
     if a is None or b is None or min(len(a.shape), len(b.shape)) < 2 or _name(a) not in _MULTIPLIED:
         return None
-    b_shape, b_strides = b.shape, _strides(b)
-    if call.stem == "linear":
-        b_shape, b_strides = b_shape[::-1], b_strides[::-1]
-    depth, columns = b_shape[-2:]
     # A right matrix for all has the left's leading dimensions as rows.
-    cut = len(a.shape) - 2 if len(b_shape) > 2 else 0
-    if len(b_shape) > 2 and a.shape[:-2] != b_shape[:-2]:
+    if _name(a) != _name(b) or (len(b.shape) > 2 and a.shape[:-2] != b.shape[:-2]):
         return None
-    a_strides = _strides(a)
-    a_row = _stride(a.shape[cut:-1], a_strides[cut:-1])
-    if a_row is None or _name(a) != _name(b):
-        return None
-    batch, rows = prod(a.shape[:cut]), prod(a.shape[cut:-1])
-    epilogue = _epilogue(given, added, cut)
-    if epilogue is None:
-        return None
-    used = [given.variables[one] for one in (left, right, added or "") if one in given.variables]
+    batch, depth, columns = prod(b.shape[:-2]), a.shape[-1], shape[-1]
+    rows = prod(shape[:-1]) // batch
+    transposed = ".t()" * (given.call.stem == "linear")
+    alpha = given.number("alpha")
+    bias = given.variables.get(added[0]) if added else None
+    of_bias = {
+        key: ""
+        if bias is None
+        else text.format(bias=bias, shape=shape, sizes=(batch, rows, columns), beta=given.number("beta"))
+        for key, text in _TABLE["added"].items()
+    }
     is_single = _name(a) == "float32"
     # The largest tile of which there is one for each multiprocessor.
     tile = (64, 64, 32 if is_single else 64)
@@ -497,136 +383,74 @@ def _product(given: Written) -> dict[str, Any] | None:
         "sizes": (rows, columns, depth, batch),
         "tile": tile,
         "warps": 8 if prod(tile[:2]) > 64 * 64 else 4,
-        "stages": 3,
-        "pointers": ", ".join(["a_ptr", "b_ptr", *(f"{one}_ptr" for one in used[2:]), "result_ptr"]),
-        "a_batch": _index(a.shape[:cut], a_strides[:cut], "batch"),
-        "a_row": a_row,
-        "a_depth": a_strides[-1],
-        "b_batch": _index(b_shape[:-2], b_strides[:-2], "batch"),
-        "b_depth": b_strides[-2],
-        "b_column": b_strides[-1],
+        "a": f"{given.variables[left]}.reshape({batch}, {rows}, {depth})",
+        "b": f"{given.variables[right]}{transposed}.reshape({batch}, {depth}, {columns})",
         # As torch multiplies by default; "tf32" is faster where a program allows it.
         "precision": ', input_precision="ieee"' * is_single,
-        "remark": _INTERPRETED * (_name(a) == "bfloat16"),
-        "epilogue": "".join(f"    {one}\n" for one in epilogue),
-        "result": empty(TensorArgument(output.shape, output.type_name)),
-        "tensors": ", ".join([*used, "result"]),
+        "scaled": "" if alpha in {"1", "1.0"} else f"    total = {alpha} * total\n",
+        **of_bias,
     }
 
 
-def _epilogue(given: Written, added: str | None, cut: int) -> list[str] | None:
-    """Lines that scale a product and add a tensor, after `cut` dimensions of a batch; None if they cannot."""
-    lines: list[str] = []
-    shape = given.output.shape
-    if added is None:
-        return lines
-    alpha, beta = given.number("alpha") or "1", given.number("beta") or "1"
-    if added == "self" and alpha not in {"1", "1.0"}:
-        lines.append(f"total = {alpha} * total")
-    bias = given.tensor(added)
-    if bias is None:
-        return lines
-    absent = (0,) * (len(shape) - len(bias.shape))
-    pairs = zip(bias.shape, _strides(bias), strict=True)
-    steps = (*absent, *(0 if size == 1 else step for size, step in pairs))
-    at_row = _stride(shape[cut:-1], steps[cut:-1])
-    if at_row is None:
-        return None
-    where = f"{_index(shape[:cut], steps[:cut], 'batch')} + rows * {at_row} + columns * {steps[-1]}"
-    load = f"tl.load({given.variables[added]}_ptr + {where}, mask=inside, other=0.0).to(tl.float32)"
-    return [*lines, f"total += {load}" if beta in {"1", "1.0"} else f"total += {beta} * {load}"]
-
-
-# Rows by number.
-
-
-def _gather(given: Written) -> dict[str, Any] | None:
-    """`index_select`, `embedding`: from one place each."""
-    stem = given.call.stem
-    source, index = ("weight", "indices") if stem == "embedding" else ("self", "index")
-    return _moved(given, source, index, 0 if stem == "embedding" else given.call.integer("dim"))
-
-
-def _scatter(given: Written) -> dict[str, Any] | None:
-    """`index_add`, `scatter_add`, `embedding_dense_backward`: several may go to one place."""
-    call, output = given.call, given.output
-    if call.name.endswith("_") or _name(output) not in _MULTIPLIED:
-        return None
-    if call.stem == "embedding_dense_backward":
-        if given.number("scale_grad_by_freq") not in {None, "False"}:
-            return None
-        filled = _moved(given, "grad_output", "indices", 0, result=output)
-        accumulator, padding = empty(output, how="zeros", dtype="float32"), call.integer("padding_idx")
-        kept = "" if padding is None or padding < 0 else f" & (taken != {padding})"
-    else:
-        source = "source" if call.stem == "index_add" else "src"
-        filled = _moved(given, source, "index", call.integer("dim"), result=output)
-        target, kept = given.variables.get("self"), ""
-        accumulator = f"{target}.to(torch.float32, copy=True, memory_format=torch.contiguous_format)"
-    if filled is None:
-        return None
-    is_single = _name(output) == "float32"
-    return {
-        **filled,
-        "summed": 64,
-        "kept": kept,
-        "factor": given.number("alpha") if call.stem == "index_add" else "1",
-        "accumulator": accumulator,
-        "returned": "result" if is_single else f"result.to(torch.{_name(output)})",
-    }
-
-
-def _moved(
-    given: Written, source: str, index: str, dim: int | None, *, result: TensorArgument | None = None
-) -> dict[str, Any] | None:
+def _indexed(given: Written) -> dict[str, Any] | None:
+    """Rows by number, from one place each (a gather) or to places that several may share (a scatter)."""
+    call, output, stem = given.call, given.output, given.call.stem or ""
+    source, index = _TABLE["gather"].get(stem) or _TABLE["scatter"][stem]
     x, where = given.tensor(source), given.tensor(index)
+    dim = 0 if "embedding" in stem else call.integer("dim")
     if x is None or where is None or dim is None or not x.shape:
         return None
-    # The source of rows by number has a dimension for the numbers, what is scattered one for each of theirs.
-    by_element = given.call.stem == "scatter_add"
-    width = len(where.shape) if given.call.stem == "embedding_dense_backward" else 1
-    dim %= len(x.shape)
-    if by_element:
-        others = [
-            one for place, one in enumerate(zip(x.shape, (result or x).shape, strict=True)) if place != dim
-        ]
-        if where.shape != x.shape or any(size != whole for size, whole in others):
-            return None
-    cuts = (slice(0, dim), slice(dim, dim + width), slice(dim + width, len(x.shape)))
-    steps = [_stride(x.shape[one], _strides(x)[one]) for one in cuts]
-    outers, count, inner = (prod(x.shape[one]) for one in cuts)
-    if None in steps or (not by_element and _stride(where.shape, _strides(where)) is None):
-        return None
-    if by_element:
-        at = [_stride(where.shape[one], _strides(where)[one]) for one in cuts]
-        if None in at:
-            return None
-        index_at = f"outer * {at[0]} + i * {at[1]} + inner * {at[2]}"
-    else:
-        count = where.element_count
-        index_at = f"i * {_stride(where.shape, _strides(where))}"
-    result_inner = prod(result.shape[dim + 1 :]) if result is not None else inner
-    return {
+    whole = x.shape if stem in _TABLE["gather"] else output.shape  # what numbers point into
+    dim %= len(whole)
+    outers, inner = prod(whole[:dim]), prod(whole[dim + 1 :])
+    count = x.shape[dim] if stem == "scatter_add" else where.element_count
+    filled = {
         "block": min(1024, _power(inner)),
-        "index_count": count,
-        "index_at": index_at,
-        "index_mask": ", mask=inside, other=0" * by_element,
-        "row_count": outers * count,
-        "outer_stride": steps[0],
-        "taken_stride": steps[1],
-        "inner_stride": steps[2],
+        "points": whole[dim],
         "inner": inner,
-        "result_inner": result_inner,
-        "result_outer_stride": prod(result.shape[dim:]) if result is not None else 0,
+        "index_count": count,
+        "row_count": outers * count,
+        "index_at": "i",
+        "index_mask": "",
         "source": given.variables[source],
         "index": given.variables[index],
     }
+    if stem == "scatter_add":
+        if where.shape != x.shape or [*x.shape[:dim], *x.shape[dim + 1 :]] != [
+            *whole[:dim],
+            *whole[dim + 1 :],
+        ]:
+            return None
+        filled |= {"index_at": f"row * {inner} + inner", "index_mask": ", mask=inside, other=0"}
+    if stem in _TABLE["gather"]:
+        return filled
+    if (
+        call.name.endswith("_")
+        or _name(output) not in _MULTIPLIED
+        or given.number("scale_grad_by_freq") == "True"
+    ):
+        return None
+    # Sums in float32.
+    made = (
+        f"{given.variables.get('self')}.to(torch.float32, copy=True, memory_format=torch.contiguous_format)"
+    )
+    if "self" not in given.variables:
+        made = empty(output, how="zeros", dtype="float32")
+    padding = call.integer("padding_idx")
+    return {
+        **filled,
+        "summed": 64,
+        "kept": "" if padding is None or padding < 0 else f" & (taken != {padding})",
+        "factor": given.number("alpha"),
+        "accumulator": made,
+        "returned": f"result.to(torch.{_name(output)})",
+    }
 
 
-_FAMILIES: tuple[tuple[Any, str, _Fill], ...] = (
-    (_TABLE["reduction"], "reduction", _reduction),
-    (_ROWS, "rows", _rows),
-    (_OPERANDS, "product", _product),
-    ({"index_select", "embedding"}, "gather", _gather),
-    ({"index_add", "scatter_add", "embedding_dense_backward"}, "scatter", _scatter),
-)
+_FAMILIES: Mapping[str, tuple[Any, Callable[[Written], dict[str, Any] | None]]] = {
+    "reduction": (_TABLE["reduction"], _reduction),
+    "rows": (_ROWS, _rows),
+    "product": (_TABLE["products"], _product),
+    "gather": (_TABLE["gather"], _indexed),
+    "scatter": (_TABLE["scatter"], _indexed),
+}
