@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,75 +103,60 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
                 source_file,
             )
         )
-    found += _chains(session, found)
+    found += list(_chains(session, found))
     return tuple(sorted(found, key=lambda one: (-(one.avoidable_ns or 0.0), -one.device_ns, one.name)))
 
 
-def _chains(session: Session, calls: Sequence[AloneCall]) -> list[AloneCall]:
+def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]:
     """Elementwise calls in a row, each of one kernel, of which each works on what the one before it gave.
 
     Which results go where is not recorded: a call is taken to work on the result before it where an argument
     of it has that shape and type.
     """
-    of_operator = {operator_id: one for one in calls for operator_id in one.operator_ids}
+    of_operator = {operator_id: place for place, one in enumerate(calls) for operator_id in one.operator_ids}
+
+    @cache
+    def fed(before: int, after: int) -> str | None:
+        results, call = results_of(calls[before].call), calls[after].call
+        made = [(one.shape, one.type_name) for one in results]
+        given = zip(call.names, call.arguments, strict=False)
+        tensors = ((name, one) for name, one in given if isinstance(one, TensorArgument))
+        fitting = (name for name, one in tensors if [(one.shape, one.type_name)] == made)
+        return next(fitting, None)
+
+    runs: list[list[tuple[int, str | None, int]]] = [[]]
+    last = None
+    for *thread, operator_id in session.query(_ORDER_SQL, [list(of_operator)]):
+        place, run = of_operator[operator_id], runs[-1]
+        joins = len(calls[place].kernels) == 1 and is_elementwise(calls[place].call)
+        argument = fed(run[-1][0], place) if run and joins and last == thread else None
+        if argument is None:
+            runs.append(run := [])
+        if joins:
+            run.append((place, argument, operator_id))
+        last = thread
     found: dict[tuple[tuple[int, str | None], ...], list[int]] = defaultdict(list)
-    run: list[tuple[AloneCall, str | None, int]] = []
-    links: dict[tuple[int, int], str | None] = {}
-    last: tuple[int, int] | None = None
-
-    def close() -> None:
+    for run in runs:
         if len(run) > 1:
-            found[tuple((id(one), fed) for one, fed, _ in run)] += [operator for *_, operator in run]
-        run.clear()
-
-    for trace_id, thread_id, operator_id in session.query(_ORDER_SQL, [list(of_operator)]):
-        one, fed = of_operator[operator_id], None
-        if run and last == (trace_id, thread_id):
-            pair = id(run[-1][0]), id(one)
-            if pair not in links:
-                links[pair] = _fed(run[-1][0].call, one.call)
-            fed = links[pair]
-        if fed is None:
-            close()
-        if len(one.kernels) == 1 and is_elementwise(one.call):
-            run.append((one, fed, operator_id))
-        last = trace_id, thread_id
-    close()
-    members = {id(one): one for one in calls}
-    return [
-        _chain([(members[key], fed) for key, fed in chain], tuple(operators))
-        for chain, operators in found.items()
-    ]
-
-
-def _fed(before: CallArguments, call: CallArguments) -> str | None:
-    """The argument of a call that the result of another may be; None if there is none."""
-    results = results_of(before)
-    if len(results) != 1 or not is_elementwise(call):
-        return None
-    made = results[0].shape, results[0].type_name
-    given = zip(call.names, call.arguments, strict=False)
-    tensors = ((name, one) for name, one in given if isinstance(one, TensorArgument))
-    return next((name for name, one in tensors if (one.shape, one.type_name) == made), None)
-
-
-def _chain(members: Sequence[tuple[AloneCall, str | None]], operators: tuple[int, ...]) -> AloneCall:
-    """Calls in a row as one: what fusing leaves is to read what they read, but for each other's results."""
-    times, costs = len(operators) // len(members), [cost_by_rules(one.call) for one, _ in members]
-    first, *rest = members
-    device_ns, known_ns = (
-        sum(ns * times / len(one.operator_ids) for one, ns in parts)
-        for parts in (
-            [(one, one.device_ns) for one, _ in members],
-            [(one, one.avoidable_ns) for one, _ in members if one.avoidable_ns is not None],
+            found[tuple((place, argument) for place, argument, _ in run)] += [one for *_, one in run]
+    for chain, operators in found.items():
+        # What fusing leaves is to read what they read, but for each other's results.
+        members = [calls[place] for place, _ in chain]
+        times = len(operators) // len(members)
+        shares = [(one, times / len(one.operator_ids)) for one in members]
+        device_ns = sum(one.device_ns * share for one, share in shares)
+        known_ns = sum((one.avoidable_ns or 0.0) * share for one, share in shares)
+        costs = [cost for one in members if (cost := cost_by_rules(one.call)) is not None]
+        moved = sum(cost.min_bytes or 0 for cost in costs)
+        between = sum(cost.written_bytes or 0 for cost in costs[:-1])
+        yield AloneCall(
+            members[0].call,
+            tuple(operators),
+            round(device_ns),
+            device_ns - (device_ns - known_ns) * (1 - 2 * between / moved) if moved else None,
+            tuple(dict.fromkeys(kernel for one in members for kernel in one.kernels)),
+            then=tuple((calls[place].call, argument or "") for place, argument in chain[1:]),
         )
-    )
-    moved = sum(cost.min_bytes or 0 for cost in costs if cost is not None)
-    between = sum(cost.written_bytes or 0 for cost in costs[:-1] if cost is not None)
-    avoidable_ns = device_ns - (device_ns - known_ns) * (1 - 2 * between / moved) if moved else None
-    kernels = tuple(dict.fromkeys(kernel for one, _ in members for kernel in one.kernels))
-    then = tuple((one.call, fed or "") for one, fed in rest)
-    return AloneCall(first[0].call, operators, round(device_ns), avoidable_ns, kernels, None, then)
 
 
 def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> AloneCall:
@@ -213,12 +199,18 @@ def calls_of_file(
     Raises:
         InputError: There is none.
     """
-    wanted = _what_it_calls(file.read_text(encoding="utf-8"), file)
-    found = []
-    for one in calls:
-        own = extracted(0, one, start=StartKind.ATEN, traces=traces).file
-        if isinstance(own, CallFile) and _what_it_calls(own.text, file) == wanted:
-            found.append(one)
+
+    def what_it_calls(text: str) -> list[str]:
+        names = {"make_inputs", "reference"}
+        body = ast.parse(text).body
+        return [ast.dump(one) for one in body if isinstance(one, ast.FunctionDef) and one.name in names]
+
+    try:
+        wanted = what_it_calls(file.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise InputError(f"it is no Python ({error.msg})", source=f"{file}:{error.lineno}") from error
+    own = [(one, extracted(0, one, start=StartKind.ATEN, traces=traces).file) for one in calls]
+    found = [one for one, file in own if isinstance(file, CallFile) and what_it_calls(file.text) == wanted]
     if not found:
         raise InputError(
             "the recording has no call that its make_inputs and reference stand for",
@@ -226,18 +218,6 @@ def calls_of_file(
             hint="Extract it from this recording, and change only `mine`: opscope extract TRACE",
         )
     return tuple(found)
-
-
-def _what_it_calls(text: str, file: Path) -> list[str]:
-    try:
-        body = ast.parse(text).body
-    except SyntaxError as error:
-        raise InputError(f"it is no Python ({error.msg})", source=f"{file}:{error.lineno}") from error
-    return [
-        ast.dump(one)
-        for one in body
-        if isinstance(one, ast.FunctionDef) and one.name in {"make_inputs", "reference"}
-    ]
 
 
 class Extracted(NamedTuple):
@@ -262,25 +242,24 @@ def extracted(
     stems = [one.call.stem or one.call.name, *(call.stem or "" for call, _ in one.then)]
     name = name or f"{rank:02}_{'_'.join(stems)[:_LONGEST_NAME]}.py"
     try:
-        if one.source_file is not None and start not in {None, StartKind.ATEN}:
+        if one.source_file is None:
+            file = call_file(one.call, what=what, name=name, start=start, then=one.then)
+        elif start in {None, StartKind.ATEN}:
+            file = kernel_file(one.call, _generated_source(one, traces), what=what, name=name)
+        else:
             raise InputError(
                 f"{one.name}: a kernel of torch.compile starts as it is",
                 hint="Leave --start out, or extract the operators that it fuses from a run without compiling",
             )
-        if one.source_file is None:
-            file = call_file(one.call, what=what, name=name, start=start, then=one.then)
-        else:
-            file = kernel_file(one.call, _generated_source(one, traces), what=what, name=name)
-        return Extracted(rank, one, file, name)
     except OpscopeError as error:
         return Extracted(rank, one, error, name)
+    return Extracted(rank, one, file, name)
 
 
 def _generated_source(one: AloneCall, traces: Sequence[str]) -> str:
     path = Path(one.source_file or "")
     for place in (*(kernels_folder(trace) / path.name for trace in traces), path):
-        text = read_generated(place, path.stem)
-        if text is not None:
+        if (text := read_generated(place, path.stem)) is not None:
             return text
     raise InputError(
         f"{one.call.name}: its source, {path.name}, is not at hand",
@@ -312,7 +291,9 @@ def step_gain(
     # Of several in a row the first does the work of all, and the others are no longer called.
     first = [one for call in calls for one in call.operator_ids[:: 1 + len(call.then)]]
     rest = {one for call in calls for one in call.operator_ids} - {*first}
-    below, dropped = (_below(summary.session, one) for one in (first, rest))
+    below, dropped = (
+        [one for (one,) in summary.session.query(_BELOW_SQL, [list(above)])] for above in (first, rest)
+    )
 
     def effect(change: GraphChange) -> None:
         duration_ns, launched = change.model.graph.duration_ns, change.model.is_launched_by
@@ -328,11 +309,6 @@ def step_gain(
     error = max(high - ratio, ratio - low) / abs(1.0 - ratio) if ratio != 1.0 else 0.0
     count = sum(one.times for one in calls) / max(1, len(summary.steps))
     return StepGain(file, calls[0].name, count, ratio, job.gain(change, error), job.step_ns)
-
-
-def _below(session: Session, operator_ids: Iterable[int]) -> list[int]:
-    """Operators, and all that they called."""
-    return [one for (one,) in session.query(_BELOW_SQL, [list(operator_ids)])]
 
 
 _BELOW_SQL = """
