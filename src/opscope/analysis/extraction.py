@@ -45,7 +45,7 @@ class AloneCall(NamedTuple):
     device_ns: int  # of all of them
     avoidable_ns: float | None  # of that, beyond the device's limits; None where these are not known
     kernels: tuple[str, ...]  # most time first
-    source_file: str | None = None  # of a Triton kernel that torch.compile wrote, where it was recorded
+    sources: tuple[Path, ...] = ()  # where that of a Triton kernel of torch.compile may lie
     then: tuple[Fed, ...] = ()  # elementwise calls that work on its result, one after the other
 
     @property
@@ -72,7 +72,7 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         for one in efficiency.calls
         if one.gap_ns is not None and one.roofline.device_ns
     }
-    gradients = read_gradients(session)
+    gradients, traces = read_gradients(session), session.query("SELECT source FROM traces")
     launched: dict[tuple[str | None, ...], list[tuple[int, int, str, int, list[int]]]] = defaultdict(list)
     for *key, call_id, kernel, blocks, operators, device_ns in session.query(_LAUNCHED_SQL):
         launched[tuple(key)].append((device_ns, call_id, kernel, blocks, operators))
@@ -92,6 +92,8 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         call = with_kernel_types(call, kernel)
         if call.has_unrecorded_list:
             call = with_list_members(call, kernel, blocks, gradients) or call
+        path = Path(source_file or "")
+        sources = (*(kernels_folder(trace) / path.name for (trace,) in traces), path)
         known = [device_ns * gaps[call_id] for device_ns, call_id, *_ in parts if call_id in gaps]
         found.append(
             AloneCall(
@@ -100,7 +102,7 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
                 sum(device_ns for device_ns, *_ in parts),
                 sum(known) if known else None,
                 tuple(dict.fromkeys(one for _, _, one, *_ in parts)),
-                source_file,
+                sources if source_file else (),
             )
         )
     found += list(_chains(session, found))
@@ -191,9 +193,7 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
     )
 
 
-def calls_of_file(
-    calls: Sequence[AloneCall], file: Path, traces: Sequence[str] = ()
-) -> tuple[AloneCall, ...]:
+def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ...]:
     """The recorded calls that a file was written of: those whose own files make and call the same.
 
     Raises:
@@ -209,7 +209,7 @@ def calls_of_file(
         wanted = what_it_calls(file.read_text(encoding="utf-8"))
     except SyntaxError as error:
         raise InputError(f"it is no Python ({error.msg})", source=f"{file}:{error.lineno}") from error
-    own = [(one, extracted(0, one, start=StartKind.ATEN, traces=traces).file) for one in calls]
+    own = [(one, extracted(0, one, start=StartKind.ATEN).file) for one in calls]
     found = [one for one, file in own if isinstance(file, CallFile) and what_it_calls(file.text) == wanted]
     if not found:
         raise InputError(
@@ -236,35 +236,28 @@ def extracted(
     what: str = "",
     name: str | None = None,
     start: StartKind | None = None,
-    traces: Sequence[str] = (),
 ) -> Extracted:
-    """`traces` are those beside which copies of generated sources may lie."""
     stems = [one.call.stem or one.call.name, *(call.stem or "" for call, _ in one.then)]
     name = name or f"{rank:02}_{'_'.join(stems)[:_LONGEST_NAME]}.py"
     try:
-        if one.source_file is None:
+        if not one.sources:
             file = call_file(one.call, what=what, name=name, start=start, then=one.then)
-        elif start in {None, StartKind.ATEN}:
-            file = kernel_file(one.call, _generated_source(one, traces), what=what, name=name)
-        else:
+            return Extracted(rank, one, file, name)
+        if start not in {None, StartKind.ATEN}:
             raise InputError(
                 f"{one.name}: a kernel of torch.compile starts as it is",
                 hint="Leave --start out, or extract the operators that it fuses from a run without compiling",
             )
+        texts = (read_generated(place, place.stem) for place in one.sources)
+        source = next((text for text in texts if text is not None), None)
+        if source is None:
+            raise InputError(
+                f"{one.name}: its source, {one.sources[-1].name}, is not at hand",
+                hint="Record with opscope run, which keeps it in TRACE.kernels; keep that beside the trace",
+            )
+        return Extracted(rank, one, kernel_file(one.call, source, what=what, name=name), name)
     except OpscopeError as error:
         return Extracted(rank, one, error, name)
-    return Extracted(rank, one, file, name)
-
-
-def _generated_source(one: AloneCall, traces: Sequence[str]) -> str:
-    path = Path(one.source_file or "")
-    for place in (*(kernels_folder(trace) / path.name for trace in traces), path):
-        if (text := read_generated(place, path.stem)) is not None:
-            return text
-    raise InputError(
-        f"{one.call.name}: its source, {path.name}, is not at hand",
-        hint="Record with opscope run, which keeps it in TRACE.kernels, and keep that beside the trace",
-    )
 
 
 class StepGain(msgspec.Struct, frozen=True):

@@ -274,8 +274,7 @@ def _pricing(targets: Sequence[str], within: str | None, session: Session | None
     with console.status("Looking for calls"):
         summary = Summary(session)
         calls = alone_calls(session, summary.efficiency)
-        traces = [name for (name,) in session.query("SELECT source FROM traces")]
-        found = {name: calls_of_file(calls, file, traces) for name, file in files.items()}
+        found = {name: calls_of_file(calls, file) for name, file in files.items()}
 
     def price(point: BenchmarkResult) -> list[tuple[StepGain | None, Section]]:
         name = str(point.parameters.get("call") or next(iter(files)))

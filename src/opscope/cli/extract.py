@@ -56,31 +56,26 @@ def extract(
     with console.open_source([source]) as session, console.status("Looking for calls"):
         summary = Summary(session, measured_dir=cache_folder() / LIMITS_FOLDER)
         calls = alone_calls(session, summary.efficiency)
-        traces = [name for (name,) in session.query("SELECT source FROM traces")]
+        chosen = calls[: None if top == "all" else top]
         if call is not None:
-            one = chosen_call(calls, call, session)
-            what = call_text(summary, one, source)
-            rows = [extracted(1, one, what=what, name=output.name, start=kind, traces=traces)]
-        else:
-            ranked = list(enumerate(calls, 1))[: None if top == "all" else top]
-            rows = [
-                extracted(rank, one, what=call_text(summary, one, source), start=kind, traces=traces)
-                for rank, one in ranked
-            ]
-        document = None if call is not None else call_list_document(summary, calls, rows)
-    if document is not None and every is None:
+            chosen = (chosen_call(calls, call, session),)
+        name = None if call is None else output.name
+        rows = [
+            extracted(rank, one, what=call_text(summary, one, source), name=name, start=kind)
+            for rank, one in enumerate(chosen, 1)
+        ]
+        document = call_list_document(summary, calls, rows)
+    if call is None and every is None:
         console.print_document(document)
         return 0
-    wrote = []
     for row in rows:
-        if isinstance(row.file, Exception):
-            if every is None:
-                raise row.file
-            continue
-        for note in row.file.notes:
-            console.note(note if every is None else f"{row.name}: {note}")
-        wrote.append(write_text(output if every is None else every / row.name, row.file.text))
-    if every is not None and document is not None:
-        wrote.append(write_text(every / "README.md", console.markdown(readme(document, source))))
-    console.say_wrote(wrote if every is None else [every], on_stderr=False)
+        if not isinstance(row.file, Exception):
+            for note in row.file.notes:
+                console.note(note if every is None else f"{row.name}: {note}")
+            write_text(output if every is None else every / row.name, row.file.text)
+        elif every is None:
+            raise row.file
+    if every is not None:
+        write_text(every / "README.md", console.markdown(readme(document, source)))
+    console.say_wrote([every or output], on_stderr=False)
     return 0

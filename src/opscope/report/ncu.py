@@ -6,7 +6,7 @@ A counter that was not collected reads "not collected", and the metrics that wou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from opscope.analysis.counters import (
@@ -172,54 +172,47 @@ def _limits(analysis: CounterAnalysis) -> Counter[str]:
 def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes: int) -> doc.Document:
     """The launches of one call by each of its versions: sums of all, and what the longest is."""
 
-    def summed(quantity: Quantity) -> Callable[[CounterAnalysis], str]:
-        def text(analysis: CounterAnalysis) -> str:
+    def column(analysis: CounterAnalysis) -> dict[str, str]:
+        def summed(quantity: Quantity) -> str:
             counts = [one.counters.count(quantity) for one in analysis.kernels]
-            known = [one for one in counts if one is not None]
-            if len(known) < len(counts) or not counts:
+            if None in counts or not counts:
                 return _ABSENT
-            ratio = f", {sum(known) / least_bytes:.2f} × the least" if least_bytes else ""
-            return f"{format_bytes(sum(known))}{ratio}"
+            total = sum(filter(None, counts))
+            ratio = f", {total / least_bytes:.2f} × the least" if least_bytes else ""
+            return f"{format_bytes(total)}{ratio}"
 
-        return text
-
-    def longest(text: Callable[[CountedKernel], str]) -> Callable[[CounterAnalysis], str]:
-        def of(analysis: CounterAnalysis) -> str:
-            kernels = sorted(analysis.kernels, key=lambda one: -(one.counters.duration_ns or 0))
-            return text(kernels[0]) if kernels else "no kernel"
-
-        return of
-
-    def time(analysis: CounterAnalysis) -> str:
         times = [one.counters.duration_ns or 0 for one in analysis.kernels]
-        return f"{format_duration(sum(times))}, {counted(len(times), 'kernel')}"
+        sums = {
+            "Time": f"{format_duration(sum(times))}, {counted(len(times), 'kernel')}",
+            "DRAM": summed(Quantity.DRAM_BYTES),
+            "Through L2": summed(Quantity.L2_BYTES),
+        }
+        if not times:
+            return sums
+        longest = max(analysis.kernels, key=lambda one: one.counters.duration_ns or 0)
+        counters = longest.counters
+        return sums | {
+            "Longest kernel": longest.decoded.title,
+            "Limited by": _limit(longest),
+            "Occupancy": _occupancy(counters),
+            "Registers": format_count(counters.registers_per_thread),
+            "Tensor cores": format_fraction(counters.ratio(Quantity.TENSOR_FRACTION)),
+            "Warp stalls": _stalls(counters),
+        }
 
-    rows: tuple[tuple[str, Callable[[CounterAnalysis], str]], ...] = (
-        ("Time", time),
-        ("DRAM", summed(Quantity.DRAM_BYTES)),
-        ("Through L2", summed(Quantity.L2_BYTES)),
-        ("Longest kernel", longest(lambda one: one.decoded.title)),
-        ("Limited by", longest(_limit)),
-        ("Occupancy", longest(lambda one: _occupancy(one.counters))),
-        ("Registers", longest(lambda one: format_count(one.counters.registers_per_thread))),
-        (
-            "Tensor cores",
-            longest(lambda one: format_fraction(one.counters.ratio(Quantity.TENSOR_FRACTION))),
-        ),
-        ("Warp stalls", longest(lambda one: _stalls(one.counters))),
-    )
-
-    def column(title: str, analysis: CounterAnalysis) -> doc.Field:
-        return doc.words(title, lambda row: row[1](analysis))
-
+    columns = {name: column(analysis) for name, analysis in analyses.items()}
     table = doc.table(
-        rows, doc.words("", lambda row: row[0]), *(column(one, of) for one, of in analyses.items())
+        list(dict.fromkeys(title for of in columns.values() for title in of)),
+        doc.words("", str),
+        *(doc.words(name, of.get) for name, of in columns.items()),
     )
     told = doc.Paragraph(
         f"The call moves at least {format_bytes(least_bytes)}: inputs read once, results written once."
     )
-    findings = [(one, of.findings) for one, of in analyses.items()]
-    changes = (doc.Section(f"What to change in {one}", (doc.FindingList(of),)) for one, of in findings)
+    changes = (
+        doc.Section(f"What to change in {one}", (doc.FindingList(of.findings),))
+        for one, of in analyses.items()
+    )
     return doc.Document(f"Hardware counters of {name}", (table, told), doc.sections(*changes))
 
 

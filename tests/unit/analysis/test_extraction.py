@@ -91,17 +91,17 @@ def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(
         with pytest.raises(InputError, match="the kernel 'mine' was launched with"):
             chosen_call(calls, "mine", session)
         (one,) = calls
-        missing = extracted(1, one, traces=[str(trace)]).file
+        missing = extracted(1, one).file
         assert isinstance(missing, InputError)
         assert "is not at hand. Record with opscope run" in str(missing)
         kernels_folder(trace).mkdir()
         (kernels_folder(trace) / f"{name}.py").write_text(GENERATED)
-        found = extracted(1, one, traces=[str(trace)])
+        found = extracted(1, one)
         assert isinstance(found.file, CallFile)
         assert found.name == "01_triton_poi_fused_add_0.py"
         file = tmp_path / "call.py"
         file.write_text(found.file.text)
-        assert calls_of_file(calls, file, [str(trace)]) == (one,)
+        assert calls_of_file(calls, file) == (one,)
     # What needs a GPU, or takes seconds to import.
     for module in ("torch", "torch._inductor", "torch._inductor.runtime", "triton", "triton.language"):
         monkeypatch.setitem(sys.modules, module, MagicMock())
