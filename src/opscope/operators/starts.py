@@ -74,7 +74,6 @@ _TABLE = packaged_toml(__package__, "starts.toml")
 _C_TYPES: Mapping[str, str] = _TABLE["c_types"]
 _MULTIPLIED = frozenset({"float32", "float16", "bfloat16"})
 _INT32_END = 1 << 31
-_PROGRAMS = 512  # enough for every multiprocessor to have several
 _MULTIPROCESSORS = 132  # of an H200
 _MOST_COLUMNS = 1 << 17  # of a row in registers
 
@@ -152,11 +151,6 @@ def empty(tensor: TensorArgument, *, how: str = "empty", dtype: str | None = Non
     laid = "" if strides == contiguous(tensor.shape) else f", {strides}"
     how += "_strided" * bool(laid)
     return f"torch.{how}({tensor.shape}{laid}, dtype=torch.{dtype or _name(tensor)}, device=DEVICE)"
-
-
-def _power(size: int) -> int:
-    """The next power of two."""
-    return 1 << (size - 1).bit_length()
 
 
 def _indented(lines: Sequence[str]) -> str:
@@ -279,25 +273,19 @@ def _reduction(given: Written) -> dict[str, Any] | None:
         return None
     outers, inner = prod(x.shape[: chosen[0]]), prod(x.shape[chosen[-1] + 1 :])
     reduced = x.element_count // (outers * inner)
-    shaped = f"reshape({outers}, {reduced}, {inner})"
-    if inner == 1:  # rows stand side by side in a tile
-        shaped, outers, inner = f"reshape(1, {outers}, {reduced}).mT", 1, outers
-    along = min(_power(reduced), 4096 if shaped.endswith("T") else 64)
-    across = max(1, min(_power(inner), 4096 // along))
-    programs = outers * -(-inner // across)
-    parts = min(-(-_PROGRAMS // programs), -(-reduced // (4 * along))) or 1
+    # Where nothing is inner, rows stand side by side in a tile.
+    view = (
+        f".reshape({outers}, {reduced}, {inner})" if inner > 1 else f".reshape({outers}, {reduced}).mT[None]"
+    )
     return {
         "summed": reduced if call.stem == "sum" else 1,
-        "inner_block": across,
-        "reduced_block": along,
-        "part": -(-reduced // (along * parts)) * along,
+        "sizes": (outers, reduced, inner) if inner > 1 else (1, reduced, outers),
+        "longest": 64 if inner > 1 else 4096,
+        "x": given.variables["self"] + view,
         "identity": identity,
         "accumulated": given.computed,
         "combined": combined,
         "reduce": reduce,
-        "x": f"{given.variables['self']}.{shaped}",
-        "reduced": reduced,
-        "results": outers * inner,
         "scale": f"1 / {reduced}" if call.stem == "mean" else "1",
     }
 
@@ -315,8 +303,7 @@ def _rows(given: Written) -> dict[str, Any] | None:
         return None
     eps, cut = given.number("eps"), count - len(normalized or (0,))
     column_count, row_count = prod(shapes[0][cut:]), prod(shapes[0][:cut])
-    columns = _power(column_count)
-    if len(set(shapes)) > 1 or columns > _MOST_COLUMNS or (normalized is not None and eps is None):
+    if len(set(shapes)) > 1 or column_count > _MOST_COLUMNS or (normalized is not None and eps is None):
         return None
     used, loads = [], []
     for name in (*row["rows"], *row.get("columns", ())):
@@ -333,9 +320,6 @@ def _rows(given: Written) -> dict[str, Any] | None:
         # ATen rounds terms of a gradient that are as large as its largest element, and cancel.
         "summed": 16 if is_gradient else 1,
         "times": " * expected.abs().max().item()" * is_gradient,
-        "columns": columns,
-        "rows": max(1, min(4096 // columns, _power(row_count))),
-        "warps": max(4, min(32, columns // 1024)),
         "row_count": row_count,
         "column_count": column_count,
         "pointers": ", ".join(f"{one}_ptr" for one in (*used, *names)),
@@ -372,17 +356,16 @@ def _product(given: Written) -> dict[str, Any] | None:
     }
     is_single = _name(a) == "float32"
     # The largest tile of which there is one for each multiprocessor.
-    tile = (64, 64, 32 if is_single else 64)
-    if rows < tile[0]:
-        tile = (max(16, _power(rows)), 32, 128)
-    for larger in () if is_single else ((128, 128, 64), (128, 256, 64)):
-        if batch * -(-rows // larger[0]) * -(-columns // larger[1]) >= _MULTIPROCESSORS:
-            tile = larger
+    small = (64, 64, 32 if is_single else 64)
+    if rows < small[0]:
+        small = (max(16, 1 << (rows - 1).bit_length()), 32, 128)
+    larger = () if is_single else ((128, 256, 64), (128, 128, 64))
+    tiles = {one: batch * -(-rows // one[0]) * -(-columns // one[1]) for one in larger}
+    tile = next((one for one, count in tiles.items() if count >= _MULTIPROCESSORS), small)
     return {
         "summed": depth,
         "sizes": (rows, columns, depth, batch),
         "tile": tile,
-        "warps": 8 if prod(tile[:2]) > 64 * 64 else 4,
         "a": f"{given.variables[left]}.reshape({batch}, {rows}, {depth})",
         "b": f"{given.variables[right]}{transposed}.reshape({batch}, {depth}, {columns})",
         # As torch multiplies by default; "tf32" is faster where a program allows it.
@@ -405,7 +388,6 @@ def _indexed(given: Written) -> dict[str, Any] | None:
     outers, inner = prod(whole[:dim]), prod(whole[dim + 1 :])
     count = x.shape[dim] if stem == "scatter_add" else where.element_count
     filled = {
-        "block": min(1024, _power(inner)),
         "points": whole[dim],
         "inner": inner,
         "index_count": count,
