@@ -20,6 +20,7 @@ from opscope.analysis.step_model import Gain, GraphChange
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
 from opscope.model.benchmark import Interval
+from opscope.model.queries import statements
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
 from opscope.operators.arguments import (
@@ -35,6 +36,7 @@ from opscope.operators.operator_table import cost_by_rules
 from opscope.operators.starts import StartKind, is_elementwise, results_of
 from opscope.provenance.generated_code import read_generated
 
+_SQL = statements(__package__, "alone_calls")
 _SHOWN = 3  # shapes
 _LONGEST_NAME = 60
 
@@ -74,7 +76,7 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
     }
     gradients, traces = read_gradients(session), session.query("SELECT source FROM traces")
     launched: dict[tuple[str | None, ...], list[tuple[int, int, str, int, list[int]]]] = defaultdict(list)
-    for *key, call_id, kernel, blocks, operators, device_ns in session.query(_LAUNCHED_SQL):
+    for *key, call_id, kernel, blocks, operators, device_ns in session.query(_SQL["launched"]):
         launched[tuple(key)].append((device_ns, call_id, kernel, blocks, operators))
     if not launched:
         raise InputError(
@@ -128,7 +130,7 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]
 
     runs: list[list[tuple[int, str | None, int]]] = [[]]
     last = None
-    for *thread, operator_id in session.query(_ORDER_SQL, [list(of_operator)]):
+    for *thread, operator_id in session.query(_SQL["in_order"], [list(of_operator)]):
         place, run = of_operator[operator_id], runs[-1]
         joins = len(calls[place].kernels) == 1 and is_elementwise(calls[place].call)
         argument = fed(run[-1][0], place) if run and joins and last == thread else None
@@ -285,7 +287,7 @@ def step_gain(
     first = [one for call in calls for one in call.operator_ids[:: 1 + len(call.then)]]
     rest = {one for call in calls for one in call.operator_ids} - {*first}
     below, dropped = (
-        [one for (one,) in summary.session.query(_BELOW_SQL, [list(above)])] for above in (first, rest)
+        [one for (one,) in summary.session.query(_SQL["below"], [list(above)])] for above in (first, rest)
     )
 
     def effect(change: GraphChange) -> None:
@@ -302,43 +304,3 @@ def step_gain(
     error = max(high - ratio, ratio - low) / abs(1.0 - ratio) if ratio != 1.0 else 0.0
     count = sum(one.times for one in calls) / max(1, len(summary.steps))
     return StepGain(file, calls[0].name, count, ratio, job.gain(change, error), job.step_ns)
-
-
-_BELOW_SQL = """
-SELECT o.operator_id
-FROM operators above JOIN (SELECT unnest($1::BIGINT[]) AS operator_id) USING (operator_id)
-JOIN operators o ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id"""
-
-
-_ORDER_SQL = """
-SELECT trace_id, thread_id, operator_id
-FROM operators JOIN (SELECT unnest($1::BIGINT[]) AS operator_id) USING (operator_id)
-ORDER BY ALL"""
-
-
-# An operator that calls itself has only cast its arguments, as autocast does.
-_LAUNCHED_SQL = """
-WITH named AS (
-        SELECT *, coalesce(lead(operator_id) OVER of_name <= last_descendant_id, false) AS calls_itself
-        FROM operators WHERE starts_with(name, 'aten::') AND input_shapes IS NOT NULL
-        WINDOW of_name AS (PARTITION BY trace_id, thread_id, name ORDER BY operator_id)),
-    ours AS (
-        SELECT *, coalesce(max(last_descendant_id) OVER (PARTITION BY trace_id, thread_id ORDER BY operator_id
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), -1) < operator_id AS is_outermost_of_torch
-        FROM named WHERE NOT calls_itself),
-    outermost AS (
-        SELECT * EXCLUDE (calls_itself, is_outermost_of_torch), NULL AS kernel_file
-        FROM ours WHERE is_outermost_of_torch
-        UNION ALL
-        SELECT DISTINCT o.*, t.kernel_file FROM operators o JOIN triton_launches t USING (operator_id)
-        WHERE o.name = t.kernel_name AND o.input_shapes IS NOT NULL)
-SELECT o.name, o.overload, o.input_shapes::VARCHAR, o.input_types::VARCHAR, o.input_strides::VARCHAR,
-    o.concrete_inputs::VARCHAR, o.kernel_file, call_id, k.name, max(grid_x)::BIGINT,
-    list(DISTINCT o.operator_id), sum(a.duration_ns)::BIGINT
-FROM outermost o
-JOIN device_activities a
-    ON a.trace_id = o.trace_id AND a.kind = 'kernel'
-        AND a.operator_id BETWEEN o.operator_id AND o.last_descendant_id
-JOIN kernel_names k USING (name_id)
-JOIN activity_costs c USING (activity_id)
-GROUP BY ALL"""

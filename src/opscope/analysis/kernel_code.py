@@ -23,6 +23,7 @@ from opscope.hardware.occupancy import ActiveBlocks, active_blocks
 from opscope.kernels.code import cubin_use, instruction_mix
 from opscope.model.evidence import Grade
 from opscope.model.files import scratch_prefix
+from opscope.model.queries import statements
 from opscope.model.session import Session
 from opscope.provenance.binaries.device_code import cubin_with
 from opscope.provenance.binaries.elf import open_elf
@@ -56,8 +57,9 @@ def kernel_code(name: str, session: Session | None = None, torch_version: str | 
         InputError: This machine has no code of it.
         DependencyError: cuobjdump is not installed.
     """
-    devices = [] if session is None else session.query(_DEVICES_SQL)
-    blocks = [] if session is None else session.query(_BLOCK_SQL, [name])
+    asked = statements(__package__, "kernel_code")
+    devices = [] if session is None else session.query(asked["architecture"])
+    blocks = [] if session is None else session.query(asked["block"], [name])
     wanted = devices[0][0] if len(devices) == 1 else None
     found = next(chain(_in_caches(name, wanted), _in_libraries(name, wanted, torch_version)), None)
     if found is None:
@@ -91,13 +93,6 @@ def kernel_code(name: str, session: Session | None = None, torch_version: str | 
         more_blocks_at=max((count for count, blocks in many.items() if blocks > now), default=None),
         fewer_blocks_at=min((count for count, blocks in many.items() if blocks < now), default=None),
     )
-
-
-_DEVICES_SQL = "SELECT DISTINCT 10 * compute_major + compute_minor FROM devices"  # 90 is 9.0
-# Threads of a block, of most launches.
-_BLOCK_SQL = """
-SELECT block_x * block_y * block_z FROM device_activities JOIN kernel_names USING (name_id)
-WHERE name = $1 AND block_x IS NOT NULL GROUP BY ALL ORDER BY count(*) DESC LIMIT 1"""
 
 
 def kernel_codes(

@@ -1,0 +1,41 @@
+-- :name launched
+-- One row per distinct call that can be run alone, roofline call (`call_id`) and kernel that it launched: the call's name,
+-- overload, arguments as recorded, the source file of a Triton kernel of torch.compile (`kernel_file`); the kernel's name, its
+-- most blocks along x, the operators of the calls, device time in ns. Reads operators, triton_launches, device_activities,
+-- kernel_names, activity_costs.
+-- An operator that calls itself has only cast its arguments, as autocast does.
+WITH named AS (
+        SELECT *, coalesce(lead(operator_id) OVER of_name <= last_descendant_id, false) AS calls_itself
+        FROM operators WHERE starts_with(name, 'aten::') AND input_shapes IS NOT NULL
+        WINDOW of_name AS (PARTITION BY trace_id, thread_id, name ORDER BY operator_id)),
+    ours AS (
+        SELECT *, coalesce(max(last_descendant_id) OVER (PARTITION BY trace_id, thread_id ORDER BY operator_id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), -1) < operator_id AS is_outermost_of_torch
+        FROM named WHERE NOT calls_itself),
+    outermost AS (
+        SELECT * EXCLUDE (calls_itself, is_outermost_of_torch), NULL AS kernel_file
+        FROM ours WHERE is_outermost_of_torch
+        UNION ALL
+        SELECT DISTINCT o.*, t.kernel_file FROM operators o JOIN triton_launches t USING (operator_id)
+        WHERE o.name = t.kernel_name AND o.input_shapes IS NOT NULL)
+SELECT o.name, o.overload, o.input_shapes::VARCHAR, o.input_types::VARCHAR, o.input_strides::VARCHAR,
+    o.concrete_inputs::VARCHAR, o.kernel_file, call_id, k.name, max(grid_x)::BIGINT,
+    list(DISTINCT o.operator_id), sum(a.duration_ns)::BIGINT
+FROM outermost o
+JOIN device_activities a
+    ON a.trace_id = o.trace_id AND a.kind = 'kernel'
+        AND a.operator_id BETWEEN o.operator_id AND o.last_descendant_id
+JOIN kernel_names k USING (name_id)
+JOIN activity_costs c USING (activity_id)
+GROUP BY ALL
+
+-- :name in_order
+-- One row per operator of those given (parameter), in the order in which its thread called them. Reads operators.
+SELECT trace_id, thread_id, operator_id FROM operators
+WHERE operator_id IN (SELECT unnest($1::BIGINT[])) ORDER BY ALL
+
+-- :name below
+-- One row per operator that those given (parameter) called, and for each of these. Reads operators.
+SELECT o.operator_id
+FROM operators above JOIN (SELECT unnest($1::BIGINT[]) AS operator_id) USING (operator_id)
+JOIN operators o ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id
