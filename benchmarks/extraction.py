@@ -55,6 +55,7 @@ def main() -> None:
 def trace_row(path: Path) -> dict[str, Any]:
     with load(path) as session:
         calls = sorted(alone_calls(session, Summary(session).efficiency), key=lambda one: -one.device_ns)
+        calls = [one for one in calls if not one.then and one.source_file is None]  # operators alone
         whole_ns = sum(one.device_ns for one in calls)
         rows: list[dict[str, Any]] = []
         while calls and sum(row["device_ns"] for row in rows) < SHARE * whole_ns:
@@ -73,7 +74,7 @@ def trace_row(path: Path) -> dict[str, Any]:
 def call_row(session: Session, one: AloneCall) -> dict[str, Any]:
     row: dict[str, Any] = {"call": one.call.name, "shapes": one.shapes, "device_ns": one.device_ns}
     try:
-        text = call_file(one.call, what="", name="call.py")[0]
+        text = call_file(one.call, what="", name="call.py").text
     except OpscopeError as error:
         return {**row, "outcome": "not written", "error": str(error)}
     names: dict[str, Any] = {"__name__": "call"}

@@ -1,10 +1,6 @@
-"""Write what pages of docs take from declarations.
+"""Write docs/reference: the tables from the schema, advice rules from rules.toml, changes from the catalogue.
 
-These are docs/reference/tables.md from the schema, the rules in docs/advice.md from rules.toml, and the
-changes in docs/trying.md from the catalogue.
-
-`--check` fails if a page is stale. Deterministic: the same declarations give the same bytes. What people
-wrote in docs/advice.md and docs/trying.md, before and after the two marks, stays.
+`--check` fails if a page is stale. Deterministic: the same declarations give the same bytes.
 """
 
 from __future__ import annotations
@@ -30,14 +26,10 @@ from opscope.report.document import Table as Grid
 from opscope.report.markdown import render_markdown
 from opscope.trials.catalog import CATALOG
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-TABLES_PAGE = DOCS / "reference" / "tables.md"
-ADVICE_PAGE = DOCS / "advice.md"
-TRYING_PAGE = DOCS / "trying.md"
-_BEGIN = "<!-- rules: written by scripts/generate_docs.py from src/opscope/advice/rules.toml -->\n"
-_END = "<!-- end of rules -->\n"
-_CHANGES_BEGIN = "<!-- changes: written by scripts/generate_docs.py from src/opscope/trials/catalog.py -->\n"
-_CHANGES_END = "<!-- end of changes -->\n"
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+TABLES_PAGE = REFERENCE / "tables.md"
+RULES_PAGE = REFERENCE / "rules.md"
+CHANGES_PAGE = REFERENCE / "changes.md"
 _WIDTH = 120
 
 
@@ -78,48 +70,36 @@ def _lowered(row: str) -> str:
     return row[0].lower() + row[1:]
 
 
-def advice_page(page: str) -> str:
-    """The page with the rules written anew between its marks.
-
-    Raises:
-        ValueError: It lacks a mark.
-    """
-    blocks = [
-        "\n## The rules",
-        *(block for rule in rule_book().rules.values() for block in _rule_blocks(rule)),
-    ]
-    return _between(page, ADVICE_PAGE, _BEGIN, _END, "\n\n".join(blocks))
+def rules_page() -> str:
+    introduction = (
+        "What every rule looks for, how it estimates the gain, and what a trace cannot say. "
+        "Generated from `src/opscope/advice/rules.toml`; [how gains are estimated](../advice.md)."
+    )
+    blocks = ["# Advice rules", _wrapped(introduction)]
+    blocks += (block for rule in rule_book().rules.values() for block in _rule_blocks(rule))
+    return "\n\n".join(blocks) + "\n"
 
 
-def trying_page(page: str) -> str:
-    """The page with the changes written anew between its marks.
-
-    Raises:
-        ValueError: It lacks a mark.
-    """
-    rows = [
+def changes_page() -> str:
+    introduction = (
+        "What `opscope try` can apply. Generated from `src/opscope/trials/catalog.py`; "
+        "[how changes are tried](../trying.md). Changes on request run with `--only NAME`."
+    )
+    heading = "| change | what is done | suggested by | not tried where | patch | numbers |"
+    rows = (
         f"| `{one.name}`{' (on request)' if one.on_request else ''} | {one.title} | "
         f"{', '.join(f'`{code}`' for code in one.findings)} | "
         f"{'; '.join(reason for _, reason in one.needs)} | "
         f"{'diff or snippet' if one.edits else 'snippet'} | {one.effect} |"
         for one in CATALOG
-    ]
-    heading = "| change | what is done | suggested by | not tried where | patch | numbers |"
-    text = "\n".join(["", heading, "|---|---|---|---|---|---|", *rows])
-    return _between(page, TRYING_PAGE, _CHANGES_BEGIN, _CHANGES_END, text)
-
-
-def _between(page: str, path: Path, begin: str, end: str, text: str) -> str:
-    before, has_begin, rest = page.partition(begin)
-    _, has_end, after = rest.partition(end)
-    if not has_begin or not has_end:
-        raise ValueError(f"{path} lacks its marks")
-    return before + begin + text + "\n\n" + end + after
+    )
+    table = "\n".join([heading, "|---|---|---|---|---|---|", *rows])
+    return f"# Changes that are tried\n\n{_wrapped(introduction)}\n\n{table}\n"
 
 
 def _rule_blocks(rule: Rule) -> Iterator[str]:
-    points = [f"**Gain:** {rule.gain}", f"**A trace cannot tell:** {rule.unknown}"]
-    yield f"### {rule.title}"
+    points = [f"**Gain:** {rule.gain}", f"**Unknown from a trace:** {rule.unknown}"]
+    yield f"## {rule.title}"
     yield _wrapped(f"`{rule.code}` ({rule.severity}). {rule.meaning}")
     yield "\n".join(_wrapped(f"* {point}", indent="  ") for point in points)
 
@@ -135,9 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="fail if a page is stale; write nothing")
     check = parser.parse_args(argv).check
     is_stale = False
-    advice = ADVICE_PAGE.read_text(encoding="utf-8")
-    trying = TRYING_PAGE.read_text(encoding="utf-8")
-    pages = {TABLES_PAGE: tables_page(), ADVICE_PAGE: advice_page(advice), TRYING_PAGE: trying_page(trying)}
+    pages = {TABLES_PAGE: tables_page(), RULES_PAGE: rules_page(), CHANGES_PAGE: changes_page()}
     for path, page in pages.items():
         current = path.read_text(encoding="utf-8") if path.exists() else ""
         if current == page:

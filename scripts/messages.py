@@ -26,7 +26,7 @@ SPEAKERS = (
     "report", "advice", "analysis", "launches", "toolchain/doctor", "results.py",
     "benchmarking/findings.py", "benchmarking/statistics.py",
     "capture/program_recorder.py", "cli/compare.py", "cli/ncu.py",
-    "cli/nvcc.py", "cli/run.py", "trials/trying.py",
+    "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/trying.py",
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/kineto_file.py:graph_findings", "ingest/kineto_file.py:_window_findings",
     "ingest/nsys_reading.py:export_findings",
@@ -39,8 +39,8 @@ SPEAKERS = (
     "operators/generated_kernels.py", "operators/operator_table.py", "operators/session_costs.py",
     "provenance/torch_releases.py:_labeled", "provenance/torch_releases.py:_neighbor",
     "provenance/torch_releases.py:_by_hit_rate",
-    "toolchain/ncu_report.py",
-    "trials/catalog.py", "trials/replay.py",
+    "toolchain/ncu_report.py", "cupti/trace_file.py:recording_findings",
+    "cupti/trace_file.py:write_trace", "trials/catalog.py", "trials/replay.py",
     "trials/processes.py", "trials/rounds.py",
 )  # fmt: skip
 _NO_REPORTS = re.compile(r"report/(?:summary_json|languages)\.py")

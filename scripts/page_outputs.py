@@ -1,4 +1,4 @@
-"""Write the outputs in README.md, docs/gallery and docs/notebooks anew; `--check` only compares.
+"""Write the outputs in README.md, docs and docs/notebooks anew; `--check` only compares.
 
 A block is a comment naming a command, then a fence with the command and what it printed:
 
@@ -29,8 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = (
     ROOT / "README.md",
-    DOCS / "first-hour.md",
-    *sorted(DOCS.glob("gallery/*.md")),
+    *sorted(DOCS.glob("*.md")),
     *sorted(DOCS.glob("notebooks/*.ipynb")),
 )
 COLUMNS = 100
@@ -49,9 +48,7 @@ class CommandError(Exception):
 
 def main() -> int:
     """Rewrite or compare; 1 if a block is stale or a command fails."""
-    parser = argparse.ArgumentParser(
-        description="Regenerate the output blocks of README.md and docs/gallery."
-    )
+    parser = argparse.ArgumentParser(description="Regenerate the output blocks of README.md and docs.")
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 if a block is stale")
     parser.add_argument("--recorded", action="store_true", help="run the `recorded` blocks too")
     parser.add_argument("pages", nargs="*", type=Path, help="only these pages")

@@ -1,4 +1,4 @@
-"""The public functions: each wires the layers below into one step a user thinks of.
+"""The public functions: each combines the layers below into one step of the user.
 
 Imports nothing heavy at its top, so that the command line starts quickly.
 """
@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 class Profile(Profiler):
-    """A `Profiler` whose cycles are Sessions too. Made by `profile`; see `Profiler` for everything else."""
+    """A `Profiler` that also loads its cycles as Sessions. Made by `profile`; the rest is in `Profiler`."""
 
     _records_block = True
     _session_of: tuple[Cycle, Session] | None = None
@@ -60,7 +60,7 @@ class Profile(Profiler):
 
     @property
     def session(self) -> Session:
-        """The Session of the last finished cycle, loaded when first asked for.
+        """The Session of the last finished cycle, loaded on first use.
 
         Raises:
             CaptureError: No cycle has finished yet.
@@ -102,17 +102,17 @@ def profile(
     repeat: int = 1,
     **options: Unpack[CaptureOptions],
 ) -> Profile | Callable[..., Any]:
-    """Record the steps of the program in its `with` block: `with opscope.profile("out") as p: … p.step()`.
+    """Record the steps of a `with` block: `with opscope.profile("out") as p: … p.step()`.
 
     Without any `step()` the block is recorded as one step (but not with `wait` or a `warmup` of 1). As a
-    decorator, `@opscope.profile("out")` or `@opscope.profile`, it records the first call of a function, whose
-    attribute `recording` is then this.
+    decorator, `@opscope.profile("out")` or `@opscope.profile`, it records the first call of a function; the
+    function's attribute `recording` is then this object.
 
-    Leaves, per cycle, an ordinary Kineto trace and a small sidecar in `output_dir`; `p.cycles` names them and
-    `p.session` is the last one's Session. Arguments are those of `Profiler`.
+    Each cycle writes an ordinary Kineto trace and a small sidecar to `output_dir`; `p.cycles` lists them, and
+    `p.session` is the Session of the last one. Arguments are those of `Profiler`.
 
     Raises:
-        InputError: The schedule or the name makes no sense.
+        InputError: The schedule or the name is invalid.
     """
     folder = None if callable(output_dir) else output_dir
     made = Profile(folder, name=name, wait=wait, warmup=warmup, active=active, repeat=repeat, **options)
@@ -132,14 +132,14 @@ def profile_call(
 ) -> tuple[R, Session]:
     """Time calls of a function, then call it `wait + warmup + active` times and record the last `active`.
 
-    Before a profiler is attached `unrecorded` samples of the time of a call are taken, back to back; 0 takes
-    none. See `opscope.capture.calls.profile_call`.
+    Before the profiler is attached, `unrecorded` calls are timed back to back; 0 times none. See
+    `opscope.capture.calls.profile_call`.
 
     Returns:
         The result of the last call, and the Session of the recording.
 
     Raises:
-        InputError: The schedule makes no sense, or a file is in the way.
+        InputError: The schedule is invalid, or a file already exists.
         CaptureError: A profiler is running, or the function ran out of memory.
     """
     result, cycle = _profile_call(
@@ -160,8 +160,8 @@ def print_table(top: int = 10, file: Any = None) -> CycleHandler:
     """A handler for `on_cycle` that prints each cycle's top operators.
 
     Args:
-        top: Operators to print.
-        file: Where to; standard output if None.
+        top: Number of operators to print.
+        file: Output file; standard output if None.
     """
 
     def handle(cycle: Cycle, /) -> None:
@@ -209,33 +209,31 @@ def bench(
         opscope.bench(fast, slow, inputs=make_inputs)
         opscope.bench({"mine": fast, "theirs": slow}, inputs=(x, y), params={"n": [1024, 4096]})
 
-    Prints nothing. An interruption (Ctrl-C) while it measures ends it with what is finished: the result's
-    `complete` is false then.
+    Prints nothing. Ctrl-C ends the measurement early; the result then has `complete` false.
 
     Args:
         *targets: The name of a suite, functions, mappings of names to functions, or targets such as
             `"file.py:function"`.
-        inputs: A function that makes the arguments (given those of the swept parameters, `device`, `dtype`
-            and `seed` that it names; it returns a tensor or a tuple), or the arguments themselves: a tensor
-            or a tuple, which are copied.
-        expected: Computes the right answer, given the inputs with floating-point tensors in float64.
+        inputs: A function that returns the arguments (a tensor or a tuple) and takes any of the swept
+            parameters, `device`, `dtype` and `seed`; or the arguments themselves, which are copied.
+        expected: Computes the right answer from the inputs, with floating-point tensors in float64.
         reference: Name of the implementation that ratios refer to; the first if None.
-        implementations: Names of those to measure; all if empty.
+        implementations: Names of the implementations to measure; all if empty.
         shape: Sizes of a suite's problem.
         dtype: float32, float16 or bfloat16.
         device: `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`.
         options: A suite's own parameters, e.g. `{"approximate": "tanh"}`.
-        params: What to sweep over: values by parameter name.
-        name: Of the result, for functions.
+        params: Values to sweep over, by parameter name.
+        name: Name of the result, for functions.
         on_change: Called with the result so far after every change.
         **measuring: As in `BenchmarkOptions`.
 
     Returns:
-        The result; a list of them, one per point, if `params` make several.
+        The result; a list with one per point if `params` make several points.
 
     Raises:
-        InputError: A target, name, shape or parameter does not fit, or the inputs cannot be made.
-        MeasurementError: The clock asked for cannot be used here, or a point of a sweep failed.
+        InputError: A target, name, shape or parameter is invalid, or the inputs cannot be made.
+        MeasurementError: The requested clock cannot be used here, or a point of a sweep failed.
         DependencyError: torch is not installed.
     """
     from opscope.benchmarking.benchmark_sweep import run_sweep, sweep_of  # noqa: PLC0415
@@ -278,7 +276,7 @@ def measure(
     On a CPU no kernels are recorded: `profile` and `kernels_launched` are None.
 
     Raises:
-        MeasurementError: The clock asked for cannot be used on this device.
+        MeasurementError: The requested clock cannot be used on this device.
     """
     from opscope.analysis.call_profile import profile_calls  # noqa: PLC0415 - needed only to benchmark
     from opscope.benchmarking.run import run_benchmark  # noqa: PLC0415
@@ -299,12 +297,12 @@ def compare(
     candidate: Source | Session | BenchmarkResult | Sequence[BenchmarkResult],
     options: ComparisonOptions | None = None,
 ) -> BenchmarkComparison | SessionComparison:
-    """The candidate beside the reference: two benchmark results, or two recordings.
+    """Compare two benchmark results, or two recordings.
 
     Args:
-        reference: A result or several of a sweep, a Session, a file that `opscope bench --save` wrote, a
-            saved Session, or a trace.
-        candidate: The same kind of thing.
+        reference: One result or the results of a sweep, a Session, a file of `opscope bench --save`, a saved
+            Session, or a trace.
+        candidate: A result or recording of the same kind.
         options: How verdicts are reached.
 
     Raises:
@@ -368,7 +366,7 @@ def analyze(
     threads: int | None = None,
     merge: bool = False,
 ) -> Summary:
-    """Everything `opscope analyze` says of recorded traces: `load`, then `summarize`, with their arguments.
+    """Everything `opscope analyze` reports about traces: `load`, then `summarize`, with their arguments.
 
     Raises:
         InputError: A source cannot be read, or the ceilings are of another GPU.
@@ -387,13 +385,13 @@ def explain(
     """The chain behind an operator, a kernel, a category or a source file.
 
     Args:
-        name: What to explain, as of `opscope explain`.
-        source: A recording whose calls to add.
-        merge: As of `load`.
+        name: What to explain, as in `opscope explain`.
+        source: A recording whose calls are added.
+        merge: As in `load`.
         torch_version: Release to answer for without a recording.
 
     Raises:
-        InputError: Nothing is known by that name; the hint lists similar ones.
+        InputError: The name is unknown; the hint lists similar ones.
     """
     from opscope.analysis.explanation import explain as explained  # noqa: PLC0415
 
@@ -408,7 +406,7 @@ def stats(
 ) -> tuple[ReportTable, ...]:
     """The statistics of Nsight Systems: kernels and copies in one table, or `reports` by name, or `["all"]`.
 
-    `source` and `merge` are as of `load`.
+    `source` and `merge` are as in `load`.
 
     Raises:
         InputError: There is no such report, or the source cannot be read.
@@ -432,8 +430,8 @@ def flamegraph(
 ) -> str:
     """Stacks from Python down to the kernels, as the text of a file for flame graph viewers.
 
-    `source` and `merge` are as of `load`, `name` is the title of a speedscope file; the others are those of
-    `opscope flamegraph`.
+    `source` and `merge` are as in `load`, `name` is the title of a speedscope file, and the others are those
+    of `opscope flamegraph`.
 
     Raises:
         InputError: The source cannot be read, or has no such step or stacks.
@@ -461,7 +459,7 @@ def flamegraph(
 
 
 def doctor() -> Diagnosis:
-    """Whether programs can be profiled on this machine, and what to mend. Changes no setting."""
+    """Whether programs can be profiled on this machine, and what to fix. Changes no setting."""
     from opscope.toolchain.doctor.checks import diagnose  # noqa: PLC0415
     from opscope.toolchain.doctor.machine import ExaminedMachine  # noqa: PLC0415
 
@@ -469,10 +467,10 @@ def doctor() -> Diagnosis:
 
 
 def devices(name: str = "") -> SearchResult:
-    """The GPUs and architectures that a name means; all of them without one.
+    """The GPUs and architectures that match a name; all of them without one.
 
     Raises:
-        InputError: Nothing is known by that name; the hint lists similar ones.
+        InputError: The name is unknown; the hint lists similar ones.
     """
     from opscope.hardware.architectures import architectures  # noqa: PLC0415
     from opscope.hardware.devices import SearchResult, search_devices  # noqa: PLC0415
@@ -509,23 +507,23 @@ def try_changes(
     on_run: Told = lambda name, done, total: None,
     **options: Any,
 ) -> TrialResult:
-    """Apply changes to a program and measure what each brings, each run in a process of its own.
+    """Apply changes to a program and measure each, in separate processes.
 
         opscope.try_changes("train.py", ["--batch", "8"], only=["tf32"], budget_s=30)
         opscope.try_changes(step)
 
     Args:
-        target: A script, a workload's name, FILE.py:function or PACKAGE.MODULE:FACTORY; or the function
-            itself, which each process imports from its file, so that what else this file does as it is
-            imported happens there too: keep that under `if __name__ == "__main__":`.
-        arguments: Of the script.
-        on_run: Told of each run: what runs, runs done, runs in all.
-        **options: As of `opscope.trials.planning.trial_plan`, where their defaults are.
+        target: A script, a workload's name, FILE.py:function or PACKAGE.MODULE:FACTORY; or a function, which
+            each process imports from its file: keep the rest of that file under
+            `if __name__ == "__main__":`.
+        arguments: Arguments of the script.
+        on_run: Called for each run with its name, the runs done, and the runs in all.
+        **options: Those of `opscope.trials.planning.trial_plan`, with its defaults.
 
     Raises:
-        InputError: There is no such program or change, its steps cannot be recognized, or a function cannot
+        InputError: The program or change does not exist, its steps cannot be recognized, or a function cannot
             be imported from a file.
-        CaptureError: The program fails as it is.
+        CaptureError: The unchanged program fails.
         DependencyError: torch is not installed.
     """
     from opscope.trials.planning import target_of, trial_plan  # noqa: PLC0415

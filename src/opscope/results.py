@@ -1,6 +1,6 @@
-"""The public functions for what has been measured or recorded: load it, print it, save it, load it again.
+"""The public functions to load, print and save results and recordings.
 
-Imports nothing heavy at its top. Of the library, only `print_report` prints.
+Imports nothing heavy at its top. Only `print_report` prints.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ _NOTEBOOK_WIDTH = 100
 
 
 class LoadOptions(TypedDict, total=False):
-    """How several files are read: by this process, one after the other, unless told otherwise.
+    """How several files are read: by default by this process, one after the other.
 
     Attributes:
-        workers: Processes of this machine that read them; 0 for one on each core where there are more than
-            eight. As with any process pool, a script that asks for them guards its main part with
-            `if __name__ == "__main__":`.
+        workers: Local processes that read them; 0 means one per core if there are more than eight files. As
+            with any process pool, scripts must guard their main part with `if __name__ == "__main__":`.
         dask: Address of a Dask scheduler (`tcp://host:8786`), whose workers read them.
-        note: Told what a worker could not do, and was done here.
-        on_done: Told how many files have been read.
+        note: Called with a message when this process does what a worker could not.
+        on_done: Called with the number of files read so far.
     """
 
     workers: int | None
@@ -73,24 +72,23 @@ def load(
     captures: Source | Sequence[Source] = (),
     **options: Unpack[LoadOptions],
 ) -> Session:
-    """A Session of a saved `.opscope` file, or of one or several traces.
+    """Load a saved `.opscope` file, or one or several traces, as a Session.
 
     Args:
-        source: A trace, an export of Nsight Systems (`.sqlite`), a folder of rank files, a pattern of names,
-            an fsspec address of these (`s3://`, `gs://`, `https://`, `memory://`), a saved Session, or
-            several traces that belong together. A report of Nsight Systems (`.nsys-rep`) is exported first,
-            where nsys is installed.
-        memory_limit: What the process should stay under, e.g. `"1GB"`; the tables then live in a
-            temporary file.
+        source: A trace, an export of Nsight Systems (`.sqlite`), a folder of rank files, a name pattern, an
+            fsspec address (`s3://`, `gs://`, `https://`, `memory://`), a saved Session, or several traces
+            that belong together. A report of Nsight Systems (`.nsys-rep`) is exported first, if nsys is
+            installed.
+        memory_limit: Memory limit of the process, e.g. `"1GB"`; the tables are then in a temporary file.
         threads: Worker threads; all cores if None.
-        merge: Read traces together that are not of one job (ranks, or cycles of one recording).
-        captures: Traces in which the CUDA graphs that these replay were captured, as serving engines write
-            them. opscope's own recordings note captures themselves.
-        **options: How many files are read at once, see `LoadOptions`.
+        merge: Also read traces of different jobs together.
+        captures: Traces that contain the captures of the CUDA graphs replayed here, as serving engines write
+            them. opscope's own recordings include captures.
+        **options: How several files are read, see `LoadOptions`.
 
     Raises:
-        InputError: The source cannot be read (the message names the file and byte offset), several traces
-            are not of one job, or captures are given for a saved Session.
+        InputError: The source cannot be read (the message names the file and byte offset), the traces are of
+            different jobs, or captures are given for a saved Session.
         CaptureError: nsys could not export a report.
         DependencyError: The address needs a package that is not installed; the message has the install line.
     """
@@ -137,7 +135,7 @@ def several(sources: Source | Sequence[Source]) -> Sequence[Source]:
 
 
 def open_session(path: Source) -> Session:
-    """The Session saved in a file, read-only.
+    """Open a saved Session, read-only.
 
     Raises:
         InputError: No such file, not a Session, or written by a newer opscope.
@@ -149,14 +147,14 @@ def summarize(session: Session, *, ceilings: Source | None = None, by: str | Non
     """Everything reports say about a Session: totals, limits, waiting, and what to change.
 
     Args:
-        session: Of a recording.
-        ceilings: File of `opscope devices --measure --save`; without one, what was measured on this machine
-            for the same kind of GPU, else its datasheet.
-        by: `range:REGEX` groups device time by annotations: by what the expression finds in their names, by
-            its first group if it has one. None for the steps of a serving engine.
+        session: The Session.
+        ceilings: File of `opscope devices --measure --save`. By default limits measured on this machine for
+            the same kind of GPU, else its datasheet.
+        by: `range:REGEX` groups device time by annotations: by what REGEX finds in their names, or by its
+            first group. By default by the steps of a serving engine.
 
     Raises:
-        InputError: The file cannot be used, or is of another GPU than the recording; or no such expression.
+        InputError: The file is invalid or for another GPU, or the expression is invalid.
     """
     return advised(session, ceilings=ceilings, by=by).complete()
 
@@ -174,15 +172,16 @@ def advised(session: Session, *, ceilings: Source | None = None, by: str | None 
 def print_report(
     subject: Reportable | Sequence[Reportable], *, top: int | None = 10, file: Any = None
 ) -> None:
-    """Print what the command line prints of a Session or of what a verb returned.
+    """Print a Session or result as the command line does.
 
     Args:
-        subject: What to report on; several results, as `bench` returns for a sweep, one after the other.
+        subject: A Session, or what a verb returned; a list, as `bench` returns for a sweep, is printed one
+            after the other.
         top: Operators and kernels to list; all if None. Benchmarks list every implementation.
-        file: Where to; standard output if None.
+        file: Output file; standard output if None.
 
     Raises:
-        InputError: It is none of these.
+        InputError: There is no report for this type.
     """
     from rich.console import Console  # noqa: PLC0415 - needed only to print
 
@@ -224,7 +223,7 @@ def _document(subject: object, top: int | None) -> Document:
 
 
 def html_report(subject: Reportable | Finding) -> str:
-    """What `print_report` prints, as HTML for a notebook."""
+    """The output of `print_report` as HTML for a notebook."""
     from rich.console import Console  # noqa: PLC0415 - needed only to show
 
     from opscope.report.terminal import render_terminal  # noqa: PLC0415
@@ -247,10 +246,10 @@ def save_result(result: BenchmarkResult, path: Source, *, overwrite: bool = Fals
 
 
 def load_result(path: Source) -> BenchmarkResult:
-    """The benchmark result in a file that `save_result` or `opscope bench --save` wrote.
+    """Load a benchmark result that `save_result` or `opscope bench --save` wrote.
 
     Raises:
-        InputError: No such file, no result, that of a newer opscope, or a sweep of several.
+        InputError: The file is missing, holds no result, comes from a newer opscope, or holds a sweep.
     """
     from opscope.benchmarking.benchmark_sweep import load_results  # noqa: PLC0415 - needed only to load
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import opscope as library
+from opscope import example_trace
 from opscope.provenance.torch_releases import git_version, release_versions
 
 RELEASES = release_versions()
@@ -88,3 +89,9 @@ class TestSource:
 
     def test_none_is_shown_without_asking(self, explain) -> None:
         assert "sources" not in explain("gelu", "--json").json
+
+
+def test_machine_code_that_is_not_here_is_said_so(opscope, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/nowhere")
+    asked = ("explain", "aten::gelu", "--trace", example_trace(), "--code")
+    opscope(*asked).fails("this machine has no machine code", code=1)

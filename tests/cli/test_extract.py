@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope import example_trace
 
 
@@ -43,3 +44,51 @@ def test_a_call_is_written_runs_alone_and_is_compared(opscope, tmp_path: Path) -
 def test_a_call_that_is_not_there_is_refused(opscope, tmp_path: Path, asked: str, said: str) -> None:
     opscope("extract", example_trace(), asked, "-o", tmp_path / "call.py").fails(said, code=1)
     assert not (tmp_path / "call.py").exists()
+
+
+def test_what_cannot_be_written_is_marked_with_its_reason(opscope, tmp_path: Path) -> None:
+    given = {"Input Dims": [[4, 7], []], "Input type": ["float", ""], "Input Strides": [[7, 1], []]}
+    recorded = TraceBuilder().operator("aten::index", 0, 10, **given, **{"Concrete Inputs": ["", ""]})
+    file = recorded.launch(2).kernel("index_kernel", 20, 5).write(tmp_path / "trace.json")
+    listed = opscope("extract", file).fine().out
+    assert "none" in listed
+    assert "1: aten::index: PyTorch records no lists in which tensors may be missing ('indices')." in listed
+
+
+@pytest.mark.torch
+def test_a_list_is_written_as_a_suite_and_its_gain_in_the_program_is_told(opscope, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder = tmp_path / "calls"
+    opscope("extract", example_trace(), "--all", folder, "--start", "aten", "--top", 12).fine()
+    files = sorted(one.name for one in folder.iterdir())
+    assert [one for one in files if "softmax" in one or "README" in one] == ["09_softmax.py", "README.md"]
+    assert "| 9 | `aten::softmax` | 8×12×128×128 | 12 |" in (folder / "README.md").read_text()
+    opscope("extract", example_trace(), "--all", folder).fails("it exists", code=1)
+    for one in folder.glob("*.py"):
+        if one.name not in {"10_linear.py", "12_to.py"}:
+            one.unlink()
+    options = ("--samples", "6", "--time-budget", "0.01", "--skip", "ceilings", "--device", "cpu")
+    slow = folder / "10_linear.py"
+    slow.write_text(
+        slow.read_text().replace(
+            "return reference(input, weight, bias)",
+            "[reference(input, weight, bias) for _ in range(9)]\n    return reference(input, weight, bias)",
+        )
+    )
+    measured = opscope("bench", folder, *options, "--in", example_trace(), "--fail-on", "slower", "--json")
+    document = json.loads(measured.out)
+    assert measured.code == 3
+    assert "fails --fail-on slower: 10_linear: mine" in measured.err
+    assert [one["parameters"] for one in document["points"]] == [{"call": "10_linear"}, {"call": "12_to"}]
+    slower, _ = document["in_program"]
+    assert slower["operator"] == "aten::linear"
+    assert slower["calls"] == 1
+    assert slower["ratio"] > 5
+    assert slower["gain"]["ns"] < 0
+    other = ("bench", slow, "--in", Path(__file__).parents[1] / "golden/traces/own_kernels.json.gz")
+    opscope(*other).fails("no call that its make_inputs and reference stand for", code=1)
+    opscope("bench", "gelu", "--in", example_trace()).fails("--in needs a file", code=1)
+
+
+def test_a_folder_without_calls_is_no_suite(opscope, tmp_path: Path) -> None:
+    opscope("bench", tmp_path).fails("it holds no file with a reference and mine", code=1)

@@ -198,3 +198,31 @@ def test_an_interrupt_ends_both_and_keeps_what_there_is(ncu_run: Run, tmp_path: 
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "opscope/" not in err  # no traceback of ours
+
+
+@pytest.mark.torch
+def test_both_versions_of_an_extracted_call_stand_side_by_side(ncu_run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = (
+        "import torch\nDEVICE = 'cpu'\n"
+        "def make_inputs(device, seed):\n    return (torch.ones(1_000_000, device=device),)\n"
+        "def reference(self):\n    return self + 1\ndef mine(self):\n    return self + 1\n"
+    )
+    (tmp_path / "call.py").write_text(text)
+    ncu_run("call.py", "--trace", "trace.json").fails("the file says itself what its call is")
+    outcome = ncu_run("call.py").fine()
+    runs = calls(tmp_path)
+    assert [one["program"][-2] for one in runs] == ["reference", "mine"]
+    assert all(one["options"]["--profile-from-start"] == ["off"] for one in runs)
+    assert "--kernel-name" not in runs[0]["options"]
+    told = " ".join(outcome.out.split())
+    assert "The call moves at least 8.00 MB" in told
+    for row in ("Time", "DRAM", "Through L2", "Limited by", "Occupancy", "Tensor cores", "Warp stalls"):
+        assert row in told
+    assert "× the least" in told
+    assert (tmp_path / "call.mine.ncu-rep").exists()
+    document = ncu_run("call.py", "--json", "--force").fine().json
+    assert document["min_bytes"] == 8_000_000
+    assert document["mine"]["kernels"] == document["reference"]["kernels"]
+    (tmp_path / "call.py").write_text(text.replace("def mine(self):", "def mine(self):\n    1 / 0"))
+    ncu_run("call.py", "--force").fails("ZeroDivisionError", code=1, out=None)

@@ -41,7 +41,7 @@ def test_every_verb_that_reports_offers_parts_and_a_page(opscope, verb: str) -> 
     told = " ".join(opscope(verb, "--help").out.replace("│", " ").split())
     for option in ("--section", "--full", "--output"):
         assert option in told
-    assert "Also write the report to FILE.md, with pictures to FILE.html, as JSON to FILE.json" in told
+    assert "Also write the report to FILE.md, FILE.html (with pictures) or FILE.json" in told
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,8 @@ import zstandard
 
 import opscope
 from fakes import ExportBuilder, TraceBuilder
+from opscope.cupti.recording import read_recording
+from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
 from opscope.hardware.limits import read_measured
 from opscope.kernels.code import launch_bounds, parse_ptxas, split_sass
@@ -149,6 +151,11 @@ def device_code() -> bytes:
     return bytes(write["library_bytes"](units, device_code=container, relocatable=container))
 
 
+def _records(_: Path) -> bytes:
+    """What the recorder of `opscope trace` writes, as the tests of its reader write it."""
+    return bytes(_beside("cupti/record_bytes.py")["every_kind"]())
+
+
 def _limits(_: Path) -> bytes:
     text = (Path(__file__).parents[2] / "benchmarks/results/h200_limits.json").read_bytes()
     return json.dumps(json.loads(text)["measured"]).encode()
@@ -250,6 +257,12 @@ def _read_device_code(path: Path) -> None:
     read_library(path)
 
 
+def _read_records(path: Path) -> None:
+    recording = read_recording(path)
+    written = write_trace(path.with_name("written.json"), recording, recording.start_ns)
+    json.loads(written.path.read_bytes())
+
+
 def _read_text(read: Callable[[str], object]) -> Callable[[Path], object]:
     return lambda path: read(path.read_text(encoding="utf-8", errors="replace"))
 
@@ -295,6 +308,7 @@ TARGETS = {
     "limits": Target(_limits, read_measured, ".json", is_text=True, weight=4),
     "elf": Target(_library, _read_elf, ".so", weight=8),
     "fatbin": Target(lambda _: device_code(), _read_device_code, ".so", weight=12),
+    "records": Target(_records, _read_records, ".cuda", weight=6),
     "sass": Target(_text(_SASS), _read_text(split_sass), ".txt", is_text=True, weight=6),
     "ptx": Target(_text(_PTX), _read_text(_read_ptx), ".ptx", is_text=True, weight=8),
     "compiler": Target(_text(_COMPILER), _read_text(_read_messages), ".txt", is_text=True, weight=8),

@@ -516,6 +516,9 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
+_FEWEST_STEPS = 2
+
+
 @finds
 def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     steps_ns = sum(step.duration_ns for step in run.summary.steps)
@@ -525,6 +528,9 @@ def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         per_step_ns = row["duration_ns"] / run.step_count
         ids = row["compile_ids"] or []
         again = [one for one in ids if not one.endswith("/0")]
+        # What is compiled once, in the first step that comes to it, is warm-up.
+        if run.step_count < _FEWEST_STEPS or (row["steps"] < _FEWEST_STEPS and not again):
+            continue
         yield Advice(
             f"torch.compile compiles {counted(row['calls'], 'time')} within {counted(row['steps'], 'step')}"
             f"{', ' + listed(again) + ' again' if again else ''}: {format_duration(per_step_ns)} per step.",

@@ -103,10 +103,10 @@ class BestSet(msgspec.Struct, frozen=True):
 
 
 class Summary:
-    """What one Session holds, ready to render. A section is computed when it is first asked for.
+    """The content of one Session, ready to render. Each section is computed on first use.
 
-    `complete` computes all of them; until then the Session must stay open. `having` gives sections other
-    values.
+    `complete` computes all of them; until then the Session must stay open. `having` replaces the values of
+    sections.
     """
 
     traces: tuple[str, ...]  # the sources
@@ -157,7 +157,7 @@ class Summary:
     __hash__ = None  # type: ignore[assignment]
 
     def having(self, **known: Any) -> Summary:
-        """The same with other values of these attributes."""
+        """A copy with other values of these attributes."""
         other = copy(self)
         vars(other).update(known)
         return other
@@ -204,7 +204,7 @@ class Summary:
 
     @cached_property
     def environments(self) -> tuple[Environment, ...]:
-        """What traces of opscope's own recorder were recorded on."""
+        """Environments of traces that opscope recorded."""
         found = []
         for (text,) in self.session.query(sql(__package__, "summary:environments")):
             # A saved session may be a stranger's.
@@ -236,7 +236,7 @@ class Summary:
 
     @cached_property
     def categories(self) -> tuple[CategoryTotal, ...]:
-        """Self times by category; what has no operator by its kernels', so that all are the device time."""
+        """Self times by category; work without an operator counts by its kernels. Sums to the device time."""
         return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns, self._without_operator)
 
     @cached_property
@@ -246,7 +246,7 @@ class Summary:
 
     @cached_property
     def engine(self) -> str | None:
-        """The serving engine that was recorded; None if none was."""
+        """The recorded serving engine; None without one."""
         return serving_engine(self.session)
 
     @cached_property
@@ -256,7 +256,7 @@ class Summary:
 
     @cached_property
     def ranges(self) -> tuple[RangeTotal, ...]:
-        """The same, or what was asked for by an expression; empty without any."""
+        """The same, or the groups of the `by` expression; empty without any."""
         if self.ranges_by is None:
             return self.engine_steps
         return range_totals(self.session, self.ranges_by, self.device_time_ns)
@@ -275,12 +275,12 @@ class Summary:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What qualifies the data, and what ranks disagree about."""
+        """Findings about the data, and about disagreements of ranks."""
         return (*self.collectives.findings, *self.session.findings())
 
     @property
     def defects(self) -> tuple[Finding, ...]:
-        """What of the recording cannot be trusted; see `ingest.kineto_file`."""
+        """Parts of the recording that cannot be trusted; see `ingest.kineto_file`."""
         return tuple(one for one in self.findings if one.code.startswith("recording."))
 
     @property
@@ -290,17 +290,24 @@ class Summary:
 
     @cached_property
     def is_cuda_traced(self) -> bool:
-        """Whether CUDA was looked at, used or not: nsys may record ranges alone."""
+        """Whether CUDA was traced, used or not: nsys may record only ranges."""
         return not any(one.code == "nsys.no_cuda" for one in self.findings)
+
+    @property
+    def is_start_alone(self) -> bool:
+        """Whether of a program without steps only what it does first was recorded: nothing follows of it."""
+        return any(
+            one.code == "capture.size_limit" and not one.evidence["step_count"] for one in self.findings
+        )
 
     @cached_property
     def is_of_torch(self) -> bool:
-        """Whether a program with PyTorch was recorded; advice on others is in CUDA's words."""
+        """Whether the program uses PyTorch; advice for others uses CUDA's terms."""
         return is_of_torch(self.session)
 
     @cached_property
     def accuracy(self) -> Accuracy | None:
-        """How much of the device time each statement about it covers."""
+        """Share of device time that each kind of statement covers."""
         _ = self._provenance  # annotates the Session
         return measure_accuracy(
             self.session, device_time_ns=self.device_time_ns, attributed_ns=self.attributed_ns
@@ -308,14 +315,14 @@ class Summary:
 
     @cached_property
     def torch_version(self) -> str | None:
-        """The release that recorded, as far as known; None if no table answers for it."""
+        """The recording release; None if no table covers it."""
         return self._provenance.torch_version
 
     @cached_property
     def torch_release(self) -> str | None:
-        """The release that recorded: as the traces say, else the one whose kernels these are; None if unsure.
+        """The recording release: as the traces say, otherwise by its kernels; None if unsure.
 
-        Tables of releases hold CUDA's kernels, so those of a ROCm build tell none.
+        Release tables hold CUDA kernels, so a ROCm build is not recognized by its kernels.
         """
         named = [row[0] for row in self.session.query("SELECT DISTINCT torch_version FROM traces")]
         if len(named) == 1 and named[0]:
@@ -328,28 +335,28 @@ class Summary:
 
     @cached_property
     def torch_version_grade(self) -> Grade | None:
-        """How that was taken for the trace's."""
+        """Grade of `torch_version`."""
         return self._provenance.torch_version_grade
 
     @cached_property
     def torch_version_reason(self) -> str | None:
-        """Why it was."""
+        """Reason for that grade."""
         return self._provenance.torch_version_reason
 
     @cached_property
     def accounts(self) -> Mapping[tuple[str | None, str], tuple[ExplainedLaunch, ...]]:
-        """How launches parallelize, by operator and kernel; operator None: whoever launched the kernel."""
+        """Launch explanations by operator and kernel; operator None means any."""
         used = (operator for operator in self.operators if operator.self_device_ns > 0)
         return launch_explanations(self.session, used, self.kernels, torch_version=self.torch_version)
 
     @cached_property
     def efficiency(self) -> Efficiency:
-        """How far calls are from what the device can do."""
+        """Distance of calls from the device's limits."""
         return measure_efficiency(self.session, self._limits[0])
 
     @cached_property
     def limits_reason(self) -> str | None:
-        """Why the device has no limits, or which measurements of it were passed over."""
+        """Why the device has no limits, or which measurements were skipped."""
         return self._limits[1]
 
     @cached_property
@@ -359,14 +366,14 @@ class Summary:
 
     @cached_property
     def improvements(self) -> Mapping[str, OperatorImprovement]:
-        """What could be better in the kernels that take most time, by operator."""
+        """Possible improvements of the most expensive kernels, by operator."""
         device = common_device(self.session)
         capability = None if device is None else device.compute_capability
         return find_improvements(self.session, self.operators, self.quality, self.efficiency, capability)
 
     @cached_property
     def timeline(self) -> Timeline:
-        """What devices did at every nanosecond, and why they waited."""
+        """What devices did at every nanosecond, and why they idled."""
         if self.session.examined:
             return join_timelines(
                 [one.timeline for one in self.session.examined.values()], self.collectives.skews
@@ -375,7 +382,7 @@ class Summary:
 
     @property
     def counted_steps(self) -> tuple[StepTotal, ...]:
-        """The steps that figures per step are of: without those that begin the program."""
+        """The steps behind figures per step: start-up steps are left out."""
         left_out = self.timeline.left_out
         return tuple(step for step in self.steps if (step.trace_id, step.step) not in left_out)
 
@@ -403,12 +410,12 @@ class Summary:
 
     @cached_property
     def measured_steps(self) -> tuple[MeasuredStep, ...]:
-        """A step of each trace with the recorder and without it, by trace."""
+        """A step with and without the profiler, by trace."""
         return measured_steps(self.session, self._records.windows, self.timeline.host)
 
     @property
     def measured_step(self) -> MeasuredStep:
-        """That of the slowest trace, as recorded; one of which nothing is known where no trace has steps."""
+        """That of the slowest trace as recorded; unknown if no trace has steps."""
         return max(self.measured_steps, key=lambda one: one.recorded_ns or 0.0, default=MeasuredStep())
 
     @cached_property
@@ -418,12 +425,12 @@ class Summary:
 
     @cached_property
     def advice(self) -> tuple[Finding, ...] | None:
-        """What to change, the largest gain first; None unless `advice.assess` made the Summary."""
+        """What to change, largest gain first; None unless `advice.assess` made the Summary."""
         return None
 
     @cached_property
     def best_set(self) -> BestSet | None:
-        """The changes worth making together; None without any, or unless `advice.assess` made the Summary."""
+        """The changes worth making together; None without any, or without `advice.assess`."""
         return None
 
     @cached_property
@@ -433,12 +440,12 @@ class Summary:
 
     @cached_property
     def collectives(self) -> JobCollectives:
-        """The collectives that ranks share: waits, transfers, who came last, what differs."""
+        """Collectives of the ranks: waits, transfers, last ranks, mismatches."""
         return self._collectives(self._records)
 
     @cached_property
     def straggler(self) -> Straggler | None:
-        """The rank for which the others wait; None without one, or where a rank of the job is missing."""
+        """The rank that the others wait for; None without one, or if a rank of the job is missing."""
         return find_straggler(
             self.session,
             self.counted_timeline.skews,
@@ -449,7 +456,7 @@ class Summary:
 
     @cached_property
     def typical_step(self) -> StepExecution | None:
-        """The simulated step of all ranks, told by the middle one; None where nothing was launched."""
+        """The simulated step of all ranks, represented by the middle one; None if nothing was launched."""
         return None if self.job is None else self.job.execution
 
     @property
@@ -495,7 +502,7 @@ class Summary:
 
     @cached_property
     def job_outlook(self) -> JobOutlook | None:
-        """What holds the ranks up, and what changes would bring; None where they are not simulated."""
+        """What delays the ranks, and the gains of changes; None if they are not simulated."""
         if len(self.ranks) < 2:
             return None
         return look_at_job(self.job, self.collectives, self.straggler)

@@ -24,8 +24,9 @@ import msgspec
 
 from opscope._version import __version__
 from opscope.benchmarking.problem import Problem, Values
-from opscope.benchmarking.suites import suite
+from opscope.benchmarking.suites import SUITES, suite
 from opscope.benchmarking.user_problem import (
+    call_files,
     check_parameters,
     group_of_functions,
     group_of_targets,
@@ -140,6 +141,22 @@ def sweep_of(
     names = [target for target in targets if isinstance(target, str)]
     if names and len(names) < len(targets):
         raise InputError("names and functions cannot be mixed", hint="Give functions, or names")
+    asked = {"inputs": inputs, "expected": expected, "reference": reference, "only": implementations}
+    if len(names) == 1 and names[0] not in SUITES and Path(names[0]).is_dir():
+        files = call_files(names[0])
+        if not files or parameters:
+            raise InputError(
+                "its files take no parameters" if files else "it holds no file with a reference and mine",
+                source=names[0],
+                hint="opscope extract TRACE --all DIR writes such files",
+            )
+        of = {"call": tuple(one.stem for one in files)}
+
+        def made_of(file: Path) -> Problem:
+            return group_problem(group_of_targets([str(file)], **asked), {}, device)
+
+        made = tuple(_point({"call": one.stem}, of, partial(made_of, one)) for one in files)
+        return Sweep(Path(names[0]).resolve().name, made, of)
     if len(names) == 1 and not is_target(names[0]):
         chosen = suite(names[0])
         for option, value in (("inputs", inputs), ("expected", expected)):
@@ -161,7 +178,6 @@ def sweep_of(
             raise InputError(f"'{target}' stands beside other targets", hint=hint)
     if device == "interpreter":
         raise InputError("Triton's interpreter is for suites", hint="Leave --device interpreter out")
-    asked = {"inputs": inputs, "expected": expected, "reference": reference, "only": implementations}
     if names:
         group = group_of_targets(names, **asked)
     else:

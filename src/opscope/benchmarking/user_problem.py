@@ -54,6 +54,23 @@ def is_target(text: str) -> bool:
     return ":" in text or is_file_name(text)
 
 
+def call_files(target: str) -> tuple[Path, ...]:
+    """The file that `opscope extract` wrote, or those of a folder, by name; empty for another target."""
+    path = Path(target)
+    files = (
+        sorted(path.glob("*.py"))
+        if path.is_dir()
+        else [path]
+        if path.suffix == ".py" and path.is_file()
+        else []
+    )
+    return tuple(
+        one
+        for one in files
+        if all(f"\ndef {name}(" in one.read_text("utf-8", "replace") for name in _OF_A_CALL)
+    )
+
+
 def group_of_targets(
     targets: Sequence[str], *, inputs: Any = None, expected: Any = None, **asked: Any
 ) -> FunctionGroup:
@@ -79,7 +96,7 @@ def group_of_targets(
             loaded[key] = load_module(where, hint=_TARGET_HINT)
         return loaded[key]
 
-    if len(targets) == 1 and Path(targets[0]).is_file() and {*_OF_A_CALL} <= {*vars(module_of(targets[0]))}:
+    if len(targets) == 1 and call_files(targets[0]):
         targets = [f"{targets[0]}:{name}" for name in _OF_A_CALL]
     functions = [resolved(target) for target in targets]
     made = getattr(next(iter(loaded.values())), DEFAULT_INPUTS, None) if inputs is None else resolved(inputs)

@@ -240,7 +240,8 @@ class DataflowWatch:
         of_inputs = [id(self._storage(one)) in known for one in made]
         is_of_weights = bool(read) and all(storage.is_of_weights for _, storage in read)
         is_number = kind.name == "aten::_local_scalar_dense"
-        is_on_host = is_number or any(one.device.type == "cpu" for one in made)
+        # Attention keeps the state of random numbers there beside its result.
+        is_on_host = is_number or (bool(made) and made[0].device.type == "cpu")
         is_read = is_number or (is_on_host and any(one.device.type != "cpu" for one, _ in read))
         self._read_later.update(*(storage.writers_before for _, storage in read))
         step.append(

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -20,40 +20,68 @@ from opscope.workloads.runtime import require_torch
 ROUND = "__opscope_round__"
 # A program with any of these has steps of its own, or code that is read by more than Python.
 _NOT_MARKED = re.compile(
-    r"\bnn\.(?!functional\b)|optim|Module|from_pretrained|pipeline|compile|numba|\b(ray|dask|joblib|submitit)\b"
+    r"\bnn\.(?!functional\b)|optim|Module|from_pretrained|pipeline|numba|\b(ray|dask|joblib|submitit)\b"
 )
-_READ_BY_OTHERS = re.compile("jit|script|kernel")
+_READ_BY_OTHERS = re.compile("jit|script|kernel|compile")
+# What torch.compile may see of functions: the one it is given, and what that calls.
+_COMPILED = re.compile(r"\bcompile\b|make_graphed_callables")
 # What makes weights or data before is over by then.
 _LEAST_ROUNDS, _LEAST_S = 3, 1.0
 _LONGEST_S = 2.0  # of a round that is a step
+_SHORT_S = 0.1  # of a loop within a step
 _MOST_LOOKING_S = 2.0  # that looking for the main loop may take
 
 _Loop = ast.For | ast.While | ast.AsyncFor
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _loops(node: ast.AST, around: tuple[_Loop, ...]) -> Iterator[tuple[_Loop, tuple[_Loop, ...]]]:
+def _loops(
+    node: ast.AST, around: tuple[_Loop, ...], only: Collection[str] | None = None
+) -> Iterator[tuple[_Loop, tuple[_Loop, ...]]]:
+    """Each loop with those around it; of functions either all, or only those with these names."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _Function | ast.Lambda | ast.ClassDef):
             decorators = "".join(map(ast.unparse, getattr(child, "decorator_list", ())))
-            if not _READ_BY_OTHERS.search(decorators):
-                yield from _loops(child, ())
+            is_one = only is None or getattr(child, "name", None) in only
+            if is_one and not _READ_BY_OTHERS.search(decorators):
+                yield from _loops(child, (), only)
         elif isinstance(child, _Loop):
             yield child, around
-            yield from _loops(child, (*around, child))
+            yield from _loops(child, (*around, child), only)
         else:
-            yield from _loops(child, around)
+            yield from _loops(child, around, only)
+
+
+def _called_from_the_top(tree: ast.Module) -> set[str]:
+    """Functions that the program's own lines call by name, and that it hands to nobody."""
+    top = [one for one in tree.body if not isinstance(one, _Function | ast.ClassDef)]
+    called = {
+        node.func.id
+        for one in top
+        for node in ast.walk(one)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    handed = {
+        one.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for one in (*node.args, *(keyword.value for keyword in node.keywords))
+        if isinstance(one, ast.Name)
+    }
+    return called - handed
 
 
 @dataclass
 class _ActiveLoop:
     frame_id: int
     number: int
+    since_s: float
     begun_s: float  # its present round
-    allocations: int
-    rounds: int = 0  # that have ended, each with work for the device
     is_long: bool = False
     first_ended_s: float | None = None
+    # Rounds that have ended since it has run for a while, and what had been allocated by then.
+    rounds: int = 0
+    allocations: int | None = None
 
 
 @dataclass
@@ -77,7 +105,8 @@ class MainLoop:
         """
         if _NOT_MARKED.search(text) and not self.is_asked_for:
             return
-        loops = list(_loops(tree, ()))
+        called = _called_from_the_top(tree) if _COMPILED.search(text) else None
+        loops = list(_loops(tree, (), called))
         for number, (loop, around) in enumerate(loops):
             numbers: list[ast.expr] = [ast.Constant(at) for at, (one, _) in enumerate(loops) if one in around]
             given: list[ast.expr] = [ast.Constant(number), ast.Tuple(numbers, ast.Load())]
@@ -116,15 +145,16 @@ class MainLoop:
             for one in self._active
             if one.frame_id in running and (one.frame_id != frame_id or one.number in (*around, number))
         ]
-        allocations = _device_allocations()
         last = self._active[-1] if self._active else None
         if last is None or (last.frame_id, last.number) != (frame_id, number):
-            self._active.append(_ActiveLoop(frame_id, number, now, allocations))
+            self._active.append(_ActiveLoop(frame_id, number, now, now))
             return
         last.is_long |= now - last.begun_s > _LONGEST_S
-        last.rounds = last.rounds + 1 if allocations > last.allocations else 0
-        last.begun_s, last.allocations = now, allocations
-        last.first_ended_s = last.first_ended_s or now
+        last.rounds += 1
+        last.begun_s, last.first_ended_s = now, last.first_ended_s or now
+        # Asking takes a tenth of a millisecond, which short loops would not bear.
+        if last.allocations is None and now - last.since_s > _SHORT_S:
+            last.rounds, last.allocations = 0, _device_allocations()
 
     def _found(self, now: float) -> int | None:
         """The main loop, once it is clear that no loop around it comes round soon."""
@@ -133,8 +163,12 @@ class MainLoop:
             since_s = inside.first_ended_s if inside is not None else None
             if one.is_long or (since_s is not None and now - since_s > _LONGEST_S):
                 continue
-            is_settled = one.first_ended_s is not None and now - one.first_ended_s > _LEAST_S
-            return one.number if is_settled and one.rounds >= _LEAST_ROUNDS else None
+            if one.allocations is None or one.rounds < _LEAST_ROUNDS or now - one.since_s < _LEAST_S:
+                return None
+            if _device_allocations() - one.allocations >= one.rounds:
+                return one.number
+            one.since_s, one.allocations = now, None  # and again
+            return None
         return None
 
 

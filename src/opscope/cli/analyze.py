@@ -20,6 +20,7 @@ def analyze(
     traces: Annotated[list[str], Parameter(name="TRACE")],
     /,
     *,
+    open: bool = False,  # noqa: A002 - the option's name
     save: Path | None = None,
     export_trace: Path | None = None,
     report: console.Showing = console.SHOWING,
@@ -36,20 +37,24 @@ def analyze(
     Example: opscope analyze trace.json.gz --section change kernels
 
     Args:
-        traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, patterns of names
-            ('run/rank*.json'), addresses of these (s3://, gs://, https://), or one saved session. Several
-            are read as the ranks of one job. A memory snapshot of PyTorch is told by who holds the peak.
+        traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, name patterns
+            ('run/rank*.json'), addresses (s3://, gs://, https://), or one saved session. Several are read
+            as the ranks of one job. Or a PyTorch memory snapshot: shows what holds the peak.
+        open: Show the report in a browser, with a button that opens the trace in Perfetto (ui.perfetto.dev)
+            with extra tracks: idle causes, the operator of each kernel, the critical path. The page is
+            served to this machine only, until Ctrl-C.
         save: Also write the session to this .opscope file.
-        export_trace: Also write the trace (one) there for Perfetto (ui.perfetto.dev), with tracks of idle
-            causes, of the operator of each kernel, and of the critical path.
-        ceilings: Limits to hold calls against, of opscope devices --measure --save; else those cached on this
-            machine for the same GPU, else the datasheet's.
-        merge: Average traces that are not of one job too.
-        by: Group device time by annotations, range:REGEX: by what the expression finds in their names.
-        capture: Traces in which CUDA graphs that these replay were captured, as serving engines write them.
-        memory_limit: Limit of the database engine while reading, e.g. 1GB; more spills to disk.
-        workers: Processes that read the files of many ranks, one for each core from 9 files on by default; or
-            the address of the scheduler of a Dask cluster (tcp://HOST:8786), whose workers read them.
+        export_trace: Also write the trace to this file with its critical path as a track, for Perfetto.
+            For a single trace.
+        ceilings: Hardware limits saved by opscope devices --measure --save. By default those measured on
+            this machine for the same GPU, else the datasheet's.
+        merge: Also average traces of different jobs.
+        by: Group device time by annotations: range:REGEX groups by what REGEX finds in their names.
+        capture: Traces that contain the captures of the CUDA graphs replayed here, as serving engines write
+            them.
+        memory_limit: Memory limit of the database engine while reading, e.g. 1GB; more spills to disk.
+        workers: Processes that read the files of many ranks; by default one per core from 9 files on. Or the
+            address of a Dask scheduler (tcp://HOST:8786), whose workers read them.
     """
     outputs = [*report.output, save, export_trace]
     console.check_outputs(outputs, force=report.force, inputs=(*traces, ceilings))
@@ -76,12 +81,13 @@ def analyze(
 
             return analysis_json(summary, top=rows)
 
-        replace(report, output=()).show(
-            document,
-            lambda: recording_document(
-                summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
-            ),
-        )
+        if report.json or not open:
+            replace(report, output=()).show(
+                document,
+                lambda: recording_document(
+                    summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
+                ),
+            )
         console.write_reports(
             report.output,
             document,
@@ -96,6 +102,10 @@ def analyze(
 
             written.append(write_trace(session, export_trace))
         console.say_wrote(written, on_stderr=report.json)
+        if open:
+            from opscope.cli.page_server import serve_recording  # noqa: PLC0415 - seldom asked
+
+            serve_recording(session, summary, top=rows)
     return 0
 
 

@@ -192,7 +192,7 @@ def _reads_arguments(script: Path) -> bool:
 
 def _note_options_after(own: Sequence[str], arguments: Sequence[str]) -> None:
     """Say which arguments that a program did not take are options of the verb that runs it."""
-    verb = next((one for one in own if one in _WITH_SCRIPT), None)
+    verb = next((one for one in own if one in (*_WITH_SCRIPT, "trace")), None)
     options = declared_options(verb).keys() - set(_OF_ALL) if verb is not None else set()
     ours = [one for one in arguments if one.partition("=")[0] in options]
     if ours:
@@ -235,25 +235,26 @@ VERBS = {
     "Start here": {
         "analyze": "Report where the device time of recorded traces goes",
         "run": "Profile an unmodified script",
-        "try": "Apply changes to your own program and measure what each brings",
+        "try": "Apply changes to your own program and measure each",
     },
     "Look closer at a recording": {
         "compare": "Compare two benchmark results, or two recordings",
         "explain": "Explain an operator, a kernel, a category or a source file",
         "extract": "Write a recorded operator call as a Python file that runs alone",
-        "flamegraph": "Write stacks from Python down to the kernels for flame graph viewers",
+        "flamegraph": "Export stacks from Python down to kernels for flame graph viewers",
         "sql": "Query the tables of a trace or a saved session",
         "stats": "Print nsys' statistics of a trace: calls, kernels, copies",
     },
     "Measure": {
         "bench": "Compare implementations: a suite, or functions of your own",
-        "ncu": "Read hardware counters of Nsight Compute, or profile a program with it",
+        "ncu": "Read hardware counters, or profile a program with Nsight Compute",
         "profile": "Profile a workload over batch sizes and sequence lengths",
+        "trace": "Record any CUDA program: kernels, copies, calls",
     },
-    "What is here": {
+    "Machine and tools": {
         "devices": "Show GPUs: architecture, compute capability, -arch flag, limits and peak rates",
         "doctor": "Check this machine: torch, CUDA, GPUs, profiler, counters",
-        "nvcc": "Compile a CUDA file; registers, spills and occupancy of its kernels",
+        "nvcc": "Compile a CUDA file; show registers, spills and occupancy",
     },
 }
 

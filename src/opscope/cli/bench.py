@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 from rich.live import Live
@@ -28,20 +29,27 @@ from opscope.benchmarking.benchmark_sweep import (
 )
 from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suites import SUITES
+from opscope.benchmarking.user_problem import call_files
 from opscope.cli import console
-from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
+from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.errors import InputError
-from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Clock, Status
+from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Clock, Status, Verdict
 from opscope.report.benchmark import (
     benchmark_document,
     kernel_use_section,
     suite_list_document,
     suite_list_json,
 )
+from opscope.report.document import Section
 from opscope.report.html.result_charts import benchmark_charts
+
+if TYPE_CHECKING:  # imports DuckDB
+    from opscope.analysis.extraction import StepGain
+    from opscope.model.session import Session
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
 _MEASURED = (Status.OK, Status.CHECKED)
+_FAILING = (Status.WRONG, Status.FAILED, Status.OUT_OF_MEMORY, Status.NO_RESULT, Status.MUTATES_INPUTS)
 _FEWEST = 2
 
 _Several = Annotated[console.Words, console.Several]
@@ -53,11 +61,11 @@ class GivenOptions:
     """What is measured.
 
     Args:
-        param: Of a suite its shape, dtype and own parameters (--param shape=8192x8192 dtype=bfloat16
-            approximate=tanh), of functions what they take; several values are swept over: n=1024,4096.
+        param: Shape, dtype and own parameters of a suite (--param shape=8192x8192 dtype=bfloat16
+            approximate=tanh), or parameters of functions; several values make a sweep: n=1024,4096.
         device: auto, cpu, cuda or cuda:N; interpreter checks Triton implementations without a GPU.
-        implementations: Names of those to measure; all without it.
-        reference: The one that ratios refer to.
+        implementations: Names of the implementations to measure; by default all.
+        reference: The implementation that ratios refer to.
         inputs: FILE.py:function that makes the arguments of FILE.py:function targets.
         expected: FILE.py:function that computes the right answer in float64.
     """
@@ -76,12 +84,12 @@ class MeasuringOptions:
     """How it is measured.
 
     Args:
-        clock: CUDA events, replay of a CUDA graph (no launch cost), or the wall clock; by device without it.
+        clock: CUDA events, replay of a CUDA graph (no launch cost), or the wall clock; default by device.
         cache: Whether the GPU's L2 cache is overwritten before each sample (cold) or left alone (hot).
-        time_budget: Seconds of sampling for each implementation.
-        samples: FEWEST-MOST samples of each, or just as many as a single number says.
-        threshold: Ratios within 1 ± this are the same.
-        skip: What not to do: check (compare outputs), profile (record which kernels each launches), ceilings
+        time_budget: Seconds of sampling per implementation.
+        samples: Samples per implementation: FEWEST-MOST, or one exact number.
+        threshold: Ratios within 1 ± this count as the same.
+        skip: Leave out: check (compare outputs), profile (record which kernels each launches), ceilings
             (measure what the device can reach).
     """
 
@@ -120,25 +128,29 @@ def bench(
     given: GivenOptions = _GIVEN,
     measuring: MeasuringOptions = _MEASURING,
     show: Annotated[tuple[Literal["kernels"], ...], console.Several] = (),
+    within: Annotated[str | None, Parameter(name="--in")] = None,
+    fail_on: Literal["slower"] | None = None,
     report: console.Showing = console.SHOWING,
     save: Path | None = None,
 ) -> int:
     """Compare implementations: a suite, or functions of your own; or show a saved result again.
 
-    Each is checked against a float64 reference, profiled where there is a GPU, and timed in turns with the
-    others. Functions are given as FILE.py:fast FILE.py:slow --inputs FILE.py:make_inputs, where make_inputs
+    Each is checked against a float64 reference, profiled if there is a GPU, and timed in turns with the
+    others. Name functions as FILE.py:fast FILE.py:slow --inputs FILE.py:make_inputs, where make_inputs
     takes any of the --param names, device, dtype and seed and returns a tensor or a tuple. Without TARGET,
-    the suites are listed.
+    list the suites.
 
     Example: opscope bench ops.py:fast ops.py:slow --inputs ops.py:make_inputs --save result.json
 
-    Exit codes: 1 also if an implementation or a point of a sweep failed.
+    Exit codes: 1 also if an implementation or a point of a sweep failed; 3 if --fail-on found something.
 
     Args:
-        targets: A suite, FILE.py:function …, or a result that --save wrote (.json).
+        targets: A suite, FILE.py:function …, a file or folder of opscope extract, or a saved result (.json).
         given: What is measured.
         measuring: How it is measured.
-        show: What each is and costs around its samples, and the kernels it launches.
+        within: A recording that the extracted files come from: what its step would gain with `mine`.
+        fail_on: Exit with 3 if an implementation is slower than the reference, or wrong.
+        show: Also describe each implementation, its cost outside the samples, and its kernels.
         save: Also write the result to this JSON file, after every change.
     """
     if not targets:
@@ -148,26 +160,61 @@ def bench(
     has_kernels = report.full or "kernels" in show
     console.check_outputs((*report.output, save), force=report.force, inputs=targets)
 
-    def present(result: BenchmarkResult | BenchmarkSweep) -> None:
+    def present(result: BenchmarkResult | BenchmarkSweep, price: Price | None) -> None:
         points = result.points if isinstance(result, BenchmarkSweep) else (result,)
-        extra = [(kernel_use_section(point),) for point in points] if has_kernels else []
+        priced = [price(point) if price is not None else [] for point in points]
+        extra = [
+            [*([kernel_use_section(point)] if has_kernels else []), *(section for _, section in of)]
+            for point, of in zip(points, priced, strict=True)
+        ]
+        gains = [gain for of in priced for gain, _ in of]
         report.show(
-            lambda: result_document(result),
+            lambda: result_document(result) | ({"in_program": msgspec.to_builtins(gains)} if within else {}),
             lambda: benchmark_document(result, extra=extra),
             charts=lambda: benchmark_charts(result),
         )
 
     if len(targets) == 1 and targets[0].endswith(".json"):
-        if (given, measuring) != (_GIVEN, _MEASURING) or save is not None:
+        if (given, measuring) != (_GIVEN, _MEASURING) or (save, within, fail_on) != (None, None, None):
             raise InputError(
                 "a saved result is shown as it is",
                 source=targets[0],
                 hint="Measure again with the suite's name",
             )
-        present(load_benchmark(targets[0]))
+        present(load_benchmark(targets[0]), None)
         return 0
+    with console.open_source([within]) if within else nullcontext() as session:
+        # Before anything is measured, for a file may be of another recording.
+        price = _pricing(targets, within, session)
+        sweep, has_several = _measured(targets, given, measuring, save, is_json=report.json)
+        if (result := _result_of(sweep, has_several)) is not None:
+            present(result, price)
+            console.say_wrote([] if save is None else [save], on_stderr=report.json)
+    code = _exit_code(sweep)
+    if fail_on is None or code:
+        return code
+    slower = [
+        f"{point.parameters.get('call', point.suite)}: {row.name}"
+        for point in sweep.points
+        for row in point.rows
+        if row.verdict is Verdict.SLOWER or row.status in _FAILING
+    ]
+    for one in slower:
+        console.say(f"fails --fail-on {fail_on}: {one}")
+    return EXIT_REGRESSION if slower else 0
+
+
+def _measured(
+    targets: Sequence[str],
+    given: GivenOptions,
+    measuring: MeasuringOptions,
+    save: Path | None,
+    *,
+    is_json: bool,
+) -> tuple[BenchmarkSweep, bool]:
+    """What was finished, kept in the file after every change, and whether there are several points."""
     # What the user's code prints must not stand in the JSON document.
-    with redirect_stdout(sys.stderr) if report.json else nullcontext():
+    with redirect_stdout(sys.stderr) if is_json else nullcontext():
         points = sweep_of(
             targets,
             device=given.device,
@@ -179,10 +226,6 @@ def bench(
         )
         options = measuring.options()
 
-        def result_of(sweep: BenchmarkSweep) -> BenchmarkResult | BenchmarkSweep | None:
-            """The sweep, or its only point where there is but one."""
-            return sweep if points.has_several else next(iter(sweep.points), None)
-
         def run(problem: Problem, on_change: Callable[[BenchmarkResult], object]) -> BenchmarkResult:
             if measuring.cache is not None and problem.device == "cpu":
                 raise InputError(
@@ -192,7 +235,7 @@ def bench(
             return measure(problem, options, on_change=on_change)
 
         def keep(sweep: BenchmarkSweep) -> None:
-            if save is not None and (result := result_of(sweep)) is not None:
+            if save is not None and (result := _result_of(sweep, points.has_several)) is not None:
                 save_benchmark(save, result, force=True)
 
         with console.load_noticed(), _progress(points) as progress:
@@ -203,10 +246,48 @@ def bench(
 
             sweep = run_sweep(points, run, on_change=changed, on_point=progress)
             keep(sweep)
-    if (result := result_of(sweep)) is not None:
-        present(result)
-        console.say_wrote([] if save is None else [save], on_stderr=report.json)
-    return _exit_code(sweep)
+    return sweep, points.has_several
+
+
+def _result_of(sweep: BenchmarkSweep, has_several: bool) -> BenchmarkResult | BenchmarkSweep | None:
+    """The sweep, or its only point where there is but one."""
+    return sweep if has_several else next(iter(sweep.points), None)
+
+
+Price = Callable[[BenchmarkResult], "list[tuple[StepGain | None, Section]]"]
+
+
+def _pricing(targets: Sequence[str], within: str | None, session: Session | None) -> Price | None:
+    """What gives the gain by each version of a recorded call; None where no recording was named."""
+    if within is None or session is None:
+        return None
+    from opscope.analysis.extraction import alone_calls, calls_of_file, step_gain  # noqa: PLC0415 - DuckDB
+    from opscope.analysis.summary import Summary  # noqa: PLC0415
+    from opscope.report.extraction import gain_section  # noqa: PLC0415
+
+    files = {one.stem: one for target in targets for one in call_files(target)}
+    if not files or len(targets) > 1:
+        raise InputError(
+            "--in needs a file that opscope extract wrote, or a folder of them",
+            hint="opscope extract TRACE 1 -o call.py, then opscope bench call.py --in TRACE",
+        )
+    with console.status("Looking for calls"):
+        summary = Summary(session)
+        calls = alone_calls(session, summary.efficiency)
+        traces = [name for (name,) in session.query("SELECT source FROM traces")]
+        found = {name: calls_of_file(calls, file, traces) for name, file in files.items()}
+
+    def price(point: BenchmarkResult) -> list[tuple[StepGain | None, Section]]:
+        name = str(point.parameters.get("call") or next(iter(files)))
+        row = next((one for one in point.rows if one.name == "mine"), None)
+        if row is None:
+            return []
+        gain = None
+        if row.ratio is not None and row.status is Status.OK:
+            gain = step_gain(summary, found[name], name, row.ratio, row.ratio_interval)
+        return [(gain, gain_section(row, gain, within))]
+
+    return price
 
 
 @contextmanager

@@ -35,18 +35,18 @@ def compare(
 
     Example: opscope compare before.json.gz after.json.gz --fail-on slower
 
-    Exit codes: 3 if --fail-on finds what it looks for, 4 if it has no verdict.
+    Exit codes: 3 if --fail-on found something, 4 if there is too little data for a verdict.
 
     Args:
-        reference: What `opscope bench --save` wrote, a trace, a folder of rank files or a saved session.
-        candidate: The same kind of thing, to be judged.
+        reference: A result of `opscope bench --save`, a trace, a folder of rank files or a saved session.
+        candidate: The result or recording to judge, of the same kind.
         fail_on: Exit with 3 if something is slower: a benchmark row whose interval lies above 1 and whose
-            ratio exceeds 1 + threshold, or that is not ok any more; of recordings likewise the total, or an
-            operator with at least 1 % of the reference's time (an interval takes 6 steps on both sides).
-            faster: the other way round. different: either, or other launches, kernels, operators, statuses or
-            rows, which are exact. What is ambiguous never fails; benchmarks without a common row always do.
-            Exit with 4 if nothing failed because there was too little to judge by: fewer than 6 steps.
-        threshold: Times whose ratio lies within 1 ± this are the same.
+            ratio exceeds 1 + threshold, or that is no longer ok; for recordings the total, or an operator
+            with at least 1 % of the reference's time (intervals need 6 steps on both sides). faster: the
+            reverse. different: either, or any change of launches, kernels, operators, statuses or rows, which
+            are exact. Ambiguous results never fail; benchmarks without a common row always do. Exit with 4 if
+            fewer than 6 steps left nothing to judge.
+        threshold: Times whose ratio lies within 1 ± this count as the same.
     """
     console.check_outputs(report.output, force=report.force, inputs=(reference, candidate))
     with ExitStack() as opened:

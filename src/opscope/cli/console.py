@@ -43,14 +43,13 @@ Json = Annotated[bool, Parameter(help="Print one JSON document and nothing else.
 Force = Annotated[bool, Parameter(help="Overwrite existing files.")]
 Top = Annotated[
     int | Literal["all"],
-    Parameter(validator=_check_top, help="Rows of long tables, the largest first; all for every one."),
+    Parameter(validator=_check_top, help="Rows of long tables, largest first; all shows every row."),
 ]
 Output = Annotated[
     tuple[Path, ...],
     Parameter(
         name=["--output", "-o"],
-        help="Also write the report to FILE.md, with pictures to FILE.html, as JSON to FILE.json; may be "
-        "given several times.",
+        help="Also write the report to FILE.md, FILE.html (with pictures) or FILE.json; may be repeated.",
     ),
 ]
 Words = tuple[str, ...]  # one after each option
@@ -61,7 +60,7 @@ Record = Annotated[
     tuple[Literal["stack", "modules", "memory"], ...],
     Several,
     Parameter(
-        help="Record more: Python stacks (stack), the calls of nn.Modules (modules), allocations (memory)."
+        help="Also record Python stacks (stack), calls of nn.Modules (modules) or allocations (memory)."
     ),
 ]
 WorkloadParameters = Annotated[
@@ -85,13 +84,13 @@ class Parts:
         Several,
         Parameter(
             group=_REPORT,
-            help="Print the first screen and these sections, by a word of their titles: change, kernels; "
-            "first for no other.",
+            help="Print the first screen and these sections, named by a word of their titles: change, "
+            "kernels; first for the first screen only.",
         ),
     ] = ()
     full: Annotated[
         bool,
-        Parameter(group=_REPORT, help="Print everything: all rows, and all that is known of each."),
+        Parameter(group=_REPORT, help="Print everything: all sections, rows and details."),
     ] = False
 
     @property
@@ -112,8 +111,8 @@ class ProgramParts(Parts):
         tuple[str, ...],
         Parameter(
             group=_REPORT,
-            help="Print the first screen and this section, by a word of its title, once for each; "
-            "first for no other.",
+            help="Print the first screen and this section, named by a word of its title; may be repeated; "
+            "first for the first screen only.",
         ),
     ] = ()
 
@@ -306,11 +305,15 @@ def write_page(path: Path, document: Document, charts: Sequence[Chart] = ()) -> 
         return write_text(path, render_page(document, charts, command=command_line(), language=_language))
 
 
-def write_recording_page(path: Path, session: Session, summary: Summary, *, top: int | None) -> Path:
+def write_recording_page(
+    path: Path, session: Session, summary: Summary, *, top: int | None, trace: str = ""
+) -> Path:
     from opscope.report.html.page import session_page  # noqa: PLC0415 - seldom asked
 
     with status("Drawing"):
-        page = session_page(session, summary, top=top, command=command_line(), language=_language)
+        page = session_page(
+            session, summary, top=top, command=command_line(), trace=trace, language=_language
+        )
         return write_text(path, page)
 
 

@@ -41,17 +41,17 @@ def devices(
 ) -> int:
     """Show GPUs: architecture, compute capability, -arch flag, limits and peak rates.
 
-    Without NAME, a table of all; with one, everything known of the devices it means, with sources, and what
-    was measured of them here. With --measure, measure this machine's GPU: copies, reads, writes, L2 cache,
-    matrix products of each type, launches. The result is kept and used by `opscope analyze` from then on.
+    Without NAME, list all GPUs; with one, show everything known about the devices it matches, with sources,
+    and what was measured here. With --measure, measure this machine's GPU: copies, reads, writes, L2 cache,
+    matrix products of each type, launches. `opscope analyze` uses the result from then on.
 
     Example: opscope devices h200
 
     Args:
-        name: A GPU (h200, rtx 4090, or as a driver reports it), an architecture (hopper), a compute
-            capability (9.0) or a target of nvcc (sm_90); of --measure, cuda (the default), cuda:N or cpu.
-        measure: Measure a device of this machine; takes some ten seconds.
-        save: Also write what was measured to this JSON file. Only with --measure.
+        name: A GPU (h200, rtx 4090, or the driver's name), an architecture (hopper), a compute capability
+            (9.0) or an nvcc target (sm_90); with --measure, cuda (the default), cuda:N or cpu.
+        measure: Measure a device of this machine; takes about ten seconds.
+        save: Also write the measurements to this JSON file. Only with --measure.
     """
     if measure:
         return _measure(" ".join(name) or "cuda", save, force=force, json=json)

@@ -1,6 +1,6 @@
 """`opscope doctor`: check this machine: torch, CUDA, GPUs, profiler, counters.
 
-Looks, calculates and records, but changes no setting. Exit code 1 says that profiling cannot work.
+It computes and records, but changes no setting. Exit code 1 means that profiling cannot work.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from opscope.report.machine import doctor_document, doctor_json
 def doctor(*, json: Json = False) -> int:
     """Check Python, torch, CUDA, the GPUs, the profiler and the tools around them.
 
-    Calculates on every GPU, records a few operators with torch's profiler and reads a hardware counter with
-    ncu; each in a process of its own with a time limit. Every finding comes with what mends it.
+    Computes on every GPU, records a few operators with torch's profiler and reads a hardware counter with
+    ncu, each in its own process with a time limit. Every finding comes with its fix.
 
     Exit codes: 0 if programs can be profiled here, on the GPU if there is one; 1 if not.
 

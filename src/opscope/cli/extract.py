@@ -1,13 +1,14 @@
-"""`opscope extract`: write a recorded operator call as a Python file that runs alone."""
+"""`opscope extract`: write recorded operator calls as Python files that run alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from opscope.cli import console
+from opscope.errors import InputError
 from opscope.model.files import write_text
 
 
@@ -17,39 +18,69 @@ def extract(
     /,
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("call.py"),
+    every: Annotated[Path | None, Parameter(name="--all")] = None,
+    start: Literal["aten", "triton", "cuda"] | None = None,
     top: console.Top = 10,
     force: console.Force = False,
 ) -> int:
     """Write a recorded call as a Python file: its inputs, the call, and a place for your own version.
 
-    Without CALL, those with most avoidable time are listed. The file runs alone and is compared and timed by
-    `opscope bench call.py`. Inputs have the recorded shapes, strides and types, and random values.
+    Without CALL, list the calls with most avoidable time. The file runs alone; `opscope bench call.py` checks
+    and times it. Inputs have the recorded shapes, strides and types, and random values.
 
     Example: opscope extract trace.json.gz linear -o call.py
 
     Args:
         source: A trace, or a saved session, recorded with shapes.
         call: Its number in the list, or words of its operator, shapes (16x256) or kernel.
-        output: The file.
+        output: The file to write.
+        every: A folder for files of the whole list, with a README.md; opscope bench takes it as a suite.
+        start: What your own version begins with: the call itself, or a Triton or CUDA kernel that computes
+            the same; by default Triton if there is a template for the operator.
+        top: Number of calls to list or write.
     """
-    from opscope.analysis.extraction import alone_calls, chosen_call  # noqa: PLC0415 - import DuckDB
+    from opscope.analysis.extraction import alone_calls, chosen_call, extracted  # noqa: PLC0415 - DuckDB
     from opscope.analysis.summary import Summary  # noqa: PLC0415
     from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
-    from opscope.operators.call_file import call_file  # noqa: PLC0415
+    from opscope.operators.starts import StartKind  # noqa: PLC0415
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
-    from opscope.report.extraction import call_list_document, call_text  # noqa: PLC0415
+    from opscope.report.extraction import call_list_document, call_text, readme  # noqa: PLC0415
 
+    kind = None if start is None else StartKind(start)
+    if call is not None and every is not None:
+        raise InputError("--all writes the whole list, and a call is named too", hint="Leave one of them out")
     if call is not None:
         console.check_outputs([output], force=force, inputs=[source])
+    if every is not None and every.exists() and not force:
+        raise InputError("it exists", source=every, hint="Write into it with --force")
     with console.open_source([source]) as session, console.status("Looking for calls"):
         summary = Summary(session, measured_dir=cache_folder() / LIMITS_FOLDER)
         calls = alone_calls(session, summary.efficiency)
-        if call is None:
-            console.print_document(call_list_document(summary, calls, top=None if top == "all" else top))
-            return 0
-        chosen = chosen_call(calls, call)
-        text, notes = call_file(chosen.call, what=call_text(summary, chosen, source), name=output.name)
-    for one in notes:
-        console.note(one)
-    console.say_wrote([write_text(output, text)], on_stderr=False)
+        traces = [name for (name,) in session.query("SELECT source FROM traces")]
+        if call is not None:
+            one = chosen_call(calls, call, session)
+            what = call_text(summary, one, source)
+            rows = [extracted(1, one, what=what, name=output.name, start=kind, traces=traces)]
+        else:
+            ranked = list(enumerate(calls, 1))[: None if top == "all" else top]
+            rows = [
+                extracted(rank, one, what=call_text(summary, one, source), start=kind, traces=traces)
+                for rank, one in ranked
+            ]
+        document = None if call is not None else call_list_document(summary, calls, rows)
+    if document is not None and every is None:
+        console.print_document(document)
+        return 0
+    wrote = []
+    for row in rows:
+        if isinstance(row.file, Exception):
+            if every is None:
+                raise row.file
+            continue
+        for note in row.file.notes:
+            console.note(note if every is None else f"{row.name}: {note}")
+        wrote.append(write_text(output if every is None else every / row.name, row.file.text))
+    if every is not None and document is not None:
+        wrote.append(write_text(every / "README.md", console.markdown(readme(document, source))))
+    console.say_wrote(wrote if every is None else [every], on_stderr=False)
     return 0

@@ -28,7 +28,7 @@ def flamegraph(
 ) -> int:
     """Write stacks from Python down to the kernels, for speedscope.app or other flame graph viewers.
 
-    The weights sum to all device time, exactly; what has no operator or no stack stands under a root in
+    The weights sum exactly to all device time. Work without an operator or stack appears under a root in
     square brackets.
 
     Example: opscope flamegraph trace.json.gz --output stacks.speedscope.json
@@ -36,13 +36,13 @@ def flamegraph(
     Args:
         source: A trace, a folder of rank files, or a saved session. Several are read as the ranks of one job.
         weight: Device time, host time, or kernel launches.
-        by: What stands above the operators: Python frames (needs recorded stacks), modules, or nothing.
-            Python where it was recorded by default.
-        backward: The backward pass where it ran (own), or under the forward operator it differentiates
-            (forward; the default by module).
-        step: Only what was launched in this profiler step (of host time: what was spent in it).
-        output: FILE.json for speedscope, any other for collapsed stacks (outer;…;inner WEIGHT). Without it
-            these are printed for another program to read (|).
+        by: What to stack above the operators: Python frames (needs recorded stacks), modules, or nothing.
+            By default Python if it was recorded.
+        backward: Show the backward pass where it ran (own), or under the forward operator it differentiates
+            (forward; the default with --by module).
+        step: Only work launched in this profiler step (for host time: spent in it).
+        output: FILE.json for speedscope, any other name for collapsed stacks (outer;…;inner WEIGHT). Without
+            it collapsed stacks are printed, for a pipe.
     """
     if output is None and sys.stdout.isatty():
         raise InputError(

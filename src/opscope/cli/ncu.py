@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -21,12 +21,13 @@ from cyclopts import Group, Parameter
 
 from opscope import api
 from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, plan_by_recording
+from opscope.benchmarking.user_problem import call_files
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.errors import InputError
 from opscope.hardware.driver import visible_gpus
 from opscope.model.files import scratch_prefix
-from opscope.report.ncu import ncu_document, ncu_json
+from opscope.report.ncu import ncu_document, ncu_json, side_by_side
 from opscope.toolchain import ncu_command
 from opscope.toolchain.ncu_report import check_reader, is_report, metrics_to_collect, read_report
 from opscope.units import counted
@@ -35,7 +36,25 @@ from opscope.units import counted
 _QUICK_LAUNCHES = 1000
 _KERNELS = 5  # that are chosen
 _LAUNCHES = 20  # at most
-_WHICH = re.compile("--launch-(skip|count)|-[sc]")  # options that say which launches
+_WHICH = re.compile("--launch-(skip|count)|--profile-from-start|-[sc]")  # options that say which launches
+# Calls one function of a file that `opscope extract` wrote, once to compile it and once to be profiled.
+_ONE_CALL = """
+import runpy, sys, torch
+from opscope.benchmarking.inputs import min_bytes
+file, name, least = sys.argv[1:]
+names = runpy.run_path(file)
+inputs = names["make_inputs"](torch.device(names["DEVICE"]), 0)
+names[name](*inputs)
+profiler = torch.cuda.cudart() if torch.cuda.is_available() else None
+if profiler is not None:
+    torch.cuda.synchronize()
+    profiler.cudaProfilerStart()
+result = names[name](*inputs)
+if profiler is not None:
+    torch.cuda.synchronize()
+    profiler.cudaProfilerStop()
+open(least, "w").write(str(min_bytes(inputs, result)))
+"""
 
 
 @dataclass(frozen=True)
@@ -43,11 +62,10 @@ class Collecting:
     """What is profiled of a program.
 
     Args:
-        kernel: Kernels whose demangled name matches this expression; by default those that take most time, by
-            the trace or, without one, by a first run that takes times alone.
-        metrics: Metrics of ncu besides those read here.
-        ncu_option: A further option of ncu, passed on as it is, such as --ncu-option=--set=full; may be given
-            several times.
+        kernel: Kernels whose demangled name matches this expression; by default those that take most time,
+            according to the trace or to a first run that only takes times.
+        metrics: Further ncu metrics.
+        ncu_option: An option for ncu, such as --ncu-option=--set=full; may be repeated.
     """
 
     kernel: str | None = None
@@ -69,16 +87,18 @@ def ncu(
 ) -> int:
     """Read hardware counters: opscope ncu FILE.ncu-rep, or opscope ncu [OPTIONS] -- PROGRAM [ARGS…].
 
-    Coalescing, bank conflicts, divergence, achieved occupancy, stall reasons and the bytes that really moved
-    are counters of the hardware. A report is read on any machine (pip install 'opscope[ncu]'); running a
-    program needs ncu, a GPU and the permission to read counters; it leaves opscope.ncu-rep, or the .ncu-rep
-    that --output names. Its exit code is passed on.
+    Hardware counters show coalescing, bank conflicts, divergence, achieved occupancy, stall reasons and the
+    bytes that really moved. Reports can be read on any machine (pip install 'opscope[ncu]'). Running a
+    program needs ncu, a GPU and permission to read counters; it writes opscope.ncu-rep, or the .ncu-rep that
+    --output names. The program's exit code is passed on. For a file of opscope extract, the kernels of the
+    call and of your own version appear side by side, with a report each.
 
     Example: opscope ncu --trace trace.json.gz -- python train.py
 
     Args:
-        target: A report (.ncu-rep, .ncu-rep.gz), or -- and the program with its arguments.
-        trace: A recording of the same program: says which operator launched each kernel, and the least bytes.
+        target: A report (.ncu-rep, .ncu-rep.gz), a file of opscope extract, or -- and the program with its
+            arguments.
+        trace: A recording of the same program, for the operator and least bytes of each kernel.
         collecting: What is profiled of a program.
     """
     reports = [path for path in report.output if path.suffix == ".ncu-rep"]
@@ -86,6 +106,10 @@ def ncu(
     console.check_outputs(shown.output, force=report.force, inputs=target)
     if not target:
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
+    if len(target) == 1 and Path(target[0]).is_file() and call_files(target[0]):
+        if trace is not None:
+            raise InputError("the file says itself what its call is", hint="Leave --trace out")
+        return _both(Path(target[0]), collecting, shown, reports)
     is_run = len(target) > 1 or not (is_report(target[0]) or shutil.which(target[0]) is None)
     if not is_run and (collecting != _DEFAULT or reports):
         raise InputError(
@@ -102,6 +126,29 @@ def ncu(
     if is_run:
         console.say_wrote([read], on_stderr=True)
     return code
+
+
+def _both(file: Path, collecting: Collecting, shown: console.ProgramShowing, reports: Sequence[Path]) -> int:
+    """The call of a file and the version beside it, each profiled by itself."""
+    base = (reports or [Path(f"{file.stem}.ncu-rep")])[0]
+    only = replace(collecting, ncu_option=(*collecting.ncu_option, "--profile-from-start=off"))
+    analyses, paths, least_bytes = {}, [], 0
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
+        least = Path(scratch) / "least"
+        for name in ("reference", "mine"):
+            path = base.with_suffix(f".{name}.ncu-rep")
+            program = (sys.executable, "-c", _ONE_CALL, str(file), name, str(least))
+            code = _profile(program, None, only, path, force=shown.force, stdout=console.STDERR)
+            if code:
+                return code
+            analyses[name], least_bytes = api.ncu(path), int(least.read_text())
+            paths.append(path)
+    shown.show(
+        lambda: {name: ncu_json(one) for name, one in analyses.items()} | {"min_bytes": least_bytes},
+        lambda: side_by_side(file.name, analyses, least_bytes),
+    )
+    console.say_wrote(paths, on_stderr=True)
+    return 0
 
 
 def _profile(

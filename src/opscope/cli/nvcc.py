@@ -45,21 +45,21 @@ def nvcc(
     json: console.Json = False,
     dynamic_shared: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
 ) -> int:
-    """Compile a CUDA file: its kernels, or a program of it.
+    """Compile a CUDA file; show registers, spills and occupancy of its kernels.
 
-    Prints the nvcc command that does the same, and for each kernel and target registers, shared memory,
-    stack, spills, constant memory and the occupancy it can reach.
+    Prints the equivalent nvcc command, and for each kernel and target registers, shared memory, stack,
+    spills, constant memory and possible occupancy.
 
     Example: opscope nvcc add.cu -o add
 
     Args:
         source: The file.
-        arch: Targets, with commas between them: sm_90, sm_90a, a GPU (h200), native (the GPUs here, the
-            default), all, or all-major; ptx among them also embeds PTX, which the drivers of newer GPUs
-            compile (always so with all and all-major).
-        output: The program to write; without it the kernels are looked at.
-        nvcc_option: One more option of nvcc, such as --nvcc-option=-O3; may be given many times.
-        dynamic_shared: Bytes of shared memory that launches ask for, for each block; occupancy counts them.
+        arch: Comma-separated targets: sm_90, sm_90a, a GPU (h200), native (the GPUs here, the default), all,
+            or all-major; ptx in the list also embeds PTX, which the drivers of newer GPUs compile (always
+            included in all and all-major).
+        output: The program to write; without it only the kernels are shown.
+        nvcc_option: An option for nvcc, such as --nvcc-option=-O3; may be repeated.
+        dynamic_shared: Bytes of dynamic shared memory per block, for occupancy.
     """
     if source.suffix != ".cu":
         raise InputError("not a .cu file", source=source, hint="nvcc takes CUDA C++ for what ends in .cu")

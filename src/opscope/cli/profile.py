@@ -152,8 +152,8 @@ def profile(
 ) -> int:
     """Profile a workload over batch sizes and sequence lengths.
 
-    Each configuration leaves `profiling_stats_*.json`, `kernel_analysis_report_*.md` and a Chrome trace; the
-    sweep leaves profiling_summary.json and profiling_summary.md.
+    Writes `profiling_stats_*.json`, `kernel_analysis_report_*.md` and a Chrome trace per configuration, and
+    profiling_summary.json and profiling_summary.md for the sweep.
 
     Example: opscope profile bert --batch-sizes 1 8 --seq-lens 128
 
@@ -163,8 +163,8 @@ def profile(
         workload: bert, transformer, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
         batch_sizes: Batch sizes, e.g. --batch-sizes 1 8.
         seq_lens: Sequence lengths, e.g. --seq-lens 128 256.
-        output_dir: Where the files go.
-        skip_benchmark: Do not measure the latency of single steps; their period is timed all the same.
+        output_dir: Folder for the files.
+        skip_benchmark: Do not measure the latency of single steps; the time per step is still measured.
         device: auto, cpu, cuda or cuda:N.
         train: Steps are training steps: forward, loss, backward, optimizer.
         use_real_bert: The bert workload is transformers' BertModel.

@@ -44,15 +44,15 @@ class ProgramRecording:
     """What is recorded of the script.
 
     Args:
-        steps: What ends a step: optimizer (optimizer.step), forward (the call of a model), loop (a round of
-            the main loop), auto (the first of these that there is; else as none), a FUNCTION of the script,
-            MODULE:FUNCTION, or mark:NAME (a range of record_function or NVTX); none records the whole run.
-        wait: Steps to let pass after the first one, which is never recorded; 0 by default.
+        steps: What ends a step: optimizer (optimizer.step), forward (a call of the model), loop (a round of
+            the main loop), auto (the first of these that exists, else none), a FUNCTION of the script,
+            MODULE:FUNCTION, or mark:NAME (a record_function or NVTX range); none records the whole run.
+        wait: Steps to skip after the first one, which is never recorded; 0 by default.
         active: Steps to record; 6 by default.
-        record: Record more, once for each: Python stacks (stack), the calls of nn.Modules (modules),
-            allocations (memory), the lines that kernels of torch.compile stand for (compile).
-        max_trace_size: Memory that recording may take (2GB); the step that takes more is the last one, and
-            without steps recording ends there.
+        record: Also record Python stacks (stack), calls of nn.Modules (modules), allocations (memory), or the
+            source lines behind kernels of torch.compile (compile); repeat the option for several.
+        max_trace_size: Memory that recording may take (2GB). Recording ends with the step that exceeds it, or
+            at once without steps.
     """
 
     steps: str = "auto"
@@ -127,19 +127,19 @@ def run(
 ) -> int:
     """Profile an unmodified training or inference script: opscope run [OPTIONS] SCRIPT [ARGS…].
 
-    The script runs as `python SCRIPT ARGS…` would run it, and its exit code is passed on. Its steps are
-    recognized, and after the first one some are recorded; what was recorded is kept if the script fails or is
-    interrupted. Leaves trace.json, analysis.json and report.md; under torchrun (torchrun --no-python opscope
-    run …) one of each per rank.
+    The script runs as with `python SCRIPT ARGS…`, and its exit code is passed on. opscope recognizes its
+    steps and records some after the first; the recording is kept if the script fails or is interrupted.
+    Writes trace.json, analysis.json and report.md; under torchrun (torchrun --no-python opscope run …) one of
+    each per rank.
 
     Example: opscope run --record stack train.py --epochs 1
 
     Args:
         script: A Python file.
         arguments: Arguments of the script; options of opscope come before SCRIPT.
-        module: SCRIPT is the name of a module, run as python -m does.
+        module: SCRIPT is a module name, to run as with python -m.
         recording: What is recorded.
-        output_dir: Where the files go.
+        output_dir: Folder for the files.
         stop: End the script once its steps are recorded and timed.
         quiet: Print no report.
     """

@@ -43,17 +43,16 @@ def sql(
 ) -> int:
     """Query the tables of a trace or a saved session (docs/reference/tables.md lists them).
 
-    The view kernels has the launches of kernels with their names. A query can neither read nor write files:
-    external access is off.
+    The view kernels lists kernel launches with their names. Queries can neither read nor write files.
 
     Example: opscope sql trace.json.gz "SELECT name, self_device_ns FROM operators LIMIT 10"
 
     Args:
         source: A trace, a folder of rank files, an address, or a saved session.
         query: One SELECT statement, e.g. "SELECT name, self_device_ns FROM operators LIMIT 10"; without
-            one, the tables are listed with their columns.
+            it, list the tables and their columns.
         csv: Print the rows as CSV.
-        output: Write all rows to FILE.parquet, FILE.csv or FILE.json instead; may be given several times.
+        output: Write all rows to FILE.parquet, FILE.csv or FILE.json instead; may be repeated.
     """
     for path in output:
         if path.suffix not in _FORMATS:

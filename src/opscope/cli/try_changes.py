@@ -1,4 +1,4 @@
-"""`opscope try`: apply changes to your own program and measure what each brings."""
+"""`opscope try`: apply changes to your own program and measure each."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ def try_changes(
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     report: console.ProgramShowing = console.PROGRAM_SHOWING,
 ) -> int:
-    """Apply changes to your own program and measure what each brings: opscope try [OPTIONS] SCRIPT [ARGS…].
+    """Apply changes to your own program and measure each: opscope try [OPTIONS] SCRIPT [ARGS…].
 
-    The program runs two times or more, and between its steps the changes that apply to it are switched on
-    and off in turns, alone and together. Its source stays as it is, and so do your files: it runs in an empty
-    folder. A change is recommended if it is faster, and outputs, gradients and losses stay what they were.
+    The program runs twice or more. Between its steps opscope switches applicable changes on and off, alone
+    and together. Your source and files stay as they are: the program runs in an empty folder. A change is
+    recommended if it is faster, and outputs, gradients and losses stay the same.
 
     Example: opscope try --budget 10m infer.py --batch 8
 
-    Exit codes: 3 where the best is slower than --fail-below asks for.
+    Exit codes: 3 if the best is slower than --fail-below requires.
 
     Args:
         target: A Python file, or bert, transformer, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
         arguments: Arguments of the script; options of opscope come before SCRIPT.
-        module: SCRIPT is the name of a module, run as python -m does.
-        steps: What ends a step of a script: optimizer, forward, loop, auto (the first of these that there
-            is), FUNCTION, MODULE:FUNCTION or mark:NAME.
+        module: SCRIPT is a module name, to run as with python -m.
+        steps: What ends a step of a script: optimizer, forward, loop, auto (the first of these that
+            exists), FUNCTION, MODULE:FUNCTION or mark:NAME.
         param: How a workload is built, NAME=VALUE: batch_size, seq_len, device, train=yes, use_real_bert=yes,
             dtype, layers, hidden, attn_implementation, weights.
-        only: Try these changes alone, e.g. --only tf32 compile; also those that take minutes.
-        change: Files of changes of your own, each with a function on(hooks), or change(hooks).
-        budget: Time for all after the program's own start, e.g. 10m; changes it does not reach are listed.
-        allow_precision: Recommend changes of the type too, where numbers stay within its rounding.
+        only: Try only these changes, e.g. --only tf32 compile; also those that take minutes.
+        change: Files with your own changes, each with a function on(hooks) or change(hooks).
+        budget: Total time after the program's own start, e.g. 10m; changes not reached are listed.
+        allow_precision: Also recommend changes of the number type if results stay within its rounding.
         in_place: Run in this folder, for programs that read files relative to it.
-        skip: What not to do: predict (record two steps at the end of one run for what advice says, which is
-            shown beside what is measured).
-        apply: Write what was found best into the script, as far as it holds lines for it; the script as it
-            was is kept beside it (SCRIPT.orig).
-        fail_below: Exit with 3 if the best is not this many times as fast as the program is.
+        skip: Leave out: predict (recording two steps at the end of one run, to show advice beside the
+            measurements).
+        apply: Write the best set into the script, as far as lines can be edited; the original is kept beside
+            it (SCRIPT.orig).
+        fail_below: Exit with 3 if the best is not this many times as fast as the program.
     """
     kept = Path(f"{target}.orig") if apply else None
     console.check_outputs([*report.output, kept], force=report.force, inputs=[target, *(change or ())])

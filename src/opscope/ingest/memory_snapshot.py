@@ -67,8 +67,10 @@ class DeviceMemory(msgspec.Struct, frozen=True):
 
 
 def is_memory_snapshot(path: Path) -> bool:
-    """Whether a file begins as a snapshot does; of one that is not there, or broken, it is not known."""
+    """Whether a regular file begins as a snapshot does. A pipe is not opened: it can be read only once."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file, _unpacked(file) as stream:
             head = stream.read(_HEAD_BYTES)
     except (OSError, EOFError, zlib.error):

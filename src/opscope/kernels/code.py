@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import subprocess
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -120,18 +121,80 @@ _FATBIN = "\nFatbin "  # begins the next image of a file with several
 
 def file_sass(file: Path, target: str) -> dict[str, str]:
     """Machine code for one target in a program, library, object or cubin: text by symbol."""
+    return split_sass(_cuobjdump(file, "-sass", "-arch", target))
+
+
+# What cuobjdump prints of a kernel: `REG:95 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[0]:568 …`.
+_USAGE = re.compile(r"^ Function (?P<symbol>\S+):\s*\n\s*(?P<used>.*)$", re.MULTILINE)
+_USED = re.compile(r"(\w+):(\d{1,18})")
+
+
+def cubin_use(file: Path, symbol: str) -> tuple[dict[str, int], str]:
+    """What a kernel of a cubin takes (`REG`, `STACK`, `SHARED`, `LOCAL`), and its machine code."""
+    usage = {found["symbol"]: found["used"] for found in _USAGE.finditer(_cuobjdump(file, "-res-usage"))}
+    code = split_sass(_cuobjdump(file, "-sass")).get(symbol)
+    if code is None or symbol not in usage:
+        raise MeasurementError(f"cuobjdump prints no code of {symbol}", source=file)
+    return {name: int(count) for name, count in _USED.findall(usage[symbol])}, code
+
+
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[A-Z]\w*)(?P<rest>[.\w]*)", re.M
+)
+# The first that an instruction's name matches whole is what it is.
+_CLASSES = tuple(
+    (title, re.compile(pattern))
+    for title, pattern in {
+        "tensor cores": r"\w*MMA",
+        "special functions": "MUFU",
+        "local loads": "LDL",
+        "local stores": "STL",
+        "global loads": "LDG?",
+        "global stores": "STG?",
+        "copies to shared memory": r"LDGSTS|UTMALDG|UBLKCP|UBLKPF",
+        "shared loads": "LDSM?",
+        "shared stores": "STSM?",
+        "atomics": r"ATOM[SG]?|REDG?",
+        "barriers": r"BAR|SYNCS|WARPSYNC|MEMBAR|UCGABAR_\w+",
+        "shuffles": "SHFL|REDUX",
+        "fp64": r"D(?:FMA|ADD|MUL|SETP)",
+        "fp32": r"F(?:FMA|ADD|MUL|MNMX|SETP|SEL|CHK|SWZADD)\w*",
+        "fp16": r"H(?:FMA2|ADD2|MUL2|MNMX2|SET2|SETP2)",
+    }.items()
+)
+_WIDTHS = re.compile(r"\.(?:U|S)?(256|128|64|16|8)(?!\w)")
+
+
+def instruction_mix(sass: str) -> dict[str, int]:
+    """Instructions of machine code by what they are, the most first; of global memory also by width.
+
+    What addresses, moves, compares and branches is `other`; instructions that do nothing do not count.
+    """
+    mix: Counter[str] = Counter()
+    for found in _INSTRUCTION.finditer(sass):
+        if found["name"] == "NOP":
+            continue
+        title = next((title for title, pattern in _CLASSES if pattern.fullmatch(found["name"])), "other")
+        if title in {"global loads", "global stores"}:
+            width = _WIDTHS.search(found["rest"])
+            title += f" of {int(width[1]) // 8 if width else 4} bytes"
+        mix[title] += 1
+    return dict(mix.most_common())
+
+
+def _cuobjdump(file: Path, *options: str) -> str:
     program = find_cuda_tool("cuobjdump")
     if program is None:
         raise DependencyError(
             "cuobjdump, which prints machine code, was not found",
             hint="It comes with the CUDA toolkit, and with Triton: pip install triton",
         )
-    command = [program, "-sass", "-arch", target, str(file)]
+    command = [program, *options, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0 and _NO_DEVICE_CODE not in done.stderr + done.stdout:
         message = (done.stderr or done.stdout).strip()
         raise MeasurementError(f"cuobjdump failed: {message}", source=file)
-    return split_sass(done.stdout)
+    return done.stdout
 
 
 def split_sass(text: str) -> dict[str, str]:

@@ -111,6 +111,11 @@ RECORDER_KEY = "opscopeRecorder"
 _KEPT = ("code", "severity", "message", "suggestion", "evidence")
 
 
+def findings_as_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """The findings as the value of `findings` under the key."""
+    return [{name: one[name] for name in _KEPT} for one in map(msgspec.to_builtins, findings)]
+
+
 def recorded_findings(properties: dict[str, Any], trace_id: int) -> Iterator[Finding]:
     """The findings in a trace's keys; what is not one is passed over."""
     recorder = properties.get(RECORDER_KEY)

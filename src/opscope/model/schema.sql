@@ -11,19 +11,19 @@ CREATE TABLE traces (
     rank INTEGER, -- Rank in the distributed job; NULL if the trace names none
     world_size INTEGER, -- Ranks of the distributed job
     backend VARCHAR, -- Distributed backend, e.g. `nccl`
-    base_time_ns BIGINT, -- What to add to a time for nanoseconds since the epoch [ns]
+    base_time_ns BIGINT, -- Add to a time for nanoseconds since the epoch [ns]
     window_start_ns BIGINT, -- Opening of the recording window, where recorded [ns]
     window_end_ns BIGINT, -- End of the recording window, where recorded [ns]
     cuda_runtime_version INTEGER, -- As CUDA counts: 13000 is 13.0
     cuda_driver_version INTEGER, -- As CUDA counts: 13000 is 13.0
     cupti_version INTEGER, -- As CUPTI counts
-    size_bytes BIGINT, -- Uncompressed size of what was read [B]
+    size_bytes BIGINT, -- Uncompressed size of the file [B]
     event_count BIGINT, -- Events in its traceEvents array
-    properties JSON, -- Its top-level keys besides traceEvents, as they stand
-    torch_version VARCHAR, -- The recording torch; this and below by its sidecar
+    properties JSON, -- Its top-level keys except traceEvents, unchanged
+    torch_version VARCHAR, -- The recording torch; this and the following come from the sidecar
     torch_git_version VARCHAR, -- Commit that torch was built from
     cuda_version VARCHAR, -- CUDA that torch was built with, e.g. `13.0`
-    driver_version VARCHAR -- Newest CUDA the driver served, e.g. `13.0`
+    driver_version VARCHAR -- Newest CUDA that the driver supported, e.g. `13.0`
 );
 
 -- One host thread (or named track) of a trace.
@@ -45,13 +45,13 @@ CREATE TABLE devices (
     compute_minor INTEGER, -- Compute capability, minor
     sm_count INTEGER, -- Streaming multiprocessors (compute units on AMD)
     memory_bytes BIGINT, -- Device memory [B]
-    warp_size INTEGER, -- Threads of a warp
-    max_threads_per_block INTEGER, -- Most threads of a block
-    max_threads_per_sm INTEGER, -- Most resident threads of an SM
+    warp_size INTEGER, -- Threads per warp
+    max_threads_per_block INTEGER, -- Maximum threads per block
+    max_threads_per_sm INTEGER, -- Maximum resident threads per SM
     registers_per_block INTEGER, -- 32-bit registers a block may use
     registers_per_sm INTEGER, -- 32-bit registers of an SM
-    shared_memory_per_block_bytes INTEGER, -- Shared memory of a block by default [B]
-    shared_memory_per_block_optin_bytes INTEGER, -- The same, opted in [B]
+    shared_memory_per_block_bytes INTEGER, -- Default maximum shared memory of a block [B]
+    shared_memory_per_block_optin_bytes INTEGER, -- Maximum after opting in [B]
     shared_memory_per_sm_bytes INTEGER, -- Shared memory of an SM [B]
     activity_count BIGINT, -- Device activities recorded on it
     first_start_ns BIGINT, -- Start of its first activity [ns]
@@ -61,7 +61,7 @@ CREATE TABLE devices (
     idle_ns BIGINT -- span minus busy [ns]
 );
 
--- One dispatcher call (`aten::mm`) or other recorded host range of category cpu_op; of an nsys export also an NVTX range that
+-- One dispatcher call (`aten::mm`) or other recorded host range of category cpu_op; in an nsys export also an NVTX range that
 -- launched device work itself. Ids are preorder: the descendants of an operator are the ids up to its last_descendant_id.
 CREATE TABLE operators (
     operator_id BIGINT, -- Identity; increases in preorder on each thread
@@ -75,10 +75,10 @@ CREATE TABLE operators (
     parent_id BIGINT, -- Enclosing operator on the thread -> operators.operator_id
     depth INTEGER, -- 0 for an operator with no parent
     last_descendant_id BIGINT, -- Largest operator_id in its subtree (its own if a leaf) -> operators.operator_id
-    is_outermost BOOLEAN, -- No ancestor has the same name, so totals count it once
+    is_outermost BOOLEAN, -- No ancestor has the same name; totals count only these
     sequence_number BIGINT, -- Autograd sequence number
     forward_thread_id BIGINT, -- Autograd's id of the forward thread; 0 on forward operators
-    input_shapes JSON, -- Shape of each argument, `[]` for one that is no tensor
+    input_shapes JSON, -- Shape of each argument, `[]` if it is not a tensor
     input_types JSON, -- Type of each argument
     input_strides JSON, -- Strides of each tensor argument
     concrete_inputs JSON, -- Values of scalar arguments
@@ -86,7 +86,7 @@ CREATE TABLE operators (
     module_hierarchy VARCHAR, -- Module path, in formats that keep it on the operator
     module_id BIGINT, -- Innermost nn.Module call open at its start -> modules.module_id
     step INTEGER, -- Number of the profiler step it belongs to; NULL outside steps -> steps.step
-    self_cpu_ns BIGINT, -- Duration less that of its direct children [ns]
+    self_cpu_ns BIGINT, -- Duration minus that of its direct children [ns]
     self_device_ns BIGINT, -- Device time of its own activities [ns]
     total_device_ns BIGINT -- Device time of its subtree on the thread [ns]
 );
@@ -127,29 +127,29 @@ CREATE TABLE device_activities (
     block_z INTEGER, -- Threads of a block, z
     registers_per_thread INTEGER, -- 32-bit registers of a thread
     shared_memory_bytes BIGINT, -- Shared memory of a block, static and dynamic [B]
-    blocks_per_sm DOUBLE, -- Blocks of the grid divided by SMs, by the recorder
-    warps_per_sm DOUBLE, -- Warps of the grid divided by SMs, by the recorder
-    occupancy_estimate DOUBLE, -- The recorder's estimated occupancy, 0–1; NULL where it writes 0, its word for unknown
+    blocks_per_sm DOUBLE, -- Blocks of the grid divided by SMs, from the profiler
+    warps_per_sm DOUBLE, -- Warps of the grid divided by SMs, from the profiler
+    occupancy_estimate DOUBLE, -- The profiler's estimated occupancy, 0–1; NULL if it wrote 0, which means unknown
     size_bytes BIGINT, -- Bytes copied or set [B]
     graph_id BIGINT, -- CUDA graph it was replayed from, where recorded
     graph_node_id BIGINT, -- Node of that graph
     runtime_call_id BIGINT, -- The call that launched it -> runtime_calls.runtime_call_id
     operator_id BIGINT, -- Innermost operator it belongs to; NULL if none -> operators.operator_id
-    attribution VARCHAR, -- How it was tied to the operator, or why not (closed set)
+    attribution VARCHAR, -- How it was attributed, or why not (closed set)
     step INTEGER -- Number of the profiler step it belongs to; NULL outside steps -> steps.step
 );
 
--- One replay of a CUDA graph (`cudaGraphLaunch`) with recorded activities, and how it was opened.
+-- One replay of a CUDA graph (`cudaGraphLaunch`) with recorded activities, and how it was matched with a capture.
 CREATE TABLE graph_replays (
     trace_id INTEGER, -- Trace the row comes from -> traces.trace_id
     correlation_id BIGINT, -- Of the launch call and its activities, in its trace
     graph INTEGER, -- Number of the graph, from 1 in the order of first replays
     activity_count INTEGER, -- Activities of the replay
     device_ns BIGINT, -- Their device time [ns]
-    source VARCHAR, -- What its operators are known from (closed set); NULL if they are not
+    source VARCHAR, -- Where its operators come from (closed set); NULL if unknown
     evidence VARCHAR, -- How it was matched (closed set); NULL if it was not
-    file VARCHAR, -- Trace that tells them
-    reason VARCHAR -- Why its operators, or what of them, are unknown
+    file VARCHAR, -- Trace with the capture
+    reason VARCHAR -- Why its operators, or parts of them, are unknown
 );
 
 -- One distinct name of a device activity.
@@ -159,11 +159,11 @@ CREATE TABLE kernel_names (
     kind VARCHAR -- `kernel`, `memcpy` or `memset`
 );
 
--- One symbol of a kernel, in traces whose recorder keeps it (Nsight Systems).
+-- One symbol of a kernel, in traces whose profiler keeps it (Nsight Systems).
 CREATE TABLE kernel_symbols (
     name_id INTEGER, -- The kernel's name -> kernel_names.name_id
-    mangled_name VARCHAR, -- As the compiler mangled it; NULL if the recording lacks it
-    recorded_name VARCHAR -- As the recorder spells it, which is not how Kineto does
+    mangled_name VARCHAR, -- Mangled name; NULL if not recorded
+    recorded_name VARCHAR -- As the profiler spells it, which differs from Kineto
 );
 
 -- One translation unit that holds a kernel, as the recording process read it from its own libraries.
@@ -172,8 +172,8 @@ CREATE TABLE kernel_origins (
     library VARCHAR, -- Shared library that registered the kernel, without folders
     build_id VARCHAR, -- Build id of the library
     unit VARCHAR, -- The unit's file name, e.g. `SoftMax.cu`; NULL if unknown
-    module_id VARCHAR, -- Hash nvcc gave the unit; tells units of one name apart
-    source_path VARCHAR -- Path of the unit, where the binary says it
+    module_id VARCHAR, -- nvcc's hash of the unit; distinguishes units of the same name
+    source_path VARCHAR -- Path of the unit, if the binary contains it
 );
 
 -- One operator that is not PyTorch's own, or whose code was replaced, as the recording process had it.
@@ -207,28 +207,28 @@ CREATE TABLE kernel_sources (
     graph_key VARCHAR, -- Cache key of that graph, which annotations name
     original_aten VARCHAR[], -- ATen operators it computes
     source_nodes VARCHAR[], -- Nodes of the program's graph it computes
-    modules VARCHAR[], -- Modules of the model whose code these nodes are of
+    modules VARCHAR[], -- Modules of the model that these nodes belong to
     post_grad_nodes VARCHAR[], -- Nodes of the lowered graph, with provenance tracking
     stacks JSON, -- Lines of the program it computes, with provenance tracking
-    meta JSON -- What the generated code states of itself, e.g. `num_load`
+    meta JSON -- What the generated code states about itself, e.g. `num_load`
 );
 
--- What is known of one distinct kernel name: fields read from the name, and where its source lies. Filled when first asked for.
+-- One distinct kernel name: fields read from the name, and the place of its source. Filled on first use.
 -- Grades: docs/accuracy.md.
 CREATE TABLE kernel_provenance (
     name_id INTEGER, -- The name -> kernel_names.name_id
     category VARCHAR, -- Kind of work, e.g. `matrix`
     function VARCHAR, -- Qualified name without template arguments
-    library VARCHAR, -- Whose kernel it is, e.g. `aten`, `cublas`, `triton`
-    family VARCHAR, -- Which algorithm, e.g. `elementwise`, `gemm`, `softmax`
+    library VARCHAR, -- Library it belongs to, e.g. `aten`, `cublas`, `triton`
+    family VARCHAR, -- Algorithm, e.g. `elementwise`, `gemm`, `softmax`
     architecture VARCHAR, -- GPU architecture it was compiled for, e.g. `sm90`
     tensor_core BOOLEAN, -- It computes on tensor cores
     fields JSON, -- Every field read from the name, and template arguments by name
     grades JSON, -- Grade of each of those fields
-    units VARCHAR[], -- Translation units that hold it; one where it is certain
+    units VARCHAR[], -- Translation units that contain it; a single one if certain
     unit_grade VARCHAR, -- Grade of the units
     registered_by VARCHAR, -- Shared library that registered it, where recorded
-    file VARCHAR, -- Where its own code lies: the functor of a generic launcher, else the template: path in its repository, or
+    file VARCHAR, -- File of its own code (the functor of a generic launcher, else the template): path in its repository, or
         -- of a user's own file
     line INTEGER, -- Its first line
     end_line INTEGER, -- Its last line
@@ -243,11 +243,11 @@ CREATE TABLE kernel_provenance (
     template_line_grade VARCHAR -- Grade of the lines
 );
 
--- One native function (an overload) that operators of this Session reached. Filled when first asked for.
+-- One native function (an overload) that operators of this Session called. Filled on first use.
 CREATE TABLE native_functions (
     native_function_id INTEGER, -- Identity
     name VARCHAR, -- Operator name, e.g. `aten::_softmax`
-    overload VARCHAR, -- Overload, empty for the default; NULL where it is not certain
+    overload VARCHAR, -- Overload, empty for the default; NULL if uncertain
     kind VARCHAR, -- `native`, `composite`, `generated`, `backward`, `custom`, `triton`, `range`
     category VARCHAR, -- Kind of work
     schema VARCHAR, -- Its schema, as in native_functions.yaml
@@ -265,8 +265,8 @@ CREATE TABLE native_functions (
     url VARCHAR, -- Permalink, at the commit at which the line is right
     file_grade VARCHAR, -- Grade of the file
     line_grade VARCHAR, -- Grade of the lines
-    stub_file VARCHAR, -- Where the function it launches through is defined: the stub's, or one of a `.cu` file that it calls:
-        -- path in its repository, or of a user's own file
+    stub_file VARCHAR, -- File of the function it launches through (the stub's, or one in a `.cu` file that it calls): path in its
+        -- repository, or of a user's own file
     stub_line INTEGER, -- Its first line
     stub_end_line INTEGER, -- Its last line
     stub_url VARCHAR, -- Permalink, at the commit at which the line is right
@@ -274,7 +274,7 @@ CREATE TABLE native_functions (
     stub_line_grade VARCHAR -- Grade of the lines
 );
 
--- Which native function one kind of recorded call reached.
+-- The native function that one kind of recorded call reached.
 CREATE TABLE operator_functions (
     name VARCHAR, -- As in operators.name
     overload VARCHAR, -- As in operators.overload
@@ -284,14 +284,14 @@ CREATE TABLE operator_functions (
     self_device_ns BIGINT -- Their own device time [ns]
 );
 
--- Which torch release made the traces, and which tables answered. One row, once provenance was filled.
+-- The torch release that made the traces, and the tables used. One row, once provenance is filled.
 CREATE TABLE recognition (
-    torch_version VARCHAR, -- Release that made the traces, as far as known; NULL if no table answers for it
+    torch_version VARCHAR, -- Release that made the traces; NULL if no table covers it
     grade VARCHAR, -- Grade of the release
     hit_rates JSON, -- Share of the candidate kernel names found in each release's table
     reason VARCHAR, -- How the release was found, or why not
     candidate_kernels INTEGER, -- Kernel names that could be torch's own
-    operator_table VARCHAR, -- Release whose tables answer
+    operator_table VARCHAR, -- Release whose tables are used
     operator_grade VARCHAR, -- Grade of that table for these traces
     source_indexes VARCHAR[] -- Releases whose source lines were used, best first
 );
@@ -321,18 +321,18 @@ CREATE TABLE steps (
     kernel_count BIGINT -- Kernels launched in it
 );
 
--- One sample of the program's steps without a profiler, by the sidecar; its warm-up is among them.
+-- One sample of the program's steps without a profiler, from the sidecar; includes the warm-up.
 CREATE TABLE unrecorded_steps (
     trace_id INTEGER, -- Trace the row comes from -> traces.trace_id
     sample INTEGER, -- Number in the trace's sidecar, from 0
-    kind VARCHAR, -- `period`: from step start to step start; `call`: from call to return; `alone`: a period at whose start the
-        -- device was idle
+    kind VARCHAR, -- `period`: from step start to step start; `call`: from call to return; `alone`: a period that began with an
+        -- idle device
     place VARCHAR, -- `before` a profiler was attached, or `after`
-    stretch INTEGER, -- Samples that followed each other without a break share it
+    stretch INTEGER, -- Consecutive samples share it
     step INTEGER, -- N of the first step or call in it
-    step_count INTEGER, -- Steps that it covers
-    host_ns BIGINT, -- Of all of them, by the host's clock [ns]
-    device_ns BIGINT -- Of all of them, between events on the stream [ns]
+    step_count INTEGER, -- Number of steps it covers
+    host_ns BIGINT, -- Time of all of them by the host's clock [ns]
+    device_ns BIGINT -- Time of all of them between events on the stream [ns]
 );
 
 -- One call of a Python function (recorded with stacks).
@@ -341,7 +341,7 @@ CREATE TABLE frames (
     trace_id INTEGER, -- Trace the row comes from -> traces.trace_id
     thread_id INTEGER, -- Host thread -> threads.thread_id
     name VARCHAR, -- `file(line): function`, or `nn.Module: Linear_0`
-    python_id BIGINT, -- Recorder's id, unique in its trace
+    python_id BIGINT, -- Profiler's id, unique in its trace
     parent_python_id BIGINT, -- python_id of the caller
     module_id BIGINT, -- The module, if the frame is a module's call -> modules.module_id
     start_ns BIGINT, -- Start [ns]
@@ -352,8 +352,8 @@ CREATE TABLE frames (
 CREATE TABLE modules (
     module_id BIGINT, -- Identity
     trace_id INTEGER, -- Trace the row comes from -> traces.trace_id
-    python_module_id BIGINT, -- Recorder's id of the instance
-    name VARCHAR, -- Class and the recorder's instance count, e.g. `Linear_3`
+    python_module_id BIGINT, -- Profiler's id of the instance
+    name VARCHAR, -- Class and the profiler's instance count, e.g. `Linear_3`
     class_name VARCHAR, -- Class, e.g. `Linear`
     call_count BIGINT -- Recorded calls
 );
@@ -373,7 +373,7 @@ CREATE TABLE memory_events (
     operator_id BIGINT -- Innermost operator it belongs to; NULL if none -> operators.operator_id
 );
 
--- One device record that cannot be right: in no other table, and in no figure but `summary.set_aside_ns`.
+-- One invalid device record: in no other table, and in no figure except `summary.set_aside_ns`.
 CREATE TABLE set_aside (
     trace_id INTEGER, -- Trace the row comes from -> traces.trace_id
     kind VARCHAR, -- `kernel`, `memcpy` or `memset`
@@ -405,7 +405,7 @@ CREATE TABLE collectives (
     group_ranks VARCHAR, -- The ranks as recorded
     source_rank INTEGER, -- Sender of a point-to-point operation
     destination_rank INTEGER, -- Receiver of a point-to-point operation
-    sequence BIGINT -- The group's own count of operations; equal on all ranks
+    sequence BIGINT -- The group's sequence number of the operation; equal on all ranks
 );
 
 -- One synchronization recorded on the device timeline.
@@ -447,39 +447,39 @@ CREATE TABLE triton_launches (
     num_warps INTEGER, -- Warps of a block
     num_stages INTEGER, -- Pipeline stages
     kernel_flop DOUBLE, -- Floating-point operations, by inductor [FLOP]
-    kernel_num_gb DOUBLE -- Bytes moved by inductor's count, in 1e9 bytes [GB]
+    kernel_num_gb DOUBLE -- Bytes moved, by inductor, in 1e9 bytes [GB]
 );
 
--- One distinct call: calls of one operator with the same recorded arguments, or launches of no operator that are alike, with
--- what each call must do at least. Their device time is that of their own activities, so the rows share all device time out.
--- Filled when first asked for.
+-- One distinct call: calls of one operator with the same recorded arguments, or equal launches without an operator, with the
+-- least work of each call. Their device time is that of their own activities, so the rows sum to all device time.
+-- Filled on first use.
 CREATE TABLE call_costs (
     call_id INTEGER, -- Identity, from 0
-    name VARCHAR, -- Operator; of launches of no operator, the activity's name
+    name VARCHAR, -- Operator; for launches without an operator, the activity's name
     overload VARCHAR, -- As in operators.overload
     input_shapes JSON, -- As in operators.input_shapes
     input_types JSON, -- As in operators.input_types
     input_strides JSON, -- As in operators.input_strides
     concrete_inputs JSON, -- As in operators.concrete_inputs
-    attribution VARCHAR, -- NULL for calls of an operator; else that of the launches
-    calls BIGINT, -- Calls; of launches of no operator, launches
+    attribution VARCHAR, -- NULL for calls of an operator; else the launches' attribution
+    calls BIGINT, -- Number of calls, or of launches without an operator
     self_device_ns BIGINT, -- Device time of their own activities [ns]
     flop_count BIGINT, -- Floating-point operations of one call [FLOP]
     flop_source VARCHAR, -- How they are counted (closed set)
     read_bytes BIGINT, -- Distinct bytes one call reads from device memory [B]
     written_bytes BIGINT, -- Distinct bytes one call writes to device memory [B]
     data_type VARCHAR, -- Type whose peak limits its operations, e.g. `bf16`
-    evidence VARCHAR, -- How the bytes are known (closed set); NULL where unknown
+    evidence VARCHAR, -- How the bytes are known (closed set); NULL if unknown
     reason VARCHAR -- Why something is unknown
 );
 
--- One device activity and the distinct call it belongs to; every activity has one. Filled when first asked for.
+-- One device activity and the distinct call it belongs to; every activity has one. Filled on first use.
 CREATE TABLE activity_costs (
     activity_id BIGINT, -- The activity -> device_activities.activity_id
     call_id INTEGER -- Its distinct call -> call_costs.call_id
 );
 
--- One interval the recorder spent on itself.
+-- One interval the profiler spent on itself.
 CREATE TABLE overheads (
     overhead_id BIGINT, -- Identity
     trace_id INTEGER, -- Trace the row comes from -> traces.trace_id

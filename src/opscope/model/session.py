@@ -68,7 +68,7 @@ class Session:
 
     Args:
         path: Database file to create; in memory if None.
-        memory_limit: What the process should stay under, e.g. `"1GB"`; unbounded if None.
+        memory_limit: Memory limit of the process, e.g. `"1GB"`; unbounded if None.
         threads: Worker threads; all cores if None.
         is_temporary_file: Keep the tables in a temporary file instead of memory; removed on close.
 
@@ -161,7 +161,7 @@ class Session:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Session:
-        """The Session saved in a file, opened read-only.
+        """Open a saved Session, read-only.
 
         Raises:
             InputError: No such file, not a Session, or written by a newer opscope.
@@ -209,7 +209,7 @@ class Session:
         return session
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the Session to one file and return its path; the file appears only when it is whole.
+        """Write the Session to one file and return its path; the file appears only when complete.
 
         Raises:
             InputError: The file exists and `overwrite` is false, or it cannot be written.
@@ -236,7 +236,7 @@ class Session:
             self.connection.execute("DETACH saved")
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> QueryRows:
-        """All rows of a query on this Session's tables; `.df()`, `.pl()`, `.arrow()` make frames of them."""
+        """All rows of a query on this Session's tables; `.df()`, `.pl()`, `.arrow()` make frames."""
         given = list(parameters)
         rows = self._in_room(lambda: self.connection.execute(sql, given).fetchall())
         return QueryRows(rows, lambda: self.connection.sql(sql, params=given))

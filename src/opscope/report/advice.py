@@ -185,7 +185,11 @@ def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
         count = len(summary.advice)
         yield (
             "Changes",
-            f"none with an estimated gain; {counted(count, 'remark')} below" if count else "none found",
+            f"none with an estimated gain; {counted(count, 'remark')} below"
+            if count
+            else "none: only the program's start was recorded, until it had grown too large"
+            if summary.is_start_alone
+            else "none found",
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject
+from opscope.analysis.kernel_code import KernelCode
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
@@ -115,7 +116,11 @@ _TRACES = 2
 
 
 def explanation_document(
-    explanation: Explanation, read_source: SourceReader | None = None, *, is_full: bool = False
+    explanation: Explanation,
+    read_source: SourceReader | None = None,
+    *,
+    is_full: bool = False,
+    codes: Sequence[KernelCode] = (),
 ) -> doc.Document:
     subject, uses = explanation.subject, explanation.kernels
     is_one = subject in (Subject.OPERATOR, Subject.KERNEL)
@@ -136,8 +141,38 @@ def explanation_document(
         None if is_one else _function_table_section(explanation, rows),
         backward if nodes else None,
         None if read_source is None else _source_section(explanation, read_source),
+        doc.Section("Machine code", sections=tuple(map(_code_section, codes))) if codes else None,
     )
     return doc.Document(title, (_opening(explanation),), tuple(one for one in shown if one is not None))
+
+
+def _code_grade(code: KernelCode) -> str:
+    of_cache = "the newest of this name in Triton's cache"
+    return of_cache if code.grade is Grade.INFERRED else code.grade.meaning
+
+
+def _code_section(code: KernelCode) -> doc.Section:
+    active, total = code.active, sum(code.instructions.values())
+    fit = "how many blocks fit a multiprocessor is not known"
+    if active is not None:
+        limits = " and ".join(str(one).replace("_", " ") for one in active.limiters)
+        blocks = counted(active.blocks_per_sm, "block")
+        fit = f"{blocks} of {code.threads} threads fit a multiprocessor, limited by {limits}"
+        fit += f"; more from {code.more_blocks_at} registers down" if code.more_blocks_at else ""
+        fit += f"; fewer from {code.fewer_blocks_at} up" if code.fewer_blocks_at else ""
+    known = doc.facts(
+        ("Read from", (doc.Code(code.file, is_whole=True), f" for {code.target} ({_code_grade(code)})")),
+        ("Registers", f"{code.registers} of a thread: {fit}"),
+        ("Local memory", f"{format_bytes_exactly(code.stack_bytes)} of a thread"),
+        ("Shared memory", f"{format_bytes_exactly(code.shared_bytes)} of a block"),
+    )
+    table = doc.table(
+        list(code.instructions.items()),
+        doc.words("Instructions", lambda row: row[0]),
+        doc.number("In the code", lambda row: format_count(row[1])),
+        doc.number("Share", lambda row: format_share(row[1], total)),
+    )
+    return doc.Section(code.name, (known, table))
 
 
 def _opening(explanation: Explanation) -> doc.FactList:

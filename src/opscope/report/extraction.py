@@ -5,32 +5,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from opscope.analysis.extraction import AloneCall
+from opscope.analysis.extraction import AloneCall, Extracted, StepGain
 from opscope.analysis.summary import Summary
+from opscope.errors import OpscopeError
+from opscope.model.benchmark import BenchmarkRow, Status, Verdict
+from opscope.operators.call_file import CallFile
 from opscope.report import document as doc
+from opscope.report.benchmark import ratio_text
 from opscope.units import counted, format_duration, format_fraction
 
 
-def call_list_document(summary: Summary, calls: Sequence[AloneCall], *, top: int | None) -> doc.Document:
+def call_list_document(
+    summary: Summary, calls: Sequence[AloneCall], rows: Sequence[Extracted]
+) -> doc.Document:
+    """Of all calls those that are listed; at the end why some cannot be written."""
     steps = max(1, len(summary.steps))
-    device_ns = sum(one.device_ns for one in calls)
+    device_ns = sum(one.device_ns for one in calls if not one.then)  # else counted twice
     period = " per step" if summary.steps else ""
-    rows = doc.table(
-        list(enumerate(calls, 1))[:top],
-        doc.number("#", lambda row: str(row[0])),
-        doc.identifier("Operator", lambda row: row[1].call.name),
-        doc.words("Shapes", lambda row: row[1].shapes),
-        doc.number(f"Calls{period}", lambda row: f"{len(row[1].operator_ids) / steps:.4g}"),
-        doc.number(f"Device{period}", lambda row: format_duration(row[1].device_ns / steps)),
-        doc.number("Share", lambda row: format_fraction(row[1].device_ns / device_ns)),
+    table = doc.table(
+        rows,
+        doc.number("#", "rank"),
+        doc.identifier("Operator", "call.name"),
+        doc.words("Shapes", "call.shapes"),
+        doc.number(f"Calls{period}", lambda row: f"{row.call.times / steps:.4g}"),
+        doc.number(f"Device{period}", lambda row: format_duration(row.call.device_ns / steps)),
+        doc.number("Share", lambda row: format_fraction(row.call.device_ns / device_ns)),
         doc.number(
             f"Avoidable{period}",
-            lambda row: None if row[1].avoidable_ns is None else format_duration(row[1].avoidable_ns / steps),
+            lambda row: (
+                None if row.call.avoidable_ns is None else format_duration(row.call.avoidable_ns / steps)
+            ),
         ),
+        doc.words("Start", lambda row: row.file.start if isinstance(row.file, CallFile) else "none"),
     )
+    unwritten = [f"{row.rank}: {row.file.message}." for row in rows if isinstance(row.file, OpscopeError)]
     command = doc.Code("opscope extract TRACE 1", is_whole=True)
     told = doc.Paragraph(("Write one as a file that runs alone: ", command, "."))
-    return doc.Document("Calls that can be run alone", (rows, told))
+    return doc.Document(
+        "Calls that can be run alone", doc.blocks(table, doc.BulletList(tuple(unwritten)), told)
+    )
+
+
+def readme(document: doc.Document, source: str) -> doc.Document:
+    """Of a folder of files: the list they are of, and what to do with them."""
+    *listed, _ = document.blocks
+    command = doc.Code("opscope bench .", is_whole=True)
+    told = doc.Paragraph(
+        (
+            f"From {Path(source).name}; files are named by number and operator. Time all: ",
+            command,
+            ".",
+        )
+    )
+    return doc.Document(document.title, (told, *listed))
 
 
 def call_text(summary: Summary, one: AloneCall, source: str) -> str:
@@ -40,8 +67,32 @@ def call_text(summary: Summary, one: AloneCall, source: str) -> str:
     where = f" on {devices.pop()}" if len(devices) == 1 else ""
     period = " per step" if summary.steps else ""
     kernels = "\n".join(f"    {kernel[:100]}" for kernel in one.kernels[:3])
-    count = counted(len(one.operator_ids) / steps, "call")
+    count = counted(one.times / steps, "call")
     return (
-        f"{one.call.name} of {one.shapes}, as recorded in {Path(source).name}.\n\n"
+        f"{one.name} of {one.shapes}, as recorded in {Path(source).name}.\n\n"
         f"{count}{period}, {format_duration(one.device_ns / steps)}{where}; it launched\n{kernels}"
     )
+
+
+def gain_section(row: BenchmarkRow, gain: StepGain | None, source: str) -> doc.Section:
+    """What the program of a recording would gain by a version of its call that was measured here."""
+    name = Path(source).name
+    if row.status is not Status.OK or row.ratio is None:
+        told = f"mine has no time to put in the place of the recorded calls: {row.reason or row.status}."
+    elif gain is None:
+        told = f"The steps of {name} cannot be simulated: mine is {ratio_text(row.ratio, row.verdict)} here."
+    else:
+        low, high = _difference(gain.gain.low_ns), _difference(gain.gain.high_ns)
+        told = (
+            f"mine is {ratio_text(row.ratio, row.verdict or Verdict.SAME)} here = "
+            f"{_difference(gain.gain.ns)} ({low} to {high}) of "
+            f"{format_duration(gain.step_ns)} per step, in place of {counted(gain.calls, 'call')} of "
+            f"{gain.operator}: simulated by the steps of {name}, each call's time on the host as recorded."
+        )
+    return doc.Section("In the program", (doc.Paragraph(told),))
+
+
+def _difference(gain_ns: float) -> str:
+    """What becomes of the step's time."""
+    sign = "" if round(gain_ns) == 0 else "−" if gain_ns > 0 else "+"
+    return f"{sign}{format_duration(abs(gain_ns))}"

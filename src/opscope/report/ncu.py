@@ -6,7 +6,7 @@ A counter that was not collected reads "not collected", and the metrics that wou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from opscope.analysis.counters import (
@@ -169,6 +169,69 @@ def _limits(analysis: CounterAnalysis) -> Counter[str]:
     return limits
 
 
+def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes: int) -> doc.Document:
+    """The launches of one call by each of its versions: sums of all, and what the longest is."""
+
+    def summed(quantity: Quantity) -> Callable[[CounterAnalysis], str]:
+        def text(analysis: CounterAnalysis) -> str:
+            counts = [one.counters.count(quantity) for one in analysis.kernels]
+            known = [one for one in counts if one is not None]
+            if len(known) < len(counts) or not counts:
+                return _ABSENT
+            ratio = f", {sum(known) / least_bytes:.2f} × the least" if least_bytes else ""
+            return f"{format_bytes(sum(known))}{ratio}"
+
+        return text
+
+    def longest(text: Callable[[CountedKernel], str]) -> Callable[[CounterAnalysis], str]:
+        def of(analysis: CounterAnalysis) -> str:
+            kernels = sorted(analysis.kernels, key=lambda one: -(one.counters.duration_ns or 0))
+            return text(kernels[0]) if kernels else "no kernel"
+
+        return of
+
+    def time(analysis: CounterAnalysis) -> str:
+        times = [one.counters.duration_ns or 0 for one in analysis.kernels]
+        return f"{format_duration(sum(times))}, {counted(len(times), 'kernel')}"
+
+    rows: tuple[tuple[str, Callable[[CounterAnalysis], str]], ...] = (
+        ("Time", time),
+        ("DRAM", summed(Quantity.DRAM_BYTES)),
+        ("Through L2", summed(Quantity.L2_BYTES)),
+        ("Longest kernel", longest(lambda one: one.decoded.title)),
+        ("Limited by", longest(_limit)),
+        ("Occupancy", longest(lambda one: _occupancy(one.counters))),
+        ("Registers", longest(lambda one: format_count(one.counters.registers_per_thread))),
+        (
+            "Tensor cores",
+            longest(lambda one: format_fraction(one.counters.ratio(Quantity.TENSOR_FRACTION))),
+        ),
+        ("Warp stalls", longest(lambda one: _stalls(one.counters))),
+    )
+
+    def column(title: str, analysis: CounterAnalysis) -> doc.Field:
+        return doc.words(title, lambda row: row[1](analysis))
+
+    table = doc.table(
+        rows, doc.words("", lambda row: row[0]), *(column(one, of) for one, of in analyses.items())
+    )
+    told = doc.Paragraph(
+        f"The call moves at least {format_bytes(least_bytes)}: inputs read once, results written once."
+    )
+    findings = [(one, of.findings) for one, of in analyses.items()]
+    changes = (doc.Section(f"What to change in {one}", (doc.FindingList(of),)) for one, of in findings)
+    return doc.Document(f"Hardware counters of {name}", (table, told), doc.sections(*changes))
+
+
+def _stalls(counters: KernelCounters) -> str:
+    book, stalls = counter_book()["stalls"], []
+    reasons = [item for item in counters.stall_fractions.items() if item[0] not in NO_STALL]
+    for reason, share in reasons[:_STALLS_SHOWN]:
+        meaning = f"{book[reason]['meaning']} ({reason})" if reason in book else reason
+        stalls.append(f"{meaning} {format_fraction(share)}")
+    return ", ".join(stalls) or _ABSENT
+
+
 def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> doc.Section:
     counters = kernel.counters
     threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
@@ -177,11 +240,6 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> doc.Section:
     if kernel.recorded_ns is not None:
         recorded = format_duration(kernel.recorded_ns)
         time += f"; {recorded} recorded (median of {counted(kernel.launches, 'launch')})"
-    book, stalls = counter_book()["stalls"], []
-    reasons = [item for item in counters.stall_fractions.items() if item[0] not in NO_STALL]
-    for reason, share in reasons[:_STALLS_SHOWN]:
-        meaning = f"{book[reason]['meaning']} ({reason})" if reason in book else reason
-        stalls.append(f"{meaning} {format_fraction(share)}")
     peaks = [
         f"{name} {format_fraction(counters.ratio(quantity))}"
         for name, quantity in _PEAKS
@@ -206,7 +264,7 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> doc.Section:
             _ABSENT if threads is None else f"{threads:.1f} of {WARP_SIZE} threads active per instruction",
         ),
         ("Occupancy", _occupancy(counters)),
-        ("Warp stalls", ", ".join(stalls) or _ABSENT),
+        ("Warp stalls", _stalls(counters)),
     )
     # What limits it, and what to do about that.
     found = next((one for one in analysis.findings if one.evidence.get("launch") == counters.index), None)

@@ -6,6 +6,7 @@ hanging are values. A program that its own kill does not end (a hanging driver) 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from opscope.errors import CaptureError
+from opscope.errors import CaptureError, InputError
 
 _AFTER_KILL_S = 2.0
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -42,6 +43,11 @@ class AttachedExit(NamedTuple):
 
     exit_code: int  # negative for a signal
     was_interrupted: bool = False  # a signal that ends programs came meanwhile
+
+    @property
+    def shell_code(self) -> int:
+        """As a shell reports it: 128 and the signal's number for one that a signal ended."""
+        return self.exit_code if self.exit_code >= 0 else 128 - self.exit_code
 
 
 def find_program(name: str, search_path: str | None, places: Sequence[str] = ()) -> str | None:
@@ -96,7 +102,12 @@ def run_program(
 
 
 def run_attached(
-    command: Sequence[str], what: str, source: str | Path, *, stdout: int | None = None
+    command: Sequence[str],
+    what: str,
+    source: str | Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    stdout: int | None = None,
 ) -> AttachedExit:
     """Run a command on this process's own terminal to its end, as the shell would have run it.
 
@@ -105,8 +116,14 @@ def run_attached(
     """
     with _forwarding() as (forward_to, came):
         try:
-            process = subprocess.Popen(list(command), stdout=stdout)
+            process = subprocess.Popen(
+                list(command), stdout=stdout, env=None if environment is None else dict(environment)
+            )
         except OSError as error:
+            if error.errno == errno.ENOEXEC:
+                raise InputError(
+                    "not a program for this machine", source=source, hint="A script begins with #!"
+                ) from error
             raise CaptureError(f"{what} cannot be started ({error.strerror})", source=source) from error
         forward_to(process)
         return AttachedExit(process.wait(), was_interrupted=bool(came))

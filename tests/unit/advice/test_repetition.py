@@ -14,6 +14,7 @@ from fakes import sidecar
 from opscope.analysis.watched_steps import dataflow
 from opscope.model.finding import Finding
 from opscope.model.sidecar import (
+    SIZE_LIMIT,
     RecordedDataflow,
     RecordedRounds,
     RepeatedSince,
@@ -43,6 +44,7 @@ def session_of(
     kernel_us: float = 150,
     has_new: bool = True,
     extra: Callable[[Any, float], object] = lambda *_: None,
+    **facts: Any,
 ) -> opscope.Session:
     """Three steps of four operators in six rounds, each below another one and calling one, with a sidecar."""
     program, at = trace(), 0.0
@@ -61,7 +63,7 @@ def session_of(
     order = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
     watched = ThreadOperators(1, tuple(order), " ".join(order[name] for name in names))
     recorded = RecordedDataflow((watched,), has_new, tuple(repeated), tuple(rounds), tuple(unused))
-    write_sidecar(sidecar_path(path), sidecar(dataflow=recorded))
+    write_sidecar(sidecar_path(path), sidecar(dataflow=recorded, **facts))
     return opscope.load(path)
 
 
@@ -173,6 +175,14 @@ def more_operators(program: Any, at: float) -> None:
 def test_where_it_is_not_known_nothing_is_said(tmp_path: Path, other: dict[str, Any]) -> None:
     with session_of(tmp_path, **{"repeated": [again()], **other}) as session:
         assert not {"repeated_work", "unused_work", "loop"} & {*codes(advice(session))}
+
+
+def test_of_a_programs_start_alone_nothing_follows(tmp_path: Path) -> None:
+    facts = {"partial": True, "steps": 0, "ended_by": SIZE_LIMIT}
+    with session_of(tmp_path, repeated=[again()], **facts) as session:
+        summary = opscope.summarize(session)
+    assert summary.advice == ()
+    assert "only the program's start was recorded" in render_markdown(recording_document(summary, top=1))
 
 
 def test_operators_are_found_in_each_step(tmp_path: Path) -> None:

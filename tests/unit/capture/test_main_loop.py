@@ -69,6 +69,21 @@ def serve():
             model()
 serve()
 """
+COMPILED = """
+def step():
+    for _ in range(5):
+        work(0.02)
+def check():
+    for _ in range(3):
+        step()
+def main():
+    fast = compile_it(step)
+    for _ in range(30):
+        fast()
+def compile_it(one, compile=None):
+    return one
+main()
+"""
 BATCHES = """
 def batches():
     while True:
@@ -92,8 +107,8 @@ run()
 
 @pytest.mark.parametrize(
     ("text", "step_s", "least"),
-    [(SIMULATION, 0.2, 20), (SERVER, 0.24, 40), (BATCHES, 0.21, 10)],
-    ids=["simulation", "server", "batches"],
+    [(SIMULATION, 0.2, 20), (SERVER, 0.24, 40), (COMPILED, 0.1, 15), (BATCHES, 0.21, 10)],
+    ids=["simulation", "server", "compiled", "batches"],
 )
 def test_a_step_is_a_round_of_the_outermost_loop_that_comes_round_soon(
     steps_of: Callable[..., list[float]], text: str, step_s: float, least: int
@@ -124,6 +139,13 @@ def test_asked_for_rounds_are_steps_whatever_the_program_is_made_of(
     steps_of: Callable[..., list[float]],
 ) -> None:
     assert steps_of("import torch.optim\nfor _ in range(30): work(0.1)", is_asked_for=True)
+
+
+def test_nothing_is_marked_that_torch_compile_may_read() -> None:
+    tree = ast.parse(COMPILED)
+    MainLoop().mark(tree, COMPILED)
+    marked = {one.name for one in tree.body if isinstance(one, ast.FunctionDef) and ROUND in ast.unparse(one)}
+    assert marked == {"main"}
 
 
 def test_lines_stay_what_they_are() -> None:

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
 from opscope.capture import cycle as cycle_module  # noqa: E402
-from opscope.capture import profiler, program_recorder  # noqa: E402
+from opscope.capture import main_loop, profiler, program_recorder  # noqa: E402
 from opscope.capture.outermost_calls import OutermostCalls  # noqa: E402
 from opscope.capture.profiler import Profiler, _session  # noqa: E402
 from opscope.capture.program import Program  # noqa: E402
@@ -28,6 +28,7 @@ from opscope.capture.program_recorder import (  # noqa: E402
     OptimizerSteps,
     ProgramRecorder,
     RecognizedSteps,
+    program_of,
     step_source,
 )
 from opscope.capture.recording import Recording  # noqa: E402
@@ -623,3 +624,37 @@ def test_without_steps_a_recording_that_grows_too_large_ends_where_it_is(record,
         assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mul'") == 0
         (finding,) = (one for one in session.findings() if one.code == "capture.size_limit")
     assert "beyond --max-trace-size" in finding.message
+
+
+LOOP = """
+import time, torch
+def inner(x):
+    for _ in range(3): x = x.sin()
+    return x
+for _ in range(60):
+    inner(torch.ones(3))
+    time.sleep(0.005)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("steps", ["auto", "loop"])
+def test_rounds_of_the_main_loop_are_steps_of_a_program_without_others(tmp_path, monkeypatch, capsys, steps):
+    script, allocations = tmp_path / "script.py", itertools.count(step=10)
+    script.write_text(LOOP)
+    monkeypatch.setattr(main_loop, "_device_allocations", lambda: next(allocations))
+    monkeypatch.setattr(main_loop, "_SHORT_S", 0.01)
+    monkeypatch.setattr(main_loop, "_LEAST_S", 0.05)
+    source = step_source(steps)
+    options = {"keep_on_error": True, "overwrite": True, "active": 3}
+    recorder = ProgramRecorder(Profiler(tmp_path / "out", **options), source)
+    end = recorder.run(program_of(str(script), (), source, is_module=False))
+    assert (end.exit_code, capsys.readouterr().out, recorder.notes) == (0, "done\n", [])
+    (cycle,) = recorder.cycles
+    assert cycle.sidecar.steps == 3
+    with opscope.load(cycle.trace_path) as session:
+        rows = session.query(
+            "SELECT step, count(*) FROM operators WHERE name = 'aten::sin' GROUP BY 1 ORDER BY 1"
+        )
+    assert [count for step, count in rows if step is not None] == [3, 3, 3]
+    assert not isinstance(source, RecognizedSteps) or source.taken == "loop"

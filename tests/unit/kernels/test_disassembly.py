@@ -66,3 +66,25 @@ def test_without_cuobjdump_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(code, "find_cuda_tool", lambda name: None)
     with pytest.raises(DependencyError, match="pip install triton"):
         file_sass(tmp_path / "any.cubin", "sm_90")
+
+
+def test_instructions_are_counted_by_what_they_are() -> None:
+    lines = [
+        "LDC R1, c[0x0][0x28]", "@!P0 LDG.E.128.CONSTANT R4, desc[UR4][R2.64]", "LDG.E R4, [R2.64]",
+        "LDG.E.U16 R4, [R2.64]", "STG.E.64 [R2.64], R4", "LDGSTS.E.BYPASS.128 [R1], [R2.64]", "LDL R1, [R2]",
+        "STL.64 [R2], R4", "HMMA.16816.F32.BF16 R4, R8, R12, R4", "HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8]",
+        "MUFU.EX2 R4, R5", "BAR.SYNC.DEFER_BLOCKING 0x0", "FFMA.FTZ R1, R2, R3, R4", "NOP", "@P0 BRA 0x10",
+    ]  # fmt: skip
+    text = "\n".join(f"        /*{16 * place:04x}*/    {line} ;" for place, line in enumerate(lines))
+    assert code.instruction_mix(text) == {
+        "tensor cores": 2,
+        "other": 2,
+        **dict.fromkeys(
+            (
+                "global loads of 16 bytes", "global loads of 4 bytes", "global loads of 2 bytes",
+                "global stores of 8 bytes", "copies to shared memory", "local loads", "local stores",
+                "special functions", "barriers", "fp32",
+            ),
+            1,
+        ),
+    }  # fmt: skip

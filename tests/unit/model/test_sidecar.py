@@ -10,7 +10,7 @@ import pytest
 from case_tables import cases
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment, GpuInfo
-from opscope.model.finding import RECORDER_KEY, Finding, Severity, recorded_findings
+from opscope.model.finding import RECORDER_KEY, Finding, Severity, findings_as_json, recorded_findings
 from opscope.model.location import FrameName, is_program_file, parse_frame
 from opscope.model.sidecar import (
     RecordedSchedule,
@@ -91,14 +91,11 @@ def test_missing_files_and_folders_are_named(tmp_path):
         write_sidecar(tmp_path / "file" / "a.json", SIDECAR)
 
 
-FINDING = {
-    "code": "recorder.dropped", "severity": "warning", "message": "3 records.", "suggestion": "Less.",
-    "evidence": {"dropped_count": 3},
-}  # fmt: skip
+FINDING = Finding("recorder.dropped", Severity.WARNING, "3 records.", "Less.", evidence={"dropped_count": 3})
 
 
 def test_they_come_back_with_their_trace() -> None:
-    properties = {RECORDER_KEY: {"findings": [FINDING]}}
+    properties = {RECORDER_KEY: {"findings": findings_as_json([FINDING])}}
     (found,) = recorded_findings(properties, 2)
     assert found == Finding(
         "recorder.dropped", Severity.WARNING, "3 records.", "Less.", trace_id=2, evidence={"dropped_count": 3}

@@ -22,7 +22,7 @@ def call(name: str, *columns: Any, overload: str | None = None) -> CallArguments
 
 
 def text_of(one: CallArguments) -> str:
-    return call_file(one, what="A call.", name="call.py")[0]
+    return call_file(one, what="A call.", name="call.py").text
 
 
 @cases("given", "lines")
@@ -39,7 +39,7 @@ def test_what_was_not_recorded_is_said(given: list[Any], why: str) -> None:
 
 
 def test_a_number_whose_value_is_not_recorded_is_noted() -> None:
-    text, notes = call_file(call("mul", [[4], []], ["float", "double"]), what="A call.", name="call.py")
+    text, notes, _ = call_file(call("mul", [[4], []], ["float", "double"]), what="A call.", name="call.py")
     assert notes == ["The value of 'other' was not recorded; 0.5 stands for it."]
     assert "A call.\n\nThe value of 'other'" in text
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.errors import CaptureError
+from opscope.errors import CaptureError, InputError
 from opscope.toolchain import programs
 from opscope.toolchain.programs import AttachedExit, find_program, run_attached, run_program
 
@@ -90,10 +90,12 @@ def python(code: str) -> AttachedExit:
 
 
 @pytest.mark.parametrize(
-    ("code", "ended"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", -9)]
+    ("code", "ended"),
+    [("raise SystemExit(7)", (7, 7)), ("import os; os.kill(os.getpid(), 9)", (137, -9))],
 )
-def test_the_exit_code_is_negative_for_a_signal(code: str, ended: int) -> None:
-    assert python(code).exit_code == ended
+def test_the_exit_code_is_that_of_shells(code: str, ended: tuple[int, int]) -> None:
+    run = python(code)
+    assert (run.shell_code, run.exit_code) == ended
 
 
 WAITS = "import os, time, pathlib; pathlib.Path({!r}).touch(); time.sleep(20)"
@@ -118,7 +120,7 @@ def test_a_signal_to_this_process_reaches_the_program(
     code = "import signal; signal.signal(2, signal.SIG_DFL); " + WAITS.format(str(ready))
     run = python(code)
     thread.join()
-    assert (run.exit_code, run.was_interrupted) == (-number, True)
+    assert (run.shell_code, run.was_interrupted) == (128 + number, True)
     assert signal.getsignal(number) == before
 
 
@@ -162,6 +164,10 @@ def wait_for(path: Path) -> None:
 
 
 def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+    path = Path(_script(tmp_path, "text", ""))
+    path.write_text("no interpreter line")
+    with pytest.raises(InputError, match="not a program for this machine"):
+        run_attached([str(path)], "the program", path)
     broken = Path(_script(tmp_path, "broken", ""))
     broken.write_text("#!/nowhere/interpreter\n")
     with pytest.raises(CaptureError, match="cannot be started"):

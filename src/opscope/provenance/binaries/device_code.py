@@ -12,7 +12,7 @@ import re
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from itertools import product
@@ -400,6 +400,29 @@ def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
     for unit, kernel in _owners(others):
         kernels.setdefault(unit, set()).add(kernel)
     return units + [UnitKernels(unit, frozenset(of), is_name_exact=False) for unit, of in kernels.items()]
+
+
+def cubin_with(
+    elf: ElfFile, is_wanted: Callable[[Set[str]], str | None], architecture: int | None
+) -> tuple[bytes, str, int] | None:
+    """The first cubin with a kernel that is wanted, its mangled name and the architecture; None if none has.
+
+    `is_wanted` chooses one of a cubin's kernels; without an architecture the newest counts.
+    """
+    best = None
+    for section in filter(None, (_section(elf, name) for name in _SECTIONS)):
+        for code in (one for entries in containers(elf, section) for one in entries):
+            if code.kind != _CUBIN or architecture not in {None, code.architecture}:
+                continue
+            if best is not None and code.architecture <= best[2]:
+                continue
+            content = code_of(elf, code)
+            symbol = is_wanted(cubin_names(elf.embedded(content, code.offset))[0])
+            if symbol is not None:
+                best = content, symbol, code.architecture
+                if architecture is not None:
+                    return best
+    return best
 
 
 def _unit_files(elf: ElfFile, section: ElfSection) -> dict[int, str]:

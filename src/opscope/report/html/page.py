@@ -44,6 +44,7 @@ def session_page(
     *,
     top: int | None = 10,
     command: str = "",
+    trace: str = "",
     language: Language = Language.EN,
 ) -> str:
     chains = {
@@ -53,7 +54,7 @@ def session_page(
     rows = None if top is None else max(top, _ROWS)
     document = recording_document(summary, top=rows, is_full=True, detailed=top)
     charts = tuple(session_charts(session, summary))
-    return render_page(document, charts, chains=chains, command=command, language=language)
+    return render_page(document, charts, chains=chains, command=command, trace=trace, language=language)
 
 
 def render_page(
@@ -62,6 +63,7 @@ def render_page(
     *,
     chains: dict[str, FactList] | None = None,
     command: str = "",
+    trace: str = "",
     language: Language = Language.EN,
 ) -> str:
     """The document as one HTML file.
@@ -71,6 +73,7 @@ def render_page(
         charts: Pictures, each opening the section its `section` names; left out without that section.
         chains: The way from operators to their source, by name: what a click in a picture shows.
         command: What was run for it, told at its end unless the document tells it.
+        trace: Address of the recorded trace beside the page; the page offers it to Perfetto.
         language: It is written in.
 
     Raises:
@@ -105,7 +108,8 @@ def render_page(
     shown = translated(document, language)
     style, script = _asset("page.css"), _asset("page.js")
     plotly = _plotly() if charts else ""
-    scripts = [text for text in (plotly, script) if text]
+    perfetto = _asset("perfetto.js") if trace else ""
+    scripts = [text for text in (plotly, script, perfetto) if text]
 
     def hashes(*texts: str) -> str:
         digests = (hashlib.sha256(text.encode()).digest() for text in texts)
@@ -116,6 +120,7 @@ def render_page(
         "default-src 'none'", f"script-src {hashes(*scripts)}", f"style-src {hashes(style, _PLOTLY_STYLE)}",
         "img-src data: blob:", "base-uri 'none'", "form-action 'none'",
     ]  # fmt: skip
+    policy += ["connect-src 'self'"] if trace else []
     return environment.get_template("page.html.j2").render(
         document=shown,
         first=[one for one in drawn if not one.section],
@@ -137,6 +142,8 @@ def render_page(
         plotly_ids=["plotly.js-style-global", *_STYLE_IDS.findall(plotly)],
         plotly=plotly,
         script=script,
+        perfetto=perfetto,
+        trace=trace,
         version=__version__,
         language=language,
     )

@@ -191,6 +191,16 @@ def test_a_name_of_a_megabyte_does_not_fill_the_page(load: Load) -> None:
     assert "characters …" in text
 
 
+@pytest.mark.parametrize("trace", ["", "trace.json.gz"])
+def test_only_a_served_page_may_ask_for_the_trace(load: Load, trace: str) -> None:
+    session = load(hostile_trace("k"))
+    page = _Page(session_page(session, summarize(session), trace=trace))
+    policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv")) or ""
+    assert ("connect-src 'self'" in policy) == bool(trace)
+    assert [a["data-trace"] for _, a in page.elements if "data-trace" in a] == [trace] * bool(trace)
+    assert ("ui.perfetto.dev" in "".join(text for _, text in page.raw)) == bool(trace)
+
+
 @pytest.mark.parametrize("document", [Document("t"), Document("t", sections=(Section("To repeat"),))])
 def test_the_command_is_told_once(document: Document) -> None:
     page = _Page(render_page(document, command="opscope x --output '<y>'"))

@@ -1,0 +1,69 @@
+"""Extracted calls on a device: starts compute the call, generated kernels run from their source."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from case_tables import tables  # noqa: E402
+from opscope.operators.arguments import parse_arguments  # noqa: E402
+from opscope.operators.call_file import call_file  # noqa: E402
+from opscope.operators.starts import StartKind  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+
+CASES = tables(Path(__file__).parents[1] / "unit/operators/test_starts.toml")
+# What Triton's interpreter does not multiply.
+BFLOAT16 = ["bmm", [[3, 20, 30], [3, 30, 40]], ["c10::BFloat16"] * 2, [[600, 30, 1], [1200, 1, 30]], ["", ""]]
+COMPILED = """
+import torch
+f = torch.compile(lambda x: torch.nn.functional.gelu(x) + 1)
+x = torch.randn(1024, 1024, device="cuda")
+for _ in range(20):
+    f(x)
+torch.cuda.synchronize()
+"""
+
+
+def files(folder: Path, rows: list[Any], kind: StartKind) -> list[Path]:
+    found = []
+    for number, (name, *columns) in enumerate(rows):
+        keys = ("shapes", "types", "strides", "concrete")
+        call = parse_arguments(f"aten::{name}", **dict(zip(keys, columns, strict=True)))
+        found.append(folder / f"{number}_{name}.py")
+        found[-1].write_text(call_file(call, what="A call.", name="call.py", start=kind).text)
+    return found
+
+
+def run_all(paths: list[Path]) -> None:
+    runs = "import runpy, sys\nfor file in sys.argv[1:]: runpy.run_path(file, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", runs, *paths], capture_output=True, text=True, check=False)
+    said = done.stdout.count("mine computes what the reference does")
+    assert said == len(paths), f"{paths[said].name}: {done.stderr}"
+
+
+def test_triton_starts_compute_the_call(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    rows = [given for (given,) in CASES["a_start_computes_the_call"]]
+    run_all(files(tmp_path, [*rows, BFLOAT16], StartKind.TRITON))
+
+
+def test_a_cuda_start_computes_the_call(tmp_path: Path) -> None:
+    ((given,), *_) = CASES["cuda_compiles"]
+    run_all(files(tmp_path, [given], StartKind.CUDA))
+
+
+def test_a_kernel_of_torch_compile_runs_from_its_source(tmp_path: Path) -> None:
+    script, call = tmp_path / "compiled.py", tmp_path / "call.py"
+    script.write_text(COMPILED)
+    opscope = (sys.executable, "-m", "opscope")
+    subprocess.run([*opscope, "run", "--output-dir", tmp_path / "rec", script], check=True)
+    (trace,) = (tmp_path / "rec").glob("trace.json*")
+    subprocess.run([*opscope, "extract", trace, "triton_", "-o", call], check=True)
+    run_all([call])

@@ -1,0 +1,143 @@
+"""What a step gains by another version of a recorded call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fakes import H200, TraceBuilder
+from opscope import example_trace, load
+from opscope.analysis.extraction import alone_calls, calls_of_file, chosen_call, extracted, step_gain
+from opscope.analysis.summary import Summary
+from opscope.errors import InputError
+from opscope.model.sidecar import kernels_folder
+from opscope.operators.call_file import CallFile
+from opscope.operators.starts import StartKind
+from opscope.provenance.generated_code import source_hash
+
+
+def test_a_step_that_the_device_decides_loses_what_the_kernels_lose(tmp_path: Path) -> None:
+    with load(example_trace()) as session:
+        summary = Summary(session)
+        calls = alone_calls(session, summary.efficiency)
+        one = chosen_call(calls, "linear 8×128×3072", session)
+        written = extracted(1, one, start=StartKind.ATEN).file
+        assert isinstance(written, CallFile)
+        file = tmp_path / "call.py"
+        file.write_text(written.text.replace("return reference(input, weight, bias)", "return None"))
+        assert calls_of_file(calls, file) == (one,)
+        half = step_gain(summary, [one], "call", 0.5, (0.45, 0.55))
+        slower = step_gain(summary, [one], "call", 2.0, None)
+        assert half is not None
+        assert slower is not None
+    steps = len(summary.steps)
+    assert half.calls == len(one.operator_ids) / steps
+    assert half.gain.ns == pytest.approx(0.5 * one.device_ns / steps, rel=0.02)
+    assert half.gain.low_ns == pytest.approx(0.45 * one.device_ns / steps, rel=0.02)
+    assert slower.gain.ns == pytest.approx(-one.device_ns / steps, rel=0.02)
+    assert half.step_ns == slower.step_ns > one.device_ns / steps
+
+
+GENERATED = """
+import triton
+import triton.language as tl
+
+@triton_heuristics.pointwise(size_hints={'x': 1024}, inductor_meta={'kernel_name': 'triton_poi_fused_add_0'})
+@triton.jit
+def triton_poi_fused_add_0(in_out_ptr0, in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xnumel = 1024
+"""
+CALLED = """
+def make_inputs(device, seed):
+    torch.manual_seed(seed)
+    in_out_ptr0 = torch.randn((32, 32), device=device, dtype=torch.float32)
+    in_ptr0 = torch.randn((32,), device=device, dtype=torch.bfloat16)
+    return in_out_ptr0, in_ptr0
+
+
+def reference(in_out_ptr0, in_ptr0):
+    in_out_ptr0 = in_out_ptr0.clone()
+    out_ptr0 = torch.empty_strided((32, 32), (1, 32), dtype=torch.float32, device=DEVICE)
+    xnumel = 1024
+    stream = torch.cuda.current_stream().cuda_stream
+    triton_poi_fused_add_0.run(in_out_ptr0, in_ptr0, out_ptr0, xnumel, stream=stream)
+    return in_out_ptr0, out_ptr0
+"""
+
+
+def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(tmp_path: Path) -> None:
+    name = source_hash(GENERATED)
+    given = {
+        "Input Dims": [[32, 32], [32], [32, 32], []],
+        "Input type": ["float", "c10::BFloat16", "float", "Scalar"],
+        "Input Strides": [[32, 1], [1], [1, 32], []],
+        "Concrete Inputs": ["", "", "", "1024"],
+    }
+    stated = {"kernel_backend": "triton", "kernel_file": f"/gone/{name}.py", "kernel_hash": name}
+    built = TraceBuilder().operator("triton_poi_fused_add_0", 0, 10, **given, **stated)
+    trace = tmp_path / "trace.json"
+    built.launch(2).kernel("triton_poi_fused_add_0", 20, 5).launch(40).kernel("mine", 50, 5).write(trace)
+    with load(trace) as session:
+        calls = alone_calls(session, Summary(session).efficiency)
+        with pytest.raises(InputError, match="the kernel 'mine' was launched with"):
+            chosen_call(calls, "mine", session)
+        (one,) = calls
+        missing = extracted(1, one, traces=[str(trace)]).file
+        assert isinstance(missing, InputError)
+        assert "is not at hand. Record with opscope run" in str(missing)
+        kernels_folder(trace).mkdir()
+        (kernels_folder(trace) / f"{name}.py").write_text(GENERATED)
+        found = extracted(1, one, traces=[str(trace)])
+        assert isinstance(found.file, CallFile)
+        assert found.name == "01_triton_poi_fused_add_0.py"
+        file = tmp_path / "call.py"
+        file.write_text(found.file.text)
+        assert calls_of_file(calls, file, [str(trace)]) == (one,)
+    compile(found.file.text, "call.py", "exec")
+    assert GENERATED.strip() in found.file.text
+    assert CALLED in found.file.text
+
+
+def test_elementwise_calls_in_a_row_are_one_besides(tmp_path: Path) -> None:
+    """Where the host decides, two of three launches go by fusing, and the time of their operators."""
+    built = TraceBuilder(deviceProperties=[H200])
+    arguments = {
+        "mul": ([[512, 64], [64]], ["float", "float"], [[64, 1], [1]], ["", ""]),
+        "add": (
+            [[512, 64], [512, 64], []],
+            ["float", "float", "Scalar"],
+            [[64, 1], [64, 1], []],
+            ["", "", "1"],
+        ),
+        "relu": ([[512, 64]], ["float"], [[64, 1]], [""]),
+        "mm": ([[512, 64], [64, 64]], ["float", "float"], [[64, 1], [64, 1]], ["", ""]),
+    }
+    keys = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+    for step in range(4):
+        began = 1000 * step
+        built.step(step, began, 1000)
+        for place, (name, given) in enumerate(arguments.items()):
+            built.operator(f"aten::{name}", began + 200 * place, 190, **dict(zip(keys, given, strict=True)))
+            built.launch(began + 200 * place + 100).kernel(name, began + 200 * place + 110, 20)
+    trace = tmp_path / "trace.json"
+    built.write(trace)
+    with load(trace) as session:
+        summary = Summary(session)
+        calls = alone_calls(session, summary.efficiency)
+        chain = chosen_call(calls, "→", session)
+        assert chain.name == "aten::mul → add → relu"
+        assert (chain.times, chain.device_ns) == (4, 4 * 60_000)
+        assert sum(bool(one.then) for one in calls) == 1
+        found = extracted(3, chain)
+        assert found.name == "03_mul_add_relu.py"
+        assert isinstance(found.file, CallFile)
+        assert "    r1 = torch.ops.aten.mul(self, other)\n" in found.file.text
+        assert "tl.store(result_ptr + i, tl.where(r2 > 0, r2, 0), mask=inside)" in found.file.text
+        fused = step_gain(summary, [chain], "call", 0.5, None)
+        alone = step_gain(summary, [chosen_call(calls, "relu 512", session)], "call", 0.5, None)
+    assert fused is not None
+    assert alone is not None
+    assert fused.calls == 1
+    assert alone.gain.ns < 20_000
+    assert fused.gain.ns > 250_000  # of the two operators' 380 µs what launching is not said to take

@@ -1,0 +1,90 @@
+"""A kernel's machine code: where it is found, and what its registers cost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from opscope.analysis import kernel_code as looked_up
+from opscope.analysis.kernel_code import kernel_code, kernel_codes
+from opscope.errors import InputError
+from opscope.hardware.driver import find_cuda_tool
+from opscope.model.evidence import Grade
+from opscope.provenance.binaries.library import LocalLibraries
+
+NVCC = shutil.which("nvcc")
+pytestmark = pytest.mark.skipif(
+    NVCC is None or find_cuda_tool("cuobjdump") is None, reason="nvcc or cuobjdump is not installed"
+)
+# 64 sums that all live at once: more registers than let a multiprocessor hold all its threads.
+SOURCE = """
+namespace ours {
+template <class T> __global__ void many(const T* x, T* y) {
+    T sums[64];
+    for (int i = 0; i < 64; ++i) sums[i] = x[i * blockDim.x + threadIdx.x];
+    for (int k = 0; k < 64; ++k)
+        for (int i = 0; i < 64; ++i) sums[i] = sums[i] * sums[(i + k) & 63] + T(1);
+    for (int i = 0; i < 64; ++i) y[i * blockDim.x + threadIdx.x] = expf(sums[i]);
+}
+template __global__ void many<float>(const float*, float*);
+}
+"""
+NAME = "void ours::many<float>(float const*, float*)"
+
+
+def built(folder: Path, *options: str) -> Path:
+    (folder / "many.cu").write_text(SOURCE)
+    target = folder / "many.out"
+    subprocess.run([str(NVCC), "-arch=sm_90", *options, "-o", target, folder / "many.cu"], check=True)
+    return target
+
+
+def test_code_of_a_library_is_found_by_the_name_that_a_trace_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = built(tmp_path, "--shared", "-Xcompiler=-fPIC")
+    monkeypatch.setattr(looked_up, "installed_libraries", lambda: LocalLibraries([library]))
+    found = kernel_code(NAME)
+    assert (found.file, found.grade, found.target) == (str(library), Grade.EXACT, "sm_90")
+    assert found.registers > 64
+    assert found.threads is found.active is None  # nothing says how large its blocks are
+    assert found.instructions["global loads of 4 bytes"] == 64
+    assert found.instructions["global stores of 4 bytes"] == 64
+    assert found.instructions["special functions"] >= 64
+    assert kernel_code(NAME, None, "1.0").grade is Grade.NEIGHBOR_VERSION
+    with pytest.raises(InputError, match="no machine code of void ours::few"):
+        kernel_codes(["void ours::few<float>(float const*, float*)"])
+    with pytest.raises(InputError, match="it has no kernel"):
+        kernel_codes([])
+
+
+def test_code_of_tritons_cache_says_what_its_registers_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (tmp_path / "many.cu").write_text(SOURCE.replace("many(", "many_kernel("))
+    assert text
+    entry = tmp_path / "cache" / "HASH"
+    entry.mkdir(parents=True)
+    simple = SOURCE.replace("namespace ours {", 'extern "C" {').replace("template <class T> ", "")
+    simple = simple.partition("template __global__")[0].replace("T* ", "float* ").replace("T(1)", "1.f")
+    (tmp_path / "simple.cu").write_text(simple.replace("T sums", "float sums") + "}\n")
+    cubin = entry / "many.cubin"
+    subprocess.run([str(NVCC), "-arch=sm_90", "-cubin", "-o", cubin, tmp_path / "simple.cu"], check=True)
+    stated = {"target": {"backend": "cuda", "arch": 90}, "num_warps": 4, "shared": 1024}
+    cubin.with_suffix(".json").write_text(json.dumps(stated))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    found = kernel_code("many")
+    assert (found.file, found.grade, found.threads, found.shared_bytes) == (
+        str(cubin), Grade.INFERRED, 128, 1024,
+    )  # fmt: skip
+    assert found.active is not None
+    assert found.active.limiters == ("registers",)
+    # Registers come in units of 8 for each thread, and a multiprocessor has 65,536.
+    held = found.active.blocks_per_sm
+    assert held == 65_536 // (128 * (-(-found.registers // 8) * 8))
+    assert found.more_blocks_at == 65_536 // (128 * (held + 1)) // 8 * 8
+    assert found.fewer_blocks_at == 65_536 // (128 * held) // 8 * 8 + 1

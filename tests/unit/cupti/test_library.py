@@ -1,0 +1,253 @@
+"""Finding CUPTI in the layouts it is installed in, and the compiler; building, once."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import pytest
+
+from opscope.cupti import library as module
+from opscope.cupti.library import (
+    INJECTION_VARIABLE,
+    Cupti,
+    build_library,
+    check_program,
+    find_compiler,
+    find_cupti,
+    installed_cupti,
+    trace_environment,
+)
+from opscope.errors import CaptureError, DependencyError, InputError
+
+MACHINE = platform.machine()
+
+
+@pytest.fixture(autouse=True)
+def _no_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this machine's own installations none is found."""
+    monkeypatch.setattr(module, "_SYSTEM_ROOTS", ("/nowhere/a", "/nowhere/b", "/nowhere/c"))
+    monkeypatch.setattr(module, "_USUAL_TOOLKITS", "/nowhere")
+
+
+def headers(folder: Path, version: int | None = 130_001, *, cuda: bool = True) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cupti_activity.h").write_text("")
+    if version is not None:
+        (folder / "cupti_version.h").write_text(f"/* v1 */\n#define CUPTI_API_VERSION {version}\n")
+    if cuda:
+        (folder / "cuda.h").write_text("")
+
+
+def library(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or ("libcupti.so.13",):
+        (folder / name).write_text(name)
+
+
+def one(**places: list[Path]) -> Cupti:
+    (found,) = installed_cupti(**places)
+    return found
+
+
+def test_in_a_toolkit(tmp_path: Path) -> None:
+    target = tmp_path / "targets" / f"{MACHINE}-linux"
+    headers(target / "include")
+    library(target / "lib", "libcupti.so.13", "libcupti.so.2025.3.1", "libcupti.so")
+    found = one(toolkits=[tmp_path])
+    assert found == Cupti((target / "include",), target / "lib" / "libcupti.so.13", 130_001)
+    assert found.cuda_major == 13
+
+
+def test_in_extras_of_an_older_toolkit(tmp_path: Path) -> None:
+    extras = tmp_path / "extras" / "CUPTI"
+    headers(extras / "include", 26, cuda=False)
+    library(extras / "lib64", "libcupti.so.12")
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "cuda.h").write_text("")
+    found = one(toolkits=[tmp_path])
+    assert found.includes == (extras / "include", tmp_path / "include")
+    assert (found.api_version, found.cuda_major) == (26, 12)
+
+
+def test_in_wheels_of_cuda_13(tmp_path: Path) -> None:
+    headers(tmp_path / "nvidia" / "cu13" / "include")
+    library(tmp_path / "nvidia" / "cu13" / "lib")
+    assert one(packages=[tmp_path]).library.parent == tmp_path / "nvidia" / "cu13" / "lib"
+
+
+def test_in_wheels_of_cuda_12_and_11(tmp_path: Path) -> None:
+    for name, soname, major in (("twelve", "libcupti.so.12", 12), ("eleven", "libcupti.so.11.8", 11)):
+        nvidia = tmp_path / name / "nvidia"
+        headers(nvidia / "cuda_cupti" / "include", 18, cuda=False)
+        headers(nvidia / "cuda_runtime" / "include", None)
+        (nvidia / "cuda_runtime" / "include" / "cupti_activity.h").unlink()
+        library(nvidia / "cuda_cupti" / "lib", soname)
+        found = one(packages=[tmp_path / name])
+        assert found.includes == (nvidia / "cuda_cupti" / "include", nvidia / "cuda_runtime" / "include")
+        assert found.cuda_major == major
+
+
+def test_in_triton(tmp_path: Path) -> None:
+    folder = tmp_path / "triton" / "backends" / "nvidia"
+    headers(folder / "include", 26)
+    library(folder / "lib" / "cupti", "libcupti.so.12", "libcupti.so.2025.1.1")
+    assert one(packages=[tmp_path]).library.name == "libcupti.so.12"
+
+
+@pytest.mark.parametrize("missing", ["cuda.h", "cupti_version.h", "cupti_activity.h", "library"])
+def test_an_incomplete_one_is_none(tmp_path: Path, missing: str) -> None:
+    headers(tmp_path / "include")
+    library(tmp_path / "lib64")
+    path = tmp_path / "lib64" / "libcupti.so.13" if missing == "library" else tmp_path / "include" / missing
+    path.unlink()
+    assert list(installed_cupti(toolkits=[tmp_path])) == []
+
+
+def test_one_too_old_is_none(tmp_path: Path) -> None:
+    headers(tmp_path / "include", 17)
+    library(tmp_path / "lib64", "libcupti.so.11.7")
+    assert list(installed_cupti(toolkits=[tmp_path])) == []
+
+
+def test_the_same_library_is_found_once(tmp_path: Path) -> None:
+    headers(tmp_path / "real" / "include")
+    library(tmp_path / "real" / "lib64")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert len(list(installed_cupti(toolkits=[tmp_path / "link", tmp_path / "real"]))) == 1
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> list[Path]:
+    """CUPTI of CUDA 13 before one of CUDA 12."""
+    headers(tmp_path / "new" / "include")
+    library(tmp_path / "new" / "lib64")
+    headers(tmp_path / "old" / "include", 26)
+    library(tmp_path / "old" / "lib64", "libcupti.so.12")
+    return [tmp_path / "new", tmp_path / "old"]
+
+
+@pytest.mark.parametrize(("driver", "major"), [(13_000, 13), (12_040, 12), (None, 13)])
+def test_the_driver_decides(both: list[Path], driver: int | None, major: int) -> None:
+    assert find_cupti(both, [], driver).cuda_major == major
+
+
+def test_a_driver_too_old_for_all(both: list[Path]) -> None:
+    with pytest.raises(
+        DependencyError, match=r"newer CUDA than the driver supports.*pip install nvidia-cuda-cupti"
+    ):
+        find_cupti(both, [], 11_080)
+
+
+def test_none_at_all(tmp_path: Path) -> None:
+    with pytest.raises(DependencyError, match=r"not found.*pip install nvidia-cuda-cupti"):
+        find_cupti([tmp_path], [tmp_path / "none"], None)
+
+
+def compiler(folder: Path, body: str) -> tuple[str, ...]:
+    """A stand-in for a C compiler, which notes each call."""
+    path = folder / "cc"
+    path.write_text(f'#!/bin/sh\necho "$@" >> {folder / "calls"}\n{body}\n')
+    path.chmod(0o755)
+    return (str(path),)
+
+
+WRITES_OUTPUT = 'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo library > "$2"; fi; shift; done'
+
+
+@pytest.fixture
+def cupti(tmp_path: Path) -> Cupti:
+    return Cupti((tmp_path / "include",), tmp_path / "libcupti.so.13", 130_001)
+
+
+def test_it_is_built_once_for_each_version(tmp_path: Path, cupti: Cupti) -> None:
+    cc = compiler(tmp_path, WRITES_OUTPUT)
+    first = build_library(cupti, cc, tmp_path / "cache")
+    assert first.read_text() == "library\n"
+    assert build_library(cupti, cc, tmp_path / "cache") == first
+    assert len((tmp_path / "calls").read_text().splitlines()) == 1
+    other = build_library(Cupti(cupti.includes, cupti.library, 130_500), cc, tmp_path / "cache")
+    assert other != first
+    words = (tmp_path / "calls").read_text().split()
+    # Its own stand-in of the runtime's header comes before CUPTI's folder.
+    folders = [word for word in words if word.startswith("-I")]
+    assert folders[0].endswith("native/include")
+    assert folders[1] == f"-I{tmp_path / 'include'}"
+    assert sorted(path.name for path in first.parent.iterdir()) == [first.name]
+
+
+def test_what_the_compiler_says_is_passed_on(tmp_path: Path, cupti: Cupti) -> None:
+    cc = compiler(tmp_path, "echo 'recorder.c:1: error: no good' >&2; exit 1")
+    with pytest.raises(CaptureError, match=r"recorder\.c:1: error: no good"):
+        build_library(cupti, cc, tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.so"))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, cupti: Cupti) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(OSError, match="Not a directory"):
+        build_library(cupti, compiler(tmp_path, WRITES_OUTPUT), tmp_path / "cache")
+
+
+def test_the_configured_compiler_comes_first(tmp_path: Path) -> None:
+    (cc,) = compiler(tmp_path, "")
+    assert find_compiler(f"{cc} -m64", "/nowhere") == (cc, "-m64")
+    assert find_compiler(None, str(tmp_path)) == (cc,)
+    assert find_compiler("", f"/nowhere{os.pathsep}{tmp_path}") == (cc,)
+
+
+@pytest.mark.parametrize(("configured", "words"), [(None, "compiler that builds"), ("icx", r"'icx' \(of")])
+def test_no_compiler(configured: str | None, words: str) -> None:
+    with pytest.raises(DependencyError, match=rf"{words}.*apt install gcc"):
+        find_compiler(configured, "/nowhere")
+
+
+def script(path: Path, text: str, mode: int = 0o755) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_programs_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = script(tmp_path / "plain", "", 0o644)
+    script(tmp_path / "tool", "#!/bin/sh\n")
+    check_program("./tool", None)
+    check_program("sh", os.environ["PATH"])
+    for name, words in (
+        ("./none", r"there is no program './none'"),
+        (str(tmp_path), "a folder is not a program"),
+        (str(plain), r"may not be executed.*chmod \+x"),
+        ("tool", r"on PATH.*\./tool"),
+    ):
+        with pytest.raises(InputError, match=words):
+            check_program(name, "/nowhere")
+
+
+def test_the_environment_names_recorder_and_folder(tmp_path: Path) -> None:
+    made = trace_environment(
+        {"A": "b", INJECTION_VARIABLE: ""},
+        library=Path("lib.so"),
+        cupti=tmp_path / "libcupti.so.13",
+        folder=tmp_path,
+        with_unified_memory=False,
+    )
+    assert made == {
+        "A": "b",
+        INJECTION_VARIABLE: str(Path.cwd() / "lib.so"),
+        "OPSCOPE_TRACE_FOLDER": str(tmp_path),
+        "OPSCOPE_TRACE_CUPTI": str(tmp_path / "libcupti.so.13"),
+        "OPSCOPE_TRACE_UNIFIED": "0",
+    }
+
+
+def test_another_tools_injection_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match=r"another tool records.*nsys\.so"):
+        trace_environment(
+            {INJECTION_VARIABLE: "/opt/nsys.so"},
+            library=tmp_path,
+            cupti=tmp_path,
+            folder=tmp_path,
+            with_unified_memory=True,
+        )

@@ -1,0 +1,225 @@
+"""Files of records: as the C writer makes them, and damaged."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.cupti import recording as record_format
+from opscope.cupti.library import native_folder
+from opscope.cupti.recording import (
+    CHUNK_HEAD,
+    HEADER,
+    RECORDS,
+    TEXT_HEAD,
+    ChunkKind,
+    FileState,
+    TextTable,
+    UnifiedState,
+    read_recording,
+)
+from opscope.errors import InputError
+
+from .record_bytes import chunk, header, text
+
+NATIVE = Path(__file__).parent / "native"
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    program = tmp_path_factory.mktemp("writer") / "writer"
+    sources = [str(NATIVE / "writer.c"), str(native_folder() / "record_file.c")]
+    flags = ["-std=gnu11", "-Wall", "-Werror", "-O1", f"-I{native_folder()}"]
+    subprocess.run([compiler, *flags, *sources, "-o", str(program)], check=True)
+    return program
+
+
+@pytest.mark.parametrize(("kernels", "texts"), [(1, 1), (743, 300), (745, 1), (5000, 2000)])
+def test_what_the_writer_writes_is_read(writer: Path, tmp_path: Path, kernels: int, texts: int) -> None:
+    subprocess.run([writer, tmp_path, str(kernels), str(texts)], check=True)
+    (path,) = tmp_path.iterdir()
+    recording = read_recording(path)
+    assert recording.outcome.truncated_bytes == 0
+    assert recording.outcome.state is FileState.ENDED
+    assert recording.of(ChunkKind.KERNELS)["start_ns"].tolist() == [1000 + 10 * i for i in range(kernels)]
+    assert recording.of(ChunkKind.RUNTIME_CALLS)["correlation"].tolist() == list(range(kernels))
+    names = recording.names[TextTable.KERNEL]
+    assert names == {i: "kernel_" + "x" * i for i in range(min(kernels, texts))}
+    assert recording.activity_count == 2 * kernels
+
+
+def test_a_second_file_of_a_process_id_has_a_number(writer: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        subprocess.run([writer, tmp_path, "1", "1"], check=True)
+    assert all(path.name.endswith(".0.cuda") for path in tmp_path.iterdir())
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+WHOLE = (
+    header(process=7, start_ns=5, start_realtime_ns=1005, write_errno=28, lost_count=3)
+    + text(TextTable.KERNEL, 0, b"_Z3addv")
+    + chunk(ChunkKind.KERNELS, 3)
+    + chunk(ChunkKind.RUNTIME_CALLS, 2)
+    + chunk(ChunkKind.KERNELS, 1)
+)
+
+
+def _ends() -> list[int]:
+    """Lengths of the whole file at which a header, a text or a record ends."""
+    kernel, call = (RECORDS[kind].itemsize for kind in (ChunkKind.KERNELS, ChunkKind.RUNTIME_CALLS))
+    head, name = CHUNK_HEAD.itemsize, len(text(TextTable.KERNEL, 0, b"_Z3addv"))
+    return list(
+        accumulate([HEADER.itemsize, name, head + kernel, kernel, kernel, head + call, call, head + kernel])
+    )
+
+
+ENDS = _ends()
+
+
+def test_a_header_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "7.0.cuda"
+    path.write_bytes(
+        header(
+            process=7, start_ns=5, start_realtime_ns=1005, driver_version=12040, signal=15, unified_state=2,
+            unified_text=b"CUPTI_ERROR_X", lost_count=3, write_errno=28, program=b"/bin/add",
+        )
+    )  # fmt: skip
+    recording = read_recording(path)
+    assert (recording.process, recording.program, recording.driver_version) == (7, "/bin/add", 12040)
+    assert recording.clock_offset_ns == 1000
+    outcome = recording.outcome
+    assert (outcome.signal, outcome.lost_count, outcome.write_errno) == (15, 3, 28)
+    assert (outcome.unified, outcome.unified_refusal) == (UnifiedState.REFUSED, "CUPTI_ERROR_X")
+    assert (recording.end_ns, outcome.failure, recording.command) == (None, None, ())
+    assert recording.activity_count == 0
+
+
+@given(length=st.integers(HEADER.itemsize, len(WHOLE)))
+def test_a_file_cut_anywhere_gives_its_whole_records(
+    tmp_path_factory: pytest.TempPathFactory, length: int
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "7.0.cuda"
+    path.write_bytes(WHOLE[:length])
+    recording = read_recording(path)
+    size = RECORDS[ChunkKind.KERNELS].itemsize
+    first = HEADER.itemsize + len(text(TextTable.KERNEL, 0, b"_Z3addv")) + CHUNK_HEAD.itemsize
+    starts = recording.of(ChunkKind.KERNELS)["start_ns"].tolist()
+    expected = max(0, min(3, (length - first) // size))
+    assert starts[:expected] == [10, 11, 12][:expected]
+    assert len(starts) == expected + (length == len(WHOLE))
+    whole = max(end for end in ENDS if end <= length)
+    assert recording.outcome.truncated_bytes == length - whole
+
+
+def test_a_kind_of_a_later_version_ends_the_reading(tmp_path: Path) -> None:
+    path = tmp_path / "7.0.cuda"
+    unknown = np.array([(99, 1, 8)], CHUNK_HEAD).tobytes() + b"12345678"
+    path.write_bytes(WHOLE + unknown)
+    assert read_recording(path).outcome.truncated_bytes == len(unknown)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has no header"),
+        (b"opscope cuda 01", "has no header"),
+        (b"x" * HEADER.itemsize, "not a file of records"),
+        (header(header_bytes=512), "not a file of records"),
+        (header(state=77), "not a file of records"),
+    ],
+)
+def test_what_is_no_file_of_records(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "7.0.cuda"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_recording(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_recording(tmp_path / "none.cuda")
+
+
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+STRUCTS = {
+    "file_header": HEADER,
+    "chunk_head": CHUNK_HEAD,
+    "text_record": TEXT_HEAD,
+    "kernel_record": RECORDS[ChunkKind.KERNELS],
+    "copy_record": RECORDS[ChunkKind.COPIES],
+    "set_record": RECORDS[ChunkKind.SETS],
+    "call_record": RECORDS[ChunkKind.RUNTIME_CALLS],
+    "migration_record": RECORDS[ChunkKind.MIGRATIONS],
+    "overhead_record": RECORDS[ChunkKind.OVERHEADS],
+    "device_record": RECORDS[ChunkKind.DEVICES],
+}
+ENUMS = {
+    "FILE": record_format.FileState,
+    "UNIFIED": record_format.UnifiedState,
+    "CHUNK": ChunkKind,
+    "TEXT": record_format.TextTable,
+}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What a program that includes the header prints."""
+    if COMPILER is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("layout")
+    (folder / "layout.c").write_text(_program(), encoding="utf-8")
+    program = folder / "layout"
+    command = [COMPILER, f"-I{native_folder()}", str(folder / "layout.c"), "-o", str(program)]
+    subprocess.run(command, check=True)
+    return subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def _program() -> str:
+    lines = []
+    for struct, dtype in STRUCTS.items():
+        lines.append(f'printf("{struct} %zu\\n", sizeof(struct {struct}));')
+        for field in dtype.names or ():
+            at, size = f"offsetof(struct {struct}, {field})", f"sizeof(((struct {struct} *)0)->{field})"
+            lines.append(f'printf("{struct}.{field} %zu %zu\\n", {at}, {size});')
+    for prefix, enum in ENUMS.items():
+        lines += [f'printf("{prefix}_{one.name} %d\\n", {prefix}_{one.name});' for one in enum]
+    lines.append('printf("%s\\n", RECORD_MARK);')
+    body = "\n".join(lines)
+    return (
+        '#include <stddef.h>\n#include <stdio.h>\n#include "record_format.h"\n'
+        f"int main(void) {{\n{body}\nreturn 0; }}\n"
+    )
+
+
+def test_they_agree_on_every_field(told: list[str]) -> None:
+    expected = []
+    for struct, dtype in STRUCTS.items():
+        expected.append(f"{struct} {dtype.itemsize}")
+        for name in dtype.names or ():
+            kind, offset = dtype.fields[name][:2]  # type: ignore[index]
+            expected.append(f"{struct}.{name} {offset} {kind.itemsize}")
+    expected += [f"{prefix}_{one.name} {one.value}" for prefix, enum in ENUMS.items() for one in enum]
+    assert told == [*expected, record_format.MARK.decode()]
+
+
+def test_every_kind_of_record_has_a_layout() -> None:
+    assert set(RECORDS) == set(ChunkKind) - {ChunkKind.TEXTS}
+    assert all(dtype.itemsize % 8 == 0 for dtype in RECORDS.values())
+
+
+def test_the_sources_are_part_of_the_package() -> None:
+    assert {path.name for path in Path(native_folder()).iterdir()} >= {
+        "recorder.c",
+        "record_format.h",
+        "include",
+    }

@@ -1,0 +1,200 @@
+"""Trace files: ordinary Kineto traces that load, and say what is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from opscope.cupti.recording import ChunkKind, CuptiRecording, FileState, Outcome, TextTable, UnifiedState
+from opscope.cupti.trace_file import (
+    WrittenTrace,
+    first_moment_ns,
+    recording_findings,
+    recording_sidecar,
+    write_trace,
+)
+from opscope.errors import CaptureError
+from opscope.model.finding import Severity
+from opscope.model.sidecar import read_sidecar, sidecar_path, write_sidecar
+
+Make = Callable[..., CuptiRecording]
+START_NS = 1_790_857_026_000_000_000
+
+
+def kernel(start: int, end: int, **fields: int) -> dict[str, int]:
+    return {"start_ns": START_NS + start, "end_ns": START_NS + end, "stream": 7, **fields}
+
+
+@pytest.fixture
+def recording(make_recording: Make) -> CuptiRecording:
+    return make_recording(
+        {
+            ChunkKind.KERNELS: [
+                kernel(2000, 5003, name=0, correlation=1),
+                kernel(6000, 6500, name=1, correlation=2),
+            ],
+            ChunkKind.RUNTIME_CALLS: [
+                {"start_ns": START_NS + 100, "end_ns": START_NS + 900, "function": 211, "correlation": 1}
+            ],
+            ChunkKind.DEVICES: [
+                {
+                    "name": b"NVIDIA H200", "major": 9, "minor": 0, "multiprocessors": 132,
+                    "memory_bytes": 150_109_880_320, "warp_size": 32,
+                }
+            ],
+        },
+        {
+            TextTable.KERNEL: {0: "_Z3addiPf", 1: "plain"},
+            TextTable.RUNTIME_FUNCTION: {211: "cudaLaunchKernel_v7000"},
+        },
+        start_realtime_ns=START_NS + 42,
+    )  # fmt: skip
+
+
+def written(path: Path, recording: CuptiRecording) -> WrittenTrace:
+    return write_trace(path, recording, first_moment_ns(recording))
+
+
+def test_its_keys_are_kinetos(tmp_path: Path, recording: CuptiRecording) -> None:
+    path = tmp_path / "new" / "trace.json"
+    result = written(path, recording)
+    document = json.loads(path.read_text())
+    assert document["schemaVersion"] == 1
+    assert document["baseTimeNanoseconds"] == START_NS + 42
+    assert (document["cuda_driver_version"], document["cupti_version"]) == (13_000, 130_001)
+    assert document["deviceProperties"] == [
+        {
+            "id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_109_880_320, "computeMajor": 9,
+            "computeMinor": 0, "warpSize": 32, "numSms": 132,
+        }
+    ]  # fmt: skip
+    assert document["opscopeRecorder"]["mangled_names"] == {"add(int, float*)": "_Z3addiPf"}
+    assert document["opscopeRecorder"]["command"] == ["./add"]
+    assert result.kernel_names == {"add(int, float*)", "plain"}
+    assert result.counts == {"kernels": 2, "copies": 0, "sets": 0, "migrations": 0, "calls": 1}
+    assert result.is_clean
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_it_loads_with_every_nanosecond(tmp_path: Path, recording: CuptiRecording, load: Any) -> None:
+    path = tmp_path / "trace.json"
+    written(path, recording)
+    session = load(str(path))
+    rows = session.query(
+        "SELECT n.name, start_ns, duration_ns, stream, device FROM device_activities a "
+        "JOIN kernel_names n USING (name_id) ORDER BY start_ns"
+    )
+    assert rows == [("add(int, float*)", 2000, 3003, 7, 0), ("plain", 6000, 500, 7, 0)]
+    assert session.query("SELECT name, start_ns, duration_ns FROM runtime_calls") == [
+        ("cudaLaunchKernel", 100, 800)
+    ]
+    (base, start, end, driver) = session.query(
+        "SELECT base_time_ns, window_start_ns, window_end_ns, cuda_driver_version FROM traces"
+    )[0]
+    assert (base, start, end, driver) == (START_NS + 42, 0, 1_000_000, 13_000)
+    assert session.query("SELECT name, sm_count FROM devices") == [("NVIDIA H200", 132)]
+    assert not [violation for check in session.check() for violation in check.violations]
+
+
+def test_its_findings_come_back_when_it_is_loaded(tmp_path: Path, make_recording: Make, load: Any) -> None:
+    recording = make_recording(
+        {ChunkKind.KERNELS: [{"start_ns": START_NS, "end_ns": START_NS + 1}]},
+        outcome=Outcome(FileState.RECORDING, dropped_count=3, unified=UnifiedState.RECORDED),
+    )
+    path = tmp_path / "trace.json"
+    result = written(path, recording)
+    assert not result.is_clean
+    found = {one.code: one for one in load(str(path)).findings() if one.code.startswith("recorder.")}
+    assert set(found) == {"recorder.dropped", "recorder.not_ended"}
+    assert found["recorder.dropped"].severity is Severity.WARNING
+    assert found["recorder.dropped"].evidence == {"dropped_count": 3}
+    assert found == {one.code: replace(one, trace_id=0) for one in result.findings}
+
+
+def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path, recording: CuptiRecording) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CaptureError, match="cannot be written"):
+        written(tmp_path / "file" / "trace.json", recording)
+    target = tmp_path / "trace.json"
+    target.mkdir()
+    with pytest.raises(CaptureError, match="cannot be written"):
+        written(target, recording)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "trace.json"]
+
+
+def test_the_sidecar_says_which_devices(tmp_path: Path, recording: CuptiRecording) -> None:
+    path = tmp_path / "trace.json"
+    sidecar = recording_sidecar(written(path, recording), (), (), created="2026-11-21T00:00:00+00:00")
+    write_sidecar(sidecar_path(path), sidecar)
+    kept = read_sidecar(sidecar_path(path))
+    assert kept.environment.gpu[0].name == "NVIDIA H200"
+    assert (kept.environment.gpu[0].compute_capability, kept.environment.cuda_driver) == ("9.0", "13.0")
+    assert (kept.settings.activities, kept.settings.engine, kept.clean_window) == (("cuda",), "cupti", True)
+
+
+OUTCOMES = [
+    (Outcome(FileState.ENDED, unified=UnifiedState.RECORDED), {}),
+    (Outcome(FileState.ENDED, unified=UnifiedState.RECORDED, signal=15), {"recorder.signal": "SIGTERM"}),
+    (Outcome(FileState.ENDED, unified=UnifiedState.RECORDED, signal=250), {"recorder.signal": "signal 250"}),
+    (Outcome(FileState.RECORDING, unified=UnifiedState.RECORDED), {"recorder.not_ended": "last 0.2 s"}),
+    (
+        Outcome(FileState.ENDED, unified=UnifiedState.RECORDED, lost_count=1, write_errno=28),
+        {"recorder.lost": r"1 record could not be written \(No space left on device\)"},
+    ),
+    (
+        Outcome(FileState.ENDED, unified=UnifiedState.RECORDED, dropped_count=2),
+        {"recorder.dropped": "CUPTI dropped 2 records"},
+    ),
+    (
+        Outcome(FileState.ENDED, unified=UnifiedState.RECORDED, unreadable_count=1),
+        {"recorder.unreadable": "1 buffer to the end"},
+    ),
+    (
+        Outcome(FileState.ENDED, unified=UnifiedState.REFUSED, unified_refusal="CUPTI_ERROR_X"),
+        {"recorder.unified_memory": "CUPTI_ERROR_X"},
+    ),
+    (Outcome(FileState.ENDED, unified=UnifiedState.UNWANTED), {"recorder.unified_memory": "switched off"}),
+    (Outcome(FileState.ENDED), {"recorder.unified_memory": "not ready"}),
+]
+
+
+@pytest.mark.parametrize(("outcome", "expected"), OUTCOMES)
+def test_findings(tmp_path: Path, make_recording: Make, outcome: Outcome, expected: dict[str, str]) -> None:
+    import re
+
+    result = written(tmp_path / "trace.json", make_recording(outcome=outcome))
+    found = {one.code: one.message for one in result.findings}
+    assert set(found) == set(expected)
+    assert all(re.search(pattern, found[code]) for code, pattern in expected.items())
+
+
+def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording: Make) -> None:
+    from opscope.cupti.trace_file import process_events
+
+    names = {TextTable.RUNTIME_FUNCTION: {1: "cudaMallocManaged_v6000"}}
+    for given, severity in ((names, Severity.WARNING), ({}, Severity.INFO)):
+        recording = make_recording(names=given)
+        (finding,) = recording_findings(recording, process_events(recording, {}, 0))
+        assert finding.severity is severity
+
+
+def test_planted_keys_are_in_no_file(tmp_path: Path, make_recording: Make) -> None:
+    planted = "sk-PlantedKeyThatNobodyMaySee123"
+    command = (
+        "./train",
+        "--token",
+        planted,
+        f"API_KEY={planted}",
+        planted,
+        f"--url=https://me:{planted}@host",
+    )
+    recording = make_recording({ChunkKind.KERNELS: [kernel(10, 20)]}, command=command)
+    written = write_trace(tmp_path / "trace.json", recording, START_NS)
+    write_sidecar(sidecar_path(written.path), recording_sidecar(written, (), (), created="2026-11-24"))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not [file.name for file in tmp_path.iterdir() if planted.encode() in file.read_bytes()]
