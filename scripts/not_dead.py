@@ -141,3 +141,6 @@ _.__torch_dispatch__
 
 # A verb, called by its name.
 _.extract
+
+# Called by pickle.
+_.find_class

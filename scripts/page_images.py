@@ -31,7 +31,7 @@ from opscope.report.html.result_charts import (
     trial_charts,
     workload_charts,
 )
-from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
+from opscope.report.sweep import sweep_document, sweep_json, sweep_record
 from opscope.report.trial import trial_document
 from opscope.results import load, summarize
 
@@ -65,16 +65,15 @@ def pages() -> Iterator[tuple[str, str]]:
     result = load_benchmark(RESULTS / "h200_gelu.json")
     assert isinstance(result, BenchmarkResult)
     yield "bench", render_page(benchmark_document(result), benchmark_charts(result))
-    entries = [_entry(path) for path in sorted((RESULTS / "h200_bert").glob("profiling_stats_*.json"))]
-    maps = workload_charts(sweep_json(entries)["configurations"])
-    yield "profile", render_page(sweep_document(entries), maps)
+    records = [
+        sweep_record(path.stem.removeprefix("profiling_stats_"), json.loads(path.read_bytes()))
+        for path in sorted((RESULTS / "h200_bert").glob("profiling_stats_*.json"))
+    ]
+    maps = workload_charts(sweep_json(records)["configurations"])
+    yield "profile", render_page(sweep_document(records), maps)
     tried = json.loads((RESULTS / "h200_try.json").read_bytes())["programs"]
     trial = msgspec.convert(next(one for one in tried if one["best"] is not None), TrialResult)
     yield "try", render_page(trial_document(trial, f"opscope try {trial.program}"), trial_charts(trial))
-
-
-def _entry(path: Path) -> SweepEntry:
-    return SweepEntry(path.stem.removeprefix("profiling_stats_"), json.loads(path.read_bytes()))
 
 
 def take(width: int, folder: Path) -> None:

@@ -30,7 +30,7 @@ def try_changes(
     param: Annotated[console.Words, console.Several] = (),
     only: Annotated[list[str] | None, console.Several] = None,
     change: Annotated[list[Path] | None, console.Several] = None,
-    budget: timedelta | float = 60.0,
+    budget: Annotated[timedelta | float, Parameter(validator=Number(gt=0))] = 60.0,
     allow_precision: bool = False,
     in_place: bool = False,
     skip: tuple[Literal["predict"], ...] = (),

@@ -119,11 +119,6 @@ _NO_DEVICE_CODE = "does not contain device code"  # an answer, although an error
 _FATBIN = "\nFatbin "  # begins the next image of a file with several
 
 
-def file_sass(file: Path, target: str) -> dict[str, str]:
-    """Machine code for one target in a program, library, object or cubin: text by symbol."""
-    return split_sass(_cuobjdump(file, "-sass", "-arch", target))
-
-
 # What cuobjdump prints of a kernel: `REG:95 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[0]:568 …`.
 _USAGE = re.compile(r"^ Function (?P<symbol>\S+):\s*\n\s*(?P<used>.*)$", re.MULTILINE)
 _USED = re.compile(r"(\w+):(\d{1,18})")

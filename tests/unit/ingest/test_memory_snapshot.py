@@ -145,6 +145,7 @@ def test_what_is_no_snapshot_is_refused(
         (b'{"traceEvents": "segments"}', False),
         (b"\x1f\x8bsegments", False),
     ],
+    ids=["plain", "packed", "weights", "trace", "broken"],
 )
 def test_snapshots_are_known_by_how_they_begin(tmp_path: Path, content: bytes, *, is_one: bool) -> None:
     path = tmp_path / "file"

@@ -1,4 +1,4 @@
-"""Machine code of libraries and cubins that nvcc makes here."""
+"""Machine code of cubins that nvcc makes here."""
 
 from __future__ import annotations
 
@@ -10,17 +10,10 @@ import pytest
 from opscope.errors import DependencyError, MeasurementError
 from opscope.hardware.driver import find_cuda_tool
 from opscope.kernels import code
-from opscope.kernels.code import file_sass
 
-SOURCE = """namespace {
-template <typename T>
-__global__ void triple(const T* x, T* y) { y[threadIdx.x] = 3 * x[threadIdx.x]; }
+SOURCE = """extern "C" {
+__global__ void triple(const float* x, float* y) { y[threadIdx.x] = 3 * x[threadIdx.x]; }
 __global__ void other(float* y) { y[0] = 1; }
-}
-void launch(const float* x, float* y, double* z) {
-  triple<float><<<1, 32>>>(x, y);
-  triple<double><<<1, 32>>>(z, z);
-  other<<<1, 1>>>(y);
 }
 """
 
@@ -33,39 +26,34 @@ def nvcc(*arguments: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("library")
+def cubin(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cubin")
     (folder / "triple.cu").write_text(SOURCE)
-    targets = [f"-gencode=arch=compute_90,code={kind}_90" for kind in ("sm", "compute")]
-    nvcc("-shared", "-Xcompiler", "-fPIC", *targets, "-o", str(folder / "lib.so"), str(folder / "triple.cu"))
-    return folder / "lib.so"
+    nvcc("-cubin", "-arch=sm_90", "-o", str(folder / "a.cubin"), str(folder / "triple.cu"))
+    return folder / "a.cubin"
 
 
-def test_machine_code_of_a_library_is_that_of_each_kernel(library):
-    found = file_sass(library, "sm_90")
-    assert len(found) == 3
-    for text in found.values():
-        assert "EXIT" in text
-        assert "/* 0x" not in text  # The encoding says nothing to people.
+@pytest.mark.parametrize(("kernel", "has_loads"), [("triple", True), ("other", False)])
+def test_a_kernel_of_a_cubin_has_its_code_and_what_it_takes(cubin, kernel, has_loads):
+    used, text = code.cubin_use(cubin, kernel)
+    assert used["REG"] > 0
+    assert "EXIT" in text and ("LDG" in text) == has_loads
+    assert "/* 0x" not in text  # The encoding says nothing to people.
 
 
-@pytest.mark.exhaustive(few=False)
-def test_machine_code_of_a_cubin(library, tmp_path):
-    nvcc("-cubin", "-arch=sm_90", "-o", str(tmp_path / "a.cubin"), str(library.parent / "triple.cu"))
-    assert sum(text.count("EXIT") for text in file_sass(tmp_path / "a.cubin", "sm_90").values()) >= 3
-
-
-def test_what_is_no_cubin_is_an_error(library, tmp_path):
+def test_what_is_no_cubin_or_not_in_it_is_an_error(cubin, tmp_path):
     file = tmp_path / "none.cubin"
     file.write_bytes(b"no cubin")
     with pytest.raises(MeasurementError, match="cuobjdump failed"):
-        file_sass(file, "sm_90")
+        code.cubin_use(file, "triple")
+    with pytest.raises(MeasurementError, match="no code of absent"):
+        code.cubin_use(cubin, "absent")
 
 
 def test_without_cuobjdump_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(code, "find_cuda_tool", lambda name: None)
     with pytest.raises(DependencyError, match="pip install triton"):
-        file_sass(tmp_path / "any.cubin", "sm_90")
+        code.cubin_use(tmp_path / "any.cubin", "triple")
 
 
 def test_instructions_are_counted_by_what_they_are() -> None:
