@@ -16,6 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from opscope.data import packaged_toml
 from opscope.errors import DependencyError, MeasurementError
 from opscope.hardware.driver import find_cuda_tool
 
@@ -136,27 +137,6 @@ def cubin_use(file: Path, symbol: str) -> tuple[dict[str, int], str]:
 _INSTRUCTION = re.compile(
     r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[A-Z]\w*)(?P<rest>[.\w]*)", re.M
 )
-# The first that an instruction's name matches whole is what it is.
-_CLASSES = tuple(
-    (title, re.compile(pattern))
-    for title, pattern in {
-        "tensor cores": r"\w*MMA",
-        "special functions": "MUFU",
-        "local loads": "LDL",
-        "local stores": "STL",
-        "global loads": "LDG?",
-        "global stores": "STG?",
-        "copies to shared memory": r"LDGSTS|UTMALDG|UBLKCP|UBLKPF",
-        "shared loads": "LDSM?",
-        "shared stores": "STSM?",
-        "atomics": r"ATOM[SG]?|REDG?",
-        "barriers": r"BAR|SYNCS|WARPSYNC|MEMBAR|UCGABAR_\w+",
-        "shuffles": "SHFL|REDUX",
-        "fp64": r"D(?:FMA|ADD|MUL|SETP)",
-        "fp32": r"F(?:FMA|ADD|MUL|MNMX|SETP|SEL|CHK|SWZADD)\w*",
-        "fp16": r"H(?:FMA2|ADD2|MUL2|MNMX2|SET2|SETP2)",
-    }.items()
-)
 _WIDTHS = re.compile(r"\.(?:U|S)?(256|128|64|16|8)(?!\w)")
 
 
@@ -166,10 +146,11 @@ def instruction_mix(sass: str) -> dict[str, int]:
     What addresses, moves, compares and branches is `other`; instructions that do nothing do not count.
     """
     mix: Counter[str] = Counter()
+    kinds = packaged_toml(__package__, "instructions.toml").items()
     for found in _INSTRUCTION.finditer(sass):
         if found["name"] == "NOP":
             continue
-        title = next((title for title, pattern in _CLASSES if pattern.fullmatch(found["name"])), "other")
+        title = next((kind for kind, pattern in kinds if re.fullmatch(pattern, found["name"])), "other")
         if title in {"global loads", "global stores"}:
             width = _WIDTHS.search(found["rest"])
             title += f" of {int(width[1]) // 8 if width else 4} bytes"
