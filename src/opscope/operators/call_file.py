@@ -34,8 +34,7 @@ from opscope.provenance.native_functions import Argument as Declared
 _HOW = "Record with shapes: opscope run, or record_shapes=True."
 # Of a random generator, or where a result goes: left to the call itself.
 _LEFT_OUT = frozenset({"generator", "layout", "pin_memory", "non_blocking"})
-
-
+_MINE = "def mine({0}):\n    return reference({0})  # {1}\n"
 _VALUES = packaged_toml(__package__, "input_values.toml")
 
 
@@ -72,18 +71,14 @@ def call_file(
         calls.append(written)
         result = "return" if number == len(then) else f"r{number + 1} ="
         lines.append(f"{result} torch.ops.{one.name.replace('::', '.')}({arguments})")
-    parameters, kind, own = ", ".join(made), start or StartKind.TRITON, None
-    if kind is not StartKind.ATEN:
-        own = start_of(calls, kind, parameters=parameters)
+    own = start_of(calls, start or StartKind.TRITON, parameters=", ".join(made))
     if own is None and start not in {None, StartKind.ATEN}:
         raise InputError(
             f"{call.name}: there is no template in {start} for such a call",
             hint="Write --start aten: `mine` then calls the operator",
         )
-    if own is None:
-        code = f"def mine({parameters}):\n    return reference({parameters})  # yours goes here\n"
-        kind, own = StartKind.ATEN, Start("import torch\n", code, "")
-    return _file(what, list(dict.fromkeys(notes)), name, made, lines, own, kind)
+    own = own or Start("import torch\n", _MINE.format(", ".join(made), "yours goes here"))
+    return _file("\n\n".join([what, *dict.fromkeys(notes)]), name, made, lines, own, notes)
 
 
 def _written(
@@ -108,10 +103,8 @@ def _written(
             if declared.type.startswith("str"):
                 notes.append(f"PyTorch records no texts, so '{declared.name}' is what it is by default.")
             continue
-        value = variable = declared.name + "_" * (
-            keyword.iskeyword(declared.name) or declared.name == "torch"
-        )
-        while variable in made:  # of a call before it
+        value = variable = declared.name
+        while variable in made or keyword.iskeyword(variable):  # of a call before it
             value = variable = f"{variable}_"
         if declared.name == fed:
             value = variables[declared.name] = before
@@ -147,12 +140,11 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
         InputError: The source has no such kernel, or it takes others than were recorded.
     """
     found = parse_kernel(source)
-    parameters = [
-        argument.arg
-        for one in ([] if found is None else ast.walk(ast.parse(source)))
-        if isinstance(one, ast.FunctionDef) and found is not None and one.name == found["kernel"]
-        for argument in one.args.args
-    ]
+    functions = (
+        [one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.FunctionDef)] if found else []
+    )
+    taken = {one.name: [argument.arg for argument in one.args.args] for one in functions}
+    parameters = taken[found["kernel"]] if found else []
     if found is None or call.defect is not None or not 0 < len(call.arguments) <= len(parameters):
         raise InputError(
             f"{call.name}: {call.defect or 'its source takes other arguments than were recorded'}",
@@ -173,23 +165,16 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
     lines.append("stream = torch.cuda.current_stream().cuda_stream")
     lines.append(f"{found['kernel']}.run({', '.join(parameters)}, stream=stream)")
     lines.append(f"return {', '.join(one for one in parameters if 'out_ptr' in one)}")
-    taken = ", ".join(made)
-    own = f"def mine({taken}):\n    return reference({taken})  # a copy of the kernel above goes here\n"
-    return _file(what, [], name, made, lines, Start(f"import torch\n{source}", own, ""), StartKind.ATEN)
+    mine = _MINE.format(", ".join(made), "a copy of the kernel above goes here")
+    return _file(what, name, made, lines, Start(f"import torch\n{source}", mine), [])
 
 
 def _file(  # noqa: PLR0917 - the parts of a file, in their order
-    what: str,
-    notes: list[str],
-    name: str,
-    made: Mapping[str, str],
-    called: Sequence[str],
-    own: Start,
-    kind: StartKind,
+    what: str, name: str, made: Mapping[str, str], called: Sequence[str], own: Start, notes: list[str]
 ) -> CallFile:
     parameters = ", ".join(made)
     text = Template(packaged_text(__package__, "call_file.txt")).substitute(
-        what="\n\n".join([what, *notes]),
+        what=what,
         file=name,
         made="".join(f"    {variable} = {value}\n" for variable, value in made.items()),
         returned=f"({parameters},)" if len(made) == 1 else parameters or "()",
@@ -199,7 +184,7 @@ def _file(  # noqa: PLR0917 - the parts of a file, in their order
         tolerance=own.tolerance,
         called="".join(f"    {one}\n" for one in called),
     )
-    return CallFile(text, notes, kind)
+    return CallFile(text, list(dict.fromkeys(notes)), own.kind)
 
 
 def _tensor(

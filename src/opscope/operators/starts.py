@@ -34,7 +34,8 @@ class StartKind(TextEnum):
 class Start(NamedTuple):
     imports: str  # lines before the first function
     code: str  # with `mine`
-    tolerance: str  # further arguments of torch.testing.assert_close
+    tolerance: str = ""  # further arguments of torch.testing.assert_close
+    kind: StartKind = StartKind.ATEN
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Written:
 
     @cached_property
     def outputs(self) -> tuple[TensorArgument, ...]:
-        return results_of(self.call)
+        return tuple(TensorArgument(one.shape, one.type_name) for one in results_of(self.call))
 
     @property
     def output(self) -> TensorArgument:
@@ -86,7 +87,7 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
     tensors = [tensor for one in calls for tensor in (*one.call.tensors, *one.outputs)]
     if any(_name(one) not in _C_TYPES or 0 in one.shape for one in tensors):
         return None
-    if not parameters or not all(one.outputs for one in calls):
+    if kind is StartKind.ATEN or not parameters or not all(one.outputs for one in calls):
         return None
     given, fill, template, language = calls[-1], None, "elementwise", "py"
     if kind is StartKind.CUDA:
@@ -105,7 +106,7 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
     if (known := _TABLE["tolerances"].get(_name(given.output))) is not None:
         atol = f"{known[1] * sqrt(filled.get('summed', 1)):.1g}{filled.get('times', '')}"
         tolerance = f", rtol={known[0]}, atol={atol}"
-    return Start(head, code, tolerance)
+    return Start(head, code, tolerance, kind)
 
 
 def is_elementwise(call: CallArguments) -> bool:

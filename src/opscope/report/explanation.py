@@ -146,11 +146,6 @@ def explanation_document(
     return doc.Document(title, (_opening(explanation),), tuple(one for one in shown if one is not None))
 
 
-def _code_grade(code: KernelCode) -> str:
-    of_cache = "the newest of this name in Triton's cache"
-    return of_cache if code.grade is Grade.INFERRED else code.grade.meaning
-
-
 def _code_section(code: KernelCode) -> doc.Section:
     active, total = code.active, sum(code.instructions.values())
     fit = "how many blocks fit a multiprocessor is not known"
@@ -160,8 +155,10 @@ def _code_section(code: KernelCode) -> doc.Section:
         fit = f"{blocks} of {code.threads} threads fit a multiprocessor, limited by {limits}"
         fit += f"; more from {code.more_blocks_at} registers down" if code.more_blocks_at else ""
         fit += f"; fewer from {code.fewer_blocks_at} up" if code.fewer_blocks_at else ""
+    is_cached = code.grade is Grade.INFERRED
+    grade = "the newest of this name in Triton's cache" if is_cached else code.grade.meaning
     known = doc.facts(
-        ("Read from", (doc.Code(code.file, is_whole=True), f" for {code.target} ({_code_grade(code)})")),
+        ("Read from", (doc.Code(code.file, is_whole=True), f" for {code.target} ({grade})")),
         ("Registers", f"{code.registers} of a thread: {fit}"),
         ("Local memory", f"{format_bytes_exactly(code.stack_bytes)} of a thread"),
         ("Shared memory", f"{format_bytes_exactly(code.shared_bytes)} of a block"),

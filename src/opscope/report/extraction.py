@@ -48,29 +48,20 @@ def call_list_document(
 
 def readme(document: doc.Document, source: str) -> doc.Document:
     """Of a folder of files: the list they are of, and what to do with them."""
-    *listed, _ = document.blocks
+    told = f"From {Path(source).name}; files are named by number and operator. Time all: "
     command = doc.Code("opscope bench .", is_whole=True)
-    told = doc.Paragraph(
-        (
-            f"From {Path(source).name}; files are named by number and operator. Time all: ",
-            command,
-            ".",
-        )
-    )
-    return doc.Document(document.title, (told, *listed))
+    return doc.Document(document.title, (doc.Paragraph((told, command, ".")), *document.blocks[:-1]))
 
 
 def call_text(summary: Summary, one: AloneCall, source: str) -> str:
     """The head of the file: what the call is, and what it took."""
-    steps = max(1, len(summary.steps))
+    steps, period = max(1, len(summary.steps)), " per step" if summary.steps else ""
     devices = {device.name for device in summary.devices if device.name}
     where = f" on {devices.pop()}" if len(devices) == 1 else ""
-    period = " per step" if summary.steps else ""
-    kernels = "\n".join(f"    {kernel[:100]}" for kernel in one.kernels[:3])
-    count = counted(one.times / steps, "call")
+    kernels = "".join(f"\n    {kernel[:100]}" for kernel in one.kernels[:3])
     return (
-        f"{one.name} of {one.shapes}, as recorded in {Path(source).name}.\n\n"
-        f"{count}{period}, {format_duration(one.device_ns / steps)}{where}; it launched\n{kernels}"
+        f"{one.name} of {one.shapes}, as recorded in {Path(source).name}.\n\n{counted(one.times / steps, 'call')}"
+        f"{period}, {format_duration(one.device_ns / steps)}{where}; it launched{kernels}"
     )
 
 
@@ -82,17 +73,14 @@ def gain_section(row: BenchmarkRow, gain: StepGain | None, source: str) -> doc.S
     elif gain is None:
         told = f"The steps of {name} cannot be simulated: mine is {ratio_text(row.ratio, row.verdict)} here."
     else:
-        low, high = _difference(gain.gain.low_ns), _difference(gain.gain.high_ns)
+        saved_ns = (gain.gain.ns, gain.gain.low_ns, gain.gain.high_ns)
+        signs = ("" if round(ns) == 0 else "−" if ns > 0 else "+" for ns in saved_ns)
+        ns, low, high = (
+            f"{sign}{format_duration(abs(ns))}" for sign, ns in zip(signs, saved_ns, strict=True)
+        )
         told = (
-            f"mine is {ratio_text(row.ratio, row.verdict or Verdict.SAME)} here = "
-            f"{_difference(gain.gain.ns)} ({low} to {high}) of "
+            f"mine is {ratio_text(row.ratio, row.verdict or Verdict.SAME)} here = {ns} ({low} to {high}) of "
             f"{format_duration(gain.step_ns)} per step, in place of {counted(gain.calls, 'call')} of "
             f"{gain.operator}: simulated by the steps of {name}, each call's time on the host as recorded."
         )
     return doc.Section("In the program", (doc.Paragraph(told),))
-
-
-def _difference(gain_ns: float) -> str:
-    """What becomes of the step's time."""
-    sign = "" if round(gain_ns) == 0 else "−" if gain_ns > 0 else "+"
-    return f"{sign}{format_duration(abs(gain_ns))}"
