@@ -175,13 +175,10 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
                 f"there is no call {wanted}", hint=f"There are {len(calls)}: opscope extract TRACE"
             )
         return calls[int(wanted) - 1]
-
-    def spelled(text: str) -> str:
-        return text.lower().replace("x", "×")
-
+    words = wanted.lower().replace("x", "×").split()
     for one in sorted(calls, key=lambda one: bool(one.then)):
-        text = spelled("\n".join([one.name, one.shapes, *one.kernels]))
-        if all(word in text for word in spelled(wanted).split()):
+        text = "\n".join([one.name, one.shapes, *one.kernels]).lower().replace("x", "×")
+        if all(word in text for word in words):
             return one
     of_name = "SELECT 1 FROM kernel_names WHERE kind = 'kernel' AND contains(name, $1) LIMIT 1"
     if session.query(of_name, [wanted]):
@@ -223,11 +220,9 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
 
 
 class Extracted(NamedTuple):
-    """A call of the list, and its file or why it has none."""
-
-    rank: int  # from 1
+    rank: int  # in the list, from 1
     call: AloneCall
-    file: CallFile | OpscopeError
+    file: CallFile | OpscopeError  # why it has none
     name: str  # of its file
 
 

@@ -24,6 +24,7 @@ from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, p
 from opscope.benchmarking.user_problem import call_files
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED
+from opscope.data import packaged_text
 from opscope.errors import InputError
 from opscope.hardware.driver import visible_gpus
 from opscope.model.files import scratch_prefix
@@ -37,24 +38,6 @@ _QUICK_LAUNCHES = 1000
 _KERNELS = 5  # that are chosen
 _LAUNCHES = 20  # at most
 _WHICH = re.compile("--launch-(skip|count)|--profile-from-start|-[sc]")  # options that say which launches
-# Calls one function of a file that `opscope extract` wrote, once to compile it and once to be profiled.
-_ONE_CALL = """
-import runpy, sys, torch
-from opscope.benchmarking.inputs import min_bytes
-file, name, least = sys.argv[1:]
-names = runpy.run_path(file)
-inputs = names["make_inputs"](torch.device(names["DEVICE"]), 0)
-names[name](*inputs)
-profiler = torch.cuda.cudart() if torch.cuda.is_available() else None
-if profiler is not None:
-    torch.cuda.synchronize()
-    profiler.cudaProfilerStart()
-result = names[name](*inputs)
-if profiler is not None:
-    torch.cuda.synchronize()
-    profiler.cudaProfilerStop()
-open(least, "w").write(str(min_bytes(inputs, result)))
-"""
 
 
 @dataclass(frozen=True)
@@ -132,12 +115,14 @@ def _both(file: Path, collecting: Collecting, shown: console.ProgramShowing, rep
     """The call of a file and the version beside it, each profiled by itself."""
     base = (reports or [Path(f"{file.stem}.ncu-rep")])[0]
     only = replace(collecting, ncu_option=(*collecting.ncu_option, "--profile-from-start=off"))
+    # Calls the function once to compile it and once to be profiled.
+    one_call = packaged_text(__package__, "one_call.py.txt")
     analyses, paths, least_bytes = {}, [], 0
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         least = Path(scratch) / "least"
         for name in ("reference", "mine"):
             path = base.with_suffix(f".{name}.ncu-rep")
-            program = (sys.executable, "-c", _ONE_CALL, str(file), name, str(least))
+            program = (sys.executable, "-c", one_call, str(file), name, str(least))
             code = _profile(program, None, only, path, force=shown.force, stdout=console.STDERR)
             if code:
                 return code

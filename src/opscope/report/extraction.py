@@ -60,8 +60,9 @@ def call_text(summary: Summary, one: AloneCall, source: str) -> str:
     where = f" on {devices.pop()}" if len(devices) == 1 else ""
     kernels = "".join(f"\n    {kernel[:100]}" for kernel in one.kernels[:3])
     return (
-        f"{one.name} of {one.shapes}, as recorded in {Path(source).name}.\n\n{counted(one.times / steps, 'call')}"
-        f"{period}, {format_duration(one.device_ns / steps)}{where}; it launched{kernels}"
+        f"{one.name} of {one.shapes}, as recorded in {Path(source).name}.\n\n"
+        f"{counted(one.times / steps, 'call')}{period}, {format_duration(one.device_ns / steps)}{where}; "
+        f"it launched{kernels}"
     )
 
 
