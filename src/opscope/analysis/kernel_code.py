@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence, Set
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,12 @@ class KernelCode(msgspec.Struct, frozen=True):
     fewer_blocks_at: int | None  # and from which it holds one less
 
 
-def kernel_code(name: str, session: Session | None = None, torch_version: str | None = None) -> KernelCode:
-    """The code of a kernel, for the device and the block of a recording where one is given.
+def kernel_code(
+    name: str, session: Session | None = None, torch_version: str | None = None
+) -> KernelCode | None:
+    """The code of a kernel, for the device and the block of a recording where one is given; None if not here.
 
     Raises:
-        InputError: This machine has no code of it.
         DependencyError: cuobjdump is not installed.
     """
     asked = statements(__package__, "kernel_code")
@@ -63,11 +64,7 @@ def kernel_code(name: str, session: Session | None = None, torch_version: str | 
     wanted = devices[0][0] if len(devices) == 1 else None
     found = next(chain(_in_caches(name, wanted), _in_libraries(name, wanted, torch_version)), None)
     if found is None:
-        raise InputError(
-            f"this machine has no machine code{'' if wanted is None else f' for sm_{wanted}'} of {name}",
-            hint="It is read from Triton's cache (TRITON_CACHE_DIR) and the libraries of the installed torch:"
-            " ask where it was recorded",
-        )
+        return None
     file, grade, target, (used, sass), stated = found
     threads = stated["num_warps"] * WARP_SIZE if stated else blocks[0][0] if blocks else None
     registers, shared_bytes = used["REG"], max(stated.get("shared", 0), used.get("SHARED", 0))
@@ -99,17 +96,16 @@ def kernel_codes(
     names: Sequence[str], session: Session | None = None, torch_version: str | None = None
 ) -> list[KernelCode]:
     """Of the first kernels whose code is here; an InputError if there is none of any."""
-    found = []
-    missing = InputError("it has no kernel", hint="Name a kernel, or give a recording: --trace")
-    for name in names:
-        try:
-            found.append(kernel_code(name, session, torch_version))
-        except InputError as error:
-            missing = error
-        if len(found) == _SHOWN:
-            break
+    codes = (code for name in names if (code := kernel_code(name, session, torch_version)) is not None)
+    found = list(islice(codes, _SHOWN))
+    if not names:
+        raise InputError("it has no kernel", hint="Name a kernel, or give a recording: --trace")
     if not found:
-        raise missing
+        raise InputError(
+            f"this machine has no machine code of {names[-1]}",
+            hint="It is read from Triton's cache (TRITON_CACHE_DIR) and the libraries of the installed torch:"
+            " ask where it was recorded",
+        )
     return found
 
 

@@ -134,8 +134,7 @@ def results_of(call: CallArguments) -> tuple[TensorArgument, ...]:
 
 
 def _name(tensor: TensorArgument) -> str:
-    element = type_of(tensor)
-    return "" if element is None else element.name
+    return getattr(type_of(tensor), "name", "")
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -146,12 +145,11 @@ def _strides(tensor: TensorArgument) -> tuple[int, ...]:
     return contiguous(tensor.shape) if tensor.strides is None else tensor.strides
 
 
-def empty(tensor: TensorArgument, *, how: str = "empty", dtype: str | None = None) -> str:
+def empty(tensor: TensorArgument) -> str:
     """Code that allocates a result."""
-    strides = _strides(tensor)
-    laid = "" if strides == contiguous(tensor.shape) else f", {strides}"
-    how += "_strided" * bool(laid)
-    return f"torch.{how}({tensor.shape}{laid}, dtype=torch.{dtype or _name(tensor)}, device=DEVICE)"
+    is_whole = _strides(tensor) == contiguous(tensor.shape)
+    layout = f"empty({tensor.shape}" if is_whole else f"empty_strided({tensor.shape}, {tensor.strides}"
+    return f"torch.{layout}, dtype=torch.{_name(tensor)}, device=DEVICE)"
 
 
 def _indented(lines: Sequence[str]) -> str:
@@ -379,50 +377,35 @@ def _product(given: Written) -> dict[str, Any] | None:
 def _indexed(given: Written) -> dict[str, Any] | None:
     """Rows by number, from one place each (a gather) or to places that several may share (a scatter)."""
     call, output, stem = given.call, given.output, given.call.stem or ""
-    source, index = _TABLE["gather"].get(stem) or _TABLE["scatter"][stem]
+    is_gather, by_element = stem in _TABLE["gather"], stem == "scatter_add"
+    source, index = _TABLE["gather" if is_gather else "scatter"][stem]
     x, where = given.tensor(source), given.tensor(index)
     dim = 0 if "embedding" in stem else call.integer("dim")
     if x is None or where is None or dim is None or not x.shape:
         return None
-    whole = x.shape if stem in _TABLE["gather"] else output.shape  # what numbers point into
+    whole = x.shape if is_gather else output.shape  # what numbers point into
     dim %= len(whole)
     outers, inner = prod(whole[:dim]), prod(whole[dim + 1 :])
-    count = x.shape[dim] if stem == "scatter_add" else where.element_count
-    filled = {
+    others = [one[:dim] + one[dim + 1 :] for one in (x.shape, whole)]
+    if by_element and (where.shape != x.shape or others[0] != others[1]):
+        return None
+    is_counted = given.number("scale_grad_by_freq") == "True"
+    if not is_gather and (call.name.endswith("_") or _name(output) not in _MULTIPLIED or is_counted):
+        return None
+    count, padding = x.shape[dim] if by_element else where.element_count, call.integer("padding_idx")
+    made = f"torch.zeros({output.shape}, dtype=torch.float32, device=DEVICE)"
+    if "self" in given.variables:
+        made = f"{given.variables['self']}.to(torch.float32, copy=True).contiguous()"
+    return {
+        "summed": 1 if is_gather else 64,
         "points": whole[dim],
         "inner": inner,
         "index_count": count,
         "row_count": outers * count,
-        "index_at": "i",
-        "index_mask": "",
+        "index_at": f"row * {inner} + inner" if by_element else "i",
+        "index_mask": ", mask=inside, other=0" * by_element,
         "source": given.variables[source],
         "index": given.variables[index],
-    }
-    if stem == "scatter_add":
-        if where.shape != x.shape or [*x.shape[:dim], *x.shape[dim + 1 :]] != [
-            *whole[:dim],
-            *whole[dim + 1 :],
-        ]:
-            return None
-        filled |= {"index_at": f"row * {inner} + inner", "index_mask": ", mask=inside, other=0"}
-    if stem in _TABLE["gather"]:
-        return filled
-    if (
-        call.name.endswith("_")
-        or _name(output) not in _MULTIPLIED
-        or given.number("scale_grad_by_freq") == "True"
-    ):
-        return None
-    # Sums in float32.
-    made = (
-        f"{given.variables.get('self')}.to(torch.float32, copy=True, memory_format=torch.contiguous_format)"
-    )
-    if "self" not in given.variables:
-        made = empty(output, how="zeros", dtype="float32")
-    padding = call.integer("padding_idx")
-    return {
-        **filled,
-        "summed": 64,
         "kept": "" if padding is None or padding < 0 else f" & (taken != {padding})",
         "factor": given.number("alpha"),
         "accumulator": made,
