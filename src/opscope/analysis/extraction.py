@@ -250,7 +250,8 @@ def extracted(
         if source is None:
             raise InputError(
                 f"{one.name}: its source, {one.sources[-1].name}, is not at hand",
-                hint="Record with opscope run, which keeps it in TRACE.kernels; keep that beside the trace",
+                hint="Record with opscope run, which keeps it in TRACE.kernels, "
+                "and keep that beside the trace",
             )
         return Extracted(rank, one, kernel_file(one.call, source, what=what, name=name), name)
     except OpscopeError as error:

@@ -30,6 +30,7 @@ from opscope.operators.element_types import ElementKind, element_type, element_t
 from opscope.operators.starts import Start, StartKind, Written, contiguous, empty, start_of
 from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
+from opscope.provenance.native_functions import Schema
 
 _HOW = "Record with shapes: opscope run, or record_shapes=True."
 # Of a random generator, or where a result goes: left to the call itself.
@@ -67,7 +68,13 @@ def call_file(
     notes: list[str] = []
     calls, lines = [], []
     for number, (one, fed) in enumerate([(call, None), *then]):
-        written, arguments = _written(one, fed, made, notes, f"r{number}")
+        if one.defect is not None:
+            raise InputError(f"{one.name}: {one.defect}", hint=_HOW)
+        if one.schema is None:
+            raise InputError(f"{one.name}: no packaged release of PyTorch declares it with such arguments")
+        if one.has_unrecorded_list:
+            raise InputError(f"{one.name}: of lists of more than 30 tensors their members are not recorded")
+        written, arguments = _written(one, one.schema, fed, made, notes, f"r{number}")
         calls.append(written)
         result = "return" if number == len(then) else f"r{number + 1} ="
         lines.append(f"{result} torch.ops.{one.name.replace('::', '.')}({arguments})")
@@ -82,21 +89,16 @@ def call_file(
 
 
 def _written(
-    call: CallArguments, fed: str | None, made: dict[str, str], notes: list[str], before: str
+    call: CallArguments, schema: Schema, fed: str | None, made: dict[str, str], notes: list[str], before: str
 ) -> tuple[Written, str]:
     """The arguments of a call as code; `made` and `notes` are added to."""
-    if call.defect is not None or call.schema is None:
-        undeclared = "no packaged release of PyTorch declares it with such arguments"
-        raise InputError(f"{call.name}: {call.defect or undeclared}", hint=_HOW)
-    if call.has_unrecorded_list:
-        raise InputError(f"{call.name}: of lists of more than 30 tensors their members are not recorded")
     variables: dict[str, str] = {}  # of tensors, by argument
     numbers: dict[str, str] = {}  # of all else
     given_values: list[str] = []
     is_by_name = False
     first_type = next((one.type_name for one in call.tensors if one.type_name), None)
-    for declared, given in zip(call.schema.arguments, chain(call.arguments, repeat(None)), strict=False):
-        if declared.is_written and declared in call.schema.out:
+    for declared, given in zip(schema.arguments, chain(call.arguments, repeat(None)), strict=False):
+        if declared.is_written and declared in schema.out:
             continue
         if given is None and (declared.default is not None or declared.name in _LEFT_OUT):
             is_by_name = True  # what follows can no longer be told by its place
@@ -123,7 +125,7 @@ def _written(
             value = numbers[declared.name] = _literal(call, given, declared, notes)
             # As one would write it.
             is_by_name |= bool(given_values) and not isinstance(given, TensorArgument)
-        is_by_name |= declared not in call.schema.positional
+        is_by_name |= declared not in schema.positional
         given_values.append(f"{declared.name}={value}" if is_by_name else value)
     if not call.tensors and "device" in call.names:
         given_values.append("device=DEVICE")
@@ -139,15 +141,13 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
     Raises:
         InputError: The source has no such kernel, or it takes others than were recorded.
     """
-    found = parse_kernel(source)
-    functions = (
-        [one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.FunctionDef)] if found else []
-    )
-    taken = {one.name: [argument.arg for argument in one.args.args] for one in functions}
-    parameters = taken[found["kernel"]] if found else []
-    if found is None or call.defect is not None or not 0 < len(call.arguments) <= len(parameters):
+    kernel = (parse_kernel(source) or {}).get("kernel")
+    functions = [] if kernel is None else ast.walk(ast.parse(source))
+    of_kernel = [one for one in functions if isinstance(one, ast.FunctionDef) and one.name == kernel]
+    parameters = [argument.arg for one in of_kernel for argument in one.args.args]
+    if call.defect is not None or not 0 < len(call.arguments) <= len(parameters):
         raise InputError(
-            f"{call.name}: {call.defect or 'its source takes other arguments than were recorded'}",
+            f"{call.name}: its source takes other arguments than were recorded",
             hint="Record again, and keep TRACE.kernels beside the trace: opscope run",
         )
     made: dict[str, str] = {}
@@ -163,7 +163,7 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
         if parameter.startswith("in_out_ptr"):
             lines.append(f"{parameter} = {parameter}.clone()")
     lines.append("stream = torch.cuda.current_stream().cuda_stream")
-    lines.append(f"{found['kernel']}.run({', '.join(parameters)}, stream=stream)")
+    lines.append(f"{kernel}.run({', '.join(parameters)}, stream=stream)")
     lines.append(f"return {', '.join(one for one in parameters if 'out_ptr' in one)}")
     mine = _MINE.format(", ".join(made), "a copy of the kernel above goes here")
     return _file(what, name, made, lines, Start(f"import torch\n{source}", mine), [])

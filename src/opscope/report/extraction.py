@@ -48,9 +48,11 @@ def call_list_document(
 
 def readme(document: doc.Document, source: str) -> doc.Document:
     """Of a folder of files: the list they are of, and what to do with them."""
-    told = f"From {Path(source).name}; files are named by number and operator. Time all: "
-    command = doc.Code("opscope bench .", is_whole=True)
-    return doc.Document(document.title, (doc.Paragraph((told, command, ".")), *document.blocks[:-1]))
+    name, command = Path(source).name, doc.Code("opscope bench .", is_whole=True)
+    told = doc.Paragraph(
+        (f"From {name}; files are named by number and operator. Time all: ", command, "."),
+    )
+    return doc.Document(document.title, (told, *document.blocks[:-1]))
 
 
 def call_text(summary: Summary, one: AloneCall, source: str) -> str:

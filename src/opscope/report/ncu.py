@@ -172,7 +172,7 @@ def _limits(analysis: CounterAnalysis) -> Counter[str]:
 def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes: int) -> doc.Document:
     """The launches of one call by each of its versions: sums of all, and what the longest is."""
 
-    def column(analysis: CounterAnalysis) -> dict[str, str]:
+    def rows(analysis: CounterAnalysis) -> tuple[tuple[str, str], ...]:
         def summed(quantity: Quantity) -> str:
             counts = [one.counters.count(quantity) for one in analysis.kernels]
             if None in counts or not counts:
@@ -182,25 +182,23 @@ def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes
             return f"{format_bytes(total)}{ratio}"
 
         times = [one.counters.duration_ns or 0 for one in analysis.kernels]
-        sums = {
-            "Time": f"{format_duration(sum(times))}, {counted(len(times), 'kernel')}",
-            "DRAM": summed(Quantity.DRAM_BYTES),
-            "Through L2": summed(Quantity.L2_BYTES),
-        }
-        if not times:
-            return sums
-        longest = max(analysis.kernels, key=lambda one: one.counters.duration_ns or 0)
+        longest = max(analysis.kernels, key=lambda one: one.counters.duration_ns or 0, default=None)
+        if longest is None:
+            return (("Time", "no kernel"),)
         counters = longest.counters
-        return sums | {
-            "Longest kernel": longest.decoded.title,
-            "Limited by": _limit(longest),
-            "Occupancy": _occupancy(counters),
-            "Registers": format_count(counters.registers_per_thread),
-            "Tensor cores": format_fraction(counters.ratio(Quantity.TENSOR_FRACTION)),
-            "Warp stalls": _stalls(counters),
-        }
+        return (
+            ("Time", f"{format_duration(sum(times))}, {counted(len(times), 'kernel')}"),
+            ("DRAM", summed(Quantity.DRAM_BYTES)),
+            ("Through L2", summed(Quantity.L2_BYTES)),
+            ("Longest kernel", longest.decoded.title),
+            ("Limited by", _limit(longest)),
+            ("Occupancy", _occupancy(counters)),
+            ("Registers", format_count(counters.registers_per_thread)),
+            ("Tensor cores", format_fraction(counters.ratio(Quantity.TENSOR_FRACTION))),
+            ("Warp stalls", _stalls(counters)),
+        )
 
-    columns = {name: column(analysis) for name, analysis in analyses.items()}
+    columns = {name: dict(rows(analysis)) for name, analysis in analyses.items()}
     table = doc.table(
         list(dict.fromkeys(title for of in columns.values() for title in of)),
         doc.words("", str),
