@@ -57,18 +57,9 @@ def is_target(text: str) -> bool:
 def call_files(target: str) -> tuple[Path, ...]:
     """The file that `opscope extract` wrote, or those of a folder, by name; empty for another target."""
     path = Path(target)
-    files = (
-        sorted(path.glob("*.py"))
-        if path.is_dir()
-        else [path]
-        if path.suffix == ".py" and path.is_file()
-        else []
-    )
-    return tuple(
-        one
-        for one in files
-        if all(f"\ndef {name}(" in one.read_text("utf-8", "replace") for name in _OF_A_CALL)
-    )
+    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+    texts = {one: one.read_text("utf-8", "replace") for one in files if one.suffix == ".py" and one.is_file()}
+    return tuple(one for one, text in texts.items() if all(f"\ndef {name}(" in text for name in _OF_A_CALL))
 
 
 def group_of_targets(

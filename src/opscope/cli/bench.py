@@ -185,7 +185,7 @@ def bench(
         return 0
     with console.open_source([within]) if within else nullcontext() as session:
         # Before anything is measured, for a file may be of another recording.
-        price = _pricing(targets, within, session)
+        price = _pricing(targets, within, session) if within and session else None
         sweep, has_several = _measured(targets, given, measuring, save, is_json=report.json)
         if (result := _result_of(sweep, has_several)) is not None:
             present(result, price)
@@ -257,10 +257,8 @@ def _result_of(sweep: BenchmarkSweep, has_several: bool) -> BenchmarkResult | Be
 Price = Callable[[BenchmarkResult], "list[tuple[StepGain | None, Section]]"]
 
 
-def _pricing(targets: Sequence[str], within: str | None, session: Session | None) -> Price | None:
-    """What gives the gain by each version of a recorded call; None where no recording was named."""
-    if within is None or session is None:
-        return None
+def _pricing(targets: Sequence[str], within: str, session: Session) -> Price:
+    """What gives the gain by each version of a recorded call."""
     from opscope.analysis.extraction import alone_calls, calls_of_file, step_gain  # noqa: PLC0415 - DuckDB
     from opscope.analysis.summary import Summary  # noqa: PLC0415
     from opscope.report.extraction import gain_section  # noqa: PLC0415
@@ -278,13 +276,14 @@ def _pricing(targets: Sequence[str], within: str | None, session: Session | None
 
     def price(point: BenchmarkResult) -> list[tuple[StepGain | None, Section]]:
         name = str(point.parameters.get("call") or next(iter(files)))
-        row = next((one for one in point.rows if one.name == "mine"), None)
-        if row is None:
-            return []
-        gain = None
-        if row.ratio is not None and row.status is Status.OK:
-            gain = step_gain(summary, found[name], name, row.ratio, row.ratio_interval)
-        return [(gain, gain_section(row, gain, within))]
+        rows = [one for one in point.rows if one.name == "mine"]
+        gains = [
+            step_gain(summary, found[name], name, row.ratio, row.ratio_interval)
+            if row.ratio is not None and row.status is Status.OK
+            else None
+            for row in rows
+        ]
+        return [(gain, gain_section(row, gain, within)) for row, gain in zip(rows, gains, strict=True)]
 
     return price
 

@@ -46,7 +46,6 @@ def extract(
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
     from opscope.report.extraction import call_list_document, call_text, readme  # noqa: PLC0415
 
-    kind = None if start is None else StartKind(start)
     if call is not None and every is not None:
         raise InputError("--all writes the whole list, and a call is named too", hint="Leave one of them out")
     if call is not None:
@@ -59,7 +58,7 @@ def extract(
         chosen = calls[: None if top == "all" else top]
         if call is not None:
             chosen = (chosen_call(calls, call, session),)
-        name = None if call is None else output.name
+        name, kind = output.name if call is not None else None, StartKind(start) if start else None
         rows = [
             extracted(rank, one, what=call_text(summary, one, source), name=name, start=kind)
             for rank, one in enumerate(chosen, 1)
@@ -69,12 +68,12 @@ def extract(
         console.print_document(document)
         return 0
     for row in rows:
+        if isinstance(row.file, Exception) and every is None:
+            raise row.file
         if not isinstance(row.file, Exception):
             for note in row.file.notes:
                 console.note(note if every is None else f"{row.name}: {note}")
             write_text(output if every is None else every / row.name, row.file.text)
-        elif every is None:
-            raise row.file
     if every is not None:
         write_text(every / "README.md", console.markdown(readme(document, source)))
     console.say_wrote([every or output], on_stderr=False)

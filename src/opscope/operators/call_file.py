@@ -30,7 +30,6 @@ from opscope.operators.element_types import ElementKind, element_type, element_t
 from opscope.operators.starts import Start, StartKind, Written, contiguous, empty, start_of
 from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
-from opscope.provenance.native_functions import Schema
 
 _HOW = "Record with shapes: opscope run, or record_shapes=True."
 # Of a random generator, or where a result goes: left to the call itself.
@@ -74,7 +73,7 @@ def call_file(
             raise InputError(f"{one.name}: no packaged release of PyTorch declares it with such arguments")
         if one.has_unrecorded_list:
             raise InputError(f"{one.name}: of lists of more than 30 tensors their members are not recorded")
-        written, arguments = _written(one, one.schema, fed, made, notes, f"r{number}")
+        written, arguments = _written(one, fed, made, notes, f"r{number}")
         calls.append(written)
         result = "return" if number == len(then) else f"r{number + 1} ="
         lines.append(f"{result} torch.ops.{one.name.replace('::', '.')}({arguments})")
@@ -89,9 +88,11 @@ def call_file(
 
 
 def _written(
-    call: CallArguments, schema: Schema, fed: str | None, made: dict[str, str], notes: list[str], before: str
+    call: CallArguments, fed: str | None, made: dict[str, str], notes: list[str], before: str
 ) -> tuple[Written, str]:
     """The arguments of a call as code; `made` and `notes` are added to."""
+    schema = call.schema
+    assert schema is not None
     variables: dict[str, str] = {}  # of tensors, by argument
     numbers: dict[str, str] = {}  # of all else
     given_values: list[str] = []
