@@ -122,12 +122,11 @@ def results_of(call: CallArguments) -> tuple[TensorArgument, ...]:
     x, dtype = call.tensor("self", "input"), call.integer("dtype")
     if call.stem not in _TABLE["composed"] or x is None or 0 in x.shape:
         return ()
-    if call.stem == "matmul":
-        other = call.tensor("other")
-        is_matrix = other is not None and min(len(x.shape), len(other.shape)) > 1
-        return (TensorArgument((*x.shape[:-1], other.shape[-1]), x.type_name),) if other and is_matrix else ()
+    other = call.tensor("other") if call.stem == "matmul" else None
+    if call.stem == "matmul" and (other is None or min(len(x.shape), len(other.shape)) < 2):
+        return ()
     type_name = x.type_name if dtype is None else getattr(element_type_of_code(dtype), "name", None)
-    shape = call.integers("shape") or x.shape
+    shape = call.integers("shape") or (x.shape if other is None else (*x.shape[:-1], other.shape[-1]))
     known = -prod(shape)
     shape = tuple(x.element_count // known if size == -1 else size for size in shape)
     return (TensorArgument(shape, type_name),)

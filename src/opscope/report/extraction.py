@@ -28,14 +28,9 @@ def call_list_document(
         doc.identifier("Operator", "call.name"),
         doc.words("Shapes", "call.shapes"),
         doc.number(f"Calls{period}", lambda row: f"{row.call.times / steps:.4g}"),
-        doc.number(f"Device{period}", lambda row: format_duration(row.call.device_ns / steps)),
+        doc.number(f"Device{period}", "call.device_ns", lambda ns: format_duration(ns / steps)),
         doc.number("Share", lambda row: format_fraction(row.call.device_ns / device_ns)),
-        doc.number(
-            f"Avoidable{period}",
-            lambda row: (
-                None if row.call.avoidable_ns is None else format_duration(row.call.avoidable_ns / steps)
-            ),
-        ),
+        doc.number(f"Avoidable{period}", "call.avoidable_ns", lambda ns: format_duration(ns / steps)),
         doc.words("Start", lambda row: row.file.start if isinstance(row.file, CallFile) else "none"),
     )
     unwritten = [f"{row.rank}: {row.file.message}." for row in rows if isinstance(row.file, OpscopeError)]
