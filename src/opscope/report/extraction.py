@@ -26,12 +26,12 @@ def call_list_document(
         rows,
         doc.number("#", "rank"),
         doc.identifier("Operator", "call.name"),
-        doc.words("Shapes", "call.shapes"),
+        doc.identifier("Shapes", "call.shapes"),
         doc.number(f"Calls{period}", lambda row: f"{row.call.times / steps:.4g}"),
         doc.number(f"Device{period}", "call.device_ns", lambda ns: format_duration(ns / steps)),
-        doc.number("Share", lambda row: format_fraction(row.call.device_ns / device_ns)),
+        doc.number("Share", lambda row: format_fraction(row.call.device_ns / device_ns), spare=1),
         doc.number(f"Avoidable{period}", "call.avoidable_ns", lambda ns: format_duration(ns / steps)),
-        doc.words("Start", lambda row: row.file.start if isinstance(row.file, CallFile) else "none"),
+        doc.number("Start", lambda row: row.file.start if isinstance(row.file, CallFile) else "none"),
     )
     unwritten = [f"{row.rank}: {row.file.message}." for row in rows if isinstance(row.file, OpscopeError)]
     command = doc.Code("opscope extract TRACE 1", is_whole=True)
