@@ -41,8 +41,8 @@ CHANGES = {
     "advice.unfused_pointwise": "compile", "advice.layout_copies": "compile",
     "advice.launch_bound": "compile", "advice.per_tensor_loop": "foreach_ema",
     "advice.eager_attention": "advice.attention_backend", "advice.loop": "batched",
-    "advice.repeated_work": "hoisted", "advice.recomputation": "no_recompute",
     "advice.unused_work": "truncated",
+    "advice.repeated_work": "hoisted", "advice.recomputation": "no_recompute",
 }  # fmt: skip
 # A wider one is shown as "unknown, try it".
 WIDEST_INTERVAL = 3.0
@@ -254,11 +254,7 @@ def main() -> None:
     devices: queue.Queue[int] = queue.Queue()
     for device in range(max(torch.cuda.device_count(), 1)):
         devices.put(device)
-    environment = {
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "at_once": devices.qsize(),
-    }
+    own = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "at_once": devices.qsize()}
     found: list[dict[str, Any]] = []
 
     def run_on_a_device(path: Path) -> None:
@@ -268,7 +264,7 @@ def main() -> None:
         finally:
             devices.put(device)
         print(json.dumps(found[-1]), flush=True)
-        document = {"environment": environment, "programs": sorted(found, key=lambda row: row["program"])}
+        document = {"environment": own, "programs": sorted(found, key=lambda row: row["program"])}
         options.result.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
     with ThreadPoolExecutor(devices.qsize()) as pool:
