@@ -72,7 +72,7 @@ def test_a_list_is_written_as_a_suite_and_its_gain_in_the_program_is_told(opscop
     slow.write_text(
         slow.read_text().replace(
             "return reference(input, weight, bias)",
-            "[reference(input, weight, bias) for _ in range(60)]\n    return reference(input, weight, bias)",
+            "[reference(input, weight, bias) for _ in range(25)]\n    return reference(input, weight, bias)",
         )
     )
     measured = opscope("bench", folder, *options, "--in", example_trace(), "--fail-on", "slower", "--json")
