@@ -235,13 +235,13 @@ class DataflowWatch:
         ]
         read = [(one, storage) for name, one, storage in tensors if name not in kind.overwrites]
         written = [(name, one, storage) for name, one, storage in tensors if name in kind.writes]
-        made = [one for _, one in _flat({"": result}) if isinstance(one, tensor_type)]
+        results = [one for _, one in _flat({"": result}) if isinstance(one, tensor_type)]
+        made = [self._storage(one) for one in results]
         known = {id(storage) for _, _, storage in tensors}
-        of_inputs = [id(self._storage(one)) in known for one in made]
         is_of_weights = bool(read) and all(storage.is_of_weights for _, storage in read)
         is_number = kind.name == "aten::_local_scalar_dense"
         # Attention keeps the state of random numbers there beside its result.
-        is_on_host = is_number or (bool(made) and made[0].device.type == "cpu")
+        is_on_host = is_number or (bool(results) and results[0].device.type == "cpu")
         is_read = is_number or (is_on_host and any(one.device.type != "cpu" for one, _ in read))
         self._read_later.update(*(storage.writers_before for _, storage in read))
         step.append(
@@ -253,11 +253,11 @@ class DataflowWatch:
                 frozenset().union(*(storage.writers for _, storage in read)),
                 frozenset(id(storage) for one, storage in read if isinstance(one, self._torch.nn.Parameter)),
                 frozenset(id(storage) for _, _, storage in written),
-                frozenset(id(self._storage(one)) for one in made) - known,
+                frozenset(map(id, made)) - known,
                 tuple(tuple(one.shape) for one, _ in read),
                 tuple(one for _, one in _flat(given) if type(one) in {int, float}),
                 is_again=0 <= key < self._first_number,
-                is_view=bool(made) and not written and all(of_inputs),
+                is_view=bool(made) and not written and known.issuperset(map(id, made)),
                 is_of_weights=is_of_weights,
                 is_on_host=is_on_host,
                 is_read=is_read,
@@ -268,7 +268,7 @@ class DataflowWatch:
                 or is_on_host
                 or not made
                 or any(not storage.is_made for _, _, storage in written)
-                or any(self._storage(one).reference is None for one in made),
+                or any(storage.reference is None for storage in made),
             )
         )
         for _, storage in read:
@@ -281,9 +281,8 @@ class DataflowWatch:
                 storage.writers_before = frozenset()
             before = () if is_whole else (storage.value, *_geometry(one))
             storage.value = self._number(("written", key, name, *before))
-        for number, (one, is_input) in enumerate(zip(made, of_inputs, strict=True)):
-            if not is_input:
-                storage = self._storage(one)
+        for number, storage in enumerate(made):
+            if id(storage) not in known:
                 storage.value, storage.is_new = self._number(("made", key, number)), False
                 storage.is_made = True
                 storage.writers, storage.is_of_weights = place, is_of_weights

@@ -154,9 +154,9 @@ class ForwardSteps(StepSource):
 class LoopSteps(StepSource):
     """A step ends where the program's main loop begins its next round."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_asked_for: bool = True) -> None:
         super().__init__()
-        self.main_loop = MainLoop(is_asked_for=True)
+        self.main_loop = MainLoop(is_asked_for)
 
     def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         self.main_loop.watch(on_step)
@@ -174,25 +174,25 @@ class RecognizedSteps(StepSource):
 
     def __init__(self) -> None:
         super().__init__()
-        self.main_loop = MainLoop()
+        self._loops = LoopSteps(is_asked_for=False)
+        self.main_loop = self._loops.main_loop
 
     def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
-        forwards, optimizers = ForwardSteps(), OptimizerSteps()
+        forwards = ForwardSteps()
+        sources = {"forward": forwards, "optimizer": OptimizerSteps(), "loop": self._loops}
 
         def take(taken: str) -> None:
             before, self.taken = self.taken, taken
             if taken != "loop":
-                self.main_loop.stop()
+                self._loops.stop()
             if taken == "optimizer" != before:
                 forwards.stop()
             if before not in ("none", taken):
                 restart()
             on_step()
 
-        self.main_loop.watch(lambda: take("loop"))
-        self._ends.callback(self.main_loop.stop)
-        for source, tell in ((forwards, lambda: take("forward")), (optimizers, lambda: take("optimizer"))):
-            source.watch(tell, restart)
+        for name, source in sources.items():
+            source.watch(functools.partial(take, name), restart)
             self._ends.callback(source.stop)
 
 
@@ -423,7 +423,7 @@ class ProgramRecorder:
         if not self._may_be_whole():
             return
         module = importlib.import_module("torch.nn.modules.module")
-        models = module.register_module_parameter_registration_hook(lambda *_: self._model_made())
+        models = module.register_module_parameter_registration_hook(lambda *_: self._has_steps())
         self._ends.callback(models.remove)
         if torch.version.hip is None and driver_cuda_version() is None:
             self._begin_whole()
@@ -450,8 +450,8 @@ class ProgramRecorder:
         except Exception:  # noqa: BLE001 - another profiler runs, say
             self._whole = None
 
-    def _model_made(self) -> None:
-        """Its first step is yet to come, and steps are timed where CUPTI is not attached."""
+    def _has_steps(self) -> None:
+        """There is a step, or a model whose first one comes; steps are timed without CUPTI attached."""
         if self._whole is not None:
             with suppress(Exception), detached_afterwards():
                 self._drop_whole()
@@ -493,10 +493,7 @@ class ProgramRecorder:
     def _step(self) -> None:
         if self.is_child or self._is_over:
             return
-        if self._whole is not None:
-            with suppress(Exception), detached_afterwards():
-                self._drop_whole()
-        self._make_whole = None
+        self._has_steps()
         self.step_count += 1
         if self._profiler.pass_step():
             return

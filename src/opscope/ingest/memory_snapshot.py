@@ -23,8 +23,8 @@ import msgspec
 from opscope.errors import InputError
 from opscope.model.location import is_program_file
 
-_PICKLED = re.compile(rb"\x80[\2-\5]")
-_KEYS = (b"segments", b"device_traces")
+PICKLED = re.compile(rb"\x80[\2-\5]")
+KEYS = (b"segments", b"device_traces")  # of a snapshot
 _HEAD_BYTES = 1 << 16
 _HINT = "Write one with torch.cuda.memory._dump_snapshot(FILE)"
 
@@ -75,7 +75,7 @@ def is_memory_snapshot(path: Path) -> bool:
             head = stream.read(_HEAD_BYTES)
     except (OSError, EOFError, zlib.error):
         return False
-    return _PICKLED.match(head) is not None and any(key in head for key in _KEYS)
+    return PICKLED.match(head) is not None and any(key in head for key in KEYS)
 
 
 def _unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from opscope.errors import DependencyError, InputError
+from opscope.ingest.memory_snapshot import KEYS, PICKLED
 from opscope.model.files import check_ratio
 
 _CHUNK_BYTES = 1 << 22
@@ -326,8 +327,8 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
     if text[8:12] == b"DUCK":
         hint = "Give it alone and not packed; opscope compare puts two side by side"
         return "a saved session, not a trace", hint
-    if text[:1] == b"\x80" and text[1:2] in (b"\2", b"\3", b"\4", b"\5"):
-        if text.find(b"device_traces") < 0 and text.find(b"segments") < 0:
+    if PICKLED.match(text):
+        if all(text.find(key) < 0 for key in KEYS):
             return "a pickle, which opscope never opens: it can run any code", _READS
         hint = f"opscope analyze {source} says who holds the memory; give it alone"
         return "a memory snapshot of PyTorch, which is a pickle and holds no times", hint
