@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
@@ -123,14 +123,11 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         sizes = " for parts of different sizes" if one.is_ragged else ""
         sizes = " with weights of their own" if one.has_weights else sizes
 
-        def effect(change: GraphChange, found: FoundOperators = found, count: int = count) -> object:
-            return change.merge_operators(found.operator_ids, 1.0).drop_host(found.spans, 1 - 1 / count)
-
         yield Advice(
             f"{one.line}: {what} in a step do the same{sizes}, and none needs another's result: "
             f"{_costs(watched, found)}.",
             _evidence(run, found, line=one.line, rounds=count, module=one.module),
-            effect,
+            _at_once(watched.found(one.rounds[:1]), watched.found(one.rounds[1:])),
             change=_CALLED.format(module=one.module, line=one.line)
             if one.module
             else _STACKED
@@ -168,6 +165,17 @@ def _cost_ns(watched: Dataflow, work: RepeatedWork | UnusedWork) -> int:
     found = watched.found(work.operators)
     is_from_host = isinstance(work, RepeatedWork) and work.is_from_host
     return found.device_ns + found.host_ns + (watched.python_before(work.operators)[0] if is_from_host else 0)
+
+
+def _at_once(first: FoundOperators, others: FoundOperators) -> Callable[[GraphChange], object]:
+    """The first round works for all: its kernels take the others' time, which are launched no more."""
+
+    def effect(change: GraphChange) -> object:
+        mine = change.model.is_launched_by(first.operator_ids)
+        change.scale(mine, 1 + others.device_ns / max(first.device_ns, 1))
+        return change.drop_operators(others.operator_ids).drop_host(others.spans)
+
+    return effect
 
 
 def _without(found: FoundOperators, before: Mapping[int, Spans] | None = None) -> Any:

@@ -20,6 +20,7 @@ import importlib
 import itertools
 import linecache
 import os
+import re
 import sys
 import threading
 import time
@@ -44,7 +45,8 @@ _MOST_SECONDS = 20.0  # that watching may add
 # Of tensors on the host: of one, since data are large and differ in any case; of all in a step.
 _LARGEST_HASHED_BYTES, _MOST_HASHED_BYTES = 16 << 20, 256 << 20
 _LEAST_OPERATORS, _LEAST_ROUNDS = 4, 3  # of a round, views aside; of a loop
-_MOST_TIED = 0.25  # of a round's operators may need another round's results, as a sum over all rounds does
+_MOST_TIED = 0.25  # of a round's operators may add to what other rounds have made
+_ADDING = re.compile(r"aten::(add|sub|maximum|minimum|logaddexp|cat|stack|index_(put|add|copy)|scatter\w*)_?(impl_)?")
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
 _UNWRITTEN = ("aten::empty", "aten::new_empty")
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
@@ -620,7 +622,10 @@ def _need_not_wait(
         others = functools.reduce(int.__or__, (bits.get(need, 0) for need in one.needs), 0)
         # What is made of weights alone serves all rounds, whichever came first.
         bits[place] = 0 if one.is_of_weights else others | own
-        tied += bool(own and others & ~own)
+        if own and others & ~own:
+            if not _ADDING.fullmatch(one.name):
+                return False
+            tied += 1
         # Python may take what has left a round into a later one.
         leaving += one.is_read and bool(others)
         on_host += one.is_on_host and bool(others)

@@ -42,6 +42,7 @@ def session_of(
     unused: Sequence[UnusedWork] = (),
     names: Sequence[str] = NAMES * ROUNDS,
     kernel_us: float = 150,
+    waits: bool = False,
     has_new: bool = True,
     extra: Callable[[Any, float], object] = lambda *_: None,
     **facts: Any,
@@ -56,6 +57,8 @@ def session_of(
             program.operator("aten::outer", start, 100).operator(f"{name}_" if step else name, start + 1, 98)
             program.operator("aten::empty", start + 2, 1).launch(start + 50)
             program.kernel("kernel", start + 60, kernel_us)
+            if waits:
+                program.launch(start + 55, kernel_us + 7, name="cudaStreamSynchronize")
             start += 200
         extra(program, start)
         at += 5_000
@@ -150,6 +153,18 @@ def test_rounds_that_need_not_wait_are_put_together(
     assert change in (found.change or "")
     assert found.is_to_try
     assert not found.is_gain_known
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_of_rounds_at_once_one_is_left_on_the_host_with_all_work_for_the_device(
+    tmp_path: Path, *, waits: bool
+) -> None:
+    parts = tuple((at, at + 4) for at in range(0, 24, 4))
+    rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False)
+    with session_of(tmp_path, rounds=[rounds], kernel_us=20, waits=waits) as session:
+        found = only(advice(session), "loop")
+    # Of 24 operators of 200 us and their kernels four are left, with kernels of 120 us.
+    assert found.estimated_gain_ns_per_step == pytest.approx(20 * 200_000, rel=0.2)
 
 
 def launched_by_nothing(program: Any, at: float) -> None:
