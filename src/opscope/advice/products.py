@@ -92,9 +92,9 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     after_ns = _times_ns(run, calls, half)
     if after_ns is None and run.step is not None and run.step.is_host_bound:
         return
-    effect, best, basis = None, None, _basis(run, half, calls, after_ns)
+    effect, best, worst, basis = None, None, None, _basis(run, half, calls, after_ns)
     if after_ns is not None and not is_cast_whole:
-        effect, best, words = _with_casts(run, calls, after_ns)
+        effect, best, worst, words = _with_casts(run, calls, after_ns, rule.threshold("most_host_fraction"))
         basis += words
     elif after_ns is not None:
         others_ns = {call.call_id: _halved_ns(run, call) for call in halved}
@@ -120,6 +120,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         effect,
         basis,
         best=best,
+        worst=worst,
         change=(cast_whole if is_cast_whole else under_autocast).replace("bfloat16", _NAMES[half]),
         error=error,
         applicability=OPEN if after_ns is None else Applicability(),
@@ -279,9 +280,12 @@ def _basis(
 
 
 def _with_casts(
-    run: ProfiledRun, calls: Sequence[CallEfficiency], after_ns: Mapping[int, float]
-) -> tuple[Effect, Effect | None, str]:
-    """Autocast casts the operands of each product; what works on the results alone has half the bytes."""
+    run: ProfiledRun, calls: Sequence[CallEfficiency], after_ns: Mapping[int, float], most_share: float
+) -> tuple[Effect, Effect | None, Effect, str]:
+    """Autocast casts the operands of each product; what works on the results alone has half the bytes.
+
+    The likely effect, the best, the worst (the host takes up to this share more), and words.
+    """
     keeps_half = _keeps_half(run)
     casts = {call.call_id: _cast_operands(call, keeps_half=keeps_half) for call in calls}
     launches = sum(casts[call.call_id].operands * call.calls for call in calls)
@@ -296,7 +300,7 @@ def _with_casts(
     if keeps_half:
         others_ns |= _batch_norms_ns(run)
 
-    def effect_of(products_ns: Mapping[int, float]) -> Effect:
+    def effect_of(products_ns: Mapping[int, float], share: float = 0.0) -> Effect:
         then_ns = {
             call.call_id: products_ns.get(call.call_id, float(call.roofline.device_ns))
             + cast_ns[call.call_id]
@@ -306,7 +310,7 @@ def _with_casts(
 
         def effect(change: GraphChange) -> object:
             scale(change)
-            return change.add_host(run.per_step(host_ns))
+            return change.add_host(max(run.per_step(host_ns), share * change.model.host_ns))
 
         return effect
 
@@ -314,6 +318,7 @@ def _with_casts(
     return (
         effect_of(after_ns),
         effect_of({**after_ns, **best_ns}) if best_ns else None,
+        effect_of(after_ns, most_share),
         f"; casting the operands costs {run.time(sum(cast_ns.values()))} on the device "
         f"and {run.time(host_ns)} on the host; operators on their results move half the bytes, which "
         f"saves {run.time(saved_ns)}",

@@ -46,7 +46,9 @@ _MOST_SECONDS = 20.0  # that watching may add
 _LARGEST_HASHED_BYTES, _MOST_HASHED_BYTES = 16 << 20, 256 << 20
 _LEAST_OPERATORS, _LEAST_ROUNDS = 4, 3  # of a round, views aside; of a loop
 _MOST_TIED = 0.25  # of a round's operators may add to what other rounds have made
-_ADDING = re.compile(r"aten::(add|sub|maximum|minimum|logaddexp|cat|stack|index_(put|add|copy)|scatter\w*)_?(impl_)?")
+_ADDING = re.compile(
+    r"aten::(add|sub|maximum|minimum|logaddexp|cat|stack|index_(put|add|copy)|scatter\w*)_?(impl_)?"
+)
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
 _UNWRITTEN = ("aten::empty", "aten::new_empty")
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
@@ -630,10 +632,9 @@ def _need_not_wait(
         leaving += one.is_read and bool(others)
         on_host += one.is_on_host and bool(others)
         entering += one.has_new and place > like[0][-1]
-    if tied > _MOST_TIED * len(mine):
+    # What happens between calls of a module may be anything.
+    if tied > _MOST_TIED * len(mine) or (rounds.module and leaving):
         return False
-    if rounds.module and leaving:
-        return False  # what happens between calls may be anything
     return not on_host or not (entering or _differ_freely(operators, like))
 
 

@@ -94,6 +94,13 @@ def test_autocast_pays_for_its_casts_in_training(advise_on: Program) -> None:
     )
 
 
+def test_at_worst_autocast_makes_the_host_a_quarter_slower(advise_on: Program, asked: list[Any]) -> None:
+    advise_on(program(backward=True), **{**slow(), "hosts": [host(STEP_NS, 4_000_000)]})
+    added_ns = [arguments[0] for one in asked for name, arguments in one if name == "add_host"]
+    # Likely are two casts of each of 48 products, of 6 µs.
+    assert sorted(set(added_ns)) == [2 * 48 * 6_000, 4_000_000 / 4]
+
+
 def test_casting_the_whole_model_halves_what_memory_bounds(advise_on: Program) -> None:
     gelu = call("aten::gelu", 1_000_000, calls=10, bound=Bound.MEMORY, call_id=1)
     hosts = [host(STEP_NS, 100_000)]

@@ -260,6 +260,15 @@ def test_where_the_device_decides_the_host_is_as_fast_as_with_an_idle_device(loa
     assert timed.step_ns == model.step_ns
 
 
+def test_a_gain_holds_what_hosts_differ_by_from_process_to_process(load: Load) -> None:
+    """The host decides once the device is quick; how fast it is, one process does not show."""
+    model = model_of(load, device_bound(3))
+    timed = refit(model, model.recorded_ns, alone_ns=(150.0 * US, 150.0 * US, 150.0 * US))
+    gain = timed.gain(timed.change().scale(timed.is_named(["gemm"]), 0.01))
+    left_ns = [timed.step_ns - one for one in (gain.high_ns, gain.ns, gain.low_ns)]
+    assert left_ns == pytest.approx([0.91 * left_ns[1], left_ns[1], 1.23 * left_ns[1]], rel=0.05)
+
+
 def test_a_pause_of_one_recorded_step_is_not_the_hosts_usual_work(load: Load) -> None:
     """Steps of 200 µs on the host, but for the first, which pauses for 9 ms: the device, 1010 µs, waits."""
     builder, began, free = TraceBuilder(), 0, 0
