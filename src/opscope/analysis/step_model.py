@@ -628,7 +628,10 @@ class StepModel:
         most = [self._most_ns(change, one) for one in strengths(error)]
         gain_ns = min(gain.ns, most[0][0])
         low_ns = min(gain.low_ns, *(by_median for by_median, _ in most))
-        return Gain(gain_ns, low_ns, max(gain_ns, min(gain.high_ns, max(high for _, high in most))))
+        high_ns = max(gain_ns, min(gain.high_ns, max(high for _, high in most)))
+        if self.timed is not None and 2 * change.device_saved_ns < gain_ns:
+            high_ns = max(high_ns, self.timed.median - self._needed_ns(change))
+        return Gain(gain_ns, low_ns, high_ns)
 
     def _most_ns(self, change: GraphChange, strength: float = 1.0) -> tuple[float, float]:
         """What the timed step can lose, by its median and at most: all but what either side then needs.
@@ -637,12 +640,18 @@ class StepModel:
         """
         if self.timed is None or max(self.steps_ns) <= self.timed.high:
             return np.inf, np.inf
+        needed_ns = self._needed_ns(change, strength)
+        return max(0.0, self.timed.median - needed_ns), max(0.0, self.timed.high - needed_ns)
+
+    def _needed_ns(self, change: GraphChange, strength: float = 1.0) -> float:
+        """What the slower side alone needs for a step with a change."""
         lag_ns, duration_ns = change.edited(self.host, strength)
         needed_ns = simulate(self.graph, lag_ns=self.lags_without_host, duration_ns=duration_ns).step_ns
-        if self.host_ns < self.timed.median:  # else what is taken for the host's holds such waits too
-            host_ns = simulate(self.graph, lag_ns=lag_ns, duration_ns=np.zeros_like(duration_ns)).step_ns
-            needed_ns = max(needed_ns, host_ns)
-        return max(0.0, self.timed.median - needed_ns), max(0.0, self.timed.high - needed_ns)
+        # A host that needs longer than the timed step: what is taken for its own holds waits.
+        if self.timed is not None and self.host_ns >= self.timed.median:
+            return needed_ns
+        host_ns = simulate(self.graph, lag_ns=lag_ns, duration_ns=np.zeros_like(duration_ns)).step_ns
+        return max(needed_ns, host_ns)
 
     def _of_activities(self, column: str) -> Ints:
         """A column of the device records by node; -1 of nodes of the host."""
