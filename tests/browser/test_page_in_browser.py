@@ -88,6 +88,39 @@ def test_the_timeline_moves_by_keys_and_names_wide_bars(page: Any, drawn: Drawn)
     assert axis_range(page) == far
 
 
+def test_the_timeline_shows_every_step(page: Any, drawn: Drawn) -> None:
+    figure = drawn(page, "timeline").locator("xpath=..")
+    found = figure.locator(".found")
+    first = "document.getElementById('timeline').data.map((one) => one.base?.[0])"
+
+    def turned(number: int) -> list[float]:
+        figure.locator("strong", has_text=f"Step {number}, event by event").wait_for()
+        assert figure.locator(".legend li").count() > 3
+        assert axis_range(page)[0] == 0  # all of it, whatever part of another step was seen
+        starts: list[float] = page.evaluate(first)
+        return starts
+
+    previous, following = (page.get_by_role("button", name=one) for one in ("Previous step", "Next step"))
+    last = turned(4)  # the typical one
+    assert following.is_disabled()
+    page.get_by_role("button", name="Zoom in").click()
+    previous.click()
+    before = turned(3)
+    figure.get_by_role("searchbox").fill("softmax")
+    assert int(found.inner_text().split()[0]) > 0
+    previous.click()
+    assert turned(2) not in (before, last)
+    assert previous.is_disabled()
+    assert found.inner_text().endswith("found")  # looked for in this step
+    following.focus()
+    page.keyboard.press("n")
+    assert turned(3) == before != last
+    following.click()
+    assert turned(4) == last
+    page.keyboard.press("p")
+    turned(3)
+
+
 @pytest.mark.exhaustive(few=False)
 def test_search_counts_and_enter_goes_to_the_first(page: Any, drawn: Drawn) -> None:
     drawn(page, "timeline")

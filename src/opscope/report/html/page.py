@@ -8,6 +8,7 @@ made.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import re
 from collections.abc import Callable, Sequence
@@ -133,7 +134,7 @@ def render_page(
             for section, english in zip(shown.sections, document.sections, strict=True)
         ],
         chains=list(zip(chains or {}, known, strict=True)),
-        data=_json({one.key: {**one.figure, "kind": one.kind} for one in drawn}),
+        data=_json({one.key: _shown(one) for one in drawn}),
         chain_ids=_json({visible(name, LABEL): f"chain-{index}" for index, name in enumerate(chains or {})}),
         policy="; ".join(policy),
         style=style,
@@ -149,6 +150,18 @@ def render_page(
     )
 
 
+def _shown(chart: Chart) -> dict[str, Any]:
+    """What the page's script draws; its other views as gzipped JSON, since a page is kept and sent."""
+    views = [
+        base64.b64encode(gzip.compress(msgspec.json.encode(_shown(one)), mtime=0)).decode()
+        for one in (*chart.before, *chart.after)
+    ]
+    views.insert(len(chart.before), "")
+    of_views = {"views": views, "at": len(chart.before)} if len(views) > 1 else {}
+    said = {"title": visible(chart.title), "note": visible(chart.note), "height": chart.height_px}
+    return {**chart.figure, "kind": chart.kind, **said, **of_views}
+
+
 def _in_language(chart: Chart, said: Callable[[str], str]) -> Chart:
     """The picture with its words, and those of its legend and axes."""
     data = [{**one, "name": said(one["name"])} if one.get("name") else one for one in chart.figure["data"]]
@@ -158,7 +171,9 @@ def _in_language(chart: Chart, said: Callable[[str], str]) -> Chart:
         if isinstance(title, dict) and title.get("text"):
             layout[key] = {**axis, "title": {**title, "text": said(title["text"])}}
     figure = {**chart.figure, "data": data, "layout": layout}
-    return replace(chart, title=said(chart.title), note=said(chart.note), figure=figure)
+    before, after = (tuple(_in_language(one, said) for one in some) for some in (chart.before, chart.after))
+    title, note = said(chart.title), said(chart.note)
+    return replace(chart, title=title, note=note, figure=figure, before=before, after=after)
 
 
 _PLOTLY_STYLE = "/* plotly */"
