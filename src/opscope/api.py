@@ -359,7 +359,7 @@ def _opened(source: Source | Sequence[Source] | Session, *, merge: bool = False)
 
 
 def analyze(
-    sources: Source | Sequence[Source],
+    sources: Source | Sequence[Source] | Session,
     *,
     ceilings: Source | None = None,
     memory_limit: str | None = None,
@@ -368,9 +368,13 @@ def analyze(
 ) -> Summary:
     """Everything `opscope analyze` reports about traces: `load`, then `summarize`, with their arguments.
 
+    A Session is only summarized.
+
     Raises:
         InputError: A source cannot be read, or the ceilings are of another GPU.
     """
+    if isinstance(sources, Session):
+        return summarize(sources, ceilings=ceilings)
     session = load(sources, memory_limit=memory_limit, threads=threads, merge=merge)
     return summarize(session, ceilings=ceilings)
 

@@ -153,10 +153,15 @@ def summarize(session: Session, *, ceilings: Source | None = None, by: str | Non
         by: `range:REGEX` groups device time by annotations: by what REGEX finds in their names, or by its
             first group. By default by the steps of a serving engine.
 
+    Returns:
+        The Summary, complete. It keeps the Session, for the pictures of a notebook, until that is closed.
+
     Raises:
         InputError: The file is invalid or for another GPU, or the expression is invalid.
     """
-    return advised(session, ceilings=ceilings, by=by).complete()
+    summary = advised(session, ceilings=ceilings, by=by).complete()
+    summary.recorded = session
+    return summary
 
 
 def advised(session: Session, *, ceilings: Source | None = None, by: str | None = None) -> Summary:
@@ -222,16 +227,43 @@ def _document(subject: object, top: int | None) -> Document:
     return document
 
 
-def html_report(subject: Reportable | Finding) -> str:
-    """The output of `print_report` as HTML for a notebook."""
+def _text_report(subject: Reportable | Finding) -> str:
+    """The output of `print_report`."""
     from rich.console import Console  # noqa: PLC0415 - needed only to show
 
     from opscope.report.terminal import render_terminal  # noqa: PLC0415
 
-    console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH)
-    console.print(render_terminal(_document(subject, 10)))
-    style = "line-height:normal;overflow-x:auto;font-family:monospace"
-    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
+    # In a notebook rich would show what is printed, whatever the file.
+    console = Console(file=io.StringIO(), width=_NOTEBOOK_WIDTH, force_jupyter=False)
+    with console.capture() as printed:
+        console.print(render_terminal(_document(subject, 10)))
+    return printed.get().rstrip()
+
+
+def _page_report(subject: Any) -> str:
+    """The page that a verb writes with `--output`, in a frame of a notebook."""
+    from html import escape  # noqa: PLC0415 - needed only to show
+
+    from opscope.report.html import page, result_charts  # noqa: PLC0415
+
+    summary = summarize(subject) if isinstance(subject, Session) else subject
+    recorded = getattr(summary, "recorded", None)
+    if recorded is not None and recorded.is_open:
+        text = page.session_page(recorded, summary)
+    else:
+        draw = getattr(result_charts, _CHARTS.get(type(subject).__name__, ""), None)
+        text = page.render_page(_document(summary, 10), draw(subject) if draw else ())
+    style = "width:100%;height:600px;border:0;resize:vertical"
+    return f'<iframe srcdoc="{escape(text)}" style="{style}" title="opscope"></iframe>'
+
+
+# By the name of a value's class: the function that draws it, beside recordings.
+_CHARTS = {
+    "BenchmarkResult": "benchmark_charts",
+    "BenchmarkComparison": "comparison_charts",
+    "SessionComparison": "comparison_charts",
+    "TrialResult": "trial_charts",
+}
 
 
 def save_result(result: BenchmarkResult, path: Source, *, overwrite: bool = False) -> Path:
@@ -263,4 +295,4 @@ def load_result(path: Source) -> BenchmarkResult:
     return results[0]
 
 
-notebook.render = html_report
+notebook.page, notebook.text = _page_report, _text_report

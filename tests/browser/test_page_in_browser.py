@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from opscope.analysis.summary import summarize
+from opscope.api import analyze
 from opscope.model.session import Session
 from opscope.report.html.page import session_page
 
@@ -213,3 +214,17 @@ def test_print_shows_everything_on_white(page: Any) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     assert not page.locator("nav").is_visible()
     assert page.locator("details.part:not([open])").count() == 0
+
+
+def test_a_notebook_has_the_page_in_a_frame(
+    open_page: Callable[..., Any], shared_session: Callable[[Path], Session], tmp_path: Path
+) -> None:
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!DOCTYPE html><h1>Cell</h1>{analyze(shared_session(BERT))._repr_html_()}", "utf-8")
+    page = open_page(notebook.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("#steps .main-svg").first.wait_for()
+    frame.get_by_role("link", name="Where the GPU waits").click()
+    frame.locator("#timeline .main-svg").first.wait_for()
+    assert page.locator("h1").inner_text() == "Cell"
+    assert page.locator("iframe").bounding_box()["height"] == 700

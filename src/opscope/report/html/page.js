@@ -1,6 +1,6 @@
 "use strict";
 // Pictures, sorting, filters, copying and the theme of a page. It loads nothing and keeps nothing.
-(() => {
+(async () => {
   const root = document.documentElement;
   const find = (id) => document.getElementById(id);
   const say = (text) => { find("said").textContent = text; };
@@ -18,6 +18,23 @@
   const preferred = matchMedia("(prefers-color-scheme: dark)");
   button.addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
   preferred.addEventListener("change", () => setTheme(preferred.matches));
+  setTheme(preferred.matches);
+
+  // A notebook shows a page in a frame.
+  if (window.frameElement?.srcdoc) {
+    window.frameElement.style.height = `${Math.min(root.scrollHeight, 700)}px`;
+    document.querySelector("nav")?.addEventListener("click", (event) => {
+      event.preventDefault();
+      find(event.target.hash?.slice(1))?.scrollIntoView();
+    });
+  }
+
+  // What is packed in the page.
+  const unpacked = (text) => {
+    const packed = new Blob([Uint8Array.from(atob(text), (one) => one.charCodeAt(0))]);
+    return new Response(packed.stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  };
+  const plotly = find("plotly") ? await unpacked(find("plotly").textContent) : "";
 
   // -- pictures
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -67,7 +84,7 @@
   const start = () => {
     if (window.Plotly) return;
     const script = document.createElement("script");
-    script.textContent = find("plotly").textContent;
+    script.textContent = plotly;
     document.body.append(script);
   };
   const draw = (place) => {
@@ -217,17 +234,13 @@
     if (zoom === "0" || range[0] < range[1]) Plotly.relayout(place, { "xaxis.range": zoom === "0" ? [...whole] : range });
   };
   // The same picture of another step.
-  const unpacked = async (text) => {
-    const packed = new Blob([Uint8Array.from(atob(text), (one) => one.charCodeAt(0))]);
-    return new Response(packed.stream().pipeThrough(new DecompressionStream("gzip"))).json();
-  };
   const turn = async (place, by) => {
     const { views, at, ...before } = figures[place.id];
     const to = at + Number(by);
     if (!views?.[to]) return;
     draw(place);
     views[at] = before;
-    if (typeof views[to] === "string") views[to] = await unpacked(views[to]);
+    if (typeof views[to] === "string") views[to] = JSON.parse(await unpacked(views[to]));
     const figure = figures[place.id] = { ...views[to], views, at: to };
     const parts = place.closest("figure");
     for (const [part, text] of [["strong", figure.title], ["span", figure.note]]) parts.querySelector(`figcaption ${part}`).textContent = text;
@@ -342,7 +355,6 @@
   }
 
   // -- start: pictures are drawn when they come near, and all of them for a printer
-  setTheme(preferred.matches);
   const places = [...document.querySelectorAll(".chart")];
   for (const place of places) place.style.height = `${place.dataset.height}px`;
   const watcher = new IntersectionObserver((entries) => {
