@@ -26,7 +26,7 @@ from opscope.report.document import Document, Link, Paragraph, Section, plain
 from opscope.report.html.page import render_page, session_page
 
 BERT = Path(__file__).parents[4] / "src/opscope/data/bert_h200.json.gz"
-MOST_BYTES = 6_000_000
+MOST_BYTES = 3_000_000
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
