@@ -47,6 +47,7 @@ from opscope.analysis.timeline.measure import join_timelines, measure_timeline
 from opscope.analysis.timeline.values import Timeline
 from opscope.analysis.totals import (
     CategoryTotal,
+    CounterMean,
     GraphTotal,
     KernelTotal,
     OperatorTotal,
@@ -271,6 +272,12 @@ class Summary(Shown):
         return tuple(
             msgspec.convert(self.session.records(sql(__package__, "summary:graphs")), list[GraphTotal])
         )
+
+    @cached_property
+    def counters(self) -> tuple[CounterMean, ...]:
+        """Hardware counters by kernel, where the recording sampled some."""
+        rows = self.session.query(sql(__package__, "summary:counters"))
+        return tuple(CounterMean(*row) for row in rows)
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:

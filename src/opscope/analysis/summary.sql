@@ -40,6 +40,15 @@ ORDER BY trace_id, start_ns
 SELECT regexp_replace(name, '[A-Za-z0-9]*[0-9][A-Za-z0-9]{20,}|[0-9]+', '…', 'g') AS kind
 FROM annotations WHERE side = 'host' AND name IS NOT NULL GROUP BY kind ORDER BY count(*) DESC, kind
 
+-- :name counters
+-- One row per kernel name and hardware counter: the samples that begin within its launches, and their mean.
+-- Reads counters, device_activities, kernel_names.
+SELECT n.name AS kernel, c.name AS counter, count(*) AS samples, avg(c.value) AS mean
+FROM counters c JOIN device_activities a ON a.trace_id = c.trace_id AND a.device = c.device
+    AND c.time_ns >= a.start_ns AND c.time_ns < a.start_ns + a.duration_ns
+JOIN kernel_names n USING (name_id) WHERE a.kind = 'kernel'
+GROUP BY ALL ORDER BY 1, 2
+
 -- :name graphs
 -- One row per CUDA graph whose replays were recorded and are known alike, most device time (in ns) first.
 -- Reads graph_replays.
