@@ -30,7 +30,11 @@ from opscope.model.files import check_ratio
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
 _GZIP_CHUNK_BYTES = 1 << 13
-_SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.zst")
+_SUFFIXES = (
+    ".json", ".json.gz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.zst", ".pftrace", ".pftrace.gz",
+)  # fmt: skip
+# The first field of a Perfetto trace, and a length that is not what JSON may go on with.
+_PERFETTO = re.compile(rb"\n[^\s\[{]")
 EXPORT_COMMAND = "nsys export --type sqlite"
 _SQLITE_MAGIC = b"SQLite format 3\0"
 # Stats of a sweep take tens of kilobytes.
@@ -151,10 +155,14 @@ def _no_traces(folder: str) -> InputError:
 
 @contextmanager
 def local_text(trace: TraceFile, spool_directory: Path) -> Iterator[LocalText]:
-    """The trace's text as a local uncompressed file, for the duration of the block."""
+    """The trace as a local uncompressed file (Perfetto's as Kineto's), for the duration of the block."""
     with tempfile.TemporaryDirectory(dir=spool_directory) as folder:
         try:
             text = _local_text(trace, Path(folder))
+            if _is_perfetto(text.path):
+                from opscope.ingest.perfetto import write_kineto  # noqa: PLC0415 - seldom needed
+
+                text.path = write_kineto(text.path, Path(folder) / "kineto.json", trace.name)
         except OSError as error:
             raise InputError(f"cannot be read ({error.strerror or error})", source=trace.name) from error
         yield text
@@ -183,6 +191,11 @@ def _local_text(trace: TraceFile, folder: Path) -> LocalText:
             else:
                 unpack(stream, out, text, trace.name)
     return text
+
+
+def _is_perfetto(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _PERFETTO.match(file.read(2)) is not None
 
 
 def _open(address: str | None) -> Any:
