@@ -77,8 +77,8 @@ def load(
     Args:
         source: A trace (`.json`, `.pftrace`), an export of Nsight Systems (`.sqlite`), a folder of rank
             files, a name pattern, an fsspec address (`s3://`, `gs://`, `https://`, `memory://`), a saved
-            Session, or several traces that belong together. A report of Nsight Systems (`.nsys-rep`) is exported first, if nsys is
-            installed.
+            Session, or several traces that belong together. A report of Nsight Systems (`.nsys-rep`) is
+            exported first, if nsys is installed.
         memory_limit: Memory limit of the process, e.g. `"1GB"`; the tables are then in a temporary file.
         threads: Worker threads; all cores if None.
         merge: Also read traces of different jobs together.
