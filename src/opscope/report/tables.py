@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from opscope.analysis.nsys_reports import ReportTable
+from opscope.ingest.recorder_totals import RecorderTotals
 from opscope.report import document as doc
 from opscope.report.names import telling_name
 from opscope.report.terminal import GAP, column_widths
@@ -73,6 +74,26 @@ def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> 
             text = (f"{amount}; {format_share(max(amounts), whole)} in ", name)
         totals.append((one.report.title, text))
     return doc.Document(title, (doc.FactList(tuple(totals)),), tuple(map(_section, tables)))
+
+
+def totals_document(totals: RecorderTotals, recorder: str, *, title: str, top: int | None) -> doc.Document:
+    """All that is read of some recorders."""
+    whole_ns = sum(one.device_ns for one in totals.kernels)
+    launches = sum(one.calls for one in totals.kernels)
+    facts = doc.facts(
+        ("File", recorder),
+        ("Device time", f"{format_duration(whole_ns)} in {counted(launches, 'launch', 'launches')}"),
+        ("Read", "totals only: neither steps nor idle time"),
+    )
+    fields = (
+        doc.identifier("Name", lambda one: one.name or "(tied to nothing)"),
+        doc.number("Launches", "calls"),
+        doc.number("Device time", "device_ns"),
+        doc.number("Share", lambda one: format_share(one.device_ns, whole_ns)),
+    )
+    tables = (("Kernels", totals.kernels), ("By operator or scope", totals.operators))
+    sections = (doc.Section(name, doc.blocks(doc.table(rows[:top], *fields))) for name, rows in tables)
+    return doc.Document(title, (facts,), doc.sections(*sections))
 
 
 def _total_column(shown: ReportTable) -> str:
