@@ -197,16 +197,16 @@ def print_report(
         console.print(render_terminal(_document(one, top)), crop=False)
 
 
-# By the name of a value's class: the module of its report, the function, and whether it takes `top`.
+# By a value's class: module and function of its report, whether that takes `top`, and of its pictures.
 _REPORTS = {
-    "Summary": ("analysis", "recording_document", True),
-    "BenchmarkResult": ("benchmark", "benchmark_document", False),
-    "BenchmarkComparison": ("comparison", "comparison_document", True),
-    "SessionComparison": ("comparison", "comparison_document", True),
-    "Explanation": ("explanation", "explanation_document", False),
-    "CounterAnalysis": ("ncu", "ncu_document", True),
-    "TrialResult": ("trial", "trial_document", False),
-    "Diagnosis": ("machine", "doctor_document", False),
+    "Summary": ("analysis", "recording_document", True, ""),
+    "BenchmarkResult": ("benchmark", "benchmark_document", False, "benchmark_charts"),
+    "BenchmarkComparison": ("comparison", "comparison_document", True, "comparison_charts"),
+    "SessionComparison": ("comparison", "comparison_document", True, "comparison_charts"),
+    "Explanation": ("explanation", "explanation_document", False, ""),
+    "CounterAnalysis": ("ncu", "ncu_document", True, ""),
+    "TrialResult": ("trial", "trial_document", False, "trial_charts"),
+    "Diagnosis": ("machine", "doctor_document", False, ""),
 }
 
 
@@ -221,7 +221,7 @@ def _document(subject: object, top: int | None) -> Document:
             f"there is no report on a {type(shown).__name__}",
             hint="Pass a Session or what a verb returned: analyze, explain, bench, compare, ncu, doctor, …",
         )
-    module, function, takes_top = _REPORTS[type(shown).__name__]
+    module, function, takes_top, _ = _REPORTS[type(shown).__name__]
     composed = getattr(import_module(f"opscope.report.{module}"), function)
     document: Document = composed(shown, top=top) if takes_top else composed(shown)
     return document
@@ -251,19 +251,11 @@ def _page_report(subject: Any) -> str:
     if recorded is not None and recorded.is_open:
         text = page.session_page(recorded, summary)
     else:
-        draw = getattr(result_charts, _CHARTS.get(type(subject).__name__, ""), None)
-        text = page.render_page(_document(summary, 10), draw(subject) if draw else ())
+        *_, drawn = _REPORTS.get(type(subject).__name__, ("",))
+        charts = getattr(result_charts, drawn)(subject) if drawn else ()
+        text = page.render_page(_document(summary, 10), charts)
     style = "width:100%;height:600px;border:0;resize:vertical"
     return f'<iframe srcdoc="{escape(text)}" style="{style}" title="opscope"></iframe>'
-
-
-# By the name of a value's class: the function that draws it, beside recordings.
-_CHARTS = {
-    "BenchmarkResult": "benchmark_charts",
-    "BenchmarkComparison": "comparison_charts",
-    "SessionComparison": "comparison_charts",
-    "TrialResult": "trial_charts",
-}
 
 
 def save_result(result: BenchmarkResult, path: Source, *, overwrite: bool = False) -> Path:

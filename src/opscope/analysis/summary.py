@@ -47,7 +47,6 @@ from opscope.analysis.timeline.measure import join_timelines, measure_timeline
 from opscope.analysis.timeline.values import Timeline
 from opscope.analysis.totals import (
     CategoryTotal,
-    CounterMean,
     GraphTotal,
     KernelTotal,
     OperatorTotal,
@@ -274,10 +273,9 @@ class Summary(Shown):
         )
 
     @cached_property
-    def counters(self) -> tuple[CounterMean, ...]:
-        """Hardware counters by kernel, where the recording sampled some."""
-        rows = self.session.query(sql(__package__, "summary:counters"))
-        return tuple(CounterMean(*row) for row in rows)
+    def counters(self) -> list[dict[str, Any]]:
+        """Hardware counters by kernel, where the recording sampled some; rows of `summary:counters`."""
+        return self.session.records(sql(__package__, "summary:counters"))
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:

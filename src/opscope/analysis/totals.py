@@ -346,15 +346,6 @@ def _total(
     )
 
 
-class CounterMean(msgspec.Struct, frozen=True):
-    """A hardware counter over the launches of one kernel; a sample's interval may reach beyond a launch."""
-
-    kernel: str
-    counter: str
-    samples: int  # that begin within the launches
-    mean: float
-
-
 class GraphTotal(msgspec.Struct, frozen=True):
     """All recorded replays of one CUDA graph that are known alike."""
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import msgspec
 from cyclopts import Parameter
 
 from opscope.cli import console
@@ -128,7 +127,7 @@ def _show_totals(source: str, recorder: str, report: console.Showing, top: conso
     with TemporaryDirectory(prefix=scratch_prefix()) as folder:
         totals = read_totals(source, Path(folder), demangle)
     report.show(
-        lambda: {**versions(1), "recorder": recorder, **msgspec.to_builtins(totals)},
+        lambda: {**versions(1), "recorder": recorder, **totals},
         lambda: totals_document(totals, recorder, title=source, top=report.rows(top)),
     )
     return 0

@@ -23,30 +23,25 @@ _GPU = re.compile(r"GPU[0-9]+")
 _Launch = tuple[str, str | None, int, int]  # kernel, what launched it, calls, nanoseconds
 
 
-class Total(msgspec.Struct):
-    name: str | None  # None of what the file ties to nothing
-    calls: int = 0  # of kernels, copies and sets
-    device_ns: int = 0
+def read_totals(source: str, folder: Path, demangle: Demangle) -> dict[str, list[dict[str, Any]]]:
+    """Rows of `name`, `calls` and `device_ns`, most time first: by kernel, and by operator or scope.
 
-
-class RecorderTotals(msgspec.Struct, frozen=True):
-    kernels: list[Total]  # most device time first
-    operators: list[Total]  # or scopes; none where the file tells none
-
-
-def read_totals(source: str, folder: Path, demangle: Demangle) -> RecorderTotals:
+    The latter are none where the file tells none; the name is None of what it ties to none.
+    """
     (trace,) = find_traces(source)
     with local_text(trace, folder) as local:
         document = msgspec.json.decode(local.path.read_bytes())
     first = document[0]
     read = _of_ascend if first.get("ph") else _of_proton if first else _of_rpd
-    totals: tuple[dict[str | None, Total], ...] = {}, {}
+    totals: dict[str, dict[str | None, dict[str, Any]]] = {"kernels": {}, "operators": {}}
     for kernel, launcher, calls, ns in read(document):
-        for known, name in zip(totals, (demangle(kernel) or kernel, launcher), strict=True):
-            one = known.setdefault(name, Total(name))
-            one.calls, one.device_ns = one.calls + calls, one.device_ns + ns
-    kernels, operators = (sorted(each.values(), key=lambda one: -one.device_ns) for each in totals)
-    return RecorderTotals(kernels, [] if len(operators) == 1 and operators[0].name is None else operators)
+        for known, name in zip(totals.values(), (demangle(kernel) or kernel, launcher), strict=True):
+            one = known.setdefault(name, {"name": name, "calls": 0, "device_ns": 0})
+            one["calls"] += calls
+            one["device_ns"] += ns
+    if set(totals["operators"]) == {None}:
+        totals["operators"].clear()
+    return {of: sorted(each.values(), key=lambda one: -one["device_ns"]) for of, each in totals.items()}
 
 
 def _of_proton(document: list[dict[str, Any]]) -> Iterator[_Launch]:

@@ -435,11 +435,11 @@ def _kernel_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
         doc.number("Mean", lambda kernel: format_duration(kernel.total_ns / kernel.calls)),
     )
     sampled = doc.table(
-        [one for kernel in shown for one in summary.counters if one.kernel == kernel.name],
-        doc.identifier("Sampled kernel", "kernel"),
-        doc.identifier("Counter", "counter"),
-        doc.number("Samples", "samples"),
-        doc.number("Mean", "mean", "{:,.4g}".format),
+        [one for kernel in shown for one in summary.counters if one["kernel"] == kernel.name],
+        doc.identifier("Sampled kernel", itemgetter("kernel")),
+        doc.identifier("Counter", itemgetter("counter")),
+        doc.number("Samples", itemgetter("samples")),
+        doc.number("Mean", itemgetter("mean"), "{:,.4g}".format),
         caption="Hardware counters: the mean of the samples that begin within a kernel's launches.",
     )
     total = format_duration(sum(kernel.total_ns for kernel in rest))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import accumulate
@@ -13,7 +13,6 @@ from operator import itemgetter
 from typing import Any
 
 from opscope.analysis.nsys_reports import ReportTable
-from opscope.ingest.recorder_totals import RecorderTotals
 from opscope.report import document as doc
 from opscope.report.names import telling_name
 from opscope.report.terminal import GAP, column_widths
@@ -76,23 +75,26 @@ def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> 
     return doc.Document(title, (doc.FactList(tuple(totals)),), tuple(map(_section, tables)))
 
 
-def totals_document(totals: RecorderTotals, recorder: str, *, title: str, top: int | None) -> doc.Document:
+def totals_document(
+    totals: Mapping[str, Sequence[Mapping[str, Any]]], recorder: str, *, title: str, top: int | None
+) -> doc.Document:
     """All that is read of some recorders."""
-    whole_ns = sum(one.device_ns for one in totals.kernels)
-    launches = sum(one.calls for one in totals.kernels)
+    calls, whole_ns = (sum(one[name] for one in totals["kernels"]) for name in ("calls", "device_ns"))
     facts = doc.facts(
         ("File", recorder),
-        ("Device time", f"{format_duration(whole_ns)} in {counted(launches, 'launch', 'launches')}"),
+        ("Device time", f"{format_duration(whole_ns)} in {counted(calls, 'launch', 'launches')}"),
         ("Read", "totals only: neither steps nor idle time"),
     )
     fields = (
-        doc.identifier("Name", lambda one: one.name or "(tied to nothing)"),
-        doc.number("Launches", "calls"),
-        doc.number("Device time", "device_ns"),
-        doc.number("Share", lambda one: format_share(one.device_ns, whole_ns)),
+        doc.identifier("Name", lambda one: one["name"] or "(tied to nothing)"),
+        doc.number("Launches", itemgetter("calls"), "{:,}".format),
+        doc.number("Device time", itemgetter("device_ns"), format_duration),
+        doc.number("Share", lambda one: format_share(one["device_ns"], whole_ns)),
     )
-    tables = (("Kernels", totals.kernels), ("By operator or scope", totals.operators))
-    sections = (doc.Section(name, doc.blocks(doc.table(rows[:top], *fields))) for name, rows in tables)
+    titles = {"kernels": "Kernels", "operators": "By operator or scope"}
+    sections = (
+        doc.Section(titles[of], doc.blocks(doc.table(rows[:top], *fields))) for of, rows in totals.items()
+    )
     return doc.Document(title, (facts,), doc.sections(*sections))
 
 

@@ -398,7 +398,7 @@ def test_counters(load: Load, more: dict[str, Any]) -> None:
         for name, device, start, value in sorted(samples, key=itemgetter(2))
     ]
     summary = opscope.summarize(session)
-    means = [(one.kernel, one.counter, one.samples, one.mean) for one in summary.counters]
+    means = [tuple(one.values()) for one in summary.counters]
     assert means == [("add", "sm", 1, 8.0), ("gemm", "dram", 1, 10.0), ("gemm", "sm", 2, 75.0)]
     assert summary.kernel_launches == 3
     printed = io.StringIO()
