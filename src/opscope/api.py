@@ -366,9 +366,7 @@ def analyze(
     threads: int | None = None,
     merge: bool = False,
 ) -> Summary:
-    """Everything `opscope analyze` reports about traces: `load`, then `summarize`, with their arguments.
-
-    A Session is only summarized.
+    """Everything `opscope analyze` reports about traces: `load` unless a Session is given, then `summarize`.
 
     Raises:
         InputError: A source cannot be read, or the ceilings are of another GPU.

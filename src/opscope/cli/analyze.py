@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -13,7 +12,6 @@ from opscope.cli import console
 from opscope.errors import InputError
 from opscope.ingest.memory_snapshot import is_memory_snapshot, read_memory_snapshot
 from opscope.ingest.source import OtherRecorderError
-from opscope.model.files import scratch_prefix
 from opscope.provenance.demangle import demangle
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
@@ -124,8 +122,7 @@ def _show_totals(source: str, recorder: str, report: console.Showing, top: conso
     from opscope.ingest.recorder_totals import read_totals  # noqa: PLC0415 - seldom asked
     from opscope.report.tables import totals_document  # noqa: PLC0415 - seldom asked
 
-    with TemporaryDirectory(prefix=scratch_prefix()) as folder:
-        totals = read_totals(source, Path(folder), demangle)
+    totals = read_totals(source, demangle)
     report.show(
         lambda: {**versions(1), "recorder": recorder, **totals},
         lambda: totals_document(totals, recorder, title=source, top=report.rows(top)),

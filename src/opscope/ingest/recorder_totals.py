@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import msgspec
@@ -23,13 +24,13 @@ _GPU = re.compile(r"GPU[0-9]+")
 _Launch = tuple[str, str | None, int, int]  # kernel, what launched it, calls, nanoseconds
 
 
-def read_totals(source: str, folder: Path, demangle: Demangle) -> dict[str, list[dict[str, Any]]]:
+def read_totals(source: str, demangle: Demangle) -> dict[str, list[dict[str, Any]]]:
     """Rows of `name`, `calls` and `device_ns`, most time first: by kernel, and by operator or scope.
 
     The latter are none where the file tells none; the name is None of what it ties to none.
     """
     (trace,) = find_traces(source)
-    with local_text(trace, folder) as local:
+    with local_text(trace, Path(gettempdir())) as local:
         document = msgspec.json.decode(local.path.read_bytes())
     first = document[0]
     read = _of_ascend if first.get("ph") else _of_proton if first else _of_rpd

@@ -30,9 +30,9 @@ from opscope.model.files import check_ratio
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
 _GZIP_CHUNK_BYTES = 1 << 13
-_SUFFIXES = (
-    ".json", ".json.gz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.zst", ".pftrace", ".pftrace.gz",
-)  # fmt: skip
+_SUFFIXES = tuple(
+    kind + packed for kind in (".json", ".sqlite", ".pftrace") for packed in ("", ".gz", ".zst")
+)
 # The first field of a Perfetto trace, and a length that is not what JSON may go on with.
 _PERFETTO = re.compile(rb"\n[^\s\[{]")
 EXPORT_COMMAND = "nsys export --type sqlite"

@@ -434,8 +434,8 @@ def _timeline_chart(
     path = models[0].recorded_path if models else ()
     front, each = _typical(summary, steps), min(_MOST_PIECES, _ALL_PIECES // len(steps))
     of_all = "" if len(steps) == 1 else " Press p and n for the steps before and after."
-    if len(steps) == _MOST_STEPS < (recorded := len(records.windows[steps[0][0].trace_id].steps)):
-        of_all += f" The first {_MOST_STEPS} of {recorded:,} steps are here."
+    if len(steps) < (recorded := len(records.windows[steps[0][0].trace_id].steps)):
+        of_all += f" The first {len(steps)} of {recorded:,} steps are here."
     charts = []
     for at, step in enumerate(steps):
         view = step_view(session, records, step, path)
