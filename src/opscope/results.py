@@ -233,11 +233,11 @@ def _text_report(subject: Reportable | Finding) -> str:
 
     from opscope.report.terminal import render_terminal  # noqa: PLC0415
 
-    # In a notebook rich would show what is printed, whatever the file.
-    console = Console(file=io.StringIO(), width=_NOTEBOOK_WIDTH, force_jupyter=False)
-    with console.capture() as printed:
-        console.print(render_terminal(_document(subject, 10)))
-    return printed.get().rstrip()
+    # In a notebook rich would show what is printed, whatever the file, and in color.
+    printed = io.StringIO()
+    console = Console(file=printed, width=_NOTEBOOK_WIDTH, force_jupyter=False, color_system=None)
+    console.print(render_terminal(_document(subject, 10)))
+    return printed.getvalue().rstrip()
 
 
 def _page_report(subject: Any) -> str:

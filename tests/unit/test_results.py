@@ -74,7 +74,8 @@ def test_only_results_are_loaded(tmp_path):
         opscope.load_result(path)
 
 
-def test_a_notebook_shows_the_page_and_a_terminal_what_is_printed(load, result):
+def test_a_notebook_shows_the_page_and_a_terminal_what_is_printed(load, result, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels have it
     session = load(TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5))
     summary = opscope.summarize(session)
     change = opscope.compare(result, result)
@@ -90,6 +91,7 @@ def test_a_notebook_shows_the_page_and_a_terminal_what_is_printed(load, result):
         printed = []
         type(subject).__dict__["_repr_pretty_"](subject, SimpleNamespace(text=printed.append), False)
         assert unescape(words) in "".join(printed)
+        assert "\x1b" not in "".join(printed)
         assert subject._repr_html_().startswith('<iframe srcdoc="')
         page = unescape(subject._repr_html_().split('"')[1])
         assert page.strip().startswith("<!DOCTYPE html>")
