@@ -15,7 +15,8 @@ help: ## Show this list
 setup: ## Make or update the virtual environment (instant when nothing changed)
 	@$(PYTHON) scripts/bootstrap --venv $(VENV) --quiet
 
-demo: setup ## Profile BERT here and analyze a trace recorded on an H200
+demo: ## Profile BERT here, analyze a trace recorded on an H200, name the page to open; installs no tools
+	@$(PYTHON) scripts/bootstrap --venv $(VENV) --quiet --demo
 	@$(BIN)/python scripts/demo.py
 
 test: setup ## Run the whole test suite; PYTEST_ARGS="-k name -x" is passed on

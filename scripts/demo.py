@@ -1,4 +1,4 @@
-"""The demo of `make demo`: profile BERT on this machine, analyze a trace recorded on an H200, list the files.
+"""The demo of `make demo`: profile BERT on this machine, analyze a trace recorded on an H200, name the page.
 
 Runs the installed `opscope` as a user would and shows each command. On a machine without a GPU the same
 commands run on the CPU, with one small configuration. Standard library only.
@@ -25,20 +25,21 @@ def main() -> int:
     """Run the demo; the exit code of the first command that fails."""
     on_gpu = has_gpu()
     batch_sizes = ["1", "8"] if on_gpu else ["1"]
-    profiled, analyzed = OUTPUT / "bert", OUTPUT / "h200"
+    profiled, page = OUTPUT / "bert", OUTPUT / "h200/report.html"
     try:
         heading(f"BERT on this machine's {'GPU' if on_gpu else 'CPU (no GPU found)'}")
         sizes = ["--batch-sizes", *batch_sizes, "--seq-lens", "128"]
         opscope("profile", "bert", *sizes, "--output-dir", str(profiled), "--force")
         heading("a trace recorded on an NVIDIA H200")
-        opscope("analyze", str(TRACE), "--top", "10", "--output", str(analyzed / "report.md"), "--force")
+        opscope("analyze", str(TRACE), "--top", "10", "--output", str(page), "--force")
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     heading("files")
     for file in sorted(path for path in (ROOT / OUTPUT).rglob("*") if path.is_file()):
         print(f"{file.relative_to(ROOT)}  ({file.stat().st_size / 1e3:,.0f} kB)")
-    print("\nOpen a trace (bert_trace_*.json) at https://ui.perfetto.dev or chrome://tracing.")
+    print("\nThe traces (bert_trace_*.json) open at https://ui.perfetto.dev; the page, in a browser:")
+    print(ROOT / page)
     return 0
 
 

@@ -79,10 +79,9 @@ _.memory_pin_bits_per_s
 _.parent_process
 _.replay_passes
 
-# What people call on the rows of a query; what `opscope.model.notebook` looks up by name.
+# What people call on the rows of a query; what notebooks look up by name.
 _.arrow
 _.df
-_.html_report
 _.pl
 
 # Samples left out of an unrecorded step's time: documents have every field of it.

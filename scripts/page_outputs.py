@@ -109,8 +109,9 @@ def executed(notebook: str) -> str:
         raise CommandError(str(error)) from error
     for cell in book.cells:
         for data in (output.get("data", {}) for output in cell.get("outputs", ())):
+            # A page is megabytes, and has its text as well; that of others may name an address in memory.
             if "text/html" in data:
-                data.pop("text/plain", None)  # it may name an address in memory
+                data.pop("text/html" if data["text/html"].startswith("<iframe") else "text/plain", None)
     return f"{nbformat.writes(book)}\n"
 
 

@@ -359,18 +359,20 @@ def _opened(source: Source | Sequence[Source] | Session, *, merge: bool = False)
 
 
 def analyze(
-    sources: Source | Sequence[Source],
+    sources: Source | Sequence[Source] | Session,
     *,
     ceilings: Source | None = None,
     memory_limit: str | None = None,
     threads: int | None = None,
     merge: bool = False,
 ) -> Summary:
-    """Everything `opscope analyze` reports about traces: `load`, then `summarize`, with their arguments.
+    """Everything `opscope analyze` reports about traces: `load` unless a Session is given, then `summarize`.
 
     Raises:
         InputError: A source cannot be read, or the ceilings are of another GPU.
     """
+    if isinstance(sources, Session):
+        return summarize(sources, ceilings=ceilings)
     session = load(sources, memory_limit=memory_limit, threads=threads, merge=merge)
     return summarize(session, ceilings=ceilings)
 

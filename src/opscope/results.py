@@ -75,10 +75,10 @@ def load(
     """Load a saved `.opscope` file, or one or several traces, as a Session.
 
     Args:
-        source: A trace, an export of Nsight Systems (`.sqlite`), a folder of rank files, a name pattern, an
-            fsspec address (`s3://`, `gs://`, `https://`, `memory://`), a saved Session, or several traces
-            that belong together. A report of Nsight Systems (`.nsys-rep`) is exported first, if nsys is
-            installed.
+        source: A trace (`.json`, `.pftrace`), an export of Nsight Systems (`.sqlite`), a folder of rank
+            files, a name pattern, an fsspec address (`s3://`, `gs://`, `https://`, `memory://`), a saved
+            Session, or several traces that belong together. A report of Nsight Systems (`.nsys-rep`) is
+            exported first, if nsys is installed.
         memory_limit: Memory limit of the process, e.g. `"1GB"`; the tables are then in a temporary file.
         threads: Worker threads; all cores if None.
         merge: Also read traces of different jobs together.
@@ -153,10 +153,15 @@ def summarize(session: Session, *, ceilings: Source | None = None, by: str | Non
         by: `range:REGEX` groups device time by annotations: by what REGEX finds in their names, or by its
             first group. By default by the steps of a serving engine.
 
+    Returns:
+        The Summary, complete. It keeps the Session, for the pictures of a notebook, until that is closed.
+
     Raises:
         InputError: The file is invalid or for another GPU, or the expression is invalid.
     """
-    return advised(session, ceilings=ceilings, by=by).complete()
+    summary = advised(session, ceilings=ceilings, by=by).complete()
+    summary.recorded = session
+    return summary
 
 
 def advised(session: Session, *, ceilings: Source | None = None, by: str | None = None) -> Summary:
@@ -192,16 +197,16 @@ def print_report(
         console.print(render_terminal(_document(one, top)), crop=False)
 
 
-# By the name of a value's class: the module of its report, the function, and whether it takes `top`.
+# By a value's class: module and function of its report, whether that takes `top`, and of its pictures.
 _REPORTS = {
-    "Summary": ("analysis", "recording_document", True),
-    "BenchmarkResult": ("benchmark", "benchmark_document", False),
-    "BenchmarkComparison": ("comparison", "comparison_document", True),
-    "SessionComparison": ("comparison", "comparison_document", True),
-    "Explanation": ("explanation", "explanation_document", False),
-    "CounterAnalysis": ("ncu", "ncu_document", True),
-    "TrialResult": ("trial", "trial_document", False),
-    "Diagnosis": ("machine", "doctor_document", False),
+    "Summary": ("analysis", "recording_document", True, ""),
+    "BenchmarkResult": ("benchmark", "benchmark_document", False, "benchmark_charts"),
+    "BenchmarkComparison": ("comparison", "comparison_document", True, "comparison_charts"),
+    "SessionComparison": ("comparison", "comparison_document", True, "comparison_charts"),
+    "Explanation": ("explanation", "explanation_document", False, ""),
+    "CounterAnalysis": ("ncu", "ncu_document", True, ""),
+    "TrialResult": ("trial", "trial_document", False, "trial_charts"),
+    "Diagnosis": ("machine", "doctor_document", False, ""),
 }
 
 
@@ -216,22 +221,41 @@ def _document(subject: object, top: int | None) -> Document:
             f"there is no report on a {type(shown).__name__}",
             hint="Pass a Session or what a verb returned: analyze, explain, bench, compare, ncu, doctor, …",
         )
-    module, function, takes_top = _REPORTS[type(shown).__name__]
+    module, function, takes_top, _ = _REPORTS[type(shown).__name__]
     composed = getattr(import_module(f"opscope.report.{module}"), function)
     document: Document = composed(shown, top=top) if takes_top else composed(shown)
     return document
 
 
-def html_report(subject: Reportable | Finding) -> str:
-    """The output of `print_report` as HTML for a notebook."""
+def _text_report(subject: Reportable | Finding) -> str:
+    """The output of `print_report`."""
     from rich.console import Console  # noqa: PLC0415 - needed only to show
 
     from opscope.report.terminal import render_terminal  # noqa: PLC0415
 
-    console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH)
+    # In a notebook rich would show what is printed, whatever the file, and in color.
+    printed = io.StringIO()
+    console = Console(file=printed, width=_NOTEBOOK_WIDTH, force_jupyter=False, color_system=None)
     console.print(render_terminal(_document(subject, 10)))
-    style = "line-height:normal;overflow-x:auto;font-family:monospace"
-    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
+    return printed.getvalue().rstrip()
+
+
+def _page_report(subject: Any) -> str:
+    """The page that a verb writes with `--output`, in a frame of a notebook."""
+    from html import escape  # noqa: PLC0415 - needed only to show
+
+    from opscope.report.html import page, result_charts  # noqa: PLC0415
+
+    summary = summarize(subject) if isinstance(subject, Session) else subject
+    recorded = getattr(summary, "recorded", None)
+    if recorded is not None and recorded.is_open:
+        text = page.session_page(recorded, summary)
+    else:
+        *_, drawn = _REPORTS.get(type(subject).__name__, ("",))
+        charts = getattr(result_charts, drawn)(subject) if drawn else ()
+        text = page.render_page(_document(summary, 10), charts)
+    style = "width:100%;height:600px;border:0;resize:vertical"
+    return f'<iframe srcdoc="{escape(text)}" style="{style}" title="opscope"></iframe>'
 
 
 def save_result(result: BenchmarkResult, path: Source, *, overwrite: bool = False) -> Path:
@@ -263,4 +287,4 @@ def load_result(path: Source) -> BenchmarkResult:
     return results[0]
 
 
-notebook.render = html_report
+notebook.page, notebook.text = _page_report, _text_report

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from opscope.analysis.summary import summarize
+from opscope.api import analyze
 from opscope.model.session import Session
 from opscope.report.html.page import session_page
 
@@ -86,6 +87,39 @@ def test_the_timeline_moves_by_keys_and_names_wide_bars(page: Any, drawn: Drawn)
     search = page.get_by_role("searchbox", name="Find", exact=True)
     search.press("w")
     assert axis_range(page) == far
+
+
+def test_the_timeline_shows_every_step(page: Any, drawn: Drawn) -> None:
+    figure = drawn(page, "timeline").locator("xpath=..")
+    found = figure.locator(".found")
+    first = "document.getElementById('timeline').data.map((one) => one.base?.[0])"
+
+    def turned(number: int) -> list[float]:
+        figure.locator("strong", has_text=f"Step {number}, event by event").wait_for()
+        assert figure.locator(".legend li").count() > 3
+        assert axis_range(page)[0] == 0  # all of it, whatever part of another step was seen
+        starts: list[float] = page.evaluate(first)
+        return starts
+
+    previous, following = (page.get_by_role("button", name=one) for one in ("Previous step", "Next step"))
+    last = turned(4)  # the typical one
+    assert following.is_disabled()
+    page.get_by_role("button", name="Zoom in").click()
+    previous.click()
+    before = turned(3)
+    figure.get_by_role("searchbox").fill("softmax")
+    assert int(found.inner_text().split()[0]) > 0
+    previous.click()
+    assert turned(2) not in (before, last)
+    assert previous.is_disabled()
+    assert found.inner_text().endswith("found")  # looked for in this step
+    following.focus()
+    page.keyboard.press("n")
+    assert turned(3) == before != last
+    following.click()
+    assert turned(4) == last
+    page.keyboard.press("p")
+    turned(3)
 
 
 @pytest.mark.exhaustive(few=False)
@@ -180,3 +214,17 @@ def test_print_shows_everything_on_white(page: Any) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     assert not page.locator("nav").is_visible()
     assert page.locator("details.part:not([open])").count() == 0
+
+
+def test_a_notebook_has_the_page_in_a_frame(
+    open_page: Callable[..., Any], shared_session: Callable[[Path], Session], tmp_path: Path
+) -> None:
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!DOCTYPE html><h1>Cell</h1>{analyze(shared_session(BERT))._repr_html_()}", "utf-8")
+    page = open_page(notebook.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("#steps .main-svg").first.wait_for()
+    frame.get_by_role("link", name="Where the GPU waits").click()
+    frame.locator("#timeline .main-svg").first.wait_for()
+    assert page.locator("h1").inner_text() == "Cell"
+    assert page.locator("iframe").bounding_box()["height"] == 700

@@ -16,6 +16,9 @@ from opscope.cli import app, main
 from opscope.data import example_trace
 from opscope.signals import Terminated
 
+EXAMPLES = ("analyze", "compare", "devices", "explain", "flamegraph", "sql", "stats")  # of help
+PAGE = (Path(__file__).parents[2] / "docs/journeys.md").read_text("utf-8")
+JOURNEYS = dict(re.findall(r"^## (.+?):[^`]+```bash\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE))
 VERBS = [verb for verbs in app.VERBS.values() for verb in verbs]
 
 
@@ -41,17 +44,41 @@ def test_every_verb_says_what_it_does_with_an_example_and_its_exit_codes(opscope
     opscope(verb, "--help").fine(f"Example: opscope {verb} ", "Exit codes: 0 fine, 1 an error")
 
 
+TRAIN = """
+import torch
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(400):
+    model(torch.ones(4, 8)).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
 @pytest.mark.exhaustive(few=False)
-@pytest.mark.parametrize("verb", ["analyze", "compare", "devices", "explain", "flamegraph", "sql", "stats"])
-def test_the_example_of_its_help_works(
-    opscope, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("source", [*EXAMPLES, *JOURNEYS])
+def test_the_commands_of_help_and_of_journeys_work(
+    opscope, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("trace", "before", "after"):
         shutil.copy(example_trace(), f"{name}.json.gz")
-    (example,) = re.findall(r"Example: opscope (.+(?:\n.+)*)", opscope(verb, "--help").out)
-    outcome = opscope(*shlex.split(example))
-    assert (outcome.code, outcome.err) == (0, "")
+    Path("train.py").write_text(TRAIN, "utf-8")
+    commands = JOURNEYS.get(source, "").splitlines()
+    if source in EXAMPLES:
+        commands = re.findall(r"Example: (opscope .+(?:\n.+)*)", opscope(source, "--help").out)
+    else:
+        pytest.importorskip("torch")
+    assert commands
+    for command in commands:
+        program, *words = shlex.split(command)
+        if program == "opscope":
+            outcome = opscope(*words)
+            assert outcome.code == 0, (command, outcome.err)
+            assert source in JOURNEYS or not outcome.err
+        else:
+            subprocess.run([sys.executable, *words], check=True)
 
 
 @cases("arguments")

@@ -18,10 +18,25 @@ NO_DEVICE = ("No device was used", "no device;", "internal error")
 pytestmark = pytest.mark.skipif(not (FIELD / "files").is_dir(), reason=f"no {FIELD}")
 
 
-@cases("name", "phrase")
-def test_files_of_other_recorders_are_named(opscope, name: str, phrase: str) -> None:
-    refused = opscope("analyze", str(FIELD / "files" / name)).fails(phrase, "opscope reads", lines=1)
-    assert not any(one in refused.err + refused.out for one in NO_DEVICE)
+@cases("name", "phrase", "launches", "device_ns", "operator", "of_operator")
+def test_files_of_other_recorders_are_named_and_summed(
+    opscope, *, name: str, phrase: str, launches: int, device_ns: int, operator: str, of_operator: int
+) -> None:
+    path = str(FIELD / "files" / name)
+    refused = opscope("sql", path).fails(phrase, "opscope analyze shows totals", "opscope reads", lines=1)
+    opscope("compare", path, path).fails(phrase)
+    shown = opscope("analyze", path).fine(phrase, "totals only", operator)
+    assert not any(one in refused.err + shown.out for one in NO_DEVICE)
+    totals = opscope("analyze", path, "--json").json
+    kernels, operators = totals["kernels"], totals["operators"]
+    assert sum(one["calls"] for one in kernels) == launches
+    assert sum(one["device_ns"] for one in kernels) == device_ns
+    if operator:  # every launch is of one, or of none
+        assert [operators[0]["name"], operators[0]["calls"]] == [operator, of_operator]
+        assert sum(one["device_ns"] for one in operators) == device_ns
+        assert sum(one["calls"] for one in operators) == launches
+    else:
+        assert operators == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+from html import unescape
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,17 +74,31 @@ def test_only_results_are_loaded(tmp_path):
         opscope.load_result(path)
 
 
-def test_a_notebook_shows_what_is_printed(load, result):
+def test_a_notebook_shows_the_page_and_a_terminal_what_is_printed(load, result, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels have it
     session = load(TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5))
     summary = opscope.summarize(session)
     change = opscope.compare(result, result)
     finding = opscope.Finding("area.fact", opscope.Severity.INFO, "A <b> fact.")
     chain = opscope.explain("aten::mm", session)
-    shown = [(session, "aten::mm"), (summary, "aten::mm"), (result, "slow"), (change, "slow")]
-    shown += [(finding, "A &lt;b&gt; fact."), (chain, "Matrix operations"), (opscope.doctor(), "Python")]
-    for html, words in ((subject._repr_html_(), words) for subject, words in shown):
-        assert html.startswith("<pre")
-        assert words in html
+    shown = [(session, "aten::mm", True), (summary, "aten::mm", True), (result, "slow", True)]
+    shown += [
+        (change, "slow", True),
+        (finding, "A &lt;b&gt; fact.", False),
+        (opscope.doctor(), "Python", False),
+    ]
+    for subject, words, has_pictures in (*shown, (chain, "Matrix operations", False)):
+        printed = []
+        type(subject).__dict__["_repr_pretty_"](subject, SimpleNamespace(text=printed.append), False)
+        assert unescape(words) in "".join(printed)
+        assert "\x1b" not in "".join(printed)
+        assert subject._repr_html_().startswith('<iframe srcdoc="')
+        page = unescape(subject._repr_html_().split('"')[1])
+        assert page.strip().startswith("<!DOCTYPE html>")
+        assert words in page
+        assert ('id="plotly"' in page) == has_pictures
+    session.close()
+    assert 'id="plotly"' not in unescape(summary._repr_html_())
 
 
 def test_rows_become_frames_where_the_package_is_there(load, monkeypatch):

@@ -25,7 +25,7 @@ from opscope.analysis.tensor_cores import (
 from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding, Severity
-from opscope.model.notebook import notebook_html
+from opscope.model.notebook import Shown
 from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
@@ -132,13 +132,11 @@ class CountedKernel(msgspec.Struct, frozen=True):
         return "the report holds no bytes of device memory"
 
 
-class CounterAnalysis(msgspec.Struct, frozen=True):
+class CounterAnalysis(Shown, msgspec.Struct, frozen=True):
     report: NcuReport
     kernels: tuple[CountedKernel, ...]
     findings: tuple[Finding, ...] = ()
     recordings: tuple[str, ...] = ()  # sources of the one they were joined to
-
-    _repr_html_ = notebook_html
 
 
 Kind = tuple[str, Extent | None, Extent | None]

@@ -26,7 +26,7 @@ from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.model.notebook import notebook_html
+from opscope.model.notebook import Shown
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, categories
 from opscope.provenance.demangle import demangle
@@ -61,7 +61,7 @@ class ExplainedKernel(msgspec.Struct, frozen=True):
     operators: tuple[tuple[str | None, KernelTotal], ...] = ()  # (operator or None, its share), longest first
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(Shown, msgspec.Struct, frozen=True):
     name: str  # as found: `gelu` becomes `aten::gelu`
     subject: Subject  # what it names
     torch_version: str | None  # release the answers are for; None if unknown
@@ -75,8 +75,6 @@ class Explanation(msgspec.Struct, frozen=True):
     kernels: tuple[ExplainedKernel, ...] = ()  # the kernels concerned, longest first
     derivatives: tuple[NativeFunctionUse, ...] = ()  # nodes of autograd that differentiate the operator
     summary: Summary | None = None  # of the trace, or None
-
-    _repr_html_ = notebook_html
 
     @property
     def is_recorded(self) -> bool:

@@ -63,7 +63,7 @@ from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.finding import Finding
-from opscope.model.notebook import notebook_html
+from opscope.model.notebook import Shown
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
@@ -102,7 +102,7 @@ class BestSet(msgspec.Struct, frozen=True):
     estimated_gain_ns_per_step: float
 
 
-class Summary:
+class Summary(Shown):
     """The content of one Session, ready to render. Each section is computed on first use.
 
     `complete` computes all of them; until then the Session must stay open. `having` replaces the values of
@@ -119,8 +119,6 @@ class Summary:
     activity_count: int
     operator_calls: int
     window_ns: int | None  # the longest recording window
-
-    _repr_html_ = notebook_html
 
     def __init__(
         self,
@@ -141,6 +139,7 @@ class Summary:
             **known: Attributes that are not to be computed, with their values.
         """
         self._session: Session | None = session
+        self.recorded: Session | None = None  # for the pictures of a notebook, where it is kept
         self._measured = (measured_dir, ceilings_file)
         self.ranges_by = by
         traces = session.query("SELECT source, rank FROM traces ORDER BY trace_id")
@@ -272,6 +271,11 @@ class Summary:
         return tuple(
             msgspec.convert(self.session.records(sql(__package__, "summary:graphs")), list[GraphTotal])
         )
+
+    @cached_property
+    def counters(self) -> list[dict[str, Any]]:
+        """Hardware counters by kernel, where the recording sampled some; rows of `summary:counters`."""
+        return self.session.records(sql(__package__, "summary:counters"))
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:

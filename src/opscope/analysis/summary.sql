@@ -40,6 +40,21 @@ ORDER BY trace_id, start_ns
 SELECT regexp_replace(name, '[A-Za-z0-9]*[0-9][A-Za-z0-9]{20,}|[0-9]+', '…', 'g') AS kind
 FROM annotations WHERE side = 'host' AND name IS NOT NULL GROUP BY kind ORDER BY count(*) DESC, kind
 
+-- :name counters
+-- One row per kernel name and hardware counter: the samples that begin within its launches, and their mean. Of each
+-- stream the kernel that began last before a sample is looked at. Reads counters, device_activities, kernel_names.
+WITH kernels AS (
+    SELECT trace_id, device, coalesce(stream, -1) AS stream, start_ns, start_ns + duration_ns AS end_ns, name_id
+    FROM device_activities WHERE kind = 'kernel'
+), samples AS (
+    SELECT * FROM counters JOIN (SELECT DISTINCT trace_id, device, stream FROM kernels) USING (trace_id, device)
+)
+SELECT n.name AS kernel, s.name AS counter, count(*) AS samples, avg(value) AS mean
+FROM samples s ASOF JOIN kernels k ON s.trace_id = k.trace_id AND s.device = k.device AND s.stream = k.stream
+    AND s.time_ns >= k.start_ns
+JOIN kernel_names n USING (name_id) WHERE s.time_ns < k.end_ns
+GROUP BY ALL ORDER BY 1, 2
+
 -- :name graphs
 -- One row per CUDA graph whose replays were recorded and are known alike, most device time (in ns) first.
 -- Reads graph_replays.

@@ -11,8 +11,11 @@ from cyclopts import Parameter
 from opscope.cli import console
 from opscope.errors import InputError
 from opscope.ingest.memory_snapshot import is_memory_snapshot, read_memory_snapshot
+from opscope.ingest.source import OtherRecorderError
+from opscope.provenance.demangle import demangle
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
+from opscope.report.json_encoding import versions
 from opscope.results import advised
 
 
@@ -64,14 +67,20 @@ def analyze(
         )
     if len(traces) == 1 and is_memory_snapshot(Path(traces[0])):
         return _analyze_memory(Path(traces[0]), report, top)
-    with console.open_source(
-        traces,
-        memory_limit=memory_limit,
-        merge=merge,
-        captures=capture,
-        workers=int(workers) if workers.isdecimal() else None,
-        dask=None if workers.isdecimal() else workers,
-    ) as session:
+    try:
+        opened = console.open_source(
+            traces,
+            memory_limit=memory_limit,
+            merge=merge,
+            captures=capture,
+            workers=int(workers) if workers.isdecimal() else None,
+            dask=None if workers.isdecimal() else workers,
+        )
+    except OtherRecorderError as error:
+        if len(traces) > 1 or error.source != traces[0]:
+            raise
+        return _show_totals(traces[0], error.message, report, top)
+    with opened as session:
         with console.status("Summarizing"):
             summary = advised(session, ceilings=ceilings, by=by)
         rows = None if top == "all" else top
@@ -106,6 +115,18 @@ def analyze(
             from opscope.cli.page_server import serve_recording  # noqa: PLC0415 - seldom asked
 
             serve_recording(session, summary, top=rows)
+    return 0
+
+
+def _show_totals(source: str, recorder: str, report: console.Showing, top: console.Top) -> int:
+    from opscope.ingest.recorder_totals import read_totals  # noqa: PLC0415 - seldom asked
+    from opscope.report.tables import totals_document  # noqa: PLC0415 - seldom asked
+
+    totals = read_totals(source, demangle)
+    report.show(
+        lambda: {**versions(1), "recorder": recorder, **totals},
+        lambda: totals_document(totals, recorder, title=source, top=report.rows(top)),
+    )
     return 0
 
 

@@ -108,6 +108,8 @@ class _Filler:
             self.insert("annotations")
         if self._has("overhead"):
             self.insert("overheads")
+        if self._has("counter"):
+            self.run("counters")
         calls = linking.Calls(**self._columns(
             self.rows["call"], "thread_key", "start_ns", "external_id", "correlation_id",
             is_graph_launch=lambda part: part.told(linking.kind_of_call, "name") == linking.CallKind.GRAPH,

@@ -81,6 +81,13 @@ INSERT INTO overheads
 SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id}, s.name, thread_id, start_ns, duration_ns
 FROM overhead_events s LEFT JOIN staging.thread_links USING (thread_key)
 
+-- :name counters
+-- Kineto (output_json.cpp, handleCounterEvent) and torch's recorder of its own (monitor_trace.py,
+-- _build_chrome_counters) name the device in `pid`; their one value has no name.
+INSERT INTO counters
+SELECT {trace_id}, name, regexp_extract(pid, '\d+')::INTEGER, start_ns, counter_value
+FROM counter_events WHERE start_ns IS NOT NULL AND isfinite(counter_value)
+
 -- :name syncs
 INSERT INTO syncs
 SELECT {first_id} + row_number() OVER (ORDER BY row_id) - 1, {trace_id}, coalesce(d.cuda_sync_kind, name),

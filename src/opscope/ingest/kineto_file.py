@@ -172,14 +172,13 @@ def _set_aside(
 
 def _shift(events: StagedEvents, device: int, offset_ns: int) -> None:
     def is_mark(category: str | None, process: str | None) -> bool:
-        return category == "gpu_user_annotation" and integer(process) == device
+        is_annotation = category == "gpu_user_annotation" and integer(process) == device
+        return is_annotation or process == f"GPU {device} Counters"
 
-    for name in ("activity", "annotation"):
+    for name in ("activity", "annotation", "counter"):
         for part in events.rows[name]:
             marks = part.told(is_mark, "category", "pid")
-            here = part.has("start_ns") & (
-                marks if name == "annotation" else part.integers("device") == device
-            )
+            here = part.has("start_ns") & (part.integers("device") == device if name == "activity" else marks)
             moved = {"row_id": part.integers("row_id"), "start_ns": part.integers("start_ns") + offset_ns}
             events.rows[name].change(rows_of({key: column[here] for key, column in moved.items()}))
 

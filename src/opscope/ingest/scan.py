@@ -89,6 +89,7 @@ _ARGUMENTS = (
     Member("graph id", "graph_id", ColumnKind.INTEGER),
     Member("graph node id", "graph_node_id", ColumnKind.INTEGER),
     Member("kernel", "launched_kernel", ColumnKind.TEXT),
+    Member("", "counter_value", ColumnKind.REAL, is_rare=True),
 )
 # Those of `staging.details`, by their keys.
 _DETAILS = {

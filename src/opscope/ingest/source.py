@@ -30,13 +30,21 @@ from opscope.model.files import check_ratio
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
 _GZIP_CHUNK_BYTES = 1 << 13
-_SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".sqlite.gz", ".sqlite.zst")
+_SUFFIXES = tuple(
+    kind + packed for kind in (".json", ".sqlite", ".pftrace") for packed in ("", ".gz", ".zst")
+)
+# The first field of a Perfetto trace, and a length that is not what JSON may go on with.
+_PERFETTO = re.compile(rb"\n[^\s\[{]")
 EXPORT_COMMAND = "nsys export --type sqlite"
 _SQLITE_MAGIC = b"SQLite format 3\0"
 # Stats of a sweep take tens of kilobytes.
 _LARGEST_OTHER_JSON_BYTES = 4 << 20
 _ADDRESS = re.compile(r"^([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "https", "https": "https"}
+
+
+class OtherRecorderError(InputError):
+    """A file of another recorder, of which totals alone are read (`recorder_totals`)."""
 
 
 class TraceFile(msgspec.Struct, frozen=True):
@@ -151,10 +159,14 @@ def _no_traces(folder: str) -> InputError:
 
 @contextmanager
 def local_text(trace: TraceFile, spool_directory: Path) -> Iterator[LocalText]:
-    """The trace's text as a local uncompressed file, for the duration of the block."""
+    """The trace as a local uncompressed file (Perfetto's as Kineto's), for the duration of the block."""
     with tempfile.TemporaryDirectory(dir=spool_directory) as folder:
         try:
             text = _local_text(trace, Path(folder))
+            if _is_perfetto(text.path):
+                from opscope.ingest.perfetto import write_kineto  # noqa: PLC0415 - seldom needed
+
+                text.path = write_kineto(text.path, Path(folder) / "kineto.json", trace.name)
         except OSError as error:
             raise InputError(f"cannot be read ({error.strerror or error})", source=trace.name) from error
         yield text
@@ -183,6 +195,11 @@ def _local_text(trace: TraceFile, folder: Path) -> LocalText:
             else:
                 unpack(stream, out, text, trace.name)
     return text
+
+
+def _is_perfetto(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _PERFETTO.match(file.read(2)) is not None
 
 
 def _open(address: str | None) -> Any:
@@ -285,7 +302,8 @@ def open_array(text: mmap.mmap, source: str) -> OpenArray:
     if mark == b"[":
         start = first + 1
         if (other := _other_array(text, first)) is not None:
-            raise wrong(other[0], None, other[1])
+            what, hint, has_totals = other
+            raise (OtherRecorderError if has_totals else InputError)(what, source=source, hint=hint)
     elif mark == b"{":
         key = _own_key(text, first)
         header = None if key is None else _parse_object(text[first:key] + b'"traceEvents":0}')
@@ -344,22 +362,25 @@ _RPD = re.compile(rb"\[\s*\{\s*\}\s*,")
 _AUTOGRAD = re.compile(rb'"pid"\s*:\s*"(?:CPU|CUDA) functions"')
 
 
-def _other_array(text: mmap.mmap, first: int) -> tuple[str, str] | None:
-    """What an array of JSON is that no recorder that opscope reads wrote, and what to do; None if unknown."""
+def _other_array(text: mmap.mmap, first: int) -> tuple[str, str, bool] | None:
+    """What an array of JSON is that no recorder wrote of which Sessions are made, and what to do.
+
+    Also whether it holds totals; None if unknown.
+    """
     found = (
         (_PROTON.match(text, first), "a profile of Proton (Triton): a tree, not a trace",
-         "Show it with proton-viewer"),
+         "opscope analyze shows totals of one file", True),
         (_RPD.match(text, first),
-         "a trace of rocprof's RPD (rpd2tracing), whose device events opscope does not read",
-         "Record the program with torch.profiler on the AMD GPU"),
+         "a trace of rocprof's RPD (rpd2tracing)",
+         "opscope analyze shows totals of one file; record with torch.profiler for more", True),
         (_AUTOGRAD.search(text, first, first + _SEARCH_BYTES),
          "a trace of the autograd profiler before PyTorch 1.8, which names no launches",
-         "Record it with torch.profiler"),
+         "Record it with torch.profiler", False),
         (any(text.find(mark, first) >= 0 for mark in (b'"async_npu"', b'"Ascend Hardware"')),
-         "a trace of an Ascend NPU (torch_npu), whose device events opscope does not read",
-         "Look at it with MindStudio Insight"),
+         "a trace of an Ascend NPU (torch_npu)",
+         "opscope analyze shows totals of one file", True),
     )  # fmt: skip
-    return next(((what, f"{hint}; {_READS}") for is_one, what, hint in found if is_one), None)
+    return next(((what, f"{hint}; {_READS}", totals) for is_one, what, hint, totals in found if is_one), None)
 
 
 def _skip_whitespace(text: mmap.mmap, position: int) -> int:

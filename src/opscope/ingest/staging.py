@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import pickle
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ _CLASSES: dict[str, tuple[tuple[str, ...], bool]] = {
     "overhead": (_PLACED, True),
     "flow": ((*_PLACED, "ph", "id"), False),
     "label": ((*_PLACED, "pid", "label"), False),
+    "counter": ((*_PLACED, "pid", "counter_value"), False),
     # Arguments that few events have, once more with what finds those events again.
     "detail": ((
         *_PLACED, "external_id", "correlation_id", "device", "stream", "grid",
@@ -77,7 +79,8 @@ _CLASS_OF = {
     }.items()
     for category in categories
 } | {"cuda_sync": _SYNC}  # fmt: skip
-_PHASES = {"X": 0, "M": 1, "i": 2}
+_COUNTERS = re.compile(r"GPU [0-9]{1,9} Counters")  # the process of a device's counters
+_PHASES = {"X": 0, "M": 1, "i": 2, "C": 3}
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
 # Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
@@ -379,8 +382,10 @@ class Stager:
         is_timed = has_start & (rows.integers("duration_ns") >= 0)
         detailed = rows.has("Collective name") | rows.has("kernel_backend") | (of_class == _SYNC)
         detailed |= is_memory & (phase == _PHASES["i"])
-        self._count(rows, np.where(is_span, is_timed, has_start), detailed)
-        chosen_by_name = {"label": phase == _PHASES["M"], "detail": detailed}
+        is_counter = (phase == _PHASES["C"]) & rows.has("counter_value")
+        is_counter &= rows.told(lambda process: _COUNTERS.fullmatch(process or "") is not None, "pid")
+        self._count(rows, np.where(is_span, is_timed, has_start), detailed | is_counter)
+        chosen_by_name = {"label": phase == _PHASES["M"], "detail": detailed, "counter": is_counter}
         for at, (name, (wanted, is_of_spans)) in enumerate(_CLASSES.items()):
             is_chosen = chosen_by_name.get(name, of_class == at)
             chosen = np.flatnonzero(is_chosen & is_span & is_timed if is_of_spans else is_chosen)
@@ -408,11 +413,12 @@ class Stager:
             count, timeless, detail = (int(of_group[at]) for of_group in (counts, unusable, details))
             self._event_count += count
             self._detailed_count += detail
-            is_memory, category = False, recorded
+            is_counter = phase == "C" and detail > 0
+            is_memory, category = False, "counter" if is_counter else recorded
             if recorded == "cpu_instant_event" or (recorded == "" and phase == "i"):
                 is_memory = phase == "i" and detail > 0
                 category = "memory" if is_memory else ""
-            if is_memory or (category in _INGESTED and phase == "X"):
+            if is_memory or is_counter or (category in _INGESTED and phase == "X"):
                 self._categories[category] += count
                 self._without_time += timeless
                 if is_memory or category in _HOST:

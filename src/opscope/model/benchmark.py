@@ -15,7 +15,7 @@ import numpy as np
 from opscope.errors import MeasurementError
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding
-from opscope.model.notebook import notebook_html
+from opscope.model.notebook import Shown
 from opscope.text_enum import TextEnum
 
 
@@ -251,7 +251,7 @@ class BenchmarkOptions(msgspec.Struct, frozen=True, kw_only=True):
     ceilings: bool = True  # Whether the copy and matrix ceilings are measured
 
 
-class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
+class BenchmarkResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Implementations of one problem at one size.
 
     Attributes:
@@ -287,8 +287,6 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     ceilings: tuple[Ceiling, ...] = ()
     rows: tuple[BenchmarkRow, ...] = ()
     findings: tuple[Finding, ...] = ()
-
-    _repr_html_ = notebook_html
 
     def row(self, name: str) -> BenchmarkRow:
         return {row.name: row for row in self.rows}[name]

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from opscope.model.benchmark import Interval, Status, Verdict
 from opscope.model.finding import Finding
-from opscope.model.notebook import notebook_html
+from opscope.model.notebook import Shown
 from opscope.text_enum import TextEnum
 
 
@@ -179,7 +179,7 @@ class SessionSide:
 
 
 @dataclass(frozen=True)
-class SessionComparison:
+class SessionComparison(Shown):
     """Two recordings. Rows are ranked by the size of their difference."""
 
     reference: SessionSide
@@ -195,8 +195,6 @@ class SessionComparison:
     unattributed: tuple[UnattributedChange, ...]
     categories: tuple[CategoryChange, ...]
     findings: tuple[Finding, ...] = ()
-
-    _repr_html_ = notebook_html
 
     @property
     def verdict(self) -> Verdict | None:
@@ -264,7 +262,7 @@ class PointChange:
 
 
 @dataclass(frozen=True)
-class BenchmarkComparison:
+class BenchmarkComparison(Shown):
     """Two benchmark results, or two sweeps. What has no counterpart is listed."""
 
     reference_source: str
@@ -279,8 +277,6 @@ class BenchmarkComparison:
     verdict_reason: str
     findings: tuple[Finding, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
-
-    _repr_html_ = notebook_html
 
     @property
     def rows(self) -> tuple[tuple[BenchmarkPoint, BenchmarkRowChange], ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.model.notebook import notebook_html
+from opscope.model.notebook import Shown
 from opscope.text_enum import TextEnum
 from opscope.units import counted
 
@@ -62,7 +62,7 @@ class Applicability(msgspec.Struct, frozen=True):
 OPEN = Applicability(ApplicabilityStatus.UNKNOWN)
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Finding(Shown, msgspec.Struct, frozen=True):
     """One fact with a stable code.
 
     Args:
@@ -90,8 +90,6 @@ class Finding(msgspec.Struct, frozen=True):
     gain_basis: str | None = None
     change: str | None = None
     applicability: Applicability = Applicability()
-
-    _repr_html_ = notebook_html
 
     @property
     def is_to_try(self) -> bool:

@@ -12,13 +12,26 @@ if TYPE_CHECKING:
     import duckdb
 
 
-# Makes the report of a value; set by the layer that can, above the values.
-render: Callable[[Any], str] | None = None
+# Make the page and the printed report of a value; set by the layer that can, above the values.
+page: Callable[[Any], str] | None = None
+text: Callable[[Any], str] | None = None
 
 
-def notebook_html(value: Any) -> str | None:
-    """A value's `_repr_html_`: what `opscope.print_report` prints of it."""
-    return None if render is None else render(value)
+class Shown:
+    """A value that notebooks show as its page, IPython in a terminal as its printed report."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # IPython prefers a class's own `__repr__` to what it inherits.
+        cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
+
+    def _repr_html_(self) -> str | None:
+        return None if page is None else page(self)
+
+    def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:
+        printer.text(repr(self) if text is None or is_cycle else text(self))
 
 
 class QueryRows(list[Any]):

@@ -373,6 +373,15 @@ CREATE TABLE memory_events (
     operator_id BIGINT -- Innermost operator it belongs to; NULL if none -> operators.operator_id
 );
 
+-- One sample of a hardware counter of a device (CUPTI's PM sampling), of all that ran on it in the sample's interval.
+CREATE TABLE counters (
+    trace_id INTEGER, -- Trace the row comes from -> traces.trace_id
+    name VARCHAR, -- The metric as recorded, e.g. `sm__cycles_active.avg.pct_of_peak_sustained_elapsed`
+    device INTEGER, -- Device ordinal
+    time_ns BIGINT, -- Start of the sample's interval [ns]
+    value DOUBLE -- As recorded
+);
+
 -- One invalid device record: in no other table, and in no figure except `summary.set_aside_ns`.
 CREATE TABLE set_aside (
     trace_id INTEGER, -- Trace the row comes from -> traces.trace_id

@@ -25,7 +25,7 @@ from opscope.errors import InputError
 from opscope.model import schema
 from opscope.model.files import confined, replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
-from opscope.model.notebook import QueryRows, notebook_html
+from opscope.model.notebook import QueryRows, Shown
 from opscope.model.queries import statements
 from opscope.signals import interrupts
 from opscope.units import parse_bytes
@@ -61,7 +61,7 @@ class Check(msgspec.Struct, frozen=True):
         return not self.violations
 
 
-class Session:
+class Session(Shown):
     """A DuckDB database with the declared tables.
 
     Use `opscope.load` or `Session.open`; the constructor makes an empty one.
@@ -78,7 +78,7 @@ class Session:
     """
 
     is_read_only = False
-    _repr_html_ = notebook_html
+    is_open = True
 
     def __init__(
         self,
@@ -328,6 +328,7 @@ class Session:
             self.connection.interrupt()
 
     def close(self) -> None:
+        self.is_open = False
         self.connection.close()
         if self._scratch is not None:
             self._scratch.remove()

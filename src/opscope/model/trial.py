@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from opscope.model.benchmark import Interval
-from opscope.model.notebook import notebook_html
+from opscope.model.notebook import Shown
 from opscope.text_enum import TextEnum
 
 
@@ -99,7 +99,7 @@ class BestChanges(msgspec.Struct, frozen=True):
     process_ratios: tuple[float, ...] = ()  # The ratio in each process
 
 
-class TrialResult(msgspec.Struct, frozen=True):
+class TrialResult(Shown, msgspec.Struct, frozen=True):
     program: str
     baseline: Baseline
     noise: Noise | None
@@ -111,5 +111,3 @@ class TrialResult(msgspec.Struct, frozen=True):
     device: str | None = None  # The GPU's name; None of a program without one
     best_reduced_precision: BestChanges | None = None  # With reduced precision, if that is better still
     is_interrupted: bool = False  # By a person or another program; not by its budget
-
-    _repr_html_ = notebook_html

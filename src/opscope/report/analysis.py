@@ -434,6 +434,14 @@ def _kernel_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
         doc.number("Share", "fraction"),
         doc.number("Mean", lambda kernel: format_duration(kernel.total_ns / kernel.calls)),
     )
+    sampled = doc.table(
+        [one for kernel in shown for one in summary.counters if one["kernel"] == kernel.name],
+        doc.identifier("Sampled kernel", itemgetter("kernel")),
+        doc.identifier("Counter", itemgetter("counter")),
+        doc.number("Samples", itemgetter("samples")),
+        doc.number("Mean", itemgetter("mean"), "{:,.4g}".format),
+        caption="Hardware counters: the mean of the samples that begin within a kernel's launches.",
+    )
     total = format_duration(sum(kernel.total_ns for kernel in rest))
     more = doc.Paragraph(f"{len(rest):,} more names take {total}.") if rest else None
     # Whether kernels are long enough to be worth a launch.
@@ -447,7 +455,7 @@ def _kernel_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
             f"launches are of kernels shorter than {format_duration(_SHORT_NS)}"
         )
         meaning = doc.Meaning(f"{text}: fusing them saves launches." if short > launches / 2 else f"{text}.")
-    return doc.blocks(rows, more, meaning)
+    return doc.blocks(rows, more, meaning, sampled)
 
 
 def _unattributed(summary: Summary, *, is_full: bool) -> doc.Section | None:

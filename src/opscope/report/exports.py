@@ -17,6 +17,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -157,15 +158,15 @@ def _track(thread: int, name: str, slices: Iterable[_Slice]) -> Iterator[bytes]:
         if ns  # what takes no time is not drawn
     ]  # fmt: skip
     for event in events:
-        yield msgspec.json.encode({**event, "pid": _PROCESS, "tid": thread})
+        yield _ENCODER.encode({**event, "pid": _PROCESS, "tid": thread})
 
 
-def _microseconds(ns: int) -> msgspec.Raw:
+def _microseconds(ns: int) -> Decimal:
     """Exact to the nanosecond, which a float of that many microseconds is not."""
-    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
-    return msgspec.Raw(f"{sign}{ns // 1000}.{ns % 1000:03d}".encode())
+    return Decimal(ns).scaleb(-3)
 
 
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNNAMED = "[unnamed]"
 

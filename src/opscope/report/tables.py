@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import accumulate
@@ -73,6 +73,29 @@ def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> 
             text = (f"{amount}; {format_share(max(amounts), whole)} in ", name)
         totals.append((one.report.title, text))
     return doc.Document(title, (doc.FactList(tuple(totals)),), tuple(map(_section, tables)))
+
+
+def totals_document(
+    totals: Mapping[str, Sequence[Mapping[str, Any]]], recorder: str, *, title: str, top: int | None
+) -> doc.Document:
+    """All that is read of some recorders."""
+    calls, whole_ns = (sum(one[name] for one in totals["kernels"]) for name in ("calls", "device_ns"))
+    facts = doc.facts(
+        ("File", recorder),
+        ("Device time", f"{format_duration(whole_ns)} in {counted(calls, 'launch', 'launches')}"),
+        ("Read", "totals only: neither steps nor idle time"),
+    )
+    fields = (
+        doc.identifier("Name", lambda one: one["name"] or "(tied to nothing)"),
+        doc.number("Launches", itemgetter("calls"), "{:,}".format),
+        doc.number("Device time", itemgetter("device_ns"), format_duration),
+        doc.number("Share", lambda one: format_share(one["device_ns"], whole_ns)),
+    )
+    titles = {"kernels": "Kernels", "operators": "By operator or scope"}
+    sections = (
+        doc.Section(titles[of], doc.blocks(doc.table(rows[:top], *fields))) for of, rows in totals.items()
+    )
+    return doc.Document(title, (facts,), doc.sections(*sections))
 
 
 def _total_column(shown: ReportTable) -> str:

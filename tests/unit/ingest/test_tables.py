@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -373,6 +376,34 @@ def test_overheads(load: Load) -> None:
 
 def label(kind: str, text: str, process: Any, thread: Any) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": {"name": text}}
+
+
+@pytest.mark.parametrize("more", [{"cat": "hardware_counters", "tid": 0}, {}])  # of Kineto, of torch's own
+def test_counters(load: Load, more: dict[str, Any]) -> None:
+    trace = TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 10).kernel("gemm", 40, 10)
+    trace.operator("aten::add", 11, 5).launch(12).kernel("add", 52, 4)
+    samples = [("sm", 0, 19.999, 1), ("sm", 0, 20, 50.5), ("sm", 0, 49.999, 99.5), ("sm", 1, 45, 7)]
+    samples += [("dram", 0, 29, 10), ("sm", 0, 50, 3), ("sm", 0, 55, 8)]
+    for name, device, start, value in samples:
+        place = {"pid": f"GPU {device} Counters", "ts": start, "args": {"": value}}
+        trace.events.append({"ph": "C", "name": name, **place, **more})
+    for args in ({"": "text"}, {"": None}, {"sm": 1}):  # a sample of none of these is known
+        trace.events.append(
+            {"ph": "C", "name": "other", "pid": "GPU 0 Counters", "ts": 1, "args": args, **more}
+        )
+    trace.events.append({"ph": "C", "name": "host", "pid": 7, "ts": 1, "args": {"": 1}, **more})
+    session = load(trace)
+    assert session.query("SELECT name, device, time_ns, value FROM counters ORDER BY time_ns") == [
+        (name, device, round(start * 1000), value)
+        for name, device, start, value in sorted(samples, key=itemgetter(2))
+    ]
+    summary = opscope.summarize(session)
+    means = [tuple(one.values()) for one in summary.counters]
+    assert means == [("add", "sm", 1, 8.0), ("gemm", "dram", 1, 10.0), ("gemm", "sm", 2, 75.0)]
+    assert summary.kernel_launches == 3
+    printed = io.StringIO()
+    opscope.print_report(summary, file=printed)
+    assert re.search(r"gemm +sm +2 +75", printed.getvalue())
 
 
 def test_threads(load: Load) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from opscope import units
@@ -15,7 +16,7 @@ from opscope.analysis.program.stacks import StackBasis, stack_profiles
 from opscope.analysis.roofline import CallEfficiency, Efficiency
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.host import SessionRecords, read_session
 from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepView, step_times, step_view
 from opscope.analysis.timeline.values import IdleCause
 from opscope.ingest.memory_snapshot import DeviceMemory
@@ -32,6 +33,8 @@ _CELLS = 1_024  # of the map of ranks and steps
 _DIFFERENCES = 10  # operators of the rank that is waited for
 _POINTS = 600  # of memory over time
 _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
+_ALL_PIECES = 48_000  # of the timelines of all other steps, about 0.7 MB
+_MOST_STEPS = 48  # that have a timeline
 _FINEST = 4_000  # parts of a step that are told apart
 _LEAST_SHARE = 0.0005  # of device time, for a node of the icicle
 _MOST_NODES = 1_000
@@ -71,7 +74,7 @@ def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
         return
     records = read_session(session)
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
-    times = step_times(records, most=_CELLS if has_ranks else _STEP_BARS)
+    times = step_times(records, most=_CELLS if has_ranks else _MOST_STEPS)
     if times:
         yield _steps_chart(times)
     yield from _ranks_chart(times)
@@ -79,24 +82,19 @@ def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
     yield from _memory_chart(session, summary)
     yield from _roofline_chart(summary.efficiency)
     yield from _icicle_chart(session, summary)
-    if shown := _typical(summary, times):
-        paths = {model.trace.trace_id: model.recorded_path for model in step_models(session, records)}
-        yield _timeline_chart(step_view(session, records, shown, paths.get(shown[0].trace_id, ())), summary)
+    yield from _timeline_chart(session, records, summary, times)
     yield from _queue_chart(summary)
 
 
-def _typical(summary: Summary, times: Sequence[StepTime]) -> list[StepTime]:
-    """The step nearest to the median duration on the trace of the simulated step, on each of its devices."""
-    typical = summary.typical_step
-    trace_id = times[0].trace_id if typical is None and times else getattr(typical, "trace_id", None)
-    mine = [one for one in times if one.trace_id == trace_id]
-    if not mine:
-        return []
+def _typical(summary: Summary, steps: Sequence[Sequence[StepTime]]) -> int:
+    """Which of the steps is nearest to the median duration."""
     used = {(one.trace_id, one.step) for one in summary.counted_steps}
-    usual = [one for one in mine if (one.trace_id, one.step) in used] or mine
-    lengths = sorted(one.end_ns - one.start_ns for one in usual)
-    chosen = min(usual, key=lambda one: abs(one.end_ns - one.start_ns - lengths[len(lengths) // 2]))
-    return [one for one in mine if one.step == chosen.step]
+    lengths = {
+        (one.trace_id, one.step): one.end_ns - one.start_ns for devices in steps for one in devices[:1]
+    }
+    usual = {step: ns for step, ns in lengths.items() if step in used} or lengths
+    median = sorted(usual.values())[len(usual) // 2]
+    return list(lengths).index(min(usual, key=lambda step: abs(usual[step] - median)))
 
 
 def _steps_chart(every: Sequence[StepTime]) -> Chart:
@@ -419,13 +417,40 @@ def _icicle_chart(session: Session, summary: Summary) -> Iterator[Chart]:
     yield Chart("icicle", section, title, note, figure, height_px, kind="chain")
 
 
-def _timeline_chart(view: StepView, summary: Summary) -> Chart:
+def _timeline_chart(
+    session: Session, records: SessionRecords, summary: Summary, times: Sequence[StepTime]
+) -> Iterator[Chart]:
+    """Steps of the trace that is simulated, each on all of its devices; the typical one is in front."""
+    typical = summary.typical_step
+    trace_id = times[0].trace_id if typical is None and times else getattr(typical, "trace_id", None)
+    by_step: dict[int | None, list[StepTime]] = defaultdict(list)
+    for one in times:
+        if one.trace_id == trace_id:
+            by_step[one.step].append(one)
+    steps = list(by_step.values())[:_MOST_STEPS]
+    if not steps:
+        return
+    models = step_models(session, records, only=[steps[0][0].trace_id])
+    path = models[0].recorded_path if models else ()
+    front, each = _typical(summary, steps), min(_MOST_PIECES, _ALL_PIECES // len(steps))
+    of_all = "" if len(steps) == 1 else " Press p and n for the steps before and after."
+    if len(steps) < (recorded := len(records.windows[steps[0][0].trace_id].steps)):
+        of_all += f" The first {len(steps)} of {recorded:,} steps are here."
+    charts = []
+    for at, step in enumerate(steps):
+        view = step_view(session, records, step, path)
+        charts.append(_step_chart(view, summary, _MOST_PIECES if at == front else each, of_all))
+    before, after = tuple(charts[:front]), tuple(charts[front + 1 :])
+    yield msgspec.structs.replace(charts[front], before=before, after=after)
+
+
+def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> Chart:
     span_ns = view.end_ns - view.start_ns
     unit = fig.unit_of(span_ns)
     finest_ns = max(1, span_ns // _FINEST)
     while True:
         pieces = [_merged(lane, view, finest_ns) for lane in view.lanes]
-        if sum(len(one[0]) for one in pieces) <= _MOST_PIECES:
+        if sum(len(one[0]) for one in pieces) <= most:
             break
         finest_ns = finest_ns * 4 // 3 + 1
     exact_ns = finest_ns / 20
@@ -493,6 +518,7 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
         "or press w and s to zoom, a and d to move, double-click for all; events shorter than "
         f"{format_duration(finest_ns)} are joined with their neighbors and found by the name of the first."
     )
+    note += of_all
     figure = {"data": data, "layout": layout, "names": list(names)}
     return Chart("timeline", "Where the GPU", title, note, figure, 170 + 30 * len(view.lanes), kind="zoom")
 

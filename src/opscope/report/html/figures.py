@@ -40,6 +40,7 @@ class Chart(msgspec.Struct, frozen=True):
             `names` (positions in the figure's `names`), which become the first line of its hover texts.
         height_px: Its height.
         kind: What the page adds: `zoom` buttons, the `chain` of what is clicked.
+        before: The same of what came before, in order; the page shows it when asked, as it does `after`.
     """
 
     key: str
@@ -49,6 +50,8 @@ class Chart(msgspec.Struct, frozen=True):
     figure: dict[str, Any]
     height_px: int
     kind: str = ""
+    before: tuple[Chart, ...] = ()
+    after: tuple[Chart, ...] = ()
 
     @property
     def has_arrows(self) -> bool:

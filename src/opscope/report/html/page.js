@@ -1,6 +1,6 @@
 "use strict";
 // Pictures, sorting, filters, copying and the theme of a page. It loads nothing and keeps nothing.
-(() => {
+(async () => {
   const root = document.documentElement;
   const find = (id) => document.getElementById(id);
   const say = (text) => { find("said").textContent = text; };
@@ -18,6 +18,23 @@
   const preferred = matchMedia("(prefers-color-scheme: dark)");
   button.addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
   preferred.addEventListener("change", () => setTheme(preferred.matches));
+  setTheme(preferred.matches);
+
+  // A notebook shows a page in a frame.
+  if (window.frameElement?.srcdoc) {
+    window.frameElement.style.height = `${Math.min(root.scrollHeight, 700)}px`;
+    document.querySelector("nav")?.addEventListener("click", (event) => {
+      event.preventDefault();
+      find(event.target.hash?.slice(1))?.scrollIntoView();
+    });
+  }
+
+  // What is packed in the page.
+  const unpacked = (text) => {
+    const packed = new Blob([Uint8Array.from(atob(text), (one) => one.charCodeAt(0))]);
+    return new Response(packed.stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  };
+  const plotly = find("plotly") ? await unpacked(find("plotly").textContent) : "";
 
   // -- pictures
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -47,6 +64,8 @@
   const settings = { displayModeBar: false, responsive: true, displaylogo: false, showTips: false };
   // Beside the picture, where it wraps and is read aloud; plotly's own would take the picture's room.
   const legend = (place, { data, layout }) => {
+    const list = find(`${place.id}-legend`);
+    list.replaceChildren();
     if (layout.showlegend === false) return;
     const seen = new Map(data.filter((one) => one.name && one.visible !== false).map((one) => [one.name, one]));
     for (const [name, { line, marker: { color: swatch = line?.color, pattern } = { color: line?.color ?? "var(--text)" } }] of seen) {
@@ -55,7 +74,7 @@
       mark.style.background = pattern?.shape
         ? `repeating-linear-gradient(135deg, ${swatch} 0 3px, transparent 3px 5px)` : swatch;
       item.append(name);
-      find(`${place.id}-legend`).append(item);
+      list.append(item);
     }
   };
   const plain = (text) => new DOMParser().parseFromString(text.replaceAll("<br>", ""), "text/html").documentElement.textContent;
@@ -65,7 +84,7 @@
   const start = () => {
     if (window.Plotly) return;
     const script = document.createElement("script");
-    script.textContent = find("plotly").textContent;
+    script.textContent = plotly;
     document.body.append(script);
   };
   const draw = (place) => {
@@ -99,10 +118,10 @@
     });
     Plotly.restyle(place, { text, textposition: "inside", insidetextanchor: "start", textangle: 0, constraintext: "none", "textfont.size": 10 }, bars);
   };
-  const repaint = (place) => {
+  const repaint = (place, range = place.layout.xaxis?.range) => {
     const figure = figures[place.id];
     const layout = { ...themed(figure.layout), height: Number(place.dataset.height) };
-    if (figure.kind === "zoom") layout.xaxis = { ...layout.xaxis, range: [...place.layout.xaxis.range] };
+    if (figure.kind === "zoom") layout.xaxis = { ...layout.xaxis, range: [...range] };
     Plotly.react(place, traces(figure), layout, settings);
     if (figure.kind === "zoom") label(place);
     place.dispatchEvent(new Event("repainted"));
@@ -155,13 +174,13 @@
 
   // What is searched for stays bright, and Enter goes from one to the next.
   const searched = (place, input, count) => {
-    const { data, names } = figures[place.id];
-    const bars = data.flatMap((one, index) => (one.names ? [index] : []));
-    const readable = names.map((name) => plain(name).toLowerCase());
     let matches = [];
     let at = -1;
     const apply = () => {
       draw(place);
+      const { data, names } = figures[place.id];
+      const bars = data.flatMap((one, index) => (one.names ? [index] : []));
+      const readable = names.map((name) => plain(name).toLowerCase());
       const words = input.value.trim().toLowerCase();
       const is = readable.map((name) => !words || name.includes(words));
       Plotly.restyle(place, { "marker.opacity": bars.map((index) => (words ? data[index].names.map((one) => (is[one] ? 1 : 0.12)) : 1)) }, bars);
@@ -185,8 +204,10 @@
     place.addEventListener("repainted", () => { if (input.value.trim()) apply(); });
   };
   const withArrows = (place, button) => {
-    const hidden = figures[place.id].data.flatMap((one, index) => (one.visible === false ? [index] : []));
-    const show = () => Plotly.restyle(place, { visible: button.getAttribute("aria-pressed") === "true" }, hidden);
+    const show = () => {
+      const hidden = figures[place.id].data.flatMap((one, index) => (one.visible === false ? [index] : []));
+      if (hidden.length) Plotly.restyle(place, { visible: button.getAttribute("aria-pressed") === "true" }, hidden);
+    };
     button.addEventListener("click", () => {
       draw(place);
       button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") !== "true");
@@ -212,14 +233,34 @@
     const range = [Math.max(whole[0], middle - half), Math.min(whole[1], middle + half)];
     if (zoom === "0" || range[0] < range[1]) Plotly.relayout(place, { "xaxis.range": zoom === "0" ? [...whole] : range });
   };
+  // The same picture of another step.
+  const turn = async (place, by) => {
+    const { views, at, ...before } = figures[place.id];
+    const to = at + Number(by);
+    if (!views?.[to]) return;
+    draw(place);
+    views[at] = before;
+    if (typeof views[to] === "string") views[to] = JSON.parse(await unpacked(views[to]));
+    const figure = figures[place.id] = { ...views[to], views, at: to };
+    const parts = place.closest("figure");
+    for (const [part, text] of [["strong", figure.title], ["span", figure.note]]) parts.querySelector(`figcaption ${part}`).textContent = text;
+    place.setAttribute("aria-label", `${figure.title}. ${figure.note}`);
+    place.dataset.height = figure.height;
+    place.style.height = `${figure.height}px`;
+    for (const button of parts.querySelectorAll("[data-step]")) button.disabled = !views[to + Number(button.dataset.step)];
+    legend(place, figure);
+    repaint(place, figure.layout.xaxis.range);
+    say(figure.title);
+  };
+  const act = (place, { step, zoom, move }) => {
+    if (step !== undefined) turn(place, step);
+    else if (zoom !== undefined || move !== undefined) goTo(place, { zoom, move });
+  };
   for (const tools of document.querySelectorAll(".tools[data-for]")) {
-    tools.addEventListener("click", (event) => {
-      const { zoom, move } = event.target.dataset;
-      if (zoom !== undefined || move !== undefined) goTo(find(tools.dataset.for), { zoom, move });
-    });
+    tools.addEventListener("click", (event) => act(find(tools.dataset.for), event.target.dataset));
   }
   // The same by the keys of Perfetto, where the picture is seen.
-  const KEYS = { w: { zoom: "0.5" }, s: { zoom: "2" }, a: { move: "-0.25" }, d: { move: "0.25" } };
+  const KEYS = { w: { zoom: "0.5" }, s: { zoom: "2" }, a: { move: "-0.25" }, d: { move: "0.25" }, p: { step: "-1" }, n: { step: "1" } };
   document.addEventListener("keydown", (event) => {
     const to = KEYS[event.key.toLowerCase()];
     if (!to || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
@@ -227,7 +268,7 @@
       const { top, bottom } = place.getBoundingClientRect();
       return top < window.innerHeight && bottom > 0;
     };
-    for (const place of document.querySelectorAll(".chart")) if (figures[place.id]?.kind === "zoom" && isSeen(place)) goTo(place, to);
+    for (const place of document.querySelectorAll(".chart")) if (figures[place.id]?.kind === "zoom" && isSeen(place)) act(place, to);
   });
 
   // -- tables
@@ -314,7 +355,6 @@
   }
 
   // -- start: pictures are drawn when they come near, and all of them for a printer
-  setTheme(preferred.matches);
   const places = [...document.querySelectorAll(".chart")];
   for (const place of places) place.style.height = `${place.dataset.height}px`;
   const watcher = new IntersectionObserver((entries) => {

@@ -8,6 +8,7 @@ made.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import re
 from collections.abc import Callable, Sequence
@@ -107,7 +108,7 @@ def render_page(
     known = translated(Document("", tuple((chains or {}).values())), language).blocks
     shown = translated(document, language)
     style, script = _asset("page.css"), _asset("page.js")
-    plotly = _plotly() if charts else ""
+    plotly, packed = _plotly() if charts else ("", "")
     perfetto = _asset("perfetto.js") if trace else ""
     scripts = [text for text in (plotly, script, perfetto) if text]
 
@@ -133,20 +134,29 @@ def render_page(
             for section, english in zip(shown.sections, document.sections, strict=True)
         ],
         chains=list(zip(chains or {}, known, strict=True)),
-        data=_json({one.key: {**one.figure, "kind": one.kind} for one in drawn}),
+        data=_json({one.key: _shown(one) for one in drawn}),
         chain_ids=_json({visible(name, LABEL): f"chain-{index}" for index, name in enumerate(chains or {})}),
         policy="; ".join(policy),
         style=style,
         plotly_style=_PLOTLY_STYLE,
         # It leaves a style alone, too, whose element is there: that of maps, by an id new in every build.
         plotly_ids=["plotly.js-style-global", *_STYLE_IDS.findall(plotly)],
-        plotly=plotly,
+        plotly=packed,
         script=script,
         perfetto=perfetto,
         trace=trace,
         version=__version__,
         language=language,
     )
+
+
+def _shown(chart: Chart) -> dict[str, Any]:
+    """What the page's script draws; its other views as packed JSON."""
+    views = [_packed(_json(_shown(one))) for one in (*chart.before, *chart.after)]
+    views.insert(len(chart.before), "")
+    of_views = {"views": views, "at": len(chart.before)} if len(views) > 1 else {}
+    said = {"title": visible(chart.title), "note": visible(chart.note), "height": chart.height_px}
+    return {**chart.figure, "kind": chart.kind, **said, **of_views}
 
 
 def _in_language(chart: Chart, said: Callable[[str], str]) -> Chart:
@@ -158,7 +168,9 @@ def _in_language(chart: Chart, said: Callable[[str], str]) -> Chart:
         if isinstance(title, dict) and title.get("text"):
             layout[key] = {**axis, "title": {**title, "text": said(title["text"])}}
     figure = {**chart.figure, "data": data, "layout": layout}
-    return replace(chart, title=said(chart.title), note=said(chart.note), figure=figure)
+    before, after = (tuple(_in_language(one, said) for one in some) for some in (chart.before, chart.after))
+    title, note = said(chart.title), said(chart.note)
+    return replace(chart, title=title, note=note, figure=figure, before=before, after=after)
 
 
 _PLOTLY_STYLE = "/* plotly */"
@@ -173,16 +185,22 @@ def _json(value: Any) -> str:
     return text
 
 
+def _packed(text: str) -> str:
+    """A text gzipped, since a page is kept and sent; its script unpacks it."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
 def _asset(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text("utf-8")
 
 
 @cache
-def _plotly() -> str:
-    """Plotly's script, as its Python package brings it; importing that package would take long."""
+def _plotly() -> tuple[str, str]:
+    """Plotly's script, as its Python package brings it (importing that would take long), and packed."""
     found = find_spec("plotly")
     for folder in (found and found.submodule_search_locations) or ():
         script = Path(folder) / "package_data" / "plotly.min.js"
         if script.is_file():
-            return script.read_text("utf-8").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+            text = script.read_text("utf-8")
+            return text, _packed(text)
     raise DependencyError("plotly's script is not installed", hint="pip install 'plotly>=6'")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from opscope.model.notebook import notebook_html
+from opscope.model.notebook import Shown
 from opscope.text_enum import TextEnum
 from opscope.toolchain.doctor.machine import ExaminedMachine, Gpu, Torch
 from opscope.units import counted
@@ -61,13 +61,11 @@ class CheckResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Shown):
     """What all checks say of a machine."""
 
     facts: dict[str, Any]  # what was found out for them, by the name of the machine's method
     results: tuple[CheckResult, ...]  # in the order of CHECKS
-
-    _repr_html_ = notebook_html
 
     @property
     def can_profile(self) -> bool:

@@ -49,3 +49,19 @@ def test_ranks_that_wait_and_what_the_late_one_takes_longer_for(
     (device,) = charts["late"].figure["data"]
     assert charts["late"].title == "What rank 1 takes longer for"
     assert (device["name"], device["x"]) == ("device", [40.0])
+
+
+def test_every_step_has_a_timeline_and_the_typical_one_is_in_front(make_trace: Callable[..., Path]) -> None:
+    trace = TraceBuilder()
+    for step in range(50):
+        start_us = 100 * step + step**2
+        trace.step(step, start_us, 100 + 2 * step).operator("aten::mm", start_us + 1, 10)
+        trace.launch(start_us + 2).kernel("gemm", start_us + 5, 90)
+    with load_source(make_trace(trace)) as session:
+        charts = {one.key: one for one in session_charts(session, summarize(session))}
+    front = charts["timeline"]
+    shown = [*front.before, front, *front.after]
+    assert [one.title for one in shown] == [f"Step {step}, event by event" for step in range(48)]
+    assert all("The first 48 of 50 steps are here." in one.note for one in shown)
+    assert front.title == "Step 24, event by event"
+    assert {"gemm", "aten::mm"} <= set(front.after[0].figure["names"])

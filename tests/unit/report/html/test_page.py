@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -25,7 +26,7 @@ from opscope.report.document import Document, Link, Paragraph, Section, plain
 from opscope.report.html.page import render_page, session_page
 
 BERT = Path(__file__).parents[4] / "src/opscope/data/bert_h200.json.gz"
-MOST_BYTES = 6_000_000
+MOST_BYTES = 3_000_000
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -147,8 +148,9 @@ def test_scripts_run_by_hash_and_nothing_is_loaded(bert: tuple[Session, _Page, s
     assert "unsafe" not in policy
     for attributes, content in page.raw:
         kind = attributes.get("type")
+        script = gzip.decompress(base64.b64decode(content)).decode() if kind == "text/plain" else content
         if kind != "application/json":
-            digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+            digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
             assert f"'sha256-{digest}'" in policy
     assert not [tag for tag, a in page.elements if tag in {"link", "img", "iframe"} or "src" in a]
     assert not [a for _, a in page.elements if any(name.startswith("on") or name == "style" for name in a)]
