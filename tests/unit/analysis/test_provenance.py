@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import opscope
 from fakes import Load, TraceBuilder
 from opscope.analysis.provenance import Accuracy, NativeFunctionUse, Provenance, limited, read_provenance
 from opscope.analysis.summary import Summary
@@ -137,7 +138,7 @@ def test_shares_of_device_time(load: Load, annotated: Annotated) -> None:
         built.operator(operator, 100 * index, 50).launch(100 * index + 10)
         built.kernel(kernel, 1_000 + 200 * index, kernel_us)
     built.kernel("leaked", 5, 10, correlation=3)
-    accuracy = Summary(annotated(load(built), KERNELS, FUNCTIONS)).accuracy
+    accuracy = opscope.summarize(annotated(load(built), KERNELS, FUNCTIONS)).accuracy
     assert accuracy == Accuracy(
         attributed_fraction=190 / 200,
         operator_entry_fraction=160 / 200,
