@@ -210,18 +210,18 @@ def test_both_versions_of_an_extracted_call_stand_side_by_side(ncu_run: Run, tmp
     )
     (tmp_path / "call.py").write_text(text)
     ncu_run("call.py", "--trace", "trace.json").fails("the file says itself what its call is")
-    outcome = ncu_run("call.py").fine()
+    outcome = ncu_run("call.py", "--json", "-o", "both.md").fine()
     runs = calls(tmp_path)
     assert [one["program"][-2] for one in runs] == ["reference", "mine"]
     assert all(one["options"]["--profile-from-start"] == ["off"] for one in runs)
     assert "--kernel-name" not in runs[0]["options"]
-    told = " ".join(outcome.out.split())
+    told = (tmp_path / "both.md").read_text("utf-8")
     assert "The call moves at least 8.00 MB" in told
     for row in ("Time", "DRAM", "Through L2", "Limited by", "Occupancy", "Tensor cores", "Warp stalls"):
         assert row in told
     assert "× the least" in told
     assert (tmp_path / "call.mine.ncu-rep").exists()
-    document = ncu_run("call.py", "--json", "--force").fine().json
+    document = outcome.json
     assert document["min_bytes"] == 8_000_000
     assert document["mine"]["kernels"] == document["reference"]["kernels"]
     (tmp_path / "call.py").write_text(text.replace("def mine(self):", "def mine(self):\n    1 / 0"))

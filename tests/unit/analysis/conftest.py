@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import opscope
-from fakes import H200, TraceBuilder
+from fakes import H200, Load, TraceBuilder
 from opscope.analysis.counters import recorded_name
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
@@ -50,6 +50,28 @@ def example() -> Iterator[Session]:
 @pytest.fixture(scope="module")
 def example_summary(example: Session) -> Summary:
     return opscope.summarize(example)
+
+
+@pytest.fixture(scope="module")
+def load_once(
+    tmp_path_factory: pytest.TempPathFactory, shared_session: Callable[[Path], Session]
+) -> Iterator[Load]:
+    """Loads a recording, or those of a job, once for all tests of a module: they write nothing."""
+    loaded: dict[str, Session] = {}
+
+    def once(source: TraceBuilder | Sequence[TraceBuilder] | Path) -> Session:
+        if isinstance(source, Path):
+            return shared_session(source)
+        builders = [source] if isinstance(source, TraceBuilder) else source
+        text = "\n".join(one.text() for one in builders)
+        if text not in loaded:
+            paths = [one.write(tmp_path_factory.mktemp("trace") / "trace.json") for one in builders]
+            loaded[text] = opscope.load(paths, threads=1)
+        return loaded[text]
+
+    yield once
+    for session in loaded.values():
+        session.close()
 
 
 @pytest.fixture

@@ -18,6 +18,11 @@ from opscope.model.sidecar import StepKind
 US = 1000
 
 
+@pytest.fixture
+def load(load_once: Load) -> Load:
+    return load_once
+
+
 def launch_bound() -> TraceBuilder:
     """One step of 1000 µs: ten operators of 40 µs, 90 apart, each launching a kernel of 10."""
     builder = TraceBuilder().step(1, 0, 1000)

@@ -45,11 +45,11 @@ def pair(shift: int = 0) -> tuple[TraceBuilder, TraceBuilder]:
 
 
 @pytest.fixture
-def job_of(load: Load) -> JobOf:
+def job_of(load_once: Load) -> JobOf:
     """The job of builders, its hosts as recorded."""
 
     def together(*builders: TraceBuilder) -> Job:
-        session = load(builders)
+        session = load_once(builders)
         models = step_models(session, read_session(session))
         for model in models:
             model.hosts = (HostSpeed(0.0),)

@@ -131,46 +131,36 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def accuracy(load: Load, annotated: Annotated) -> Accuracy:
+def test_shares_of_device_time(load: Load, annotated: Annotated) -> None:
     built = TraceBuilder()
     work = [("aten::add", "a", 100), ("aten::mm", "gemm", 40), ("aten::sort", "sort", 20)]
     for index, (operator, kernel, kernel_us) in enumerate([*work, ("my::attention", FLASH, 30)]):
         built.operator(operator, 100 * index, 50).launch(100 * index + 10)
         built.kernel(kernel, 1_000 + 200 * index, kernel_us)
     built.kernel("leaked", 5, 10, correlation=3)
-    found = opscope.summarize(annotated(load(built), KERNELS, FUNCTIONS)).accuracy
-    assert found is not None
-    return found
-
-
-def test_shares_of_all_device_time(accuracy: Accuracy) -> None:
-    assert accuracy.attributed_fraction == 190 / 200
-    assert accuracy.operator_entry_fraction == 160 / 200
-    assert accuracy.family_fraction == 170 / 200
-
-
-def test_shares_of_the_time_of_aten_operators(accuracy: Accuracy) -> None:
-    assert accuracy.aten_operator_entry_fraction == 1.0
-    assert accuracy.aten_operator_file_fraction == 1.0
-    assert accuracy.aten_operator_line_fraction == 120 / 160
-
-
-def test_shares_of_the_time_of_torchs_own_kernels(accuracy: Accuracy) -> None:
-    """Those of `a`, `sort` and the attention kernel, whose name tells no library: not cuBLAS's."""
-    assert accuracy.aten_kernel_unit_fraction == 120 / 150
-    assert accuracy.aten_kernel_single_unit_fraction == 100 / 150
-
-
-def test_shares_by_grade(accuracy: Accuracy) -> None:
-    assert accuracy.by_grade == {
-        "kernel_unit": {"exact": 100 / 150, "release_index": 20 / 150, "unknown": 30 / 150},
-        "kernel_line": {"neighbor_version": 100 / 150, "unknown": 50 / 150},
-        "kernel_family": {"name_pattern": 130 / 200, "inferred": 40 / 200, "unknown": 30 / 200},
-        "operator_entry": {"exact": 120 / 190, "release_index": 40 / 190, "unknown": 30 / 190},
-        "operator_file": {"exact": 20 / 190, "release_index": 140 / 190, "unknown": 30 / 190},
-        "operator_line": {"exact": 20 / 190, "neighbor_version": 100 / 190, "unknown": 70 / 190},
-    }
+    accuracy = opscope.summarize(annotated(load(built), KERNELS, FUNCTIONS)).accuracy
+    assert accuracy == Accuracy(
+        attributed_fraction=190 / 200,
+        operator_entry_fraction=160 / 200,
+        family_fraction=170 / 200,
+        # Of the time of ATen's operators.
+        aten_operator_entry_fraction=1.0,
+        aten_operator_file_fraction=1.0,
+        aten_operator_line_fraction=120 / 160,
+        # Of `a`, `sort` and the attention kernel, whose name tells no library: not of cuBLAS's.
+        aten_kernel_unit_fraction=120 / 150,
+        aten_kernel_single_unit_fraction=100 / 150,
+        by_grade={
+            "kernel_unit": {"exact": 100 / 150, "release_index": 20 / 150, "unknown": 30 / 150},
+            "kernel_line": {"neighbor_version": 100 / 150, "unknown": 50 / 150},
+            "kernel_family": {"name_pattern": 130 / 200, "inferred": 40 / 200, "unknown": 30 / 200},
+            "operator_entry": {"exact": 120 / 190, "release_index": 40 / 190, "unknown": 30 / 190},
+            "operator_file": {"exact": 20 / 190, "release_index": 140 / 190, "unknown": 30 / 190},
+            "operator_line": {"exact": 20 / 190, "neighbor_version": 100 / 190, "unknown": 70 / 190},
+        },
+        aten_operator_ns=160_000,
+        torch_kernel_ns=150_000,
+    )
 
 
 def assert_consistent(accuracy: Accuracy) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -49,22 +49,9 @@ def steps(durations: dict[str, float], count: int = 8, first: int = 3) -> TraceB
     return builder
 
 
-@pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
-    """Loads a recording once however often it is asked for: comparing writes nothing."""
-    loaded: dict[str, Session] = {}
-
-    def once(source: TraceBuilder | Path) -> Session:
-        text = source.text() if isinstance(source, TraceBuilder) else str(source)
-        if text not in loaded:
-            is_built = isinstance(source, TraceBuilder)
-            path = source.write(tmp_path_factory.mktemp("trace") / "trace.json") if is_built else source
-            loaded[text] = opscope.load(path, threads=1)
-        return loaded[text]
-
-    yield once
-    for session in loaded.values():
-        session.close()
+@pytest.fixture
+def load(load_once: Load) -> Load:
+    return load_once
 
 
 @pytest.fixture

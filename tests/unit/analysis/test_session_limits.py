@@ -15,6 +15,12 @@ from opscope.hardware.limits import MeasuredLimits, cache_measured, save_measure
 
 Make = Callable[..., MeasuredLimits]
 
+
+@pytest.fixture
+def load(load_once: Load) -> Load:
+    return load_once
+
+
 L4 = {"id": 1, "name": "NVIDIA L4", "computeMajor": 8, "computeMinor": 9, "numSms": 58}
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
 

@@ -124,11 +124,6 @@ def test_operators_of_a_recording_come_first_and_internal_ones_last() -> None:
     assert table.rows[2][3] == Link("cuda/Blas.cpp:611", "https://x")
 
 
-def test_rows_beyond_the_limit_are_counted() -> None:
-    table, count = operator_functions([native(f"aten::f{index}") for index in range(9)], [], 4)
-    assert (len(table.rows), count) == (4, 9)
-
-
 def test_a_file_is_listed_by_line_with_all_that_is_served_there() -> None:
     kernel = SourceLocation(f"{NATIVE}/cuda/SoftMax.cu", Grade.EXACT, 5, 6, Grade.EXACT)
     functions = [

@@ -18,9 +18,7 @@ from opscope.model.location import SourceLocation
 from opscope.report import provenance
 from opscope.report.document import Code
 from opscope.report.explanation import distinct_titles
-from opscope.report.json_encoding import encode
 from opscope.report.provenance import explained_launches, kernel_facts, launch_blocks
-from opscope.report.summary_json import SUMMARY_KEYS
 
 from .conftest import markdown_of
 
@@ -174,20 +172,3 @@ def test_how_it_parallelizes(told: Summary, expect: Callable[[str, str], None]) 
     }
     expect("launches.txt", markdown_of({}, blocks))
     assert explained_launches(told, "aten::a", "other") == ()
-
-
-def test_as_json_unknown_is_null(told: Summary) -> None:
-    assert encode(explained_launches(told, "aten::a", LAUNCH.kernel), SUMMARY_KEYS) == [
-        {
-            "kernel": LAUNCH.kernel,
-            "shapes": [[8, 4]],
-            "grid": [4, 2, 1],
-            "block": [128, 1, 1],
-            "family": "softmax",
-            "launch_explained": None,
-            "waves": None,
-            "statements": [
-                {"about": one.heading, "text": one.text, "grade": one.grade} for one in STATEMENTS
-            ],
-        }
-    ]

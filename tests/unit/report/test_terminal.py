@@ -11,15 +11,11 @@ from rich.console import Console
 from opscope.analysis.summary import Summary
 from opscope.report.analysis import recording_document
 from opscope.report.document import (
-    BulletList,
     Code,
-    CodeBlock,
     Column,
     Document,
     FactList,
-    FindingList,
     Link,
-    Paragraph,
     Section,
     Table,
     Text,
@@ -107,21 +103,6 @@ def test_a_name_that_must_be_whole_is_wrapped_and_not_cut() -> None:
     assert "…" not in whole
     assert whole.count("a") == 150 + 1  # and the one of the label
     assert rendered(Document("", (FactList((("Name", Code(name)),)),)), 60).count("a") == 1
-
-
-def test_blocks_stand_apart_but_a_paragraph_leads_on() -> None:
-    facts = FactList((("a", "b"),))
-    section = Section("Title", (facts, Paragraph("words:"), facts))
-    lines = [line.rstrip() for line in rendered(Document("", (), (section,)), 40).splitlines()]
-    assert lines == ["", "Title", "a  b", "", "words:", "a  b"]
-
-
-def test_every_block_renders() -> None:
-    table = Table((Column("n", is_number=True), Column("name")), (("1", Code("x")),), caption="Caption")
-    blocks = (Paragraph("text"), BulletList(("point",)), CodeBlock("code", "c"), FindingList(()), table)
-    text = rendered(Document("Title", blocks, (Section("", (Paragraph("plain"),)),)), 80)
-    for word in ("Title", "text", "• point", "code", "Caption", "x", "plain"):
-        assert word in text
 
 
 NUMBER = column_widths(Column("Self time", is_number=True), ["1.00 ms"])

@@ -18,6 +18,11 @@ from opscope.model.session import Session
 ENGINE = "autograd::engine::evaluate_function: MmBackward0"
 
 
+@pytest.fixture
+def load(load_once: Load) -> Load:
+    return load_once
+
+
 def trace() -> TraceBuilder:
     """Two steps of `train.py`: forward in a module on thread 1, backward on thread 2, and a leaked kernel."""
     one = TraceBuilder().kernel("leaked", 1, 7, correlation=1)
