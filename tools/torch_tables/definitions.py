@@ -302,10 +302,12 @@ def _name_of(parameter: Node) -> Node | None:
     """The identifier that a parameter of a function or of a template declares; None without a name."""
     if parameter.type == "template_template_parameter_declaration":
         return _name_of(parameter.named_children[-1])
-    name = parameter.child_by_field_name("name") or parameter.child_by_field_name("declarator")
-    if parameter.type in ("type_parameter_declaration", "variadic_type_parameter_declaration"):
-        name = next((one for one in parameter.named_children if one.type == "type_identifier"), None)
-    while name is not None and name.type not in ("identifier", "type_identifier"):
+    if parameter.type == "optional_type_parameter_declaration":
+        return parameter.child_by_field_name("name")
+    if "type_parameter" in parameter.type:
+        return next((one for one in parameter.named_children if one.type == "type_identifier"), None)
+    name = parameter.child_by_field_name("declarator")
+    while name is not None and name.type != "identifier":
         parts = (one for one in name.named_children if one.type.endswith(("declarator", "identifier")))
         name = next(parts, None)
     return name
