@@ -100,26 +100,28 @@ def write_units(options: argparse.Namespace) -> None:
     table = build_table(
         placed, options.version, git_version=options.commit, cuda=options.cuda, libraries=from_
     )
-    write(options, torch_releases.TABLE_NAME, torch_releases.UNITS_FORMAT, table)
+    write(options, torch_releases.UNITS_FORMAT, table)
     counts = Counter(unit.origin.value for unit in table.units)
     print(f"  {table.exact.count:,} kernels of {len(table.units):,} units: {dict(counts)}")
 
 
 def write_sources(options: argparse.Namespace) -> None:
-    write_index(options, sources.FILE_NAME, options.checkout)
+    write_index(options, sources.INDEX_FORMAT, options.checkout)
 
 
 def write_headers(options: argparse.Namespace) -> None:
     """The index of definitions in headers, where there is none of the whole source tree."""
     include = options.torch / "include"
-    if include.is_dir() and not packaged_file(options, sources.FILE_NAME):
-        write_index(options, sources.HEADERS_FILE, include)
+    if include.is_dir() and not packaged_file(options, sources.INDEX_FORMAT):
+        write_index(options, sources.HEADERS_FORMAT, include)
 
 
-def write_index(options: argparse.Namespace, name: str, root: Path | None) -> None:
+def write_index(
+    options: argparse.Namespace, stored: TableFormat[sources.SourceIndex], root: Path | None
+) -> None:
     if root is not None:
-        table = tree_index(root, options.version, options.commit, headers=name == sources.HEADERS_FILE)
-        write(options, name, sources.INDEX_FORMAT, table)
+        table = tree_index(root, options.version, options.commit, headers=stored is not sources.INDEX_FORMAT)
+        write(options, stored, table)
         print(f"  {sum(1 for _ in table):,} definitions")
 
 
@@ -149,7 +151,7 @@ def write_lines(options: argparse.Namespace) -> None:
     known = sorted(set(index.files) & set(before) & set(sites))
     moved = {file: found for file in known if (found := segments(anchors(set(before[file]), sites[file])))}
     table = sources.StoredLines(sources.LINES_FORMAT.number, index.version, moved)
-    write(options, sources.LINES_FILE, sources.LINES_FORMAT, table)
+    write(options, sources.LINES_FORMAT, table)
 
 
 def write_operators(options: argparse.Namespace) -> None:
@@ -157,14 +159,14 @@ def write_operators(options: argparse.Namespace) -> None:
     if not packaged.is_dir():
         return
     read = partial(packaged_table, options)
-    units = read(torch_releases.TABLE_NAME, torch_releases.UNITS_FORMAT)
+    units = read(torch_releases.UNITS_FORMAT)
     paths = [unit.path for unit in (units.units if units else ()) if unit.path]
     files = joined(defining_files(path, paths) for path in libraries(options, LIBRARIES))
-    indexed, neighbor = read(sources.FILE_NAME, sources.INDEX_FORMAT), sources.nearest_index(options.version)
+    indexed, neighbor = read(sources.INDEX_FORMAT), sources.nearest_index(options.version)
     places = Places(
-        indexed or read(sources.HEADERS_FILE, sources.INDEX_FORMAT),
+        indexed or read(sources.HEADERS_FORMAT),
         None if indexed else neighbor,
-        read(sources.LINES_FILE, sources.LINES_FORMAT),
+        read(sources.LINES_FORMAT),
         {name: sorted(found) for name, found in files.items()},
     )
     table = build_operator_table(
@@ -174,7 +176,7 @@ def write_operators(options: argparse.Namespace) -> None:
         git_version=options.commit,
         neighbor_git_version=neighbor and neighbor.git_version,
     )
-    write(options, native_functions.TABLE_FILE, native_functions.TABLE_FORMAT, table)
+    write(options, native_functions.TABLE_FORMAT, table)
 
 
 def joined(found: Iterable[Mapping[str, Iterable[Any]]]) -> dict[str, set[Any]]:
@@ -189,14 +191,14 @@ def libraries(options: argparse.Namespace, names: tuple[str, ...]) -> list[Path]
     return [path for name in names if (path := options.torch / "lib" / name).is_file()]
 
 
-def packaged_file(options: argparse.Namespace, name: str) -> Path | None:
+def packaged_file(options: argparse.Namespace, stored: TableFormat[Any]) -> Path | None:
     """A table of the release: the one just built, else the packaged one."""
-    places = (folder / options.version / name for folder in (options.output, DATA))
+    places = (folder / options.version / stored.file for folder in (options.output, DATA))
     return next((file for file in places if file.is_file()), None)
 
 
-def packaged_table(options: argparse.Namespace, name: str, stored: TableFormat[Any]) -> Any:
-    file = packaged_file(options, name)
+def packaged_table(options: argparse.Namespace, stored: TableFormat[Any]) -> Any:
+    file = packaged_file(options, stored)
     return None if file is None else stored.read(file)
 
 
@@ -208,8 +210,8 @@ def release_facts(torch_folder: Path) -> tuple[str | None, str | None]:
     return commit and commit[1], cuda and cuda[1]
 
 
-def write(options: argparse.Namespace, name: str, stored: TableFormat[Any], table: msgspec.Struct) -> None:
-    target, content = options.output / options.version / name, stored.encode(table)
+def write(options: argparse.Namespace, stored: TableFormat[Any], table: msgspec.Struct) -> None:
+    target, content = options.output / options.version / stored.file, stored.encode(table)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
     print(f"Wrote {target} ({len(content):,} bytes)")

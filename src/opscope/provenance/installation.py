@@ -12,7 +12,6 @@ import msgspec
 from opscope.provenance.packaged import lazy_pattern
 
 COMMIT = lazy_pattern(r"[0-9a-f]{40}")
-RELEASE_NAME = lazy_pattern(r"\d+\.\d+\.\d+")
 _ASSIGNMENT = lazy_pattern(
     r"^(__version__|git_version)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.MULTILINE
 )
@@ -70,12 +69,6 @@ def parse_version(label: str) -> TorchVersion | None:
     return TorchVersion(
         release, not match["suffix"] and bool(_OFFICIAL_LOCAL.fullmatch(match["local"] or ""))
     )
-
-
-def label_order(label: str) -> tuple[bool, tuple[int, ...], str]:
-    """Sorts labels by release, oldest first; those that are no versions come last."""
-    parsed = parse_version(label)
-    return (parsed is None, () if parsed is None else parsed.release, label)
 
 
 def nearest_release(label: str | None, known: Sequence[str]) -> str | None:

@@ -16,15 +16,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cache, cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 import msgspec
 from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.model.evidence import Grade, weakest
-from opscope.provenance.installation import label_order, nearest_release
-from opscope.provenance.packaged import TableFormat, lazy_pattern, release_file, release_files
+from opscope.provenance.installation import nearest_release
+from opscope.provenance.packaged import TableFormat, lazy_pattern
 
 _ANNOTATION = lazy_pattern(r"\(([^()]*)\)")
 _DUNDER = lazy_pattern(r"__([^_]+)__")
@@ -259,8 +259,8 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True, array_like
         return graded[grade]
 
 
-TABLE_FORMAT = TableFormat("an operator table", OperatorTable, 2)
-TABLE_FILE = "operators.msgpack.zst"
+TABLE_FORMAT = TableFormat("an operator table", OperatorTable, 2, file="operators.msgpack.zst")
+packaged_table, packaged_versions = TABLE_FORMAT.of_release, TABLE_FORMAT.releases
 
 
 def table_for(version: str | None, *, recognized: str | None = None) -> OperatorTable:
@@ -275,17 +275,6 @@ def table_for(version: str | None, *, recognized: str | None = None) -> Operator
     if neighbor is None:
         raise InputError("no operator table is packaged", hint="Reinstall opscope")
     return neighbor.graded(Grade.NEIGHBOR_VERSION)
-
-
-@cache
-def packaged_table(version: str | None) -> OperatorTable | None:
-    """The table of exactly this release, `2.13.0` or `2.13.0+cu130`; None if there is none."""
-    path = release_file((version or "").partition("+")[0], TABLE_FILE)
-    return TABLE_FORMAT.read(path) if version and path.is_file() else None
-
-
-def packaged_versions() -> tuple[str, ...]:
-    return tuple(sorted(release_files(TABLE_FILE), key=label_order))
 
 
 # Which overload a recorded call reached: by its recorded name, else by what was recorded of its arguments.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.provenance.demangle import demangle
-from opscope.provenance.installation import TorchVersion, label_order, nearest_release, parse_version
+from opscope.provenance.installation import TorchVersion, nearest_release, parse_version
 from opscope.provenance.kernel_names.cxx_name import ANONYMOUS, Entity, names_in
-from opscope.provenance.packaged import TableFormat, lazy_pattern, release_file, release_files
+from opscope.provenance.packaged import TableFormat, lazy_pattern
 from opscope.text_enum import TextEnum
 
 Member = TypeVar("Member")
@@ -258,33 +258,27 @@ UNITS_FORMAT = TableFormat(
     ReleaseTable,
     hint="Delete the file and add the library again, or reinstall opscope",
     has_checksum=True,
+    file="units.msgpack.zst",
 )
-TABLE_NAME = "units.msgpack.zst"
-
-
-@cache
-def release_versions() -> tuple[str, ...]:
-    return tuple(sorted(release_files(TABLE_NAME), key=label_order))
+release_versions = UNITS_FORMAT.releases
 
 
 def release(version: str) -> ReleaseTable:
     """The table of a version; `2.11.0+cu130` is `2.11.0`."""
-    known, parsed = release_versions(), parse_version(version)
-    name = version if parsed is None else parsed.name
-    if name not in known:
-        raise InputError(f"no kernel table of PyTorch {version}; there are: {', '.join(known)}")
-    return _table(name)
+    table = _table(version)
+    if table is None:
+        raise InputError(f"no kernel table of PyTorch {version}; there are: {', '.join(release_versions())}")
+    return table
 
 
 def git_version(version: str) -> str | None:
+    table = _table(version)
+    return None if table is None else table.git_version
+
+
+def _table(version: str) -> ReleaseTable | None:
     parsed = parse_version(version)
-    name = version if parsed is None else parsed.name
-    return release(name).git_version if name in release_versions() else None
-
-
-@cache
-def _table(version: str) -> ReleaseTable:
-    return UNITS_FORMAT.read(release_file(version, TABLE_NAME))
+    return UNITS_FORMAT.of_release(version if parsed is None else parsed.name)
 
 
 # Which release of PyTorch made a trace, and with that the units of its kernels.

@@ -29,12 +29,12 @@ from opscope.provenance.installation import installed_torch
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.native_functions import OperatorTable, Place, table_for
 from opscope.provenance.sources import (
+    HEADERS_FORMAT,
     Definition,
     SourceIndex,
     nearest_index,
     permalink,
     place_of,
-    release_headers,
     release_lines,
     source_index,
 )
@@ -254,11 +254,11 @@ def _sources(recognition: Recognition, operators: OperatorTable) -> Iterator[Ind
     """The release's index or headers, then the nearest release's index."""
     version = recognition.version or operators.version
     grade = recognition.grade if recognition.version else Grade.NEIGHBOR_VERSION
-    index = None if version is None else source_index(version)
+    index = source_index(version)
     if index is not None:
         yield IndexedSource(index, grade)
         return
-    shipped = None if version is None else release_headers(version)
+    shipped = HEADERS_FORMAT.of_release(version)
     if shipped is not None:
         yield IndexedSource(shipped, grade)
     neighbor = nearest_index(version)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 import zstandard
@@ -7,7 +9,7 @@ import zstandard
 from case_tables import cases
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
-from opscope.provenance import installation
+from opscope.provenance import installation, packaged
 from opscope.provenance import native_functions as lookup
 from opscope.provenance.native_functions import packaged_table, packaged_versions, table_for
 
@@ -17,6 +19,7 @@ def forget():
     packaged_table.cache_clear()
     yield
     packaged_table.cache_clear()
+    packaged_versions.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +60,8 @@ def test_packaged_releases():
 
 
 def test_an_installation_without_packaged_tables_says_so(monkeypatch):
-    monkeypatch.setattr(lookup, "release_files", lambda name: {})
+    monkeypatch.setattr(packaged, "packaged_releases", lambda: Path("/nowhere"))
+    packaged_versions.cache_clear()
     with pytest.raises(InputError, match="no operator table is packaged"):
         table_for("2.12.99")
 
@@ -72,7 +76,7 @@ def test_an_installation_without_packaged_tables_says_so(monkeypatch):
     ],
 )
 def test_a_table_that_cannot_be_read_is_named(tmp_path, content, said):
-    path = tmp_path / lookup.TABLE_FILE
+    path = tmp_path / lookup.TABLE_FORMAT.file
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(InputError, match=said) as caught:
         lookup.TABLE_FORMAT.read(path)
