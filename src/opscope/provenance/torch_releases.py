@@ -7,7 +7,6 @@ facts only: names, paths, hashes of names.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
@@ -185,8 +184,9 @@ def loose_keys(kernel_name: str) -> dict[str, str]:
             function = function if not name or _KEYWORD.fullmatch(name) else name
         elif entity.owns_lambda:
             owners.append(name)
-        elif name and _is_functor(name):
-            functors.append(name)
+        elif name and not _KEYWORD.fullmatch(name):
+            is_argument = name.startswith(_ARGUMENT_NAMESPACES) or _ARGUMENT_TYPE.search(name)
+            functors += [] if is_argument else [name]
     keys = {"owner": owners[0]} if owners else {}
     # A template library's kernel without anybody's functor is anybody's.
     if is_whole and function and (functors or not function.startswith(_ARGUMENT_NAMESPACES)):
@@ -202,11 +202,6 @@ def _inner_first(entities: Iterable[Entity]) -> Iterator[Entity]:
             yield unended.pop()
         unended.append(entity)
     yield from reversed(unended)
-
-
-def _is_functor(name: str) -> bool:
-    is_argument = name.startswith(_ARGUMENT_NAMESPACES) or _ARGUMENT_TYPE.search(name)
-    return not is_argument and not _KEYWORD.fullmatch(name)
 
 
 class ReleaseTable(msgspec.Struct, frozen=True, dict=True):
@@ -329,11 +324,12 @@ class _Evidence(msgspec.Struct, frozen=True):
 
     def of_cuda(self, major: int | None) -> _Evidence:
         """Without releases published for an older CUDA only; all of them if none remains."""
-        if major is None:
-            return self
-        fitting = {
-            version: hits for version, hits in self.hit_counts.items() if _cuda_major(version) >= major
+        builds = {version: release(version).cuda for version in self.hit_counts if major is not None}
+        # That of the build a table was read from, the newest of its release; unknown counts as any.
+        older = {
+            version for version, cuda in builds.items() if cuda and int(cuda.split(".")[0]) < (major or 0)
         }
+        fitting = {version: hits for version, hits in self.hit_counts.items() if version not in older}
         return _Evidence(fitting or self.hit_counts, self.candidate_count)
 
     def found(
@@ -428,12 +424,6 @@ def _release_of(label: str) -> tuple[int, int, int]:
     return (0, 0, 0) if parsed is None else parsed.release
 
 
-def _cuda_major(version: str) -> int:
-    """That of the build a table was read from, the newest of its release; unknown counts as any."""
-    cuda = release(version).cuda
-    return int(cuda.partition(".")[0]) if cuda else sys.maxsize
-
-
 def kernel_units(kernel_name: str, recognition: Recognition) -> tuple[tuple[str, ...], Grade]:
     """The units of a kernel of a recognized trace, none where no table supports an answer; and their grade.
 
@@ -446,18 +436,12 @@ def kernel_units(kernel_name: str, recognition: Recognition) -> tuple[tuple[str,
     units, grade = table.units_of(kernel_name), recognition.grade
     if not units:
         units, grade = table.loose_units_of(kernel_name), Grade.NEIGHBOR_VERSION
-    for version in recognition.compared:
-        other = release(version)
-        units = _agreed(units, other.units_of(kernel_name) or other.loose_units_of(kernel_name))
+    for other in map(release, recognition.compared):
+        others = other.units_of(kernel_name) or other.loose_units_of(kernel_name)
+        if units and others and not set(units) & set(others):
+            # What two releases agree on may be the names of files that moved; empty on a contradiction.
+            names, other_names = (
+                dict.fromkeys(unit.rpartition("/")[2] for unit in of) for of in (units, others)
+            )
+            units = tuple(names) if names.keys() & other_names.keys() else ()
     return units, grade
-
-
-def _agreed(units: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
-    """What two releases agree on: the units, or the names of files that moved; empty on a contradiction."""
-    if not units or not others or set(units) & set(others):
-        return units
-    return units_named if (units_named := _names(units)) and set(units_named) & set(_names(others)) else ()
-
-
-def _names(units: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(unit.rpartition("/")[2] for unit in units))

@@ -150,15 +150,11 @@ def mapped_libraries(maps: Path) -> tuple[Path, ...]:
     # Address, permissions, offset, device, inode, path; the path may have blanks.
     columns = (line.split(maxsplit=5) for line in text.splitlines())
     paths = dict.fromkeys(row[5] for row in columns if len(row) == 6 and row[5].startswith("/"))
-    return tuple(Path(path) for path in paths if _holds_device_code(path))
-
-
-def _holds_device_code(path: str) -> bool:
-    try:
-        with open_elf(path) as elf:
-            return holds_device_code(elf)
-    except InputError:
-        return False
+    found = []
+    for path in paths:
+        with suppress(InputError), open_elf(path) as elf:
+            found += [Path(path)] * holds_device_code(elf)
+    return tuple(found)
 
 
 def units_of_process(
@@ -171,18 +167,15 @@ def units_of_process(
     libraries = mapped_libraries(maps)
     wanted = set(names)
     origins: dict[str, RecordedKernel] = {}
-    for round_ in (
-        [path for path in libraries if vendor_of_file(path) is None],
-        [path for path in libraries if vendor_of_file(path) is not None],
-    ):
-        if wanted:
-            read = _read_all(round_, folder)
-            holders = {name: [library for library in read if name in library] for name in wanted}
-            wanted -= {name for name, having in holders.items() if having}
-            for name, (library, *others) in ((name, having) for name, having in holders.items() if having):
-                if not others:
-                    file, units = Path(library.path).name, library.units_of(name)
-                    origins[name] = RecordedKernel(name, file, library.build_id, units)
+    for is_vendor in (False, True):
+        paths = [path for path in libraries if (vendor_of_file(path) is not None) is is_vendor]
+        read = _read_all(paths, folder) if wanted else ()
+        for name in tuple(wanted):
+            having = [library for library in read if name in library]
+            if len(having) == 1:
+                file, units = Path(having[0].path).name, having[0].units_of(name)
+                origins[name] = RecordedKernel(name, file, having[0].build_id, units)
+            wanted -= {name} if having else set()
     return origins
 
 

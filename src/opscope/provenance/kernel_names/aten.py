@@ -49,7 +49,11 @@ def read_aten(cxx: CxxName, last: str) -> Reading | None:
     generic = _GENERIC.get(last)
     if generic is not None:
         return generic(cxx)
-    family = _family(cxx, last)
+    family = family_by_rules("aten_function", last)
+    if "::native::internal::" in (cxx.function or ""):
+        family = "unique"
+    elif last == "RowwiseMomentsCUDAKernel":
+        family = "group_norm" if len(cxx.template_arguments) == 1 else "layer_norm"
     if family is None:
         return None
     reading = _reading(family=family, direction=direction_of(last))
@@ -68,14 +72,6 @@ def read_aten(cxx: CxxName, last: str) -> Reading | None:
 
 def _reading(**stated: Any) -> Reading:
     return Reading({"library": "aten", **stated})
-
-
-def _family(cxx: CxxName, last: str) -> str | None:
-    if "::native::internal::" in (cxx.function or ""):
-        return "unique"
-    if last == "RowwiseMomentsCUDAKernel":
-        return "group_norm" if len(cxx.template_arguments) == 1 else "layer_norm"
-    return family_by_rules("aten_function", last)
 
 
 def _read_types(cxx: CxxName, last: str, reading: Reading) -> None:
@@ -135,7 +131,8 @@ def _read_functor(argument: str, reading: Reading, *, types_are_data: bool = Tru
     if element_type(functor) is not None:
         return
     stated = reading.stated
-    stated.update(functor=functor, operation=_operation(last), direction=_backward(last))
+    is_backward = direction_of(last) == "backward"
+    stated.update(functor=functor, operation=_operation(last), direction="backward" if is_backward else None)
     family = family_by_rules("aten_functor", last)
     if family is not None:
         stated["family"] = family
@@ -275,8 +272,3 @@ _GENERIC: dict[str, Callable[[CxxName], Reading]] = {
 def _operation(functor: str) -> str | None:
     """`gelu_backward` of `GeluBackwardCUDAKernelImpl`, `add` of `CUDAFunctor_add`."""
     return _CAMEL.sub("_", _OPERATION_NOISE.sub("", functor)).lower().strip("_") or None
-
-
-@lru_cache(maxsize=4096)
-def _backward(functor: str) -> str | None:
-    return "backward" if direction_of(functor) == "backward" else None
