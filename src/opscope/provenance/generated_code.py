@@ -375,12 +375,7 @@ def generated_sources(
         text = None if hash_ in known else read(file, hash_)
         parsed = (None if text is None else parse_kernel(text)) or {}
         if parsed.get("kernel") in kernels:
-            launched = {
-                "kind": SourceKind.INDUCTOR,
-                "evidence": SourceEvidence.LAUNCH,
-                "file": file,
-                "hash": hash_,
-            }
-            source = RecordedSource(**launched, **parsed)
+            parsed |= {"file": file, "hash": hash_}
+            source = RecordedSource(kind=SourceKind.INDUCTOR, evidence=SourceEvidence.LAUNCH, **parsed)
             sources.append((source, text))
     return sources
