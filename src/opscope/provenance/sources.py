@@ -127,25 +127,21 @@ class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
             file = f"{_UFUNC_FOLDER}/{ufunc[1]}.h"
             loops = [row for row in self.named(ufunc[1]) if row.file == file]
             return only([row for row in loops if "Vectorized" not in row.parameters], ())
-        candidates = allowed(self._owners(owner), units)
-        return only(candidates, units)
+        while owner.endswith("::operator()"):
+            owner = owner.removesuffix("::operator()")
+        scope, plain = split_name(owner)
+        parent_scope, parent = split_name(scope)
+        kinds: tuple[str, ...] = ("class", "function", "kernel")
+        if plain == "impl" and parent.startswith(_STRUCTURED_PREFIX):
+            kinds = ("structured",)
+            owner = f"{parent_scope}::{parent.removeprefix(_STRUCTURED_PREFIX)}"
+        rows = [row for row in self._in_scope(owner) if row.kind in kinds]
+        return only(allowed(rows, units), units)
 
     def _in_scope(self, name: str) -> list[Definition]:
         scope, plain = split_name(name)
         rows = self.named(plain)
         return [row for row in rows if matches_scope(row.scope, scope)] if scope else list(rows)
-
-    def _owners(self, owner: str) -> list[Definition]:
-        while owner.endswith("::operator()"):
-            owner = owner.removesuffix("::operator()")
-        scope, plain = split_name(owner)
-        parent_scope, parent = split_name(scope)
-        if plain == "impl" and parent.startswith(_STRUCTURED_PREFIX):
-            rows = self.named(parent.removeprefix(_STRUCTURED_PREFIX))
-            return [
-                row for row in rows if row.kind == "structured" and matches_scope(row.scope, parent_scope)
-            ]
-        return [row for row in self._in_scope(owner) if row.kind in ("class", "function", "kernel")]
 
 
 INDEX_FORMAT = TableFormat(

@@ -347,7 +347,14 @@ def recognize(
     `torch_version` is what the trace or its sidecar says of itself. Releases published for an older CUDA than
     `cuda_major` only are out of the question, unless the label says otherwise.
     """
-    evidence = _evidence(kernel_names)
+    names = sorted(set(kernel_names))
+    hashes = text_hashes(names)
+    known = {version: release(version).knows(hashes) for version in release_versions()}
+    candidates = np.fromiter((bool(_MAY_BE_TORCH.match(name)) for name in names), np.bool_, len(names))
+    for of in known.values():
+        candidates |= of
+    hits = {version: int(np.count_nonzero(of)) for version, of in known.items()}
+    evidence = _Evidence(hits, int(np.count_nonzero(candidates)))
     label = (torch_version or "").strip()
     if label in evidence.hit_counts:
         return _labeled(evidence, label, label)
@@ -357,19 +364,6 @@ def recognize(
     if version.is_official and version.name in evidence.hit_counts:
         return _labeled(evidence, version.name, label)
     return replace(_neighbor(evidence, version), label=version.name if version.is_official else label)
-
-
-def _evidence(kernel_names: Iterable[str]) -> _Evidence:
-    names = sorted(set(kernel_names))
-    hashes = text_hashes(names)
-    hits = {version: release(version).knows(hashes) for version in release_versions()}
-    candidates = np.fromiter((bool(_MAY_BE_TORCH.match(name)) for name in names), np.bool_, len(names))
-    for known in hits.values():
-        candidates |= known
-    return _Evidence(
-        {version: int(np.count_nonzero(known)) for version, known in hits.items()},
-        int(np.count_nonzero(candidates)),
-    )
 
 
 def _labeled(evidence: _Evidence, version: str, label: str) -> Recognition:

@@ -74,7 +74,14 @@ def read_library(path: str | os.PathLike[str]) -> LibraryKernels:
 def cached_library(path: str | os.PathLike[str], folder: Path | None = None) -> LibraryKernels:
     """The same, from the cache if this build was read before."""
     with open_elf(path) as elf:
-        file = (folder or cache_folder() / "libraries") / f"{_cache_key(elf)}.kernels"
+        # Stripping keeps the build id but loses units, so the symbols are part of what identifies a build.
+        build, path = elf.build_id, Path(elf.source)
+        if build is None:
+            state = path.stat()
+            identity = f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
+            build = blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
+        symbols = "symbols" if ".symtab" in elf.sections else "stripped"
+        file = (folder or cache_folder() / "libraries") / f"{build}.{symbols}.kernels"
         stored = kept(file, lambda content: _FORMAT.decode(content, file), lambda: _read(elf), _FORMAT.encode)
         return LibraryKernels(elf.source, stored)
 
@@ -107,16 +114,6 @@ def _read(elf: ElfFile) -> _Stored:
     )
     hashes = packed_map({text_hash(name): number for name, number in numbers.items()})
     return _Stored(_FORMAT.number, elf.build_id, units, sets, hashes)
-
-
-def _cache_key(elf: ElfFile) -> str:
-    """Identifies a build; stripping keeps the build id but loses units, so the symbols are part of it."""
-    symbols = "symbols" if ".symtab" in elf.sections else "stripped"
-    if elf.build_id is not None:
-        return f"{elf.build_id}.{symbols}"
-    state = Path(elf.source).stat()
-    identity = f"{Path(elf.source).resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
-    return f"{blake2b(identity.encode('utf-8', 'surrogateescape'), digest_size=20).hexdigest()}.{symbols}"
 
 
 _FILE = lazy_pattern(r"lib(?P<stem>[A-Za-z0-9]+)(?:_[A-Za-z0-9_]+)?(?:-[0-9a-f]+)?\.so(?:\.\d+)*")

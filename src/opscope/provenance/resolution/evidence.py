@@ -298,14 +298,10 @@ def _registrations(session: Session) -> dict[str, OperatorRegistration]:
     """What the recording process's dispatcher said, by operator name with overload; of the first rank."""
     found: dict[str, OperatorRegistration] = {}
     for row in session.records("SELECT * FROM operator_registrations ORDER BY ALL"):
-        values = {**row, "kernels": _decoded(row["kernels"]), "overrides": _decoded(row["overrides"])}
-        registration = msgspec.convert(values, OperatorRegistration)
+        texts = {name: msgspec.json.decode(row[name] or "{}") for name in ("kernels", "overrides")}
+        registration = msgspec.convert({**row, **texts}, OperatorRegistration)
         found.setdefault(registration.name, registration)
     return found
-
-
-def _decoded(text: str | None) -> dict[str, str | None]:
-    return {} if text is None else msgspec.json.decode(text, type=dict[str, str | None])
 
 
 # Kernels that the recorded program itself compiled: facts come from the recording's sidecar (table
