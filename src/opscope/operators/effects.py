@@ -23,7 +23,6 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.element_types import ElementKind, ElementType, element_type, element_type_of_code
-from opscope.provenance.native_functions import Kind
 from opscope.text_enum import MeaningEnum
 
 
@@ -199,7 +198,7 @@ def effects_of(call: CallArguments, outputs: Sequence[TensorArgument]) -> CallEf
 def results(call: CallArguments, *found: _Kind) -> CallEffects:
     """Effects of a call with results of these shapes and types: in place, in those given for it, or new."""
     schema = call.schema
-    if schema is not None and schema.kind is Kind.INPLACE:
+    if schema is not None and schema.is_inplace:
         own, shape = known(call.tensor("self")), found[0][0]
         known(type_of(own))
         if own.shape != shape:

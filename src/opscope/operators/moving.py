@@ -36,14 +36,13 @@ from opscope.operators.effects import (
 )
 from opscope.operators.element_types import element_type_of_code
 from opscope.operators.pointwise import common_shape
-from opscope.provenance.native_functions import Kind
 
 _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]
 
 
 def _overwritten(call: CallArguments) -> CallEffects:
     """`self` is written, in place: fill_, zero_, random numbers."""
-    if known(call.schema).kind is not Kind.INPLACE:
+    if not known(call.schema).is_inplace:
         raise UnrecordedError
     return like("self")(call)
 

@@ -35,16 +35,6 @@ _IN_PLACE_DUNDERS = frozenset(
 )
 
 
-class Kind(str, Enum):
-    """What a function does with its arguments. A closed set."""
-
-    FUNCTIONAL = "functional"
-    INPLACE = "inplace"
-    OUT = "out"
-    MUTABLE = "mutable"
-    SCRATCH = "scratch"
-
-
 def is_inplace(name: str) -> bool:
     """A function of this name, without namespace and overload, changes `self`: `add_`, `__iadd__`."""
     return name in _IN_PLACE_DUNDERS or (not _DUNDER.fullmatch(name) and name[-1:] == "_")
@@ -79,15 +69,9 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
         """All arguments in the order in which they are recorded."""
         return (*self.positional, *self.keyword_only, *self.out)
 
-    @cached_property
-    def kind(self) -> Kind:
-        if is_inplace(self.name):
-            return Kind.INPLACE
-        if self.out:
-            is_scratch = any(argument.name.startswith("_scratch_") for argument in self.out)
-            return Kind.SCRATCH if is_scratch else Kind.OUT
-        is_mutable = any(one.is_written for one in self.positional if one.name != "self")
-        return Kind.MUTABLE if is_mutable else Kind.FUNCTIONAL
+    @property
+    def is_inplace(self) -> bool:
+        return is_inplace(self.name)
 
 
 @lru_cache(maxsize=8192)
