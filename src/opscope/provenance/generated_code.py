@@ -261,14 +261,24 @@ def parse_stack(text: str) -> Stack:
 
 
 def recorded_source(
-    graph: CompiledGraph, kernel: GraphKernel, text: str | None, evidence: SourceEvidence
+    graph: CompiledGraph,
+    kernel: GraphKernel,
+    text: str | None,
+    evidence: SourceEvidence,
+    file: str | None = None,
 ) -> RecordedSource:
     """All that is known of one kernel of a graph; lines are those of `text`, its file where at hand."""
     parsed = None if text is None else parse_kernel(text, kernel.function)
+
+    def of_uses(values: Mapping[str, Iterable[Any]]) -> tuple[Any, ...]:
+        """What all uses of the kernel have, each once."""
+        uses = (of_use for use, of_use in values.items() if use.partition(":")[0] == kernel.name)
+        return tuple(dict.fromkeys(value for of_use in uses for value in of_use))
+
     return RecordedSource(
         kind=SourceKind.INDUCTOR,
         evidence=evidence,
-        file=kernel.file,
+        file=file or kernel.file,
         hash=kernel.hash,
         user_file=kernel.user_file,
         user_line=kernel.user_line,
@@ -279,16 +289,10 @@ def recorded_source(
         modules=tuple(
             dict.fromkeys(graph.modules[node] for node in kernel.source_nodes if node in graph.modules)
         ),
-        post_grad_nodes=_union(graph.nodes, kernel),
-        stacks=_union(graph.stacks, kernel),
+        post_grad_nodes=of_uses(graph.nodes),
+        stacks=of_uses(graph.stacks),
         **(parsed or {"kernel": kernel.function}),
     )
-
-
-def _union(values: Mapping[str, Iterable[Any]], kernel: GraphKernel) -> tuple[Any, ...]:
-    """What all uses of a kernel have, each once."""
-    uses = (of_use for use, of_use in values.items() if use.partition(":")[0] == kernel.name)
-    return tuple(dict.fromkeys(value for of_use in uses for value in of_use))
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -367,8 +371,7 @@ def generated_sources(
         file = files.get(hash_, kernel.file)
         # Lines count in the file; the text within the graph's code may begin elsewhere.
         text = read(file, hash_) or kernel.text
-        source = recorded_source(graph, kernel, text, evidence)
-        sources.append((msgspec.structs.replace(source, file=file), text))
+        sources.append((recorded_source(graph, kernel, text, evidence, file), text))
     known = {source.hash for source, _ in sources}
     for hash_, file in files.items():
         # What a file alone says, if it defines one of the kernels.

@@ -184,17 +184,15 @@ def _foreach(cxx: CxxName) -> Reading:
     match = _FUNCTOR.match(arguments[1]) if len(arguments) > 1 else None
     if match is None:
         return reading
-    functor = without_module(match.group("name"))
-    last = last_part(functor)
-    operations = [entity for entity in entities(arguments[2:]) if "::" in entity.name]
-    stated = reading.stated
-    stated["functor"] = functor
-    stated["operation"] = _operation(last_part(operations[0].name) if operations else last)
-    named = f"{last} {operations[0].name if operations else ''}"
-    stated["family"] = family_by_rules("foreach_functor", named) or "foreach"
+    last = last_part(match.group("name"))
+    operation = next((entity.name for entity in entities(arguments[2:]) if "::" in entity.name), "")
+    family = family_by_rules("foreach_functor", f"{last} {operation}") or "foreach"
+    reading.stated.update(_applied(match.group("name")), family=family)
+    if operation:
+        reading.stated["operation"] = _operation(last_part(operation))
     own = _FIRST_ARGUMENT.match(arguments[1], match.end())
     if own is not None and last != "CopyFunctor":
-        stated["operand_type"] = element_type(own.group(1))
+        reading.stated["operand_type"] = element_type(own.group(1))
     return reading
 
 
