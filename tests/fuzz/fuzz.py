@@ -37,8 +37,9 @@ from fakes import ExportBuilder, TraceBuilder
 from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
+from opscope.extraction.kernel_code import split_sass
 from opscope.hardware.limits import read_measured
-from opscope.kernels.code import launch_bounds, parse_ptxas, split_sass
+from opscope.kernels.code import launch_bounds, parse_ptxas
 from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (

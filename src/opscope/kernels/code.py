@@ -1,4 +1,4 @@
-"""Bounds of kernels in PTX, machine code by function, and what `ptxas -v` says of each kernel it compiled.
+"""Bounds of kernels in PTX, and what `ptxas -v` says of each kernel it compiled.
 
 Reads what NVIDIA's compilers write: PTX in which a definition begins and ends at the start of a line, reports
 of releases 8 to 13, whatever stands between their lines. A number that a release does not print is None,
@@ -9,16 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-from collections import Counter
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from pathlib import Path
 from typing import NamedTuple
-
-from opscope.data import packaged_toml
-from opscope.errors import DependencyError, MeasurementError
-from opscope.hardware.driver import find_cuda_tool
 
 # A definition has a body; a declaration ends before one.
 _ENTRY_POINT = re.compile(r"^(?:\.\w+[ \t]+)*?\.entry\s+(?P<symbol>[\w$]+)(?P<head>[^{;]*)\{", re.MULTILINE)
@@ -111,77 +103,3 @@ def parse_ptxas(text: str) -> tuple[KernelResources, ...]:
 def _number(pattern: re.Pattern[str], text: str) -> int | None:
     match = pattern.search(text)
     return None if match is None else int(match[1])
-
-
-_SASS_FUNCTION = re.compile(r"^\s*Function\s*:?\s+(\S+?):?\s*$", re.MULTILINE)
-# `/*0010*/  S2R R2, SR_TID.X ;  /* 0x... */`: without the encoding, and without lines of encoding alone.
-_ENCODING = re.compile(r"\s*/\* 0x[0-9a-f]{16} \*/")
-_NO_DEVICE_CODE = "does not contain device code"  # an answer, although an error of cuobjdump
-_FATBIN = "\nFatbin "  # begins the next image of a file with several
-
-
-# What cuobjdump prints of a kernel: `REG:95 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[0]:568 …`.
-_USAGE = re.compile(r"^ Function (?P<symbol>\S+):\s*\n\s*(?P<used>.*)$", re.MULTILINE)
-_USED = re.compile(r"(\w+):(\d{1,18})")
-
-
-def cubin_use(file: Path, symbol: str) -> tuple[dict[str, int], str]:
-    """What a kernel of a cubin takes (`REG`, `STACK`, `SHARED`, `LOCAL`), and its machine code."""
-    usage = {found["symbol"]: found["used"] for found in _USAGE.finditer(_cuobjdump(file, "-res-usage"))}
-    code = split_sass(_cuobjdump(file, "-sass")).get(symbol)
-    if code is None or symbol not in usage:
-        raise MeasurementError(f"cuobjdump prints no code of {symbol}", source=file)
-    return {name: int(count) for name, count in _USED.findall(usage[symbol])}, code
-
-
-_INSTRUCTION = re.compile(
-    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[A-Z]\w*)(?P<rest>[.\w]*)", re.M
-)
-_WIDTHS = re.compile(r"\.(?:U|S)?(256|128|64|16|8)(?!\w)")
-
-
-def instruction_mix(sass: str) -> dict[str, int]:
-    """Instructions of machine code by what they are, the most first; of global memory also by width.
-
-    What addresses, moves, compares and branches is `other`; instructions that do nothing do not count.
-    """
-    mix: Counter[str] = Counter()
-    kinds = packaged_toml(__package__, "instructions.toml").items()
-    for found in _INSTRUCTION.finditer(sass):
-        if found["name"] == "NOP":
-            continue
-        title = next((kind for kind, pattern in kinds if re.fullmatch(pattern, found["name"])), "other")
-        if title in {"global loads", "global stores"}:
-            width = _WIDTHS.search(found["rest"])
-            title += f" of {int(width[1]) // 8 if width else 4} bytes"
-        mix[title] += 1
-    return dict(mix.most_common())
-
-
-def _cuobjdump(file: Path, *options: str) -> str:
-    program = find_cuda_tool("cuobjdump")
-    if program is None:
-        raise DependencyError(
-            "cuobjdump, which prints machine code, was not found",
-            hint="It comes with the CUDA toolkit, and with Triton: pip install triton",
-        )
-    command = [program, *options, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode != 0 and _NO_DEVICE_CODE not in done.stderr + done.stdout:
-        message = (done.stderr or done.stdout).strip()
-        raise MeasurementError(f"cuobjdump failed: {message}", source=file)
-    return done.stdout
-
-
-def split_sass(text: str) -> dict[str, str]:
-    """Machine code by symbol, of what cuobjdump prints."""
-    found: dict[str, str] = {}
-    starts = list(_SASS_FUNCTION.finditer(text))
-    for start, following in zip_longest(starts, starts[1:]):
-        body = text[start.end() : len(text) if following is None else following.start()]
-        image, _, _ = body.partition(_FATBIN)
-        lines = (_ENCODING.sub("", line).rstrip() for line in image.splitlines())
-        found.setdefault(
-            start[1], "\n".join(line for line in lines if line.strip() and line.strip() != "." * 10)
-        )
-    return found
