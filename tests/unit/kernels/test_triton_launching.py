@@ -26,8 +26,6 @@ def test_some_configuration_fits_every_row_that_registers_hold(column_count):
 
 
 class Launches:
-    """Stands for a kernel: what it was launched with."""
-
     def __getitem__(self, grid):
         self.grid = grid
         return lambda *arguments, **constants: setattr(self, "constants", constants)

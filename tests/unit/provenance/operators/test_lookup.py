@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 import zstandard
@@ -59,8 +57,8 @@ def test_packaged_releases():
     assert packaged_table(None) is None
 
 
-def test_an_installation_without_packaged_tables_says_so(monkeypatch):
-    monkeypatch.setattr(packaged, "packaged_releases", lambda: Path("/nowhere"))
+def test_an_installation_without_packaged_tables_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
     packaged_versions.cache_clear()
     with pytest.raises(InputError, match="no operator table is packaged"):
         table_for("2.12.99")

@@ -138,7 +138,7 @@ def torch(tmp_path: Path) -> Path:
 
 def test_the_nearest_release(index_of: IndexOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
-    forget()
+    INDEX_FORMAT.releases.cache_clear()
     for version in ("3.1.0", "3.5.0"):
         (tmp_path / version).mkdir()
         (tmp_path / version / INDEX_FORMAT.file).write_bytes(
@@ -152,10 +152,6 @@ def test_the_nearest_release(index_of: IndexOf, tmp_path: Path, monkeypatch: pyt
         "9.0.0": "3.5.0",
         None: "3.5.0",
     }
-    forget()
-
-
-def forget() -> None:
     INDEX_FORMAT.releases.cache_clear()
     INDEX_FORMAT.of_release.cache_clear()
 

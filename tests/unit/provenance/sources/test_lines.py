@@ -36,14 +36,12 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
     file.parent.mkdir()
     file.write_bytes(LINES_FORMAT.encode(StoredLines(1, INDEXED, {FILE: SEGMENTS})))
     monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
-    forget()
+    caches = (LINES_FORMAT.releases, LINES_FORMAT.of_release)
+    for cache in caches:
+        cache.cache_clear()
     yield
-    forget()
-
-
-def forget() -> None:
-    LINES_FORMAT.releases.cache_clear()
-    LINES_FORMAT.of_release.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 def moved(version: str, indexed: str, file: str, line: int) -> Moved:
