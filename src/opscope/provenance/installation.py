@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -51,6 +52,7 @@ class TorchVersion(msgspec.Struct, frozen=True):
         return ".".join(map(str, self.release))
 
 
+@cache
 def parse_version(label: str) -> TorchVersion | None:
     """The release of a build: `2.11.0`, `2.11.0+cu130`, `2.12.0.dev20260101`, `2.6.0a0+git2236df1`."""
     try:

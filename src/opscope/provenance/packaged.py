@@ -48,7 +48,7 @@ _LARGEST_BYTES = 64 << 20  # the packaged ones need 0.3 to 3 MB
 Stored = TypeVar("Stored", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableFormat(Generic[Stored]):
     what: str  # what it is to people, `an operator table`
     content: type[Stored]  # what is stored; its field `format_version` (of a list: the first) is `number`
