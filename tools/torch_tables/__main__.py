@@ -70,6 +70,7 @@ def main(argv: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             options.torch = options.torch or unpacked(options.version, Path(folder))
             options.commit, options.cuda = release_facts(options.torch)
+            options.include = next(options.torch.glob("include"), None)
             for table in options.table or _BUILDERS:
                 _BUILDERS[table](options)
     except (OpscopeError, subprocess.CalledProcessError) as error:
@@ -105,22 +106,13 @@ def write_units(options: argparse.Namespace) -> None:
     print(f"  {table.exact.count:,} kernels of {len(table.units):,} units: {dict(counts)}")
 
 
-def write_sources(options: argparse.Namespace) -> None:
-    write_index(options, sources.INDEX_FORMAT, options.checkout)
-
-
-def write_headers(options: argparse.Namespace) -> None:
-    """The index of definitions in headers, where there is none of the whole source tree."""
-    include = options.torch / "include"
-    if include.is_dir() and not packaged_file(options, sources.INDEX_FORMAT):
-        write_index(options, sources.HEADERS_FORMAT, include)
-
-
 def write_index(
     options: argparse.Namespace, stored: TableFormat[sources.SourceIndex], root: Path | None
 ) -> None:
-    if root is not None:
-        table = tree_index(root, options.version, options.commit, headers=stored is not sources.INDEX_FORMAT)
+    """The index of the source tree; of the headers where there is none of the tree."""
+    headers = stored is not sources.INDEX_FORMAT
+    if root is not None and not (headers and packaged_file(options, sources.INDEX_FORMAT)):
+        table = tree_index(root, options.version, options.commit, headers=headers)
         write(options, stored, table)
         print(f"  {sum(1 for _ in table):,} definitions")
 
@@ -219,8 +211,8 @@ def write(options: argparse.Namespace, stored: TableFormat[Any], table: msgspec.
 
 _BUILDERS = {
     "units": write_units,
-    "sources": write_sources,
-    "headers": write_headers,
+    "sources": lambda options: write_index(options, sources.INDEX_FORMAT, options.checkout),
+    "headers": lambda options: write_index(options, sources.HEADERS_FORMAT, options.include),
     "lines": write_lines,
     "operators": write_operators,
 }

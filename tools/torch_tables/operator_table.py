@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from msgspec.structs import replace
 
 from opscope.provenance import native_functions as tables
@@ -128,12 +129,8 @@ def _derivatives(
         importlib.import_module, ("torchgen.packaged.autograd.load_derivatives", "torchgen.api.autograd")
     )
     infos, _ = load.load_derivatives(derivatives, *files)
-    text = Path(derivatives).read_text(encoding="utf-8")
-    # Line of each item, from 1, by its schema.
-    lines = {
-        " ".join(match[1].split()): text.count("\n", 0, match.start()) + 1
-        for match in re.finditer(r"^- name: (.*)$", text, re.MULTILINE)
-    }
+    items = yaml.load(Path(derivatives).read_text(encoding="utf-8"), torchgen.LineLoader)
+    lines = {" ".join(item["name"].split()): item["__line__"] for item in items}
     formulas: dict[str, dict[str, str]] = {}
     at: dict[str, int] = {}
     forward: dict[str, dict[str, None]] = defaultdict(dict)
