@@ -313,32 +313,6 @@ class Recognition(msgspec.Struct, frozen=True):
         return None if self.version is None else self.label or self.version
 
 
-class _Evidence(msgspec.Struct, frozen=True):
-    """Hits of every table on the candidates of one trace, versions from oldest to newest."""
-
-    hit_counts: dict[str, int]
-    candidate_count: int
-
-    def rate(self, version: str) -> float:
-        return self.hit_counts[version] / self.candidate_count if self.candidate_count else 0.0
-
-    def of_cuda(self, major: int | None) -> _Evidence:
-        """Without releases published for an older CUDA only; all of them if none remains."""
-        builds = {version: release(version).cuda for version in self.hit_counts if major is not None}
-        # That of the build a table was read from, the newest of its release; unknown counts as any.
-        older = {
-            version for version, cuda in builds.items() if cuda and int(cuda.split(".")[0]) < (major or 0)
-        }
-        fitting = {version: hits for version, hits in self.hit_counts.items() if version not in older}
-        return _Evidence(fitting or self.hit_counts, self.candidate_count)
-
-    def found(
-        self, version: str | None, grade: Grade, reason: str, compared: tuple[str, ...] = ()
-    ) -> Recognition:
-        rates = {known: self.rate(known) for known in self.hit_counts} if self.candidate_count else {}
-        return Recognition(version, grade, rates, self.candidate_count, reason, compared)
-
-
 def recognize(
     kernel_names: Iterable[str], *, torch_version: str | None = None, cuda_major: int | None = None
 ) -> Recognition:
@@ -347,70 +321,76 @@ def recognize(
     `torch_version` is what the trace or its sidecar says of itself. Releases published for an older CUDA than
     `cuda_major` only are out of the question, unless the label says otherwise.
     """
-    names = sorted(set(kernel_names))
+    names, versions = sorted(set(kernel_names)), release_versions()
     hashes = text_hashes(names)
-    known = {version: release(version).knows(hashes) for version in release_versions()}
+    known = {version: release(version).knows(hashes) for version in versions}
     candidates = np.fromiter((bool(_MAY_BE_TORCH.match(name)) for name in names), np.bool_, len(names))
     for of in known.values():
         candidates |= of
-    hits = {version: int(np.count_nonzero(of)) for version, of in known.items()}
-    evidence = _Evidence(hits, int(np.count_nonzero(candidates)))
+    count = int(np.count_nonzero(candidates))
+    rates = {version: int(np.count_nonzero(of)) / count for version, of in known.items() if count}
+    found = Recognition(None, Grade.NEIGHBOR_VERSION, rates, count)
     label = (torch_version or "").strip()
-    if label in evidence.hit_counts:
-        return _labeled(evidence, label, label)
     version = parse_version(label)
+    if label in versions:
+        return _labeled(found, label, label)
     if version is None:
-        return _by_hit_rate(evidence.of_cuda(cuda_major))
-    if version.is_official and version.name in evidence.hit_counts:
-        return _labeled(evidence, version.name, label)
-    return replace(_neighbor(evidence, version), label=version.name if version.is_official else label)
+        builds = {one: release(one).cuda for one in rates if cuda_major is not None}
+        # That of the build a table was read from, the newest of its release; unknown counts as any.
+        older = {one for one, cuda in builds.items() if cuda and int(cuda.split(".")[0]) < (cuda_major or 0)}
+        fitting = {one: rate for one, rate in rates.items() if one not in older}
+        return _by_hit_rate(replace(found, hit_rates=fitting or rates))
+    if version.is_official and version.name in versions:
+        return _labeled(found, version.name, label)
+    return replace(_neighbor(found, version), label=version.name if version.is_official else label)
 
 
-def _labeled(evidence: _Evidence, version: str, label: str) -> Recognition:
-    if evidence.candidate_count >= _FEWEST_CANDIDATES and evidence.rate(version) < _LOWEST_HIT_RATE:
+def _labeled(found: Recognition, version: str, label: str) -> Recognition:
+    if found.candidate_count >= _FEWEST_CANDIDATES and found.hit_rates[version] < _LOWEST_HIT_RATE:
         reason = f"labeled {label}, but its kernels are not those of that release"
-        return evidence.found(version, Grade.NEIGHBOR_VERSION, reason)
-    return evidence.found(version, Grade.RELEASE_INDEX, f"labeled {label}")
+        return replace(found, version=version, reason=reason)
+    return replace(found, version=version, grade=Grade.RELEASE_INDEX, reason=f"labeled {label}")
 
 
-def _neighbor(evidence: _Evidence, version: TorchVersion) -> Recognition:
+def _neighbor(found: Recognition, version: TorchVersion) -> Recognition:
     """The nearest release there is a table of; its counterpart on the other side may contradict."""
-    known = [one for one in evidence.hit_counts if _release_of(one)[0] == version.release[0]]
+    known = [one for one in release_versions() if _release_of(one)[0] == version.release[0]]
     nearest = nearest_release(version.name, known)
     if nearest is None:
         # Whichever table fits, it is of another release than the label says.
-        found = _by_hit_rate(evidence)
-        if found.version is None:
-            return found
-        reason = f"from {found.version}, by its kernels; no near release is known"
-        return replace(found, grade=Grade.NEIGHBOR_VERSION, reason=reason)
+        by_rate = _by_hit_rate(found)
+        reason = f"from {by_rate.version}, by its kernels; no near release is known"
+        if by_rate.version is None:
+            return by_rate
+        return replace(by_rate, grade=Grade.NEIGHBOR_VERSION, reason=reason)
     if nearest == version.name:
-        return evidence.found(nearest, Grade.NEIGHBOR_VERSION, f"from the release {nearest}")
+        return replace(found, version=nearest, reason=f"from the release {nearest}")
     is_newer = _release_of(nearest) > version.release
     other = nearest_release(
         version.name, [one for one in known if (_release_of(one) > version.release) is not is_newer]
     )
     reason = f"from {nearest}, the nearest release that is known"
-    return evidence.found(nearest, Grade.NEIGHBOR_VERSION, reason, () if other is None else (other,))
+    return replace(found, version=nearest, reason=reason, compared=() if other is None else (other,))
 
 
-def _by_hit_rate(evidence: _Evidence) -> Recognition:
-    count = evidence.candidate_count
+def _by_hit_rate(found: Recognition) -> Recognition:
+    count = found.candidate_count
     if not count:
-        return evidence.found(None, Grade.NEIGHBOR_VERSION, "no kernel names that could be PyTorch's own")
-    best = max(evidence.hit_counts.values(), default=0)
-    tied = [version for version, hits in evidence.hit_counts.items() if hits == best]
-    share = f"{best} of {count} kernel names"
+        return replace(found, reason="no kernel names that could be PyTorch's own")
+    best = max(found.hit_rates.values(), default=0.0)
+    tied = [version for version, rate in found.hit_rates.items() if rate == best]
+    share = f"{round(best * count)} of {count} kernel names"
     if not best:
-        return evidence.found(None, Grade.NEIGHBOR_VERSION, f"no table knows one of {count} kernel names")
+        return replace(found, reason=f"no table knows one of {count} kernel names")
     if len(tied) > 1:
         names = f"{', '.join(tied[:-1])} and {tied[-1]}"
         reason = f"{names} know the same {share}; the oldest is taken"
         # More releases without a table lie before the oldest that fits than between those that do.
-        return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, reason, tuple(tied[1:]))
-    if best >= _SAME_RELEASE_HIT_RATE * count and count >= _FEWEST_CANDIDATES:
-        return evidence.found(tied[0], Grade.RELEASE_INDEX, f"{tied[0]} alone knows {share}")
-    return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, f"{tied[0]} knows {share}, more than any other")
+        return replace(found, version=tied[0], reason=reason, compared=tuple(tied[1:]))
+    if best >= _SAME_RELEASE_HIT_RATE and count >= _FEWEST_CANDIDATES:
+        reason = f"{tied[0]} alone knows {share}"
+        return replace(found, version=tied[0], grade=Grade.RELEASE_INDEX, reason=reason)
+    return replace(found, version=tied[0], reason=f"{tied[0]} knows {share}, more than any other")
 
 
 def _release_of(label: str) -> tuple[int, int, int]:
