@@ -349,7 +349,8 @@ def _labeled(found: Recognition, version: str, label: str) -> Recognition:
     if found.candidate_count >= _FEWEST_CANDIDATES and found.hit_rates[version] < _LOWEST_HIT_RATE:
         reason = f"labeled {label}, but its kernels are not those of that release"
         return replace(found, version=version, reason=reason)
-    return replace(found, version=version, grade=Grade.RELEASE_INDEX, reason=f"labeled {label}")
+    reason = f"labeled {label}"
+    return replace(found, version=version, grade=Grade.RELEASE_INDEX, reason=reason)
 
 
 def _neighbor(found: Recognition, version: TorchVersion) -> Recognition:
@@ -364,7 +365,8 @@ def _neighbor(found: Recognition, version: TorchVersion) -> Recognition:
             return by_rate
         return replace(by_rate, grade=Grade.NEIGHBOR_VERSION, reason=reason)
     if nearest == version.name:
-        return replace(found, version=nearest, reason=f"from the release {nearest}")
+        reason = f"from the release {nearest}"
+        return replace(found, version=nearest, reason=reason)
     is_newer = _release_of(nearest) > version.release
     other = nearest_release(
         version.name, [one for one in known if (_release_of(one) > version.release) is not is_newer]
@@ -376,12 +378,14 @@ def _neighbor(found: Recognition, version: TorchVersion) -> Recognition:
 def _by_hit_rate(found: Recognition) -> Recognition:
     count = found.candidate_count
     if not count:
-        return replace(found, reason="no kernel names that could be PyTorch's own")
+        reason = "no kernel names that could be PyTorch's own"
+        return replace(found, reason=reason)
     best = max(found.hit_rates.values(), default=0.0)
     tied = [version for version, rate in found.hit_rates.items() if rate == best]
     share = f"{round(best * count)} of {count} kernel names"
     if not best:
-        return replace(found, reason=f"no table knows one of {count} kernel names")
+        reason = f"no table knows one of {count} kernel names"
+        return replace(found, reason=reason)
     if len(tied) > 1:
         names = f"{', '.join(tied[:-1])} and {tied[-1]}"
         reason = f"{names} know the same {share}; the oldest is taken"
@@ -390,7 +394,8 @@ def _by_hit_rate(found: Recognition) -> Recognition:
     if best >= _SAME_RELEASE_HIT_RATE and count >= _FEWEST_CANDIDATES:
         reason = f"{tied[0]} alone knows {share}"
         return replace(found, version=tied[0], grade=Grade.RELEASE_INDEX, reason=reason)
-    return replace(found, version=tied[0], reason=f"{tied[0]} knows {share}, more than any other")
+    reason = f"{tied[0]} knows {share}, more than any other"
+    return replace(found, version=tied[0], reason=reason)
 
 
 def _release_of(label: str) -> tuple[int, int, int]:
