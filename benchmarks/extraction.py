@@ -19,11 +19,11 @@ import torch
 
 from harness import environment, parser_of, write
 from opscope import load
-from opscope.analysis.extraction import AloneCall, alone_calls
 from opscope.analysis.summary import Summary
 from opscope.errors import OpscopeError
+from opscope.extraction.alone_calls import AloneCall, alone_calls
+from opscope.extraction.call_file import call_file
 from opscope.model.session import Session
-from opscope.operators.call_file import call_file
 
 SHARE, MOST_BYTES = 0.95, 1 << 30
 NEAR = 0.1

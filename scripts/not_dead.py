@@ -52,6 +52,7 @@ _.vector_width
 # Attributes and methods that a library reads or calls.
 _._value_
 _._torchdynamo_disable
+_.algorithm_bytes_per_s
 _.allow_tf32
 _.acc_events
 _.block_shape

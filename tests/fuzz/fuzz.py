@@ -37,8 +37,8 @@ from fakes import ExportBuilder, TraceBuilder
 from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
+from opscope.extraction.kernel_code import split_sass
 from opscope.hardware.limits import read_measured
-from opscope.kernels.code import launch_bounds, parse_ptxas, split_sass
 from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (
@@ -52,7 +52,7 @@ from opscope.model.sidecar import (
     StepPlace,
     UnrecordedStep,
 )
-from opscope.nvcc.compile import compilers_words
+from opscope.nvcc.compile import compilers_words, launch_bounds, parse_ptxas
 from opscope.provenance.binaries.device_code import embedded_kernels
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.library import read_library

@@ -12,13 +12,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from case_tables import tables  # noqa: E402
+from opscope.extraction.call_file import call_file  # noqa: E402
+from opscope.extraction.starts import StartKind  # noqa: E402
 from opscope.operators.arguments import parse_arguments  # noqa: E402
-from opscope.operators.call_file import call_file  # noqa: E402
-from opscope.operators.starts import StartKind  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
-CASES = tables(Path(__file__).parents[1] / "unit/operators/test_starts.toml")
+CASES = tables(Path(__file__).parents[1] / "unit/extraction/test_starts.toml")
 # What Triton's interpreter does not multiply.
 BFLOAT16 = ["bmm", [[3, 20, 30], [3, 30, 40]], ["c10::BFloat16"] * 2, [[600, 30, 1], [1200, 1, 30]], ["", ""]]
 COMPILED = """

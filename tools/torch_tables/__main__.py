@@ -27,27 +27,18 @@ import sys
 import tempfile
 import zipfile
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from opscope.errors import InputError, OpscopeError
-from opscope.model.origin import RecordedUnit
-from opscope.provenance.native_functions import TABLE_FILE as OPERATORS_FILE
-from opscope.provenance.native_functions import TABLE_FORMAT as OPERATORS_FORMAT
+from opscope.provenance import native_functions, sources, torch_releases
 from opscope.provenance.packaged import TableFormat
-from opscope.provenance.sources import FILE_NAME as SOURCES_FILE
-from opscope.provenance.sources import (
-    HEADERS_FILE,
-    INDEX_FORMAT,
-    LINES_FILE,
-    LINES_FORMAT,
-    StoredLines,
-    nearest_index,
-)
-from opscope.provenance.torch_releases import TABLE_NAME, UNITS_FORMAT
+from torch_tables.definitions import tree_index
 from torch_tables.libraries import (
-    Sites,
     anchors,
     build_table,
     defining_files,
@@ -57,7 +48,6 @@ from torch_tables.libraries import (
     unit_at,
 )
 from torch_tables.operator_table import Places, build_operator_table
-from torch_tables.source_tree import header_index, tree_index
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "src/opscope/provenance/releases/data"
@@ -79,6 +69,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             options.torch = options.torch or unpacked(options.version, Path(folder))
+            options.commit, options.cuda = release_facts(options.torch)
+            options.include = next(options.torch.glob("include"), None)
             for table in options.table or _BUILDERS:
                 _BUILDERS[table](options)
     except (OpscopeError, subprocess.CalledProcessError) as error:
@@ -101,34 +93,28 @@ def unpacked(version: str, folder: Path) -> Path:
 
 def write_units(options: argparse.Namespace) -> None:
     read = [kernels_of_library(path) for path in libraries(options, LIBRARIES)]
-    kernels: dict[str, set[RecordedUnit]] = defaultdict(set)
-    for _, found in read:
-        for name, of in found.items():
-            kernels[name].update(of)
+    kernels = joined(found for _, found in read)
     if not kernels:
         raise InputError("no kernels", hint="Give the torch folder of a CUDA wheel")
-    commit, cuda = release_facts(options.torch)
     placed = {name: {unit_at(unit.name, unit.source_path) for unit in of} for name, of in kernels.items()}
     from_ = tuple(library for library, _ in read)
-    table = build_table(placed, options.version, git_version=commit, cuda=cuda, libraries=from_)
-    write(options, TABLE_NAME, UNITS_FORMAT.encode(table))
+    table = build_table(
+        placed, options.version, git_version=options.commit, cuda=options.cuda, libraries=from_
+    )
+    write(options, torch_releases.UNITS_FORMAT, table)
     counts = Counter(unit.origin.value for unit in table.units)
     print(f"  {table.exact.count:,} kernels of {len(table.units):,} units: {dict(counts)}")
 
 
-def write_sources(options: argparse.Namespace) -> None:
-    if options.checkout is not None:
-        table = tree_index(options.checkout, options.version, release_facts(options.torch)[0])
-        write(options, SOURCES_FILE, INDEX_FORMAT.encode(table))
+def write_index(
+    options: argparse.Namespace, stored: TableFormat[sources.SourceIndex], root: Path | None
+) -> None:
+    """The index of the source tree; of the headers where there is none of the tree."""
+    headers = stored is not sources.INDEX_FORMAT
+    if root is not None and not (headers and packaged_file(options, sources.INDEX_FORMAT)):
+        table = tree_index(root, options.version, options.commit, headers=headers)
+        write(options, stored, table)
         print(f"  {sum(1 for _ in table):,} definitions")
-
-
-def write_headers(options: argparse.Namespace) -> None:
-    """The index of definitions in headers, where there is none of the whole source tree."""
-    include = options.torch / "include"
-    if include.is_dir() and not packaged_file(options, SOURCES_FILE):
-        table = header_index(include, options.version, release_facts(options.torch)[0])
-        write(options, HEADERS_FILE, INDEX_FORMAT.encode(table))
 
 
 class StoredChecks(msgspec.Struct, array_like=True):
@@ -143,13 +129,10 @@ CHECKS_FORMAT = TableFormat("a table of checks", StoredChecks)
 
 def write_lines(options: argparse.Namespace) -> None:
     """How far lines moved, or of the release whose sources are packaged, what others are compared with."""
-    index, paths = nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
+    index, paths = sources.nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
     if index is None or not paths:
         return
-    sites: Sites = defaultdict(set)
-    for path in paths:
-        for file, found in sites_of(path).items():
-            sites[file].update(found)
+    sites = joined(map(sites_of, paths))
     reference = HERE / f"checks_{index.version}.msgpack.zst"
     if index.version == options.version:
         files = {file: sorted(sites[file]) for file in sorted(sites)}
@@ -158,49 +141,57 @@ def write_lines(options: argparse.Namespace) -> None:
         return
     before = CHECKS_FORMAT.read(reference).files
     known = sorted(set(index.files) & set(before) & set(sites))
-    moved = {file: segments(anchors(set(before[file]), sites[file])) for file in known}
-    moved = {file: found for file, found in moved.items() if found}
-    table = StoredLines(LINES_FORMAT.number, index.version, moved)
-    write(options, LINES_FILE, LINES_FORMAT.encode(table))
+    moved = {file: found for file in known if (found := segments(anchors(set(before[file]), sites[file])))}
+    table = sources.StoredLines(sources.LINES_FORMAT.number, index.version, moved)
+    write(options, sources.LINES_FORMAT, table)
 
 
 def write_operators(options: argparse.Namespace) -> None:
     packaged = options.torch.parent / "torchgen" / "packaged"
     if not packaged.is_dir():
         return
-    units = packaged_file(options, TABLE_NAME)
-    paths = [unit.path for unit in UNITS_FORMAT.read(units).units if unit.path] if units else []
-    files: dict[str, set[str]] = defaultdict(set)
-    for path in libraries(options, LIBRARIES):
-        for name, found in defining_files(path, paths).items():
-            files[name].update(found)
-    indexed, lines = (packaged_file(options, name) for name in (SOURCES_FILE, LINES_FILE))
-    own = indexed or packaged_file(options, HEADERS_FILE)
-    neighbor = nearest_index(options.version)
+    read = partial(packaged_table, options)
+    units = read(torch_releases.UNITS_FORMAT)
+    paths = [unit.path for unit in (units.units if units else ()) if unit.path]
+    files = joined(defining_files(path, paths) for path in libraries(options, LIBRARIES))
+    indexed, neighbor = read(sources.INDEX_FORMAT), sources.nearest_index(options.version)
     places = Places(
-        INDEX_FORMAT.read(own) if own else None,
+        indexed or read(sources.HEADERS_FORMAT),
         None if indexed else neighbor,
-        LINES_FORMAT.read(lines) if lines else None,
+        read(sources.LINES_FORMAT),
         {name: sorted(found) for name, found in files.items()},
     )
     table = build_operator_table(
         packaged,
         places,
         version=options.version,
-        git_version=release_facts(options.torch)[0],
+        git_version=options.commit,
         neighbor_git_version=neighbor and neighbor.git_version,
     )
-    write(options, OPERATORS_FILE, OPERATORS_FORMAT.encode(table))
+    write(options, native_functions.TABLE_FORMAT, table)
+
+
+def joined(found: Iterable[Mapping[str, Iterable[Any]]]) -> dict[str, set[Any]]:
+    """What several libraries say of the same names."""
+    every: dict[str, set[Any]] = defaultdict(set)
+    for name, values in (item for one in found for item in one.items()):
+        every[name].update(values)
+    return every
 
 
 def libraries(options: argparse.Namespace, names: tuple[str, ...]) -> list[Path]:
     return [path for name in names if (path := options.torch / "lib" / name).is_file()]
 
 
-def packaged_file(options: argparse.Namespace, name: str) -> Path | None:
+def packaged_file(options: argparse.Namespace, stored: TableFormat[Any]) -> Path | None:
     """A table of the release: the one just built, else the packaged one."""
-    places = (folder / options.version / name for folder in (options.output, DATA))
+    places = (folder / options.version / stored.file for folder in (options.output, DATA))
     return next((file for file in places if file.is_file()), None)
+
+
+def packaged_table(options: argparse.Namespace, stored: TableFormat[Any]) -> Any:
+    file = packaged_file(options, stored)
+    return None if file is None else stored.read(file)
 
 
 def release_facts(torch_folder: Path) -> tuple[str | None, str | None]:
@@ -211,8 +202,8 @@ def release_facts(torch_folder: Path) -> tuple[str | None, str | None]:
     return commit and commit[1], cuda and cuda[1]
 
 
-def write(options: argparse.Namespace, name: str, content: bytes) -> None:
-    target = options.output / options.version / name
+def write(options: argparse.Namespace, stored: TableFormat[Any], table: msgspec.Struct) -> None:
+    target, content = options.output / options.version / stored.file, stored.encode(table)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
     print(f"Wrote {target} ({len(content):,} bytes)")
@@ -220,8 +211,8 @@ def write(options: argparse.Namespace, name: str, content: bytes) -> None:
 
 _BUILDERS = {
     "units": write_units,
-    "sources": write_sources,
-    "headers": write_headers,
+    "sources": lambda options: write_index(options, sources.INDEX_FORMAT, options.checkout),
+    "headers": lambda options: write_index(options, sources.HEADERS_FORMAT, options.include),
     "lines": write_lines,
     "operators": write_operators,
 }

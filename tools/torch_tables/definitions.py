@@ -1,48 +1,87 @@
-"""What a file defines, from its syntax tree: namespaces, classes, functions, kernels and dispatch stubs.
+"""What the files of a source tree define: namespaces, classes, functions, kernels and dispatch stubs.
 
-Types of parameters have one coarse spelling, which tells overloads apart however a type is passed: "Tensor"
-for `const at::Tensor & self` and `Tensor(a!) self`; "int?" for `c10::optional<int64_t>` and `SymInt?`.
+A tree is PyTorch's repository, or the headers of `torch/include`. Types of parameters have one coarse
+spelling, which tells overloads apart however a type is passed: "Tensor" for `const at::Tensor & self` and
+`Tensor self`; "int?" for `c10::optional<int64_t>` and `SymInt?`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import tree_sitter_cpp
+from msgspec.structs import replace
 from tree_sitter import Language, Node, Parser
 
-from opscope.provenance.sources import PACK, Definition, Registration
-from torch_tables.preprocess import MacroTable, Source, closing, spaces, split_arguments
+from opscope.errors import InputError
+from opscope.provenance import sources
+from opscope.provenance.sources import Definition, Registration, SourceIndex
+from torch_tables.preprocess import BUILT_IN, PYTORCH, MacroTable, Source, rewritten, spaces, split_arguments
 
 _PARSER = Parser(Language(tree_sitter_cpp.language()))
-# Macros whose argument is a function's name, and the namespace that they put it in, if another one.
-_STRUCTURED = re.compile(r"\bTORCH_(IMPL|META|PRECOMPUTE_META)_FUNC2?\s*\(([^()]*)\)")
-_DISPATCH = re.compile(
-    r"\b(DEFINE_DISPATCH|DECLARE_DISPATCH|(?:ALSO_)?REGISTER_(?:\w+_)?DISPATCH|jiterator_stringify)\s*\("
-)
-_FUNCTION_NAME = re.compile(r"[&(\s]*(?:[A-Za-z_]\w*::)*([A-Za-z_]\w*)\s*(?:<[^()]*>)?[)\s]*$")
-_CPU_ARCHITECTURES = frozenset(
-    ("CPU", "ALL_CPU", "NO_CPU", "ARCH", "AVX2", "AVX512", "NO_AVX512", "VSX", "ZVECTOR", "SVE", "SVE256")
-)
-# What may stand in a declaration without a meaning for the parser, perhaps with arguments.
-_ATTRIBUTE = re.compile(
-    r"\b(?:C10_\w+|TORCH\w*_API|AT\w*_API|CAFFE2_API|AOTI_TORCH_EXPORT|CUTLASS_\w+|FUNCAPI|INLINE"
-    r"|__declspec|__ubsan_\w+|__(?:host|device|forceinline|noinline|inline|restrict|attribute"
-    r"|launch_bounds|align|cluster_dims|block_size|grid_constant|maxnreg|shared|constant|managed)__)\b(\s*\()?"
-)
-# What the parser takes for something else: interfaces of Objective-C, macros as statements.
-_FOREIGN = re.compile(
-    r"@(?:interface|protocol|implementation)\b(?s:.*?)@end\b"
-    r"|^[ \t]*[A-Z][A-Z0-9]*_[A-Z0-9_]+\([^(){};]*\)[ \t]*$",
-    re.MULTILINE,
-)
-# Comparisons in template arguments, which the parser ends there, and empty defaults of parameters.
-_MISREAD = re.compile(r"(?<!operator)(?<!>)>=|(?<==)( *)\{ *\}")
-_CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
-_BODIES = ("compound_statement", "try_statement")
+_SKIPPED = re.compile(PYTORCH["skipped"])
+Tree = tuple[Sequence[Definition], Sequence[Registration]]
+
+
+def tree_index(root: Path, version: str, git_version: str | None, *, headers: bool = False) -> SourceIndex:
+    """The index of a source tree, or of the headers in `torch/include`, named as in the repository."""
+    known, texts = PYTORCH["headers" if headers else "sources"], {}
+    for path in (path for folder in known["folders"] for path in sorted((root / folder).rglob("*.*"))):
+        name = path.relative_to(root).as_posix()
+        file = sources.repository_path(name) if headers else name
+        if file is not None and path.suffix in known["suffixes"] and not _SKIPPED.match(name):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            texts[file] = sources.without_guard(text) if headers else text
+    if not texts:
+        raise InputError(known["missing"], source=root, hint=known["hint"])
+    return index_of(version, git_version, read_tree(texts))
+
+
+def index_of(version: str, git_version: str | None, tree: Tree) -> SourceIndex:
+    """The index of definitions whose lines are known, in any order."""
+    numbers: dict[str | tuple[str, ...], int] = {}
+    rows: dict[str, list[sources.IndexRow]] = defaultdict(list)
+    for one in sorted(tree[0], key=lambda one: (one.file, one.line or 0)):
+        texts = {
+            field: numbers.setdefault(getattr(one, field), len(numbers)) for field in sources.INDEX_TEXTS
+        }
+        line = one.line or 0
+        lines = {"line": line, "span": max(0, (one.end_line or 0) - line)}
+        rows[one.name].append(sources.IndexRow(**texts, **lines, is_specialization=one.is_specialization))
+    packed = {name: msgspec.Raw(msgspec.msgpack.encode(of)) for name, of in rows.items()}
+    listed = tuple(sorted(tree[1], key=lambda entry: (entry.file, entry.line, entry.stub)))
+    return SourceIndex(sources.INDEX_FORMAT.number, version, git_version, list(numbers), packed, listed)
+
+
+def read_tree(texts: Mapping[str, str]) -> Tree:
+    """Definitions and stub registrations of files that may use each other's macros and stubs."""
+    files = [Source(file, text) for file, text in texts.items()]
+    macros, stubs, registrations = MacroTable(files), set[str](), dict[Registration, None]()
+    found = [one for file in files for one in _found(file, macros, stubs, registrations)]
+    # Names of functions that a `.cu` file defines and no other file does: a call can mean nothing else.
+    defining: dict[str, set[str]] = defaultdict(set)
+    for row, _ in found:
+        if row.kind in _CALLABLE and not is_member(row):
+            defining[row.name].add(row.file)
+    launchers = {name for name, of in defining.items() if len(of) == 1 and next(iter(of)).endswith(".cu")}
+    definitions = [
+        replace(
+            row,
+            stubs=tuple(sorted(calls & stubs)),
+            launchers=() if row.file.endswith((".cu", ".cuh")) else tuple(sorted(calls & launchers)),
+        )
+        for row, calls in found
+    ]
+    return definitions, list(registrations)
+
+
+_CALLABLE = ("function", "structured", "kernel")
 _MACRO_NAME = re.compile(r"[A-Z][A-Z0-9_]*[A-Z0-9]")
 
 
@@ -52,141 +91,117 @@ def is_member(definition: Definition) -> bool:
     return last[:1].isupper() and not _MACRO_NAME.fullmatch(last)
 
 
-@dataclass
-class Found:
-    """A definition, and the names of functions that its body calls."""
-
-    row: Definition
-    calls: frozenset[str] = frozenset()
+# A definition, and the names of functions that its body calls.
+_Found = tuple[Definition, frozenset[str]]
+_RAISING = frozenset(PYTORCH["macros"]["raising"].split())
 
 
-class FileFacts:
-    """What one file defines, in any of its texts."""
+def _found(
+    source: Source, macros: MacroTable, stubs: set[str], registrations: dict[Registration, None]
+) -> list[_Found]:
+    """What a file defines, in any of its texts; stubs it declares and registrations are added.
 
-    def __init__(self, source: Source, macros: MacroTable) -> None:
-        self.file = source.file
-        self.found: list[Found] = []
-        self.declared_stubs: set[str] = set()
-        self.registrations: dict[Registration, None] = {}
-        seen: dict[tuple[int | None, str, str], list[Found]] = {}
-        for text in source.texts:
-            known = dict(seen)
-            for one in self._read(macros.expanded(text, source.file)):
-                place = one.row.line, one.row.name, one.row.parameters
-                if place not in known:
-                    seen.setdefault(place, []).append(one)
-                    self.found.append(one)
-                    continue
-                for twin in known[place]:  # in another branch it may call others
-                    twin.calls |= one.calls
-        self.found.sort(key=lambda one: one.row.line or 0)
+    Functions that only raise "not compiled with …" give way to the real one in the same file.
+    """
+    found: dict[tuple[object, ...], _Found] = {}
+    for text in source.texts:
+        seen: dict[tuple[object, ...], int] = defaultdict(int)
+        plain = _without_macros(macros.expanded(text, source.file), source.file, stubs, registrations)
+        for row, calls in _Reader(source.file, plain).definitions():
+            place = (row.line, row.name, row.parameters)
+            seen[place] += 1
+            first, known = found.get((place, seen[place]), (row, frozenset()))
+            found[place, seen[place]] = first, known | calls  # in another branch it may call others
 
-    def _read(self, text: str) -> Iterator[Found]:
-        text = _STRUCTURED.sub(_structured_head, text)
-        text = "".join(self._without_dispatch(text))
-        code = _FOREIGN.sub(lambda match: spaces(match.group()), text.replace("__global__", "register  "))
-        code = _MISREAD.sub(lambda match: "==" if match[1] is None else "0".rjust(len(match.group())), code)
-        code = _without_bodies("".join(_without_attributes(code)))
-        tree = _PARSER.parse(code.encode("ascii", "replace"))
-        return _Reader(self.file, text).definitions(tree.root_node)
+    def signature(row: Definition) -> tuple[object, ...]:
+        return row.scope, row.name, row.parameters, row.template_parameters
 
-    def _without_dispatch(self, text: str) -> Iterator[str]:
-        """Parts of a text in which stubs are declared as variables, and registrations are gone."""
-        position = 0
-        for match in _DISPATCH.finditer(text):
-            if match.start() < position:
-                continue
-            yield text[position : match.start()]
-            position = closing(text, match.end())
-            arguments = split_arguments(text[match.end() : position - 1])
-            macro = match[1]
-            if macro.startswith("DE"):
-                self.declared_stubs.add(arguments[0 if macro == "DEFINE_DISPATCH" else -1])
-            if macro == "DEFINE_DISPATCH":
-                yield f"dispatch_stub {arguments[0]};"
-            elif macro == "jiterator_stringify":  # a text
-                yield "0"
-            elif "REGISTER" in macro:
-                named = _FUNCTION_NAME.match(arguments[-1]) if len(arguments) > 1 else None
-                function = named[1] if named and named[1] != "nullptr" else ""
-                line = text.count("\n", 0, match.start()) + 1
-                key = _dispatch_key(macro, self.file)
-                self.registrations[Registration(arguments[0], key, function, self.file, line)] = None
-            yield "\n" * text.count("\n", match.start(), position)
-        yield text[position:]
+    def raises(row: Definition, calls: frozenset[str]) -> bool:
+        return row.kind in ("function", "structured") and bool(calls) and calls <= _RAISING
+
+    every = sorted(found.values(), key=lambda one: one[0].line or 0)
+    real = {signature(row) for row, calls in every if not raises(row, calls)}
+    return [one for one in every if not raises(*one) or signature(one[0]) not in real]
 
 
-def _structured_head(match: re.Match[str]) -> str:
-    kind = "structured_function" if match[1] == "IMPL" else "structured_check"
-    name = "__DOT__".join(part.strip() for part in match[2].split(","))
-    return f"{kind} {name}" + "\n" * match.group().count("\n")
+# Macros whose argument is a function's name, those of dispatch stubs, and one that makes a text.
+_MACRO = re.compile(rf"\b({BUILT_IN}|jiterator_stringify)\s*\(")
+_FUNCTION_NAME = re.compile(r"[&(\s]*(?:[A-Za-z_]\w*::)*([A-Za-z_]\w*)\s*(?:<[^()]*>)?[)\s]*$")
+_CPU_NAMES = frozenset(PYTORCH["macros"]["cpu"].split())
+
+
+def _without_macros(text: str, file: str, stubs: set[str], registrations: dict[Registration, None]) -> str:
+    """A text in which stubs are declared as variables, functions named, and registrations gone."""
+
+    def code_of(match: re.Match[str], listed: str) -> str:
+        macro, arguments = match[1], split_arguments(listed)
+        if macro.startswith("TORCH_"):
+            kind = "structured_function" if "IMPL" in macro else "structured_check"
+            return f"{kind} {'__DOT__'.join(arguments)}"
+        if macro.startswith("DE"):
+            stubs.add(arguments[0 if macro == "DEFINE_DISPATCH" else -1])
+        if "REGISTER" in macro:
+            named = _FUNCTION_NAME.match(arguments[-1]) if len(arguments) > 1 else None
+            function = named[1] if named and named[1] != "nullptr" else ""
+            line = text.count("\n", 0, match.start()) + 1
+            key = _dispatch_key(macro, file)
+            registrations[Registration(arguments[0], key, function, file, line)] = None
+        return {"DEFINE_DISPATCH": f"dispatch_stub {arguments[0]};", "jiterator_stringify": "0"}.get(
+            macro, ""
+        )
+
+    return rewritten(text, _MACRO, code_of)
 
 
 def _dispatch_key(macro: str, file: str) -> str:
     """The key a macro registers for. REGISTER_DISPATCH has it from the compiler: nvcc's files mean CUDA."""
     device = macro.removeprefix("ALSO_").removeprefix("REGISTER_").removesuffix("DISPATCH").rstrip("_")
-    if device in _CPU_ARCHITECTURES:
-        return "CPU"
-    if device:
+    if device and device not in _CPU_NAMES:
         return "PrivateUse1" if device == "PRIVATEUSE1" else device
-    if file.endswith((".cu", ".cuh")):
+    if not device and file.endswith((".cu", ".cuh")):
         return "CUDA"
-    return "MPS" if file.endswith(".mm") else "CPU"
+    return "MPS" if not device and file.endswith(".mm") else "CPU"
 
 
-def _without_attributes(text: str) -> Iterator[str]:
-    position = 0
-    for match in _ATTRIBUTE.finditer(text):
-        if match.start() >= position:
-            yield text[position : match.start()]
-            position = closing(text, match.end()) if match[1] else match.end()
-            yield spaces(text[match.start() : position])
-    yield text[position:]
-
-
-_BRACE = re.compile(r"[{};]")
+# What may stand in a declaration without a meaning for the parser, perhaps with arguments.
+_ATTRIBUTE = re.compile(rf"\b(?:{'|'.join(PYTORCH['macros']['attributes'].split())})\b(\s*\()?")
+# What the parser takes for something else: interfaces of Objective-C, macros as statements.
+_FOREIGN = re.compile(
+    r"@(?:interface|protocol|implementation)\b(?s:.*?)@end\b"
+    r"|^[ \t]*[A-Z][A-Z0-9]*_[A-Z0-9_]+\([^(){};]*\)[ \t]*$",
+    re.MULTILINE,
+)
+# Comparisons in template arguments, which the parser ends there, and empty defaults of parameters.
+_MISREAD = re.compile(r"(?<!operator)(?<!>)>=|(?<==)( *)\{ *\}")
+# The head of a body: what is behind round brackets. In the body the parser might lose its way.
 _BODY = re.compile(
-    r"\)\s*(?:(?:const|noexcept|override|final|try|mutable|volatile|throw|&&?|[A-Z][A-Z0-9_]+)\s*|->[^;{}]*|:[^:;{}][^;{}]*\)\s*)*$"
+    r"\)\s*(?:(?:const|noexcept|override|final|try|mutable|volatile|throw|&&?|[A-Z][A-Z0-9_]+)\s*|->[^;{}]*"
+    r"|:[^:;{}][^;{}]*\)\s*)*\{"
 )
 
 
-def _without_bodies(code: str) -> str:
-    """Without what stands in the braces behind round brackets, where the parser might lose its way.
-
-    A semicolon behind such braces goes as well: with it they might be an initializer's.
-    """
-    pieces: list[str] = []
-    position = start = depth = 0
-    is_behind = False
-    for match in _BRACE.finditer(code):
-        at, brace = match.start(), match.group()
-        if depth:
-            depth += {"{": 1, "}": -1}.get(brace, 0)
-            if not depth:
-                pieces += (spaces(code[position:at]), brace)
-                position = start = at + 1
-                is_behind = True
-            continue
-        if brace == "{" and _BODY.search(code, start, at):
-            pieces.append(code[position : at + 1])
-            position, depth = at + 1, 1
-        elif brace == ";" and is_behind and code[start:at].isspace() | (start == at):
-            pieces += (code[position:at], " ")
-            position = start = at + 1
-            continue
-        start, is_behind = at + 1, False
-    return "".join([*pieces, code[position:]])
+_BODY_END = "\1"
+_ENDED = re.compile(rf"{_BODY_END}((?:\s*;)*)")
 
 
 class _Reader:
-    """Reads a syntax tree, whose text has the same offsets."""
+    """Reads the syntax tree of a file's text: the parser gets another one, with the same offsets."""
 
     def __init__(self, file: str, text: str) -> None:
         self._file, self._text = file, text
 
-    def definitions(self, root: Node) -> Iterator[Found]:
-        """Those in a tree, but for those in bodies of functions."""
-        waiting: list[tuple[Node, tuple[str, ...], Node | None]] = [(root, (), None)]
+    def definitions(self) -> Iterator[_Found]:
+        """Those outside of bodies of functions."""
+        code = _FOREIGN.sub(lambda match: spaces(match[0]), self._text.replace("__global__", "register  "))
+        code = _MISREAD.sub(lambda match: "==" if match[1] is None else "0".rjust(len(match[0])), code)
+        code = rewritten(
+            code, _ATTRIBUTE, lambda match, given: spaces(f"{match[0]}{given}{')' * bool(match[1])}")
+        )
+        code = rewritten(code, _BODY, lambda match, body: f"{match[0]}{spaces(body)}{_BODY_END}")
+        # With a semicolon behind its end the body might be an initializer's.
+        code = _ENDED.sub(lambda match: "}" + spaces(match[1]), code)
+        tree = _PARSER.parse(code.encode("ascii", "replace"))
+        waiting: list[tuple[Node, tuple[str, ...], Node | None]] = [(tree.root_node, (), None)]
         while waiting:
             node, scope, template = waiting.pop()
             name = node.child_by_field_name("name")
@@ -202,16 +217,14 @@ class _Reader:
                         continue
                     scope, plain = self._unqualified(name, scope)
                     is_special = name.type == "template_type"
-                    yield Found(
-                        self._row("class", scope, plain, node, template, is_specialization=is_special)
-                    )
+                    yield self._row("class", scope, plain, node, template, is_specialization=is_special)
                     scope, template = (*scope, self._words(plain)), None
                 case "function_definition" if (found := self._function(node, scope, template)) is not None:
                     yield found
                     continue
                 case "declaration" if self._words(node.child_by_field_name("type")) == "dispatch_stub":
                     name = node.child_by_field_name("declarator")
-                    yield Found(self._row("stub", scope, name, name))
+                    yield self._row("stub", scope, name, name)
                     continue
             waiting += ((child, scope, template) for child in reversed(node.children))
 
@@ -230,13 +243,6 @@ class _Reader:
             types.append(coarse_type(f"{self._text[parameter.start_byte : first]} {self._text[last:end]}"))
         return "" if types == ["void"] else ", ".join(types)
 
-    def _names(self, template: Node | None) -> tuple[str, ...]:
-        """Names of a template's parameters; a pack's ends in `...`, a parameter without one is ""."""
-        parameters = () if template is None else template.named_children
-        return tuple(
-            self._words(_name_of(one)) + PACK * one.type.startswith("variadic") for one in parameters
-        )
-
     def _unqualified(self, name: Node, scope: tuple[str, ...]) -> tuple[tuple[str, ...], Node]:
         while name.type != "operator_cast" and (inner := name.child_by_field_name("name")) is not None:
             outer = name.child_by_field_name("scope")
@@ -245,8 +251,10 @@ class _Reader:
             name = inner
         return scope, name
 
-    def _function(self, node: Node, scope: tuple[str, ...], template: Node | None) -> Found | None:
-        body = next((one for one in node.children if one.type in _BODIES), None)
+    def _function(self, node: Node, scope: tuple[str, ...], template: Node | None) -> _Found | None:
+        body = next(
+            (one for one in node.children if one.type in ("compound_statement", "try_statement")), None
+        )
         declarator = node.child_by_field_name("declarator")
         while declarator is not None and declarator.type not in ("function_declarator", "operator_cast"):
             if declarator.type == "qualified_identifier":  # of a conversion
@@ -268,41 +276,41 @@ class _Reader:
             kind, scope = "structured", ("at::meta",) if result == "structured_check" else scope
         elif "__global__" in self._text[node.start_byte : name.start_byte]:
             kind = "kernel"
-        row = self._row(
-            kind, scope, name, node, template, parameters=self._types(parameters),
+        calls = re.compile(r"\b([A-Za-z_]\w*)\s*\(").findall(self._text, body.start_byte, body.end_byte)
+        return self._row(
+            kind, scope, name, node, template, parameters=self._types(parameters), calls=frozenset(calls),
             is_specialization=template is not None and not template.named_children,
         )  # fmt: skip
-        return Found(row, frozenset(_CALLED.findall(self._text, body.start_byte, body.end_byte)))
 
     def _row(
         self, kind: str, scope: tuple[str, ...], name: Node, node: Node, template: Node | None = None,
-        *, parameters: str = "", is_specialization: bool = False,
-    ) -> Definition:  # fmt: skip
+        *, calls: frozenset[str] = frozenset(), **facts: Any,
+    ) -> _Found:  # fmt: skip
         text = self._words(name).replace("__DOT__", ".")
         if name.type == "operator_cast":  # the brackets of `operator bool() const` are in it
             text = text.partition("()")[0]
+        # Names of a template's parameters; a pack's ends in `...`, a parameter without one is "".
+        names = tuple(
+            self._words(_name_of(one)) + sources.PACK * one.type.startswith("variadic")
+            for one in (() if template is None else template.named_children)
+        )
         line, end_line = name.start_point.row + 1, node.end_point.row + 1
-        return Definition(
-            kind, text, "::".join(scope), self._file, line, end_line, self._names(template), parameters,
-            is_specialization=is_specialization,
-        )  # fmt: skip
+        return Definition(kind, text, "::".join(scope), self._file, line, end_line, names, **facts), calls
 
 
 def _name_of(parameter: Node) -> Node | None:
-    match parameter.type:
-        case "template_template_parameter_declaration":
-            return _name_of(parameter.named_children[-1])
-        case "optional_type_parameter_declaration":
-            return parameter.child_by_field_name("name")
-        case "type_parameter_declaration" | "variadic_type_parameter_declaration":
-            return next((one for one in parameter.named_children if one.type == "type_identifier"), None)
-    declarator = parameter.child_by_field_name("declarator")
-    while declarator is not None and declarator.type != "identifier":
-        declarators = (
-            one for one in declarator.named_children if one.type.endswith(("declarator", "identifier"))
-        )
-        declarator = next(declarators, None)
-    return declarator
+    """The identifier that a parameter of a function or of a template declares; None without a name."""
+    if parameter.type == "template_template_parameter_declaration":
+        return _name_of(parameter.named_children[-1])
+    if parameter.type == "optional_type_parameter_declaration":
+        return parameter.child_by_field_name("name")
+    if "type_parameter" in parameter.type:
+        return next((one for one in parameter.named_children if one.type == "type_identifier"), None)
+    name = parameter.child_by_field_name("declarator")
+    while name is not None and name.type != "identifier":
+        parts = (one for one in name.named_children if one.type.endswith(("declarator", "identifier")))
+        name = next(parts, None)
+    return name
 
 
 _QUALIFIERS = re.compile(
@@ -310,65 +318,24 @@ _QUALIFIERS = re.compile(
     r"|\[\[[^\]]*\]\]"
 )
 _NAMESPACES = re.compile(r"(?<![\w>])(?:::)?(?:at|c10|std|torch|native|caffe2)\s*::\s*(?=[A-Za-z_])")
-_PASSING = re.compile(r"\s*&&?\s*")
-_SPACE = re.compile(r"\s+")
 _WRAPPED = re.compile(r"(\w+)\s*<(.*)>$", re.DOTALL)
 _SCHEMA_SUFFIX = re.compile(r"(.*?)\s*(\?|\[\d*\])$", re.DOTALL)
-_ALIAS_MARK = re.compile(r"\([a-z](?:\|[a-z])*!?(?:\s*->\s*[*a-z|!]+)?\)")
-_SPELLINGS = {
-    "int64_t": "int",
-    "SymInt": "int",
-    "double": "float",
-    "string_view": "str",
-    "string": "str",
-    "IntArrayRef": "int[]",
-    "SymIntArrayRef": "int[]",
-    "DimVector": "int[]",
-    "OptionalIntArrayRef": "int[]?",
-    "OptionalSymIntArrayRef": "int[]?",
-    "OptionalArrayRef<int64_t>": "int[]?",
-    "TensorList": "Tensor[]",
-    "ITensorListRef": "Tensor[]",
-    "IOptTensorListRef": "Tensor?[]",
-    "OptionalTensorRef": "Tensor?",
-    "SparseTensor": "Tensor",
-    "SparseCsrTensor": "Tensor",
-    "OptionalScalarRef": "Scalar?",
-    "DimnameList": "Dimname[]",
-}
-# All that a schema may say; other names in a definition are aliases.
-_SCHEMA_WORDS = """
-    Tensor int float bool str Scalar ScalarType Layout Device MemoryFormat Generator Dimname Storage Stream
-    QScheme
-"""
-_SCHEMA_TYPES = frozenset(_SCHEMA_WORDS.split())
-_WRAPPERS = {
-    "optional": "?",
-    "OptionalArrayRef": "[]?",
-    "ArrayRef": "[]",
-    "List": "[]",
-    "vector": "[]",
-    "IListRef": "[]",
-    "array": "[]",
-}
+_TYPES = PYTORCH["types"]
+_SCHEMA_TYPES = frozenset(_TYPES["schema"]["words"].split())
 
 
 @lru_cache(maxsize=65536)
 def coarse_type(parameter: str) -> str:
-    text = _NAMESPACES.sub("", _QUALIFIERS.sub(" ", _ALIAS_MARK.sub("", parameter)))
-    return _spelled(_SPACE.sub(" ", _PASSING.sub(" ", text)).strip()).replace(" ", "")
-
-
-def _spelled(text: str) -> str:
-    text = text.strip()
-    if text in _SPELLINGS:
-        return _SPELLINGS[text]
+    text = _NAMESPACES.sub("", _QUALIFIERS.sub(" ", parameter))
+    text = re.sub(r"[\s&]+", " ", text).strip()
+    if text in _TYPES["spellings"]:
+        return _TYPES["spellings"][text]
     if suffixed := _SCHEMA_SUFFIX.match(text):
-        return _spelled(suffixed[1]) + ("?" if suffixed[2] == "?" else "[]")
+        return coarse_type(suffixed[1]) + ("?" if suffixed[2] == "?" else "[]")
     wrapped = _WRAPPED.match(text)
-    if wrapped is None or wrapped[1] not in _WRAPPERS:
-        return text
-    return _spelled(split_arguments(wrapped[2])[0]) + _WRAPPERS[wrapped[1]]
+    if wrapped is None or wrapped[1] not in _TYPES["wrappers"]:
+        return text.replace(" ", "")
+    return coarse_type(split_arguments(wrapped[2])[0]) + _TYPES["wrappers"][wrapped[1]]
 
 
 def signature_distance(types: str, wanted: Sequence[str]) -> int | None:
@@ -376,14 +343,9 @@ def signature_distance(types: str, wanted: Sequence[str]) -> int | None:
 
     0 if they are the same, 1 if they may be (a type is an alias that only its file knows), else None.
     """
-    mine = types.split(", ") if types else []
-    theirs = [coarse_type(parameter) for parameter in wanted]
+    mine, theirs = types.split(", ") if types else [], list(map(coarse_type, wanted))
+    pairs = list(zip(mine, theirs, strict=False))
     if mine == theirs:
         return 0
-    if len(mine) != len(theirs):
-        return None
-    may_be = all(
-        left == right or left.rstrip("?[]") not in _SCHEMA_TYPES
-        for left, right in zip(mine, theirs, strict=True)
-    )
-    return 1 if may_be else None
+    may_be = all(one == other or one.rstrip("?[]") not in _SCHEMA_TYPES for one, other in pairs)
+    return 1 if may_be and len(mine) == len(theirs) else None

@@ -44,7 +44,7 @@ from opscope.report.document import Section
 from opscope.report.html.result_charts import benchmark_charts
 
 if TYPE_CHECKING:  # imports DuckDB
-    from opscope.analysis.extraction import StepGain
+    from opscope.extraction.alone_calls import StepGain
     from opscope.model.session import Session
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
@@ -259,8 +259,8 @@ Price = Callable[[BenchmarkResult], "list[tuple[StepGain | None, Section]]"]
 
 def _pricing(targets: Sequence[str], within: str, session: Session) -> Price:
     """What gives the gain by each version of a recorded call."""
-    from opscope.analysis.extraction import alone_calls, calls_of_file, step_gain  # noqa: PLC0415 - DuckDB
     from opscope.analysis.summary import Summary  # noqa: PLC0415
+    from opscope.extraction.alone_calls import alone_calls, calls_of_file, step_gain  # noqa: PLC0415 - DuckDB
     from opscope.report.extraction import gain_section  # noqa: PLC0415
 
     files = {one.stem: one for target in targets for one in call_files(target)}

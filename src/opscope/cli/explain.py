@@ -55,7 +55,7 @@ def explain(
             explanation = api.explain(name, session, torch_version=torch_version)
         codes = []
         if code:
-            from opscope.analysis.kernel_code import kernel_codes  # noqa: PLC0415 - seldom asked
+            from opscope.extraction.kernel_code import kernel_codes  # noqa: PLC0415 - seldom asked
 
             with console.status("Looking for machine code"):
                 names = [one.facts.name for one in explanation.kernels]

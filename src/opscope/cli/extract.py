@@ -39,10 +39,10 @@ def extract(
             the same; by default Triton if there is a template for the operator.
         top: Number of calls to list or write.
     """
-    from opscope.analysis.extraction import alone_calls, chosen_call, extracted  # noqa: PLC0415 - DuckDB
     from opscope.analysis.summary import Summary  # noqa: PLC0415
+    from opscope.extraction.alone_calls import alone_calls, chosen_call, extracted  # noqa: PLC0415 - DuckDB
+    from opscope.extraction.starts import StartKind  # noqa: PLC0415
     from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
-    from opscope.operators.starts import StartKind  # noqa: PLC0415
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
     from opscope.report.extraction import call_list_document, call_text, readme  # noqa: PLC0415
 

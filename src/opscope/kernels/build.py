@@ -145,9 +145,27 @@ def register_fakes(torch: Any) -> None:
 
 def _build(torch: Any) -> None:
     cpp_extension = _cpp_extension()
-    flags = [*NVCC_FLAGS, *_architecture_flags(torch)]
-    name = f"{EXTENSION}_{_fingerprint(torch, cpp_extension, flags)}"
-    folder = _build_folder(torch, cpp_extension) / name
+    # For this process's GPUs; torch adds none of its own beside them. TORCH_CUDA_ARCH_LIST is for extensions
+    # that are handed on; images set it, and without PTX. PTX is embedded beside the machine code, so that it
+    # can be shown.
+    devices = range(torch.cuda.device_count())
+    capabilities = sorted({torch.cuda.get_device_capability(device) for device in devices})
+    flags = list(NVCC_FLAGS) + [
+        f"-gencode=arch=compute_{major}{minor},code={kind}_{major}{minor}"
+        for major, minor in capabilities
+        for kind in ("sm", "compute")
+    ]
+    # The name changes with whatever changes the library. torch's cache does not tell its own versions apart.
+    content = hashlib.sha256()
+    for path in sorted(_FOLDER.glob("*.*")):
+        content.update(path.name.encode() + b"\0" + path.read_bytes())
+    settings = [torch.__version__, str(cpp_extension.CUDA_HOME), os.environ.get("CXX", ""), *flags]
+    content.update("\0".join(settings).encode())
+    name = f"{EXTENSION}_{content.hexdigest()[:12]}"
+    # Where torch keeps extensions: the same folders as in torch/utils/cpp_extension.py.
+    release = f"py{sys.version_info.major}{sys.version_info.minor}_cu{torch.version.cuda.replace('.', '')}"
+    chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
+    folder = Path(chosen or Path(cpp_extension.get_default_build_root()) / release) / name
     try:
         with _locked(folder), _python_tools_on_path():
             cpp_extension.load(
@@ -163,45 +181,6 @@ def _build(torch: Any) -> None:
         raise MeasurementError(
             f"the CUDA kernels could not be built in {folder}:\n{compiler_message(str(error))}"
         ) from error
-
-
-def _architecture_flags(torch: Any) -> list[str]:
-    """Options of nvcc for this process's GPUs; torch adds none of its own beside them.
-
-    TORCH_CUDA_ARCH_LIST is for extensions that are handed on; images set it, and without PTX. PTX is embedded
-    beside the machine code, so that it can be shown.
-    """
-    devices = range(torch.cuda.device_count())
-    capabilities = sorted({torch.cuda.get_device_capability(device) for device in devices})
-    return [
-        f"-gencode=arch=compute_{major}{minor},code={kind}_{major}{minor}"
-        for major, minor in capabilities
-        for kind in ("sm", "compute")
-    ]
-
-
-def _fingerprint(torch: Any, cpp_extension: Any, flags: list[str]) -> str:
-    """Changes with whatever changes the library. torch's cache does not tell its own versions apart."""
-    content = hashlib.sha256()
-    for path in sorted(_FOLDER.glob("*.*")):
-        content.update(path.name.encode() + b"\0" + path.read_bytes())
-    settings = [
-        torch.__version__,
-        str(cpp_extension.CUDA_HOME),
-        os.environ.get("CXX", ""),
-        *flags,
-    ]
-    content.update("\0".join(settings).encode())
-    return content.hexdigest()[:12]
-
-
-def _build_folder(torch: Any, cpp_extension: Any) -> Path:
-    """Where torch keeps extensions: the same folders as in torch/utils/cpp_extension.py."""
-    chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
-    if chosen:
-        return Path(chosen)
-    release = f"py{sys.version_info.major}{sys.version_info.minor}_cu{torch.version.cuda.replace('.', '')}"
-    return Path(cpp_extension.get_default_build_root()) / release
 
 
 @contextmanager

@@ -108,7 +108,15 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
                 text = f"Not as predicted: launched as {launched}, but the recording predicts {grid}."
             statements.append(Statement(Heading.LAUNCH, text, Grade(entry.get("launch_grade", grade))))
     statements += _wave_statements(launch)
-    statements += _resource_statements(launch)
+    registers, shared = launch.geometry.registers_per_thread, launch.geometry.shared_memory_bytes
+    if registers:
+        threads = launch.thread_count
+        per_block = f" ({registers * threads:,} per block of {threads:,})" if threads else ""
+        text = f"{registers} registers per thread{per_block}."
+        statements.append(Statement(Heading.MEMORY, text, Grade.EXACT))
+    if shared is not None:
+        text = f"{shared:,} B of shared memory per block." if shared else "No shared memory."
+        statements.append(Statement(Heading.MEMORY, text, Grade.EXACT))
     if not statements:
         return None
     order = list(Heading)
@@ -209,14 +217,3 @@ def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:
         f"({format_fraction(held.occupancy)} occupancy at most).",
         Grade.EXACT,
     )
-
-
-def _resource_statements(launch: LaunchFacts) -> Iterator[Statement]:
-    registers, shared = launch.geometry.registers_per_thread, launch.geometry.shared_memory_bytes
-    if registers:
-        threads = launch.thread_count
-        per_block = f" ({registers * threads:,} per block of {threads:,})" if threads else ""
-        yield Statement(Heading.MEMORY, f"{registers} registers per thread{per_block}.", Grade.EXACT)
-    if shared is not None:
-        text = f"{shared:,} B of shared memory per block." if shared else "No shared memory."
-        yield Statement(Heading.MEMORY, text, Grade.EXACT)

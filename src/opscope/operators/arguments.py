@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from math import gcd, prod
 from typing import Any, TypeAlias
 
@@ -301,17 +301,13 @@ def _items(column: Any) -> list[Any] | None:
 
 
 def _arguments(
-    shapes: list[Any] | None,
-    types: list[Any] | None,
-    strides: list[Any] | None,
-    concrete: list[Any] | None,
+    shapes: list[Any] | None, types: list[Any] | None, *optional: list[Any] | None
 ) -> tuple[Argument, ...]:
     if shapes is None:
         raise _DefectError("no argument shapes were recorded")
     if types is None:
         raise _DefectError("shapes were recorded without the element types of the arguments")
-    optional = ([None] * len(shapes) if column is None else column for column in (strides, concrete))
-    columns = (shapes, types, *optional)
+    columns = [shapes, types, *([None] * len(shapes) if one is None else one for one in optional)]
     if len(set(map(len, columns))) > 1:
         raise _DefectError("recorded shapes, types, strides and values differ in number")
     return tuple(map(_argument, *columns))
@@ -321,7 +317,11 @@ def _argument(shape: Any, type_name: Any, strides: Any, text: Any) -> Argument:
     if not isinstance(type_name, str):
         raise _DefectError("a recorded type is no text")
     if type_name == "TensorList":
-        return _list_argument(shape, strides)
+        if not isinstance(shape, list):
+            raise _DefectError("a recorded tensor list is no list")
+        is_whole = isinstance(strides, list) and len(strides) == len(shape)
+        steps = strides if is_whole else [None] * len(shape)
+        return TensorListArgument(tuple(map(_tensor, shape, repeat(None), steps)) or None)
     if type_name in _SCALAR_TYPES:
         return ScalarArgument(text if isinstance(text, str) and text else None, type_name)
     if element_type(type_name) is None:
@@ -329,17 +329,6 @@ def _argument(shape: Any, type_name: Any, strides: Any, text: Any) -> Argument:
             raise _DefectError(f"element type {type_name or 'not recorded'} is unknown")
         return None  # an absent tensor, or a value of a kind that is not recorded
     return _tensor(shape, type_name, strides)
-
-
-def _list_argument(shapes: Any, strides: Any) -> TensorListArgument:
-    if not isinstance(shapes, list):
-        raise _DefectError("a recorded tensor list is no list")
-    if not shapes:
-        return TensorListArgument(None)
-    members = strides if isinstance(strides, list) and len(strides) == len(shapes) else [None] * len(shapes)
-    return TensorListArgument(
-        tuple(_tensor(shape, None, stride) for shape, stride in zip(shapes, members, strict=True))
-    )
 
 
 def _tensor(shape: Any, type_name: str | None, strides: Any) -> TensorArgument:
@@ -394,16 +383,6 @@ FROM operators WHERE name = 'torch::autograd::AccumulateGrad' AND input_shapes I
 Gradients: TypeAlias = frozenset[tuple[tuple[str, _Shapes], ...]]
 
 
-def _shapes_of_blocks(gradients: Gradients, block_count: int, type_name: str) -> _Shapes | None:
-    """The only set of gradients that needs so many blocks: all of a step, or all of one type."""
-    found = set()
-    for step in gradients:
-        of_type = (shapes for name, shapes in step if element_type(name) == element_type(type_name))
-        everything = tuple(sorted(shape for _, shapes in step for shape in shapes))
-        found |= {shapes for shapes in (*of_type, everything) if _blocks(shapes) == block_count}
-    return found.pop() if len(found) == 1 else None
-
-
 def read_gradients(session: Session) -> Gradients:
     steps: dict[tuple[int, int | None], dict[str, Counter[tuple[int, ...]]]] = defaultdict(
         lambda: defaultdict(Counter)
@@ -434,15 +413,28 @@ def with_list_members(
     decoded = decode(kernel)
     if not (decoded.function or "").endswith(_MULTI_TENSOR) or not decoded.template_arguments:
         return None
-    lists = call.list_positions
-    types = _list_types(call, kernel)
-    depth = _METADATA_DEPTH.search(decoded.template_arguments[0])
-    filled = None if depth is None else _filled_lists(call, lists, int(depth[1]))
-    if filled is None or not filled <= types.keys():
+    lists, types = call.list_positions, _list_types(call, kernel)
+    found = _METADATA_DEPTH.search(decoded.template_arguments[0])
+    # Optimizer kernels take the first lists, the rest being empty; others all, and one of results if need be.
+    depth = len(lists) + 1 if found is None else int(found[1])
+    is_optimizer = call.name.rpartition("::")[2].startswith("_fused_")
+    filled = lists[:depth] if is_optimizer else lists
+    is_told = depth <= len(lists) if is_optimizer else len(lists) in (depth, depth - 1)
+    if found is None or not is_told or not types.keys() >= set(filled):
         return None
-    shapes = _shapes_of_blocks(gradients, block_count, types[lists[0]])
-    if shapes is None:
+    # The only set of gradients that needs so many blocks: all of a step, or all of one type.
+    fitting: set[_Shapes] = set()
+    for of_step in gradients:
+        of_type = (every for name, every in of_step if element_type(name) == element_type(types[lists[0]]))
+        everything = tuple(sorted(shape for _, every in of_step for shape in every))
+        fitting |= {
+            shapes
+            for shapes in (*of_type, everything)
+            if sum(-(-prod(shape) // CHUNK_ELEMENTS) for shape in shapes) == block_count
+        }
+    if len(fitting) != 1:
         return None
+    shapes = fitting.pop()
     members = {
         position: TensorListArgument(tuple(TensorArgument(shape, types[position]) for shape in shapes))
         for position in filled
@@ -454,40 +446,20 @@ def with_list_members(
     return with_arguments(call, {**members, **empty})
 
 
-def _filled_lists(call: CallArguments, lists: list[int], depth: int) -> set[int] | None:
-    """Positions of the lists whose members the kernel takes; None if they do not follow.
-
-    Optimizer kernels take the first ones, the rest being empty; others all, and one of results if need be.
-    """
-    if call.name.rpartition("::")[2].startswith("_fused_"):
-        return set(lists[:depth]) if depth <= len(lists) else None
-    return set(lists) if len(lists) in (depth, depth - 1) else None
-
-
 def _list_types(call: CallArguments, kernel: str) -> dict[int, str]:
     """Element type of each list of tensors, by position; without those that are not known."""
     lists = call.list_positions
     arguments = decode(kernel).template_arguments
-    copied = next((found for text in arguments if (found := _COPIED_TYPES.search(text))), None)
+    copied, functor = (
+        next(filter(None, map(pattern.search, arguments)), None) for pattern in (_COPIED_TYPES, _FUNCTOR_TYPE)
+    )
+    opaque = _OPAQUE_TYPE.search(arguments[0]) if arguments else None
+    common = arguments[0] if arguments and functor is None else functor and functor[1]
     if copied is not None and len(lists) == 2:
         names = [copied[1], copied[2]]
     else:
-        names = [_common_type(arguments) or ""] * len(lists)
+        names = [(_TYPE_OF_SIZE.get(int(opaque[1])) if opaque else common) or ""] * len(lists)
     types = dict(zip(lists, names, strict=True))
     if call.has(_STEPS):
         types[call.names.index(_STEPS)] = _STEP_TYPE
     return {position: type_name for position, type_name in types.items() if element_type(type_name)}
-
-
-def _common_type(template_arguments: tuple[str, ...]) -> str | None:
-    if not template_arguments:
-        return None
-    opaque = _OPAQUE_TYPE.search(template_arguments[0])
-    if opaque is not None:
-        return _TYPE_OF_SIZE.get(int(opaque[1]))
-    functor = next((found for text in template_arguments if (found := _FUNCTOR_TYPE.search(text))), None)
-    return template_arguments[0] if functor is None else functor[1]
-
-
-def _blocks(shapes: Iterable[tuple[int, ...]]) -> int:
-    return sum(-(-TensorArgument(shape).element_count // CHUNK_ELEMENTS) for shape in shapes)

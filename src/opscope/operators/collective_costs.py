@@ -32,25 +32,14 @@ class CollectiveRate(msgspec.Struct, frozen=True):
     group_size: int | None  # ranks; None if not recorded
     calls: int
     device_ns: int  # their device time, waiting for other ranks included
-    shortest_ns: int  # of the fastest kernel, which waited least
-
-    @property
-    def algorithm_bytes_per_s(self) -> float | None:
-        """Message bytes per second of the fastest kernel."""
-        return self.size_bytes / self.shortest_ns * 1e9 if self.shortest_ns else None
-
-    @property
-    def bus_bytes_per_s(self) -> float | None:
-        """Bytes per second on each rank's link that the fastest kernel implies; None for unknown patterns."""
-        factor, rate = bus_factor(self.name, self.group_size or 0), self.algorithm_bytes_per_s
-        return None if factor is None or rate is None else rate * factor
 
     @property
     def mean_bus_bytes_per_s(self) -> float | None:
-        """The same of all its kernels, waiting for other ranks included."""
-        if self.bus_bytes_per_s is None or not self.device_ns:
+        """Bytes per second on each rank's link, waiting for others included; None for unknown patterns."""
+        factor = bus_factor(self.name, self.group_size or 0)
+        if factor is None or not self.device_ns:
             return None
-        return self.bus_bytes_per_s * self.shortest_ns * self.calls / self.device_ns
+        return factor * self.size_bytes * self.calls / self.device_ns * 1e9
 
 
 def cost_of_collective(collective: Collective) -> CallCost:
@@ -98,16 +87,16 @@ def collective_rates(session: Session) -> tuple[CollectiveRate, ...]:
     """Rates of all collectives whose kernels carry their sizes, most device time first."""
     rows = session.query(_RATES_SQL)
     rates = []
-    for name, type_name, elements, group_size, calls, device_ns, shortest_ns in rows:
+    for name, type_name, elements, group_size, calls, device_ns in rows:
         size_bytes = message_bytes(type_name, elements)
         if size_bytes is not None:
-            rates.append(CollectiveRate(name, size_bytes, group_size, calls, device_ns, shortest_ns))
+            rates.append(CollectiveRate(name, size_bytes, group_size, calls, device_ns))
     return tuple(rates)
 
 
 _RATES_SQL = """
 SELECT c.name, c.data_type, greatest(c.in_element_count, c.out_element_count) AS elements, c.group_size,
-    count(*) AS calls, sum(a.duration_ns)::BIGINT AS device_ns, min(a.duration_ns) AS shortest_ns
+    count(*) AS calls, sum(a.duration_ns)::BIGINT AS device_ns
 FROM collectives c JOIN device_activities a USING (activity_id)
 WHERE c.in_element_count IS NOT NULL AND c.out_element_count IS NOT NULL
 GROUP BY ALL ORDER BY device_ns DESC, c.name, elements"""

@@ -7,6 +7,7 @@ Python object, only a distinct one. Activities of one call stay together, so its
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -135,12 +136,8 @@ def _write_engine_steps(session: Session) -> None:
         is_nested = bool(steps) and steps[-1][:2] == row[:2] and row[2] < steps[-1][3]
         if not is_nested and serving_step(row[4]) is not None:
             steps.append(row)
-    session.connection.execute(
-        "CREATE OR REPLACE TEMP TABLE engine_steps (trace_id INTEGER, thread_id INTEGER, start_ns BIGINT, "
-        "end_ns BIGINT, name VARCHAR)"
-    )
-    if steps:
-        session.connection.executemany("INSERT INTO engine_steps VALUES (?, ?, ?, ?, ?)", steps)
+    columns = "trace_id INTEGER, thread_id INTEGER, start_ns BIGINT, end_ns BIGINT, name VARCHAR"
+    _write(session, "engine_steps", columns, steps)
 
 
 def _write_transfers(session: Session) -> None:
@@ -154,8 +151,11 @@ def _write_transfers(session: Session) -> None:
         decoded = decode(name)
         of_copy = _DIRECTIONS.get(decoded.copy_direction or "", (None, None))  # its name may not tell
         rows.append((name_id, *((False, True) if decoded.family == "memset" else of_copy)))
-    session.connection.execute(
-        "CREATE OR REPLACE TEMP TABLE transfers (name_id INTEGER, reads BOOLEAN, writes BOOLEAN)"
-    )
+    _write(session, "transfers", "name_id INTEGER, reads BOOLEAN, writes BOOLEAN", rows)
+
+
+def _write(session: Session, name: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
+    session.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
     if rows:
-        session.connection.executemany("INSERT INTO transfers VALUES (?, ?, ?)", rows)
+        places = ", ".join("?" * len(rows[0]))
+        session.connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)

@@ -22,8 +22,7 @@ from opscope.operators.arguments import (
     is_number,
     type_of,
 )
-from opscope.operators.element_types import ElementKind, ElementType, element_type
-from opscope.provenance.native_functions import Kind
+from opscope.operators.element_types import ElementKind, ElementType, element_type, element_type_of_code
 from opscope.text_enum import MeaningEnum
 
 
@@ -176,6 +175,11 @@ def known(value: _Value | None) -> _Value:
     return value
 
 
+def wanted_type(call: CallArguments, name: str, natural: ElementType | None) -> ElementType | None:
+    """The type that an argument asks for, else the natural one; None if it was not recorded."""
+    return natural if call.is_omitted(name) else element_type_of_code(known(call.integer(name)))
+
+
 def element_of(tensor: TensorArgument | None) -> ElementType | None:
     """The element type of a tensor that may be missing."""
     return None if tensor is None else type_of(tensor)
@@ -194,7 +198,7 @@ def effects_of(call: CallArguments, outputs: Sequence[TensorArgument]) -> CallEf
 def results(call: CallArguments, *found: _Kind) -> CallEffects:
     """Effects of a call with results of these shapes and types: in place, in those given for it, or new."""
     schema = call.schema
-    if schema is not None and schema.kind is Kind.INPLACE:
+    if schema is not None and schema.is_inplace:
         own, shape = known(call.tensor("self")), found[0][0]
         known(type_of(own))
         if own.shape != shape:
@@ -337,6 +341,7 @@ _DEFAULTS = {
     ElementKind.FLOAT: FLOAT32,
     ElementKind.COMPLEX: _known("complex64"),
 }
+_KINDS = dict(zip((bool, int, float, complex), _DEFAULTS, strict=True))
 _COMPLEX_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 _COMPLEX_OF = {part: name for name, part in _COMPLEX_PARTS.items()} | {"bfloat16": "complex64"}
 _WIDE_UNSIGNED = ("uint16", "uint32", "uint64")
@@ -361,6 +366,19 @@ def promote(one: ElementType, other: ElementType) -> ElementType | None:
     return _promote_alike(low, high)
 
 
+def _promote_alike(one: ElementType, other: ElementType) -> ElementType | None:
+    """Of two integers, or two numbers with fractions."""
+    if one.is_float:
+        is_mixed = one.size_bytes == other.size_bytes  # float16 and bfloat16
+        return FLOAT32 if is_mixed else max(one, other, key=lambda element: element.size_bytes)
+    signed = [element for element in (one, other) if element.name in _SIGNED]
+    if len(signed) == 2:
+        return max(one, other, key=lambda element: element.size_bytes)
+    if len(signed) == 1 and "uint8" in (one.name, other.name):
+        return _known("int16") if signed[0].name == "int8" else signed[0]
+    return None
+
+
 def promoted_type(operands: Sequence[TensorArgument | ScalarArgument]) -> ElementType | None:
     """The type an elementwise function computes with; None if a type is unknown or none holds all."""
     tensors = [operand for operand in operands if isinstance(operand, TensorArgument)]
@@ -370,14 +388,8 @@ def promoted_type(operands: Sequence[TensorArgument | ScalarArgument]) -> Elemen
     numbers: list[ElementType | None] = []
     for operand in operands:
         if isinstance(operand, ScalarArgument):
-            kinds = {
-                bool: ElementKind.BOOLEAN,
-                int: ElementKind.INTEGER,
-                float: ElementKind.FLOAT,
-                complex: ElementKind.COMPLEX,
-            }
             is_special = operand.text in ("inf", "-inf", "nan")
-            kind = ElementKind.FLOAT if is_special else kinds.get(type(operand.value))
+            kind = ElementKind.FLOAT if is_special else _KINDS.get(type(operand.value))
             numbers.append(None if kind is None else _DEFAULTS[kind])
         elif has_numbers and is_number(operand):
             known = type_of(operand)
@@ -405,9 +417,7 @@ def promoted_type(operands: Sequence[TensorArgument | ScalarArgument]) -> Elemen
 
 def to_float(element: ElementType | None) -> ElementType | None:
     """The type of functions whose results are no integers: float32 of integers and truth values."""
-    if element is None or element.kind.rank >= ElementKind.FLOAT.rank:
-        return element
-    return FLOAT32
+    return element if element is None or element.kind.rank >= ElementKind.FLOAT.rank else FLOAT32
 
 
 def complex_of(element: ElementType) -> ElementType | None:
@@ -423,20 +433,4 @@ def real_part(element: ElementType | None) -> ElementType | None:
 
 def summed_type(element: ElementType | None) -> ElementType | None:
     """The type of sums and products: int64 of integers and truth values."""
-    if element is None or element.kind.rank >= ElementKind.FLOAT.rank:
-        return element
-    return INT64
-
-
-def _promote_alike(one: ElementType, other: ElementType) -> ElementType | None:
-    """Of two integers, or two numbers with fractions."""
-    if one.is_float:
-        is_mixed = one.size_bytes == other.size_bytes  # float16 and bfloat16
-        return FLOAT32 if is_mixed else max(one, other, key=lambda element: element.size_bytes)
-    names = (one.name, other.name)
-    if all(name in _SIGNED for name in names):
-        return max(one, other, key=lambda element: element.size_bytes)
-    if "uint8" in names and any(name in _SIGNED for name in names):
-        signed = next(element for element in (one, other) if element.name in _SIGNED)
-        return _known("int16") if signed.name == "int8" else signed
-    return None
+    return element if element is None or element.kind.rank >= ElementKind.FLOAT.rank else INT64

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
@@ -25,57 +25,61 @@ from opscope.provenance.serving import serving_step
 _RULED = CostEvidence.SHAPE_RULES
 
 
+class _Call(NamedTuple):
+    """A call of an engine's operator: its arguments have no names."""
+
+    session: Session
+    row: Mapping[str, Any]
+    recorded: DistinctCall
+    arguments: CallArguments
+
+    def has(self, position: int) -> bool:
+        given = self.arguments.arguments
+        return position < len(given) and isinstance(given[position], TensorArgument)
+
+    def tensor(self, position: int) -> TensorArgument:
+        found = self.arguments.arguments[position] if self.has(position) else None
+        return known(found if isinstance(found, TensorArgument) else None)
+
+    def element(self, position: int) -> ElementType:
+        return known(type_of(self.tensor(position)))
+
+    def bytes(self, *positions: int) -> int:
+        return bytes_of(map(self.tensor, positions))
+
+
 def engine_cost(session: Session, call: DistinctCall, arguments: CallArguments) -> CallCost | None:
     row = packaged_toml(__package__, "engine_operators.toml").get(call.name)
     if row is None or arguments.defect is not None:
         return None
     try:
-        return _RULES[row.get("kind", "plain")](session, row, call, arguments)
+        return _RULES[row.get("kind", "plain")](_Call(session, row, call, arguments))
     except UnrecordedError as error:
         return CallCost(reason=str(error))
 
 
-def _tensor(arguments: CallArguments, position: int) -> TensorArgument:
-    found = arguments.arguments[position] if position < len(arguments) else None
-    if not isinstance(found, TensorArgument):
-        raise UnrecordedError
-    return found
-
-
-def _type(tensor: TensorArgument) -> ElementType:
-    return known(type_of(tensor))
-
-
-def _bytes(arguments: CallArguments, *positions: int) -> int:
-    return bytes_of(_tensor(arguments, at) for at in positions)
-
-
-def _plain(
-    session: Session, row: Mapping[str, Any], call: DistinctCall, arguments: CallArguments
-) -> CallCost:
-    changed = _bytes(arguments, *row.get("changes", ()))
-    read = changed + _bytes(arguments, *row.get("reads", ()))
-    written = changed + _bytes(arguments, *row.get("writes", ()), *row.get("makes", ()))
-    for count, kind in row.get("writes_as", ()):
-        written += _tensor(arguments, count).element_count * _type(_tensor(arguments, kind)).size_bytes
-    for table, places in row.get("gathers", ()):
-        of = _tensor(arguments, table)
+def _plain(call: _Call) -> CallCost:
+    changed = call.bytes(*call.row.get("changes", ()))
+    read = changed + call.bytes(*call.row.get("reads", ()))
+    written = changed + call.bytes(*call.row.get("writes", ()), *call.row.get("makes", ()))
+    for count, kind in call.row.get("writes_as", ()):
+        written += call.tensor(count).element_count * call.element(kind).size_bytes
+    for table, places in call.row.get("gathers", ()):
+        of = call.tensor(table)
         if not of.shape:
             raise UnrecordedError
-        gathered = min(_tensor(arguments, places).element_count, of.shape[0])
-        read += gathered * prod(of.shape[1:]) * _type(of).size_bytes
-    per_element = row.get("flops", 0)
-    count = per_element * _tensor(arguments, row["of"]).element_count if per_element else 0
+        gathered = min(call.tensor(places).element_count, of.shape[0])
+        read += gathered * prod(of.shape[1:]) * known(type_of(of)).size_bytes
+    per_element = call.row.get("flops", 0)
+    count = per_element * call.tensor(call.row["of"]).element_count if per_element else 0
     source = FlopSource.DEFINITION if count else FlopSource.NONE
     return CallCost(count, source, read, written, DataType.FP32 if count else None, _RULED)
 
 
-def _all_reduce(
-    session: Session, row: Mapping[str, Any], call: DistinctCall, arguments: CallArguments
-) -> CallCost:
+def _all_reduce(call: _Call) -> CallCost:
     """Each rank reads its tensor and gets the sum; it adds its share of the others'."""
-    tensor, size = _tensor(arguments, row.get("tensor", 0)), _bytes(arguments, row.get("tensor", 0))
-    element, counts = type_of(tensor), session.query("SELECT DISTINCT world_size FROM traces")
+    tensor, size = call.tensor(call.row.get("tensor", 0)), call.bytes(call.row.get("tensor", 0))
+    element, counts = type_of(tensor), call.session.query("SELECT DISTINCT world_size FROM traces")
     ranks = int(counts[0][0]) if len(counts) == 1 and counts[0][0] else None
     if ranks is None:
         reason = "the number of ranks was not recorded"
@@ -85,19 +89,17 @@ def _all_reduce(
     return CallCost(additions, FlopSource.DEFINITION, size, size, data_type, _RULED)
 
 
-def _scaled_product(
-    session: Session, row: Mapping[str, Any], call: DistinctCall, arguments: CallArguments
-) -> CallCost:
+def _scaled_product(call: _Call) -> CallCost:
     """A product of two matrices with scales; results are given first, or made in 16 bits."""
-    makes = bool(row.get("makes"))
+    makes = bool(call.row.get("makes"))
     at = 0 if makes else 1
-    first, second = _tensor(arguments, at), _tensor(arguments, at + 1)
+    first, second = call.tensor(at), call.tensor(at + 1)
     if len(first.shape) != 2 or len(second.shape) != 2 or first.shape[1] != second.shape[0]:
         raise UnrecordedError("its recorded matrices do not fit")
     (rows, depth), columns = first.shape, second.shape[1]
-    written = rows * columns * 2 if makes else _bytes(arguments, 0)
-    scales = [one for one in (at + 2, at + 3) if _is_tensor(arguments, one)]
-    read = _bytes(arguments, at, at + 1, *scales)
+    written = rows * columns * 2 if makes else call.bytes(0)
+    scales = [one for one in (at + 2, at + 3) if call.has(one)]
+    read = call.bytes(at, at + 1, *scales)
     element = type_of(first)
     return CallCost(
         2 * rows * columns * depth,
@@ -109,25 +111,19 @@ def _scaled_product(
     )
 
 
-def _is_tensor(arguments: CallArguments, position: int) -> bool:
-    return position < len(arguments) and isinstance(arguments.arguments[position], TensorArgument)
-
-
-def _experts(
-    session: Session, row: Mapping[str, Any], call: DistinctCall, arguments: CallArguments
-) -> CallCost:
+def _experts(call: _Call) -> CallCost:
     """Weights are among the arguments: tokens, both weights, and what each token chose, evenly."""
-    if row.get("is_unnamed"):
+    if call.row.get("is_unnamed"):
         raise UnrecordedError("the weights of its experts are no arguments")
-    hidden, first, second, chosen = (_tensor(arguments, at) for at in range(4))
+    hidden, first, second, chosen = (call.tensor(at) for at in range(4))
     if len(hidden.shape) != 2 or len(first.shape) != 3 or len(second.shape) != 3 or len(chosen.shape) != 2:
         raise UnrecordedError("its recorded weights are not those of experts")
     tokens, each, experts = hidden.shape[0], chosen.shape[1], first.shape[0]
     if not 0 < each <= experts:
         raise UnrecordedError
-    weights, element = prod(first.shape[1:]) + prod(second.shape[1:]), _type(first)
+    weights, element = prod(first.shape[1:]) + prod(second.shape[1:]), known(type_of(first))
     used = max(each, round(experts * (1 - (1 - each / experts) ** tokens)))
-    moved = _bytes(arguments, 0)
+    moved = call.bytes(0)
     return CallCost(
         2 * tokens * each * weights,
         FlopSource.REGISTRY,
@@ -148,35 +144,33 @@ _WINDOW = re.compile(r"Sliding|Chunked|_swa_|LocalAttention")
 _EITHER = re.compile(r"^kernel_unified_attention_[23]d")
 
 
-def _attention(
-    session: Session, row: Mapping[str, Any], call: DistinctCall, arguments: CallArguments
-) -> CallCost:
+def _attention(call: _Call) -> CallCost:
     """Queries, keys and values of the batch are arguments; what the cache holds the annotation tells."""
-    query, key = _tensor(arguments, 0), _tensor(arguments, 1)
-    kernels = [decode(name) for (name,) in session.query(_KERNELS_SQL, [call.example_id])]
+    query, key = call.tensor(0), call.tensor(1)
+    kernels = [decode(name) for (name,) in call.session.query(_KERNELS_SQL, [call.recorded.example_id])]
     if any(_WINDOW.search(kernel.name) for kernel in kernels):
         raise UnrecordedError(_WINDOWED)
     if any(_EITHER.match(kernel.name) for kernel in kernels):
         raise UnrecordedError(_MAY_BE_WINDOWED)
-    step = None if call.engine_step is None else serving_step(call.engine_step)
+    step = None if call.recorded.engine_step is None else serving_step(call.recorded.engine_step)
     if step is None or step.attended_pairs is None or step.keys is None or not step.tokens:
         raise UnrecordedError(_NO_STEP)
     width, key_width = (prod(one.shape[1:]) for one in (query, key))
     main = max(kernels, key=lambda one: "attention" in (one.family or ""), default=None)
     is_fp8 = main is not None and re.search(r"Qkv?E4m3|KvE4m3|e4m3", main.name) is not None
-    cache_bytes = 2 * step.keys * key_width * (1 if is_fp8 else _type(key).size_bytes)
-    result_bytes = _type(_tensor(arguments, 3)).size_bytes if _is_tensor(arguments, 3) else 2
+    cache_bytes = 2 * step.keys * key_width * (1 if is_fp8 else known(type_of(key)).size_bytes)
+    result_bytes = call.element(3).size_bytes if call.has(3) else 2
     return CallCost(
         4 * step.attended_pairs * width,
         FlopSource.REGISTRY,
-        step.tokens * width * _type(query).size_bytes + cache_bytes,
+        step.tokens * width * known(type_of(query)).size_bytes + cache_bytes,
         step.tokens * width * result_bytes,
-        DataType.FP8 if is_fp8 else _type(query).operand_type,
+        DataType.FP8 if is_fp8 else known(type_of(query)).operand_type,
         CostEvidence.ENGINE_STEP,
     )
 
 
-_RULES: Mapping[str, Callable[[Session, Mapping[str, Any], DistinctCall, CallArguments], CallCost]] = {
+_RULES: Mapping[str, Callable[[_Call], CallCost]] = {
     "plain": _plain,
     "all_reduce": _all_reduce,
     "scaled_product": _scaled_product,

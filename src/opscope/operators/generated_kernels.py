@@ -10,9 +10,10 @@ Source: torch/_inductor/codegen/common.py (`KernelArgs.python_argdefs`), triton.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -20,7 +21,6 @@ from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import (
     CallArguments,
-    ScalarArgument,
     TensorArgument,
     distinct_bytes,
     type_of,
@@ -86,7 +86,10 @@ def cost_of_generated(
     call: CallArguments, launch: TritonLaunch, source: Mapping[str, Any] | None = None
 ) -> CallCost:
     stated = source or {}
-    generated = _Generated(decode(launch.kernel), call.tensors, _extents(call))
+    # Its last arguments are the numbers of elements.
+    values: Iterator[Any] = (getattr(one, "value", None) for one in reversed(call.arguments))
+    extents = tuple(takewhile(lambda one: isinstance(one, int) and not isinstance(one, bool), values))[::-1]
+    generated = _Generated(decode(launch.kernel), call.tensors, extents)
     flop_count, flop_source = _flops(generated, launch.flop or stated.get("kernel_flop"))
     num_gb = launch.num_gb or stated.get("kernel_num_gb")
     # Generated code computes in fp32, or in fp64 on such elements.
@@ -110,7 +113,12 @@ def _moved(generated: _Generated, stated: Mapping[str, Any], num_gb: float | Non
         raise UnrecordedError("no tensors were recorded of the generated kernel")
     roles = _stated_roles(generated, stated) or _inferred_roles(generated)
     if num_gb:
-        return _split(round(num_gb * 1e9), roles, sizes)
+        # The compiler's count of all bytes; of unknown roles, one result is assumed.
+        total = round(num_gb * 1e9)
+        made = sizes[0] if total > sum(sizes) else sizes[-1]
+        if roles is not None:
+            made = sum(size for size, role in zip(sizes, roles, strict=True) if role[1])
+        return total - min(made, total), min(made, total)
     if len(sizes) > 1 and not lists["untold"].isdisjoint(generated.operators):
         raise UnrecordedError(_PARTS)
     if roles is None:
@@ -143,16 +151,6 @@ def _chosen(generated: _Generated, stated: Mapping[str, Any], sizes: Sequence[in
     if sum(chosen[at] for at in smaller) > _NEGLIGIBLE_SHARE * sum(chosen):
         raise UnrecordedError(_PARTS)
     return chosen
-
-
-def _split(total: int, roles: Sequence[_Role] | None, sizes: Sequence[int]) -> tuple[int, int]:
-    """The compiler's count of all bytes as read and written; of unknown roles, one result is assumed."""
-    if roles is None:
-        written = sizes[0] if total > sum(sizes) else sizes[-1]
-    else:
-        written = sum(size for size, role in zip(sizes, roles, strict=True) if role[1])
-    written = min(written, total)
-    return total - written, written
 
 
 def _stated_roles(generated: _Generated, stated: Mapping[str, Any]) -> tuple[_Role, ...] | None:
@@ -218,13 +216,3 @@ def _flops(generated: _Generated, recorded: Any) -> tuple[int | None, FlopSource
     elements = generated.element_count or max(tensor.element_count for tensor in generated.tensors)
     total = elements * sum(whole)
     return (total, FlopSource.FUSED_NAMES) if total else (0, FlopSource.NONE)
-
-
-def _extents(call: CallArguments) -> tuple[int, ...]:
-    extents: list[int] = []
-    for argument in reversed(call.arguments):
-        value = argument.value if isinstance(argument, ScalarArgument) else None
-        if not isinstance(value, int) or isinstance(value, bool):
-            break
-        extents.insert(0, value)
-    return tuple(extents)

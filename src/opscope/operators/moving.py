@@ -31,18 +31,18 @@ from opscope.operators.effects import (
     rows,
     scattering,
     shape_text,
+    wanted_type,
     without,
 )
 from opscope.operators.element_types import element_type_of_code
 from opscope.operators.pointwise import common_shape
-from opscope.provenance.native_functions import Kind
 
 _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]
 
 
 def _overwritten(call: CallArguments) -> CallEffects:
     """`self` is written, in place: fill_, zero_, random numbers."""
-    if known(call.schema).kind is not Kind.INPLACE:
+    if not known(call.schema).is_inplace:
         raise UnrecordedError
     return like("self")(call)
 
@@ -57,9 +57,7 @@ def _copied(call: CallArguments) -> CallEffects:
 
 def _to_type(call: CallArguments) -> CallEffects:
     data = known(call.tensor("self"))
-    if call.is_omitted("dtype"):
-        return result(call, data.shape, type_of(data))
-    return result(call, data.shape, element_type_of_code(known(call.integer("dtype"))))
+    return result(call, data.shape, wanted_type(call, "dtype", type_of(data)))
 
 
 def _shaped(shape_of: _ShapeOf, *names: str) -> Rule:
@@ -86,10 +84,6 @@ def _gathered(call: CallArguments, data: TensorArgument) -> Shape:
 def _selected(call: CallArguments, data: TensorArgument) -> Shape:
     index, along = known(call.tensor("index")), dimension_of(data.shape, known(call.integer("dim")))
     return (*data.shape[:along], index.element_count, *data.shape[along + 1 :]) if data.shape else ()
-
-
-def _taken(call: CallArguments, data: TensorArgument) -> Shape:
-    return known(call.tensor("index")).shape
 
 
 def _embedded(call: CallArguments, data: TensorArgument) -> Shape:
@@ -166,17 +160,12 @@ def _topmost(call: CallArguments) -> CallEffects:
     return results(call, (tuple(shape), type_of(data)), (tuple(shape), INT64))
 
 
-def _range(call: CallArguments) -> CallEffects:
-    """Arange of a start: into `out`, whose type it takes."""
+def _range(call: CallArguments, out: TensorArgument) -> Shape:
+    """Arange of a start."""
     start, end, step = (known(call.number(name)) for name in ("start", "end", "step"))
     if not step or (end - start) / step < 0:
         raise ContradictionError(f"a range from {start} to {end} by {step}")
-    return result(call, (ceil((end - start) / step),), type_of(known(call.tensor("out"))))
-
-
-def _steps(call: CallArguments) -> CallEffects:
-    """linspace: into `out`, whose type it takes."""
-    return result(call, (known(call.integer("steps")),), type_of(known(call.tensor("out"))))
+    return (ceil((end - start) / step),)
 
 
 def _to_host(call: CallArguments) -> CallEffects:
@@ -189,10 +178,6 @@ def _bucketed(call: CallArguments) -> CallEffects:
     known(call.tensor("boundaries", "sorted_sequence"))
     code = 3 if known(call.boolean("out_int32")) else 4
     return result(call, known(call.tensor("self")).shape, element_type_of_code(code))
-
-
-def _counted(call: CallArguments, data: TensorArgument) -> Shape:
-    return (known(call.integer("bins")),)
 
 
 def _written_rows(effects: CallEffects) -> tuple[int, int]:
@@ -227,7 +212,7 @@ OPERATORS: Mapping[str, Operator] = {
     **rows(like("self"), {0: "clone tril triu flip roll"}),
     "gather": _gathering(_gathered),
     "index_select": _gathering(_selected),
-    "take": _gathering(_taken),
+    "take": _gathering(lambda call, data: known(call.tensor("index")).shape),
     "embedding": _gathering(_embedded, "weight"),
     "repeat": Operator(_shaped(_repeated), 0),
     "constant_pad_nd": Operator(_shaped(_padded), 0),
@@ -241,10 +226,12 @@ OPERATORS: Mapping[str, Operator] = {
     "cat": Operator(_joined, 0),
     "sort": Operator(like("self", beside=lambda data: (data.shape, INT64)), 0),
     "topk": Operator(_topmost, 0),
-    "arange": Operator(_range, 2),  # start + i·step
-    "linspace": Operator(_steps, 2),
+    # start + i·step, into `out`, whose type it takes.
+    "arange": Operator(_shaped(_range, "out"), 2),
+    "linspace": Operator(_shaped(lambda call, out: (known(call.integer("steps")),), "out"), 2),
     **rows(_bucketed, {0: "bucketize searchsorted"}),
-    "histc": Operator(_shaped(_counted), 3),  # the bin of each element: (x − least) · bins / range
+    # The bin of each element: (x − least) · bins / range.
+    "histc": Operator(_shaped(lambda call, data: (known(call.integer("bins")),)), 3),
     "_local_scalar_dense": Operator(
         _to_host, 0, lambda effects: (item_bytes(known(effects.call.tensor("self"))), 0)
     ),

@@ -132,10 +132,6 @@ def _norms(call: CallArguments) -> CallEffects:
     return effects_of(call, [TensorArgument((), member.type_name) for member in members])
 
 
-def _unscaled(call: CallArguments) -> CallEffects:
-    return effects_of(call, (*known(call.tensor_list("self")), known(call.tensor("found_inf"))))
-
-
 def _stepped(call: CallArguments) -> CallEffects:
     """What a fused step may write.
 
@@ -174,7 +170,9 @@ LISTS: Mapping[str, Operator] = {
     **{f"_foreach_{name}": Operator(_mapped, 0, without("self")) for name in ("copy", "zero")},
     "_foreach_norm": Operator(_norms, 2),
     # Multiplies each gradient by the inverse scale, and looks for what is not finite.
-    "_amp_foreach_non_finite_check_and_unscale": Operator(_unscaled, 1),
+    "_amp_foreach_non_finite_check_and_unscale": Operator(
+        lambda call: effects_of(call, (*known(call.tensor_list("self")), known(call.tensor("found_inf")))), 1
+    ),
     **{f"_fused_{name}": Operator(_stepped, count, _step_traffic) for name, count in _STEPS.items()},
 }
 

@@ -167,10 +167,6 @@ def _product_result(call: CallArguments) -> CallEffects:
     return result(call, shape, row.result_type(call, a, b))
 
 
-def _flops(effects: CallEffects) -> int:
-    return known(_multiplied(effects.call))[0].flop_count
-
-
 def _addend_traffic(effects: CallEffects) -> tuple[int, int]:
     """β·C + A·B: of β = 0 C is not read."""
     skipped = ("self",) if effects.call.value("beta") == 0 else ()
@@ -178,7 +174,12 @@ def _addend_traffic(effects: CallEffects) -> tuple[int, int]:
 
 
 PRODUCTS: Mapping[str, Operator] = {
-    name: Operator(_product_result, _flops, _addend_traffic, (row.left,))
+    name: Operator(
+        _product_result,
+        lambda effects: known(_multiplied(effects.call))[0].flop_count,
+        _addend_traffic,
+        (row.left,),
+    )
     for name, row in _PRODUCTS.items()
     if name != _CALLING_OTHERS
 }
@@ -413,31 +414,23 @@ def _attention_gradients(call: CallArguments) -> CallEffects:
     )
 
 
-_LIBRARIES = ("flash", "efficient", "cudnn")
+def _forward_flops(effects: CallEffects) -> int:
+    return known(attention_sizes(effects.call)).forward_flops
+
+
+def _backward_flops(effects: CallEffects) -> int:
+    return known(attention_sizes(effects.call)).backward_flops
+
+
 ATTENTION: Mapping[str, Operator] = {
-    **{
-        name: Operator(
-            _attended(library),
-            lambda effects: known(attention_sizes(effects.call)).forward_flops,
-            None,
-            ("query",),
-        )
-        for library in _LIBRARIES
-        for name in (f"_scaled_dot_product_{library}_attention", f"_{library}_attention_forward")
-    },
-    **{
-        name: Operator(
-            _attention_gradients,
-            lambda effects: known(attention_sizes(effects.call)).backward_flops,
-            None,
-            ("query",),
-        )
-        for library in _LIBRARIES
-        for name in (
-            f"_scaled_dot_product_{library}_attention_backward",
-            f"_{library}_attention_backward",
-        )
-    },
+    f"{name}{end}": Operator(rule, operations, operand=("query",))
+    for library in ("flash", "efficient", "cudnn")
+    for name, end, rule, operations in (
+        (f"_scaled_dot_product_{library}_attention", "", _attended(library), _forward_flops),
+        (f"_{library}_attention", "_forward", _attended(library), _forward_flops),
+        (f"_scaled_dot_product_{library}_attention", "_backward", _attention_gradients, _backward_flops),
+        (f"_{library}_attention", "_backward", _attention_gradients, _backward_flops),
+    )
 }
 
 

@@ -35,9 +35,10 @@ from opscope.operators.effects import (
     shape_text,
     summed_type,
     to_float,
+    wanted_type,
     without,
 )
-from opscope.operators.element_types import ElementType, element_type_of_code
+from opscope.operators.element_types import ElementType
 from opscope.operators.pointwise import common_shape
 
 # Operations are those of each element of the input: what is done once for each result does not count.
@@ -79,19 +80,8 @@ def reduced_dimensions(call: CallArguments) -> set[int]:
     return dimensions_of(data.shape, known(call.integers("dim")))
 
 
-def _wanted_type(call: CallArguments, name: str, natural: ElementType | None) -> ElementType | None:
-    """The type that an argument asks for, else the natural one; None if it was not recorded."""
-    if call.is_omitted(name):
-        return natural
-    return element_type_of_code(known(call.integer(name)))
-
-
 def _kept(element: ElementType | None) -> ElementType | None:
     return element
-
-
-def _truth(element: ElementType | None) -> ElementType | None:
-    return element if element is not None and element.name == "uint8" else BOOL
 
 
 def _index(element: ElementType | None) -> ElementType | None:
@@ -109,7 +99,7 @@ def _reduction(*types: _Typed) -> Rule:
             for position, size in enumerate(data.shape)
             if keeps or position not in dimensions
         )
-        elements = [_wanted_type(call, "dtype", typed(type_of(data))) for typed in types]
+        elements = [wanted_type(call, "dtype", typed(type_of(data))) for typed in types]
         return results(call, *((shape, element) for element in elements))
 
     return rule
@@ -125,7 +115,7 @@ def _largest(call: CallArguments) -> CallEffects:
 def _running(call: CallArguments) -> CallEffects:
     data = known(call.tensor("self"))
     known(call.integer("dim"))
-    return result(call, data.shape, _wanted_type(call, "dtype", summed_type(type_of(data))))
+    return result(call, data.shape, wanted_type(call, "dtype", summed_type(type_of(data))))
 
 
 def _softmax(call: CallArguments) -> CallEffects:
@@ -136,8 +126,8 @@ def _softmax(call: CallArguments) -> CallEffects:
 
 
 def _softmax_gradient(call: CallArguments) -> CallEffects:
-    code = known(call.integer("input_dtype"))
-    return result(call, known(call.tensor("output")).shape, element_type_of_code(code))
+    known(call.integer("input_dtype"))
+    return result(call, known(call.tensor("output")).shape, wanted_type(call, "input_dtype", None))
 
 
 REDUCTIONS: Mapping[str, Operator] = {
@@ -147,7 +137,9 @@ REDUCTIONS: Mapping[str, Operator] = {
     **rows(_reduction(real_part, _kept), {4: "var_mean std_mean"}),
     **rows(_reduction(_kept), {0: "amax amin", 1: "mean"}),
     **rows(_reduction(_index), {0: "argmax argmin"}),
-    **rows(_reduction(_truth), {0: "any all"}),
+    **rows(
+        _reduction(lambda element: element if element and element.name == "uint8" else BOOL), {0: "any all"}
+    ),
     **rows(_largest, {0: "max min"}),
     **rows(_reduction(lambda element: to_float(real_part(element))), {2: "norm linalg_vector_norm"}),
     **rows(_reduction(to_float), {3: "logsumexp"}),
@@ -209,11 +201,9 @@ def _groups(call: CallArguments) -> CallEffects:
 def _normalized_channels(call: CallArguments) -> CallEffects:
     """Batch norm: statistics of channels; of libraries only where it trains, and of cuDNN a reserve."""
     data, trains, stem = known(call.tensor("input")), known(call.boolean("training")), call.stem or ""
-    if len(data.shape) < 2:
-        raise UnrecordedError
-    has_statistics = trains or not stem.startswith(("cudnn", "miopen"))
-    shape: Shape = data.shape[1:2] if has_statistics else (0,)
-    found = results(call, (data.shape, type_of(data)), *[(shape, _statistics_type(type_of(data)))] * 2)
+    shape, element = _of_channels(call)
+    of_channel = (shape if trains or not stem.startswith(("cudnn", "miopen")) else (0,)), element
+    found = results(call, (data.shape, type_of(data)), *[of_channel] * 2)
     if not stem.startswith("cudnn"):
         return found
     return effects_of(call, (*found.outputs, TensorArgument((0,), "uint8")))
@@ -233,12 +223,12 @@ def _gradients(count: int) -> Rule:
     return rule
 
 
-def _channel_statistics(call: CallArguments) -> CallEffects:
-    """Mean and inverse deviation of each channel."""
+def _of_channels(call: CallArguments) -> tuple[Shape, ElementType | None]:
+    """What is kept of each channel: mean or inverse deviation."""
     data = known(call.tensor("input"))
     if len(data.shape) < 2:
         raise UnrecordedError
-    return results(call, *[(data.shape[1:2], _statistics_type(type_of(data)))] * 2)
+    return data.shape[1:2], _statistics_type(type_of(data))
 
 
 def _running_statistics(effects: CallEffects) -> tuple[int, int]:
@@ -263,7 +253,7 @@ NORMALIZATIONS: Mapping[str, Operator] = {
     },
     **rows(_gradients(3), {9: "native_batch_norm_backward cudnn_batch_norm_backward"}),
     # Of distributed batch norm.
-    "batch_norm_stats": Operator(_channel_statistics, 4),
+    "batch_norm_stats": Operator(lambda call: results(call, *[_of_channels(call)] * 2), 4),
     **rows(like("input"), {4: "batch_norm_elemt", 5: "batch_norm_backward_elemt"}),
 }
 

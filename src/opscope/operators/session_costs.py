@@ -66,7 +66,11 @@ def fill_costs(session: Session) -> None:
         cost = costs[recorded_id]
         costs[call.call_id] = replace(cost, evidence=cost.evidence and CostEvidence.MATCHED)
     every = (*calls, *(call for call, _ in matched), *launches)
-    session.replace_rows("call_costs", [_row(call, costs[call.call_id]) for call in every])
+    texts = [one.name for one in table("call_costs").columns if one.type == "JSON"]
+    rows = [msgspec.to_builtins(call) | msgspec.to_builtins(costs[call.call_id]) for call in every]
+    for row in rows:
+        row.update({name: msgspec.Raw(row[name].encode()) for name in texts if row[name]})
+    session.replace_rows("call_costs", rows)
     if not session.is_read_only:
         session.set_metadata(_DONE, "rules")
 
@@ -112,12 +116,6 @@ _EARLY_SQL = """
 SELECT call_id, any_value(calls), sum(duration_ns)::BIGINT
 FROM early JOIN device_activities USING (activity_id)
 GROUP BY call_id ORDER BY call_id"""
-
-
-def _row(call: DistinctCall, cost: CallCost) -> dict[str, Any]:
-    row: dict[str, Any] = msgspec.to_builtins(call) | msgspec.to_builtins(cost)
-    texts = {one.name for one in table("call_costs").columns if one.type == "JSON" and row[one.name]}
-    return row | {name: msgspec.Raw(row[name].encode()) for name in texts}
 
 
 # Namespaces whose operators are torch's own.

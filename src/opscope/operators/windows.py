@@ -6,6 +6,7 @@ An empty list of numbers stands for the default, one number for all dimensions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
@@ -152,23 +153,16 @@ def convolution_shapes(call: CallArguments) -> ConvolutionShapes | None:
     return ConvolutionShapes(*shapes, groups) if is_whole else None
 
 
-def _forward_flops(effects: CallEffects) -> int:
-    is_transposed = is_transposed_call(effects.call)
-    return _pass(effects, effects.call.tensor(*_CONVOLVED) if is_transposed else effects.output)
-
-
-def _backward_flops(effects: CallEffects) -> int:
-    wanted = known(effects.call.switches("output_mask", 3))
-    places = "input" if is_transposed_call(effects.call) else "grad_output"
-    return (wanted[0] + wanted[1]) * _pass(effects, effects.call.tensor(places))
-
-
-def _pass(effects: CallEffects, places: TensorArgument | None) -> int:
-    """Operations of one pass; `places` is the output, of a transposed convolution the input."""
-    shape, weight = known(places).shape, known(effects.call.tensor("weight"))
+def _flops(effects: CallEffects) -> int:
+    """Of one pass, or of the gradients wanted; a transposed one is applied at its input."""
+    call, weight = effects.call, known(effects.call.tensor("weight"))
+    gradient = call.tensor("grad_output")
+    passes = 1 if gradient is None else sum(_wanted(call)[:2])
+    places = call.tensor(*_CONVOLVED) if is_transposed_call(call) else gradient or effects.output
+    shape = known(places).shape
     if not 3 <= len(shape) == len(weight.shape):
         raise UnrecordedError
-    return 2 * shape[0] * prod(shape[2:]) * weight.element_count
+    return passes * 2 * shape[0] * prod(shape[2:]) * weight.element_count
 
 
 def _convolution(call: CallArguments) -> CallEffects:
@@ -177,30 +171,22 @@ def _convolution(call: CallArguments) -> CallEffects:
         raise ContradictionError(f"weights {shape_text(weight.shape)} for {shape_text(data.shape)}")
     steps = steps_of(call, len(data.shape) - 2)
     groups = known(call.integer("groups")) if call.has("groups") else None
-    channels = _channels(data, weight, groups, is_transposed=steps.is_transposed)
-    places = steps.places(data.shape[2:], weight.shape[2:])
-    return result(call, (data.shape[0], channels, *places), type_of(data))
-
-
-def _channels(
-    data: TensorArgument, weight: TensorArgument, groups: int | None, *, is_transposed: bool
-) -> int:
-    """Channels of the result, weights being results × inputs / groups, transposed the other way round."""
-    given = data.shape[1]
-    if is_transposed:
-        fits, channels = weight.shape[0] == given, weight.shape[1] * (groups or 1)
+    # Weights are results × inputs / groups, transposed the other way round.
+    given, channels, of_group = data.shape[1], *weight.shape[:2]
+    if steps.is_transposed:
+        fits, channels = channels == given, of_group * (groups or 1)
     else:
-        fits, channels = weight.shape[1] > 0 and given % weight.shape[1] == 0, weight.shape[0]
-        fits = fits and groups in (None, given // weight.shape[1])
+        fits = of_group > 0 and given % of_group == 0 and groups in (None, given // of_group)
     if not fits:
         raise ContradictionError(f"weights {shape_text(weight.shape)} for {shape_text(data.shape)}")
-    return channels
+    places = steps.places(data.shape[2:], weight.shape[2:])
+    return result(call, (data.shape[0], channels, *places), type_of(data))
 
 
 def _gradients(call: CallArguments) -> CallEffects:
     """The gradients wanted: of the input, the weight, the bias."""
     gradient, data, weight = (known(call.tensor(name)) for name in ("grad_output", "input", "weight"))
-    wanted = known(call.switches("output_mask", 3))
+    wanted = _wanted(call)
     if len(gradient.shape) < 3 or not len(gradient.shape) == len(data.shape) == len(weight.shape):
         raise ContradictionError(f"a gradient {shape_text(gradient.shape)} of {shape_text(data.shape)}")
     shapes = (data.shape, weight.shape, gradient.shape[1:2])
@@ -208,29 +194,27 @@ def _gradients(call: CallArguments) -> CallEffects:
     return results(call, *((shape, type_of(gradient)) for shape in given))
 
 
-def _forward_traffic(effects: CallEffects) -> tuple[int, int]:
-    """Windows that strides set apart leave elements between them unread."""
-    return bytes_of(inputs_without(effects, *_CONVOLVED)) + _touched(effects), bytes_of(effects.outputs)
+def _traffic(effects: CallEffects) -> tuple[int, int]:
+    """The gradient of the weight needs the input, that of the input the weight.
 
-
-def _gradient_traffic(effects: CallEffects) -> tuple[int, int]:
-    """The gradient of the weight needs the input, that of the input the weight."""
-    wanted = known(effects.call.switches("output_mask", 3))
-    read = bytes_of(inputs_without(effects, "input", "weight"))
-    read += bytes_of(effects.call.members("weight")) if wanted[0] else 0
-    read += _touched(effects) if wanted[1] else 0
+    Windows that strides set apart leave elements between them unread; all count where the steps are not
+    recorded.
+    """
+    call = effects.call
+    data, weight = known(call.tensor(*_CONVOLVED)), known(call.tensor("weight"))
+    of_input, of_weight = (True, True) if call.tensor("grad_output") is None else _wanted(call)[:2]
+    touched = bytes_of((data,))
+    with suppress(UnrecordedError):
+        steps = steps_of(call, len(data.shape) - 2)
+        touched = min(touched, steps.touched_elements(data, weight) * item_bytes(data))
+    read = bytes_of(inputs_without(effects, *_CONVOLVED, "weight"))
+    read += bytes_of((weight,)) * of_input + touched * of_weight
     return read, bytes_of(effects.outputs)
 
 
-def _touched(effects: CallEffects) -> int:
-    """Bytes of the data that some weight meets; all of them where the steps are not recorded."""
-    data, weight = known(effects.call.tensor(*_CONVOLVED)), known(effects.call.tensor("weight"))
-    whole = bytes_of((data,))
-    try:
-        steps = steps_of(effects.call, len(data.shape) - 2)
-    except UnrecordedError:
-        return whole
-    return min(whole, steps.touched_elements(data, weight) * item_bytes(data))
+def _wanted(call: CallArguments) -> tuple[bool, ...]:
+    """Which gradients are: of input, weight and bias."""
+    return known(call.switches("output_mask", 3))
 
 
 _FORWARD = """
@@ -240,8 +224,8 @@ _FORWARD = """
     slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d _conv_depthwise2d conv_depthwise3d
 """
 CONVOLUTIONS: Mapping[str, Operator] = {
-    **dict.fromkeys(_FORWARD.split(), Operator(_convolution, _forward_flops, _forward_traffic, _CONVOLVED)),
-    "convolution_backward": Operator(_gradients, _backward_flops, _gradient_traffic, ("grad_output",)),
+    **dict.fromkeys(_FORWARD.split(), Operator(_convolution, _flops, _traffic, _CONVOLVED)),
+    "convolution_backward": Operator(_gradients, _flops, _traffic, ("grad_output",)),
 }
 
 

@@ -82,11 +82,8 @@ def kernel_category(kernel: DecodedKernel) -> str:
     return kernel.category
 
 
-def category_title(name: str) -> str:
-    return _titles().get(name, "Other")
-
-
 @cache
-def _titles() -> dict[str, str]:
+def category_title(name: str) -> str:
     document = packaged_toml(__package__, "categories.toml")
-    return {entry["name"]: entry["title"] for entry in document["category"] + document["kernel_category"]}
+    titles = {entry["name"]: entry["title"] for entry in document["category"] + document["kernel_category"]}
+    return str(titles.get(name, "Other"))

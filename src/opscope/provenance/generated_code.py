@@ -103,7 +103,22 @@ def parse_kernel(text: str, function: str | None = None) -> dict[str, Any] | Non
     ]
     if len(found) > 1:  # The others are functions it calls.
         found = [node for node in found if _heuristic(node) is not None]
-    return _kernel(found[0]) if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    (node,) = found
+    heuristic = _heuristic(node)
+    given = () if heuristic is None else heuristic.keywords
+    stated = {keyword.arg: _literal(keyword.value) for keyword in given if keyword.arg}
+    inductor_meta = stated.get("inductor_meta")
+    meta = {key: inductor_meta.get(key) for key in _META} if isinstance(inductor_meta, dict) else {}
+    meta |= {key: stated.get(key) for key in _DECORATOR_FACTS}
+    return {
+        "kernel": node.name,
+        "line": node.lineno,
+        "end_line": node.end_lineno or node.lineno,
+        "heuristic": None if heuristic is None else _dotted(heuristic).rpartition(".")[2],
+        "meta": {key: value for key, value in meta.items() if value is not None},
+    }
 
 
 def parse_graph(text: str) -> GraphCode:
@@ -163,28 +178,6 @@ def _heuristic(node: ast.FunctionDef) -> ast.Call | None:
         if isinstance(decorator, ast.Call) and "triton_heuristics." in f"{_dotted(decorator)}.":
             return decorator
     return None
-
-
-def _kernel(node: ast.FunctionDef) -> dict[str, Any]:
-    heuristic = _heuristic(node)
-    meta: dict[str, Any] = {}
-    if heuristic is not None:
-        stated = {keyword.arg: keyword.value for keyword in heuristic.keywords if keyword.arg}
-        inductor_meta = _literal(stated["inductor_meta"]) if "inductor_meta" in stated else None
-        if isinstance(inductor_meta, dict):
-            meta = {key: inductor_meta[key] for key in _META if inductor_meta.get(key) is not None}
-        meta |= {
-            key: value
-            for key in _DECORATOR_FACTS
-            if key in stated and (value := _literal(stated[key])) is not None
-        }
-    return {
-        "kernel": node.name,
-        "line": node.lineno,
-        "end_line": node.end_lineno or node.lineno,
-        "heuristic": None if heuristic is None else _dotted(heuristic).rpartition(".")[2],
-        "meta": meta,
-    }
 
 
 def _literal(node: ast.expr) -> Any:
@@ -268,14 +261,24 @@ def parse_stack(text: str) -> Stack:
 
 
 def recorded_source(
-    graph: CompiledGraph, kernel: GraphKernel, text: str | None, evidence: SourceEvidence
+    graph: CompiledGraph,
+    kernel: GraphKernel,
+    text: str | None,
+    evidence: SourceEvidence,
+    file: str | None = None,
 ) -> RecordedSource:
     """All that is known of one kernel of a graph; lines are those of `text`, its file where at hand."""
     parsed = None if text is None else parse_kernel(text, kernel.function)
+
+    def of_uses(values: Mapping[str, Iterable[Any]]) -> tuple[Any, ...]:
+        """What all uses of the kernel have, each once."""
+        uses = (of_use for use, of_use in values.items() if use.partition(":")[0] == kernel.name)
+        return tuple(dict.fromkeys(value for of_use in uses for value in of_use))
+
     return RecordedSource(
         kind=SourceKind.INDUCTOR,
         evidence=evidence,
-        file=kernel.file,
+        file=file or kernel.file,
         hash=kernel.hash,
         user_file=kernel.user_file,
         user_line=kernel.user_line,
@@ -286,16 +289,10 @@ def recorded_source(
         modules=tuple(
             dict.fromkeys(graph.modules[node] for node in kernel.source_nodes if node in graph.modules)
         ),
-        post_grad_nodes=_union(graph.nodes, kernel),
-        stacks=_union(graph.stacks, kernel),
+        post_grad_nodes=of_uses(graph.nodes),
+        stacks=of_uses(graph.stacks),
         **(parsed or {"kernel": kernel.function}),
     )
-
-
-def _union(values: Mapping[str, Iterable[Any]], kernel: GraphKernel) -> tuple[Any, ...]:
-    """What all uses of a kernel have, each once."""
-    uses = (of_use for use, of_use in values.items() if use.partition(":")[0] == kernel.name)
-    return tuple(dict.fromkeys(value for of_use in uses for value in of_use))
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -374,22 +371,14 @@ def generated_sources(
         file = files.get(hash_, kernel.file)
         # Lines count in the file; the text within the graph's code may begin elsewhere.
         text = read(file, hash_) or kernel.text
-        source = recorded_source(graph, kernel, text, evidence)
-        sources.append((msgspec.structs.replace(source, file=file), text))
+        sources.append((recorded_source(graph, kernel, text, evidence, file), text))
     known = {source.hash for source, _ in sources}
-    alone = (_of_file(file, hash_, read, kernels) for hash_, file in files.items() if hash_ not in known)
-    return [*sources, *(source for source in alone if source is not None)]
-
-
-def _of_file(
-    file: str, hash_: str, read: Callable[[str | None, str], str | None], kernels: Set[str]
-) -> tuple[RecordedSource, str] | None:
-    """What a file alone says, if it defines one of the kernels."""
-    text = read(file, hash_)
-    kernel = None if text is None else parse_kernel(text)
-    if text is None or kernel is None or kernel["kernel"] not in kernels:
-        return None
-    source = RecordedSource(
-        kind=SourceKind.INDUCTOR, evidence=SourceEvidence.LAUNCH, file=file, hash=hash_, **kernel
-    )
-    return source, text
+    for hash_, file in files.items():
+        # What a file alone says, if it defines one of the kernels.
+        text = None if hash_ in known else read(file, hash_)
+        parsed = (None if text is None else parse_kernel(text)) or {}
+        if parsed.get("kernel") in kernels:
+            parsed |= {"file": file, "hash": hash_}
+            source = RecordedSource(kind=SourceKind.INDUCTOR, evidence=SourceEvidence.LAUNCH, **parsed)
+            sources.append((source, text))
+    return sources

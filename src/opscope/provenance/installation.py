@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 
 from opscope.provenance.packaged import lazy_pattern
 
 COMMIT = lazy_pattern(r"[0-9a-f]{40}")
-RELEASE_NAME = lazy_pattern(r"\d+\.\d+\.\d+")
 _ASSIGNMENT = lazy_pattern(
     r"^(__version__|git_version)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.MULTILINE
 )
@@ -38,18 +39,7 @@ def installed_torch() -> tuple[str | None, str | None]:
     return found.get("__version__"), found.get("git_version")
 
 
-# Version labels of PyTorch builds: `2.11.0`, `2.11.0+cu130`, `2.12.0.dev20260101`, `2.6.0a0+git2236df1`.
-# Source: PEP 440 for the grammar.
-_LABEL = lazy_pattern(
-    r"\s*v?(?P<major>\d+)\.(?P<minor>\d+)(?:\.(?P<patch>\d+))?"
-    r"(?P<suffix>[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview|post|rev|r|dev)[-_.]?\d*(?:\.dev\d+)?)?"
-    r"(?:\+(?P<local>[a-z0-9._-]+))?\s*",
-    re.IGNORECASE,
-)
 _OFFICIAL_LOCAL = lazy_pattern(r"cu\d+|cpu|", re.IGNORECASE)
-
-
-_RELEASE = lazy_pattern(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 class TorchVersion(msgspec.Struct, frozen=True):
@@ -62,20 +52,19 @@ class TorchVersion(msgspec.Struct, frozen=True):
         return ".".join(map(str, self.release))
 
 
+@cache
 def parse_version(label: str) -> TorchVersion | None:
-    match = _LABEL.fullmatch(label)
-    if match is None:
+    """The release of a build: `2.11.0`, `2.11.0+cu130`, `2.12.0.dev20260101`, `2.6.0a0+git2236df1`."""
+    try:
+        version = Version(label)
+    except InvalidVersion:
         return None
-    release = (int(match["major"]), int(match["minor"]), int(match["patch"] or 0))
-    return TorchVersion(
-        release, not match["suffix"] and bool(_OFFICIAL_LOCAL.fullmatch(match["local"] or ""))
-    )
-
-
-def label_order(label: str) -> tuple[bool, tuple[int, ...], str]:
-    """Sorts labels by release, oldest first; those that are no versions come last."""
-    parsed = parse_version(label)
-    return (parsed is None, () if parsed is None else parsed.release, label)
+    if not 2 <= len(version.release) <= 3:
+        return None
+    major, minor, patch = (*version.release, 0)[:3]
+    is_release = not (version.is_prerelease or version.is_postrelease)
+    is_official = is_release and _OFFICIAL_LOCAL.fullmatch(version.local or "") is not None
+    return TorchVersion((major, minor, patch), is_official)
 
 
 def nearest_release(label: str | None, known: Sequence[str]) -> str | None:
@@ -85,17 +74,14 @@ def nearest_release(label: str | None, known: Sequence[str]) -> str | None:
 
     A function that a release lacks was more often added later than removed before.
     """
-    wanted = _numbers(label or "")
+    wanted = parse_version(label or "")
     if wanted is None:
         return known[-1] if known else None
 
-    def distance(release: str) -> tuple[int, int]:
-        major, minor, patch = _numbers(release) or (0, 0, 0)
-        return abs(1000 * (major - wanted[0]) + minor - wanted[1]), abs(patch - wanted[2])
+    def distance(name: str) -> tuple[int, int]:
+        parsed = parse_version(name)
+        pairs = zip((0, 0, 0) if parsed is None else parsed.release, wanted.release, strict=True)
+        major, minor, patch = (one - other for one, other in pairs)
+        return abs(1000 * major + minor), abs(patch)
 
     return min(reversed(known), key=distance, default=None)
-
-
-def _numbers(label: str) -> tuple[int, int, int] | None:
-    match = _RELEASE.match(label)
-    return None if match is None else (int(match[1]), int(match[2]), int(match[3] or 0))

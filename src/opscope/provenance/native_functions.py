@@ -16,15 +16,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cache, cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 import msgspec
 from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.model.evidence import Grade, weakest
-from opscope.provenance.installation import label_order, nearest_release
-from opscope.provenance.packaged import TableFormat, lazy_pattern, release_file, release_files
+from opscope.provenance.installation import nearest_release
+from opscope.provenance.packaged import TableFormat, lazy_pattern
 
 _ANNOTATION = lazy_pattern(r"\(([^()]*)\)")
 _DUNDER = lazy_pattern(r"__([^_]+)__")
@@ -33,16 +33,6 @@ _IN_PLACE_DUNDERS = frozenset(
     f"__i{name}__"
     for name in ("add", "sub", "mul", "div", "mod", "pow", "lshift", "rshift", "and", "xor", "or")
 )
-
-
-class Kind(str, Enum):
-    """What a function does with its arguments. A closed set."""
-
-    FUNCTIONAL = "functional"
-    INPLACE = "inplace"
-    OUT = "out"
-    MUTABLE = "mutable"
-    SCRATCH = "scratch"
 
 
 def is_inplace(name: str) -> bool:
@@ -79,15 +69,9 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
         """All arguments in the order in which they are recorded."""
         return (*self.positional, *self.keyword_only, *self.out)
 
-    @cached_property
-    def kind(self) -> Kind:
-        if is_inplace(self.name):
-            return Kind.INPLACE
-        if self.out:
-            is_scratch = any(argument.name.startswith("_scratch_") for argument in self.out)
-            return Kind.SCRATCH if is_scratch else Kind.OUT
-        is_mutable = any(one.is_written for one in self.positional if one.name != "self")
-        return Kind.MUTABLE if is_mutable else Kind.FUNCTIONAL
+    @property
+    def is_inplace(self) -> bool:
+        return is_inplace(self.name)
 
 
 @lru_cache(maxsize=8192)
@@ -259,8 +243,8 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True, array_like
         return graded[grade]
 
 
-TABLE_FORMAT = TableFormat("an operator table", OperatorTable, 2)
-TABLE_FILE = "operators.msgpack.zst"
+TABLE_FORMAT = TableFormat("an operator table", OperatorTable, 2, file="operators.msgpack.zst")
+packaged_table, packaged_versions = TABLE_FORMAT.of_release, TABLE_FORMAT.releases
 
 
 def table_for(version: str | None, *, recognized: str | None = None) -> OperatorTable:
@@ -275,17 +259,6 @@ def table_for(version: str | None, *, recognized: str | None = None) -> Operator
     if neighbor is None:
         raise InputError("no operator table is packaged", hint="Reinstall opscope")
     return neighbor.graded(Grade.NEIGHBOR_VERSION)
-
-
-@cache
-def packaged_table(version: str | None) -> OperatorTable | None:
-    """The table of exactly this release, `2.13.0` or `2.13.0+cu130`; None if there is none."""
-    path = release_file((version or "").partition("+")[0], TABLE_FILE)
-    return TABLE_FORMAT.read(path) if version and path.is_file() else None
-
-
-def packaged_versions() -> tuple[str, ...]:
-    return tuple(sorted(release_files(TABLE_FILE), key=label_order))
 
 
 # Which overload a recorded call reached: by its recorded name, else by what was recorded of its arguments.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, AnyStr, Generic, TypeVar, cast
@@ -41,28 +42,32 @@ def packaged_releases() -> Path:
     return packaged_path("releases", "data")
 
 
-def release_file(release: str, name: str) -> Path:
-    """Where a packaged table of a release lies, which may be any text; there may be none."""
-    return packaged_releases() / (release if re.fullmatch(r"\w[\w.+-]{0,63}", release) else "unknown") / name
-
-
-def release_files(name: str) -> dict[str, Path]:
-    return {path.parent.name: path for path in sorted(packaged_releases().glob(f"*/{name}"))}
-
-
 _COMPRESSION_LEVEL = 19
 _LARGEST_BYTES = 64 << 20  # the packaged ones need 0.3 to 3 MB
 
 Stored = TypeVar("Stored", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableFormat(Generic[Stored]):
     what: str  # what it is to people, `an operator table`
     content: type[Stored]  # what is stored; its field `format_version` (of a list: the first) is `number`
     number: int = 1  # of the format that is read and written
     hint: str | None = None  # what to do about a file that holds no such table
     has_checksum: bool = False  # the frame holds a checksum of its content
+    file: str = ""  # name of the packaged table of a release
+
+    @cache  # noqa: B019 - formats are constants
+    def releases(self) -> tuple[str, ...]:
+        """Those of which a table is packaged, oldest first."""
+        names = (path.parent.name for path in packaged_releases().glob(f"*/{self.file}"))
+        return tuple(sorted(names, key=lambda name: [int(part) for part in re.findall(r"\d+", name)]))
+
+    @cache  # noqa: B019
+    def of_release(self, release: str | None) -> Stored | None:
+        """The packaged table of exactly this release, `2.13.0` or `2.13.0+cu130`; None if there is none."""
+        name = (release or "").partition("+")[0]
+        return self.read(packaged_releases() / name / self.file) if name in self.releases() else None
 
     def encode(self, table: Stored) -> bytes:
         """The table as bytes; equal tables give equal bytes."""

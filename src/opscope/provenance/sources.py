@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from dataclasses import replace
 from itertools import chain, islice, product
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,15 +22,9 @@ import msgspec
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.generated_code import is_generated
-from opscope.provenance.installation import (
-    COMMIT,
-    RELEASE_NAME,
-    label_order,
-    nearest_release,
-    package_folders,
-)
+from opscope.provenance.installation import COMMIT, nearest_release, package_folders
 from opscope.provenance.native_functions import Place
-from opscope.provenance.packaged import TableFormat, lazy_pattern, release_file, release_files
+from opscope.provenance.packaged import TableFormat, lazy_pattern
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -133,30 +127,35 @@ class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
             file = f"{_UFUNC_FOLDER}/{ufunc[1]}.h"
             loops = [row for row in self.named(ufunc[1]) if row.file == file]
             return only([row for row in loops if "Vectorized" not in row.parameters], ())
-        candidates = allowed(self._owners(owner), units)
-        return only(candidates, units)
+        while owner.endswith("::operator()"):
+            owner = owner.removesuffix("::operator()")
+        scope, plain = split_name(owner)
+        parent_scope, parent = split_name(scope)
+        kinds: tuple[str, ...] = ("class", "function", "kernel")
+        if plain == "impl" and parent.startswith(_STRUCTURED_PREFIX):
+            kinds = ("structured",)
+            owner = f"{parent_scope}::{parent.removeprefix(_STRUCTURED_PREFIX)}"
+        rows = [row for row in self._in_scope(owner) if row.kind in kinds]
+        return only(allowed(rows, units), units)
 
     def _in_scope(self, name: str) -> list[Definition]:
         scope, plain = split_name(name)
         rows = self.named(plain)
         return [row for row in rows if matches_scope(row.scope, scope)] if scope else list(rows)
 
-    def _owners(self, owner: str) -> list[Definition]:
-        while owner.endswith("::operator()"):
-            owner = owner.removesuffix("::operator()")
-        scope, plain = split_name(owner)
-        parent_scope, parent = split_name(scope)
-        if plain == "impl" and parent.startswith(_STRUCTURED_PREFIX):
-            rows = self.named(parent.removeprefix(_STRUCTURED_PREFIX))
-            return [
-                row for row in rows if row.kind == "structured" and matches_scope(row.scope, parent_scope)
-            ]
-        return [row for row in self._in_scope(owner) if row.kind in ("class", "function", "kernel")]
-
 
 INDEX_FORMAT = TableFormat(
-    "a source index", SourceIndex, 3, hint="Build it again with this version", has_checksum=True
+    "a source index",
+    SourceIndex,
+    3,
+    hint="Build it again with this version",
+    has_checksum=True,
+    file="sources.msgpack.zst",
 )
+source_index, indexed_versions = INDEX_FORMAT.of_release, INDEX_FORMAT.releases
+# Of the headers a release ships: most kernel templates are in headers, so their lines are the release's own
+# even without its source tree.
+HEADERS_FORMAT = replace(INDEX_FORMAT, file="headers.msgpack.zst")
 
 # What stands for an anonymous namespace: c++filt's words, or the unit's own name as nvcc writes it.
 _ANONYMOUS = lazy_pattern(r"\(anonymous namespace\)|_(?:INTERNAL|GLOBAL__N)_\w*|_NV_ANON_NAMESPACE")
@@ -259,17 +258,6 @@ def named_arguments(parameters: Sequence[str], arguments: Sequence[str]) -> Mapp
     return named
 
 
-FILE_NAME = "sources.msgpack.zst"
-
-
-@cache
-def source_index(version: str | None) -> SourceIndex | None:
-    """The packaged index of a release, `2.6.0` or `2.6.0+cu124`; None if there is none."""
-    match = RELEASE_NAME.match(version or "")
-    file = release_files(FILE_NAME).get(match.group()) if match else None
-    return None if file is None else INDEX_FORMAT.read(file)
-
-
 # Which source indexes and files are at hand, and where PyTorch's files lie: paths, permalinks, lines.
 #
 # Finds an installation without importing it. Of a release without a source tree the lines are known by checks
@@ -368,23 +356,6 @@ def without_guard(header: str) -> str:
     return header.partition("\n")[2] if header.startswith(_GUARD) else header
 
 
-HEADERS_FILE = "headers.msgpack.zst"
-
-
-def indexed_versions() -> tuple[str, ...]:
-    return tuple(sorted(release_files(FILE_NAME), key=label_order))
-
-
-@cache
-def release_headers(version: str) -> SourceIndex | None:
-    """The packaged index of the headers a release ships; None if there is none.
-
-    Most kernel templates are in headers, so their lines are the release's own even without its source tree.
-    """
-    file = release_file(version, HEADERS_FILE)
-    return INDEX_FORMAT.read(file) if file.is_file() else None
-
-
 def nearest_index(version: str | None) -> SourceIndex | None:
     """The index of the release nearest to a version, by minor releases; the newest for an unknown one."""
     return source_index(nearest_release(version, indexed_versions()))
@@ -422,7 +393,6 @@ def include_folder() -> Path | None:
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
-LINES_FILE = "lines.msgpack.zst"
 # A wider range of lines helps nobody to find a function.
 _WIDEST_BRACKET = 150
 
@@ -436,7 +406,7 @@ class StoredLines(msgspec.Struct, array_like=True):
     files: dict[str, tuple[Segment, ...]]  # in the order of their lines
 
 
-LINES_FORMAT = TableFormat("a table of lines", StoredLines)
+LINES_FORMAT = TableFormat("a table of lines", StoredLines, file="lines.msgpack.zst")
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -492,9 +462,7 @@ def moved_in(table: StoredLines, file: str, line: int) -> Moved:
     return Moved(line if lowest <= line <= highest else None)
 
 
-@cache
 def release_lines(version: str, indexed: str) -> StoredLines | None:
     """How far lines moved from an indexed release to another one; None if that is not known."""
-    file = release_file(version, LINES_FILE)
-    table = LINES_FORMAT.read(file) if file.is_file() else None
+    table = LINES_FORMAT.of_release(version)
     return None if table is None or table.indexed != indexed else table

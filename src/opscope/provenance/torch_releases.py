@@ -7,9 +7,8 @@ facts only: names, paths, hashes of names.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -21,9 +20,9 @@ from numpy.typing import NDArray
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.provenance.demangle import demangle
-from opscope.provenance.installation import TorchVersion, label_order, nearest_release, parse_version
+from opscope.provenance.installation import TorchVersion, nearest_release, parse_version
 from opscope.provenance.kernel_names.cxx_name import ANONYMOUS, Entity, names_in
-from opscope.provenance.packaged import TableFormat, lazy_pattern, release_file, release_files
+from opscope.provenance.packaged import TableFormat, lazy_pattern
 from opscope.text_enum import TextEnum
 
 Member = TypeVar("Member")
@@ -185,8 +184,9 @@ def loose_keys(kernel_name: str) -> dict[str, str]:
             function = function if not name or _KEYWORD.fullmatch(name) else name
         elif entity.owns_lambda:
             owners.append(name)
-        elif name and _is_functor(name):
-            functors.append(name)
+        elif name and not _KEYWORD.fullmatch(name):
+            is_argument = name.startswith(_ARGUMENT_NAMESPACES) or _ARGUMENT_TYPE.search(name)
+            functors += [] if is_argument else [name]
     keys = {"owner": owners[0]} if owners else {}
     # A template library's kernel without anybody's functor is anybody's.
     if is_whole and function and (functors or not function.startswith(_ARGUMENT_NAMESPACES)):
@@ -202,11 +202,6 @@ def _inner_first(entities: Iterable[Entity]) -> Iterator[Entity]:
             yield unended.pop()
         unended.append(entity)
     yield from reversed(unended)
-
-
-def _is_functor(name: str) -> bool:
-    is_argument = name.startswith(_ARGUMENT_NAMESPACES) or _ARGUMENT_TYPE.search(name)
-    return not is_argument and not _KEYWORD.fullmatch(name)
 
 
 class ReleaseTable(msgspec.Struct, frozen=True, dict=True):
@@ -258,33 +253,27 @@ UNITS_FORMAT = TableFormat(
     ReleaseTable,
     hint="Delete the file and add the library again, or reinstall opscope",
     has_checksum=True,
+    file="units.msgpack.zst",
 )
-TABLE_NAME = "units.msgpack.zst"
-
-
-@cache
-def release_versions() -> tuple[str, ...]:
-    return tuple(sorted(release_files(TABLE_NAME), key=label_order))
+release_versions = UNITS_FORMAT.releases
 
 
 def release(version: str) -> ReleaseTable:
     """The table of a version; `2.11.0+cu130` is `2.11.0`."""
-    known, parsed = release_versions(), parse_version(version)
-    name = version if parsed is None else parsed.name
-    if name not in known:
-        raise InputError(f"no kernel table of PyTorch {version}; there are: {', '.join(known)}")
-    return _table(name)
+    table = _table(version)
+    if table is None:
+        raise InputError(f"no kernel table of PyTorch {version}; there are: {', '.join(release_versions())}")
+    return table
 
 
 def git_version(version: str) -> str | None:
+    table = _table(version)
+    return None if table is None else table.git_version
+
+
+def _table(version: str) -> ReleaseTable | None:
     parsed = parse_version(version)
-    name = version if parsed is None else parsed.name
-    return release(name).git_version if name in release_versions() else None
-
-
-@cache
-def _table(version: str) -> ReleaseTable:
-    return UNITS_FORMAT.read(release_file(version, TABLE_NAME))
+    return UNITS_FORMAT.of_release(version if parsed is None else parsed.name)
 
 
 # Which release of PyTorch made a trace, and with that the units of its kernels.
@@ -324,31 +313,6 @@ class Recognition(msgspec.Struct, frozen=True):
         return None if self.version is None else self.label or self.version
 
 
-class _Evidence(msgspec.Struct, frozen=True):
-    """Hits of every table on the candidates of one trace, versions from oldest to newest."""
-
-    hit_counts: dict[str, int]
-    candidate_count: int
-
-    def rate(self, version: str) -> float:
-        return self.hit_counts[version] / self.candidate_count if self.candidate_count else 0.0
-
-    def of_cuda(self, major: int | None) -> _Evidence:
-        """Without releases published for an older CUDA only; all of them if none remains."""
-        if major is None:
-            return self
-        fitting = {
-            version: hits for version, hits in self.hit_counts.items() if _cuda_major(version) >= major
-        }
-        return _Evidence(fitting or self.hit_counts, self.candidate_count)
-
-    def found(
-        self, version: str | None, grade: Grade, reason: str, compared: tuple[str, ...] = ()
-    ) -> Recognition:
-        rates = {known: self.rate(known) for known in self.hit_counts} if self.candidate_count else {}
-        return Recognition(version, grade, rates, self.candidate_count, reason, compared)
-
-
 def recognize(
     kernel_names: Iterable[str], *, torch_version: str | None = None, cuda_major: int | None = None
 ) -> Recognition:
@@ -357,87 +321,86 @@ def recognize(
     `torch_version` is what the trace or its sidecar says of itself. Releases published for an older CUDA than
     `cuda_major` only are out of the question, unless the label says otherwise.
     """
-    evidence = _evidence(kernel_names)
-    label = (torch_version or "").strip()
-    if label in evidence.hit_counts:
-        return _labeled(evidence, label, label)
-    version = parse_version(label)
-    if version is None:
-        return _by_hit_rate(evidence.of_cuda(cuda_major))
-    if version.is_official and version.name in evidence.hit_counts:
-        return _labeled(evidence, version.name, label)
-    return replace(_neighbor(evidence, version), label=version.name if version.is_official else label)
-
-
-def _evidence(kernel_names: Iterable[str]) -> _Evidence:
-    names = sorted(set(kernel_names))
+    names, versions = sorted(set(kernel_names)), release_versions()
     hashes = text_hashes(names)
-    hits = {version: release(version).knows(hashes) for version in release_versions()}
+    known = {version: release(version).knows(hashes) for version in versions}
     candidates = np.fromiter((bool(_MAY_BE_TORCH.match(name)) for name in names), np.bool_, len(names))
-    for known in hits.values():
-        candidates |= known
-    return _Evidence(
-        {version: int(np.count_nonzero(known)) for version, known in hits.items()},
-        int(np.count_nonzero(candidates)),
-    )
+    for of in known.values():
+        candidates |= of
+    count = int(np.count_nonzero(candidates))
+    rates = {version: int(np.count_nonzero(of)) / count for version, of in known.items() if count}
+    found = Recognition(None, Grade.NEIGHBOR_VERSION, rates, count)
+    label = (torch_version or "").strip()
+    version = parse_version(label)
+    if label in versions:
+        return _labeled(found, label, label)
+    if version is None:
+        builds = {one: release(one).cuda for one in rates if cuda_major is not None}
+        # That of the build a table was read from, the newest of its release; unknown counts as any.
+        older = {one for one, cuda in builds.items() if cuda and int(cuda.split(".")[0]) < (cuda_major or 0)}
+        fitting = {one: rate for one, rate in rates.items() if one not in older}
+        return _by_hit_rate(replace(found, hit_rates=fitting or rates))
+    if version.is_official and version.name in versions:
+        return _labeled(found, version.name, label)
+    return replace(_neighbor(found, version), label=version.name if version.is_official else label)
 
 
-def _labeled(evidence: _Evidence, version: str, label: str) -> Recognition:
-    if evidence.candidate_count >= _FEWEST_CANDIDATES and evidence.rate(version) < _LOWEST_HIT_RATE:
+def _labeled(found: Recognition, version: str, label: str) -> Recognition:
+    if found.candidate_count >= _FEWEST_CANDIDATES and found.hit_rates[version] < _LOWEST_HIT_RATE:
         reason = f"labeled {label}, but its kernels are not those of that release"
-        return evidence.found(version, Grade.NEIGHBOR_VERSION, reason)
-    return evidence.found(version, Grade.RELEASE_INDEX, f"labeled {label}")
+        return replace(found, version=version, reason=reason)
+    reason = f"labeled {label}"
+    return replace(found, version=version, grade=Grade.RELEASE_INDEX, reason=reason)
 
 
-def _neighbor(evidence: _Evidence, version: TorchVersion) -> Recognition:
+def _neighbor(found: Recognition, version: TorchVersion) -> Recognition:
     """The nearest release there is a table of; its counterpart on the other side may contradict."""
-    known = [one for one in evidence.hit_counts if _release_of(one)[0] == version.release[0]]
+    known = [one for one in release_versions() if _release_of(one)[0] == version.release[0]]
     nearest = nearest_release(version.name, known)
     if nearest is None:
         # Whichever table fits, it is of another release than the label says.
-        found = _by_hit_rate(evidence)
-        if found.version is None:
-            return found
-        reason = f"from {found.version}, by its kernels; no near release is known"
-        return replace(found, grade=Grade.NEIGHBOR_VERSION, reason=reason)
+        by_rate = _by_hit_rate(found)
+        reason = f"from {by_rate.version}, by its kernels; no near release is known"
+        if by_rate.version is None:
+            return by_rate
+        return replace(by_rate, grade=Grade.NEIGHBOR_VERSION, reason=reason)
     if nearest == version.name:
-        return evidence.found(nearest, Grade.NEIGHBOR_VERSION, f"from the release {nearest}")
+        reason = f"from the release {nearest}"
+        return replace(found, version=nearest, reason=reason)
     is_newer = _release_of(nearest) > version.release
     other = nearest_release(
         version.name, [one for one in known if (_release_of(one) > version.release) is not is_newer]
     )
     reason = f"from {nearest}, the nearest release that is known"
-    return evidence.found(nearest, Grade.NEIGHBOR_VERSION, reason, () if other is None else (other,))
+    return replace(found, version=nearest, reason=reason, compared=() if other is None else (other,))
 
 
-def _by_hit_rate(evidence: _Evidence) -> Recognition:
-    count = evidence.candidate_count
+def _by_hit_rate(found: Recognition) -> Recognition:
+    count = found.candidate_count
     if not count:
-        return evidence.found(None, Grade.NEIGHBOR_VERSION, "no kernel names that could be PyTorch's own")
-    best = max(evidence.hit_counts.values(), default=0)
-    tied = [version for version, hits in evidence.hit_counts.items() if hits == best]
-    share = f"{best} of {count} kernel names"
+        reason = "no kernel names that could be PyTorch's own"
+        return replace(found, reason=reason)
+    best = max(found.hit_rates.values(), default=0.0)
+    tied = [version for version, rate in found.hit_rates.items() if rate == best]
+    share = f"{round(best * count)} of {count} kernel names"
     if not best:
-        return evidence.found(None, Grade.NEIGHBOR_VERSION, f"no table knows one of {count} kernel names")
+        reason = f"no table knows one of {count} kernel names"
+        return replace(found, reason=reason)
     if len(tied) > 1:
         names = f"{', '.join(tied[:-1])} and {tied[-1]}"
         reason = f"{names} know the same {share}; the oldest is taken"
         # More releases without a table lie before the oldest that fits than between those that do.
-        return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, reason, tuple(tied[1:]))
-    if best >= _SAME_RELEASE_HIT_RATE * count and count >= _FEWEST_CANDIDATES:
-        return evidence.found(tied[0], Grade.RELEASE_INDEX, f"{tied[0]} alone knows {share}")
-    return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, f"{tied[0]} knows {share}, more than any other")
+        return replace(found, version=tied[0], reason=reason, compared=tuple(tied[1:]))
+    if best >= _SAME_RELEASE_HIT_RATE and count >= _FEWEST_CANDIDATES:
+        reason = f"{tied[0]} alone knows {share}"
+        return replace(found, version=tied[0], grade=Grade.RELEASE_INDEX, reason=reason)
+    reason = f"{tied[0]} knows {share}, more than any other"
+    return replace(found, version=tied[0], reason=reason)
 
 
 def _release_of(label: str) -> tuple[int, int, int]:
     parsed = parse_version(label)
     return (0, 0, 0) if parsed is None else parsed.release
-
-
-def _cuda_major(version: str) -> int:
-    """That of the build a table was read from, the newest of its release; unknown counts as any."""
-    cuda = release(version).cuda
-    return int(cuda.partition(".")[0]) if cuda else sys.maxsize
 
 
 def kernel_units(kernel_name: str, recognition: Recognition) -> tuple[tuple[str, ...], Grade]:
@@ -452,18 +415,12 @@ def kernel_units(kernel_name: str, recognition: Recognition) -> tuple[tuple[str,
     units, grade = table.units_of(kernel_name), recognition.grade
     if not units:
         units, grade = table.loose_units_of(kernel_name), Grade.NEIGHBOR_VERSION
-    for version in recognition.compared:
-        other = release(version)
-        units = _agreed(units, other.units_of(kernel_name) or other.loose_units_of(kernel_name))
+    for other in map(release, recognition.compared):
+        others = other.units_of(kernel_name) or other.loose_units_of(kernel_name)
+        if units and others and not set(units) & set(others):
+            # What two releases agree on may be the names of files that moved; empty on a contradiction.
+            names, other_names = (
+                dict.fromkeys(unit.rpartition("/")[2] for unit in of) for of in (units, others)
+            )
+            units = tuple(names) if names.keys() & other_names.keys() else ()
     return units, grade
-
-
-def _agreed(units: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
-    """What two releases agree on: the units, or the names of files that moved; empty on a contradiction."""
-    if not units or not others or set(units) & set(others):
-        return units
-    return units_named if (units_named := _names(units)) and set(units_named) & set(_names(others)) else ()
-
-
-def _names(units: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(unit.rpartition("/")[2] for unit in units))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject
-from opscope.analysis.kernel_code import KernelCode
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
+from opscope.extraction.kernel_code import KernelCode
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from opscope.analysis.extraction import AloneCall, Extracted, StepGain
 from opscope.analysis.summary import Summary
 from opscope.errors import OpscopeError
+from opscope.extraction.alone_calls import AloneCall, Extracted, StepGain
+from opscope.extraction.call_file import CallFile
 from opscope.model.benchmark import BenchmarkRow, Status, Verdict
-from opscope.operators.call_file import CallFile
 from opscope.report import document as doc
 from opscope.report.benchmark import ratio_text
 from opscope.units import counted, format_duration, format_fraction

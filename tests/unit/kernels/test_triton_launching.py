@@ -17,7 +17,7 @@ interprets = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reaso
 
 @pytest.mark.parametrize("column_count", [1, 100, 1024, 5000, 8192, 16384, 20000, 32768])
 def test_some_configuration_fits_every_row_that_registers_hold(column_count):
-    columns = launching.columns_of(column_count)
+    columns = triton.next_power_of_2(column_count)
     fitting = launching.fitting_configs(launching.ROW_CONFIGS, {}, COLUMNS=columns)
     assert fitting
     for config in fitting:
@@ -25,14 +25,25 @@ def test_some_configuration_fits_every_row_that_registers_hold(column_count):
         assert config.kwargs["TILE"] <= 32 * 32 * config.num_warps
 
 
+class Launches:
+    def __getitem__(self, grid):
+        self.grid = grid
+        return lambda *arguments, **constants: setattr(self, "constants", constants)
+
+
 @pytest.mark.parametrize(("column_count", "columns"), [(1, 1), (1000, 1024), (32768, 32768), (32769, None)])
 def test_rows_longer_than_registers_hold_are_not_held(column_count, columns):
-    assert launching.columns_of(column_count) == columns
+    whole, long = Launches(), Launches()
+    launching.launched_by_rows((whole, long, None), torch.empty(2, column_count), teaching=False)
+    assert vars(whole).get("constants", {}).get("COLUMNS") == columns
+    assert vars(long).get("grid") == (None if columns else (2,))
 
 
-def test_a_grid_has_a_program_for_each_tile():
-    assert launching.row_grid(100, 1024)({"TILE": 4096}) == (25,)
-    assert launching.row_grid(101, 1024)({"TILE": 4096}) == (26,)
+@pytest.mark.parametrize(("rows", "programs"), [(100, 25), (101, 26)])
+def test_a_grid_has_a_program_for_each_tile(rows, programs):
+    whole = Launches()
+    launching.launched_by_rows((whole, None, None), torch.empty(rows, 1024), teaching=False)
+    assert whole.grid({"TILE": 4096}) == (programs,)
 
 
 @interprets
@@ -43,7 +54,7 @@ def test_a_last_tile_that_is_not_full_is_right(name):
     x, out = torch.randn(21, 300), torch.empty(21, 300)
     extra = (torch.ones(300), torch.zeros(300)) if name == "layer_norm" else ()
     eps = (1e-5,) if name == "layer_norm" else ()
-    launch = kernel[launching.row_grid(21, 512)]
+    launch = kernel[(11,)]
     launch(*(x, *extra, out, 21, 300, *eps), COLUMNS=512, TILE=1024)
     expected = x.softmax(-1) if name == "softmax" else torch.nn.functional.layer_norm(x, (300,))
     assert torch.allclose(out, expected, atol=1e-5)

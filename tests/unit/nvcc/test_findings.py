@@ -7,11 +7,12 @@ from typing import Any
 
 from case_tables import cases
 from opscope.hardware.architectures import Target
-from opscope.kernels.code import KernelResources, LaunchBounds
 from opscope.model.finding import Severity
 from opscope.nvcc.compile import (
     Compilation,
     CompiledKernel,
+    KernelResources,
+    LaunchBounds,
     Nvcc,
     Request,
     compiled_kernel,

@@ -10,8 +10,8 @@ import pytest
 
 from opscope.provenance.native_functions import OperatorTable, packaged_table
 from opscope.provenance.sources import SourceIndex
-from torch_tables.source_tree import index_of as index_of_definitions
-from torch_tables.source_tree import read_tree
+from torch_tables.definitions import index_of as index_of_definitions
+from torch_tables.definitions import read_tree
 
 
 def dedented(files: dict[str, str]) -> dict[str, str]:

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from opscope.hardware.architectures import Target
-from opscope.kernels.code import KernelResources
-from opscope.nvcc.compile import Compilation, Nvcc, Request, compiled_kernel
+from opscope.nvcc.compile import Compilation, KernelResources, Nvcc, Request, compiled_kernel
 from opscope.report.json_encoding import to_json
 from opscope.report.nvcc import nvcc_document, nvcc_json
 

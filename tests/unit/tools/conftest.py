@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from opscope.provenance.sources import Definition
-from torch_tables.source_tree import read_tree
+from torch_tables.definitions import read_tree
 
 from ..provenance.conftest import checkout, dedented, index_of, table
 

@@ -150,7 +150,7 @@ def test_lines_are_those_between_checks_of_both_releases(script, torch, tmp_path
     monkeypatch.setattr(script, "sites_of", lambda path: {file: later})
     arguments = ["2.9.0", "--torch", str(torch), "--table", "lines", "--output", str(tmp_path / "data")]
     assert script.main(arguments) == 0
-    stored = tmp_path / "data" / "2.9.0" / script.LINES_FILE
-    table = script.LINES_FORMAT.decode(stored.read_bytes(), stored)
+    stored = tmp_path / "data" / "2.9.0" / script.sources.LINES_FORMAT.file
+    table = script.sources.LINES_FORMAT.decode(stored.read_bytes(), stored)
     ((first, last, moved),) = table.files[file]
     assert (table.indexed, first < last, moved) == ("2.6.0", True, 10)

@@ -180,5 +180,5 @@ def test_every_stub_registered_for_cuda_is_located() -> None:
     stubs = {entry.stub for entry in index.registrations if entry.key == "CUDA" and entry.function}
     assert len(stubs) > 280
     places = Places(index, None, None, {})
-    names = {stub: [one.name for one in places._registered(stub, "CUDA")] for stub in stubs}
+    names = {stub: [one.name for one in places.registered(stub, "CUDA")] for stub in stubs}
     assert [stub for stub, found in names.items() if set(found) == {stub}] == []

@@ -7,7 +7,7 @@ import pytest
 
 from opscope.errors import InputError
 from opscope.provenance.sources import read_lines
-from torch_tables.source_tree import header_index, tree_index
+from torch_tables.definitions import tree_index
 
 Checkout = Callable[[dict[str, str]], Path]
 FILE = "aten/src/ATen/native/cuda/A.cu"
@@ -52,7 +52,7 @@ def torch(checkout: Callable[[dict[str, str]], Path]) -> Path:
 
 
 def test_headers_are_named_as_in_the_repository(torch: Path) -> None:
-    index = header_index(torch / "include", "2.13.0", None)
+    index = tree_index(torch / "include", "2.13.0", None, headers=True)
     assert index.files == ("aten/src/ATen/native/cuda/Loops.cuh",)
     found = index.kernel("at::native::run", ["Any.cu"])
     assert (found.line, found.end_line, found.template_parameters) == (3, 4, ("T",))
@@ -62,11 +62,11 @@ def test_headers_are_named_as_in_the_repository(torch: Path) -> None:
 def test_lines_are_those_of_the_repository_where_the_wheel_adds_one(torch: Path) -> None:
     guard = "#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)"
     (torch / HEADER).write_text(f'{guard}\n{KERNEL}#else\n#error "no"\n#endif\n', encoding="utf-8")
-    found = header_index(torch / "include", "2.13.0", None).kernel("at::native::run", ["Any.cu"])
+    found = tree_index(torch / "include", "2.13.0", None, headers=True).kernel("at::native::run", ["Any.cu"])
     assert (found.line, found.end_line) == (3, 4)
     assert read_lines(found.file, 3, None, [torch / "include"]) == ["__global__ void run(T f) {"]
 
 
 def test_no_headers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no ATen headers"):
-        header_index(tmp_path, "2.13.0", None)
+        tree_index(tmp_path, "2.13.0", None, headers=True)

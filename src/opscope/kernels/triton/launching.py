@@ -148,31 +148,33 @@ ROW_CONFIGS = [
 ]
 
 
-def as_rows(x: torch.Tensor) -> tuple[int, int]:
-    """Rows and columns of a tensor seen as a matrix: its last dimension are the columns.
+def launched_by_rows(
+    kernels: Sequence[Any], *tensors: torch.Tensor, sizes: Sequence[float] = (), teaching: bool
+) -> torch.Tensor:
+    """What a kernel makes of the first tensor seen as a matrix: its last dimension are the columns.
+
+    Of the kernels the first holds whole rows in registers, the second takes rows too long for them, a block
+    at a time, the third is the one to learn from.
 
     Raises:
-        InputError: It has no dimension.
+        InputError: The tensor has no dimension.
     """
+    x, (whole, long, simple) = tensors[0], kernels
     if x.dim() == 0:
         raise InputError("a single number has no rows", hint="Pass a tensor of at least one dimension")
-    column_count = x.shape[-1]
-    return (x.numel() // column_count if column_count else 0), column_count
-
-
-def columns_of(column_count: int) -> int | None:
-    """Elements a program holds of a row: the next power of two; None if the row is too long for registers."""
-    columns: int = triton.next_power_of_2(max(column_count, 1))
-    return columns if columns <= _MOST_COLUMNS else None
-
-
-def row_grid(row_count: int, columns: int) -> Callable[[Mapping[str, Any]], tuple[int]]:
-    """Grid of a kernel over rows: a program for each tile of its configuration."""
+    column_count, out = x.shape[-1], torch.empty_like(x)
+    row_count = x.numel() // column_count if column_count else 0
+    columns = triton.next_power_of_2(max(column_count, 1))
+    if teaching or columns > _MOST_COLUMNS:
+        kernel, constants = (
+            (simple, {"BLOCK": 1024}) if teaching else (long, {"BLOCK": 8192, "num_warps": 16})
+        )
+        return launched(out, kernel, (row_count,), *tensors, out, column_count, *sizes, **constants)
 
     def grid(meta: Mapping[str, Any]) -> tuple[int]:
-        return (triton.cdiv(row_count, meta["TILE"] // columns),)
+        return (triton.cdiv(row_count, meta["TILE"] // columns),)  # a program for each tile
 
-    return grid
+    return launched(out, whole, grid, *tensors, out, row_count, column_count, *sizes, COLUMNS=columns)
 
 
 def fitting_configs(

@@ -9,7 +9,7 @@ Like softmax, it needs a row more than once (mean, variance, result), so a progr
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 import triton
@@ -18,17 +18,11 @@ import triton.language as tl
 from opscope.errors import InputError
 from opscope.kernels.triton.launching import (
     ROW_CONFIGS,
-    as_rows,
     autotuned,
     check_arguments,
-    columns_of,
     fitting_configs,
-    launched,
-    row_grid,
+    launched_by_rows,
 )
-
-LONG_BLOCK = 8192
-TEACHING_BLOCK = 1024
 
 
 @triton.jit
@@ -139,45 +133,27 @@ def layer_norm_teaching_kernel(x_ptr, weight_ptr, bias_ptr, out_ptr, column_coun
 _tuned_layer_norm = autotuned(ROW_CONFIGS, key=["column_count"], prune=fitting_configs)(layer_norm_kernel)
 
 
-def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float = 1e-5,
+    *,
+    teaching: bool = False,
+) -> torch.Tensor:
     """Layer norm over the last dimension.
 
     Raises:
         InputError: Weight or bias of another length, tensors that are not contiguous or of differing dtypes.
     """
-    row_count, column_count = as_rows(x)
-    columns = columns_of(column_count)
-    if columns is None:
-        sizes = (column_count, eps)
-        constants = {"BLOCK": LONG_BLOCK, "num_warps": 16}
-        return _launch(layer_norm_long_kernel, (row_count,), x, weight, bias, *sizes, **constants)
-    grid = row_grid(row_count, columns)
-    return _launch(_tuned_layer_norm, grid, x, weight, bias, row_count, column_count, eps, COLUMNS=columns)
-
-
-def layer_norm_teaching(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
-) -> torch.Tensor:
-    """Like `layer_norm`, reading each row three times."""
-    row_count, column_count = as_rows(x)
-    return _launch(
-        layer_norm_teaching_kernel, (row_count,), x, weight, bias, column_count, eps, BLOCK=TEACHING_BLOCK
-    )
-
-
-def _launch(
-    kernel: Any,
-    grid: Any,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    *sizes: float,
-    **constants: int,
-) -> torch.Tensor:
     check_arguments(x=x, weight=weight, bias=bias)
     if weight.shape != x.shape[-1:] or bias.shape != x.shape[-1:]:
         raise InputError(
             f"rows have {x.shape[-1]} elements, weight and bias {tuple(weight.shape)} and {tuple(bias.shape)}"
         )
-    out = torch.empty_like(x)
-    return launched(out, kernel, grid, x, weight, bias, out, *sizes, **constants)
+    kernels = (_tuned_layer_norm, layer_norm_long_kernel, layer_norm_teaching_kernel)
+    return launched_by_rows(kernels, x, weight, bias, sizes=(eps,), teaching=teaching)
+
+
+# Reading each row three times.
+layer_norm_teaching = partial(layer_norm, teaching=True)

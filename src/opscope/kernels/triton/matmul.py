@@ -68,16 +68,13 @@ FLOAT32_CONFIGS = [
     triton.Config(_tiles(64, 64, 16), num_warps=4, num_stages=3),
 ]
 
-
-def _descriptor_config(
-    tile: tuple[int, int, int], *, warps: int, stages: int, flatten: bool, halves: bool
-) -> triton.Config:
-    constants = _tiles(*tile, FLATTEN=flatten, HALVES=halves)
-    return triton.Config(constants, num_warps=warps, num_stages=stages, pre_hook=set_block_shapes)
-
-
 DESCRIPTOR_CONFIGS = [
-    _descriptor_config(tile, warps=warps, stages=stages, flatten=True, halves=halves)
+    triton.Config(
+        _tiles(*tile, FLATTEN=True, HALVES=halves),
+        num_warps=warps,
+        num_stages=stages,
+        pre_hook=set_block_shapes,
+    )
     for tile, warps, stages, halves in (
         ((128, 256, 64), 8, 3, False),
         ((128, 256, 64), 8, 4, True),

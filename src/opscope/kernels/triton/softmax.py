@@ -10,7 +10,7 @@ from memory three times, it costs twice what it must; so a program keeps its row
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 import triton
@@ -18,17 +18,11 @@ import triton.language as tl
 
 from opscope.kernels.triton.launching import (
     ROW_CONFIGS,
-    as_rows,
     autotuned,
     check_arguments,
-    columns_of,
     fitting_configs,
-    launched,
-    row_grid,
+    launched_by_rows,
 )
-
-LONG_BLOCK = 8192
-TEACHING_BLOCK = 1024
 
 
 @triton.jit
@@ -121,27 +115,16 @@ def softmax_teaching_kernel(x_ptr, out_ptr, column_count, BLOCK: tl.constexpr):
 _tuned_softmax = autotuned(ROW_CONFIGS, key=["column_count"], prune=fitting_configs)(softmax_kernel)
 
 
-def softmax(x: torch.Tensor) -> torch.Tensor:
+def softmax(x: torch.Tensor, *, teaching: bool = False) -> torch.Tensor:
     """Softmax over the last dimension.
 
     Raises:
         InputError: The tensor is not contiguous, or of another dtype.
     """
-    row_count, column_count = as_rows(x)
-    columns = columns_of(column_count)
-    if columns is None:
-        return _launch(softmax_long_kernel, (row_count,), x, column_count, BLOCK=LONG_BLOCK, num_warps=16)
-    grid = row_grid(row_count, columns)
-    return _launch(_tuned_softmax, grid, x, row_count, column_count, COLUMNS=columns)
-
-
-def softmax_teaching(x: torch.Tensor) -> torch.Tensor:
-    """Like `softmax`, reading each row three times."""
-    row_count, column_count = as_rows(x)
-    return _launch(softmax_teaching_kernel, (row_count,), x, column_count, BLOCK=TEACHING_BLOCK)
-
-
-def _launch(kernel: Any, grid: Any, x: torch.Tensor, *sizes: int, **constants: int) -> torch.Tensor:
     check_arguments(x=x)
-    out = torch.empty_like(x)
-    return launched(out, kernel, grid, x, out, *sizes, **constants)
+    kernels = (_tuned_softmax, softmax_long_kernel, softmax_teaching_kernel)
+    return launched_by_rows(kernels, x, teaching=teaching)
+
+
+# Reading each row three times.
+softmax_teaching = partial(softmax, teaching=True)

@@ -124,16 +124,31 @@ def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKe
     """The same units, with the paths of those where the library tells them."""
     paths = set(_path_strings(elf.rodata))
     root = _repository_root(paths)
-    finder = _PathFinder(_folders(paths, root, Path(elf.source)))
+    checksums = {folder: zlib.crc32(folder.encode()) for folder in _folders(paths, root, Path(elf.source))}
+    attempts_left = _MOST_ATTEMPTS
+
+    def found(unit: RecordedUnit, *, is_name_exact: bool) -> str | None:
+        """The path in the folder in which a unit's name gives its module id; None if it lies in none."""
+        nonlocal attempts_left
+        for name in (unit.name,) if is_name_exact else _spellings(unit.name):
+            attempts_left -= len(checksums)
+            if unit.module_id is None or attempts_left < 0:
+                return None
+            wanted, written = int(unit.module_id, 16), name.encode()
+            for folder, checksum in checksums.items():
+                if zlib.crc32(written, checksum) == wanted:
+                    return folder + name
+        return None
+
     # Paths of names that only one unit has and only one path ends in.
     counts = Counter(kernels.unit.name for kernels in units if kernels.unit is not None)
     by_name = paths_by_name(path for path in paths if path.rfind("/") > 0)
-    only = {name: found.pop() for name, found in by_name.items() if len(found) == counts[name] == 1}
+    only = {name: of.pop() for name, of in by_name.items() if len(of) == counts[name] == 1}
     located: dict[RecordedUnit, RecordedUnit] = {}
     for kernels in units:
         unit = kernels.unit
         if unit is not None and unit not in located:
-            path = finder.find(unit, is_name_exact=kernels.is_name_exact) or only.get(unit.name)
+            path = found(unit, is_name_exact=kernels.is_name_exact) or only.get(unit.name)
             if path is not None:
                 name, path = path.rpartition("/")[2], path.removeprefix(root)
                 located[unit] = replace(unit, name=name, source_path=path)
@@ -188,29 +203,6 @@ def _folders(paths: Iterable[str], root: str, library: Path) -> list[str]:
     # An extension built in place lies beside or below its sources.
     folders.update(str(parent) for parent in library.absolute().parents)
     return [f"{folder.rstrip('/')}/" for folder in sorted(folders)]
-
-
-class _PathFinder:
-    """Finds the folder in which a unit's name gives its module id."""
-
-    def __init__(self, folders: Sequence[str]) -> None:
-        self._checksums = {folder: zlib.crc32(folder.encode()) for folder in folders}
-        self._attempts_left = _MOST_ATTEMPTS
-
-    def find(self, unit: RecordedUnit, *, is_name_exact: bool) -> str | None:
-        """Path of a unit with a module id; None if it lies in none of the folders."""
-        if unit.module_id is None:
-            return None
-        wanted = int(unit.module_id, 16)
-        for name in (unit.name,) if is_name_exact else _spellings(unit.name):
-            self._attempts_left -= len(self._checksums)
-            if self._attempts_left < 0:
-                return None
-            written = name.encode()
-            for folder, checksum in self._checksums.items():
-                if zlib.crc32(written, checksum) == wanted:
-                    return folder + name
-        return None
 
 
 def _spellings(name: str) -> Iterator[str]:
@@ -396,9 +388,13 @@ def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
                 others.append((names - separate, set()))  # it joins several units
             else:
                 others.append((names, named))
+    # Each kernel's unit: the only one its container names, else the one its own name has in it.
     kernels: dict[RecordedUnit | None, set[str]] = {}
-    for unit, kernel in _owners(others):
-        kernels.setdefault(unit, set()).add(kernel)
+    for names, named in others:
+        for kernel in names:
+            telling = named if len(named) == 1 else internal_names(kernel.encode())
+            unit = named_unit(next(iter(telling))) if len(telling) == 1 else None
+            kernels.setdefault(unit, set()).add(kernel)
     return units + [UnitKernels(unit, frozenset(of), is_name_exact=False) for unit, of in kernels.items()]
 
 
@@ -470,12 +466,3 @@ def _names(elf: ElfFile, codes: Iterable[DeviceCode]) -> DeviceNames:
         kernels |= names
         units |= named
     return kernels, units
-
-
-def _owners(found: Iterable[DeviceNames]) -> Iterator[tuple[RecordedUnit | None, str]]:
-    """Each kernel with its unit: the only one its container names, else the one its own name has in it."""
-    for kernels, units in found:
-        only = named_unit(next(iter(units))) if len(units) == 1 else None
-        for kernel in kernels:
-            own = internal_names(kernel.encode()) if only is None else ()
-            yield named_unit(next(iter(own))) if len(own) == 1 else only, kernel

@@ -74,7 +74,14 @@ def read_library(path: str | os.PathLike[str]) -> LibraryKernels:
 def cached_library(path: str | os.PathLike[str], folder: Path | None = None) -> LibraryKernels:
     """The same, from the cache if this build was read before."""
     with open_elf(path) as elf:
-        file = (folder or cache_folder() / "libraries") / f"{_cache_key(elf)}.kernels"
+        # Stripping keeps the build id but loses units, so the symbols are part of what identifies a build.
+        build, path = elf.build_id, Path(elf.source)
+        if build is None:
+            state = path.stat()
+            identity = f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
+            build = blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
+        symbols = "symbols" if ".symtab" in elf.sections else "stripped"
+        file = (folder or cache_folder() / "libraries") / f"{build}.{symbols}.kernels"
         stored = kept(file, lambda content: _FORMAT.decode(content, file), lambda: _read(elf), _FORMAT.encode)
         return LibraryKernels(elf.source, stored)
 
@@ -109,16 +116,6 @@ def _read(elf: ElfFile) -> _Stored:
     return _Stored(_FORMAT.number, elf.build_id, units, sets, hashes)
 
 
-def _cache_key(elf: ElfFile) -> str:
-    """Identifies a build; stripping keeps the build id but loses units, so the symbols are part of it."""
-    symbols = "symbols" if ".symtab" in elf.sections else "stripped"
-    if elf.build_id is not None:
-        return f"{elf.build_id}.{symbols}"
-    state = Path(elf.source).stat()
-    identity = f"{Path(elf.source).resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
-    return f"{blake2b(identity.encode('utf-8', 'surrogateescape'), digest_size=20).hexdigest()}.{symbols}"
-
-
 _FILE = lazy_pattern(r"lib(?P<stem>[A-Za-z0-9]+)(?:_[A-Za-z0-9_]+)?(?:-[0-9a-f]+)?\.so(?:\.\d+)*")
 _VENDORS = {
     stem.lower(): stem
@@ -150,15 +147,11 @@ def mapped_libraries(maps: Path) -> tuple[Path, ...]:
     # Address, permissions, offset, device, inode, path; the path may have blanks.
     columns = (line.split(maxsplit=5) for line in text.splitlines())
     paths = dict.fromkeys(row[5] for row in columns if len(row) == 6 and row[5].startswith("/"))
-    return tuple(Path(path) for path in paths if _holds_device_code(path))
-
-
-def _holds_device_code(path: str) -> bool:
-    try:
-        with open_elf(path) as elf:
-            return holds_device_code(elf)
-    except InputError:
-        return False
+    found = []
+    for path in paths:
+        with suppress(InputError), open_elf(path) as elf:
+            found += [Path(path)] * holds_device_code(elf)
+    return tuple(found)
 
 
 def units_of_process(
@@ -171,18 +164,15 @@ def units_of_process(
     libraries = mapped_libraries(maps)
     wanted = set(names)
     origins: dict[str, RecordedKernel] = {}
-    for round_ in (
-        [path for path in libraries if vendor_of_file(path) is None],
-        [path for path in libraries if vendor_of_file(path) is not None],
-    ):
-        if wanted:
-            read = _read_all(round_, folder)
-            holders = {name: [library for library in read if name in library] for name in wanted}
-            wanted -= {name for name, having in holders.items() if having}
-            for name, (library, *others) in ((name, having) for name, having in holders.items() if having):
-                if not others:
-                    file, units = Path(library.path).name, library.units_of(name)
-                    origins[name] = RecordedKernel(name, file, library.build_id, units)
+    for is_vendor in (False, True):
+        paths = [path for path in libraries if (vendor_of_file(path) is not None) is is_vendor]
+        read = _read_all(paths, folder) if wanted else ()
+        for name in tuple(wanted):
+            having = [library for library in read if name in library]
+            if len(having) == 1:
+                file, units = Path(having[0].path).name, having[0].units_of(name)
+                origins[name] = RecordedKernel(name, file, having[0].build_id, units)
+            wanted -= {name} if having else set()
     return origins
 
 

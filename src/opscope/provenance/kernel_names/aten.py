@@ -49,7 +49,11 @@ def read_aten(cxx: CxxName, last: str) -> Reading | None:
     generic = _GENERIC.get(last)
     if generic is not None:
         return generic(cxx)
-    family = _family(cxx, last)
+    family = family_by_rules("aten_function", last)
+    if "::native::internal::" in (cxx.function or ""):
+        family = "unique"
+    elif last == "RowwiseMomentsCUDAKernel":
+        family = "group_norm" if len(cxx.template_arguments) == 1 else "layer_norm"
     if family is None:
         return None
     reading = _reading(family=family, direction=direction_of(last))
@@ -68,14 +72,6 @@ def read_aten(cxx: CxxName, last: str) -> Reading | None:
 
 def _reading(**stated: Any) -> Reading:
     return Reading({"library": "aten", **stated})
-
-
-def _family(cxx: CxxName, last: str) -> str | None:
-    if "::native::internal::" in (cxx.function or ""):
-        return "unique"
-    if last == "RowwiseMomentsCUDAKernel":
-        return "group_norm" if len(cxx.template_arguments) == 1 else "layer_norm"
-    return family_by_rules("aten_function", last)
 
 
 def _read_types(cxx: CxxName, last: str, reading: Reading) -> None:
@@ -106,45 +102,38 @@ _VECTOR_WIDTHS = {"CatArrayBatchedCopy_vectorized": 6, "fused_dropout_kernel_vec
 # Generic kernels: how each is given its functor.
 
 
-def _elementwise(variant: str, position: int, cxx: CxxName) -> Reading:
+def _launcher(family: str, variant: str | None, position: int, cxx: CxxName) -> Reading:
+    """A kernel given its functor at a position; without a variant the functor gets an index, no data."""
     arguments = cxx.template_arguments
-    reading = _reading(family="elementwise", variant=variant)
-    if len(arguments) <= position:
-        return reading
-    if variant == "vectorized":
-        reading.stated["vector_width"] = integer(arguments[0])
-    casts = variant == "unrolled" and any("WithCast<" in argument for argument in arguments)
-    _read_functor(arguments[position], reading, types_are_data=not casts)
+    reading = _reading(family=family, variant=variant)
+    if len(arguments) > position:
+        if variant == "vectorized":
+            reading.stated["vector_width"] = integer(arguments[0])
+        casts = variant == "unrolled" and any("WithCast<" in argument for argument in arguments)
+        _read_functor(arguments[position], reading, types_are_data=variant is not None and not casts)
     return reading
 
 
-def _indexed(family: str, position: int, cxx: CxxName) -> Reading:
-    """Kernels that give their lambda an index: its parameter says nothing of the data."""
-    reading = _reading(family=family)
-    if len(cxx.template_arguments) > position:
-        _read_functor(cxx.template_arguments[position], reading, types_are_data=False)
-    return reading
+def _applied(qualified: str) -> dict[str, str | None]:
+    functor = without_module(qualified)
+    return {"functor": functor, "operation": _operation(last_part(functor))}
 
 
 def _read_functor(argument: str, reading: Reading, *, types_are_data: bool = True) -> None:
     match = _FUNCTOR.match(argument)
     if match is None:
         return
-    functor = without_module(match.group("name"))
-    last = last_part(functor)
+    applied, wrappers, stated = _applied(match.group("name")), match.group("wrappers"), reading.stated
+    functor = applied["functor"] or ""
     if element_type(functor) is not None:
         return
-    stated = reading.stated
-    stated.update(functor=functor, operation=_operation(last), direction=_backward(last))
-    family = family_by_rules("aten_functor", last)
-    if family is not None:
-        stated["family"] = family
-    if not types_are_data:
-        return
+    last = last_part(functor)
+    is_backward = direction_of(last) == "backward"
+    stated.update(applied, direction="backward" if is_backward else None)
+    stated["family"] = family_by_rules("aten_functor", last) or stated["family"]
     # Types of the data a functor works on, as its wrapper, its lambda or its own template argument says.
-    wrappers = match.group("wrappers")
-    if "gpu_kernel_impl<" in wrappers:
-        return  # casts while it loads and stores: the types are the functor's, not the data's
+    if not types_are_data or "gpu_kernel_impl<" in wrappers:
+        return  # that casts while it loads and stores: the types are the functor's, not the data's
     passed = [element_type(spelling) for spelling in wrappers.rpartition("<")[2].split(", ")]
     if len(passed) >= 3 and passed[0] is not None:
         stated["operand_type"] = passed[1] if "AUnaryFunctor<" in wrappers or passed[0] == passed[1] else None
@@ -172,8 +161,7 @@ def _reduction(cxx: CxxName) -> Reading:
     stated["output_vector_width"] = integer(arguments[1])
     match = _FUNCTOR.match(arguments[2])
     if match is not None and match.group("wrappers"):
-        functor = without_module(match.group("name"))
-        stated.update(functor=functor, operation=_operation(last_part(functor)))
+        stated.update(_applied(match.group("name")))
         parameters = _LAMBDA_PARAMETERS.search(arguments[2], match.end())
         if parameters is not None:
             types = {element_type(part) for part in parameters.group(1).split(", ")}
@@ -196,17 +184,15 @@ def _foreach(cxx: CxxName) -> Reading:
     match = _FUNCTOR.match(arguments[1]) if len(arguments) > 1 else None
     if match is None:
         return reading
-    functor = without_module(match.group("name"))
-    last = last_part(functor)
-    operations = [entity for entity in entities(arguments[2:]) if "::" in entity.name]
-    stated = reading.stated
-    stated["functor"] = functor
-    stated["operation"] = _operation(last_part(operations[0].name) if operations else last)
-    named = f"{last} {operations[0].name if operations else ''}"
-    stated["family"] = family_by_rules("foreach_functor", named) or "foreach"
+    last = last_part(match.group("name"))
+    operation = next((entity.name for entity in entities(arguments[2:]) if "::" in entity.name), "")
+    family = family_by_rules("foreach_functor", f"{last} {operation}") or "foreach"
+    reading.stated.update(_applied(match.group("name")), family=family)
+    if operation:
+        reading.stated["operation"] = _operation(last_part(operation))
     own = _FIRST_ARGUMENT.match(arguments[1], match.end())
     if own is not None and last != "CopyFunctor":
-        stated["operand_type"] = element_type(own.group(1))
+        reading.stated["operand_type"] = element_type(own.group(1))
     return reading
 
 
@@ -230,9 +216,7 @@ def _distribution(cxx: CxxName) -> Reading:
     """`distribution_elementwise_grid_stride_kernel<accumulator, unroll, distribution, transform>`."""
     reading = _reading(family="random")
     found = next((match for part in cxx.template_arguments if (match := _DISTRIBUTION.search(part))), None)
-    if found is not None:
-        functor = without_module(found.group())
-        reading.stated.update(functor=functor, operation=_operation(last_part(functor)))
+    reading.stated.update({} if found is None else _applied(found.group()))
     return reading
 
 
@@ -243,30 +227,22 @@ _GENERIC: dict[str, Callable[[CxxName], Reading]] = {
     "reduce_kernel": _reduction,
     "multi_tensor_apply_kernel": _foreach,
     **{
-        name: partial(_elementwise, variant, position)
-        for name, variant, position in (
-            ("vectorized_elementwise_kernel", "vectorized", 1),
-            ("vectorized_templated_elementwise_kernel", "vectorized", 1),
-            ("unrolled_elementwise_kernel", "unrolled", 0),
-            ("unrolled_elementwise_kernel_for_multi_outputs", "unrolled", 1),
-            ("elementwise_kernel", "strided", 2),
-            ("legacy_elementwise_kernel", "strided", 2),
-            ("elementwise_kernel_manual_unroll", "strided", 2),
+        name: partial(_launcher, family, variant, position)
+        for family, variant, position, names in (
+            ("elementwise", "vectorized", 1, "vectorized_elementwise_kernel"),
+            ("elementwise", "vectorized", 1, "vectorized_templated_elementwise_kernel"),
+            ("elementwise", "unrolled", 0, "unrolled_elementwise_kernel"),
+            ("elementwise", "unrolled", 1, "unrolled_elementwise_kernel_for_multi_outputs"),
+            ("elementwise", "strided", 2, "elementwise_kernel legacy_elementwise_kernel"),
+            ("elementwise", "strided", 2, "elementwise_kernel_manual_unroll"),
+            ("elementwise", None, 0, "kernelPointwiseApply1 kernelPointwiseApply2 kernelPointwiseApply3"),
+            ("elementwise", None, 1, "elementwise_kernel_with_index"),
+            ("elementwise", None, 2, "_elementwise_kernel _elemwise_kernel"),
+            ("sparse_layout", None, 2, "apply_kernel"),
+            ("index", None, 2, "index_elementwise_kernel"),
+            ("im2col", None, 2, "_unfold_backward_elementwise_kernel"),
         )
-    },
-    **{
-        name: partial(_indexed, family, position)
-        for name, family, position in (
-            ("elementwise_kernel_with_index", "elementwise", 1),
-            ("_elementwise_kernel", "elementwise", 2),
-            ("_elemwise_kernel", "elementwise", 2),
-            ("apply_kernel", "sparse_layout", 2),
-            ("index_elementwise_kernel", "index", 2),
-            ("_unfold_backward_elementwise_kernel", "im2col", 2),
-            ("kernelPointwiseApply1", "elementwise", 0),
-            ("kernelPointwiseApply2", "elementwise", 0),
-            ("kernelPointwiseApply3", "elementwise", 0),
-        )
+        for name in names.split()
     },
 }
 
@@ -275,8 +251,3 @@ _GENERIC: dict[str, Callable[[CxxName], Reading]] = {
 def _operation(functor: str) -> str | None:
     """`gelu_backward` of `GeluBackwardCUDAKernelImpl`, `add` of `CUDAFunctor_add`."""
     return _CAMEL.sub("_", _OPERATION_NOISE.sub("", functor)).lower().strip("_") or None
-
-
-@lru_cache(maxsize=4096)
-def _backward(functor: str) -> str | None:
-    return "backward" if direction_of(functor) == "backward" else None

@@ -214,8 +214,10 @@ def _grammar(name: str) -> _Grammar:
         (field, ["rest", part] if isinstance(part, str) else part)
         for field, part in entry.get("parts", {}).items()
     ]
+    # Of a pattern of several lines, blanks do not count.
+    pattern = re.compile(entry["pattern"], re.VERBOSE if "\n" in entry["pattern"] else 0)
     return _Grammar(
-        _matcher(entry["pattern"]),
+        pattern.match if pattern.pattern.startswith("\\A") else pattern.search,
         entry.get("set", {}),
         _FIELDS if stated == "all" else frozenset(stated.split()),
         [(field, within, re.compile(pattern)) for field, (within, pattern) in parts],
@@ -226,9 +228,3 @@ def _grammar(name: str) -> _Grammar:
         ],
         {field: named[one] if isinstance(one, str) else one for field, one in entry.get("maps", {}).items()},
     )
-
-
-def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
-    """Of a pattern of several lines, blanks do not count."""
-    compiled = re.compile(pattern, re.VERBOSE if "\n" in pattern else 0)
-    return compiled.match if pattern.startswith("\\A") else compiled.search

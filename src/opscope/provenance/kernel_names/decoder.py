@@ -6,7 +6,7 @@ first that answers wins; they go from unmistakable prefixes to words. Nothing he
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from opscope.provenance.kernel_names.aten import read_aten
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, parse
@@ -38,8 +38,6 @@ _ATEN_GLOBAL = lazy_pattern(
     r"|cuComputePartGradGammaBeta|cuComputeGradInput|cuComputeGradGammaBeta)"
 )
 _COPIES = ("memory_set", "memory_copy", "amd_copy")
-# Nothing else is called like this.
-_BY_PREFIX = (("triton_", read_triton), ("nvjet_", partial(read_grammar, "nvjet")))
 # No function or generated name comes near; what follows may take time square in the length.
 _LONGEST = 2048
 _ATEN_NAMESPACES = ("at::", "c10::", "c10d::")
@@ -81,9 +79,10 @@ def _read(cxx: CxxName, text: str) -> Reading | None:
 def _read_generated(cxx: CxxName, text: str) -> Reading | None:
     """Names that a generator writes, and attention, often built from another's templates."""
     function = cxx.function or ""
-    for prefix, read in _BY_PREFIX:
-        if function.startswith(prefix):
-            return read(function)
+    if function.startswith("triton_"):
+        return read_triton(function)
+    if function.startswith("nvjet_"):
+        return read_grammar("nvjet", function)
     if "nccl" in function or "oneRankReduce" in function:
         return read_nccl(function)
     if "_xmma_" in function and (reading := read_xmma(function)) is not None:

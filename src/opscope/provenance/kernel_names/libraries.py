@@ -65,7 +65,12 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
     if family is None:
         return None
     library = rule.get("library") or _library_of_namespace(function)
-    entered = _entered(cxx, head)
+    entered = None
+    if cxx.function == _ENTRY:  # the kernel that Composable Kernel's entry function enters
+        given = (one for one in cxx.template_arguments if one.startswith("ck_tile::"))
+        mangled = _MANGLED_ENTERED.search(head)
+        entered = next(given, "").partition("<")[0] or None
+        entered = entered or (mangled and f"ck_tile::{mangled[2][: int(mangled[1])]}")
     inferred: dict[str, Any] = {
         "family": family,
         "direction": direction_of(entered or function),
@@ -89,17 +94,6 @@ _EXPORTED_NAMES = {"E4m3": "e4m3", "E5m2": "e5m2", "E2m1": "e2m1", "Bfloat16": "
 # Source: ROCm/composable_kernel include/ck_tile/host/kernel_launch.hpp (`kentry`).
 _ENTRY = "ck_tile::kentry"
 _MANGLED_ENTERED = lazy_pattern(r"kentryI(?:Li\d+E)?NS_(\d+)(\w+)")
-
-
-def _entered(cxx: CxxName, head: str) -> str | None:
-    """The kernel that Composable Kernel's entry function enters."""
-    if cxx.function != _ENTRY:
-        return None
-    given = next((one for one in cxx.template_arguments if one.startswith("ck_tile::")), None)
-    if given is not None:
-        return given.partition("<")[0]
-    mangled = _MANGLED_ENTERED.search(head)
-    return None if mangled is None else f"ck_tile::{mangled[2][: int(mangled[1])]}"
 
 
 def _library_of_namespace(function: str) -> str | None:
@@ -498,16 +492,10 @@ def read_dense_algebra(cxx: CxxName, text: str) -> Reading | None:
     if named is None:
         return None
     library = "cublas" if names_cublas else "magma" if _MAGMA.search(function) else None
-    inferred = {"family": named, "library": "cublasLt" if "cublasLt" in function else library}
-    if named in ("gemv", "gemm", "blas_vector"):
-        inferred.update(_leading_types(cxx))
-    return Reading(inferred=inferred)
-
-
-def _leading_types(cxx: CxxName) -> dict[str, str | None]:
-    """The floating types that lead the template arguments: operands first, the type of the sum last."""
+    inferred: dict[str, Any] = {"family": named, "library": "cublasLt" if "cublasLt" in function else library}
+    # The floating types that lead the template arguments: operands first, the type of the sum last.
     types = [kind for argument in cxx.template_arguments[:7] if (kind := element_type(argument)) in FLOATING]
-    if not types:
-        return {}
-    has_sum = len(types) >= 4 or len(set(types)) == 1
-    return {"operand_type": types[0], "accumulator_type": types[-1] if has_sum else None}
+    if types and named in ("gemv", "gemm", "blas_vector"):
+        has_sum = len(types) >= 4 or len(set(types)) == 1
+        inferred |= {"operand_type": types[0], "accumulator_type": types[-1] if has_sum else None}
+    return Reading(inferred=inferred)

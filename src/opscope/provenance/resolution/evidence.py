@@ -7,7 +7,7 @@ build that made the trace (same `git_version`). No file is ever executed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,12 @@ from opscope.provenance.installation import installed_torch
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.native_functions import OperatorTable, Place, table_for
 from opscope.provenance.sources import (
+    HEADERS_FORMAT,
     Definition,
     SourceIndex,
     nearest_index,
     permalink,
     place_of,
-    release_headers,
     release_lines,
     source_index,
 )
@@ -254,11 +254,11 @@ def _sources(recognition: Recognition, operators: OperatorTable) -> Iterator[Ind
     """The release's index or headers, then the nearest release's index."""
     version = recognition.version or operators.version
     grade = recognition.grade if recognition.version else Grade.NEIGHBOR_VERSION
-    index = None if version is None else source_index(version)
+    index = source_index(version)
     if index is not None:
         yield IndexedSource(index, grade)
         return
-    shipped = None if version is None else release_headers(version)
+    shipped = HEADERS_FORMAT.of_release(version)
     if shipped is not None:
         yield IndexedSource(shipped, grade)
     neighbor = nearest_index(version)
@@ -298,14 +298,10 @@ def _registrations(session: Session) -> dict[str, OperatorRegistration]:
     """What the recording process's dispatcher said, by operator name with overload; of the first rank."""
     found: dict[str, OperatorRegistration] = {}
     for row in session.records("SELECT * FROM operator_registrations ORDER BY ALL"):
-        values = {**row, "kernels": _decoded(row["kernels"]), "overrides": _decoded(row["overrides"])}
-        registration = msgspec.convert(values, OperatorRegistration)
+        texts = {name: msgspec.json.decode(row[name] or "{}") for name in ("kernels", "overrides")}
+        registration = msgspec.convert({**row, **texts}, OperatorRegistration)
         found.setdefault(registration.name, registration)
     return found
-
-
-def _decoded(text: str | None) -> dict[str, str | None]:
-    return {} if text is None else msgspec.json.decode(text, type=dict[str, str | None])
 
 
 # Kernels that the recorded program itself compiled: facts come from the recording's sidecar (table
@@ -320,11 +316,17 @@ _FILES_SQL = "SELECT DISTINCT kernel_file FROM triton_launches WHERE kernel_file
 def complete_sources(session: Session) -> int:
     """Add to `kernel_sources` what generated files tell of kernels that the sidecar does not."""
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
-    found = generated_sources(
-        ids.keys(),
-        files_by_hash(file for (file,) in session.query(_FILES_SQL)),
-        read=_reader(session),
-    )
+    traces = [str(source) for (source,) in session.query("SELECT source FROM traces")]
+    folders = [folder for trace in traces if (folder := kernels_folder(trace)).is_dir()]
+
+    def read(file: str | None, hash_: str) -> str | None:
+        """A generated file: its copy beside one of the traces, else where it was recorded."""
+        places: list[str | Path] = [folder / f"{hash_}.py" for folder in folders]
+        places += [] if file is None else [file]
+        return next(filter(None, (read_generated(place, hash_) for place in places)), None)
+
+    files = files_by_hash(file for (file,) in session.query(_FILES_SQL))
+    found = generated_sources(ids.keys(), files, read=read)
     recorded = {_identity(source): source for source in _recorded(session)}
     known = {identity[:2] for identity in recorded}
     added = [source for source, _ in found if _identity(source)[:2] not in known]
@@ -351,20 +353,16 @@ def source_locations(session: Session) -> dict[str, SourceLocation]:
     located: dict[str, SourceLocation] = {}
     for kernel, sources in by_kernel.items():
         launched = [source for source in sources if source.evidence is SourceEvidence.LAUNCH]
-        place, *others = {_place(source) for source in launched or sources}
-        if place is not None and not others:
-            located[kernel] = place
+        (file, line, end_line), *others = {
+            (one.file, one.line, one.end_line)
+            if one.user_file is None
+            else (one.user_file, one.user_line, None)
+            for one in launched or sources
+        }
+        if file is not None and not others:
+            line_grade = None if line is None else Grade.EXACT
+            located[kernel] = SourceLocation(file, Grade.EXACT, line, end_line, line_grade)
     return located
-
-
-def _place(source: RecordedSource) -> SourceLocation | None:
-    if source.user_file is not None:
-        file, line, end_line = source.user_file, source.user_line, None
-    elif source.file is not None:
-        file, line, end_line = source.file, source.line, source.end_line
-    else:
-        return None
-    return SourceLocation(file, Grade.EXACT, line, end_line, None if line is None else Grade.EXACT)
 
 
 def _recorded(session: Session) -> list[RecordedSource]:
@@ -379,17 +377,3 @@ def _recorded(session: Session) -> list[RecordedSource]:
 
 def _identity(source: RecordedSource) -> tuple[str, str | None, str | None, str | None]:
     return source.kernel, source.hash or source.file, source.graph_key, source.graph
-
-
-def _reader(session: Session) -> Callable[[str | None, str], str | None]:
-    """Reads a generated file: its copy beside one of the traces, else where it was recorded."""
-    sources = [str(source) for (source,) in session.query("SELECT source FROM traces")]
-    folders = [folder for source in sources if (folder := kernels_folder(source)).is_dir()]
-
-    def read(file: str | None, hash_: str) -> str | None:
-        places: list[str | Path] = [folder / f"{hash_}.py" for folder in folders]
-        places += [] if file is None else [file]
-        texts = (read_generated(place, hash_) for place in places)
-        return next((text for text in texts if text is not None), None)
-
-    return read

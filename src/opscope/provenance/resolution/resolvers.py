@@ -79,6 +79,11 @@ def resolve_kernel(name: str, evidence: Evidence) -> KernelProvenance:
     applied = None if functor is None else first(lambda index: index.functor(functor, units))[1]
     parameters = () if definition is None else definition.template_parameters
     named = named_arguments(parameters, arguments) if parameters else None
+    unit = None
+    if len(units) == 1 and unit_grade is not None:
+        unit = SourceLocation(
+            units[0], unit_grade, url=evidence.file_url(units[0]) if "/" in units[0] else None
+        )
     return KernelProvenance(
         decoded=decoded,
         category=kernel_category(decoded),
@@ -88,17 +93,9 @@ def resolve_kernel(name: str, evidence: Evidence) -> KernelProvenance:
         units=units,
         unit_grade=unit_grade,
         binary=binary,
-        location=(
-            evidence.user_sources.get(name) or applied or template or _unit_file(units, unit_grade, evidence)
-        ),
+        location=evidence.user_sources.get(name) or applied or template or unit,
         template=template,
     )
-
-
-def _unit_file(units: tuple[str, ...], unit_grade: Grade | None, evidence: Evidence) -> SourceLocation | None:
-    if len(units) != 1 or unit_grade is None:
-        return None
-    return SourceLocation(units[0], unit_grade, url=evidence.file_url(units[0]) if "/" in units[0] else None)
 
 
 _KINDS = {
@@ -140,22 +137,6 @@ def _native(
     call: RecordedCall, entry: NativeFunction, grade: Grade | None, evidence: Evidence
 ) -> NativeFunctionFacts:
     served = entry.served.get(evidence.backend)
-    facts = NativeFunctionFacts(
-        name=call.name,
-        overload=entry.overload,
-        kind="native" if served is None else _KINDS[served.kind],
-        category=category_of(call.name, entry.tags),
-        schema=entry.schema,
-        overload_grade=grade,
-        structured_delegate=entry.structured_delegate,
-        tags=entry.tags,
-        yaml_line=entry.yaml_line,
-        details=_details(entry, served, evidence),
-    )
-    return facts if served is None else _implemented(facts, served, call.kernels, evidence)
-
-
-def _details(entry: NativeFunction, served: Served | None, evidence: Evidence) -> dict[str, Any]:
     details: dict[str, Any] = {
         "yaml_url": _yaml_url(_NATIVE_FUNCTIONS_FILE, entry.yaml_line, evidence),
         "autogen": list(entry.autogen),
@@ -166,10 +147,21 @@ def _details(entry: NativeFunction, served: Served | None, evidence: Evidence) -
         details["dispatch_kind"] = served.kind
         details["served_by_overload"] = served.overload
         details["scalar_function_header"] = served.header
-    registration = evidence.registration(entry.name, entry.overload)
-    if registration is not None:
+    if (registration := evidence.registration(entry.name, entry.overload)) is not None:
         details["registration"] = registration
-    return details
+    facts = NativeFunctionFacts(
+        name=call.name,
+        overload=entry.overload,
+        kind="native" if served is None else _KINDS[served.kind],
+        category=category_of(call.name, entry.tags),
+        schema=entry.schema,
+        overload_grade=grade,
+        structured_delegate=entry.structured_delegate,
+        tags=entry.tags,
+        yaml_line=entry.yaml_line,
+        details=details,
+    )
+    return facts if served is None else _implemented(facts, served, call.kernels, evidence)
 
 
 def _yaml_url(file: str, line: int, evidence: Evidence) -> str | None:
@@ -257,16 +249,14 @@ def _ambiguous(call: RecordedCall, found: Resolved, evidence: Evidence) -> Nativ
         shared["location"] = SourceLocation(
             known[0].file, grade or known[0].file_grade, url=url and url.partition("#")[0]
         )
-    details = {"candidates": [entry.overload for entry in found.candidates]}
-    facts = NativeFunctionFacts(
+    return NativeFunctionFacts(
         call.name,
         None,
-        first.kind,
-        category_of(call.name, shared.get("tags", ())),
+        category=category_of(call.name, shared.get("tags", ())),
         overload_grade=found.grade,
-        details=details,
+        details={"candidates": [entry.overload for entry in found.candidates]},
+        **{"kind": first.kind, **shared},
     )
-    return replace(facts, **shared)
 
 
 def _backward(call: RecordedCall, evidence: Evidence) -> NativeFunctionFacts:
@@ -415,11 +405,7 @@ def _types(recorded: str | None) -> tuple[str, ...] | None:
 
 def _kernel_row(name_id: int, kernel: KernelProvenance) -> dict[str, Any]:
     decoded = kernel.decoded
-    stated = {
-        one.name: getattr(decoded, one.name)
-        for one in dataclasses.fields(decoded)
-        if one.name not in _NOT_FIELDS
-    }
+    stated = {name: value for name, value in vars(decoded).items() if name not in _NOT_FIELDS}
     return {
         "name_id": name_id,
         "category": kernel.category,
@@ -442,26 +428,14 @@ def _kernel_row(name_id: int, kernel: KernelProvenance) -> dict[str, Any]:
 
 
 def _function_row(native_function_id: int, facts: NativeFunctionFacts) -> dict[str, Any]:
-    row = {
-        name: getattr(facts, name)
-        for name in (
-            "name", "overload", "kind", "category", "schema", "overload_grade", "structured_delegate",
-            "dispatch_key", "cuda_function", "stub", "tags", "yaml_line", "details",
-        )
-    }  # fmt: skip
-    return {
-        "native_function_id": native_function_id,
-        **row,
-        **_location_columns("", facts.location),
-        **_location_columns("stub_", facts.stub_location),
-    }
+    row = {"native_function_id": native_function_id, **msgspec.structs.asdict(facts)}
+    location, stub_location = row.pop("location"), row.pop("stub_location")
+    return {**row, **_location_columns("", location), **_location_columns("stub_", stub_location)}
 
 
 def _location_columns(prefix: str, location: SourceLocation | None) -> dict[str, Any]:
-    if location is None:
-        return {}
-    names: Iterable[str] = ("file", "line", "end_line", "url", "file_grade", "line_grade")
-    return {f"{prefix}{name}": getattr(location, name) for name in names}
+    fields = {} if location is None else msgspec.structs.asdict(location)
+    return {f"{prefix}{name}": value for name, value in fields.items()}
 
 
 def session_of_names(
@@ -478,22 +452,12 @@ def session_of_names(
     session.replace_rows(
         "traces", [{"trace_id": 0, "source": "names", "format": "names", "torch_version": torch_version}]
     )
-    session.replace_rows(
-        "operators",
-        [
-            {
-                "operator_id": index,
-                "trace_id": 0,
-                "name": name,
-                "overload": overload,
-                "self_device_ns": 0,
-                "total_device_ns": 0,
-            }
-            for index, (name, overload) in enumerate(operators)
-        ],
-    )
-    session.replace_rows(
-        "kernel_names",
-        [{"name_id": index, "name": name, "kind": "kernel"} for index, name in enumerate(kernels)],
-    )
+    same = {"trace_id": 0, "self_device_ns": 0, "total_device_ns": 0}
+    rows = [
+        {"operator_id": index, "name": name, "overload": overload, **same}
+        for index, (name, overload) in enumerate(operators)
+    ]
+    session.replace_rows("operators", rows)
+    rows = [{"name_id": index, "name": name, "kind": "kernel"} for index, name in enumerate(kernels)]
+    session.replace_rows("kernel_names", rows)
     return session

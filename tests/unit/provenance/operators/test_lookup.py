@@ -7,7 +7,7 @@ import zstandard
 from case_tables import cases
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
-from opscope.provenance import installation
+from opscope.provenance import installation, packaged
 from opscope.provenance import native_functions as lookup
 from opscope.provenance.native_functions import packaged_table, packaged_versions, table_for
 
@@ -17,6 +17,7 @@ def forget():
     packaged_table.cache_clear()
     yield
     packaged_table.cache_clear()
+    packaged_versions.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -56,8 +57,9 @@ def test_packaged_releases():
     assert packaged_table(None) is None
 
 
-def test_an_installation_without_packaged_tables_says_so(monkeypatch):
-    monkeypatch.setattr(lookup, "release_files", lambda name: {})
+def test_an_installation_without_packaged_tables_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
+    packaged_versions.cache_clear()
     with pytest.raises(InputError, match="no operator table is packaged"):
         table_for("2.12.99")
 
@@ -72,7 +74,7 @@ def test_an_installation_without_packaged_tables_says_so(monkeypatch):
     ],
 )
 def test_a_table_that_cannot_be_read_is_named(tmp_path, content, said):
-    path = tmp_path / lookup.TABLE_FILE
+    path = tmp_path / lookup.TABLE_FORMAT.file
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(InputError, match=said) as caught:
         lookup.TABLE_FORMAT.read(path)

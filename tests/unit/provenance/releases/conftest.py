@@ -9,13 +9,10 @@ import pytest
 
 from opscope.provenance import packaged as packaged_data
 from opscope.provenance.torch_releases import (
-    TABLE_NAME,
     UNITS_FORMAT,
     Origin,
     ReleaseTable,
     Unit,
-    _table,
-    release_versions,
 )
 from torch_tables.libraries import build_table
 
@@ -34,8 +31,8 @@ def make_table() -> MakeTable:
 
 
 def forget_tables() -> None:
-    release_versions.cache_clear()
-    _table.cache_clear()
+    UNITS_FORMAT.releases.cache_clear()
+    UNITS_FORMAT.of_release.cache_clear()
 
 
 @pytest.fixture
@@ -47,7 +44,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_table: MakeTa
     forget_tables()
 
     def package(version: str, kernels: Mapping[str, Sequence[str]], **facts: str) -> Path:
-        file = folder / version / TABLE_NAME
+        file = folder / version / UNITS_FORMAT.file
         file.parent.mkdir()
         file.write_bytes(UNITS_FORMAT.encode(make_table(kernels, version, **facts)))
         forget_tables()

@@ -39,7 +39,7 @@ def test_a_version_without_a_table_is_an_error_that_lists_what_there_is(packaged
 def test_a_damaged_file_is_named(packaged):
     file = packaged("2.11.0", {})
     file.write_bytes(file.read_bytes()[:-3])
-    torch_releases._table.cache_clear()
+    torch_releases.UNITS_FORMAT.of_release.cache_clear()
     with pytest.raises(InputError, match="damaged") as raised:
         release("2.11.0")
     assert raised.value.source == str(file)

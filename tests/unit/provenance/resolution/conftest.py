@@ -21,7 +21,7 @@ from opscope.provenance.resolution.evidence import Evidence, IndexedSource
 from opscope.provenance.resolution.resolvers import annotate
 from opscope.provenance.sources import SourceIndex
 from opscope.provenance.torch_releases import Recognition
-from torch_tables.source_tree import tree_index
+from torch_tables.definitions import tree_index
 
 
 def recorded_units(

@@ -11,7 +11,6 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance import installation, packaged
 from opscope.provenance.sources import (
-    FILE_NAME,
     INDEX_FORMAT,
     SourceIndex,
     include_path,
@@ -139,9 +138,10 @@ def torch(tmp_path: Path) -> Path:
 
 def test_the_nearest_release(index_of: IndexOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
+    INDEX_FORMAT.releases.cache_clear()
     for version in ("3.1.0", "3.5.0"):
         (tmp_path / version).mkdir()
-        (tmp_path / version / FILE_NAME).write_bytes(
+        (tmp_path / version / INDEX_FORMAT.file).write_bytes(
             INDEX_FORMAT.encode(index_of({"a.cu": "void f() {}"}, version))
         )
     assert indexed_versions() == ("3.1.0", "3.5.0")
@@ -152,6 +152,8 @@ def test_the_nearest_release(index_of: IndexOf, tmp_path: Path, monkeypatch: pyt
         "9.0.0": "3.5.0",
         None: "3.5.0",
     }
+    INDEX_FORMAT.releases.cache_clear()
+    INDEX_FORMAT.of_release.cache_clear()
 
 
 def test_lines_from_a_checkout_or_the_installation(

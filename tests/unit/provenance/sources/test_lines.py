@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from opscope.model.evidence import Grade
-from opscope.provenance import packaged, sources
+from opscope.provenance import packaged
 from opscope.provenance.sources import (
-    LINES_FILE,
+    HEADERS_FORMAT,
     LINES_FORMAT,
     Definition,
     Moved,
     StoredLines,
     moved_in,
-    release_headers,
     release_lines,
     source_index,
 )
@@ -31,16 +30,18 @@ SEGMENTS = ((20, 40, 0), (50, 90, 7), (300, 400, 100))
 
 @pytest.fixture(autouse=True)
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
-    file = tmp_path / "2.99.0" / LINES_FILE
+    for real in packaged.packaged_releases().iterdir():
+        (tmp_path / real.name).symlink_to(real)
+    file = tmp_path / "2.99.0" / LINES_FORMAT.file
     file.parent.mkdir()
     file.write_bytes(LINES_FORMAT.encode(StoredLines(1, INDEXED, {FILE: SEGMENTS})))
-    real = packaged.release_file
-    monkeypatch.setattr(
-        sources, "release_file", lambda version, name: file if version == "2.99.0" else real(version, name)
-    )
-    release_lines.cache_clear()
+    monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
+    caches = (LINES_FORMAT.releases, LINES_FORMAT.of_release)
+    for cache in caches:
+        cache.cache_clear()
     yield
-    release_lines.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 def moved(version: str, indexed: str, file: str, line: int) -> Moved:
@@ -83,7 +84,7 @@ LAST = release_versions()[-1]
     [LAST, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in release_versions()[1:-1])],
 )
 def test_lines_of_headers_are_those_that_the_release_ships(version: str) -> None:
-    index, headers = source_index(INDEXED), release_headers(version)
+    index, headers = source_index(INDEXED), HEADERS_FORMAT.of_release(version)
     assert index is not None and headers is not None
     before, after = by_name(index), by_name(headers)
     counts: Counter[tuple[Grade, bool]] = Counter()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from opscope.errors import InputError
 from opscope.provenance.sources import INDEX_FORMAT, Definition, Registration, SourceIndex
-from torch_tables.source_tree import index_of
+from torch_tables.definitions import index_of
 
 KERNEL = Definition("kernel", "k", "at::native", "b.cu", 7, 12, ("T", "", "Ts..."), "T*, int", ("s",), True)
 FUNCTION = Definition("function", "f", "", "a.cpp", 3, 3, launchers=("l", "m"))

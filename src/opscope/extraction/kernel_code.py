@@ -9,18 +9,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from opscope.errors import InputError
+from opscope.data import packaged_toml
+from opscope.errors import DependencyError, InputError, MeasurementError
 from opscope.hardware.architectures import WARP_SIZE, architecture
+from opscope.hardware.driver import find_cuda_tool
 from opscope.hardware.occupancy import ActiveBlocks, active_blocks
-from opscope.kernels.code import cubin_use, instruction_mix
 from opscope.model.evidence import Grade
 from opscope.model.files import scratch_prefix
 from opscope.model.queries import statements
@@ -148,3 +151,77 @@ def _named(symbols: Set[str], name: str) -> str | None:
     words = re.findall(r"[A-Za-z_]\w+", name.partition("<")[0].partition("(")[0])
     word = words[-1] if words else name
     return next((one for one in symbols if word in one and name in {one, demangle(one)}), None)
+
+
+_SASS_FUNCTION = re.compile(r"^\s*Function\s*:?\s+(\S+?):?\s*$", re.MULTILINE)
+# `/*0010*/  S2R R2, SR_TID.X ;  /* 0x... */`: without the encoding, and without lines of encoding alone.
+_ENCODING = re.compile(r"\s*/\* 0x[0-9a-f]{16} \*/")
+_NO_DEVICE_CODE = "does not contain device code"  # an answer, although an error of cuobjdump
+_FATBIN = "\nFatbin "  # begins the next image of a file with several
+
+
+# What cuobjdump prints of a kernel: `REG:95 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[0]:568 …`.
+_USAGE = re.compile(r"^ Function (?P<symbol>\S+):\s*\n\s*(?P<used>.*)$", re.MULTILINE)
+_USED = re.compile(r"(\w+):(\d{1,18})")
+
+
+def cubin_use(file: Path, symbol: str) -> tuple[dict[str, int], str]:
+    """What a kernel of a cubin takes (`REG`, `STACK`, `SHARED`, `LOCAL`), and its machine code."""
+    usage = {found["symbol"]: found["used"] for found in _USAGE.finditer(_cuobjdump(file, "-res-usage"))}
+    code = split_sass(_cuobjdump(file, "-sass")).get(symbol)
+    if code is None or symbol not in usage:
+        raise MeasurementError(f"cuobjdump prints no code of {symbol}", source=file)
+    return {name: int(count) for name, count in _USED.findall(usage[symbol])}, code
+
+
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[A-Z]\w*)(?P<rest>[.\w]*)", re.M
+)
+_WIDTHS = re.compile(r"\.(?:U|S)?(256|128|64|16|8)(?!\w)")
+
+
+def instruction_mix(sass: str) -> dict[str, int]:
+    """Instructions of machine code by what they are, the most first; of global memory also by width.
+
+    What addresses, moves, compares and branches is `other`; instructions that do nothing do not count.
+    """
+    mix: Counter[str] = Counter()
+    kinds = packaged_toml(__package__, "instructions.toml").items()
+    for found in _INSTRUCTION.finditer(sass):
+        if found["name"] == "NOP":
+            continue
+        title = next((kind for kind, pattern in kinds if re.fullmatch(pattern, found["name"])), "other")
+        if title in {"global loads", "global stores"}:
+            width = _WIDTHS.search(found["rest"])
+            title += f" of {int(width[1]) // 8 if width else 4} bytes"
+        mix[title] += 1
+    return dict(mix.most_common())
+
+
+def _cuobjdump(file: Path, *options: str) -> str:
+    program = find_cuda_tool("cuobjdump")
+    if program is None:
+        raise DependencyError(
+            "cuobjdump, which prints machine code, was not found",
+            hint="It comes with the CUDA toolkit, and with Triton: pip install triton",
+        )
+    command = [program, *options, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0 and _NO_DEVICE_CODE not in done.stderr + done.stdout:
+        message = (done.stderr or done.stdout).strip()
+        raise MeasurementError(f"cuobjdump failed: {message}", source=file)
+    return done.stdout
+
+
+def split_sass(text: str) -> dict[str, str]:
+    """Machine code by symbol, of what cuobjdump prints."""
+    found: dict[str, str] = {}
+    starts = list(_SASS_FUNCTION.finditer(text))
+    for start, following in zip_longest(starts, starts[1:]):
+        body = text[start.end() : len(text) if following is None else following.start()]
+        image, _, _ = body.partition(_FATBIN)
+        lines = (_ENCODING.sub("", line).rstrip() for line in image.splitlines())
+        found.setdefault(
+            start[1], "\n".join(line for line in lines if line.strip() and line.strip() != "." * 10)
+        )
+    return found

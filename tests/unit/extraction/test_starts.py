@@ -13,9 +13,9 @@ import pytest
 
 from case_tables import cases, tables
 from opscope.errors import InputError
+from opscope.extraction.call_file import call_file
+from opscope.extraction.starts import StartKind
 from opscope.operators.arguments import CallArguments, parse_arguments
-from opscope.operators.call_file import call_file
-from opscope.operators.starts import StartKind
 
 # A torch that finds a GPU would have Triton compile.
 RUN_ALL = """

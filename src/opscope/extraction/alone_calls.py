@@ -19,6 +19,8 @@ from opscope.analysis.roofline import Efficiency
 from opscope.analysis.step_model import Gain, GraphChange
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
+from opscope.extraction.call_file import CallFile, Fed, call_file, kernel_file
+from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
 from opscope.model.queries import statements
 from opscope.model.session import Session
@@ -31,9 +33,7 @@ from opscope.operators.arguments import (
     with_kernel_types,
     with_list_members,
 )
-from opscope.operators.call_file import CallFile, Fed, call_file, kernel_file
 from opscope.operators.operator_table import cost_by_rules
-from opscope.operators.starts import StartKind, is_elementwise, results_of
 from opscope.provenance.generated_code import read_generated
 
 _SQL = statements(__package__, "alone_calls")

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from opscope.data import packaged_text, packaged_toml
 from opscope.errors import InputError
+from opscope.extraction.starts import Start, StartKind, Written, contiguous, empty, start_of
 from opscope.operators.arguments import (
     Argument,
     CallArguments,
@@ -27,7 +28,6 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.element_types import ElementKind, element_type, element_type_of_code
-from opscope.operators.starts import Start, StartKind, Written, contiguous, empty, start_of
 from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
 

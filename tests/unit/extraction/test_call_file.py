@@ -8,8 +8,8 @@ import pytest
 
 from case_tables import cases
 from opscope.errors import InputError
+from opscope.extraction.call_file import call_file
 from opscope.operators.arguments import CallArguments, parse_arguments
-from opscope.operators.call_file import call_file
 
 
 def call(name: str, *columns: Any, overload: str | None = None) -> CallArguments:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import DependencyError, MeasurementError
+from opscope.extraction import kernel_code as code
 from opscope.hardware.driver import find_cuda_tool
-from opscope.kernels import code
 
 SOURCE = """extern "C" {
 __global__ void triple(const float* x, float* y) { y[threadIdx.x] = 3 * x[threadIdx.x]; }

@@ -11,12 +11,12 @@ import pytest
 
 from fakes import H200, TraceBuilder
 from opscope import example_trace, load
-from opscope.analysis.extraction import alone_calls, calls_of_file, chosen_call, extracted, step_gain
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError
+from opscope.extraction.alone_calls import alone_calls, calls_of_file, chosen_call, extracted, step_gain
+from opscope.extraction.call_file import CallFile
+from opscope.extraction.starts import StartKind
 from opscope.model.sidecar import kernels_folder
-from opscope.operators.call_file import CallFile
-from opscope.operators.starts import StartKind
 from opscope.provenance.generated_code import source_hash
 
 
