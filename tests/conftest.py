@@ -289,7 +289,13 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
     def configuration(name: str, batch: int, length: int) -> Record:
         stats = {
             "config": {"workload": name, "batch_size": batch, "seq_len": length},
-            "summary": {"kernel_launches": 1, "cuda_time_ms_per_step": 1.0, "wall_time_ms_per_step": 2.0},
+            "summary": {
+                "kernel_launches": 1, "total_cuda_time_ms": 3.0, "cuda_time_ms_per_step": 1.0,
+                "wall_time_ms_per_step": 2.0,
+            },
+            "top_aten_operators": [
+                {"name": one, "self_cuda_time_ms": 1.0, "self_cpu_time_ms": 2.0} for one in (name, "aten::mm")
+            ],
             "step": {"busy_fraction": 0.5 + batch / 100},
             "benchmark": {
                 "latency_ms": {"median": float(batch * length), "p5": 1.0, "p95": 2.0},

@@ -35,9 +35,9 @@ HOSTILE = "<img src=x onerror=alert(1)></script>"
 SEEN = "document.querySelector('header').textContent + document.querySelector('main').textContent"
 PICTURES = {
     "compare": {"waterfall"},
-    "bench": {"samples", "ratios"},
+    "bench": {"samples", "times"},
     "sweep": {"scaling"},
-    "profile": {"latency", "throughput", "busy"},
+    "profile": {"operators", "latency", "throughput", "busy"},
     "try": {"steps"},
     "ncu": set(),
     "stats": set(),

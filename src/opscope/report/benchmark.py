@@ -308,15 +308,37 @@ def _fastest(result: BenchmarkResult) -> doc.Text | None:
     if not any(row.verdict for row in result.rows):
         return None
     faster = [(row.ratio, row) for row in result.rows if row.verdict is Verdict.FASTER and row.ratio]
+    reference = doc.Code(result.reference)
     if not faster:
-        return ("Nothing here is faster than ", doc.Code(result.reference), ".")
+        open_ones = [doc.Code(row.name) for row in result.rows if row.verdict is Verdict.AMBIGUOUS]
+        if open_ones:
+            return (
+                "No clear winner: ",
+                *doc.joined(open_ones),
+                " may be faster than ",
+                reference,
+                " or slower.",
+            )
+        return ("Nothing here is faster than ", reference, ".")
     ratio, best = min(faster, key=itemgetter(0))
+    ends = (best.ratio_interval or (ratio, ratio))[1]
+    as_fast = [
+        doc.Code(row.name) for _, row in faster if row is not best and (row.ratio_interval or (2,))[0] < ends
+    ]
+    if as_fast:
+        return (
+            "No clear winner: ",
+            *doc.joined([doc.Code(best.name), *as_fast]),
+            " are faster than ",
+            reference,
+            ".",
+        )
     known = ""
     if best.ratio_interval is not None:
         low, high = reciprocal(best.ratio_interval)
         known = f" (95 % interval {low:.3g}–{high:.3g})"
     gain = doc.Strong(f"{units.format_ratio(1 / ratio)} faster")
-    return (doc.Code(best.name), " is the fastest: ", gain, " than ", doc.Code(result.reference), f"{known}.")
+    return (doc.Code(best.name), " is the fastest: ", gain, " than ", reference, f"{known}.")
 
 
 def _not_measured(result: BenchmarkResult) -> tuple[doc.Text, ...]:

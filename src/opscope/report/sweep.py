@@ -45,10 +45,11 @@ def sweep_record(
     known: Mapping[str, Any] = stats or {}
     totals, benchmark = known.get("summary") or {}, known.get("benchmark") or {}
     latency, top = benchmark.get("latency_ms"), None
-    for first in (known.get("top_aten_operators") or [])[:1]:
+    rows = known.get("top_aten_operators") or []
+    operators = [{key: one[key] for key in ("name", "self_cuda_time_ms", "self_cpu_time_ms")} for one in rows]
+    for first in rows[:1]:
         fraction = "cuda_time_fraction" if first["self_cuda_time_ms"] > 0 else "cpu_time_fraction"
-        top = {key: first[key] for key in ("name", "self_cuda_time_ms", "self_cpu_time_ms")}
-        top["fraction"] = first.get(fraction)
+        top = {**operators[0], "fraction": first.get(fraction)}
     return {
         "label": label,
         "status": "failed" if stats is None else "complete",
@@ -59,6 +60,7 @@ def sweep_record(
         "latency_ms": None if latency is None else {key: latency.get(key) for key in ("median", "p5", "p95")},
         "throughput_sequences_per_s": benchmark.get("throughput_sequences_per_s"),
         "top_operator": top,
+        "operators": operators,
         "files": dict(files),
     }
 

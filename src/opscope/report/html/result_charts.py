@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from operator import itemgetter, truediv
 from typing import Any
 
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
@@ -28,6 +29,11 @@ _TITLE = 36  # characters of a kernel beside its bars
 _EVERY_SAMPLE = 3_000  # points that a browser draws without delay
 _FEW_SAMPLES = 20
 _OUTLYING = 0.02  # of the samples of an implementation on each side may lie outside of the picture
+_OPERATORS = 7  # of each configuration, beside all others
+_SHARES = {
+    "cuda": ("Of device time (%)", "Shares of device time by operator."),
+    "cpu": ("Of CPU time (%)", "Shares of CPU time by operator."),
+}
 _VERDICTS = {"slower": RED, "faster": BLUE, "same, or no verdict": GRAY}
 
 
@@ -116,15 +122,24 @@ def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[Chart, .
 
 def _of_problem(section: str, result: BenchmarkResult) -> Iterator[Chart]:
     rows = [(row, row.median_ns) for row in result.rows if row.samples_ns and row.median_ns]
-    if rows:
-        yield _samples(section, rows)
-    bars = [
-        _ratio_bar(row.name, row)
-        for row in result.rows
-        if row.ratio is not None and row.name != result.reference
-    ]
-    note = f"Median over that of {result.reference}, with its 95 % interval; left of the line is faster."
-    yield from _ratios(section, note, bars)
+    if not rows:
+        return
+    unit = fig.unit_of(max(ns for _, ns in rows))
+    bars = []
+    for row, ns in rows:
+        is_reference = row.name == result.reference
+        judged = None if row.ratio is None or is_reference else _ratio_bar(row.name, row)
+        low, high = row.interval_ns or (ns, ns)
+        ends = None if row.interval_ns is None else (low / unit.ns, high / unit.ns)
+        kind = "reference" if is_reference else "same, or no verdict" if judged is None else judged.kind
+        told = format_duration(ns) + ("" if judged is None else f", {judged.hover}")
+        bars.append(Bar(row.name, ns / unit.ns, ends, kind=kind, hover=told))
+    colors = {"reference": GREEN, **_VERDICTS}
+    reference = [ns / unit.ns for row, ns in rows if row.name == result.reference]
+    drawing = fig.bars(bars, title=f"Median ({unit.name})", colors=colors, mark=next(iter(reference), None))
+    note = "Median time of a call with its 95 % interval."
+    yield Chart("times", section, "Which is faster", note, *drawing)
+    yield _samples(section, rows)
 
 
 def _samples(section: str, rows: Sequence[tuple[BenchmarkRow, float]]) -> Chart:
@@ -248,13 +263,50 @@ def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart,
         ),
     )  # fmt: skip
     rows, columns = [f"length {one}" for one in lengths], [f"batch {one}" for one in batches]
-    places, charts = [(f"length {length}", f"batch {batch}") for batch, length in sizes], []
+    places, charts = [(f"length {length}", f"batch {batch}") for batch, length in sizes], [*_operators(done)]
     for key, title, note, value_of, form in maps:
         values = zip(places, map(value_of, done), strict=True)
         if known := {place: value for place, value in values if value is not None}:
             drawing = fig.cells(known, form=form, rows=rows, columns=columns)
             charts.append(Chart(key, "", title, note, *drawing))
     return tuple(charts)
+
+
+def _operators(done: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
+    """What each configuration spends its time on, operator by operator."""
+    side = "cuda" if any(one["summary"]["total_cuda_time_ms"] for one in done) else "cpu"
+    spent: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(done))
+    for place, one in enumerate(done):
+        for row in one["operators"]:
+            spent[row["name"]][place] += row[f"self_{side}_time_ms"]
+    totals = [one["summary"][f"total_{side}_time_ms"] or 0.0 for one in done]
+    if not all(totals):
+        return
+    shown = sorted(spent, key=lambda name: -max(map(truediv, spent[name], totals)))[:_OPERATORS]
+    rest = [max(0.0, total - sum(spent[name][at] for name in shown)) for at, total in enumerate(totals)]
+    labels = [one["label"] for one in done]
+    data = [
+        fig.boxes(
+            (100 * ms / total for ms, total in zip(times, totals, strict=True)),
+            labels,
+            name=fig.as_text(name),
+            marker={"color": GRAY} if name == "others" else fig.stroke(index),
+            hovertext=[
+                f"{fig.as_text(name)}<br>{label}: {format_duration(ms * NS_PER_MS)}"
+                for label, ms in zip(labels, times, strict=True)
+            ],
+            hoverinfo="text",
+        )
+        for index, (name, times) in enumerate([*((name, spent[name]) for name in shown), ("others", rest)])
+    ]
+    axis, note = _SHARES[side]
+    layout = {
+        "barmode": "stack",
+        "xaxis": fig.axis(axis, rangemode="tozero"),
+        "yaxis": {**fig.NAMED_ROWS, "type": "category"},
+    }
+    figure = {"data": data, "layout": layout}
+    yield Chart("operators", "", "Operators of each configuration", note, figure, 130 + 30 * len(done))
 
 
 def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
