@@ -12,7 +12,7 @@ import numpy as np
 
 from opscope import units
 from opscope.analysis.collectives import transfer_ns
-from opscope.analysis.program.stacks import StackBasis, stack_profiles
+from opscope.analysis.program.stacks import StackBasis, StackProfile, StackWeight, stack_profiles
 from opscope.analysis.roofline import CallEfficiency, Efficiency
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import Summary
@@ -38,6 +38,7 @@ _MOST_STEPS = 48  # that have a timeline
 _FINEST = 4_000  # parts of a step that are told apart
 _LEAST_SHARE = 0.0005  # of device time, for a node of the icicle
 _MOST_NODES = 1_000
+_PASSED = 0.98  # of all time
 _DEEPEST = 9  # levels of the icicle seen at once
 
 _COLORS = {
@@ -71,6 +72,9 @@ _MODULE = "nn.Module: "
 
 def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
     if not summary.has_device:
+        if any(one.self_cpu_ns for one in summary.operators):
+            profiles = stack_profiles(session, weight=StackWeight.CPU)
+            yield from _icicle_chart(profiles, summary)
         return
     records = read_session(session)
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
@@ -81,7 +85,10 @@ def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
     yield from _waits_charts(summary)
     yield from _memory_chart(session, summary)
     yield from _roofline_chart(summary.efficiency)
-    yield from _icicle_chart(session, summary)
+    has_modules = summary.program.has_modules and summary.program.module_ns > 0
+    basis, section = (StackBasis.MODULE, "By module") if has_modules else (StackBasis.OPERATOR, "Kernels")
+    above = "module → operator → kernel" if has_modules else "operator → kernel"
+    yield from _icicle_chart(stack_profiles(session, by=basis), summary, section, above)
     yield from _timeline_chart(session, records, summary, times)
     yield from _queue_chart(summary)
 
@@ -359,9 +366,10 @@ def _call_text(call: CallEfficiency) -> str:
     return "<br>".join([*lines, *(f"kernel: {fig.as_lines(one)}" for one in call.kernels[:1])])
 
 
-def _icicle_chart(session: Session, summary: Summary) -> Iterator[Chart]:
-    has_modules = summary.program.has_modules and summary.program.module_ns > 0
-    profiles = stack_profiles(session, by=StackBasis.MODULE if has_modules else StackBasis.OPERATOR)
+def _icicle_chart(
+    profiles: Sequence[StackProfile], summary: Summary, section: str = "", above: str = ""
+) -> Iterator[Chart]:
+    """Stacks of a recording, which `above` says what they are made of, as wide as their time."""
     nodes: dict[tuple[int, str], int] = {}  # by parent and name
     weights: list[int] = []
     leaves: set[int] = set()
@@ -379,20 +387,30 @@ def _icicle_chart(session: Session, summary: Summary) -> Iterator[Chart]:
         return
     least = max(whole * _LEAST_SHARE, sorted(weights, reverse=True)[:_MOST_NODES][-1])
     kept = [(index, *node) for node, index in nodes.items() if weights[index] >= least]
+    # Through what nearly all of the time passes, a program's start for one, is above the picture.
+    level = -1
+    while through := [one for one, parent, _ in kept if parent == level and weights[one] > _PASSED * whole]:
+        level = through[0]
     operators = {one.name for one in summary.operators}
+    whole_label, title = "all device time", "Device time from the program down to the kernels"
+    note = f"Width is device time: {above}. A click, buttons and arrow keys show the way to the source."
+    if not summary.has_device:
+        whole_label, title = "all CPU time", "CPU time from the program down to the operators"
+        note = "Width is CPU time. A click, buttons and arrow keys show the way to the source."
     unit = fig.unit_of(whole)
     kinds, depths, texts = [], {-1: 0}, []
     for index, parent, name in kept:  # a parent stands before its children
         depths[index] = depths[parent] + 1
         kind = "module" if name.startswith(_MODULE) else "operator" if name in operators else "other"
-        kinds.append("kernel" if index in leaves else kind)
+        kinds.append("kernel" if index in leaves and summary.has_device else kind)
         share = format_share(weights[index], whole)
         texts.append(f"{kinds[-1]}: {format_duration(weights[index])}, {share}")
     data = {
         "type": "icicle",
+        "level": "all" if level < 0 else str(level),
         "ids": ["all", *(str(index) for index, *_ in kept)],
         "parents": ["", *("all" if parent < 0 else str(parent) for _, parent, _ in kept)],
-        "labels": ["all device time", *(fig.as_text(name.removeprefix(_MODULE)) for *_, name in kept)],
+        "labels": [whole_label, *(fig.as_text(name.removeprefix(_MODULE)) for *_, name in kept)],
         "values": fig.scaled([whole, *(weights[index] for index, *_ in kept)], unit),
         "hovertext": [format_duration(whole), *texts],
         "hovertemplate": "%{label}<br>%{hovertext}<extra></extra>",
@@ -406,14 +424,10 @@ def _icicle_chart(session: Session, summary: Summary) -> Iterator[Chart]:
         "maxdepth": _DEEPEST + 1,
         "customdata": ["", *kinds],
     }
-    above = "module → operator → kernel" if has_modules else "operator → kernel"
-    note = f"Width is device time: {above}. A click, buttons and arrow keys show the way to the source."
     if left_out := len(nodes) - len(kept):
         note += f" {counted(left_out, 'part')} of less than {format_duration(least)} are left blank."
     layout = {"margin": {"l": 4, "r": 4, "t": 26, "b": 4}, "uniformtext": {"minsize": 9, "mode": "hide"}}
-    title = "Device time from the program down to the kernels"
     figure, height_px = {"data": [data], "layout": layout}, 90 + 42 * min(max(depths.values()), _DEEPEST)
-    section = "By module" if has_modules else "Kernels"
     yield Chart("icicle", section, title, note, figure, height_px, kind="chain")
 
 

@@ -51,6 +51,20 @@ def test_ranks_that_wait_and_what_the_late_one_takes_longer_for(
     assert (device["name"], device["x"]) == ("device", [40.0])
 
 
+def test_without_a_device_the_program_is_drawn_by_cpu_time_from_where_it_branches(
+    make_trace: Callable[..., Path],
+) -> None:
+    trace = TraceBuilder().frame("run.py(1): <module>", 0, 100).frame("train.py(7): main", 0, 100, parent=1)
+    trace.operator("aten::mm", 5, 60).operator("aten::add", 70, 20)
+    with load_source(make_trace(trace)) as session:
+        (chart,) = session_charts(session, summarize(session))
+    (data,) = chart.figure["data"]
+    assert chart.title == "CPU time from the program down to the operators"
+    assert data["labels"][int(data["level"]) + 1] == "train.py(7): main"
+    named = dict(zip(data["labels"], data["values"], strict=True))
+    assert (named["all CPU time"], named["aten::mm"], named["aten::add"]) == (100, 60, 20)
+
+
 def test_every_step_has_a_timeline_and_the_typical_one_is_in_front(make_trace: Callable[..., Path]) -> None:
     trace = TraceBuilder()
     for step in range(50):

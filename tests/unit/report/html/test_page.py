@@ -218,8 +218,8 @@ def test_only_https_is_linked() -> None:
     assert "bad" in page.text
 
 
-def test_without_a_device_the_page_has_no_pictures(load: Load) -> None:
-    session = load(TraceBuilder().operator("aten::add", 0, 10))
+def test_without_operators_the_page_has_no_pictures(load: Load) -> None:
+    session = load(TraceBuilder().step(1, 0, 10))
     text = session_page(session, summarize(session))
     assert _Page(text).json("data") == {}
     assert len(text) < 200_000
