@@ -377,12 +377,13 @@ class StepModel:
     def host(self) -> HostSpeed:
         return self.hosts[0]
 
-    @property
-    def elsewhere(self) -> tuple[HostSpeed, ...]:
-        """How fast the host may be in another process, where the change is made."""
+    @cached_property
+    def elsewhere(self) -> tuple[tuple[HostSpeed, float], ...]:
+        """How fast the host may be in another process, where the change is made, and the step then."""
         likely = self.host
         speeds = _OTHER_PROCESSES if self.timed is not None else ()
-        return tuple(HostSpeed(likely.recorder, one * likely.share, one * likely.work) for one in speeds)
+        hosts = [HostSpeed(likely.recorder, one * likely.share, one * likely.work) for one in speeds]
+        return tuple((one, self._step_ns(one)) for one in hosts)
 
     def _fitted(self, timed: UnrecordedTime) -> tuple[HostSpeed, ...]:
         """How fast the host was, by the step that was timed.
@@ -622,15 +623,14 @@ class StepModel:
 
     def gain(self, change: GraphChange, error: float = 0.0) -> Gain:
         """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
-        ways = (*self.hosts, *self.elsewhere)
-        steps_ns = (*self.steps_ns, *map(self._step_ns, self.elsewhere))
+        ways, steps_ns = zip(*zip(self.hosts, self.steps_ns, strict=True), *self.elsewhere, strict=True)
         gain = gain_of(steps_ns, lambda way, strength: change.apply(ways[way], strength), error)
         most = [self._most_ns(change, one) for one in strengths(error)]
         gain_ns = min(gain.ns, most[0][0])
         low_ns = min(gain.low_ns, *(by_median for by_median, _ in most))
         high_ns = max(gain_ns, min(gain.high_ns, max(high for _, high in most)))
         if self.timed is not None and 2 * change.device_saved_ns < gain_ns:
-            high_ns = max(high_ns, self.timed.median - self._needed_ns(change))
+            high_ns = max(high_ns, self.timed.median - self._needed_ns(self.timed, change))
         return Gain(gain_ns, low_ns, high_ns)
 
     def _most_ns(self, change: GraphChange, strength: float = 1.0) -> tuple[float, float]:
@@ -640,18 +640,17 @@ class StepModel:
         """
         if self.timed is None or max(self.steps_ns) <= self.timed.high:
             return np.inf, np.inf
-        needed_ns = self._needed_ns(change, strength)
+        needed_ns = self._needed_ns(self.timed, change, strength)
         return max(0.0, self.timed.median - needed_ns), max(0.0, self.timed.high - needed_ns)
 
-    def _needed_ns(self, change: GraphChange, strength: float = 1.0) -> float:
+    def _needed_ns(self, timed: UnrecordedTime, change: GraphChange, strength: float = 1.0) -> float:
         """What the slower side alone needs for a step with a change."""
         lag_ns, duration_ns = change.edited(self.host, strength)
         needed_ns = simulate(self.graph, lag_ns=self.lags_without_host, duration_ns=duration_ns).step_ns
-        # A host that needs longer than the timed step: what is taken for its own holds waits.
-        if self.timed is not None and self.host_ns >= self.timed.median:
-            return needed_ns
-        host_ns = simulate(self.graph, lag_ns=lag_ns, duration_ns=np.zeros_like(duration_ns)).step_ns
-        return max(needed_ns, host_ns)
+        if self.host_ns < timed.median:  # else what is taken for the host's holds such waits too
+            host_ns = simulate(self.graph, lag_ns=lag_ns, duration_ns=np.zeros_like(duration_ns)).step_ns
+            needed_ns = max(needed_ns, host_ns)
+        return needed_ns
 
     def _of_activities(self, column: str) -> Ints:
         """A column of the device records by node; -1 of nodes of the host."""

@@ -321,9 +321,11 @@ def _fastest(result: BenchmarkResult) -> doc.Text | None:
             )
         return ("Nothing here is faster than ", reference, ".")
     ratio, best = min(faster, key=itemgetter(0))
-    ends = (best.ratio_interval or (ratio, ratio))[1]
+    _, slowest = best.ratio_interval or (ratio, ratio)
     as_fast = [
-        doc.Code(row.name) for _, row in faster if row is not best and (row.ratio_interval or (2,))[0] < ends
+        doc.Code(row.name)
+        for _, row in faster
+        if row is not best and row.ratio_interval is not None and row.ratio_interval[0] < slowest
     ]
     if as_fast:
         return (

@@ -135,8 +135,8 @@ def _of_problem(section: str, result: BenchmarkResult) -> Iterator[Chart]:
         told = format_duration(ns) + ("" if judged is None else f", {judged.hover}")
         bars.append(Bar(row.name, ns / unit.ns, ends, kind=kind, hover=told))
     colors = {"reference": GREEN, **_VERDICTS}
-    reference = [ns / unit.ns for row, ns in rows if row.name == result.reference]
-    drawing = fig.bars(bars, title=f"Median ({unit.name})", colors=colors, mark=next(iter(reference), None))
+    mark = next((one.end for one in bars if one.kind == "reference"), None)
+    drawing = fig.bars(bars, title=f"Median ({unit.name})", colors=colors, mark=mark)
     note = "Median time of a call with its 95 % interval."
     yield Chart("times", section, "Which is faster", note, *drawing)
     yield _samples(section, rows)
