@@ -66,7 +66,7 @@ EXPECTED = {
         "3: off, then both +7 × vector_add::add; 7 kernels, 7 of them",
         r"4: both +14 × aten::randn, 7 × vector_add::add; 21 kernels, 21 of them",
     ],
-    "14": ["exit code 0\n", r"step 1: [\d.]+ ms, of the GPU (?!0\.00)[\d.]+ ms\n", r"aten::\w+: \d+ calls"],
+    "14": ["exit code 0\n", r"step 2: [\d.]+ ms, of the GPU (?!0\.00)[\d.]+ ms\n", r"aten::\w+: \d+ calls"],
     "15": ["columns = 1024", "columns = 4096", r"columns = 8192\n.*reference\n  by_hand .*slower"],
     "16": ["in Python: mine is slower", "exit code of compare --fail-on slower: 3\n"],
 }

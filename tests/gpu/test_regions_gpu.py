@@ -268,7 +268,7 @@ def run_script(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(("fails_at", "code", "whole_steps"), [("-1", 0, 3), ("3", 1, 2)])
+@pytest.mark.parametrize(("fails_at", "code", "whole_steps"), [("-1", 0, 3), ("4", 1, 2)])
 def test_a_training_script_is_recorded_with_identical_steps(run_script, fails_at, code, whole_steps):
     assert run_script(SCRIPT, fails_at) == code
     with opscope.load("opscope_run/trace.json") as session:

@@ -94,7 +94,6 @@ def test_timing_does_not_wait_for_the_device():
         clock.mark(step)
     host_ns = time.perf_counter_ns() - start_ns
     clock.stop()
-    assert not clock.is_ready()
     taken = clock.read()
     assert host_ns < 50_000_000 < min(one.device_ns for one in taken)
 

@@ -22,6 +22,7 @@ import re
 import site
 import sys
 import sysconfig
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
@@ -47,8 +48,23 @@ def live_objects() -> Sequence[list[Any]]:
     kinds = (graphs, functions, _class_ids(*_TRACED_CLASS) if graphs else set())
     wanted = set[int]().union(*kinds)
     # By the identity of the class: isinstance asks the objects, and lazy ones would wake up.
-    found = [one for one in gc.get_objects() if id(type(one)) in wanted] if wanted else []
+    found = [one for one in tracked_objects() if id(type(one)) in wanted] if wanted else []
     return [[one for one in found if id(type(one)) in kind] for kind in kinds]
+
+
+def tracked_objects() -> list[Any]:
+    """All objects that the garbage collector lists, and those that `gc.freeze()` hides from it."""
+    found: list[Any] = gc.get_objects()
+    if gc.get_freeze_count():
+        frames = [frame for top in sys._current_frames().values() for frame, _ in traceback.walk_stack(top)]
+        seen = {*map(id, found)}
+        added = [sys.modules, *(value for one in frames for value in one.f_locals.values()), *found]
+        while added:
+            referents = {id(one): one for one in gc.get_referents(*added) if gc.is_tracked(one)}
+            added = [one for identity, one in referents.items() if identity not in seen]
+            seen.update(map(id, added))
+            found += added
+    return found
 
 
 def _class_ids(module: str, name: str) -> set[int]:
@@ -307,7 +323,7 @@ def _named(calls: set[tuple[_Module, _Module]]) -> list[RecordedModule]:
     # isinstance asks the objects, and lazy ones would wake up.
     live = {
         owners[0]: one
-        for one in gc.get_objects()
+        for one in tracked_objects()
         if (owners := wanted.get(id(one))) and issubclass(type(one), base)
         if len(owners) == 1 and type(one).__name__ == owners[0].class_name
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from opscope.capture import cycle as module
 from opscope.capture.cycle import write_copies
-from opscope.capture.process_sources import compiled_graphs, live_objects
+from opscope.capture.process_sources import compiled_graphs, live_objects, tracked_objects
 from opscope.capture.recording import TraceNames
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.generated_code import source_hash
@@ -181,6 +182,18 @@ def test_libraries_that_are_not_loaded_hold_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._inductor.output_code", ModuleType("empty"))
     monkeypatch.delitem(sys.modules, "triton.runtime.jit", raising=False)
     assert live_objects() == [[], [], []]
+
+
+def test_objects_are_found_that_the_program_hides_from_the_collector():
+    """Servers freeze what is there when they have started."""
+    hidden = [GraphModule()]
+    gc.freeze()
+    try:
+        assert hidden[0] not in gc.get_objects()
+        assert any(one is hidden[0] for one in tracked_objects())
+    finally:
+        gc.unfreeze()
+        gc.freeze()  # as `conftest` does
 
 
 def test_copies_of_an_earlier_recording_are_removed_and_other_files_left(tmp_path):
