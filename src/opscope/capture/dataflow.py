@@ -30,6 +30,7 @@ from operator import contains
 from typing import Any, NamedTuple
 
 from opscope.capture.program_loops import CallSite, Line, LoopRun, ProgramFrames
+from opscope.model.queries import grouped
 from opscope.model.sidecar import (
     RecordedDataflow,
     RecordedRounds,
@@ -85,6 +86,7 @@ class SeenOperator(NamedTuple):
     is_read: bool  # hands what it is given to Python, or to the host
     is_differentiated: bool  # the backward pass comes to it
     has_new: bool  # reads or draws what neither an operator has made nor a step before has read
+    reads_before: bool  # what the step before has made
     is_of_batch: bool  # its results depend on what else is in the batch
     has_effect: bool  # beyond its results, or these cannot be followed
 
@@ -236,7 +238,12 @@ class DataflowWatch:
             (name, one, self._storage(one)) for name, one in _flat(given) if isinstance(one, tensor_type)
         ]
         read = [(one, storage) for name, one, storage in tensors if name not in kind.overwrites]
-        written = [(name, one, storage) for name, one, storage in tensors if name in kind.writes]
+        is_evaluated = given.get("training") is False  # a norm that leaves its running statistics alone
+        written = [
+            (name, one, storage)
+            for name, one, storage in tensors
+            if name in kind.writes and not (is_evaluated and name in _RUNNING)
+        ]
         results = [one for _, one in _flat({"": result}) if isinstance(one, tensor_type)]
         made = [self._storage(one) for one in results]
         known = {id(storage) for _, _, storage in tensors}
@@ -265,7 +272,8 @@ class DataflowWatch:
                 is_read=is_read,
                 is_differentiated=self._torch.is_grad_enabled() and any(one.requires_grad for one, _ in read),
                 has_new=any(storage.is_new for _, storage in read) if read else is_random,
-                is_of_batch="batch_norm" in kind.name and bool(given.get("training", True)),
+                reads_before=any(one.writers_before and not one.is_of_weights for _, one in read),
+                is_of_batch="batch_norm" in kind.name and not is_evaluated,
                 has_effect=kind.is_opaque
                 or is_on_host
                 or not made
@@ -423,6 +431,7 @@ def summarized(
         )
         for one, of_rounds, is_ragged, has_weights in _independent(operators)
     )
+    rounds += tuple(_calls_in_a_row(operators, before[0], number_of))
     unused = tuple(
         UnusedWork(
             None if line is None else _named(line),
@@ -479,7 +488,7 @@ def _repeated(operators: Sequence[SeenOperator]) -> Iterator[tuple[RepeatedSince
     working = [
         place
         for place, one in enumerate(operators)
-        if not (one.is_view or one.site.is_recomputed) and one.site.lines
+        if one.site.lines and not (one.is_view or one.site.is_recomputed or one.name in _UNWRITTEN)
     ]
     first: dict[int, int] = {}
     again: set[int] = set()  # all that this step does more than once
@@ -490,11 +499,19 @@ def _repeated(operators: Sequence[SeenOperator]) -> Iterator[tuple[RepeatedSince
         else:
             first[key] = place
     of_step = {place for place in working if operators[place].is_again}
-    of_call = again - of_step
+    of_call = _unchanged(operators, again - of_step)
+    of_step = _unchanged(operators, of_step)
     yield from ((RepeatedSince.STEP, *one) for one in _whole_lines(operators, working, of_step).items())
     for line, places in _whole_lines(operators, working, of_call).items():
         if others := [one for one in places if first[operators[one].key] != one]:
             yield RepeatedSince.CALL, line, others
+
+
+def _unchanged(operators: Sequence[SeenOperator], places: set[int]) -> set[int]:
+    """Those whose results nothing else writes to: what is kept of them stays what it is."""
+    others = (one.written for place, one in enumerate(operators) if place not in places)
+    changed = frozenset().union(*others)
+    return {place for place in places if changed.isdisjoint(operators[place].made | operators[place].written)}
 
 
 def _unused(
@@ -580,6 +597,48 @@ def _independent(
         if _need_not_wait(operators, rounds, members[rounds], like):
             taken.update(place for places in like for place in places)
             yield rounds, like, is_ragged, has_weights
+
+
+def _calls_in_a_row(
+    operators: Sequence[SeenOperator], before: Sequence[SeenOperator], number_of: Mapping[int, int]
+) -> Iterator[RecordedRounds]:
+    """The call of a module that a step consists of, where it needs nothing of the same call a step before."""
+    calls, earlier = (
+        grouped(
+            ((rounds, number), place)
+            for place, one in enumerate(step)
+            for rounds, number in one.site.rounds
+            if rounds.module and not one.is_view
+        )
+        for step in (operators, before)
+    )
+    if not calls:
+        return
+    (rounds, number), places = max(calls.items(), key=lambda one: len(one[1]))
+    others = earlier[rounds, number - 1]
+    if not _LEAST_OPERATORS <= len(places) == len(others):
+        return
+    same_as = {place: before[other] for place, other in zip(places, others, strict=True)}
+    entering: set[int] = set()  # what comes from the step before, or from outside
+    is_read = False  # Python may have worked out numbers from that
+    for place, one in enumerate(operators[: places[-1] + 1]):
+        other = same_as.get(place, one)
+        if one.reads_before or one.has_new or not entering.isdisjoint(one.needs):
+            entering.add(place)
+            is_read |= one.is_read
+        elif (
+            is_read
+            and one.numbers
+            and not (one.is_again or (one is not other and one.numbers == other.numbers))
+        ):
+            return
+        if (one.name, one.sizes) != (other.name, other.sizes) or one.is_of_batch or one.site.is_backward:
+            return
+    if entering.isdisjoint(places):
+        stretch = number_of[places[0]], number_of[places[-1]] + 1
+        yield RecordedRounds(
+            _named(rounds.line), rounds.module, (stretch,), is_ragged=False, has_weights=False
+        )
 
 
 def _are_given_parts(operators: Sequence[SeenOperator], like: Sequence[Sequence[int]]) -> bool:

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from opscope.capture.cycle import Cycle
@@ -36,9 +36,11 @@ from opscope.units import counted, format_bytes
 from opscope.workloads.runtime import require_torch
 
 _OnStep = Callable[[], object]
+_Line = tuple[CodeType, int]
 _MARK = "mark:"
 # Dropping 100,000 events takes torch some seconds, and they take 70 MB. What CUDA loads takes memory too.
 _MOST_OF_WHOLE, _MOST_WITH_CUDA = "100MB", "500MB"
+_MOST_LINES = 8  # of first calls of a model that are looked at
 _TAKES_OVER = 2  # times as many calls as of the model: one more call would let two models take turns
 
 
@@ -113,32 +115,46 @@ class OptimizerSteps(StepSource):
 class ForwardSteps(StepSource):
     """A step ends when the model returns: of those called from outside of any, the one called most often.
 
-    That is the first one that is called a second time, until another was called twice as often.
+    That is the first one that is called a second time, until another was called twice as often. Where the
+    program calls it from several lines in turn, with a condition and without, a step has one call of each.
     """
 
+    calls_per_step = 1
     _is_watching = False
 
     def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        lines_of: weakref.WeakKeyDictionary[Any, list[_Line]] = (
+            weakref.WeakKeyDictionary()
+        )  # of its first calls
         model: weakref.ref[Any] | None = None
         model_calls = 1  # the second call makes a model
+        last_line: _Line | None = None  # of a step's calls, where these come from several
 
         def tell() -> None:
             if self._is_watching:
                 _untraced(on_step)
 
         def around(module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            nonlocal model, model_calls
+            nonlocal model, model_calls, last_line
             calls = calls_of[module] = calls_of.get(module, 0) + 1
+            frame, lines = sys._getframe(2), lines_of.setdefault(module, [])
+            line = frame.f_code, frame.f_lineno
+            if len(lines) < min(calls, _MOST_LINES):
+                lines.append(line)
             if model is not None and model() is module:
                 model_calls = calls
+                if calls == len(lines) and 1 < len({*lines[:-1]}) == calls - 1 and line == lines[0]:
+                    self.calls_per_step, last_line = calls - 1, lines[-2]
+                    if self._is_watching:
+                        restart()
             elif calls >= _TAKES_OVER * model_calls:
                 if model is not None and self._is_watching:
                     restart()
-                model, model_calls = weakref.ref(module), calls
+                model, model_calls, last_line, self.calls_per_step = weakref.ref(module), calls, None, 1
                 tell()  # of its earlier calls, now that they turn out to have been steps
             result = call(*args, **kwargs)
-            if model is not None and model() is module:
+            if model is not None and model() is module and last_line in (None, line):
                 tell()
             return result
 
@@ -174,11 +190,15 @@ class RecognizedSteps(StepSource):
 
     def __init__(self) -> None:
         super().__init__()
-        self._loops = LoopSteps(is_asked_for=False)
+        self._loops, self._forwards = LoopSteps(is_asked_for=False), ForwardSteps()
         self.main_loop = self._loops.main_loop
 
+    @property
+    def calls_per_step(self) -> int:
+        return self._forwards.calls_per_step
+
     def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
-        forwards = ForwardSteps()
+        forwards = self._forwards
         sources = {"forward": forwards, "optimizer": OptimizerSteps(), "loop": self._loops}
 
         def take(taken: str) -> None:

@@ -189,9 +189,11 @@ def run(
                 "no optimizer stepped and no model was called, so each round of the main loop is a step; "
                 "--steps FUNCTION names what ends one"
             )
-        if taken == "forward" and recording.steps != taken:
+        if taken == "forward" and isinstance(source, RecognizedSteps):
+            calls = source.calls_per_step
+            made = "each call" if calls == 1 else f"each round of {calls} calls"
             recorder.notes.append(
-                "no optimizer had stepped when recording ended, so each call of the model is a step; "
+                f"no optimizer had stepped when recording ended, so {made} of the model is a step; "
                 "--steps optimizer waits for one"
             )
         _report(recorder, outputs, further, top=None if quiet else top, reading=reading)

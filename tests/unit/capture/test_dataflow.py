@@ -91,6 +91,18 @@ def test_what_both_steps_work_out_alike_is_told_by_the_outermost_line(device: st
     assert found.has_new
 
 
+def test_a_norm_that_is_evaluated_changes_nothing() -> None:
+    net, x = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).to("meta"), torch.ones(8, 8, device="meta")
+
+    def step() -> None:
+        y = net(x)
+        (y + torch.randn(8, 8, device="meta")).relu()
+
+    assert repeated(watched(step)) == set()
+    net.eval()
+    assert repeated(watched(step)) == {("step", "y = net(x)")}
+
+
 @both_devices
 def test_what_one_step_works_out_twice_is_told_but_for_the_first_time(device: str) -> None:
     net, kept = Net().to(device), torch.zeros(8, 8, device=device)
@@ -146,8 +158,20 @@ def test_memory_that_nobody_has_written_holds_anything() -> None:
         written.exp()
 
     found = watched(step)
-    assert repeated(found) == {("step", "written.exp()")}
+    filled = 'written = torch.empty(8, device="meta").fill_(1.0)'
+    assert repeated(found) == {("step", filled), ("step", "written.exp()")}
     assert not found.has_new
+
+
+def test_what_a_step_writes_to_afterwards_is_not_to_be_kept() -> None:
+    def step() -> None:
+        sums = torch.zeros(8, 8, device="meta")
+        sums.index_add_(0, torch.arange(8, device="meta"), torch.randn(8, 8, device="meta"))
+        rows = [torch.ones(8, device="meta") for _ in range(3)]
+        rows[2][:2] = sums[0, 0]
+        torch.stack(rows).exp()
+
+    assert repeated(watched(step)) == set()
 
 
 def unused(found: RecordedDataflow) -> set[tuple[str, bool]]:
@@ -341,6 +365,42 @@ NORMED = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
 def test_rounds_that_cannot_run_at_once(loop: Callable[[Net, torch.Tensor], None]) -> None:
     net = Net()
     assert not rounds(watched(lambda: loop(net, torch.randn(16, 8))))
+
+
+@pytest.mark.parametrize(
+    ("given", "is_free"),
+    [
+        (lambda x, _: x, True),
+        (lambda x, _: x.repeat(2, 1)[:8], True),
+        (lambda _, y: y, False),
+        (lambda x, y: x * y.mean().item(), False),
+        (lambda x, y: x * y.sum().sign().abs().item(), True),
+        (lambda x, _: x + torch.randn(8, 8), False),  # or the next of a loader's batches
+    ],
+    ids=[
+        "the same",
+        "made of the same",
+        "what the call before gave",
+        "a number of that",
+        "the same number",
+        "others each time",
+    ],
+)
+def test_steps_that_are_calls_of_one_module(
+    given: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], *, is_free: bool
+) -> None:
+    net, x, watch = Net(), torch.ones(8, 8), DataflowWatch()
+    with torch.no_grad():
+        y = net(x)
+        for number in range(3):
+            if number == 1:
+                watch.start()
+            elif number == 2:
+                watch.next_step()
+            y = net(given(x, y))
+    found = watch.stop()
+    assert found is not None, watch.why_not
+    assert rounds(found) == ([(1, "Net", False)] if is_free else [])
 
 
 class Counting(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]

@@ -447,6 +447,31 @@ def test_the_model_called_most_often_is_the_step(watched, calls, told):
     assert text[text.rfind("|") if "|" in told else 0 :] == told
 
 
+def test_calls_from_several_lines_in_turn_are_one_step():
+    model, given, said = torch.nn.Linear(2, 2), torch.ones(2), []
+    source = ForwardSteps()
+    source.watch(lambda: said.append("."), lambda: said.append("|"))
+    for _ in range(3):
+        model(given)
+        model(-given)
+        said.append(" ")
+    # Of the first round it is not known yet that its calls take turns.
+    assert ("".join(said), source.calls_per_step) == (".. |. . ", 2)
+    source.stop()
+
+
+def test_a_prompt_and_its_tokens_are_each_a_step():
+    model, given, said = torch.nn.Linear(2, 2), torch.ones(2), []
+    source = ForwardSteps()
+    source.watch(lambda: said.append("."), lambda: said.append("|"))
+    for _ in range(2):
+        model(given)
+        for _ in range(3):
+            model(given)
+    assert ("".join(said), source.calls_per_step) == ("........", 1)
+    source.stop()
+
+
 @pytest.mark.parametrize("is_recording", [False, True])
 def test_layers_run_with_torch_as_it_is(watched, is_recording):
     """The class changes only while something records: each change costs all that is looked up on modules."""
