@@ -122,15 +122,19 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         what = f"{counted(count, 'call')} of {one.module}" if one.module else counted(count, "round")
         sizes = " for parts of different sizes" if one.is_ragged else ""
         sizes = " with weights of their own" if one.has_weights else sizes
-        said = f"{what} in a step do the same{sizes}, and none needs another's result"
+        costs = _costs(watched, found)
+        said = f"{one.line}: {what} in a step do the same{sizes}, and none needs another's result: {costs}."
         first, others = watched.found(one.rounds[:1]), watched.found(one.rounds[1:])
         if count == 1:  # a call is a step, and two of them could be one
-            said = f"each step is a call of {one.module}, and needs nothing of the one before"
+            said = (
+                f"{one.line}: each step is a call of {one.module} that needs nothing of the one before: "
+                f"{costs}."
+            )
             first, others = (
                 watched._replace(steps=watched.steps[begin::2]).found(one.rounds) for begin in (0, 1)
             )
         yield Advice(
-            f"{one.line}: {said}: {_costs(watched, found)}.",
+            said,
             _evidence(run, found, line=one.line, rounds=count, module=one.module),
             _at_once(first, others),
             change=_CALLED.format(module=one.module, line=one.line)

@@ -191,10 +191,12 @@ def run(
             )
         if taken == "forward" and isinstance(source, RecognizedSteps):
             calls = source.calls_per_step
-            made = "each call" if calls == 1 else f"each round of {calls} calls"
             recorder.notes.append(
-                f"no optimizer had stepped when recording ended, so {made} of the model is a step; "
+                "no optimizer had stepped when recording ended, so each call of the model is a step; "
                 "--steps optimizer waits for one"
+                if calls == 1
+                else f"no optimizer had stepped when recording ended, so {calls} calls of the model, from "
+                "one line each, are a step; --steps optimizer waits for one"
             )
         _report(recorder, outputs, further, top=None if quiet else top, reading=reading)
     except OpscopeError as error:

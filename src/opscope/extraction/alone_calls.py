@@ -7,6 +7,7 @@ Calls with the same arguments are one.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -19,7 +20,7 @@ from opscope.analysis.roofline import Efficiency
 from opscope.analysis.step_model import Gain, GraphChange
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
-from opscope.extraction.call_file import CallFile, Fed, call_file, kernel_file
+from opscope.extraction.call_file import UNRECORDED_NUMBER, CallFile, Fed, call_file, kernel_file
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
 from opscope.model.queries import statements
@@ -39,6 +40,7 @@ from opscope.provenance.generated_code import read_generated
 _SQL = statements(__package__, "alone_calls")
 _SHOWN = 3  # shapes
 _LONGEST_NAME = 60
+_NUMBER = re.compile(r"-?\b\d+(\.\d*)?(e[+-]?\d+)?\b")
 
 
 class AloneCall(NamedTuple):
@@ -202,14 +204,21 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
     def what_it_calls(text: str) -> list[str]:
         names = {"make_inputs", "reference"}
         body = ast.parse(text).body
-        return [ast.dump(one) for one in body if isinstance(one, ast.FunctionDef) and one.name in names]
+        return [ast.unparse(one) for one in body if isinstance(one, ast.FunctionDef) and one.name in names]
 
     try:
         wanted = what_it_calls(file.read_text(encoding="utf-8"))
     except SyntaxError as error:
         raise InputError(f"it is no Python ({error.msg})", source=f"{file}:{error.lineno}") from error
-    own = [(one, extracted(0, one, start=StartKind.ATEN).file) for one in calls]
-    found = [one for one, file in own if isinstance(file, CallFile) and what_it_calls(file.text) == wanted]
+    found = []
+    for one in calls:
+        own = extracted(0, one, start=StartKind.ATEN).file
+        if isinstance(own, CallFile):
+            written = what_it_calls(own.text)
+            # Numbers that were not recorded are the user's to write.
+            is_open = UNRECORDED_NUMBER in "".join(own.notes) and written[:1] == wanted[:1]
+            if written == wanted or (is_open and _without_numbers(written) == _without_numbers(wanted)):
+                found.append(one)
     if not found:
         raise InputError(
             "the recording has no call that its make_inputs and reference stand for",
@@ -217,6 +226,10 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
             hint="Extract it from this recording, and change only `mine`: opscope extract TRACE",
         )
     return tuple(found)
+
+
+def _without_numbers(texts: Sequence[str]) -> list[str]:
+    return [_NUMBER.sub("0", one) for one in texts]
 
 
 class Extracted(NamedTuple):

@@ -42,6 +42,32 @@ def test_a_step_that_the_device_decides_loses_what_the_kernels_lose(tmp_path: Pa
     assert half.step_ns == slower.step_ns > one.device_ns / steps
 
 
+def test_a_number_that_was_not_recorded_is_the_users_to_write(tmp_path: Path) -> None:
+    trace, file = tmp_path / "trace.json", tmp_path / "call.py"
+    built = TraceBuilder()
+    for at, name, number in ((0, "aten::mul", ""), (100, "aten::pow", "3")):
+        given = {
+            "Input Dims": [[32], []],
+            "Input type": ["float", "double" if not number else "Scalar"],
+            "Concrete Inputs": ["", number],
+        }
+        built.operator(name, at, 10, **given).launch(at + 2).kernel(name, at + 20, 5)
+    built.write(trace)
+    with load(trace) as session:
+        calls = alone_calls(session, Summary(session).efficiency)
+        open_one, fixed = (chosen_call(calls, name, session) for name in ("mul", "pow"))
+        for one, before, after in ((open_one, "0.5)", "-1.702)"), (fixed, "3)\n", "2)\n")):
+            written = extracted(1, one, start=StartKind.ATEN).file
+            assert isinstance(written, CallFile)
+            assert before in written.text
+            file.write_text(written.text.replace(before, after))
+            if one is open_one:
+                assert calls_of_file(calls, file) == (one,)
+                file.write_text(file.read_text().replace("((32,)", "((33,)"))
+            with pytest.raises(InputError, match="the recording has no call"):
+                calls_of_file(calls, file)
+
+
 GENERATED = """
 import triton
 import triton.language as tl
