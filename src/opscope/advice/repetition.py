@@ -136,7 +136,8 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         yield Advice(
             said,
             _evidence(run, found, line=one.line, rounds=count, module=one.module),
-            _at_once(first, others),
+            _at_once(first, others, 0.5 + 0.5 * _share_at_limits(run, found)),
+            worst=_at_once(first, others),
             change=_CALLED.format(module=one.module, line=one.line)
             if one.module
             else _STACKED
@@ -176,19 +177,36 @@ def _cost_ns(watched: Dataflow, work: RepeatedWork | UnusedWork) -> int:
     return found.device_ns + found.host_ns + (watched.python_before(work.operators)[0] if is_from_host else 0)
 
 
-def _at_once(first: FoundOperators, others: FoundOperators) -> Callable[[GraphChange], object]:
-    """The first round works for all: its kernels take the others' time, which are launched no more."""
+def _at_once(
+    first: FoundOperators, others: FoundOperators, share: float = 1.0
+) -> Callable[[GraphChange], object]:
+    """The first round works for all: its kernels take this share of what all took, the others' none."""
 
     def effect(change: GraphChange) -> object:
-        mine = change.model.is_launched_by(first.operator_ids)
-        change.scale(mine, 1 + others.device_ns / max(first.device_ns, 1))
-        return change.drop_operators(others.operator_ids).drop_host(others.spans)
+        mine = change.model.is_launched_by(first.launching_ids)
+        change.scale(mine, share * (1 + others.device_ns / max(first.device_ns, 1)))
+        return change.drop_operators(others.launching_ids).drop_host(others.spans)
 
     return effect
+
+
+_CALLS_SQL = """
+SELECT call_id, sum(duration_ns)
+FROM (SELECT unnest($1::BIGINT[]) AS operator_id) JOIN device_activities USING (operator_id)
+JOIN activity_costs USING (activity_id)
+GROUP BY ALL"""
+
+
+def _share_at_limits(run: ProfiledRun, found: FoundOperators) -> float:
+    """Of these operators' device time, what they would take at their limits; all of it where unknown."""
+    gaps = {one.call_id: (one.gap_ns or 0.0) / one.roofline.device_ns for one in run.calls}
+    times_ns: dict[int, float] = dict(run.session.query(_CALLS_SQL, [found.launching_ids]))
+    beyond_ns = sum(ns * gaps.get(call_id, 0.0) for call_id, ns in times_ns.items())
+    return 1 - beyond_ns / max(sum(times_ns.values()), 1)
 
 
 def _without(found: FoundOperators, before: Mapping[int, Spans] | None = None) -> Any:
     # What Python does between them goes too.
     return lambda change: (
-        change.drop_operators(found.operator_ids).drop_host(found.spans).drop_host(dict(before or {}))
+        change.drop_operators(found.launching_ids).drop_host(found.spans).drop_host(dict(before or {}))
     )

@@ -36,6 +36,7 @@ class FoundOperators(NamedTuple):
     """Some of the watched operators, in all recorded steps."""
 
     operator_ids: list[int]
+    launching_ids: list[int]  # and all that these call, which may launch for them
     device_ns: int
     host_ns: int  # as recorded, from the first to the last of each stretch
     spans: dict[int, Spans]  # where that is, by thread
@@ -54,6 +55,7 @@ class Dataflow(NamedTuple):
         rows = [row for part in parts for row in part]
         return FoundOperators(
             [row["operator_id"] for row in rows],
+            [one for row in rows for one in range(row["operator_id"], row["last_descendant_id"] + 1)],
             sum(row["total_device_ns"] for row in rows),
             sum(part[-1]["end_ns"] - part[0]["start_ns"] for part in parts if part),
             as_extents(
@@ -141,8 +143,9 @@ WHERE trace_id = $1 AND step IS NOT NULL AND kind = 'kernel' AND (operator_id IS
 
 # The operators of each step by thread, each before those that it calls.
 _OPERATORS_SQL = """
-SELECT operator_id, thread_id, try_cast(native_thread AS BIGINT) AS native_thread, step, operators.name,
-    start_ns, start_ns + duration_ns AS end_ns, total_device_ns, parent_id IS NULL AS is_outermost
+SELECT operator_id, last_descendant_id, thread_id, try_cast(native_thread AS BIGINT) AS native_thread, step,
+    operators.name, start_ns, start_ns + duration_ns AS end_ns, total_device_ns,
+    parent_id IS NULL AS is_outermost
 FROM operators JOIN threads USING (thread_id, trace_id)
 WHERE trace_id = $1 AND step IS NOT NULL AND NOT list_contains($2::BIGINT[][], [trace_id, step])
 ORDER BY step, thread_id, start_ns, duration_ns DESC, operator_id"""

@@ -616,7 +616,9 @@ def _calls_in_a_row(
         return
     (rounds, number), places = max(calls.items(), key=lambda one: len(one[1]))
     others = earlier[rounds, number - 1]
-    if not _LEAST_OPERATORS <= len(places) == len(others):
+    # A step that does all of it again is repeated to be measured.
+    is_measured = sum(operators[place].is_again for place in places) > _LIKE * len(places)
+    if is_measured or not _LEAST_OPERATORS <= len(places) == len(others):
         return
     same_as = {place: before[other] for place, other in zip(places, others, strict=True)}
     entering: set[int] = set()  # what comes from the step before, or from outside

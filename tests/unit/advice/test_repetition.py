@@ -11,7 +11,10 @@ import pytest
 import opscope
 from case_tables import cases
 from fakes import sidecar
-from opscope.analysis.watched_steps import dataflow
+from opscope.advice import repetition
+from opscope.advice.profiled_run import ProfiledRun
+from opscope.advice.repetition import _share_at_limits
+from opscope.analysis.watched_steps import FoundOperators, dataflow
 from opscope.model.finding import Finding
 from opscope.model.sidecar import (
     SIZE_LIMIT,
@@ -47,7 +50,7 @@ def session_of(
     extra: Callable[[Any, float], object] = lambda *_: None,
     **facts: Any,
 ) -> opscope.Session:
-    """Three steps of four operators in six rounds, each below another one and calling one, with a sidecar."""
+    """Three steps of four operators in six rounds, each below another one and calling the one that launches, with a sidecar."""
     program, at = trace(), 0.0
     for step in range(3):
         program.step(step, at, 5_000)
@@ -55,7 +58,7 @@ def session_of(
         for name in NAMES * ROUNDS:
             # In place or not, and below one that only calls it, it is the same operator.
             program.operator("aten::outer", start, 100).operator(f"{name}_" if step else name, start + 1, 98)
-            program.operator("aten::empty", start + 2, 1).launch(start + 50)
+            program.operator("aten::inner", start + 2, 52).launch(start + 50, 2)
             program.kernel("kernel", start + 60, kernel_us)
             if waits:
                 program.launch(start + 55, kernel_us + 7, name="cudaStreamSynchronize")
@@ -153,6 +156,31 @@ def test_rounds_that_need_not_wait_are_put_together(
     assert change in (found.change or "")
     assert found.is_to_try
     assert not found.is_gain_known
+
+
+def test_one_large_call_gets_the_device_half_as_far_to_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = tuple((at, at + 4) for at in range(0, 24, 4))
+    rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False)
+    monkeypatch.setattr(repetition, "_share_at_limits", lambda *_: 0.4)
+    with session_of(tmp_path, rounds=[rounds], kernel_us=199) as session:
+        found = only(advice(session), "loop")
+    # Of 24 kernels of 199 us, at 0.4 of that at best.
+    assert found.estimated_gain_ns_per_step == pytest.approx(24 * 199_000 * 0.3, rel=0.1)
+    assert (found.gain_interval_ns_per_step or (1, 1))[0] == 0
+
+
+def test_what_operators_take_at_their_limits() -> None:
+    with opscope.load(opscope.example_trace()) as session:
+        summary = opscope.summarize(session)
+        run = ProfiledRun(session, summary)
+        call = next(one for one in run.calls if "[3072,768]" in str(one.shapes))
+        operators = "SELECT operator_id FROM operators WHERE name = $1 AND input_shapes::VARCHAR = $2"
+        ids = [one for (one,) in session.query(operators, [call.operator, call.shapes])]
+        share = _share_at_limits(run, FoundOperators(ids, ids, 0, 0, {}))
+    assert call.gap_ns is not None
+    assert share == pytest.approx(1 - call.gap_ns / call.roofline.device_ns)
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -368,28 +368,25 @@ def test_rounds_that_cannot_run_at_once(loop: Callable[[Net, torch.Tensor], None
 
 
 @pytest.mark.parametrize(
-    ("given", "is_free"),
+    ("is_free", "dropped", "given"),
     [
-        (lambda x, _: x, True),
-        (lambda x, _: x.repeat(2, 1)[:8], True),
-        (lambda _, y: y, False),
-        (lambda x, y: x * y.mean().item(), False),
-        (lambda x, y: x * y.sum().sign().abs().item(), True),
-        (lambda x, _: x + torch.randn(8, 8), False),  # or the next of a loader's batches
-    ],
-    ids=[
-        "the same",
-        "made of the same",
-        "what the call before gave",
-        "a number of that",
-        "the same number",
-        "others each time",
+        pytest.param(True, 0.5, lambda x, _: x, id="the same"),
+        pytest.param(False, 0.0, lambda x, _: x, id="the same to be measured"),
+        pytest.param(True, 0.5, lambda x, _: x.repeat(2, 1)[:8], id="made of the same"),
+        pytest.param(False, 0.5, lambda _, y: y, id="what the call before gave"),
+        pytest.param(False, 0.5, lambda x, y: x * y.mean().item(), id="a number of that"),
+        pytest.param(True, 0.5, lambda x, y: x * y.isnan().any().item(), id="the same number"),
+        pytest.param(False, 0.5, lambda x, _: x + torch.randn(8, 8), id="others each time"),
     ],
 )
 def test_steps_that_are_calls_of_one_module(
-    given: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], *, is_free: bool
+    given: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], *, dropped: float, is_free: bool
 ) -> None:
-    net, x, watch = Net(), torch.ones(8, 8), DataflowWatch()
+    class Noisy(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(torch.dropout(x, dropped, train=True))
+
+    net, x, watch = Noisy(), torch.ones(8, 8), DataflowWatch()
     with torch.no_grad():
         y = net(x)
         for number in range(3):
@@ -400,7 +397,7 @@ def test_steps_that_are_calls_of_one_module(
             y = net(given(x, y))
     found = watch.stop()
     assert found is not None, watch.why_not
-    assert rounds(found) == ([(1, "Net", False)] if is_free else [])
+    assert rounds(found) == ([(1, "Noisy", False)] if is_free else [])
 
 
 class Counting(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
