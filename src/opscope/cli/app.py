@@ -54,7 +54,7 @@ def separate_script(tokens: Sequence[str]) -> list[str]:
                 index += 1  # one of several values, or a workload, whose options may follow
                 continue
             return [*tokens[:index], "--", *tokens[index:]]
-        index += 1 if options.get(token) or "=" in token else 2
+        index += 1 if options.get(token, True) or "=" in token else 2
     return list(tokens)
 
 
