@@ -43,7 +43,7 @@ def separate_script(tokens: Sequence[str]) -> list[str]:
     is_separate = verb == "try" and "--" in tokens  # options of several values may hold files
     if is_separate or any(token not in (*_OF_ALL, *_LANGUAGE) for token in tokens[: start - 1]):
         return list(tokens)
-    index, options = start, declared_options(verb)
+    index, options = start, {"--lang": False, **declared_options(verb)}
     while index < len(tokens):
         token = tokens[index]
         if token == "--":
