@@ -103,7 +103,8 @@ def test_runtime_calls(load: Load) -> None:
 def test_device_activities(load: Load) -> None:
     details = {
         "context": 1, "registers per thread": 64, "shared memory": 49_152, "blocks per SM": 0.5,
-        "warps per SM": 2.25, "est. achieved occupancy %": 25, "occupancy": {"limitingFactors": "REGS", "blockLimitRegs": 2}, "graph id": 0, "graph node id": 0,
+        "warps per SM": 2.25, "est. achieved occupancy %": 25, "graph id": 0, "graph node id": 0,
+        "occupancy": {"limitingFactors": "REGS", "blockLimitRegs": 2},
     }  # fmt: skip
     trace = (
         TraceBuilder()
