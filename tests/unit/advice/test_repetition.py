@@ -50,7 +50,7 @@ def session_of(
     extra: Callable[[Any, float], object] = lambda *_: None,
     **facts: Any,
 ) -> opscope.Session:
-    """Three steps of four operators in six rounds, each below another one and calling the one that launches, with a sidecar."""
+    """Three steps of four operators in six rounds, each below another one and above one that launches."""
     program, at = trace(), 0.0
     for step in range(3):
         program.step(step, at, 5_000)
