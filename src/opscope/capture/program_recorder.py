@@ -36,7 +36,7 @@ from opscope.units import counted, format_bytes
 from opscope.workloads.runtime import require_torch
 
 _OnStep = Callable[[], object]
-_Line = tuple[CodeType, int]
+_Line = tuple[CodeType, int] | None
 _MARK = "mark:"
 # Dropping 100,000 events takes torch some seconds, and they take 70 MB. What CUDA loads takes memory too.
 _MOST_OF_WHOLE, _MOST_WITH_CUDA = "100MB", "500MB"
@@ -129,7 +129,7 @@ class ForwardSteps(StepSource):
         )  # of its first calls
         model: weakref.ref[Any] | None = None
         model_calls = 1  # the second call makes a model
-        last_line: _Line | None = None  # of a step's calls, where these come from several
+        last_line: _Line = None  # of a step's calls, where these come from several
 
         def tell() -> None:
             if self._is_watching:
@@ -138,8 +138,8 @@ class ForwardSteps(StepSource):
         def around(module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             nonlocal model, model_calls, last_line
             calls = calls_of[module] = calls_of.get(module, 0) + 1
-            frame, lines = sys._getframe(2), lines_of.setdefault(module, [])
-            line = frame.f_code, frame.f_lineno
+            caller, lines = sys._getframe(1).f_back, lines_of.setdefault(module, [])
+            line = caller and (caller.f_code, caller.f_lineno)
             if len(lines) < min(calls, _MOST_LINES):
                 lines.append(line)
             if model is not None and model() is module:
