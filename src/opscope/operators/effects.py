@@ -180,11 +180,6 @@ def wanted_type(call: CallArguments, name: str, natural: ElementType | None) -> 
     return natural if call.is_omitted(name) else element_type_of_code(known(call.integer(name)))
 
 
-def element_of(tensor: TensorArgument | None) -> ElementType | None:
-    """The element type of a tensor that may be missing."""
-    return None if tensor is None else type_of(tensor)
-
-
 def effects_of(call: CallArguments, outputs: Sequence[TensorArgument]) -> CallEffects:
     """Effects of a call that reads all its tensors but those only given to write into."""
     for output in outputs:
@@ -219,10 +214,6 @@ def results(call: CallArguments, *found: _Kind) -> CallEffects:
     return effects_of(call, written)
 
 
-def result(call: CallArguments, shape: Shape, element: ElementType | None) -> CallEffects:
-    return results(call, (shape, element))
-
-
 def like(
     *names: str, beside: Callable[[TensorArgument], tuple[Shape, ElementType | None]] | None = None
 ) -> Rule:
@@ -233,6 +224,11 @@ def like(
         return results(call, (data.shape, type_of(data)), *(() if beside is None else (beside(data),)))
 
     return rule
+
+
+def wanted_gradients(call: CallArguments, count: int) -> tuple[bool, ...]:
+    """Which of so many are; operators without a mask give all."""
+    return known(call.switches("output_mask", count)) if call.has("output_mask") else (True,) * count
 
 
 def dimension_of(shape: Shape, dimension: int) -> int:
@@ -345,7 +341,6 @@ _KINDS = dict(zip((bool, int, float, complex), _DEFAULTS, strict=True))
 _COMPLEX_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 _COMPLEX_OF = {part: name for name, part in _COMPLEX_PARTS.items()} | {"bfloat16": "complex64"}
 _WIDE_UNSIGNED = ("uint16", "uint32", "uint64")
-_SIGNED = ("int8", "int16", "int32", "int64")
 
 
 @cache
@@ -361,22 +356,9 @@ def promote(one: ElementType, other: ElementType) -> ElementType | None:
     if high.kind is ElementKind.COMPLEX and low.kind.rank >= ElementKind.FLOAT.rank:
         common = promote(_known(_COMPLEX_PARTS.get(low.name, low.name)), _known(_COMPLEX_PARTS[high.name]))
         return None if common is None else _known(_COMPLEX_OF.get(common.name, "complex64"))
-    if low.kind is not high.kind:
-        return high
-    return _promote_alike(low, high)
-
-
-def _promote_alike(one: ElementType, other: ElementType) -> ElementType | None:
-    """Of two integers, or two numbers with fractions."""
-    if one.is_float:
-        is_mixed = one.size_bytes == other.size_bytes  # float16 and bfloat16
-        return FLOAT32 if is_mixed else max(one, other, key=lambda element: element.size_bytes)
-    signed = [element for element in (one, other) if element.name in _SIGNED]
-    if len(signed) == 2:
-        return max(one, other, key=lambda element: element.size_bytes)
-    if len(signed) == 1 and "uint8" in (one.name, other.name):
-        return _known("int16") if signed[0].name == "int8" else signed[0]
-    return None
+    if low.kind is not high.kind or low.size_bytes != high.size_bytes:
+        return max(low, high, key=lambda element: (element.kind.rank, element.size_bytes))
+    return FLOAT32 if low.is_float else _known("int16")  # of float16 and bfloat16; of int8 and uint8
 
 
 def promoted_type(operands: Sequence[TensorArgument | ScalarArgument]) -> ElementType | None:

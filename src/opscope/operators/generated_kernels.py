@@ -182,14 +182,10 @@ def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
         if lists["creations"].isdisjoint(operators) or not others <= lists["masking"]:
             return (_CHANGED,)
         return None if others else (_WRITTEN,)
-    results = [
-        index
-        for index, tensor in enumerate(generated.tensors)
-        if tensor.element_count in generated.result_sizes
-    ]
-    if count == 2 and (lists["movements"] | lists["unary"]).issuperset(
-        operators
-    ):  # of which there is one at least
+    sizes = generated.result_sizes
+    results = [at for at, tensor in enumerate(generated.tensors) if tensor.element_count in sizes]
+    # Of operators there is one at least.
+    if count == 2 and (lists["movements"] | lists["unary"]).issuperset(operators):
         results = [1]
     if results == [0]:
         return _CHANGED, *[_READ] * (count - 1)

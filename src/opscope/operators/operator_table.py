@@ -23,7 +23,6 @@ from opscope.operators.effects import (
     Operator,
     UnrecordedError,
     all_bytes,
-    element_of,
     rows,
 )
 from opscope.operators.element_types import ElementKind
@@ -89,7 +88,7 @@ def assemble_cost(effects: CallEffects, evidence: CostEvidence) -> CallCost:
 
 def _operations(effects: CallEffects, row: Operator) -> tuple[int | None, str | None]:
     """Floating-point operations, or why they are unknown. Those on integers do not count but in products."""
-    element = element_of(effects.output)
+    element = type_of(effects.output)
     is_number = element is not None and element.kind in (ElementKind.FLOAT, ElementKind.COMPLEX)
     if row.operations is None:
         return None, "no formula for its operations"
@@ -112,7 +111,7 @@ def _limiting_type(effects: CallEffects, row: Operator) -> DataType | None:
     Elements of 16 and 8 bits are computed with in fp32. None where there are no floating-point numbers.
     """
     if row.operand:
-        known = element_of(effects.call.tensor(*row.operand))
+        known = type_of(effects.call.tensor(*row.operand))
         return None if known is None else known.operand_type
     types = {
         known.compute_type

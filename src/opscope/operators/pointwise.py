@@ -21,7 +21,6 @@ from opscope.operators.effects import (
     like,
     promoted_type,
     real_part,
-    result,
     results,
     rows,
     shape_text,
@@ -47,15 +46,12 @@ def _pointwise(operands: str, result_type: str, *, typeless: str = "", optional:
         found = {
             name: one for name, one in given.items() if isinstance(one, (TensorArgument, ScalarArgument))
         }
-        if any(
-            name not in optional.split() or not call.is_omitted(name) for name in given.keys() - found.keys()
-        ):
-            raise UnrecordedError
+        omitted = {name for name in optional.split() if call.is_omitted(name)}
         tensors = [one for one in found.values() if isinstance(one, TensorArgument)]
-        if not tensors:
+        if not tensors or given.keys() - found.keys() - omitted:
             raise UnrecordedError
         typed = [one for name, one in found.items() if name != typeless]
-        return result(call, common_shape(tensors), _result_type(call, typed, result_type))
+        return results(call, (common_shape(tensors), _result_type(call, typed, result_type)))
 
     return rule
 
@@ -89,7 +85,7 @@ def _glu(call: CallArguments) -> CallEffects:
     if shape[along] % 2:
         raise ContradictionError(f"half of {shape[along]}")
     shape[along] //= 2
-    return result(call, tuple(shape), type_of(data))
+    return results(call, (tuple(shape), type_of(data)))
 
 
 def _functions() -> Iterator[tuple[str, Operator]]:

@@ -69,7 +69,7 @@ def fill_costs(session: Session) -> None:
     texts = [one.name for one in table("call_costs").columns if one.type == "JSON"]
     rows = [msgspec.to_builtins(call) | msgspec.to_builtins(costs[call.call_id]) for call in every]
     for row in rows:
-        row.update({name: msgspec.Raw(row[name].encode()) for name in texts if row[name]})
+        row |= {name: msgspec.Raw(row[name].encode()) for name in texts if row[name]}
     session.replace_rows("call_costs", rows)
     if not session.is_read_only:
         session.set_metadata(_DONE, "rules")
