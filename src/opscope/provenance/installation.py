@@ -67,6 +67,11 @@ def parse_version(label: str) -> TorchVersion | None:
     return TorchVersion((major, minor, patch), is_official)
 
 
+def release_of(label: str) -> tuple[int, int, int]:
+    parsed = parse_version(label)
+    return (0, 0, 0) if parsed is None else parsed.release
+
+
 def nearest_release(label: str | None, known: Sequence[str]) -> str | None:
     """The nearest of some releases by minor version, the later of two; the last for an unknown label.
 
@@ -79,8 +84,7 @@ def nearest_release(label: str | None, known: Sequence[str]) -> str | None:
         return known[-1] if known else None
 
     def distance(name: str) -> tuple[int, int]:
-        parsed = parse_version(name)
-        pairs = zip((0, 0, 0) if parsed is None else parsed.release, wanted.release, strict=True)
+        pairs = zip(release_of(name), wanted.release, strict=True)
         major, minor, patch = (one - other for one, other in pairs)
         return abs(1000 * major + minor), abs(patch)
 

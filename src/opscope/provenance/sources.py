@@ -313,12 +313,10 @@ def permalink(
         return None
     if repository_path(include_path(path) or path) is None and include_path(path) is not None:
         return None
-    address = f"{_ADDRESS}/{git_version}/{quote(path)}"
-    if line is None or line < 1:
-        return address
-    return (
-        f"{address}#L{line}-L{end_line}" if end_line is not None and end_line > line else f"{address}#L{line}"
-    )
+    lines = ""
+    if line is not None and line >= 1:
+        lines = f"#L{line}-L{end_line}" if end_line is not None and end_line > line else f"#L{line}"
+    return f"{_ADDRESS}/{git_version}/{quote(path)}{lines}"
 
 
 def is_plain_path(path: str) -> bool:
@@ -372,25 +370,19 @@ def source_reader(
     `copies` are folders with copies of generated files, `folders` those of the recordings.
     """
     allowed = [folder.resolve() for folder in (checkout, *folders) if folder is not None]
-    roots = [root for root in (checkout, include_folder()) if root is not None]
+    roots = [*filter(None, [checkout]), *(folder / "include" for folder in package_folders("torch"))]
 
     def read(location: SourceLocation) -> list[str] | None:
         if location.line is None:
             return None
         path = Path(location.file)
-        if path.is_absolute():
-            is_own = any(path.parent.resolve().is_relative_to(folder) for folder in allowed)
-            place = [path.parent] if is_own or is_generated(path.name) else []
-            return read_lines(path.name, location.line, location.end_line, [*place, *copies])
-        return read_lines(location.file, location.line, location.end_line, roots)
+        if not path.is_absolute():
+            return read_lines(location.file, location.line, location.end_line, roots)
+        is_own = any(path.parent.resolve().is_relative_to(folder) for folder in allowed)
+        place = [path.parent] if is_own or is_generated(path.name) else []
+        return read_lines(path.name, location.line, location.end_line, [*place, *copies])
 
     return read
-
-
-def include_folder() -> Path | None:
-    """The headers of the torch that this Python would import; None if there are none."""
-    folders = (folder / "include" for folder in package_folders("torch"))
-    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 # A wider range of lines helps nobody to find a function.

@@ -214,10 +214,8 @@ def _scatter_gather(cxx: CxxName) -> Reading:
 
 def _distribution(cxx: CxxName) -> Reading:
     """`distribution_elementwise_grid_stride_kernel<accumulator, unroll, distribution, transform>`."""
-    reading = _reading(family="random")
-    found = next((match for part in cxx.template_arguments if (match := _DISTRIBUTION.search(part))), None)
-    reading.stated.update({} if found is None else _applied(found.group()))
-    return reading
+    found = next(filter(None, map(_DISTRIBUTION.search, cxx.template_arguments)), None)
+    return _reading(family="random", **({} if found is None else _applied(found.group())))
 
 
 _GENERIC: dict[str, Callable[[CxxName], Reading]] = {

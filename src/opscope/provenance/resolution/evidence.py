@@ -6,7 +6,6 @@ build that made the trace (same `git_version`). No file is ever executed.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from opscope.model.origin import (
     RecordedUnit,
     SourceEvidence,
 )
+from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
 from opscope.provenance.generated_code import files_by_hash, generated_sources, read_generated
@@ -283,11 +283,9 @@ def _symbol_units(session: Session, recognition: Recognition) -> dict[str, Recor
         return {}
     from opscope.provenance.binaries.device_code import internal_names, named_unit  # noqa: PLC0415
 
-    found: dict[str, set[str]] = defaultdict(set)
-    for name, mangled in rows:
-        found[name] |= {named_unit(one).name for one in internal_names(mangled.encode())}
     units: dict[str, RecordedKernel] = {}
-    for name, names in found.items():
+    for name, every in grouped(rows).items():
+        names = {named_unit(one).name for mangled in every for one in internal_names(mangled.encode())}
         known = {unit.rpartition("/")[2] for unit in kernel_units(name, recognition)[0]}
         if names and all(unit in known or "_" not in unit for unit in names):
             units[name] = RecordedKernel(name, units=tuple(map(RecordedUnit, sorted(names))))
@@ -336,8 +334,6 @@ def complete_sources(session: Session) -> int:
             for source in (*recorded.values(), *added)
             if source.kernel in ids
         ]
-        for row in rows:
-            del row["kernel"]
         session.replace_rows("kernel_sources", rows)
     return len(added)
 
@@ -347,11 +343,8 @@ def source_locations(session: Session) -> dict[str, SourceLocation]:
 
     Launches outweigh names; a kernel whose sources then still lie in different places is left out.
     """
-    by_kernel: dict[str, list[RecordedSource]] = defaultdict(list)
-    for source in _recorded(session):
-        by_kernel[source.kernel].append(source)
     located: dict[str, SourceLocation] = {}
-    for kernel, sources in by_kernel.items():
+    for kernel, sources in grouped((source.kernel, source) for source in _recorded(session)).items():
         launched = [source for source in sources if source.evidence is SourceEvidence.LAUNCH]
         (file, line, end_line), *others = {
             (one.file, one.line, one.end_line)
