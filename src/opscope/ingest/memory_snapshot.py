@@ -13,7 +13,6 @@ import gzip
 import pickle
 import re
 import zlib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -22,6 +21,7 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.model.location import is_program_file
+from opscope.model.queries import grouped
 
 PICKLED = re.compile(rb"\x80[\2-\5]")
 KEYS = (b"segments", b"device_traces")  # of a snapshot
@@ -204,9 +204,7 @@ def _apply(state: _State, event: Mapping[str, Any], *, is_back: bool = False) ->
 
 
 def _holdings(blocks: Mapping[int, tuple[int, _Frames]]) -> list[Holding]:
-    sizes: dict[tuple[str, str | None], list[int]] = defaultdict(list)
-    for size, frames in blocks.values():
-        sizes[_kind(frames), _line(frames)].append(size)
+    sizes = grouped(((_kind(frames), _line(frames)), size) for size, frames in blocks.values())
     found = [Holding(*key, sum(mine), len(mine)) for key, mine in sizes.items()]
     return sorted(found, key=lambda one: (-one.size_bytes, one.kind, one.line or ""))
 

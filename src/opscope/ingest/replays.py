@@ -29,8 +29,7 @@ from opscope.ingest.linking import REPLAYS, CallKind
 from opscope.ingest.nesting import Forest, Int64
 from opscope.ingest.staging import REPEATED, StagedEvents, columns, module_calls, rows_of, unmasked
 from opscope.model.queries import grouped, sql
-from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
-from opscope.model.session import Session
+from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.sidecar import GraphNode
 
 Demangle = Callable[[str], str | None]  # Kineto's text of a mangled name
@@ -231,9 +230,7 @@ def _in_blocks(grid: str | None, block: str | None) -> str | None:
     return json.dumps(blocks)
 
 
-_BY_NODE, _BY_SEQUENCE, _BY_GRAPH = (
-    REPLAYS.index(one) + 1 for one in (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)
-)
+_BY_NODE, _BY_SEQUENCE, _BY_GRAPH = range(1, len(REPLAYS) + 1)  # places in `REPLAYS`, from 1
 _SHOWN = 60
 
 
@@ -253,11 +250,6 @@ class Replay(msgspec.Struct, frozen=True):
     # Blocks of each, as recorded; None of those not recorded. Empty if of none
     grids: tuple[str | None, ...] = ()
 
-    @property
-    def sequence(self) -> list[tuple[str, str | None]]:
-        """Kind of each activity, and name of each kernel."""
-        return [_told(kind, name) for kind, name in zip(self.kinds, self.names, strict=True)]
-
 
 class ReplayMatch(msgspec.Struct, frozen=True):
     """Which captured launch each activity of a replay is; `evidence` None and a reason where none fits."""
@@ -275,7 +267,8 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
     how many of either were added is returned.
     """
     session = events.session
-    replays = read_replays(session)
+    # Those whose activities were recorded, in order of their calls.
+    replays = msgspec.convert(session.records(sql(__package__, "kineto:replayed")), list[Replay])
     if not replays:
         return 0, 0
     alike = grouped(((one.kinds, one.names, one.numbers, one.grids), one) for one in replays)
@@ -309,11 +302,6 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
         ],
     )
     return added
-
-
-def read_replays(session: Session) -> list[Replay]:
-    """The replays of the staged trace whose activities were recorded, in order of their calls."""
-    return msgspec.convert(session.records(sql(__package__, "kineto:replayed")), list[Replay])
 
 
 _Fit = tuple[Capture, ReplayMatch]
@@ -396,7 +384,7 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
     """Which launch of a capture each activity of a replay is, if it is a replay of it."""
     launches, count = capture.launches, len(replay.activities)
     captured = [_told(one.kind, one.name) for one in launches]
-    replayed = replay.sequence
+    replayed = [_told(*one) for one in zip(replay.kinds, replay.names, strict=True)]
     in_time = range(count)
     if len(launches) != count:
         agreed = _agreed(captured, replayed)
@@ -415,7 +403,10 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
             evidence = in_order if order is in_time else ReplayEvidence.NODE_IDS
             return ReplayMatch(tuple(sorted(range(count), key=order.__getitem__)), evidence)
     if Counter(captured) == Counter(replayed):
-        return ReplayMatch(_by_occurrence(captured, replayed), ReplayEvidence.KERNEL_COUNTS)
+        # The first that is alike, the second, and so on.
+        alike = grouped(zip(captured, in_time, strict=True))
+        places = {one: iter(positions) for one, positions in alike.items()}
+        return ReplayMatch(tuple(next(places[one]) for one in replayed), ReplayEvidence.KERNEL_COUNTS)
     agreed = _agreed(captured, replayed)
     reason = (
         f"the capture in {capture.file} is of another graph{_differing(captured, replayed, agreed)}"
@@ -493,11 +484,6 @@ def _blocks(grid: str | None) -> str | None:
         return "×".join(str(int(size)) for size in json.loads(grid or ""))
     except (ValueError, TypeError):
         return None
-
-
-def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
-    places = {one: iter(at) for one, at in grouped(zip(captured, range(len(captured)), strict=True)).items()}
-    return tuple(next(places[one]) for one in replayed)
 
 
 _OPERATOR, _UNKNOWN = "cpu_op", "graph {number} of engine step"

@@ -315,6 +315,12 @@ def item_bytes(tensor: TensorArgument) -> int:
     return element.size_bytes
 
 
+def computing_type(tensors: Iterable[TensorArgument]) -> DataType | None:
+    """The widest type that is computed in; elements of 16 and 8 bits are computed with in fp32."""
+    types = {element.compute_type for tensor in tensors if (element := type_of(tensor)) is not None}
+    return next((one for one in (DataType.FP64, DataType.FP32) if one in types), None)
+
+
 # Element types of results, by torch's rules of type promotion.
 #
 # Tensors with dimensions decide; tensors of none, then numbers, change the result only if they are of a

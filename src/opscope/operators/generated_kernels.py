@@ -18,15 +18,9 @@ from math import prod
 from typing import Any
 
 from opscope.data import packaged_toml
-from opscope.hardware.devices import DataType
-from opscope.operators.arguments import (
-    CallArguments,
-    TensorArgument,
-    distinct_bytes,
-    type_of,
-)
+from opscope.operators.arguments import CallArguments, TensorArgument, distinct_bytes
 from opscope.operators.distinct_calls import TritonLaunch
-from opscope.operators.effects import CallCost, CostEvidence, FlopSource, UnrecordedError
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource, UnrecordedError, computing_type
 from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
@@ -93,8 +87,7 @@ def cost_of_generated(
     flop_count, flop_source = _flops(generated, launch.flop or stated.get("kernel_flop"))
     num_gb = launch.num_gb or stated.get("kernel_num_gb")
     # Generated code computes in fp32, or in fp64 on such elements.
-    types = {known.compute_type for tensor in generated.tensors if (known := type_of(tensor)) is not None}
-    data_type = next((one for one in (DataType.FP64, DataType.FP32) if one in types), None)
+    data_type = computing_type(generated.tensors)
     evidence = CostEvidence.RECORDED if num_gb else CostEvidence.KERNEL_ARGUMENTS
     try:
         read, written = _moved(generated, stated, num_gb)
