@@ -58,10 +58,15 @@ class LaunchHiding:
 
     def precede(self, fn: Callable[[], object]) -> None:
         """Queue the work that hides the launches of `fn` and puts the cache in its state."""
-        hold_ns = self._hold_ns(fn)
-        if hold_ns > 0:
-            # Before the flush, so that the cache is as the flush left it when the call begins.
-            self._torch.cuda._sleep(int(hold_ns * self._cycles_per_ns))
+        host_ns = self._host_ns.get(id(fn))
+        if host_ns is not None:
+            # A hot call is queued twice: untimed, then timed.
+            calls_ns = host_ns if self._is_cold else 2 * host_ns
+            needed_ns = _FIXED_HOST_NS + self._margin.get(id(fn), _FIRST_MARGIN) * calls_ns
+            hold_ns = min(needed_ns - self._flush_ns, _LONGEST_HOLD_NS)
+            if hold_ns > 0:  # else the flush is enough
+                # Before the flush, so that the cache is as the flush left it when the call begins.
+                self._torch.cuda._sleep(int(hold_ns * self._cycles_per_ns))
         if self._buffer is not None:
             self._buffer.zero_()
         else:
@@ -74,16 +79,6 @@ class LaunchHiding:
         if known_ns is not None and not was_hidden:
             self._margin[key] = min(self._margin.get(key, _FIRST_MARGIN) * 1.5, _LARGEST_MARGIN)
         self._host_ns[key] = host_ns if known_ns is None else min(known_ns, host_ns)
-
-    def _hold_ns(self, fn: Callable[[], object]) -> float:
-        """How long the device must wait besides the flush, in nanoseconds; 0 if the flush is enough."""
-        host_ns = self._host_ns.get(id(fn))
-        if host_ns is None:
-            return 0.0
-        # A hot call is queued twice: untimed, then timed.
-        calls_ns = host_ns if self._is_cold else 2 * host_ns
-        needed_ns = _FIXED_HOST_NS + self._margin.get(id(fn), _FIRST_MARGIN) * calls_ns
-        return min(needed_ns - self._flush_ns, _LONGEST_HOLD_NS)
 
     def _make_buffer(self, device: Any) -> Any:
         torch = self._torch

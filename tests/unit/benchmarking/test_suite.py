@@ -133,8 +133,8 @@ def test_compile_needs_a_cpp_compiler(monkeypatch, tmp_path):
     function = implementation("gelu", "compile").build()
     with config.patch({"cpp.cxx": ("no-such-compiler",)}), pytest.raises(RuntimeError) as caught:
         function(torch.ones(4, 4))
-    failure = failure_of(caught.value, "at its first call")
-    assert (failure.status, "Install g++" in failure.reason) == (Status.UNAVAILABLE, True)
+    status, reason = failure_of(caught.value, "at its first call")
+    assert (status, "Install g++" in reason) == (Status.UNAVAILABLE, True)
 
 
 def test_the_interpreter_does_not_pretend_to_multiply_bfloat16():
