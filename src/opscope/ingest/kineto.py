@@ -332,8 +332,7 @@ class _Filler:
             "attribution": links.attribution,
             "step": step,
         }
-        rows = _finished(self.rows["activity"], of_activities, _finish_activities)
-        self.write("device_activities", rows)
+        self.write("device_activities", _finished(self.rows["activity"], of_activities, _finish_activities))
         if self._has("user_annotation"):
             self.run("steps")
 
@@ -349,8 +348,7 @@ class _Filler:
         if added:
             kinds, names = zip(*(key for key, _ in added), strict=True)
             numbers = np.array([name_id for _, name_id in added])
-            given = rows_of({"name_id": numbers, "name": names, "kind": kinds})
-            self.write("kernel_names", [given])
+            self.write("kernel_names", [rows_of({"name_id": numbers, "name": names, "kind": kinds})])
         return found["name_id"]
 
     def _write_modules(self) -> _Modules | None:

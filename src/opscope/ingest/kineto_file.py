@@ -235,8 +235,7 @@ def read_kineto(
     )
     is_explained = bool(defects) or array.lost_bytes > 0
     had_device = sidecar is None or bool(sidecar.environment.gpu or "cuda" in sidecar.settings.activities)
-    described = (array.properties.get(key) for key in ("deviceProperties", "agents"))
-    write_devices(session, trace_id, *described)
+    write_devices(session, trace_id, *map(array.properties.get, ("deviceProperties", "agents")))
     session.add_findings((
         *defects,
         *quality.read_findings(

@@ -126,8 +126,7 @@ class Candidates:
         self._start_ns[slot], self._end_ns[slot] = forest.start_ns[first], forest.end_ns[first]
         start_ns = self._calls.start_ns
         here = within(start_ns, extent)
-        inside = enclosing(forest, self._calls.thread[here], start_ns[here])
-        self._around[here] = gather(operator_id, inside)
+        self._around[here] = gather(operator_id, enclosing(forest, self._calls.thread[here], start_ns[here]))
 
     def links(self) -> Links:
         """Links of the trace, once all its operators were taken in."""

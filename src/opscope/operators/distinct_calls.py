@@ -157,5 +157,4 @@ def _write_transfers(session: Session) -> None:
 def _write(session: Session, name: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
     session.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
     if rows:
-        places = ", ".join("?" * len(rows[0]))
-        session.connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)
+        session.connection.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)

@@ -97,8 +97,7 @@ def _scaled_product(call: _Call) -> CallCost:
         raise UnrecordedError("its recorded matrices do not fit")
     (rows, depth), columns = first.shape, second.shape[1]
     written = rows * columns * 2 if makes else call.bytes(0)
-    scales = [one for one in (at + 2, at + 3) if call.has(one)]
-    read = call.bytes(at, at + 1, *scales)
+    read = call.bytes(at, at + 1, *filter(call.has, (at + 2, at + 3)))  # with its scales
     element = type_of(first)
     return CallCost(
         2 * rows * columns * depth,

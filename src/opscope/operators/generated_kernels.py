@@ -151,12 +151,11 @@ def _stated_roles(generated: _Generated, stated: Mapping[str, Any]) -> tuple[_Ro
     changed, stores = stated.get("mutated_arg_names"), stated.get("num_store")
     if not isinstance(changed, list) or not isinstance(stores, int):
         return None
-    if not all(isinstance(name, str) and name.startswith("in_out_ptr") for name in changed):
-        return None
+    is_named = all(isinstance(name, str) and name.startswith("in_out_ptr") for name in changed)
     count, in_place = len(generated.tensors), len(changed)
     made = stores - in_place
     given = count - in_place - made
-    if made < 0 or given < 0 or not stores:
+    if not is_named or made < 0 or given < 0 or not stores:
         return None
     # Each tensor given to be read is loaded once at least; loads for no more leave none for the others.
     reused = _WRITTEN if stated.get("num_load") == given else _CHANGED

@@ -146,9 +146,7 @@ def _multiplied(call: CallArguments) -> tuple[MatrixProduct, Shape] | None:
     """Sizes and the shape of the result, empty ones too; None of other operators and where nothing fits."""
     row = _PRODUCTS.get(call.stem or "")
     a, b = (None, None) if row is None else (call.tensor(row.left), call.tensor(row.right))
-    if row is None or a is None or b is None:
-        return None
-    if row.dimensions not in (None, (len(a.shape), len(b.shape))):
+    if row is None or a is None or b is None or row.dimensions not in (None, (len(a.shape), len(b.shape))):
         return None
     fit = row.fit(a.shape, b.shape)
     return None if fit is None else (MatrixProduct(*fit[0], a.type_name), fit[1])
@@ -345,11 +343,9 @@ def attention_sizes(call: CallArguments) -> AttentionSizes | None:
     if call.stem not in ATTENTION or shapes is None or any(map(call.tensor, _BORDERS)):
         return None
     (batch, heads, queries, head_size), (key_batch, key_heads, keys, key_size), value = shapes
-    if value[:3] != (key_batch, key_heads, keys) or key_batch != batch or key_size != head_size:
-        return None
-    if not key_heads or heads % key_heads:
-        return None
-    return AttentionSizes(batch, heads, queries, keys, head_size, value[3])
+    fits = value[:3] == (key_batch, key_heads, keys) and (key_batch, key_size) == (batch, head_size)
+    is_shared = key_heads > 0 and heads % key_heads == 0
+    return AttentionSizes(batch, heads, queries, keys, head_size, value[3]) if fits and is_shared else None
 
 
 def _attention_shapes(call: CallArguments) -> list[Shape] | None:

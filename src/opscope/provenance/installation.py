@@ -31,8 +31,7 @@ def package_folders(name: str) -> tuple[Path, ...]:
 def installed_torch() -> tuple[str | None, str | None]:
     """Version and commit in the `version.py` of the torch that this Python would import; None is unknown."""
     try:
-        folder = package_folders("torch")[0]
-        text = (folder / "version.py").read_text(encoding="utf-8", errors="replace")
+        text = (package_folders("torch")[0] / "version.py").read_text(encoding="utf-8", errors="replace")
     except (IndexError, OSError):
         return None, None
     found = dict(_ASSIGNMENT.findall(text))

@@ -124,8 +124,7 @@ class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
         Files of the units that register the kernel come first, then headers.
         """
         if ufunc := _UFUNC_FUNCTOR.fullmatch(owner):  # generated at build time from a hand-written inner loop
-            file = f"{_UFUNC_FOLDER}/{ufunc[1]}.h"
-            loops = [row for row in self.named(ufunc[1]) if row.file == file]
+            loops = [row for row in self.named(ufunc[1]) if row.file == f"{_UFUNC_FOLDER}/{ufunc[1]}.h"]
             return only([row for row in loops if "Vectorized" not in row.parameters], ())
         while owner.endswith("::operator()"):
             owner = owner.removesuffix("::operator()")
@@ -135,8 +134,7 @@ class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
         if plain == "impl" and parent.startswith(_STRUCTURED_PREFIX):
             kinds = ("structured",)
             owner = f"{parent_scope}::{parent.removeprefix(_STRUCTURED_PREFIX)}"
-        rows = [row for row in self._in_scope(owner) if row.kind in kinds]
-        return only(allowed(rows, units), units)
+        return only(allowed((row for row in self._in_scope(owner) if row.kind in kinds), units), units)
 
     def _in_scope(self, name: str) -> list[Definition]:
         scope, plain = split_name(name)
@@ -219,8 +217,7 @@ def only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition |
 
     In one file a template comes before its specializations, a class before functions.
     """
-    own = [row for row in candidates if units and is_unit(row.file, units)]
-    rows = own or list(candidates)
+    rows = [row for row in candidates if is_unit(row.file, units)] or list(candidates)
     if len({row.file for row in rows}) != 1:
         return None
     general = [row for row in rows if not row.is_specialization] or rows

@@ -53,8 +53,7 @@ class HashMap:
     """A map that can be asked; its hashes are sorted and without duplicates."""
 
     def __init__(self, packed: PackedMap) -> None:
-        steps = _from_weights(packed.keys, packed.count, _KEY_BYTES)
-        self._hashes = np.cumsum(steps, dtype=np.uint64)
+        self._hashes = np.cumsum(_from_weights(packed.keys, packed.count, _KEY_BYTES), dtype=np.uint64)
         self._values = _from_weights(packed.values, packed.count, _VALUE_BYTES)
 
     def get(self, text_hash: int) -> int | None:

@@ -405,9 +405,8 @@ def cubin_with(
     best = None
     for section in _code_sections(elf):
         for code in (one for entries in containers(elf, section) for one in entries):
-            if code.kind != _CUBIN or architecture not in {None, code.architecture}:
-                continue
-            if best is not None and code.architecture <= best[2]:
+            is_newer = best is None or code.architecture > best[2]
+            if code.kind != _CUBIN or architecture not in {None, code.architecture} or not is_newer:
                 continue
             content = code_of(elf, code)
             symbol = is_wanted(cubin_names(elf.embedded(content, code.offset))[0])

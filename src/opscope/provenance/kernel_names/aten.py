@@ -128,8 +128,7 @@ def _read_functor(argument: str, reading: Reading, *, types_are_data: bool = Tru
     if element_type(functor) is not None:
         return
     last = last_part(functor)
-    is_backward = direction_of(last) == "backward"
-    stated.update(applied, direction="backward" if is_backward else None)
+    stated.update(applied, direction="backward" if direction_of(last) == "backward" else None)
     stated["family"] = family_by_rules("aten_functor", last) or stated["family"]
     # Types of the data a functor works on, as its wrapper, its lambda or its own template argument says.
     if not types_are_data or "gpu_kernel_impl<" in wrappers:

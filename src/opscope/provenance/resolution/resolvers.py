@@ -218,8 +218,7 @@ def _launched(
     """With the functions of `.cu` files that C++ code calls, and the place of the one it goes through."""
     if not served.launchers:
         return facts
-    names = [one.name for one in served.launchers]
-    facts = replace(facts, details={**facts.details, "launchers": names})
+    facts = replace(facts, details={**facts.details, "launchers": [one.name for one in served.launchers]})
     named = [one for one in served.launchers if any(_is_same(functor, one.name) for functor in functors)]
     candidates = named or (() if served.stubs else served.launchers)
     if len(candidates) != 1 or not candidates[0].file:
