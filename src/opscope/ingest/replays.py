@@ -18,6 +18,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -283,7 +284,7 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
         for one in replays
     }
     found = [(one, opened[one.correlation_id]) for one in replays]
-    added = _Writer(events).write(found, graphs)
+    added = _write(events, found, graphs)
     session.insert_rows(
         "graph_replays",
         [
@@ -489,71 +490,63 @@ def _blocks(grid: str | None) -> str | None:
 _OPERATOR, _UNKNOWN = "cpu_op", "graph {number} of engine step"
 
 
-class _Writer:
-    """Adds the events of replays to the staged ones, and ties the activities to them."""
+def _write(
+    events: StagedEvents, found: Sequence[tuple[Replay, _Opened]], graphs: dict[int, int]
+) -> tuple[int, int]:
+    """Add the events of replays to the staged ones, and tie the activities to them."""
+    session = events.session
+    next_ids = count(int(session.scalar(sql(__package__, "kineto:largest_external_id"))) + 1)
+    own = columns(events.rows["operator"], "thread_key", "start_ns", "duration_ns")
+    threads = dict(
+        session.query("SELECT row_id, thread_key FROM call_events WHERE name LIKE '%GraphLaunch%'")
+    )
+    operators: list[dict[str, Any]] = []
+    modules: list[dict[str, Any]] = []
+    activities: list[tuple[int, int | None, int, str | None, str | None]] = []
 
-    def __init__(self, events: StagedEvents) -> None:
-        self._events = events
-        session = events.session
-        self._next_id = int(session.scalar(sql(__package__, "kineto:largest_external_id"))) + 1
-        self._operators = columns(events.rows["operator"], "thread_key", "start_ns", "duration_ns")
-        self._threads = dict(
-            session.query("SELECT row_id, thread_key FROM call_events WHERE name LIKE '%GraphLaunch%'")
-        )
-        self._rows: dict[str, list[dict[str, Any]]] = {"cpu_op": [], "python_function": []}
-        self._activities: list[tuple[int, int | None, int, str | None, str | None]] = []
-
-    def write(
-        self, found: Sequence[tuple[Replay, tuple[Capture | None, ReplayMatch]]], graphs: dict[int, int]
-    ) -> tuple[int, int]:
-        for replay, (capture, matched) in found:
-            if capture is not None and matched.evidence is not None:
-                self._repeat(replay, capture, matched)
-            else:
-                own, time_ns = self._operators, replay.call_start_ns
-                around = (own["thread_key"] == self._threads[replay.call]) & (own["start_ns"] <= time_ns)
-                if not (around & (own["start_ns"] + own["duration_ns"] > time_ns)).any():
-                    # An operator for a replay of which nothing else is known.
-                    name = _UNKNOWN.format(number=graphs[replay.correlation_id])
-                    external_id = self._add(replay, _OPERATOR, *_between(replay, 1, 0, 1), name=name)
-                    self._activities += (
-                        (one, external_id, _BY_GRAPH, None, None) for one in replay.activities
-                    )
-        operators, modules = self._rows.values()
-        details = [row for row in operators if "kernel_backend" in row]
-        for name, rows in (("operator", operators), ("frame", modules), ("detail", details)):
-            self._events.add(name, rows)
-        if self._activities:
-            names = ("row_id", "external_id", "replay", "grid", "block")
-            changes = zip(names, zip(*self._activities, strict=True), strict=True)
-            self._events.rows["activity"].change(rows_of(dict(changes)))
-        return len(modules), len(details)
-
-    def _add(self, replay: Replay, category: str, start_ns: int, end_ns: int, **fields: Any) -> int | None:
+    def add(replay: Replay, category: str, start_ns: int, end_ns: int, **fields: Any) -> int | None:
         """Add an event inside a launch call; its external id if it is an operator."""
-        external_id = None
-        if category == _OPERATOR:
-            external_id = self._next_id
-            self._next_id += 1
-        self._rows[category].append({
-            **fields, "category": category, "thread_key": self._threads[replay.call],
+        external_id = next(next_ids) if category == _OPERATOR else None
+        (operators if category == _OPERATOR else modules).append({
+            **fields, "category": category, "thread_key": threads[replay.call],
             "start_ns": start_ns, "duration_ns": end_ns - start_ns, "external_id": external_id,
         })  # fmt: skip
         return external_id
 
-    def _repeat(self, replay: Replay, capture: Capture, matched: ReplayMatch) -> None:
-        count = len(capture.launches)
-        ids = [
-            self._add(
-                replay, event.category, *_between(replay, count, event.first, event.last + 1), **event.columns
+    for replay, (capture, matched) in found:
+        if capture is not None and matched.evidence is not None:
+            ids = [
+                add(
+                    replay,
+                    event.category,
+                    *_between(replay, len(capture.launches), event.first, event.last + 1),
+                    **event.columns,
+                )
+                for event in capture.events
+            ]
+            code = _BY_NODE if matched.evidence is ReplayEvidence.NODE_IDS else _BY_SEQUENCE
+            launches = [capture.launches[position] for position in matched.launches]
+            activities += (
+                (activity, ids[launch.event], code, launch.grid, launch.block)
+                for activity, launch in zip(replay.activities, launches, strict=True)
+                if launch.event >= 0
             )
-            for event in capture.events
-        ]
-        code = _BY_NODE if matched.evidence is ReplayEvidence.NODE_IDS else _BY_SEQUENCE
-        for activity, position in zip(replay.activities, matched.launches, strict=True):
-            launch = capture.launches[position]
-            if launch.event >= 0:
-                self._activities.append((activity, ids[launch.event], code, launch.grid, launch.block))
+            continue
+        time_ns = replay.call_start_ns
+        around = (own["thread_key"] == threads[replay.call]) & (own["start_ns"] <= time_ns)
+        if not (around & (own["start_ns"] + own["duration_ns"] > time_ns)).any():
+            # An operator for a replay of which nothing else is known.
+            name = _UNKNOWN.format(number=graphs[replay.correlation_id])
+            external_id = add(replay, _OPERATOR, *_between(replay, 1, 0, 1), name=name)
+            activities += ((one, external_id, _BY_GRAPH, None, None) for one in replay.activities)
+    details = [row for row in operators if "kernel_backend" in row]
+    for name, rows in (("operator", operators), ("frame", modules), ("detail", details)):
+        events.add(name, rows)
+    if activities:
+        names = ("row_id", "external_id", "replay", "grid", "block")
+        changes = zip(names, zip(*activities, strict=True), strict=True)
+        events.rows["activity"].change(rows_of(dict(changes)))
+    return len(modules), len(details)
 
 
 def _between(replay: Replay, count: int, first: int, end: int) -> tuple[int, int]:

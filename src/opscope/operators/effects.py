@@ -146,10 +146,14 @@ class Operator:
     operand: tuple[str, ...] = ()
 
 
-def rows(results: Rule | None, operations: Mapping[int, str] | Mapping[str, str]) -> dict[str, Operator]:
+def rows(
+    results: Rule | None,
+    operations: Mapping[int, str] | Mapping[str, str],
+    traffic: TrafficRule | None = None,
+) -> dict[str, Operator]:
     """Operators with like results, those named in one text with as many operations for each element."""
     found = ((int(count), name) for count, names in operations.items() for name in names.split())
-    return {name: Operator(results, count) for count, name in found}
+    return {name: Operator(results, count, traffic) for count, name in found}
 
 
 def each_of(*names: str) -> Formula:
@@ -237,13 +241,6 @@ def dimension_of(shape: Shape, dimension: int) -> int:
     if not -count <= dimension < count:
         raise ContradictionError(f"dimension {dimension} of sizes {shape_text(shape)}")
     return dimension % count
-
-
-def dimensions_of(shape: Shape, dimensions: Sequence[int] | None) -> set[int]:
-    """Dimensions from 0; all of them for none named."""
-    if not dimensions:
-        return set(range(len(shape)))
-    return {dimension_of(shape, dimension) for dimension in dimensions}
 
 
 def shape_text(shape: Sequence[int]) -> str:

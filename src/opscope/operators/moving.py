@@ -192,19 +192,18 @@ def _gathering(shape_of: _ShapeOf, name: str = "self") -> Operator:
 _UNREAD = without("self")
 _ADDING = Operator(_shaped(_scattered), each_of("src", "source"), scattering(reads_target=True))
 _REPLACING = Operator(_shaped(_scattered), 0, scattering(reads_target=False))
-# Transformations of random numbers: cauchy's median + scale·tan(π·(u − ½)) is 5.
-_FILLS = {
-    0: "fill zero random bernoulli",
-    2: "uniform normal exponential geometric",
-    3: "log_normal",
-    5: "cauchy",
-}
 OPERATORS: Mapping[str, Operator] = {
-    **{
-        name: Operator(_overwritten, count, _UNREAD)
-        for count, names in _FILLS.items()
-        for name in names.split()
-    },
+    # Transformations of random numbers: cauchy's median + scale·tan(π·(u − ½)) is 5.
+    **rows(
+        _overwritten,
+        {
+            0: "fill zero random bernoulli",
+            2: "uniform normal exponential geometric",
+            3: "log_normal",
+            5: "cauchy",
+        },
+        _UNREAD,
+    ),
     "index_fill": Operator(_overwritten, 0),
     "copy": Operator(_copied, 0, _UNREAD),
     "_to_copy": Operator(_to_type, 0),

@@ -20,7 +20,6 @@ from opscope.operators.effects import (
     UnrecordedError,
     bytes_of,
     dimension_of,
-    dimensions_of,
     each_of,
     effects_of,
     inputs_without,
@@ -74,10 +73,9 @@ def rows_along(data: TensorArgument | None, dimension: int | None) -> Rows | Non
 
 def reduced_dimensions(call: CallArguments) -> set[int]:
     """Dimensions of `self` that a reduction sums over, all if it names none."""
-    data = known(call.tensor("self"))
-    if call.is_omitted("dim"):
-        return set(range(len(data.shape)))
-    return dimensions_of(data.shape, known(call.integers("dim")))
+    shape = known(call.tensor("self")).shape
+    named = () if call.is_omitted("dim") else known(call.integers("dim"))
+    return {dimension_of(shape, dimension) for dimension in named} or set(range(len(shape)))
 
 
 def _kept(element: ElementType | None) -> ElementType | None:
@@ -245,10 +243,11 @@ NORMALIZATIONS: Mapping[str, Operator] = {
     "native_group_norm_backward": Operator(_gradients(3), 13),
     "_fused_rms_norm": Operator(_row_statistics(1), 4),
     "_fused_rms_norm_backward": Operator(_gradients(2), 8),
-    **{
-        name: Operator(_normalized_channels, 7, _running_statistics)
-        for name in ("native_batch_norm", "_native_batch_norm_legit", "miopen_batch_norm", "cudnn_batch_norm")
-    },
+    **rows(
+        _normalized_channels,
+        {7: "native_batch_norm _native_batch_norm_legit miopen_batch_norm cudnn_batch_norm"},
+        _running_statistics,
+    ),
     **rows(_gradients(3), {9: "native_batch_norm_backward cudnn_batch_norm_backward"}),
     # Of distributed batch norm.
     "batch_norm_stats": Operator(lambda call: results(call, *[_of_channels(call)] * 2), 4),
