@@ -125,8 +125,9 @@ class Timer(Protocol):
 class WallTimer(Timer):
     """Host clock around one call, the device synchronized on both sides. Works without a device."""
 
+    clock = Clock.WALL
+
     def __init__(self) -> None:
-        self.clock = Clock.WALL
         # What a call that does nothing takes: the timer's own cost.
         empty_ns = statistics.median(self.measure(lambda: None) for _ in range(_EMPTY_CALLS))
         self.resolution_ns = max(1.0, empty_ns)
@@ -153,12 +154,12 @@ class CudaEventTimer(Timer):
     Source: CUDA Runtime API, cudaEventElapsedTime: "a resolution of around 0.5 microseconds".
     """
 
+    clock, resolution_ns = Clock.CUDA_EVENT, 500.0
+
     def __init__(self, device: str | None = None, cache_state: CacheState | None = None) -> None:
         torch = require_torch()
         if not torch.cuda.is_available():
             raise MeasurementError("CUDA events need a CUDA device", hint="Use WallTimer on this machine")
-        self.clock = Clock.CUDA_EVENT
-        self.resolution_ns = 500.0
         self._cuda = torch.cuda
         self._device = torch.device(device or "cuda")
         with self._cuda.device(self._device):
@@ -194,9 +195,7 @@ class CudaGraphTimer(CudaEventTimer):
     no one reads their outputs; it is freed with the last of them.
     """
 
-    def __init__(self, device: str | None = None, cache_state: CacheState = CacheState.COLD) -> None:
-        super().__init__(device, cache_state)
-        self.clock = Clock.CUDA_GRAPH
+    clock = Clock.CUDA_GRAPH
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
         replays: list[Callable[[], object]] = []
