@@ -59,10 +59,8 @@ def readable_source(source: str, search_path: str | None = None) -> Iterator[str
     beside, executable = report.with_suffix(".sqlite"), find_nsys(search_path)
     if beside.exists() and beside.stat().st_mtime_ns >= report.stat().st_mtime_ns:
         yield str(beside)
-        return
-    if executable is None:
+    elif executable is None:
         yield source
-        return
-    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
-        target = Path(folder) / report.with_suffix(".sqlite").name
-        yield str(export_report(report, target, executable=executable))
+    else:
+        with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
+            yield str(export_report(report, Path(folder) / beside.name, executable=executable))

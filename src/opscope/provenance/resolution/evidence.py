@@ -150,14 +150,13 @@ class Evidence(msgspec.Struct, frozen=True):
         """Where something of the operator table lies; no surer than the release is known."""
         if place is None:
             return None
-        grade = self.recognition.grade if self.recognition.version else Grade.NEIGHBOR_VERSION
-        return _location(place, grade, (self.operators.git_version, self.operators.neighbor_git_version))
+        commits = self.operators.git_version, self.operators.neighbor_git_version
+        return _location(place, self.recognition.grade, commits)
 
     def file_url(self, file: str) -> str | None:
         """Permalink to a whole file at the recognized release's commit."""
         version = self.recognition.version
-        commit = None if version is None else git_version(version)
-        return None if commit is None else permalink(commit, file, None, None)
+        return permalink(None if version is None else git_version(version), file)
 
 
 def _location(
@@ -253,8 +252,7 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
 def _sources(recognition: Recognition, operators: OperatorTable) -> Iterator[IndexedSource]:
     """The release's index or headers, then the nearest release's index."""
     version = recognition.version or operators.version
-    grade = recognition.grade if recognition.version else Grade.NEIGHBOR_VERSION
-    index = source_index(version)
+    grade, index = recognition.grade, source_index(version)
     if index is not None:
         yield IndexedSource(index, grade)
         return
