@@ -131,8 +131,7 @@ def _fill(device: str, size: int) -> Callable[[], object]:
 
 
 def _sum(device: str, size: int) -> Callable[[], object]:
-    total: Callable[[], object] = _random((size // 4,), "float32", device, _SEED).sum
-    return total
+    return partial(_random((size // 4,), "float32", device, _SEED).sum)
 
 
 def _read_chunks(device: str, size: int, programs: int, **how: int) -> Callable[[], object]:

@@ -33,9 +33,8 @@ def find_nsys(search_path: str | None) -> str | None:
 
 def export_report(report: Path, output: Path, *, executable: str) -> Path:
     """Export a report to a SQLite database, over an existing one; the path of it."""
-    command = [executable, "export", "--type=sqlite", "--force-overwrite=true", f"--output={output}"]
-    command.append(str(report))
-    end = run_program(command, timeout_s=_EXPORT_LIMIT_S)
+    options = ("--type=sqlite", "--force-overwrite=true", f"--output={output}")
+    end = run_program([executable, "export", *options, str(report)], timeout_s=_EXPORT_LIMIT_S)
     if not end.succeeded or not output.exists():
         words = (end.failure or end.err or end.out).strip().splitlines()
         raise CaptureError(

@@ -77,7 +77,7 @@ def run_program(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=None if environment is None else dict(environment),
+            env=environment,
             cwd=folder,
             start_new_session=True,
         )
@@ -114,9 +114,7 @@ def run_attached(
     """
     with _forwarding() as (forward_to, came):
         try:
-            process = subprocess.Popen(
-                list(command), stdout=stdout, env=None if environment is None else dict(environment)
-            )
+            process = subprocess.Popen(list(command), stdout=stdout, env=environment)
         except OSError as error:
             if error.errno == errno.ENOEXEC:
                 raise InputError(
