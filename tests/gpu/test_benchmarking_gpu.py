@@ -133,7 +133,7 @@ def test_graph_replay_agrees_with_events_on_device_bound_work():
 
 def test_graphs_of_one_call_share_their_memory():
     inputs = [torch.randn(1 << 22, device=DEVICE) for _ in range(8)]
-    timer = CudaGraphTimer(DEVICE)
+    timer = CudaGraphTimer(DEVICE, CacheState.COLD)
     torch.cuda.synchronize()
     before_bytes = torch.cuda.memory_reserved()
     replays = timer.prepare([lambda x=x: naive_gelu(x) for x in inputs])
@@ -145,7 +145,7 @@ def test_graphs_of_one_call_share_their_memory():
 def test_a_call_that_cannot_be_captured_says_so_and_the_device_lives():
     x = torch.randn(16, device=DEVICE)
     with pytest.raises(MeasurementError, match="cannot be captured in a CUDA graph"):
-        CudaGraphTimer(DEVICE).prepare([x.cpu])
+        CudaGraphTimer(DEVICE, CacheState.COLD).prepare([x.cpu])
     assert (x + 1).sum().isfinite()
 
 

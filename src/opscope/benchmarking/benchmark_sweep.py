@@ -165,12 +165,11 @@ def sweep_of(
                     f"the suite '{chosen.name}' makes its own {option}",
                     hint=f"--{option} belongs to FILE.py:function",
                 )
-        # All are checked here.
-        found = [
-            (at, chosen.problem(at, device=device, implementations=implementations, reference=reference))
-            for at in points(parameters)
-        ]
-        made = tuple(_point(at, parameters, partial(replace, problem)) for at, problem in found)
+        of_values = partial(
+            chosen.problem, device=device, implementations=implementations, reference=reference
+        )
+        # All are checked here, where the problems are made.
+        made = tuple(_point(at, parameters, partial(replace, of_values(at))) for at in points(parameters))
         return Sweep(chosen.name, made, kept(parameters))
     for target in names:
         if not is_target(target):

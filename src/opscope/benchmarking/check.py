@@ -278,8 +278,7 @@ def _wrong_without_comparing(
     places = {str(require_torch().device(problem.device)), *(str(one.device) for one in tensors_of(inputs))}
     for place, tensor in named_tensors(outputs):
         if str(tensor.device) not in places:
-            there = " or ".join(sorted(places))
-            return Status.WRONG, f"output{place} is on {tensor.device}, not on {there}"
+            return Status.WRONG, f"output{place} is on {tensor.device}, not on {' or '.join(sorted(places))}"
     return None
 
 

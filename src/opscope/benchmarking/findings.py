@@ -90,8 +90,7 @@ def _about_device(rows: Sequence[BenchmarkRow], run: Run) -> Iterator[Finding]:
     # The first read finds the clocks as the setup before the rounds left them.
     clocks = [state.sm_clock_mhz for _, state in run.states[1:] if state.sm_clock_mhz]
     if clocks and (max(clocks) - min(clocks)) / max(clocks) > _UNSTABLE_CLOCK:
-        ends = {"min_sm_clock_mhz": min(clocks), "max_sm_clock_mhz": max(clocks)}
-        yield _finding("unstable_clocks", ends)
+        yield _finding("unstable_clocks", {"min_sm_clock_mhz": min(clocks), "max_sm_clock_mhz": max(clocks)})
     throttled = sum(len(row.throttled) for row in rows)
     if throttled:
         samples = sum(len(row.samples_ns) for row in rows)

@@ -29,11 +29,17 @@ def tensors_of(value: Any) -> list[Any]:
 
 def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Every tensor inside a value with its place in it, e.g. `[0]['loss']`; `""` for the value itself."""
+    children: Iterable[tuple[str, Any]] = ()
     if isinstance(value, require_torch().Tensor):
         yield name, value
-    else:
-        for key, child in _children(value):
-            yield from named_tensors(child, f"{name}{key}")
+    elif isinstance(value, list | tuple):
+        children = ((f"[{index}]", child) for index, child in enumerate(value))
+    elif isinstance(value, Mapping):
+        children = ((f"[{key!r}]", value[key]) for key in sorted(value, key=repr))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        children = ((f".{key}", child) for key, child in _fields(value))
+    for key, child in children:
+        yield from named_tensors(child, f"{name}{key}")
 
 
 def map_tensors(fn: Callable[[Any], Any], value: Any) -> Any:
@@ -67,15 +73,6 @@ def copied(tensor: Any) -> Any:
         if 0 not in tensor.stride() and sum(steps) < _MOST_GAPS * tensor.numel():
             made = tensor.new_empty_strided(tensor.shape, tensor.stride()).copy_(made)
     return made.requires_grad_(tensor.requires_grad)
-
-
-def _children(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, list | tuple):
-        yield from ((f"[{index}]", child) for index, child in enumerate(value))
-    elif isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", value[key]) for key in sorted(value, key=repr))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from ((f".{key}", child) for key, child in _fields(value))
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
@@ -148,8 +145,7 @@ def _dense_parts(value: Any) -> list[Any]:
     """The dense tensors of a value: themselves, or the indices and values of sparse ones."""
     parts: list[Any] = []
     for tensor in tensors_of(value):
-        layout = str(tensor.layout).removeprefix("torch.")
-        names = _SPARSE_PARTS.get(layout)
+        names = _SPARSE_PARTS.get(str(tensor.layout).removeprefix("torch."))
         parts += [tensor] if names is None else [getattr(tensor, name)() for name in names]
     return parts
 
@@ -178,8 +174,7 @@ def _addressed_bytes(tensors: Iterable[Any]) -> int:
         item, steps = tensor.element_size(), list(zip(tensor.shape, tensor.stride(), strict=True))
         span = 1 + sum((size - 1) * abs(stride) for size, stride in steps)
         distinct = min(span, math.prod(size for size, stride in steps if stride))
-        identity = (tensor.data_ptr(), item, tuple(steps))
-        views[_storage(tensor)][identity] = distinct * item
+        views[_storage(tensor)][tensor.data_ptr(), item, tuple(steps)] = distinct * item
         sizes_bytes[_storage(tensor)] = tensor.untyped_storage().nbytes()
     return sum(min(sizes_bytes[memory], sum(own.values())) for memory, own in views.items())
 

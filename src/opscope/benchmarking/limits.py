@@ -118,8 +118,7 @@ def probes_of(name: str, device: str, timer: Timer, *, copy_bytes: int | None = 
 def _random(shape: tuple[int, ...], dtype: str, device: str, seed: int) -> Any:
     torch = require_torch()
     generator = torch.Generator(device=device).manual_seed(seed)
-    empty = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-    return empty.normal_(generator=generator)
+    return torch.empty(shape, dtype=getattr(torch, dtype), device=device).normal_(generator=generator)
 
 
 def _copy(device: str, size: int) -> Callable[[], object]:
@@ -132,8 +131,7 @@ def _fill(device: str, size: int) -> Callable[[], object]:
 
 
 def _sum(device: str, size: int) -> Callable[[], object]:
-    total: Callable[[], object] = _random((size // 4,), "float32", device, _SEED).sum
-    return total
+    return partial(_random((size // 4,), "float32", device, _SEED).sum)
 
 
 def _read_chunks(device: str, size: int, programs: int, **how: int) -> Callable[[], object]:
@@ -152,11 +150,11 @@ def _kernel_reads(device: str, sizes: Iterable[int]) -> list[Probe]:
     """A buffer read once by the streaming kernel, every program as many chunks as the others."""
     programs, chunk_bytes = _reading_programs(device)
     found = []
-    for reads in (size // (programs * chunk_bytes) for size in sizes):
+    for reads in filter(None, (size // (programs * chunk_bytes) for size in sizes)):
         size = reads * programs * chunk_bytes
         how = f"Triton kernel that reads {size // MIB} MiB float32 and adds up, {programs} programs"
         make = partial(_read_chunks, device, size, programs, reads=reads, first_step=1, next_step=programs)
-        found += [Probe(size, size, how, make)] if reads else []
+        found.append(Probe(size, size, how, make))
     return found
 
 

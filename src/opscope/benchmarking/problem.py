@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from opscope.errors import DependencyError, MeasurementError, OpscopeError
 from opscope.model.benchmark import Engine, Status
@@ -59,11 +59,6 @@ class Problem:
     small_inputs: Callable[[int], Inputs] | None = None
 
 
-class Failure(NamedTuple):
-    status: Status
-    reason: str
-
-
 _LONGEST_REASON = 300
 
 # How generators of code say that this machine has no compiler for it, and what to install.
@@ -76,22 +71,22 @@ _MISSING_TOOLS = (
 )
 
 
-def failure_of(error: BaseException, stage: str, *, may_be_unavailable: bool = False) -> Failure:
-    """What an error says of its implementation, e.g. `"at its first call"`.
+def failure_of(error: BaseException, stage: str, *, may_be_unavailable: bool = False) -> tuple[Status, str]:
+    """What an error says of its implementation, e.g. `"at its first call"`: its status, and the reason.
 
     A DependencyError says that this machine cannot run it; a MeasurementError only where it
     `may_be_unavailable`, as it is built.
     """
     if is_out_of_memory(error):
-        return Failure(Status.OUT_OF_MEMORY, f"out of memory {stage}: {first_line(error)}")
+        return Status.OUT_OF_MEMORY, f"out of memory {stage}: {first_line(error)}"
     if isinstance(error, DependencyError) or (may_be_unavailable and isinstance(error, MeasurementError)):
-        return Failure(Status.UNAVAILABLE, str(error))
+        return Status.UNAVAILABLE, str(error)
     for text, advice in _MISSING_TOOLS:
         if text in str(error):
-            return Failure(Status.UNAVAILABLE, advice)
+            return Status.UNAVAILABLE, advice
     if isinstance(error, OpscopeError):
-        return Failure(Status.FAILED, f"{error} ({stage})")
-    return Failure(Status.FAILED, f"{type(error).__name__} {stage}: {first_line(error)}")
+        return Status.FAILED, f"{error} ({stage})"
+    return Status.FAILED, f"{type(error).__name__} {stage}: {first_line(error)}"
 
 
 def first_line(error: BaseException) -> str:

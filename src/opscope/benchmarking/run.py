@@ -28,7 +28,6 @@ from opscope.benchmarking.device_state import StateReader, state_reader
 from opscope.benchmarking.findings import benchmark_findings
 from opscope.benchmarking.limits import measure_ceilings as measure_device_ceilings
 from opscope.benchmarking.problem import (
-    Failure,
     Implementation,
     Inputs,
     Problem,
@@ -112,9 +111,9 @@ class RunRow:
     def note(self, **facts: Any) -> None:
         self.row = replace(self.row, **facts)
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, status: Status, reason: str) -> None:
         """It cannot be sampled; what it holds is released."""
-        self.note(status=failure.status, reason=failure.reason)
+        self.note(status=status, reason=reason)
         self.fn, self.bodies = None, ()
 
 
@@ -236,7 +235,7 @@ class Run:
     def prepare(self, row: RunRow) -> None:
         """Take an implementation as far as it goes."""
         if self.lost is not None:
-            row.fail(Failure(Status.FAILED, f"not measured: {self.lost}"))
+            row.fail(Status.FAILED, f"not measured: {self.lost}")
             return
         stage = ""
         try:
@@ -245,7 +244,7 @@ class Run:
                     break
         except Exception as error:  # noqa: BLE001 - an implementation may raise anything; the others go on
             is_early = stage in {"while it was built", "at its first call"}
-            row.fail(failure_of(error, stage, may_be_unavailable=is_early))
+            row.fail(*failure_of(error, stage, may_be_unavailable=is_early))
         # Here the error is gone, and with it the tensors its frames held.
         if not row.is_ready:
             self.release(row.name)
@@ -275,7 +274,7 @@ class Run:
         del arguments
         if not inputs.tensors_of(outputs):
             what = "nothing" if outputs is None else f"{type(outputs).__name__} without tensors"
-            row.fail(Failure(Status.NO_RESULT, f"returned {what}: there is nothing to check or to time"))
+            row.fail(Status.NO_RESULT, f"returned {what}: there is nothing to check or to time")
         yield "while it was checked"
         if options.check:
             del outputs  # the check needs the room
@@ -319,7 +318,7 @@ class Run:
         error = None if outcome.check is None else outcome.check.max_relative_error
         row.note(check=outcome.check, max_relative_error=error)
         if outcome.status is not Status.OK:
-            row.fail(Failure(outcome.status, outcome.reason or str(outcome.status)))
+            row.fail(outcome.status, outcome.reason or str(outcome.status))
         elif outcome.check is None:
             row.unchecked = outcome.reason or "there is no reference"
         return outcome.outputs
@@ -327,14 +326,13 @@ class Run:
     def check_interpreted(self, row: RunRow, fn: Callable[..., Any]) -> None:
         if not self.options.check:
             why = "runs only in Triton's interpreter here, which is for checks, and checks are off"
-            row.fail(Failure(Status.UNAVAILABLE, why))
+            row.fail(Status.UNAVAILABLE, why)
             return
         self.check(row, fn, small=True)
         if row.is_ready and row.unchecked is not None:
-            row.fail(Failure(Status.UNAVAILABLE, f"runs only in Triton's interpreter; {row.unchecked}"))
+            row.fail(Status.UNAVAILABLE, f"runs only in Triton's interpreter; {row.unchecked}")
         elif row.is_ready:
-            why = "ran in Triton's interpreter on small inputs: checked, not timed"
-            row.fail(Failure(Status.CHECKED, why))
+            row.fail(Status.CHECKED, "ran in Triton's interpreter on small inputs: checked, not timed")
 
     def warm_up(self, row: RunRow, fn: Callable[..., Any]) -> None:
         """For its time and a few calls, unless these take very long."""
@@ -390,7 +388,7 @@ class Run:
                 row.bodies = self.timer.prepare(inputs.bodies(row.fn, self.sets, calls))
                 row.calls = calls
             except Exception as error:  # noqa: BLE001 - one implementation's error, the others go on
-                row.fail(failure_of(error, "while its samples were prepared"))
+                row.fail(*failure_of(error, "while its samples were prepared"))
             if not row.is_ready:
                 self.release(row.name)
         return self.ready
@@ -435,7 +433,7 @@ class Run:
             row.spent_ns += took_ns
             self.in_samples_ns += took_ns
         except Exception as error:  # noqa: BLE001 - an implementation may raise anything
-            row.fail(failure_of(error, "while it was sampled"))
+            row.fail(*failure_of(error, "while it was sampled"))
         # Here the error and the memory its frames hold are gone.
         if not row.is_ready:
             self.release(row.name)
@@ -478,14 +476,16 @@ class Run:
         reference = next((row for row in rows if row.name == self.problem.reference), None)
         if reference is not None and reference.status is Status.OK and reference.median_ns:
             rows = [with_ratio(row, reference, self.options) for row in rows]
-        for index, row in enumerate(self.rows):
-            rows[index] = with_ceiling(
-                rows[index],
+        rows = [
+            with_ceiling(
+                row,
                 min_bytes=self.min_bytes,
                 flop_count=self.flop_count,
                 ceilings=self.ceilings,
-                matrix_ceiling=self.matrix_ceiling(row),
+                matrix_ceiling=self.matrix_ceiling(one),
             )
+            for one, row in zip(self.rows, rows, strict=True)
+        ]
         findings = benchmark_findings(rows, self)
         if self.rounds_ns:
             self.statistics_ns = time.perf_counter_ns() - began_ns

@@ -153,25 +153,24 @@ def _matmul(settings: Settings) -> _Solutions:
     of_triton = _triton_matmul(
         settings, "Triton, autotuned tiles, TF32", name="triton_tf32", precision="tf32"
     )
-    is_float32 = settings.dtype == "float32"
-    return operator.matmul, (
+    every = (
         by_torch("torch", torch.matmul, "torch.matmul(a, b)"),
-        *((_with_tf32(settings, of_torch),) if is_float32 else ()),
-        _triton_matmul(settings, "Triton, autotuned tiles", name="triton"),
-        *(
-            (_with_tf32(settings, of_triton) if settings.is_cuda else replace(of_triton, **_TF32),)
-            if is_float32
-            else ()
-        ),
+        _with_tf32(settings, of_torch),
+        _triton_matmul(settings, "Triton, autotuned tiles"),
+        _with_tf32(settings, of_triton),
         cuda(settings, "matmul", "CUDA C++, one output element per thread", teaching=True),
-        _triton_matmul(settings, "Triton, textbook tiles", name="triton_teaching", teaching=True),
+        _triton_matmul(settings, "Triton, textbook tiles", teaching=True),
     )
+    is_float32 = settings.dtype == "float32"
+    return operator.matmul, [one for one in every if is_float32 or not one.name.endswith("_tf32")]
 
 
 def _with_tf32(settings: Settings, implementation: Implementation) -> Implementation:
+    if implementation.is_interpreted:
+        return replace(implementation, **_TF32)
+
     def check() -> None:
-        torch = require_torch()
-        if not settings.is_cuda or torch.cuda.get_device_capability(settings.device) < (8, 0):
+        if not settings.is_cuda or require_torch().cuda.get_device_capability(settings.device) < (8, 0):
             raise MeasurementError("TF32 needs a CUDA device of compute capability 8.0 or newer")
 
     return only_if(implementation, check, **_TF32)
@@ -290,8 +289,7 @@ def _backend(settings: Settings, name: str, *, is_causal: bool) -> Implementatio
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         return attend
 
-    note = f"scaled_dot_product_attention, {what}"
-    return Implementation(name, build, Engine.TORCH, note=note)
+    return Implementation(name, build, Engine.TORCH, note=f"scaled_dot_product_attention, {what}")
 
 
 def _plain(message: object) -> str:

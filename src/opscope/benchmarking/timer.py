@@ -58,10 +58,15 @@ class LaunchHiding:
 
     def precede(self, fn: Callable[[], object]) -> None:
         """Queue the work that hides the launches of `fn` and puts the cache in its state."""
-        hold_ns = self._hold_ns(fn)
-        if hold_ns > 0:
-            # Before the flush, so that the cache is as the flush left it when the call begins.
-            self._torch.cuda._sleep(int(hold_ns * self._cycles_per_ns))
+        host_ns = self._host_ns.get(id(fn))
+        if host_ns is not None:
+            # A hot call is queued twice: untimed, then timed.
+            calls_ns = host_ns if self._is_cold else 2 * host_ns
+            needed_ns = _FIXED_HOST_NS + self._margin.get(id(fn), _FIRST_MARGIN) * calls_ns
+            hold_ns = min(needed_ns - self._flush_ns, _LONGEST_HOLD_NS)
+            if hold_ns > 0:  # else the flush is enough
+                # Before the flush, so that the cache is as the flush left it when the call begins.
+                self._torch.cuda._sleep(int(hold_ns * self._cycles_per_ns))
         if self._buffer is not None:
             self._buffer.zero_()
         else:
@@ -74,16 +79,6 @@ class LaunchHiding:
         if known_ns is not None and not was_hidden:
             self._margin[key] = min(self._margin.get(key, _FIRST_MARGIN) * 1.5, _LARGEST_MARGIN)
         self._host_ns[key] = host_ns if known_ns is None else min(known_ns, host_ns)
-
-    def _hold_ns(self, fn: Callable[[], object]) -> float:
-        """How long the device must wait besides the flush, in nanoseconds; 0 if the flush is enough."""
-        host_ns = self._host_ns.get(id(fn))
-        if host_ns is None:
-            return 0.0
-        # A hot call is queued twice: untimed, then timed.
-        calls_ns = host_ns if self._is_cold else 2 * host_ns
-        needed_ns = _FIXED_HOST_NS + self._margin.get(id(fn), _FIRST_MARGIN) * calls_ns
-        return min(needed_ns - self._flush_ns, _LONGEST_HOLD_NS)
 
     def _make_buffer(self, device: Any) -> Any:
         torch = self._torch
@@ -130,8 +125,9 @@ class Timer(Protocol):
 class WallTimer(Timer):
     """Host clock around one call, the device synchronized on both sides. Works without a device."""
 
+    clock = Clock.WALL
+
     def __init__(self) -> None:
-        self.clock = Clock.WALL
         # What a call that does nothing takes: the timer's own cost.
         empty_ns = statistics.median(self.measure(lambda: None) for _ in range(_EMPTY_CALLS))
         self.resolution_ns = max(1.0, empty_ns)
@@ -158,12 +154,12 @@ class CudaEventTimer(Timer):
     Source: CUDA Runtime API, cudaEventElapsedTime: "a resolution of around 0.5 microseconds".
     """
 
+    clock, resolution_ns = Clock.CUDA_EVENT, 500.0
+
     def __init__(self, device: str | None = None, cache_state: CacheState | None = None) -> None:
         torch = require_torch()
         if not torch.cuda.is_available():
             raise MeasurementError("CUDA events need a CUDA device", hint="Use WallTimer on this machine")
-        self.clock = Clock.CUDA_EVENT
-        self.resolution_ns = 500.0
         self._cuda = torch.cuda
         self._device = torch.device(device or "cuda")
         with self._cuda.device(self._device):
@@ -199,9 +195,7 @@ class CudaGraphTimer(CudaEventTimer):
     no one reads their outputs; it is freed with the last of them.
     """
 
-    def __init__(self, device: str | None = None, cache_state: CacheState = CacheState.COLD) -> None:
-        super().__init__(device, cache_state)
-        self.clock = Clock.CUDA_GRAPH
+    clock = Clock.CUDA_GRAPH
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
         replays: list[Callable[[], object]] = []

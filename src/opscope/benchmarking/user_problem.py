@@ -204,9 +204,9 @@ def group_problem(group: FunctionGroup, parameters: Mapping[str, Any], device: s
         )
     # Of the matrix products that functions of this dtype would do, if they do any.
     ceiling = f"matrix_{kind}" if kind in {"float32", "float16", "bfloat16"} else None
-    if ceiling == "matrix_float32" and found_place.startswith("cuda"):
-        is_exact = require_torch().get_float32_matmul_precision() == "highest"
-        ceiling = "matrix_float32" if is_exact else "matrix_tf32"
+    is_cuda, precision = found_place.startswith("cuda"), require_torch().get_float32_matmul_precision()
+    if ceiling == "matrix_float32" and is_cuda and precision != "highest":
+        ceiling = "matrix_tf32"
     return Problem(
         name=group.name,
         device=found_place,

@@ -174,7 +174,7 @@ class _Filler:
             self.rows["activity"], "start_ns", "duration_ns", "external_id", "correlation_id",
             replay=lambda part: np.maximum(part.integers("replay"), 0),
             # By the track of one that does not tell it.
-            device=lambda part: known(part, "device", _device_of, "pid"),
+            device=lambda part: known(part, "device", lambda process: _or_missing(integer(process)), "pid"),
             stream=lambda part: known(
                 part, "stream", lambda track: int((_TRACK.findall(track or "") or [-1])[0]), "tid"
             ),
@@ -270,13 +270,12 @@ class _Filler:
         """Columns for nesting, in extents at whose ends no operator is open."""
         names: dict[str | None, int] = {}
 
-        def number(name: str | None) -> int:
-            return names.setdefault(_split(name)[0], len(names))
-
         def read(extent: Extent | None) -> Columns:
             return self._columns(
                 self.rows["operator"].within(extent), "thread_key", "start_ns", "duration_ns", "external_id",
-                name=lambda part: part.told(number, "name"),
+                name=lambda part: part.told(
+                    lambda name: names.setdefault(_split(name)[0], len(names)), "name"
+                ),
             )  # fmt: skip
 
         parts = -(-count // _MOST_OPERATORS)
@@ -312,11 +311,10 @@ class _Filler:
             "operator_id": links.call_operator,
             "step": call_step,
         }
-
-        def with_api(part: RowPart) -> RowPart:
-            return part.retold("api", lambda name: _APIS.get(name, "runtime"), "category")
-
-        self.write("runtime_calls", _finished(self.rows["call"], of_calls, with_api))
+        self.write("runtime_calls", _finished(
+            self.rows["call"], of_calls,
+            lambda part: part.retold("api", lambda name: _APIS.get(name, "runtime"), "category"),
+        ))  # fmt: skip
         launched = links.activity_call >= 0
         step = np.where(launched, gather(call_step, links.activity_call), -1)
         # Without a call, the operator is the one that its own id names.
@@ -334,8 +332,7 @@ class _Filler:
             "attribution": links.attribution,
             "step": step,
         }
-        rows = _finished(self.rows["activity"], of_activities, _finish_activities)
-        self.write("device_activities", rows)
+        self.write("device_activities", _finished(self.rows["activity"], of_activities, _finish_activities))
         if self._has("user_annotation"):
             self.run("steps")
 
@@ -344,17 +341,14 @@ class _Filler:
         rows = self.run("known_names").fetchall()
         ids: dict[tuple[str, str], int] = {(kind, name): name_id for name_id, name, kind in rows}
         known = len(ids)
-
-        def told(name: str | None, category: str) -> int:
-            return ids.setdefault((_kind(category), name or ""), len(ids))
-
-        found = columns(self.rows["activity"], name_id=lambda part: part.told(told, "name", "category"))
+        found = columns(self.rows["activity"], name_id=lambda part: part.told(
+            lambda name, category: ids.setdefault((_kind(category), name or ""), len(ids)), "name", "category"
+        ))  # fmt: skip
         added = list(ids.items())[known:]
         if added:
             kinds, names = zip(*(key for key, _ in added), strict=True)
             numbers = np.array([name_id for _, name_id in added])
-            given = rows_of({"name_id": numbers, "name": names, "kind": kinds})
-            self.write("kernel_names", [given])
+            self.write("kernel_names", [rows_of({"name_id": numbers, "name": names, "kind": kinds})])
         return found["name_id"]
 
     def _write_modules(self) -> _Modules | None:
@@ -362,19 +356,17 @@ class _Filler:
             return None
         ids: dict[tuple[str, int | None], int] = {}
         first_id = self.next_id("modules")
-
-        def told(name: str, module: int | None) -> int:
-            return ids.setdefault((name, module), first_id + len(ids))
-
         found = self._columns(
             map(module_calls, self.rows["frame"]), "row_id", "thread_key", "start_ns", "duration_ns",
-            module_id=lambda part: part.told(told, "name", "python_module_id"),
+            module_id=lambda part: part.told(
+                lambda *module: ids.setdefault(module, first_id + len(ids)), "name", "python_module_id"
+            ),
         )  # fmt: skip
         if ids:
             names = [name.removeprefix(MODULE) for name, _ in ids]
             self.write("modules", [rows_of({
                 "module_id": np.array(list(ids.values())),
-                "python_module_id": np.ma.masked_equal([-1 if one is None else one for _, one in ids], -1),
+                "python_module_id": np.ma.masked_equal([_or_missing(one) for _, one in ids], -1),
                 "name": names,
                 "class_name": [_NUMBER_OF_MODULE.sub("", name) for name in names],
                 "call_count": np.bincount(found["module_id"] - first_id),
@@ -385,14 +377,13 @@ class _Filler:
     def _write_frames(self, modules: _Modules) -> None:
         first_id = self.next_id("frames")
 
-        def module_of(name: str, module: int | None) -> int:
-            return modules.ids.get((name, module), -1)
-
         def finished(part: RowPart) -> RowPart:
             return part.given({
                 "frame_id": part.integers("row_id") + first_id,
                 "thread_id": self.threads(part.integers("thread_key")),
-                "module_id": part.told(module_of, "name", "python_module_id"),
+                "module_id": part.told(
+                    lambda *module: modules.ids.get(module, -1), "name", "python_module_id"
+                ),
             })  # fmt: skip
 
         self.write("frames", map(finished, self.rows["frame"]))
@@ -453,8 +444,8 @@ def _kind(category: str) -> str:
     return category.removeprefix("gpu_")
 
 
-def _device_of(process: str | None) -> int:
-    number = integer(process)
+def _or_missing(number: int | None) -> int:
+    """A number as columns have it: -1 stands for none."""
     return -1 if number is None else number
 
 
@@ -464,7 +455,7 @@ def _sizes(text: str | None, bits: int) -> list[int]:
         sizes = [integer(one, bits=bits) for one in json.loads(text or "[]")]
     except (ValueError, TypeError, RecursionError):
         sizes = []
-    return [-1 if one is None else one for one in (*sizes, None, None, None)[:3]]
+    return list(map(_or_missing, (*sizes, None, None, None)[:3]))
 
 
 def _operator_links(columns: Columns, links: linking.Links, duration_ns: Int64) -> Columns:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import msgspec
@@ -235,8 +235,7 @@ def read_kineto(
     )
     is_explained = bool(defects) or array.lost_bytes > 0
     had_device = sidecar is None or bool(sidecar.environment.gpu or "cuda" in sidecar.settings.activities)
-    described = (array.properties.get(key) for key in ("deviceProperties", "agents"))
-    write_devices(session, trace_id, *described)
+    write_devices(session, trace_id, *map(array.properties.get, ("deviceProperties", "agents")))
     session.add_findings((
         *defects,
         *quality.read_findings(
@@ -411,12 +410,12 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
             recorded = session.query(
                 "SELECT step FROM steps WHERE trace_id = ? ORDER BY start_ns", [trace_id]
             )
-            for (open_step,) in recorded[sidecar.steps :]:
-                for table in ("operators", "runtime_calls", "device_activities"):
-                    forget = f"UPDATE {table} SET step = NULL WHERE trace_id = ? AND step = ?"
-                    session.connection.execute(forget, [trace_id, open_step])
-                forget = "DELETE FROM steps WHERE trace_id = ? AND step = ?"
-                session.connection.execute(forget, [trace_id, open_step])
+            of_events = ("operators", "runtime_calls", "device_activities")
+            forget = ("DELETE FROM steps", *(f"UPDATE {table} SET step = NULL" for table in of_events))
+            for (open_step,), statement in product(recorded[sidecar.steps :], forget):
+                session.connection.execute(
+                    f"{statement} WHERE trace_id = ? AND step = ?", [trace_id, open_step]
+                )
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     kept = sidecars.values()
     # One for each unit; one without a unit where the library alone is known.

@@ -24,7 +24,6 @@ from opscope.model.schema import Attribution
 ATTRIBUTIONS: tuple[Attribution, ...] = tuple(Attribution)
 # What an activity of an opened CUDA graph is known by.
 REPLAYS = (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)
-_CODE = {attribution: code for code, attribution in enumerate(ATTRIBUTIONS)}
 MISSING = np.int64(-1)
 # Host and CUPTI clocks are converted apart; operators and calls of one thread agree to a few microseconds.
 CLOCK_SLACK_NS = 100_000
@@ -126,8 +125,7 @@ class Candidates:
         self._start_ns[slot], self._end_ns[slot] = forest.start_ns[first], forest.end_ns[first]
         start_ns = self._calls.start_ns
         here = within(start_ns, extent)
-        inside = enclosing(forest, self._calls.thread[here], start_ns[here])
-        self._around[here] = gather(operator_id, inside)
+        self._around[here] = gather(operator_id, enclosing(forest, self._calls.thread[here], start_ns[here]))
 
     def links(self) -> Links:
         """Links of the trace, once all its operators were taken in."""
@@ -155,27 +153,18 @@ class Candidates:
         # Correlation ids only grow, so one below the first recorded call was given out before the window
         # opened.
         early = activities.correlation_id < (correlations[0] if len(correlations) else MISSING)
-        attribution = np.select(
-            [
-                *((activities.replay == code) & opened for code in range(1, len(REPLAYS) + 1)),
-                (operator >= 0) & in_graph,
-                (own_operator >= 0) | ((operator >= 0) & call_had_id),
-                operator >= 0,
-                launched,
-                activities.correlation_id < 0,
-                early,
-            ],
-            [
-                *(_CODE[attribution] for attribution in REPLAYS),
-                _CODE[Attribution.GRAPH],
-                _CODE[Attribution.EXTERNAL_ID],
-                _CODE[Attribution.CORRELATION],
-                _CODE[Attribution.OUTSIDE_OPERATOR],
-                _CODE[Attribution.NO_CORRELATION],
-                _CODE[Attribution.BEFORE_WINDOW],
-            ],
-            _CODE[Attribution.NO_LAUNCH_RECORD],
-        ).astype(np.int8)
+        reasons = (
+            *(((activities.replay == at) & opened, attribution) for at, attribution in enumerate(REPLAYS, 1)),
+            ((operator >= 0) & in_graph, Attribution.GRAPH),
+            ((own_operator >= 0) | ((operator >= 0) & call_had_id), Attribution.EXTERNAL_ID),
+            (operator >= 0, Attribution.CORRELATION),
+            (launched, Attribution.OUTSIDE_OPERATOR),
+            (activities.correlation_id < 0, Attribution.NO_CORRELATION),
+            (early, Attribution.BEFORE_WINDOW),
+        )
+        codes = [ATTRIBUTIONS.index(attribution) for _, attribution in reasons]
+        other = ATTRIBUTIONS.index(Attribution.NO_LAUNCH_RECORD)
+        attribution = np.select([is_so for is_so, _ in reasons], codes, other).astype(np.int8)
         return Links(
             call_operator,
             activity_call,

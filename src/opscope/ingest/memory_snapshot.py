@@ -13,7 +13,6 @@ import gzip
 import pickle
 import re
 import zlib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -22,6 +21,7 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.model.location import is_program_file
+from opscope.model.queries import grouped
 
 PICKLED = re.compile(rb"\x80[\2-\5]")
 KEYS = (b"segments", b"device_traces")  # of a snapshot
@@ -120,13 +120,17 @@ class _State:
         self.blocks, self.reserved_bytes = blocks, reserved_bytes
         self.allocated_bytes = sum(size for size, _ in blocks.values())
 
-    def alloc(self, event: Mapping[str, Any], frames: _Frames) -> None:
-        self.blocks[event["addr"]] = int(event["size"]), frames
-        self.allocated_bytes += int(event["size"])
-
-    def free(self, event: Mapping[str, Any]) -> None:
-        size, _ = self.blocks.pop(event["addr"], (0, ()))
-        self.allocated_bytes -= size
+    def apply(self, event: Mapping[str, Any], *, is_back: bool = False) -> None:
+        """What an event does to memory, or undo it. What is freed is in use until that is completed."""
+        action = event["action"]
+        if action == ("free_completed" if is_back else "alloc"):
+            # Where it is freed is not where it was asked for.
+            self.blocks[event["addr"]] = int(event["size"]), None if is_back else event.get("frames") or ()
+            self.allocated_bytes += int(event["size"])
+        elif action in ("alloc", "free_completed"):
+            self.allocated_bytes -= self.blocks.pop(event["addr"], (0, ()))[0]
+        elif action in _MORE or action in _LESS:
+            self.reserved_bytes += int(event["size"]) * (1 if (action in _MORE) != is_back else -1)
 
 
 _MORE, _LESS = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
@@ -136,23 +140,22 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
     segments = [one for one in document["segments"] if one["device"] == device]
     traces = document["device_traces"]
     events = traces[device] if device < len(traces) else []
+    used = dict(_used(segments))
+    # As in the history, what was asked for.
+    asked_bytes = {at: one.get("requested_size", one["size"]) for at, one in used.items()}
     state = _State(
-        # As in the history, what was asked for.
-        {
-            at: (one.get("requested_size", one["size"]), one.get("frames") or None)
-            for at, one in _used(segments)
-        },
+        {at: (asked_bytes[at], one.get("frames") or None) for at, one in used.items()},
         sum(int(one["total_size"]) for one in segments),
     )
     end_bytes, end_reserved_bytes = state.allocated_bytes, state.reserved_bytes
     for event in reversed(events):
-        _apply(state, event, is_back=True)
+        state.apply(event, is_back=True)
     before = _State(dict(state.blocks), state.reserved_bytes)
     peak, peak_at, failures = (state.allocated_bytes, state.reserved_bytes), 0, list[OutOfMemory]()
     curve = list[tuple[int, int, int]]()
     first_us = int(events[0].get("time_us", 0)) if events else 0
     for number, event in enumerate(events, 1):
-        _apply(state, event)
+        state.apply(event)
         now = state.allocated_bytes, state.reserved_bytes
         if not curve or curve[-1][1:] != now:
             curve.append((int(event.get("time_us", 0)) - first_us, *now))
@@ -162,10 +165,8 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
             line = _line(event.get("frames") or ())
             failures.append(OutOfMemory(int(event["size"]), event.get("device_free"), *now, line))
     for event in events[:peak_at]:
-        _apply(before, event)
-    rounding_bytes = sum(
-        int(one["size"]) - int(one.get("requested_size", one["size"])) for _, one in _used(segments)
-    )
+        before.apply(event)
+    rounding_bytes = sum(int(one["size"]) - int(asked_bytes[at]) for at, one in used.items())
     unused = [int(one["size"]) for each in segments for one in each["blocks"] if one["state"] == "inactive"]
     return DeviceMemory(
         device,
@@ -191,22 +192,8 @@ def _used(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[
             address += int(block["size"])
 
 
-def _apply(state: _State, event: Mapping[str, Any], *, is_back: bool = False) -> None:
-    """What an event does to memory, or undo it. What is freed is in use until that is completed."""
-    action = event["action"]
-    if action == ("free_completed" if is_back else "alloc"):
-        # Where it is freed is not where it was asked for.
-        state.alloc(event, None if is_back else event.get("frames") or ())
-    elif action in ("alloc", "free_completed"):
-        state.free(event)
-    elif action in _MORE or action in _LESS:
-        state.reserved_bytes += int(event["size"]) * (1 if (action in _MORE) != is_back else -1)
-
-
 def _holdings(blocks: Mapping[int, tuple[int, _Frames]]) -> list[Holding]:
-    sizes: dict[tuple[str, str | None], list[int]] = defaultdict(list)
-    for size, frames in blocks.values():
-        sizes[_kind(frames), _line(frames)].append(size)
+    sizes = grouped(((_kind(frames), _line(frames)), size) for size, frames in blocks.values())
     found = [Holding(*key, sum(mine), len(mine)) for key, mine in sizes.items()]
     return sorted(found, key=lambda one: (-one.size_bytes, one.kind, one.line or ""))
 

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from opscope.errors import InputError
+from opscope.hardware.driver import version_text
 from opscope.ingest import quality
 from opscope.ingest.kineto import fill_tables
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest, subtree_sums
@@ -128,14 +129,10 @@ def _explained(error: sqlite3.Error | UnicodeDecodeError, name: str) -> InputErr
             source=name,
             hint="Wait until nsys has finished the export",
         )
-    if "not a database" in reason:
-        return InputError(
-            "not a SQLite database: damaged, cut off or encrypted",
-            source=name,
-            hint=f"Copy it again, or export again: {EXPORT_COMMAND} FILE.nsys-rep",
-        )
     return InputError(
-        f"the database cannot be read, it is cut off or damaged (SQLite: {reason})",
+        "not a SQLite database: damaged, cut off or encrypted"
+        if "not a database" in reason
+        else f"the database cannot be read, it is cut off or damaged (SQLite: {reason})",
         source=name,
         hint=f"Copy it again, or export again: {EXPORT_COMMAND} FILE.nsys-rep",
     )
@@ -373,7 +370,7 @@ class _Reader:
             world_size=world_size,
             base_time_ns=_base_time(export, exported),
             cuda_driver_version=version,
-            driver_version=None if version is None else f"{version // 1000}.{version % 1000 // 10}",
+            driver_version=version_text(version),
             size_bytes=self.size_bytes,
             event_count=census.event_count,
             properties=valid_text(json.dumps(properties, ensure_ascii=False)),

@@ -23,8 +23,7 @@ from opscope.model.session import Session
 
 def write_trace(session: Session, **values: Any) -> None:
     """Insert a row into `traces`; columns that are not given are NULL."""
-    columns = schema.table("traces").column_names
-    row = [values.pop(name, None) for name in columns]
+    row = [values.pop(name, None) for name in schema.table("traces").column_names]
     assert not values, f"no columns of traces: {sorted(values)}"
     session.connection.execute(f"INSERT INTO traces VALUES ({', '.join('?' * len(row))})", row)
 
@@ -252,8 +251,7 @@ def trace_findings(
     has_torch = of_torch or not (activities or recorder == "nsys")
 
     def has(table: str, column: str = "trace_id") -> bool:
-        query = f"SELECT count({column}) FROM {table} WHERE trace_id = ?"
-        return bool(session.scalar(query, [trace_id]))
+        return bool(session.scalar(f"SELECT count({column}) FROM {table} WHERE trace_id = ?", [trace_id]))
 
     # One after the other: the engine takes longer to plan them as parts of one query.
     has_operators = has("operators")

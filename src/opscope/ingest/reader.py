@@ -21,7 +21,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -512,22 +512,15 @@ def load(
     return session
 
 
-@contextmanager
 def _processes(
     files: int, workers: int | None, dask: str | None, folder: Path, note: Noted
-) -> Iterator[Workers | None]:
+) -> AbstractContextManager[Workers | None]:
     """Processes to read files in; None where this one does."""
-    count = workers or 1
-    if workers == 0 and files > _FEW_FILES:
-        count = len(os.sched_getaffinity(0))
     if dask is not None:
-        with dask_cluster(dask, note) as cluster:
-            yield cluster
-    elif min(count, files) > 1:
-        with local_processes(min(count, files), folder) as processes:
-            yield processes
-    else:
-        yield None
+        return dask_cluster(dask, note)
+    is_automatic = workers == 0 and files > _FEW_FILES
+    count = min(files, len(os.sched_getaffinity(0)) if is_automatic else workers or 1)
+    return local_processes(count, folder) if count > 1 else nullcontext()
 
 
 def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:

@@ -18,6 +18,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -29,8 +30,7 @@ from opscope.ingest.linking import REPLAYS, CallKind
 from opscope.ingest.nesting import Forest, Int64
 from opscope.ingest.staging import REPEATED, StagedEvents, columns, module_calls, rows_of, unmasked
 from opscope.model.queries import grouped, sql
-from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
-from opscope.model.session import Session
+from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.sidecar import GraphNode
 
 Demangle = Callable[[str], str | None]  # Kineto's text of a mangled name
@@ -231,9 +231,7 @@ def _in_blocks(grid: str | None, block: str | None) -> str | None:
     return json.dumps(blocks)
 
 
-_BY_NODE, _BY_SEQUENCE, _BY_GRAPH = (
-    REPLAYS.index(one) + 1 for one in (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)
-)
+_BY_NODE, _BY_SEQUENCE, _BY_GRAPH = range(1, len(REPLAYS) + 1)  # places in `REPLAYS`, from 1
 _SHOWN = 60
 
 
@@ -253,11 +251,6 @@ class Replay(msgspec.Struct, frozen=True):
     # Blocks of each, as recorded; None of those not recorded. Empty if of none
     grids: tuple[str | None, ...] = ()
 
-    @property
-    def sequence(self) -> list[tuple[str, str | None]]:
-        """Kind of each activity, and name of each kernel."""
-        return [_told(kind, name) for kind, name in zip(self.kinds, self.names, strict=True)]
-
 
 class ReplayMatch(msgspec.Struct, frozen=True):
     """Which captured launch each activity of a replay is; `evidence` None and a reason where none fits."""
@@ -275,7 +268,8 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
     how many of either were added is returned.
     """
     session = events.session
-    replays = read_replays(session)
+    # Those whose activities were recorded, in order of their calls.
+    replays = msgspec.convert(session.records(sql(__package__, "kineto:replayed")), list[Replay])
     if not replays:
         return 0, 0
     alike = grouped(((one.kinds, one.names, one.numbers, one.grids), one) for one in replays)
@@ -290,7 +284,7 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
         for one in replays
     }
     found = [(one, opened[one.correlation_id]) for one in replays]
-    added = _Writer(events).write(found, graphs)
+    added = _write(events, found, graphs)
     session.insert_rows(
         "graph_replays",
         [
@@ -309,11 +303,6 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
         ],
     )
     return added
-
-
-def read_replays(session: Session) -> list[Replay]:
-    """The replays of the staged trace whose activities were recorded, in order of their calls."""
-    return msgspec.convert(session.records(sql(__package__, "kineto:replayed")), list[Replay])
 
 
 _Fit = tuple[Capture, ReplayMatch]
@@ -396,7 +385,7 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
     """Which launch of a capture each activity of a replay is, if it is a replay of it."""
     launches, count = capture.launches, len(replay.activities)
     captured = [_told(one.kind, one.name) for one in launches]
-    replayed = replay.sequence
+    replayed = [_told(*one) for one in zip(replay.kinds, replay.names, strict=True)]
     in_time = range(count)
     if len(launches) != count:
         agreed = _agreed(captured, replayed)
@@ -415,7 +404,10 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
             evidence = in_order if order is in_time else ReplayEvidence.NODE_IDS
             return ReplayMatch(tuple(sorted(range(count), key=order.__getitem__)), evidence)
     if Counter(captured) == Counter(replayed):
-        return ReplayMatch(_by_occurrence(captured, replayed), ReplayEvidence.KERNEL_COUNTS)
+        # The first that is alike, the second, and so on.
+        alike = grouped(zip(captured, in_time, strict=True))
+        places = {one: iter(positions) for one, positions in alike.items()}
+        return ReplayMatch(tuple(next(places[one]) for one in replayed), ReplayEvidence.KERNEL_COUNTS)
     agreed = _agreed(captured, replayed)
     reason = (
         f"the capture in {capture.file} is of another graph{_differing(captured, replayed, agreed)}"
@@ -495,79 +487,66 @@ def _blocks(grid: str | None) -> str | None:
         return None
 
 
-def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
-    places = {one: iter(at) for one, at in grouped(zip(captured, range(len(captured)), strict=True)).items()}
-    return tuple(next(places[one]) for one in replayed)
-
-
 _OPERATOR, _UNKNOWN = "cpu_op", "graph {number} of engine step"
 
 
-class _Writer:
-    """Adds the events of replays to the staged ones, and ties the activities to them."""
+def _write(
+    events: StagedEvents, found: Sequence[tuple[Replay, _Opened]], graphs: dict[int, int]
+) -> tuple[int, int]:
+    """Add the events of replays to the staged ones, and tie the activities to them."""
+    session = events.session
+    next_ids = count(int(session.scalar(sql(__package__, "kineto:largest_external_id"))) + 1)
+    own = columns(events.rows["operator"], "thread_key", "start_ns", "duration_ns")
+    threads = dict(
+        session.query("SELECT row_id, thread_key FROM call_events WHERE name LIKE '%GraphLaunch%'")
+    )
+    operators: list[dict[str, Any]] = []
+    modules: list[dict[str, Any]] = []
+    activities: list[tuple[int, int | None, int, str | None, str | None]] = []
 
-    def __init__(self, events: StagedEvents) -> None:
-        self._events = events
-        session = events.session
-        self._next_id = int(session.scalar(sql(__package__, "kineto:largest_external_id"))) + 1
-        self._operators = columns(events.rows["operator"], "thread_key", "start_ns", "duration_ns")
-        self._threads = dict(
-            session.query("SELECT row_id, thread_key FROM call_events WHERE name LIKE '%GraphLaunch%'")
-        )
-        self._rows: dict[str, list[dict[str, Any]]] = {"cpu_op": [], "python_function": []}
-        self._activities: list[tuple[int, int | None, int, str | None, str | None]] = []
-
-    def write(
-        self, found: Sequence[tuple[Replay, tuple[Capture | None, ReplayMatch]]], graphs: dict[int, int]
-    ) -> tuple[int, int]:
-        for replay, (capture, matched) in found:
-            if capture is not None and matched.evidence is not None:
-                self._repeat(replay, capture, matched)
-            else:
-                own, time_ns = self._operators, replay.call_start_ns
-                around = (own["thread_key"] == self._threads[replay.call]) & (own["start_ns"] <= time_ns)
-                if not (around & (own["start_ns"] + own["duration_ns"] > time_ns)).any():
-                    # An operator for a replay of which nothing else is known.
-                    name = _UNKNOWN.format(number=graphs[replay.correlation_id])
-                    external_id = self._add(replay, _OPERATOR, *_between(replay, 1, 0, 1), name=name)
-                    self._activities += (
-                        (one, external_id, _BY_GRAPH, None, None) for one in replay.activities
-                    )
-        operators, modules = self._rows.values()
-        details = [row for row in operators if "kernel_backend" in row]
-        for name, rows in (("operator", operators), ("frame", modules), ("detail", details)):
-            self._events.add(name, rows)
-        if self._activities:
-            names = ("row_id", "external_id", "replay", "grid", "block")
-            changes = zip(names, zip(*self._activities, strict=True), strict=True)
-            self._events.rows["activity"].change(rows_of(dict(changes)))
-        return len(modules), len(details)
-
-    def _add(self, replay: Replay, category: str, start_ns: int, end_ns: int, **fields: Any) -> int | None:
+    def add(replay: Replay, category: str, start_ns: int, end_ns: int, **fields: Any) -> int | None:
         """Add an event inside a launch call; its external id if it is an operator."""
-        external_id = None
-        if category == _OPERATOR:
-            external_id = self._next_id
-            self._next_id += 1
-        self._rows[category].append({
-            **fields, "category": category, "thread_key": self._threads[replay.call],
+        external_id = next(next_ids) if category == _OPERATOR else None
+        (operators if category == _OPERATOR else modules).append({
+            **fields, "category": category, "thread_key": threads[replay.call],
             "start_ns": start_ns, "duration_ns": end_ns - start_ns, "external_id": external_id,
         })  # fmt: skip
         return external_id
 
-    def _repeat(self, replay: Replay, capture: Capture, matched: ReplayMatch) -> None:
-        count = len(capture.launches)
-        ids = [
-            self._add(
-                replay, event.category, *_between(replay, count, event.first, event.last + 1), **event.columns
+    for replay, (capture, matched) in found:
+        if capture is not None and matched.evidence is not None:
+            ids = [
+                add(
+                    replay,
+                    event.category,
+                    *_between(replay, len(capture.launches), event.first, event.last + 1),
+                    **event.columns,
+                )
+                for event in capture.events
+            ]
+            code = _BY_NODE if matched.evidence is ReplayEvidence.NODE_IDS else _BY_SEQUENCE
+            launches = [capture.launches[position] for position in matched.launches]
+            activities += (
+                (activity, ids[launch.event], code, launch.grid, launch.block)
+                for activity, launch in zip(replay.activities, launches, strict=True)
+                if launch.event >= 0
             )
-            for event in capture.events
-        ]
-        code = _BY_NODE if matched.evidence is ReplayEvidence.NODE_IDS else _BY_SEQUENCE
-        for activity, position in zip(replay.activities, matched.launches, strict=True):
-            launch = capture.launches[position]
-            if launch.event >= 0:
-                self._activities.append((activity, ids[launch.event], code, launch.grid, launch.block))
+            continue
+        time_ns = replay.call_start_ns
+        around = (own["thread_key"] == threads[replay.call]) & (own["start_ns"] <= time_ns)
+        if not (around & (own["start_ns"] + own["duration_ns"] > time_ns)).any():
+            # An operator for a replay of which nothing else is known.
+            name = _UNKNOWN.format(number=graphs[replay.correlation_id])
+            external_id = add(replay, _OPERATOR, *_between(replay, 1, 0, 1), name=name)
+            activities += ((one, external_id, _BY_GRAPH, None, None) for one in replay.activities)
+    details = [row for row in operators if "kernel_backend" in row]
+    for name, rows in (("operator", operators), ("frame", modules), ("detail", details)):
+        events.add(name, rows)
+    if activities:
+        names = ("row_id", "external_id", "replay", "grid", "block")
+        changes = zip(names, zip(*activities, strict=True), strict=True)
+        events.rows["activity"].change(rows_of(dict(changes)))
+    return len(modules), len(details)
 
 
 def _between(replay: Replay, count: int, first: int, end: int) -> tuple[int, int]:

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.ingest.arrow import Column, packed
+from opscope.ingest.arrow import Column, packed, unpacked
 
 
 class ColumnKind(IntEnum):
@@ -486,7 +486,7 @@ def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
     if is_none.any():
         for name, (values, present) in scanned.columns.items():
             if values.dtype == np.int32:
-                lost = np.packbits(is_none[values], bitorder="little") & present
+                lost = packed(is_none[values]) & present
                 scanned.columns[name] = values, present & ~lost
                 irregular = scanned.irregular_count + int(np.count_nonzero(lost))
                 scanned = scanned._replace(irregular_count=irregular)
@@ -498,7 +498,7 @@ def _used(scanned: Scanned) -> list[bool]:
     used = np.zeros(scanned.texts.shape[1], dtype=bool)
     for values, bits in scanned.columns.values():
         if values.dtype == np.int32:
-            used[values[np.unpackbits(bits, count=len(values), bitorder="little").astype(bool)]] = True
+            used[values[unpacked(bits, len(values))]] = True
     is_text = np.array([member.kind is ColumnKind.TEXT for member in MEMBERS])
     used[scanned.rare[2][is_text[scanned.rare[1]]]] = True
     return list(used.tolist())

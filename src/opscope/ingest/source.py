@@ -163,7 +163,9 @@ def local_text(trace: TraceFile, spool_directory: Path) -> Iterator[LocalText]:
     with tempfile.TemporaryDirectory(dir=spool_directory) as folder:
         try:
             text = _local_text(trace, Path(folder))
-            if _is_perfetto(text.path):
+            with text.path.open("rb") as file:
+                head = file.read(2)
+            if _PERFETTO.match(head):
                 from opscope.ingest.perfetto import write_kineto  # noqa: PLC0415 - seldom needed
 
                 text.path = write_kineto(text.path, Path(folder) / "kineto.json", trace.name)
@@ -195,11 +197,6 @@ def _local_text(trace: TraceFile, folder: Path) -> LocalText:
             else:
                 unpack(stream, out, text, trace.name)
     return text
-
-
-def _is_perfetto(path: Path) -> bool:
-    with path.open("rb") as file:
-        return _PERFETTO.match(file.read(2)) is not None
 
 
 def _open(address: str | None) -> Any:

@@ -13,7 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain, repeat
 from math import gcd, prod
 from typing import Any, TypeAlias
@@ -102,8 +102,9 @@ class CallArguments:
 
     @cached_property
     def stem(self) -> str | None:
-        """The operator without namespace and the mark of in-place variants; None outside aten."""
-        return operator_stem(self.name)
+        """`"add"` of `"aten::add"` and of `"aten::add_"`; None of an operator of another library."""
+        namespace, _, operator = self.name.partition("::")
+        return out_of_place(operator) if namespace == "aten" and operator else None
 
     @cached_property
     def schema(self) -> Schema | None:
@@ -154,7 +155,7 @@ class CallArguments:
 
     def integer(self, *names: str) -> int | None:
         value = self.value(*names)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return value if type(value) is int else None  # a truth value is none
 
     def boolean(self, *names: str) -> bool | None:
         value = self.value(*names)
@@ -164,9 +165,7 @@ class CallArguments:
         """The integer list (or one integer) of a name."""
         value = self.value(*names)
         items = value if isinstance(value, list) else [value]
-        if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-            return None
-        return tuple(items)
+        return tuple(items) if all(type(item) is int for item in items) else None
 
     def switches(self, name: str, count: int) -> tuple[bool, ...] | None:
         """So many truth values; None if they were not recorded, or are others."""
@@ -188,19 +187,9 @@ class CallArguments:
         given = enumerate(self.arguments)
         return [position for position, argument in given if isinstance(argument, TensorListArgument)]
 
-    @cached_property
+    @property
     def has_unrecorded_list(self) -> bool:
-        return any(
-            isinstance(argument, TensorListArgument) and argument.tensors is None
-            for argument in self.arguments
-        )
-
-
-@lru_cache(maxsize=4096)
-def operator_stem(name: str) -> str | None:
-    """`"add"` of `"aten::add"` and of `"aten::add_"`; None of an operator of another library."""
-    namespace, separator, operator = name.partition("::")
-    return out_of_place(operator) if namespace == "aten" and separator and operator else None
+        return TensorListArgument(None) in self.arguments
 
 
 def _kind(argument: Argument) -> str:
@@ -244,8 +233,8 @@ def with_arguments(call: CallArguments, changed: Mapping[int, Argument]) -> Call
     return replace(call, arguments=tuple(changed.get(position, argument) for position, argument in given))
 
 
-def type_of(tensor: TensorArgument) -> ElementType | None:
-    return element_type(tensor.type_name)
+def type_of(tensor: TensorArgument | None) -> ElementType | None:
+    return None if tensor is None else element_type(tensor.type_name)
 
 
 def is_number(tensor: TensorArgument) -> bool:
@@ -347,9 +336,7 @@ def _tensor(shape: Any, type_name: str | None, strides: Any) -> TensorArgument:
 
 
 def _integers(value: Any, what: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(
-        isinstance(item, int) and not isinstance(item, bool) for item in value
-    ):
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
         raise _DefectError(f"a recorded {what} is no list of integers")
     return tuple(value)
 

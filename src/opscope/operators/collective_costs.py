@@ -49,10 +49,10 @@ def cost_of_collective(collective: Collective) -> CallCost:
     if known is None or given is None or got is None or min(given, got) < 0:
         return CallCost(reason="the sizes of the collective were not recorded")
     flop_count: int | None = 0
+    flop_source: FlopSource | None = FlopSource.NONE
     if pattern in _REDUCING and known.is_float:
-        flop_count = given * (ranks - 1) // ranks if ranks else None
-    source = FlopSource.DEFINITION if pattern in _REDUCING and known.is_float else FlopSource.NONE
-    flop_source = None if flop_count is None else source
+        additions = given * (ranks - 1) // ranks if ranks else None
+        flop_count, flop_source = additions, FlopSource.DEFINITION if ranks else None
     if pattern in _ONE_SIDED:
         return CallCost(flop_count, flop_source, reason="whether this rank sends or receives is not recorded")
     return CallCost(
@@ -85,13 +85,11 @@ def message_bytes(data_type: str | None, element_count: int | None) -> int | Non
 
 def collective_rates(session: Session) -> tuple[CollectiveRate, ...]:
     """Rates of all collectives whose kernels carry their sizes, most device time first."""
-    rows = session.query(_RATES_SQL)
-    rates = []
-    for name, type_name, elements, group_size, calls, device_ns in rows:
-        size_bytes = message_bytes(type_name, elements)
-        if size_bytes is not None:
-            rates.append(CollectiveRate(name, size_bytes, group_size, calls, device_ns))
-    return tuple(rates)
+    return tuple(
+        CollectiveRate(name, size_bytes, group_size, calls, device_ns)
+        for name, type_name, elements, group_size, calls, device_ns in session.query(_RATES_SQL)
+        if (size_bytes := message_bytes(type_name, elements)) is not None
+    )
 
 
 _RATES_SQL = """

@@ -101,22 +101,22 @@ def collect_calls(session: Session) -> tuple[DistinctCall, ...]:
     """Distinct calls of operators, most device time first; their activities go into `activity_costs`."""
     _write_transfers(session)
     _write_engine_steps(session)
-    return _collect(session, f"({sql(__package__, 'operator_calls')})", _ORDER, _MAP_CALLS, first_id=0)
+    return _collect(session, "operator_calls", _ORDER, _MAP_CALLS, first_id=0)
 
 
 def collect_launches(session: Session, *, first_id: int) -> tuple[DistinctCall, ...]:
     """Kinds of launches that are in no call, most device time first; they go into `activity_costs`."""
-    query = sql(__package__, "other_launches")
-    return _collect(session, f"({query})", _LAUNCH_ORDER, _MAP_LAUNCHES, first_id=first_id)
+    return _collect(session, "other_launches", _LAUNCH_ORDER, _MAP_LAUNCHES, first_id=first_id)
 
 
 def _collect(
-    session: Session, rows: str, order: str, mapping: str, *, first_id: int
+    session: Session, query: str, order: str, mapping: str, *, first_id: int
 ) -> tuple[DistinctCall, ...]:
     connection = session.connection
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE distinct_calls AS "
-        f"SELECT {first_id} + row_number() OVER (ORDER BY {order}) - 1 AS call_id, * FROM {rows}"
+        f"SELECT {first_id} + row_number() OVER (ORDER BY {order}) - 1 AS call_id, * "
+        f"FROM ({sql(__package__, query)})"
     )
     connection.execute(mapping)
     records = session.records("SELECT * EXCLUDE (member_ids) FROM distinct_calls ORDER BY call_id")
@@ -157,5 +157,4 @@ def _write_transfers(session: Session) -> None:
 def _write(session: Session, name: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
     session.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
     if rows:
-        places = ", ".join("?" * len(rows[0]))
-        session.connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)
+        session.connection.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)

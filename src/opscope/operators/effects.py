@@ -146,10 +146,14 @@ class Operator:
     operand: tuple[str, ...] = ()
 
 
-def rows(results: Rule | None, operations: Mapping[int, str] | Mapping[str, str]) -> dict[str, Operator]:
+def rows(
+    results: Rule | None,
+    operations: Mapping[int, str] | Mapping[str, str],
+    traffic: TrafficRule | None = None,
+) -> dict[str, Operator]:
     """Operators with like results, those named in one text with as many operations for each element."""
     found = ((int(count), name) for count, names in operations.items() for name in names.split())
-    return {name: Operator(results, count) for count, name in found}
+    return {name: Operator(results, count, traffic) for count, name in found}
 
 
 def each_of(*names: str) -> Formula:
@@ -178,11 +182,6 @@ def known(value: _Value | None) -> _Value:
 def wanted_type(call: CallArguments, name: str, natural: ElementType | None) -> ElementType | None:
     """The type that an argument asks for, else the natural one; None if it was not recorded."""
     return natural if call.is_omitted(name) else element_type_of_code(known(call.integer(name)))
-
-
-def element_of(tensor: TensorArgument | None) -> ElementType | None:
-    """The element type of a tensor that may be missing."""
-    return None if tensor is None else type_of(tensor)
 
 
 def effects_of(call: CallArguments, outputs: Sequence[TensorArgument]) -> CallEffects:
@@ -219,10 +218,6 @@ def results(call: CallArguments, *found: _Kind) -> CallEffects:
     return effects_of(call, written)
 
 
-def result(call: CallArguments, shape: Shape, element: ElementType | None) -> CallEffects:
-    return results(call, (shape, element))
-
-
 def like(
     *names: str, beside: Callable[[TensorArgument], tuple[Shape, ElementType | None]] | None = None
 ) -> Rule:
@@ -235,19 +230,17 @@ def like(
     return rule
 
 
+def wanted_gradients(call: CallArguments, count: int) -> tuple[bool, ...]:
+    """Which of so many are; operators without a mask give all."""
+    return known(call.switches("output_mask", count)) if call.has("output_mask") else (True,) * count
+
+
 def dimension_of(shape: Shape, dimension: int) -> int:
     """The dimension from 0, counted from the end if negative."""
     count = max(1, len(shape))
     if not -count <= dimension < count:
         raise ContradictionError(f"dimension {dimension} of sizes {shape_text(shape)}")
     return dimension % count
-
-
-def dimensions_of(shape: Shape, dimensions: Sequence[int] | None) -> set[int]:
-    """Dimensions from 0; all of them for none named."""
-    if not dimensions:
-        return set(range(len(shape)))
-    return {dimension_of(shape, dimension) for dimension in dimensions}
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -319,6 +312,12 @@ def item_bytes(tensor: TensorArgument) -> int:
     return element.size_bytes
 
 
+def computing_type(tensors: Iterable[TensorArgument]) -> DataType | None:
+    """The widest type that is computed in; elements of 16 and 8 bits are computed with in fp32."""
+    types = {element.compute_type for tensor in tensors if (element := type_of(tensor)) is not None}
+    return next((one for one in (DataType.FP64, DataType.FP32) if one in types), None)
+
+
 # Element types of results, by torch's rules of type promotion.
 #
 # Tensors with dimensions decide; tensors of none, then numbers, change the result only if they are of a
@@ -345,7 +344,6 @@ _KINDS = dict(zip((bool, int, float, complex), _DEFAULTS, strict=True))
 _COMPLEX_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 _COMPLEX_OF = {part: name for name, part in _COMPLEX_PARTS.items()} | {"bfloat16": "complex64"}
 _WIDE_UNSIGNED = ("uint16", "uint32", "uint64")
-_SIGNED = ("int8", "int16", "int32", "int64")
 
 
 @cache
@@ -361,22 +359,9 @@ def promote(one: ElementType, other: ElementType) -> ElementType | None:
     if high.kind is ElementKind.COMPLEX and low.kind.rank >= ElementKind.FLOAT.rank:
         common = promote(_known(_COMPLEX_PARTS.get(low.name, low.name)), _known(_COMPLEX_PARTS[high.name]))
         return None if common is None else _known(_COMPLEX_OF.get(common.name, "complex64"))
-    if low.kind is not high.kind:
-        return high
-    return _promote_alike(low, high)
-
-
-def _promote_alike(one: ElementType, other: ElementType) -> ElementType | None:
-    """Of two integers, or two numbers with fractions."""
-    if one.is_float:
-        is_mixed = one.size_bytes == other.size_bytes  # float16 and bfloat16
-        return FLOAT32 if is_mixed else max(one, other, key=lambda element: element.size_bytes)
-    signed = [element for element in (one, other) if element.name in _SIGNED]
-    if len(signed) == 2:
-        return max(one, other, key=lambda element: element.size_bytes)
-    if len(signed) == 1 and "uint8" in (one.name, other.name):
-        return _known("int16") if signed[0].name == "int8" else signed[0]
-    return None
+    if low.kind is not high.kind or low.size_bytes != high.size_bytes:
+        return max(low, high, key=lambda element: (element.kind.rank, element.size_bytes))
+    return FLOAT32 if low.is_float else _known("int16")  # of float16 and bfloat16; of int8 and uint8
 
 
 def promoted_type(operands: Sequence[TensorArgument | ScalarArgument]) -> ElementType | None:

@@ -93,9 +93,7 @@ _BY_SCALAR_NAME = {known.scalar_name: known for known in ELEMENT_TYPES}
 
 def element_type(name: str | None) -> ElementType | None:
     """The element type of a recorded name (`"c10::Half"`) or of torch's (`"float16"`); None if unknown."""
-    if name is None:
-        return None
-    return _BY_RECORDED_NAME.get(name) or _BY_NAME.get(name)
+    return _BY_RECORDED_NAME.get(name or "") or _BY_NAME.get(name or "")
 
 
 def item_size_bytes(type_name: str | None) -> int | None:

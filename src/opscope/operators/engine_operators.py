@@ -82,8 +82,7 @@ def _all_reduce(call: _Call) -> CallCost:
     element, counts = type_of(tensor), call.session.query("SELECT DISTINCT world_size FROM traces")
     ranks = int(counts[0][0]) if len(counts) == 1 and counts[0][0] else None
     if ranks is None:
-        reason = "the number of ranks was not recorded"
-        return CallCost(None, None, size, size, None, _RULED, reason)
+        return CallCost(None, None, size, size, None, _RULED, "the number of ranks was not recorded")
     additions = tensor.element_count * (ranks - 1) // ranks
     data_type = None if element is None or not additions else element.compute_type
     return CallCost(additions, FlopSource.DEFINITION, size, size, data_type, _RULED)
@@ -98,8 +97,7 @@ def _scaled_product(call: _Call) -> CallCost:
         raise UnrecordedError("its recorded matrices do not fit")
     (rows, depth), columns = first.shape, second.shape[1]
     written = rows * columns * 2 if makes else call.bytes(0)
-    scales = [one for one in (at + 2, at + 3) if call.has(one)]
-    read = call.bytes(at, at + 1, *scales)
+    read = call.bytes(at, at + 1, *filter(call.has, (at + 2, at + 3)))  # with its scales
     element = type_of(first)
     return CallCost(
         2 * rows * columns * depth,

@@ -18,15 +18,9 @@ from math import prod
 from typing import Any
 
 from opscope.data import packaged_toml
-from opscope.hardware.devices import DataType
-from opscope.operators.arguments import (
-    CallArguments,
-    TensorArgument,
-    distinct_bytes,
-    type_of,
-)
+from opscope.operators.arguments import CallArguments, TensorArgument, distinct_bytes
 from opscope.operators.distinct_calls import TritonLaunch
-from opscope.operators.effects import CallCost, CostEvidence, FlopSource, UnrecordedError
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource, UnrecordedError, computing_type
 from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
@@ -93,8 +87,7 @@ def cost_of_generated(
     flop_count, flop_source = _flops(generated, launch.flop or stated.get("kernel_flop"))
     num_gb = launch.num_gb or stated.get("kernel_num_gb")
     # Generated code computes in fp32, or in fp64 on such elements.
-    types = {known.compute_type for tensor in generated.tensors if (known := type_of(tensor)) is not None}
-    data_type = next((one for one in (DataType.FP64, DataType.FP32) if one in types), None)
+    data_type = computing_type(generated.tensors)
     evidence = CostEvidence.RECORDED if num_gb else CostEvidence.KERNEL_ARGUMENTS
     try:
         read, written = _moved(generated, stated, num_gb)
@@ -158,12 +151,11 @@ def _stated_roles(generated: _Generated, stated: Mapping[str, Any]) -> tuple[_Ro
     changed, stores = stated.get("mutated_arg_names"), stated.get("num_store")
     if not isinstance(changed, list) or not isinstance(stores, int):
         return None
-    if not all(isinstance(name, str) and name.startswith("in_out_ptr") for name in changed):
-        return None
+    is_named = all(isinstance(name, str) and name.startswith("in_out_ptr") for name in changed)
     count, in_place = len(generated.tensors), len(changed)
     made = stores - in_place
     given = count - in_place - made
-    if made < 0 or given < 0 or not stores:
+    if not is_named or made < 0 or given < 0 or not stores:
         return None
     # Each tensor given to be read is loaded once at least; loads for no more leave none for the others.
     reused = _WRITTEN if stated.get("num_load") == given else _CHANGED
@@ -182,14 +174,10 @@ def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
         if lists["creations"].isdisjoint(operators) or not others <= lists["masking"]:
             return (_CHANGED,)
         return None if others else (_WRITTEN,)
-    results = [
-        index
-        for index, tensor in enumerate(generated.tensors)
-        if tensor.element_count in generated.result_sizes
-    ]
-    if count == 2 and (lists["movements"] | lists["unary"]).issuperset(
-        operators
-    ):  # of which there is one at least
+    sizes = generated.result_sizes
+    results = [at for at, tensor in enumerate(generated.tensors) if tensor.element_count in sizes]
+    # Of operators there is one at least.
+    if count == 2 and (lists["movements"] | lists["unary"]).issuperset(operators):
         results = [1]
     if results == [0]:
         return _CHANGED, *[_READ] * (count - 1)

@@ -26,7 +26,6 @@ from opscope.operators.effects import (
     item_bytes,
     known,
     like,
-    result,
     results,
     rows,
     scattering,
@@ -52,20 +51,20 @@ def _copied(call: CallArguments) -> CallEffects:
     known(type_of(source))
     if common_shape([target, source]) != target.shape:
         raise ContradictionError(f"{shape_text(source.shape)} copied into {shape_text(target.shape)}")
-    return result(call, target.shape, type_of(target))
+    return results(call, (target.shape, type_of(target)))
 
 
 def _to_type(call: CallArguments) -> CallEffects:
     data = known(call.tensor("self"))
-    return result(call, data.shape, wanted_type(call, "dtype", type_of(data)))
+    return results(call, (data.shape, wanted_type(call, "dtype", type_of(data))))
 
 
-def _shaped(shape_of: _ShapeOf, *names: str) -> Rule:
-    """One result of the first argument's type."""
+def _shaped(shape_of: _ShapeOf, name: str = "self") -> Rule:
+    """One result of an argument's type."""
 
     def rule(call: CallArguments) -> CallEffects:
-        data = known(call.tensor(*(names or ("self",))))
-        return result(call, shape_of(call, data), type_of(data))
+        data = known(call.tensor(name))
+        return results(call, (shape_of(call, data), type_of(data)))
 
     return rule
 
@@ -146,7 +145,7 @@ def _joined(call: CallArguments) -> CallEffects:
         types = dict.fromkeys(call.list_positions, out.type_name)
         call, elements = with_list_types(call, types), {type_of(out)}
     element = elements.pop() if len(elements) == 1 else None
-    return effects_of(call, [TensorArgument(shape)]) if element is None else result(call, shape, element)
+    return effects_of(call, [TensorArgument(shape)]) if element is None else results(call, (shape, element))
 
 
 def _topmost(call: CallArguments) -> CallEffects:
@@ -177,7 +176,7 @@ def _to_host(call: CallArguments) -> CallEffects:
 def _bucketed(call: CallArguments) -> CallEffects:
     known(call.tensor("boundaries", "sorted_sequence"))
     code = 3 if known(call.boolean("out_int32")) else 4
-    return result(call, known(call.tensor("self")).shape, element_type_of_code(code))
+    return results(call, (known(call.tensor("self")).shape, element_type_of_code(code)))
 
 
 def _written_rows(effects: CallEffects) -> tuple[int, int]:
@@ -193,19 +192,18 @@ def _gathering(shape_of: _ShapeOf, name: str = "self") -> Operator:
 _UNREAD = without("self")
 _ADDING = Operator(_shaped(_scattered), each_of("src", "source"), scattering(reads_target=True))
 _REPLACING = Operator(_shaped(_scattered), 0, scattering(reads_target=False))
-# Transformations of random numbers: cauchy's median + scale·tan(π·(u − ½)) is 5.
-_FILLS = {
-    0: "fill zero random bernoulli",
-    2: "uniform normal exponential geometric",
-    3: "log_normal",
-    5: "cauchy",
-}
 OPERATORS: Mapping[str, Operator] = {
-    **{
-        name: Operator(_overwritten, count, _UNREAD)
-        for count, names in _FILLS.items()
-        for name in names.split()
-    },
+    # Transformations of random numbers: cauchy's median + scale·tan(π·(u − ½)) is 5.
+    **rows(
+        _overwritten,
+        {
+            0: "fill zero random bernoulli",
+            2: "uniform normal exponential geometric",
+            3: "log_normal",
+            5: "cauchy",
+        },
+        _UNREAD,
+    ),
     "index_fill": Operator(_overwritten, 0),
     "copy": Operator(_copied, 0, _UNREAD),
     "_to_copy": Operator(_to_type, 0),

@@ -23,7 +23,7 @@ from opscope.operators.effects import (
     Operator,
     UnrecordedError,
     all_bytes,
-    element_of,
+    computing_type,
     rows,
 )
 from opscope.operators.element_types import ElementKind
@@ -89,7 +89,7 @@ def assemble_cost(effects: CallEffects, evidence: CostEvidence) -> CallCost:
 
 def _operations(effects: CallEffects, row: Operator) -> tuple[int | None, str | None]:
     """Floating-point operations, or why they are unknown. Those on integers do not count but in products."""
-    element = element_of(effects.output)
+    element = type_of(effects.output)
     is_number = element is not None and element.kind in (ElementKind.FLOAT, ElementKind.COMPLEX)
     if row.operations is None:
         return None, "no formula for its operations"
@@ -109,14 +109,9 @@ def _operations(effects: CallEffects, row: Operator) -> tuple[int | None, str | 
 def _limiting_type(effects: CallEffects, row: Operator) -> DataType | None:
     """Of a product the type of its operands; of anything else the widest type it computes in.
 
-    Elements of 16 and 8 bits are computed with in fp32. None where there are no floating-point numbers.
+    None where there are no floating-point numbers.
     """
-    if row.operand:
-        known = element_of(effects.call.tensor(*row.operand))
-        return None if known is None else known.operand_type
-    types = {
-        known.compute_type
-        for tensor in (*effects.device_inputs, *effects.outputs)
-        if (known := type_of(tensor)) is not None
-    }
-    return next((one for one in (DataType.FP64, DataType.FP32) if one in types), None)
+    if not row.operand:
+        return computing_type((*effects.device_inputs, *effects.outputs))
+    known = type_of(effects.call.tensor(*row.operand))
+    return None if known is None else known.operand_type

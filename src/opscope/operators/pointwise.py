@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from opscope.data import packaged_toml
 from opscope.operators.arguments import CallArguments, ScalarArgument, TensorArgument, broadcast, type_of
@@ -21,7 +22,6 @@ from opscope.operators.effects import (
     like,
     promoted_type,
     real_part,
-    result,
     results,
     rows,
     shape_text,
@@ -39,23 +39,21 @@ def common_shape(tensors: Sequence[TensorArgument]) -> Shape:
     return shape
 
 
-def _pointwise(operands: str, result_type: str, *, typeless: str = "", optional: str = "") -> Rule:
+def _pointwise(row: Mapping[str, Any]) -> Rule:
     """One function of tensors, or of numbers in their place; typeless ones (masks) only shape it."""
+    operands, optional = row["operands"].split(), row.get("optional", "").split()
 
     def rule(call: CallArguments) -> CallEffects:
-        given = {name: call.at(name) for name in operands.split()}
+        given = {name: call.at(name) for name in operands}
         found = {
             name: one for name, one in given.items() if isinstance(one, (TensorArgument, ScalarArgument))
         }
-        if any(
-            name not in optional.split() or not call.is_omitted(name) for name in given.keys() - found.keys()
-        ):
-            raise UnrecordedError
+        omitted = {name for name in optional if call.is_omitted(name)}
         tensors = [one for one in found.values() if isinstance(one, TensorArgument)]
-        if not tensors:
+        if not tensors or given.keys() - found.keys() - omitted:
             raise UnrecordedError
-        typed = [one for name, one in found.items() if name != typeless]
-        return result(call, common_shape(tensors), _result_type(call, typed, result_type))
+        typed = [one for name, one in found.items() if name != row.get("typeless")]
+        return results(call, (common_shape(tensors), _result_type(call, typed, row["result"])))
 
     return rule
 
@@ -89,18 +87,15 @@ def _glu(call: CallArguments) -> CallEffects:
     if shape[along] % 2:
         raise ContradictionError(f"half of {shape[along]}")
     shape[along] //= 2
-    return result(call, tuple(shape), type_of(data))
-
-
-def _functions() -> Iterator[tuple[str, Operator]]:
-    for row in packaged_toml(__package__, "operators.toml")["function"]:
-        needs = {name: row.get(name, "") for name in ("typeless", "optional")}
-        rule = _pointwise(row["operands"], row["result"], **needs)
-        yield from rows(rule, row["operations"]).items()
+    return results(call, (tuple(shape), type_of(data)))
 
 
 ELEMENTWISE: Mapping[str, Operator] = {
-    **dict(_functions()),
+    **{
+        name: operator
+        for row in packaged_toml(__package__, "operators.toml")["function"]
+        for name, operator in rows(_pointwise(row), row["operations"]).items()
+    },
     "native_dropout": Operator(_dropout, 1),
     # Besides the result a buffer that stays empty on a GPU.
     "log_sigmoid_forward": Operator(like("self", beside=lambda data: ((0,), type_of(data))), 4),
@@ -160,8 +155,6 @@ def _written_lists(call: CallArguments) -> list[str]:
     return [one.name for one in arguments if one.is_written and one.name != "state_steps"]
 
 
-# Moments, their roots, the step, weight decay.
-_STEPS = {"adam": 15, "adamw": 14, "sgd": 7, "adagrad": 9}
 LISTS: Mapping[str, Operator] = {
     **{
         f"_foreach_{name}": row
@@ -173,7 +166,10 @@ LISTS: Mapping[str, Operator] = {
     "_amp_foreach_non_finite_check_and_unscale": Operator(
         lambda call: effects_of(call, (*known(call.tensor_list("self")), known(call.tensor("found_inf")))), 1
     ),
-    **{f"_fused_{name}": Operator(_stepped, count, _step_traffic) for name, count in _STEPS.items()},
+    # Moments, their roots, the step, weight decay.
+    **rows(
+        _stepped, {15: "_fused_adam", 14: "_fused_adamw", 7: "_fused_sgd", 9: "_fused_adagrad"}, _step_traffic
+    ),
 }
 
 

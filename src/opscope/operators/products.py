@@ -25,7 +25,6 @@ from opscope.operators.effects import (
     known,
     like,
     real_part,
-    result,
     results,
     shape_text,
 )
@@ -147,9 +146,7 @@ def _multiplied(call: CallArguments) -> tuple[MatrixProduct, Shape] | None:
     """Sizes and the shape of the result, empty ones too; None of other operators and where nothing fits."""
     row = _PRODUCTS.get(call.stem or "")
     a, b = (None, None) if row is None else (call.tensor(row.left), call.tensor(row.right))
-    if row is None or a is None or b is None:
-        return None
-    if row.dimensions not in (None, (len(a.shape), len(b.shape))):
+    if row is None or a is None or b is None or row.dimensions not in (None, (len(a.shape), len(b.shape))):
         return None
     fit = row.fit(a.shape, b.shape)
     return None if fit is None else (MatrixProduct(*fit[0], a.type_name), fit[1])
@@ -160,11 +157,11 @@ def _product_result(call: CallArguments) -> CallEffects:
     a, b, found = known(call.tensor(row.left)), known(call.tensor(row.right)), _multiplied(call)
     if found is None:
         raise ContradictionError(f"the product of {shape_text(a.shape)} and {shape_text(b.shape)}")
-    shape, addend = found[1], call.tensor("self")
-    adds = addend is not None and call.has("beta") and call.stem != "_addmm_activation"
-    if adds and addend is not None and broadcast([addend.shape, shape]) != shape:
+    shape = found[1]
+    addend = call.tensor("self") if call.has("beta") and call.stem != "_addmm_activation" else None
+    if addend is not None and broadcast([addend.shape, shape]) != shape:
         raise ContradictionError(f"{shape_text(addend.shape)} added to a product of {shape_text(shape)}")
-    return result(call, shape, row.result_type(call, a, b))
+    return results(call, (shape, row.result_type(call, a, b)))
 
 
 def _addend_traffic(effects: CallEffects) -> tuple[int, int]:
@@ -231,7 +228,7 @@ def _distances(call: CallArguments) -> CallEffects:
     batch = broadcast([x.shape[:-2], y.shape[:-2]])
     if batch is None or x.shape[-1] != y.shape[-1]:
         raise ContradictionError(f"distances of {shape_text(x.shape)} to {shape_text(y.shape)}")
-    return result(call, (*batch, x.shape[-2], y.shape[-2]), type_of(x))
+    return results(call, ((*batch, x.shape[-2], y.shape[-2]), type_of(x)))
 
 
 def _factors(call: CallArguments) -> CallEffects:
@@ -249,7 +246,7 @@ def _solution(matrix_name: str) -> Rule:
         matrix, right = known(call.tensor(matrix_name)), known(call.tensor("B"))
         if len(matrix.shape) < 2 or matrix.shape[:-2] != right.shape[:-2]:
             raise UnrecordedError
-        return result(call, right.shape, type_of(right))
+        return results(call, (right.shape, type_of(right)))
 
     return rule
 
@@ -262,7 +259,7 @@ def _spectrum(call: CallArguments) -> CallEffects:
     if known(call.boolean("onesided")):
         last = dimension_of(data.shape, dimensions[-1])
         shape[last] = shape[last] // 2 + 1
-    return result(call, tuple(shape), complex_of(element))
+    return results(call, (tuple(shape), complex_of(element)))
 
 
 def _signal(call: CallArguments) -> CallEffects:
@@ -272,7 +269,7 @@ def _signal(call: CallArguments) -> CallEffects:
         raise ContradictionError(f"a spectrum of {element.name}")
     shape = list(data.shape)
     shape[dimension_of(data.shape, dimensions[-1])] = known(call.integer("last_dim_size"))
-    return result(call, tuple(shape), real_part(element))
+    return results(call, (tuple(shape), real_part(element)))
 
 
 LINEAR_ALGEBRA: Mapping[str, Operator] = {
@@ -346,11 +343,9 @@ def attention_sizes(call: CallArguments) -> AttentionSizes | None:
     if call.stem not in ATTENTION or shapes is None or any(map(call.tensor, _BORDERS)):
         return None
     (batch, heads, queries, head_size), (key_batch, key_heads, keys, key_size), value = shapes
-    if value[:3] != (key_batch, key_heads, keys) or key_batch != batch or key_size != head_size:
-        return None
-    if not key_heads or heads % key_heads:
-        return None
-    return AttentionSizes(batch, heads, queries, keys, head_size, value[3])
+    fits = value[:3] == (key_batch, key_heads, keys) and (key_batch, key_size) == (batch, head_size)
+    is_shared = key_heads > 0 and heads % key_heads == 0
+    return AttentionSizes(batch, heads, queries, keys, head_size, value[3]) if fits and is_shared else None
 
 
 def _attention_shapes(call: CallArguments) -> list[Shape] | None:
@@ -414,23 +409,23 @@ def _attention_gradients(call: CallArguments) -> CallEffects:
     )
 
 
-def _forward_flops(effects: CallEffects) -> int:
-    return known(attention_sizes(effects.call)).forward_flops
+def _attention(rule: Rule, *, is_backward: bool) -> Operator:
+    def flops(effects: CallEffects) -> int:
+        sizes = known(attention_sizes(effects.call))
+        return sizes.backward_flops if is_backward else sizes.forward_flops
+
+    return Operator(rule, flops, operand=("query",))
 
 
-def _backward_flops(effects: CallEffects) -> int:
-    return known(attention_sizes(effects.call)).backward_flops
-
-
+_BACKWARD = _attention(_attention_gradients, is_backward=True)
 ATTENTION: Mapping[str, Operator] = {
-    f"{name}{end}": Operator(rule, operations, operand=("query",))
+    name: operator
     for library in ("flash", "efficient", "cudnn")
-    for name, end, rule, operations in (
-        (f"_scaled_dot_product_{library}_attention", "", _attended(library), _forward_flops),
-        (f"_{library}_attention", "_forward", _attended(library), _forward_flops),
-        (f"_scaled_dot_product_{library}_attention", "_backward", _attention_gradients, _backward_flops),
-        (f"_{library}_attention", "_backward", _attention_gradients, _backward_flops),
+    for whole, inner, operator in (
+        ("", "_forward", _attention(_attended(library), is_backward=False)),
+        ("_backward", "_backward", _BACKWARD),
     )
+    for name in (f"_scaled_dot_product_{library}_attention{whole}", f"_{library}_attention{inner}")
 }
 
 

@@ -20,7 +20,6 @@ from opscope.operators.effects import (
     UnrecordedError,
     bytes_of,
     dimension_of,
-    dimensions_of,
     each_of,
     effects_of,
     inputs_without,
@@ -29,12 +28,12 @@ from opscope.operators.effects import (
     like,
     promoted_type,
     real_part,
-    result,
     results,
     rows,
     shape_text,
     summed_type,
     to_float,
+    wanted_gradients,
     wanted_type,
     without,
 )
@@ -74,10 +73,9 @@ def rows_along(data: TensorArgument | None, dimension: int | None) -> Rows | Non
 
 def reduced_dimensions(call: CallArguments) -> set[int]:
     """Dimensions of `self` that a reduction sums over, all if it names none."""
-    data = known(call.tensor("self"))
-    if call.is_omitted("dim"):
-        return set(range(len(data.shape)))
-    return dimensions_of(data.shape, known(call.integers("dim")))
+    shape = known(call.tensor("self")).shape
+    named = () if call.is_omitted("dim") else known(call.integers("dim"))
+    return {dimension_of(shape, dimension) for dimension in named} or set(range(len(shape)))
 
 
 def _kept(element: ElementType | None) -> ElementType | None:
@@ -99,8 +97,7 @@ def _reduction(*types: _Typed) -> Rule:
             for position, size in enumerate(data.shape)
             if keeps or position not in dimensions
         )
-        elements = [wanted_type(call, "dtype", typed(type_of(data))) for typed in types]
-        return results(call, *((shape, element) for element in elements))
+        return results(call, *((shape, wanted_type(call, "dtype", typed(type_of(data)))) for typed in types))
 
     return rule
 
@@ -115,19 +112,19 @@ def _largest(call: CallArguments) -> CallEffects:
 def _running(call: CallArguments) -> CallEffects:
     data = known(call.tensor("self"))
     known(call.integer("dim"))
-    return result(call, data.shape, wanted_type(call, "dtype", summed_type(type_of(data))))
+    return results(call, (data.shape, wanted_type(call, "dtype", summed_type(type_of(data)))))
 
 
 def _softmax(call: CallArguments) -> CallEffects:
     """Like the data; `half_to_float` widens."""
     data, element = known(call.tensor("self")), known(type_of(known(call.tensor("self"))))
     dimension_of(data.shape, known(call.integer("dim")))
-    return result(call, data.shape, FLOAT32 if known(call.boolean("half_to_float")) else element)
+    return results(call, (data.shape, FLOAT32 if known(call.boolean("half_to_float")) else element))
 
 
 def _softmax_gradient(call: CallArguments) -> CallEffects:
     known(call.integer("input_dtype"))
-    return result(call, known(call.tensor("output")).shape, wanted_type(call, "input_dtype", None))
+    return results(call, (known(call.tensor("output")).shape, wanted_type(call, "input_dtype", None)))
 
 
 REDUCTIONS: Mapping[str, Operator] = {
@@ -169,11 +166,6 @@ def normalized_rows(call: CallArguments) -> Rows | None:
     return Rows(data.shape, prod(data.shape[: -len(sizes)]), prod(sizes), 1, len(sizes))
 
 
-def _wanted(call: CallArguments, count: int) -> tuple[bool, ...]:
-    """Which gradients are wanted; operators without a mask give all."""
-    return known(call.switches("output_mask", count)) if call.has("output_mask") else (True,) * count
-
-
 def _statistics_type(element: ElementType | None) -> ElementType | None:
     return element if element is None or element.size_bytes >= FLOAT32.size_bytes else FLOAT32
 
@@ -213,7 +205,11 @@ def _gradients(count: int) -> Rule:
     """The gradients wanted: of the data, of the weight, of the bias."""
 
     def rule(call: CallArguments) -> CallEffects:
-        data, weight, wanted = known(call.tensor("input")), call.tensor("weight"), _wanted(call, count)
+        data, weight, wanted = (
+            known(call.tensor("input")),
+            call.tensor("weight"),
+            wanted_gradients(call, count),
+        )
         if weight is None and any(wanted[1:]):
             raise UnrecordedError
         of_weight = (data if weight is None else weight).shape, type_of(weight or data) or type_of(data)
@@ -247,10 +243,11 @@ NORMALIZATIONS: Mapping[str, Operator] = {
     "native_group_norm_backward": Operator(_gradients(3), 13),
     "_fused_rms_norm": Operator(_row_statistics(1), 4),
     "_fused_rms_norm_backward": Operator(_gradients(2), 8),
-    **{
-        name: Operator(_normalized_channels, 7, _running_statistics)
-        for name in ("native_batch_norm", "_native_batch_norm_legit", "miopen_batch_norm", "cudnn_batch_norm")
-    },
+    **rows(
+        _normalized_channels,
+        {7: "native_batch_norm _native_batch_norm_legit miopen_batch_norm cudnn_batch_norm"},
+        _running_statistics,
+    ),
     **rows(_gradients(3), {9: "native_batch_norm_backward cudnn_batch_norm_backward"}),
     # Of distributed batch norm.
     "batch_norm_stats": Operator(lambda call: results(call, *[_of_channels(call)] * 2), 4),
@@ -267,7 +264,7 @@ _NO_REDUCTION = 0
 def _paired_result(call: CallArguments) -> CallEffects:
     data, target = known(call.tensor("self")), known(call.tensor("target"))
     shape = common_shape([data, target]) if known(call.integer("reduction")) == _NO_REDUCTION else ()
-    return result(call, shape, promoted_type([data, target]))
+    return results(call, (shape, promoted_type([data, target])))
 
 
 def _likelihood(call: CallArguments) -> CallEffects:

@@ -50,11 +50,9 @@ class CostedCall(AlikeCalls, frozen=True, kw_only=True):
 
 def fill_costs(session: Session) -> None:
     """Fill the cost tables, unless they are filled already."""
-    if session.scalar("SELECT count(*) FROM call_costs"):
-        return
     # Every activity belongs to a call, so a mark without calls is of a session that lost its tables.
-    has_activities = session.scalar("SELECT EXISTS (FROM device_activities)")
-    if session.metadata(_DONE) is not None and not has_activities:
+    is_needed = session.metadata(_DONE) is None or session.scalar("SELECT EXISTS (FROM device_activities)")
+    if not is_needed or session.scalar("SELECT count(*) FROM call_costs"):
         return
     for name in COST_TABLES:
         session.replace_rows(name, [])
@@ -69,7 +67,7 @@ def fill_costs(session: Session) -> None:
     texts = [one.name for one in table("call_costs").columns if one.type == "JSON"]
     rows = [msgspec.to_builtins(call) | msgspec.to_builtins(costs[call.call_id]) for call in every]
     for row in rows:
-        row.update({name: msgspec.Raw(row[name].encode()) for name in texts if row[name]})
+        row |= {name: msgspec.Raw(row[name].encode()) for name in texts if row[name]}
     session.replace_rows("call_costs", rows)
     if not session.is_read_only:
         session.set_metadata(_DONE, "rules")

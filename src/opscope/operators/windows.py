@@ -25,9 +25,9 @@ from opscope.operators.effects import (
     inputs_without,
     item_bytes,
     known,
-    result,
     results,
     shape_text,
+    wanted_gradients,
     without,
 )
 
@@ -157,7 +157,7 @@ def _flops(effects: CallEffects) -> int:
     """Of one pass, or of the gradients wanted; a transposed one is applied at its input."""
     call, weight = effects.call, known(effects.call.tensor("weight"))
     gradient = call.tensor("grad_output")
-    passes = 1 if gradient is None else sum(_wanted(call)[:2])
+    passes = 1 if gradient is None else sum(wanted_gradients(call, 3)[:2])
     places = call.tensor(*_CONVOLVED) if is_transposed_call(call) else gradient or effects.output
     shape = known(places).shape
     if not 3 <= len(shape) == len(weight.shape):
@@ -180,13 +180,13 @@ def _convolution(call: CallArguments) -> CallEffects:
     if not fits:
         raise ContradictionError(f"weights {shape_text(weight.shape)} for {shape_text(data.shape)}")
     places = steps.places(data.shape[2:], weight.shape[2:])
-    return result(call, (data.shape[0], channels, *places), type_of(data))
+    return results(call, ((data.shape[0], channels, *places), type_of(data)))
 
 
 def _gradients(call: CallArguments) -> CallEffects:
     """The gradients wanted: of the input, the weight, the bias."""
     gradient, data, weight = (known(call.tensor(name)) for name in ("grad_output", "input", "weight"))
-    wanted = _wanted(call)
+    wanted = wanted_gradients(call, 3)
     if len(gradient.shape) < 3 or not len(gradient.shape) == len(data.shape) == len(weight.shape):
         raise ContradictionError(f"a gradient {shape_text(gradient.shape)} of {shape_text(data.shape)}")
     shapes = (data.shape, weight.shape, gradient.shape[1:2])
@@ -202,7 +202,9 @@ def _traffic(effects: CallEffects) -> tuple[int, int]:
     """
     call = effects.call
     data, weight = known(call.tensor(*_CONVOLVED)), known(call.tensor("weight"))
-    of_input, of_weight = (True, True) if call.tensor("grad_output") is None else _wanted(call)[:2]
+    of_input, of_weight = (
+        (True, True) if call.tensor("grad_output") is None else wanted_gradients(call, 3)[:2]
+    )
     touched = bytes_of((data,))
     with suppress(UnrecordedError):
         steps = steps_of(call, len(data.shape) - 2)
@@ -210,11 +212,6 @@ def _traffic(effects: CallEffects) -> tuple[int, int]:
     read = bytes_of(inputs_without(effects, *_CONVOLVED, "weight"))
     read += bytes_of((weight,)) * of_input + touched * of_weight
     return read, bytes_of(effects.outputs)
-
-
-def _wanted(call: CallArguments) -> tuple[bool, ...]:
-    """Which gradients are: of input, weight and bias."""
-    return known(call.switches("output_mask", 3))
 
 
 _FORWARD = """
@@ -271,7 +268,7 @@ def _gradient(call: CallArguments) -> CallEffects:
     """Of the gradient's type, of the shape of the data, or of the sizes given."""
     data, gradient = call.tensor("self"), known(call.tensor("grad_output"))
     shape = known(call.integers("input_size")) if data is None else data.shape
-    return result(call, shape, type_of(gradient))
+    return results(call, (shape, type_of(gradient)))
 
 
 # Of the data only the sizes matter.

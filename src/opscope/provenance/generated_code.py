@@ -174,10 +174,8 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _heuristic(node: ast.FunctionDef) -> ast.Call | None:
-    for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Call) and "triton_heuristics." in f"{_dotted(decorator)}.":
-            return decorator
-    return None
+    calls = (one for one in node.decorator_list if isinstance(one, ast.Call))
+    return next((one for one in calls if "triton_heuristics." in f"{_dotted(one)}."), None)
 
 
 def _literal(node: ast.expr) -> Any:

@@ -31,8 +31,7 @@ def package_folders(name: str) -> tuple[Path, ...]:
 def installed_torch() -> tuple[str | None, str | None]:
     """Version and commit in the `version.py` of the torch that this Python would import; None is unknown."""
     try:
-        folder = package_folders("torch")[0]
-        text = (folder / "version.py").read_text(encoding="utf-8", errors="replace")
+        text = (package_folders("torch")[0] / "version.py").read_text(encoding="utf-8", errors="replace")
     except (IndexError, OSError):
         return None, None
     found = dict(_ASSIGNMENT.findall(text))
@@ -67,6 +66,11 @@ def parse_version(label: str) -> TorchVersion | None:
     return TorchVersion((major, minor, patch), is_official)
 
 
+def release_of(label: str) -> tuple[int, int, int]:
+    parsed = parse_version(label)
+    return (0, 0, 0) if parsed is None else parsed.release
+
+
 def nearest_release(label: str | None, known: Sequence[str]) -> str | None:
     """The nearest of some releases by minor version, the later of two; the last for an unknown label.
 
@@ -79,8 +83,7 @@ def nearest_release(label: str | None, known: Sequence[str]) -> str | None:
         return known[-1] if known else None
 
     def distance(name: str) -> tuple[int, int]:
-        parsed = parse_version(name)
-        pairs = zip((0, 0, 0) if parsed is None else parsed.release, wanted.release, strict=True)
+        pairs = zip(release_of(name), wanted.release, strict=True)
         major, minor, patch = (one - other for one, other in pairs)
         return abs(1000 * major + minor), abs(patch)
 

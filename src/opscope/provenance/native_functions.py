@@ -13,7 +13,6 @@ Source: aten/src/ATen/native/README.md, section "func"; torchgen/model.py, `Func
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache, partial
@@ -23,6 +22,7 @@ from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.model.evidence import Grade, weakest
+from opscope.model.queries import grouped
 from opscope.provenance.installation import nearest_release
 from opscope.provenance.packaged import TableFormat, lazy_pattern
 
@@ -208,10 +208,8 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True, array_like
 
     @cached_property
     def _overloads(self) -> Mapping[str, tuple[NativeFunction, ...]]:
-        overloads: dict[str, list[NativeFunction]] = defaultdict(list)
-        for entry in self.functions:
-            overloads[entry.name].append(entry)
-        return {name: tuple(entries) for name, entries in overloads.items()}
+        by_name = grouped((entry.name, entry) for entry in self.functions)
+        return {name: tuple(entries) for name, entries in by_name.items()}
 
     @cached_property
     def _nodes(self) -> dict[str, Derivative]:
@@ -279,26 +277,19 @@ _SCALAR, _SCALAR_LIST, _TENSOR_LIST = "Scalar", "ScalarList", "TensorList"
 _INT, _DOUBLE, _BOOL, _COMPLEX, _LIST = "Int", "Double", "Bool", "ComplexDouble", "GenericList"
 
 _TAGS = frozenset((_NOTHING, _SCALAR, _SCALAR_LIST, _TENSOR_LIST, _INT, _DOUBLE, _BOOL, _COMPLEX, _LIST))
-_INTEGERS = frozenset((_SCALAR, _INT))
 # What each schema type leaves in practice; a type that is not listed leaves nothing.
 _LEAVES: dict[str, frozenset[str]] = {
     "Tensor": frozenset((_TENSOR,)),
     "Tensor[]": frozenset((_TENSOR_LIST, _LIST)),
     "Tensor?[]": frozenset((_NOTHING, _TENSOR_LIST, _SCALAR_LIST, _LIST)),
     "Scalar": frozenset((_SCALAR, _INT, _DOUBLE, _BOOL, _COMPLEX)),
-    "int": _INTEGERS,
-    "SymInt": _INTEGERS,
-    "ScalarType": _INTEGERS,
-    "Layout": _INTEGERS,
-    "MemoryFormat": _INTEGERS,
-    "QScheme": _INTEGERS,
-    "DeviceIndex": _INTEGERS,
-    "float": frozenset((_SCALAR, _DOUBLE)),
-    "SymFloat": frozenset((_SCALAR, _DOUBLE)),
-    "bool": frozenset((_SCALAR, _BOOL)),
-    "SymBool": frozenset((_SCALAR, _BOOL)),
-    "Dimname": frozenset(),
-    "Dimname[]": frozenset(),
+    **dict.fromkeys(
+        ("int", "SymInt", "ScalarType", "Layout", "MemoryFormat", "QScheme", "DeviceIndex"),
+        frozenset((_SCALAR, _INT)),
+    ),
+    **dict.fromkeys(("float", "SymFloat"), frozenset((_SCALAR, _DOUBLE))),
+    **dict.fromkeys(("bool", "SymBool"), frozenset((_SCALAR, _BOOL))),
+    **dict.fromkeys(("Dimname", "Dimname[]"), frozenset()),
 }
 _SIZED_LIST = lazy_pattern(r"\w+\[\d+\]")
 _LISTS_LEAVE = frozenset((_SCALAR_LIST, _LIST, _NOTHING))
@@ -319,9 +310,6 @@ class Resolved(msgspec.Struct, frozen=True):
     grade: Grade | None  # of the answer; None if nothing is known of the name
     # All that are possible, with `entry` if it is known. Facts they share hold in any case.
     candidates: tuple[NativeFunction, ...]
-
-
-_UNKNOWN = Resolved(None, None, ())
 
 
 def resolve(
@@ -346,7 +334,7 @@ def _resolved(
 ) -> Resolved:
     if overload is not None:
         entry = table.entry(name, overload)
-        return _UNKNOWN if entry is None else Resolved(entry, table.grade, (entry,))
+        return Resolved(None, None, ()) if entry is None else Resolved(entry, table.grade, (entry,))
     # The overloads that leave such a record in practice (or else at all), and those that may leave it.
     likely = possible = known = table.overloads(name)
     if input_types and (len(known) != 1 or table.grade is Grade.NEIGHBOR_VERSION):

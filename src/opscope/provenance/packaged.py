@@ -80,9 +80,8 @@ class TableFormat(Generic[Stored]):
             if zstandard.frame_content_size(content) > _LARGEST_BYTES:
                 raise InputError(f"too large for {self.what}", source=source, hint=self.hint)
             plain = zstandard.ZstdDecompressor().decompress(content, max_output_size=_LARGEST_BYTES)
-            head: type[_ListHead | _MappingHead] = (
-                _ListHead if self.content.__struct_config__.array_like else _MappingHead
-            )
+            is_list = self.content.__struct_config__.array_like
+            head: Any = msgspec.defstruct("Head", [("format_version", int)], array_like=is_list)
             found = msgspec.msgpack.decode(plain, type=head).format_version
             if found == self.number:
                 return msgspec.msgpack.decode(plain, type=self.content)
@@ -98,11 +97,3 @@ class TableFormat(Generic[Stored]):
         except OSError as error:
             raise InputError(f"cannot be read ({error.strerror})", source=path) from error
         return self.decode(content, path)
-
-
-class _ListHead(msgspec.Struct, array_like=True):
-    format_version: int
-
-
-class _MappingHead(msgspec.Struct):
-    format_version: int

@@ -124,8 +124,7 @@ class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
         Files of the units that register the kernel come first, then headers.
         """
         if ufunc := _UFUNC_FUNCTOR.fullmatch(owner):  # generated at build time from a hand-written inner loop
-            file = f"{_UFUNC_FOLDER}/{ufunc[1]}.h"
-            loops = [row for row in self.named(ufunc[1]) if row.file == file]
+            loops = [row for row in self.named(ufunc[1]) if row.file == f"{_UFUNC_FOLDER}/{ufunc[1]}.h"]
             return only([row for row in loops if "Vectorized" not in row.parameters], ())
         while owner.endswith("::operator()"):
             owner = owner.removesuffix("::operator()")
@@ -135,8 +134,7 @@ class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
         if plain == "impl" and parent.startswith(_STRUCTURED_PREFIX):
             kinds = ("structured",)
             owner = f"{parent_scope}::{parent.removeprefix(_STRUCTURED_PREFIX)}"
-        rows = [row for row in self._in_scope(owner) if row.kind in kinds]
-        return only(allowed(rows, units), units)
+        return only(allowed((row for row in self._in_scope(owner) if row.kind in kinds), units), units)
 
     def _in_scope(self, name: str) -> list[Definition]:
         scope, plain = split_name(name)
@@ -219,8 +217,7 @@ def only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition |
 
     In one file a template comes before its specializations, a class before functions.
     """
-    own = [row for row in candidates if units and is_unit(row.file, units)]
-    rows = own or list(candidates)
+    rows = [row for row in candidates if is_unit(row.file, units)] or list(candidates)
     if len({row.file for row in rows}) != 1:
         return None
     general = [row for row in rows if not row.is_specialization] or rows
@@ -313,12 +310,10 @@ def permalink(
         return None
     if repository_path(include_path(path) or path) is None and include_path(path) is not None:
         return None
-    address = f"{_ADDRESS}/{git_version}/{quote(path)}"
-    if line is None or line < 1:
-        return address
-    return (
-        f"{address}#L{line}-L{end_line}" if end_line is not None and end_line > line else f"{address}#L{line}"
-    )
+    lines = ""
+    if line is not None and line >= 1:
+        lines = f"#L{line}-L{end_line}" if end_line is not None and end_line > line else f"#L{line}"
+    return f"{_ADDRESS}/{git_version}/{quote(path)}{lines}"
 
 
 def is_plain_path(path: str) -> bool:
@@ -372,25 +367,19 @@ def source_reader(
     `copies` are folders with copies of generated files, `folders` those of the recordings.
     """
     allowed = [folder.resolve() for folder in (checkout, *folders) if folder is not None]
-    roots = [root for root in (checkout, include_folder()) if root is not None]
+    roots = [*filter(None, [checkout]), *(folder / "include" for folder in package_folders("torch"))]
 
     def read(location: SourceLocation) -> list[str] | None:
         if location.line is None:
             return None
         path = Path(location.file)
-        if path.is_absolute():
-            is_own = any(path.parent.resolve().is_relative_to(folder) for folder in allowed)
-            place = [path.parent] if is_own or is_generated(path.name) else []
-            return read_lines(path.name, location.line, location.end_line, [*place, *copies])
-        return read_lines(location.file, location.line, location.end_line, roots)
+        if not path.is_absolute():
+            return read_lines(location.file, location.line, location.end_line, roots)
+        is_own = any(path.parent.resolve().is_relative_to(folder) for folder in allowed)
+        place = [path.parent] if is_own or is_generated(path.name) else []
+        return read_lines(path.name, location.line, location.end_line, [*place, *copies])
 
     return read
-
-
-def include_folder() -> Path | None:
-    """The headers of the torch that this Python would import; None if there are none."""
-    folders = (folder / "include" for folder in package_folders("torch"))
-    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 # A wider range of lines helps nobody to find a function.

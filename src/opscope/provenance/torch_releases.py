@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.provenance.demangle import demangle
-from opscope.provenance.installation import TorchVersion, nearest_release, parse_version
+from opscope.provenance.installation import TorchVersion, nearest_release, parse_version, release_of
 from opscope.provenance.kernel_names.cxx_name import ANONYMOUS, Entity, names_in
 from opscope.provenance.packaged import TableFormat, lazy_pattern
 from opscope.text_enum import TextEnum
@@ -53,8 +53,7 @@ class HashMap:
     """A map that can be asked; its hashes are sorted and without duplicates."""
 
     def __init__(self, packed: PackedMap) -> None:
-        steps = _from_weights(packed.keys, packed.count, _KEY_BYTES)
-        self._hashes = np.cumsum(steps, dtype=np.uint64)
+        self._hashes = np.cumsum(_from_weights(packed.keys, packed.count, _KEY_BYTES), dtype=np.uint64)
         self._values = _from_weights(packed.values, packed.count, _VALUE_BYTES)
 
     def get(self, text_hash: int) -> int | None:
@@ -87,10 +86,6 @@ def text_hash(text: str) -> int:
     return int.from_bytes(
         blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest(), "big"
     )
-
-
-def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
-    return np.fromiter(map(text_hash, texts), dtype=np.uint64)
 
 
 def _by_weight(numbers: NDArray[np.unsignedinteger], width_bytes: int) -> bytes:
@@ -322,7 +317,7 @@ def recognize(
     `cuda_major` only are out of the question, unless the label says otherwise.
     """
     names, versions = sorted(set(kernel_names)), release_versions()
-    hashes = text_hashes(names)
+    hashes = np.fromiter(map(text_hash, names), dtype=np.uint64)
     known = {version: release(version).knows(hashes) for version in versions}
     candidates = np.fromiter((bool(_MAY_BE_TORCH.match(name)) for name in names), np.bool_, len(names))
     for of in known.values():
@@ -355,7 +350,7 @@ def _labeled(found: Recognition, version: str, label: str) -> Recognition:
 
 def _neighbor(found: Recognition, version: TorchVersion) -> Recognition:
     """The nearest release there is a table of; its counterpart on the other side may contradict."""
-    known = [one for one in release_versions() if _release_of(one)[0] == version.release[0]]
+    known = [one for one in release_versions() if release_of(one)[0] == version.release[0]]
     nearest = nearest_release(version.name, known)
     if nearest is None:
         # Whichever table fits, it is of another release than the label says.
@@ -367,9 +362,9 @@ def _neighbor(found: Recognition, version: TorchVersion) -> Recognition:
     if nearest == version.name:
         reason = f"from the release {nearest}"
         return replace(found, version=nearest, reason=reason)
-    is_newer = _release_of(nearest) > version.release
+    is_newer = release_of(nearest) > version.release
     other = nearest_release(
-        version.name, [one for one in known if (_release_of(one) > version.release) is not is_newer]
+        version.name, [one for one in known if (release_of(one) > version.release) is not is_newer]
     )
     reason = f"from {nearest}, the nearest release that is known"
     return replace(found, version=nearest, reason=reason, compared=() if other is None else (other,))
@@ -396,11 +391,6 @@ def _by_hit_rate(found: Recognition) -> Recognition:
         return replace(found, version=tied[0], grade=Grade.RELEASE_INDEX, reason=reason)
     reason = f"{tied[0]} knows {share}, more than any other"
     return replace(found, version=tied[0], reason=reason)
-
-
-def _release_of(label: str) -> tuple[int, int, int]:
-    parsed = parse_version(label)
-    return (0, 0, 0) if parsed is None else parsed.release
 
 
 def kernel_units(kernel_name: str, recognition: Recognition) -> tuple[tuple[str, ...], Grade]:

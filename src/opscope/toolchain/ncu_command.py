@@ -65,8 +65,7 @@ def filter_of_functions(functions: Iterable[tuple[str, str | None]]) -> KernelFi
 
 
 def filter_of_mangled_names(names: Iterable[str]) -> KernelFilter:
-    alternatives = "|".join(_escape(name) for name in dict.fromkeys(names))
-    return KernelFilter(f"^({alternatives})$", NameBase.MANGLED)
+    return KernelFilter(f"^({'|'.join(map(_escape, dict.fromkeys(names)))})$", NameBase.MANGLED)
 
 
 def ncu_command(
@@ -181,9 +180,9 @@ def run_ncu(command: Sequence[str], log_file: Path, *, stdout: int | None = None
 
 def check_run(run: NcuRun, report: Path) -> None:
     """Raise why a run left no report, if it left none."""
-    problem = next((one for one in _PROBLEMS if one[0] in run.log), None)
-    if problem is not None:
-        raise CaptureError(problem[1], hint=problem[2])
+    for mark, meaning, hint in _PROBLEMS:
+        if mark in run.log:
+            raise CaptureError(meaning, hint=hint)
     if "No kernels were profiled" not in run.log and report.exists():
         return
     errors = [text for text in _ERROR.findall(run.log) if not text.startswith("The application returned")]

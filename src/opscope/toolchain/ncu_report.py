@@ -338,8 +338,18 @@ def _begins_as_report(file: Path) -> bool:
         return False
 
 
-def check_reader() -> None:
-    _reader()
+def check_reader() -> Any:
+    """NVIDIA's reader; a DependencyError if it is not installed."""
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 warns of what SWIG generates, which is no business of a user's.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            import ncu_report  # noqa: PLC0415 - the extra `ncu`
+    except ImportError as error:
+        raise DependencyError(
+            f"reports of Nsight Compute need NVIDIA's ncu-report ({error})", hint="pip install 'opscope[ncu]'"
+        ) from error
+    return ncu_report
 
 
 def read_report(path: str | Path) -> NcuReport:
@@ -362,19 +372,6 @@ def read_report(path: str | Path) -> NcuReport:
             other_results=tuple(one for one in found if isinstance(one, str)),
             reader_version=_reader_version(),
         )
-
-
-def _reader() -> Any:
-    try:
-        with warnings.catch_warnings():
-            # Python 3.12 warns of what SWIG generates, which is no business of a user's.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            import ncu_report  # noqa: PLC0415 - the extra `ncu`
-    except ImportError as error:
-        raise DependencyError(
-            f"reports of Nsight Compute need NVIDIA's ncu-report ({error})", hint="pip install 'opscope[ncu]'"
-        ) from error
-    return ncu_report
 
 
 def _reader_version() -> str | None:
@@ -415,7 +412,7 @@ def _unpacked(file: Path) -> Iterator[Path]:
 def _results(report: Path) -> list[KernelCounters | str]:
     try:
         # They live as long as the list does, and what it was read from with them.
-        actions = [action for group in _reader().load_report(str(report)) for action in group]
+        actions = [action for group in check_reader().load_report(str(report)) for action in group]
         return [
             _kernel(index, action)
             if action.workload_type() == action.WorkloadType_KERNEL

@@ -33,9 +33,8 @@ def find_nsys(search_path: str | None) -> str | None:
 
 def export_report(report: Path, output: Path, *, executable: str) -> Path:
     """Export a report to a SQLite database, over an existing one; the path of it."""
-    command = [executable, "export", "--type=sqlite", "--force-overwrite=true", f"--output={output}"]
-    command.append(str(report))
-    end = run_program(command, timeout_s=_EXPORT_LIMIT_S)
+    options = ("--type=sqlite", "--force-overwrite=true", f"--output={output}")
+    end = run_program([executable, "export", *options, str(report)], timeout_s=_EXPORT_LIMIT_S)
     if not end.succeeded or not output.exists():
         words = (end.failure or end.err or end.out).strip().splitlines()
         raise CaptureError(
@@ -59,10 +58,8 @@ def readable_source(source: str, search_path: str | None = None) -> Iterator[str
     beside, executable = report.with_suffix(".sqlite"), find_nsys(search_path)
     if beside.exists() and beside.stat().st_mtime_ns >= report.stat().st_mtime_ns:
         yield str(beside)
-        return
-    if executable is None:
+    elif executable is None:
         yield source
-        return
-    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
-        target = Path(folder) / report.with_suffix(".sqlite").name
-        yield str(export_report(report, target, executable=executable))
+    else:
+        with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
+            yield str(export_report(report, Path(folder) / beside.name, executable=executable))

@@ -77,7 +77,7 @@ def run_program(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=None if environment is None else dict(environment),
+            env=environment,
             cwd=folder,
             start_new_session=True,
         )
@@ -87,14 +87,12 @@ def run_program(
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as expired:
         _kill(process)
-        written: tuple[bytes | None, bytes | None]
         try:
-            written = process.communicate(timeout=_AFTER_KILL_S)
+            out, err = process.communicate(timeout=_AFTER_KILL_S)
         except subprocess.TimeoutExpired as again:
             # Inside a system call that does not return. Nothing more can be done from here.
-            written = again.output or expired.output, again.stderr or expired.stderr
-        failure = f"did not end within {timeout_s:g} s"
-        return ProgramExit(None, _text(written[0]), _text(written[1]), failure)
+            out, err = again.output or expired.output, again.stderr or expired.stderr or b""
+        return ProgramExit(None, _text(out), _text(err), f"did not end within {timeout_s:g} s")
     except BaseException:
         _kill(process)
         raise
@@ -116,9 +114,7 @@ def run_attached(
     """
     with _forwarding() as (forward_to, came):
         try:
-            process = subprocess.Popen(
-                list(command), stdout=stdout, env=None if environment is None else dict(environment)
-            )
+            process = subprocess.Popen(list(command), stdout=stdout, env=environment)
         except OSError as error:
             if error.errno == errno.ENOEXEC:
                 raise InputError(

@@ -31,15 +31,12 @@ from opscope.model.environment import Environment  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-def test_values_are_integers_floats_or_words() -> None:
+def test_values_are_integers_floats_or_words_and_each_counts_once() -> None:
     assert parse_parameters(["n=1024,4096", "scale=0.5, 1e3", "mode=tanh,erf"]) == {
         "n": (1024, 4096),
         "scale": (0.5, 1000.0),
         "mode": ("tanh", "erf"),
     }
-
-
-def test_a_value_given_twice_counts_once() -> None:
     assert parse_parameters(["n=4,4,8"]) == {"n": (4, 8)}
 
 

@@ -124,18 +124,14 @@ def rate(noise: Noise, true_ratio: float, verdict: Verdict) -> float:
     return sum(simulated_verdict(noise, seed, true_ratio) is verdict for seed in range(RUNS)) / RUNS
 
 
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.0, Verdict.SAME), (1.03, Verdict.SLOWER)])
 @pytest.mark.parametrize("noise", NOISES)
-def test_the_same_thing_twice_is_the_same(noise):
-    assert rate(noise, 1.0, Verdict.SAME) >= 0.95
-
-
-@pytest.mark.parametrize("noise", NOISES)
-def test_three_percent_more_is_found(noise):
-    assert rate(noise, 1.03, Verdict.SLOWER) >= 0.95
+def test_the_same_is_the_same_and_three_percent_more_are_found(noise, ratio, verdict):
+    assert rate(noise, ratio, verdict) >= 0.95
 
 
 @pytest.mark.parametrize("noise", LESS)
-def test_three_percent_less_is_found(noise):
+def test_three_percent_less_are_found(noise):
     assert rate(noise, 0.97, Verdict.FASTER) >= 0.95
 
 

@@ -60,12 +60,9 @@ def test_gpus_get_larger_problems(monkeypatch):
     assert suite("matmul").problem().dtype == "bfloat16"
 
 
-def test_without_the_usual_reference_the_first_one_named_is_it():
+def test_the_reference_is_the_usual_one_the_first_named_or_the_one_asked_for():
     made = problem("square", implementations=("power", "multiply"))
     assert (names(made), made.reference) == (["power", "multiply"], "power")
-
-
-def test_a_reference_asked_for_is_run_as_well():
     made = problem("square", implementations=("power",), reference="multiply")
     assert (names(made), made.reference) == (["multiply", "power"], "multiply")
 
@@ -113,10 +110,22 @@ def implementation(name, which, **options):
     return problem(name, implementations=(which,), **options).implementations[0]
 
 
-@pytest.mark.parametrize("which", ["cuda", "cuda_teaching"])
-def test_cuda_kernels_need_a_cuda_device(which):
-    with pytest.raises(MeasurementError, match="needs a CUDA device"):
-        implementation("gelu", which).build()
+@pytest.mark.parametrize(
+    ("suite", "which", "options", "reason"),
+    [
+        *(("gelu", one, {}, "needs a CUDA device") for one in ("cuda", "cuda_teaching")),
+        # The interpreter does not pretend to.
+        ("matmul", "triton", {"dtype": "bfloat16"}, "cannot multiply bfloat16"),
+        # In the words of torch.
+        *(
+            ("attention", one, {}, "not offered here for float32, head_dim 64: No viable backend")
+            for one in ("sdpa_efficient", "sdpa_cudnn")
+        ),
+    ],
+)
+def test_what_this_machine_does_not_offer_says_why(suite, which, options, reason):
+    with pytest.raises(MeasurementError, match=reason):
+        implementation(suite, which, **options).build()
 
 
 def test_triton_kernels_need_triton(monkeypatch):
@@ -133,21 +142,8 @@ def test_compile_needs_a_cpp_compiler(monkeypatch, tmp_path):
     function = implementation("gelu", "compile").build()
     with config.patch({"cpp.cxx": ("no-such-compiler",)}), pytest.raises(RuntimeError) as caught:
         function(torch.ones(4, 4))
-    failure = failure_of(caught.value, "at its first call")
-    assert (failure.status, "Install g++" in failure.reason) == (Status.UNAVAILABLE, True)
-
-
-def test_the_interpreter_does_not_pretend_to_multiply_bfloat16():
-    with pytest.raises(MeasurementError, match="cannot multiply bfloat16"):
-        implementation("matmul", "triton", dtype="bfloat16").build()
-
-
-@pytest.mark.parametrize("which", ["sdpa_efficient", "sdpa_cudnn"])
-def test_a_backend_that_is_not_offered_says_why_in_the_words_of_torch(which):
-    with pytest.raises(
-        MeasurementError, match=r"not offered here for float32, head_dim 64: No viable backend"
-    ):
-        implementation("attention", which).build()
+    status, reason = failure_of(caught.value, "at its first call")
+    assert (status, "Install g++" in reason) == (Status.UNAVAILABLE, True)
 
 
 def test_warnings_of_a_refusing_backend_become_its_reason(monkeypatch):

@@ -181,16 +181,12 @@ def test_functions_without_arguments_need_no_inputs() -> None:
         (lambda: 1 / 0, "fails in line .* \\(ZeroDivisionError"),
         (lambda m: m, "needs arguments that nothing provides \\(m\\)"),
         ([1], "inputs returned a list"),
+        (None, "'f' takes arguments \\(x\\), but nothing provides them"),
     ],
 )
 def test_inputs_that_cannot_be_used_say_why(inputs: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         problem_of(inputs)
-
-
-def test_functions_that_take_arguments_need_inputs() -> None:
-    with pytest.raises(InputError, match=r"'f' takes arguments \(x\), but nothing provides them"):
-        problem_of(None)
 
 
 def test_options_that_no_one_takes_are_refused() -> None:

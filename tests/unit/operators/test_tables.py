@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opscope.operators.arguments import operator_stem
+from opscope.operators.arguments import CallArguments
 from opscope.operators.operator_table import FAMILIES, OPERATORS
 
 # How many operations a Fourier transform takes depends on the algorithm.
@@ -27,4 +27,4 @@ def test_what_has_results_has_operations() -> None:
 @pytest.mark.torch
 def test_operators_are_those_that_torch_has(recorder: Any) -> None:
     names = (name.partition(".")[0] for name in recorder.torch._C._dispatch_get_all_op_names())
-    assert set(OPERATORS) <= {operator_stem(name) for name in names}
+    assert set(OPERATORS) <= {CallArguments(name).stem for name in names}

@@ -5,16 +5,14 @@ import pytest
 from opscope.provenance.cache import cache_folder, write_atomically
 
 
-def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "opscope"
-
-
-@pytest.mark.parametrize("configured", ["", "relative/folder"])
-def test_the_folder_is_in_the_home_otherwise(monkeypatch, tmp_path, configured):
-    monkeypatch.setenv("XDG_CACHE_HOME", configured)
+@pytest.mark.parametrize(
+    ("configured", "folder"),
+    [("{home}", "opscope"), ("", ".cache/opscope"), ("relative/folder", ".cache/opscope")],
+)
+def test_the_folder_follows_the_environment_or_is_in_the_home(monkeypatch, tmp_path, configured, folder):
+    monkeypatch.setenv("XDG_CACHE_HOME", configured.format(home=tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "opscope"
+    assert cache_folder() == tmp_path / folder
 
 
 def test_a_user_without_a_home_has_a_temporary_folder(monkeypatch):

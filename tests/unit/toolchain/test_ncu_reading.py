@@ -244,7 +244,7 @@ def test_bytes_of_device_memory_from_their_parts_or_their_rate() -> None:
 def test_the_rate_of_a_real_report_gives_its_bytes(report: NcuReport, content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "ops.ncu-rep"
     file.write_bytes(content)
-    context = reading._reader().load_report(str(file))
+    context = reading.check_reader().load_report(str(file))
     for action, one in zip(context[0], report.kernels, strict=True):
         metrics = reading._Metrics(action)
         assert reading._dram_bytes(metrics, {Quantity.DURATION: one.duration_ns or 0}) == one.dram_bytes

@@ -24,6 +24,7 @@ import zstandard
 from msgspec.structs import replace
 
 from opscope.model.origin import RecordedUnit
+from opscope.model.queries import grouped
 from opscope.provenance.binaries.elf import (
     FILE,
     FUNCTION,
@@ -69,12 +70,6 @@ def host_stem(file_symbol: str) -> str | None:
     """`SoftMax` of the file symbol of a unit's host code; None if nvcc did not write it."""
     match = _HOST_FILE.fullmatch(file_symbol)
     return match["stem"] if match else None
-
-
-def written_stem(file_symbol: str) -> str | None:
-    """The same as internal names have it, which write `-` and others as `_`."""
-    stem = host_stem(file_symbol)
-    return None if stem is None else re.sub(r"\W", "_", stem, flags=re.ASCII)
 
 
 def internal_names(names: bytes) -> set[InternalName]:
@@ -149,11 +144,10 @@ def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKe
         unit = kernels.unit
         if unit is not None and unit not in located:
             path = found(unit, is_name_exact=kernels.is_name_exact) or only.get(unit.name)
+            located[unit] = unit
             if path is not None:
-                name, path = path.rpartition("/")[2], path.removeprefix(root)
-                located[unit] = replace(unit, name=name, source_path=path)
-            else:
-                located[unit] = unit
+                name = path.rpartition("/")[2]
+                located[unit] = replace(unit, name=name, source_path=path.removeprefix(root))
     return [
         kernels if kernels.unit is None else replaced(kernels, unit=located[kernels.unit])
         for kernels in units
@@ -218,10 +212,8 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def paths_by_name(paths: Iterable[str]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for path in paths:
-        found.setdefault(path.rpartition("/")[2], set()).add(path)
-    return found
+    by_name = grouped((path.rpartition("/")[2], path) for path in paths)
+    return {name: set(same) for name, same in by_name.items()}
 
 
 # Kernel -> translation unit, from the device code that a library holds.
@@ -335,11 +327,11 @@ def _entries(elf: ElfFile, container: int, position: int, end: int) -> Iterator[
 
 def most_telling(found: Iterable[Sequence[DeviceCode]]) -> Iterator[list[DeviceCode]]:
     """Of each container the entries of one architecture: cubins where there are any, else PTX."""
-    kept: list[list[DeviceCode]] = []
-    for entries in found:
-        cubins = [one for one in entries if one.kind == _CUBIN]
-        if codes := cubins or [one for one in entries if one.kind == _PTX]:
-            kept.append(codes)
+    of_kind = (
+        [one for one in entries if one.kind == _CUBIN] or [one for one in entries if one.kind == _PTX]
+        for entries in found
+    )
+    kept = list(filter(None, of_kind))
     frequency = Counter(code.architecture for entries in kept for code in entries)
     for entries in kept:
         here = Counter(code.architecture for code in entries)
@@ -368,7 +360,12 @@ _SECTIONS = _RELOCATABLE, _LINKED = "__nv_relfatbin", ".nv_fatbin"
 
 def holds_device_code(elf: ElfFile) -> bool:
     """Whether the file has code of CUDA devices; one of symbols only has not."""
-    return any(_section(elf, name) is not None for name in _SECTIONS)
+    return bool(_code_sections(elf))
+
+
+def _code_sections(elf: ElfFile) -> list[ElfSection]:
+    found = map(elf.sections.get, _SECTIONS)
+    return [section for section in found if section is not None and section.kind != NO_CONTENT]
 
 
 def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
@@ -376,7 +373,7 @@ def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
     units: list[UnitKernels] = []
     others: list[DeviceNames] = []
     separate: set[str] = set()
-    for section in filter(None, (_section(elf, name) for name in _SECTIONS)):
+    for section in _code_sections(elf):
         files = _unit_files(elf, section)
         for codes in most_telling(containers(elf, section)):
             (names, named), file = _names(elf, codes), files.get(codes[0].container)
@@ -406,11 +403,10 @@ def cubin_with(
     `is_wanted` chooses one of a cubin's kernels; without an architecture the newest counts.
     """
     best = None
-    for section in filter(None, (_section(elf, name) for name in _SECTIONS)):
+    for section in _code_sections(elf):
         for code in (one for entries in containers(elf, section) for one in entries):
-            if code.kind != _CUBIN or architecture not in {None, code.architecture}:
-                continue
-            if best is not None and code.architecture <= best[2]:
+            is_newer = best is None or code.architecture > best[2]
+            if code.kind != _CUBIN or architecture not in {None, code.architecture} or not is_newer:
                 continue
             content = code_of(elf, code)
             symbol = is_wanted(cubin_names(elf.embedded(content, code.offset))[0])
@@ -444,13 +440,9 @@ def _unit_of(file: str, named: Set[InternalName]) -> RecordedUnit:
     stem = host_stem(file)
     if stem is None:
         return RecordedUnit(file)
-    internal = next((one for one in named if one.stem == written_stem(file)), None)
+    written = re.sub(r"\W", "_", stem, flags=re.ASCII)  # as internal names have it
+    internal = next((one for one in named if one.stem == written), None)
     return RecordedUnit(f"{stem}.cu") if internal is None else named_unit(internal, stem)
-
-
-def _section(elf: ElfFile, name: str) -> ElfSection | None:
-    section = elf.sections.get(name)
-    return None if section is None or section.kind == NO_CONTENT else section
 
 
 def _names(elf: ElfFile, codes: Iterable[DeviceCode]) -> DeviceNames:

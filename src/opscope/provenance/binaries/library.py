@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -189,25 +189,18 @@ _TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_hip
 
 
 class LocalLibraries:
-    """Kernels of some libraries, torch's own before its vendors'."""
+    """Kernels of some libraries, of a later round only if an earlier one has none of the name."""
 
-    def __init__(self, torch: Sequence[Path] = (), vendors: Sequence[Path] = ()) -> None:
-        self._torch_paths = torch
-        self._vendor_paths = vendors
+    def __init__(self, *rounds: Sequence[Path]) -> None:
+        self._rounds = [cache(partial(_read_all, paths)) for paths in rounds]
 
     def holding(self, name: str) -> LibraryKernels | None:
         """The only library that holds a kernel of this name; None if none or several do."""
-        found = [library for library in self._torch if name in library]
-        found = found or [library for library in self._vendors if name in library]
-        return found[0] if len(found) == 1 else None
-
-    @cached_property
-    def _torch(self) -> tuple[LibraryKernels, ...]:
-        return _read_all(self._torch_paths)
-
-    @cached_property
-    def _vendors(self) -> tuple[LibraryKernels, ...]:
-        return _read_all(self._vendor_paths)
+        for read in self._rounds:
+            found = [library for library in read() if name in library]
+            if found:
+                return found[0] if len(found) == 1 else None
+        return None
 
 
 def installed_libraries() -> LocalLibraries:

@@ -128,8 +128,7 @@ def _read_functor(argument: str, reading: Reading, *, types_are_data: bool = Tru
     if element_type(functor) is not None:
         return
     last = last_part(functor)
-    is_backward = direction_of(last) == "backward"
-    stated.update(applied, direction="backward" if is_backward else None)
+    stated.update(applied, direction="backward" if direction_of(last) == "backward" else None)
     stated["family"] = family_by_rules("aten_functor", last) or stated["family"]
     # Types of the data a functor works on, as its wrapper, its lambda or its own template argument says.
     if not types_are_data or "gpu_kernel_impl<" in wrappers:
@@ -214,10 +213,8 @@ def _scatter_gather(cxx: CxxName) -> Reading:
 
 def _distribution(cxx: CxxName) -> Reading:
     """`distribution_elementwise_grid_stride_kernel<accumulator, unroll, distribution, transform>`."""
-    reading = _reading(family="random")
-    found = next((match for part in cxx.template_arguments if (match := _DISTRIBUTION.search(part))), None)
-    reading.stated.update({} if found is None else _applied(found.group()))
-    return reading
+    found = next(filter(None, map(_DISTRIBUTION.search, cxx.template_arguments)), None)
+    return _reading(family="random", **({} if found is None else _applied(found.group())))
 
 
 _GENERIC: dict[str, Callable[[CxxName], Reading]] = {

@@ -332,8 +332,8 @@ def read_plain_words(last: str) -> Reading | None:
     if len(last) > _LONGEST_PLAIN_NAME:
         return None
     snake = _WORD_BORDER.sub("_", last)
-    family = next((family for family, pattern in _plain_words() if pattern.fullmatch(snake)), None)
-    return Reading(inferred={"family": family}) if family is not None else None
+    families = (family for family, pattern in _plain_words() if pattern.fullmatch(snake))
+    return next((Reading(inferred={"family": family}) for family in families), None)
 
 
 @cache

@@ -6,7 +6,6 @@ build that made the trace (same `git_version`). No file is ever executed.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from opscope.model.origin import (
     RecordedUnit,
     SourceEvidence,
 )
+from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
 from opscope.provenance.generated_code import files_by_hash, generated_sources, read_generated
@@ -150,14 +150,13 @@ class Evidence(msgspec.Struct, frozen=True):
         """Where something of the operator table lies; no surer than the release is known."""
         if place is None:
             return None
-        grade = self.recognition.grade if self.recognition.version else Grade.NEIGHBOR_VERSION
-        return _location(place, grade, (self.operators.git_version, self.operators.neighbor_git_version))
+        commits = self.operators.git_version, self.operators.neighbor_git_version
+        return _location(place, self.recognition.grade, commits)
 
     def file_url(self, file: str) -> str | None:
         """Permalink to a whole file at the recognized release's commit."""
         version = self.recognition.version
-        commit = None if version is None else git_version(version)
-        return None if commit is None else permalink(commit, file, None, None)
+        return permalink(None if version is None else git_version(version), file)
 
 
 def _location(
@@ -253,8 +252,7 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
 def _sources(recognition: Recognition, operators: OperatorTable) -> Iterator[IndexedSource]:
     """The release's index or headers, then the nearest release's index."""
     version = recognition.version or operators.version
-    grade = recognition.grade if recognition.version else Grade.NEIGHBOR_VERSION
-    index = source_index(version)
+    grade, index = recognition.grade, source_index(version)
     if index is not None:
         yield IndexedSource(index, grade)
         return
@@ -283,11 +281,9 @@ def _symbol_units(session: Session, recognition: Recognition) -> dict[str, Recor
         return {}
     from opscope.provenance.binaries.device_code import internal_names, named_unit  # noqa: PLC0415
 
-    found: dict[str, set[str]] = defaultdict(set)
-    for name, mangled in rows:
-        found[name] |= {named_unit(one).name for one in internal_names(mangled.encode())}
     units: dict[str, RecordedKernel] = {}
-    for name, names in found.items():
+    for name, every in grouped(rows).items():
+        names = {named_unit(one).name for mangled in every for one in internal_names(mangled.encode())}
         known = {unit.rpartition("/")[2] for unit in kernel_units(name, recognition)[0]}
         if names and all(unit in known or "_" not in unit for unit in names):
             units[name] = RecordedKernel(name, units=tuple(map(RecordedUnit, sorted(names))))
@@ -336,8 +332,6 @@ def complete_sources(session: Session) -> int:
             for source in (*recorded.values(), *added)
             if source.kernel in ids
         ]
-        for row in rows:
-            del row["kernel"]
         session.replace_rows("kernel_sources", rows)
     return len(added)
 
@@ -347,11 +341,8 @@ def source_locations(session: Session) -> dict[str, SourceLocation]:
 
     Launches outweigh names; a kernel whose sources then still lie in different places is left out.
     """
-    by_kernel: dict[str, list[RecordedSource]] = defaultdict(list)
-    for source in _recorded(session):
-        by_kernel[source.kernel].append(source)
     located: dict[str, SourceLocation] = {}
-    for kernel, sources in by_kernel.items():
+    for kernel, sources in grouped((source.kernel, source) for source in _recorded(session)).items():
         launched = [source for source in sources if source.evidence is SourceEvidence.LAUNCH]
         (file, line, end_line), *others = {
             (one.file, one.line, one.end_line)

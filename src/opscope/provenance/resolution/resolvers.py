@@ -7,7 +7,6 @@ so a saved one means the same everywhere.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from opscope.model.evidence import Grade, weakest
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.location import SourceLocation
+from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.provenance.categories import category_of, kernel_category
 from opscope.provenance.kernel_names.decoder import decode
@@ -218,8 +218,7 @@ def _launched(
     """With the functions of `.cu` files that C++ code calls, and the place of the one it goes through."""
     if not served.launchers:
         return facts
-    names = [one.name for one in served.launchers]
-    facts = replace(facts, details={**facts.details, "launchers": names})
+    facts = replace(facts, details={**facts.details, "launchers": [one.name for one in served.launchers]})
     named = [one for one in served.launchers if any(_is_same(functor, one.name) for functor in functors)]
     candidates = named or (() if served.stubs else served.launchers)
     if len(candidates) != 1 or not candidates[0].file:
@@ -332,9 +331,7 @@ WHERE a.kind = 'kernel' GROUP BY ALL ORDER BY sum(a.duration_ns) DESC, n.name"""
 
 def annotate(session: Session) -> None:
     """Fill the provenance tables, unless they are filled already."""
-    if session.scalar("SELECT count(*) FROM metadata WHERE key = ?", [_DONE]):
-        return
-    if session.scalar("SELECT count(*) FROM recognition"):
+    if session.metadata(_DONE) is not None or session.scalar("SELECT count(*) FROM recognition"):
         return
     names = session.query("SELECT name_id, name FROM kernel_names ORDER BY name_id")
     evidence = gather_evidence(session, [name for _, name in names])
@@ -362,9 +359,7 @@ def annotate(session: Session) -> None:
 def _annotate_operators(
     session: Session, kernels: Mapping[str, KernelProvenance], evidence: Evidence
 ) -> None:
-    launched: dict[str, list[KernelProvenance]] = defaultdict(list)
-    for operator, kernel in session.query(_LAUNCHED_SQL):
-        launched[operator].append(kernels[kernel])
+    launched = grouped((operator, kernels[name]) for operator, name in session.query(_LAUNCHED_SQL))
     rows = session.records(_CALLS_SQL)
     # A recorder that writes overloads leaves out only the default one.
     default = "" if any(row["overload"] for row in rows) else None

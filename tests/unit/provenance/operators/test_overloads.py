@@ -24,11 +24,6 @@ def test_overloads_by_types(table, name, types, expected):
     assert overload(table, name, types) == expected
 
 
-@cases("name", "types", "expected")
-def test_overloads_by_types_of_old_recorders(table, name, types, expected):
-    assert overload(table, name, types) == expected
-
-
 def test_recorded_overloads_win(table):
     assert overload(table, "aten::add", ["float", "float", "Scalar"], recorded="Scalar") == "Scalar"
     assert overload(table, "aten::add.Scalar") == "Scalar"

@@ -62,15 +62,18 @@ MISLABELED = "labeled 2.11.0, but its kernels are not those of that release"
             ("2.11.0", RELEASE, (), "2.11.0 alone knows 11 of 11 kernel names"),
         ),
         (NEW[:3], "", ("2.11.0", NEIGHBOR, (), "2.11.0 knows 3 of 3 kernel names, more than any other")),
-        (
-            NEW + others(6),
-            "",
-            ("2.11.0", NEIGHBOR, (), "2.11.0 knows 10 of 16 kernel names, more than any other"),
-        ),
-        (
-            NEW + others(7),
-            "",
-            ("2.11.0", NEIGHBOR, (), "2.11.0 knows 10 of 17 kernel names, more than any other"),
+        *(
+            (
+                NEW + others(count),
+                "",
+                (
+                    "2.11.0",
+                    NEIGHBOR,
+                    (),
+                    f"2.11.0 knows 10 of {10 + count} kernel names, more than any other",
+                ),
+            )
+            for count in (6, 7)
         ),
         # A tie is said and makes the oldest a neighbor.
         (

@@ -14,7 +14,6 @@ from opscope.provenance.torch_releases import (
     HashMap,
     packed_map,
     text_hash,
-    text_hashes,
 )
 
 ENTRIES = st.dictionaries(st.integers(0, 2**48 - 1), st.integers(0, 2**16 - 1), max_size=30)
@@ -36,8 +35,7 @@ def test_contains_says_of_many_what_get_says_of_one(entries, others):
 
 def test_hashes_are_those_of_every_machine():
     assert text_hash("kernel") == 0xE2550544DEE2
-    assert text_hashes(["kernel", "\ud800"]).tolist() == [text_hash("kernel"), text_hash("\ud800")]
-    assert text_hashes([]).tolist() == []
+    assert text_hash("\ud800") != text_hash("kernel")
 
 
 KERNELS = {"void at::f<int>()": ["aten/F.cu"], "void at::g<int>()": ["aten/F.cu", "G.cu"]}

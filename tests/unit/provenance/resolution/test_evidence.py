@@ -101,37 +101,21 @@ LINK = "https://github.com/pytorch/pytorch/blob"
 COMMIT_OF_2_11 = "70d99e998b4955e0049d13a98d77ae1b14db1f45"
 
 
+OWN, NEAR = "release_index", "neighbor_version"
+
+
 @pytest.mark.parametrize(
     ("place", "known", "a_neighbors"),
     [
-        (
-            Place("A.cu", "release", 3, 9, "release"),
-            ("release_index", 3, 9, "release_index"),
-            ("neighbor_version", 3, 9, "neighbor_version"),
-        ),
-        (
-            Place("A.cu", "compiled", 3, None, "compiled"),
-            ("compiled", 3, None, "compiled"),
-            ("neighbor_version", 3, None, "neighbor_version"),
-        ),
+        (Place("A.cu", "release", 3, 9, "release"), (OWN, 3, 9, OWN), (NEAR, 3, 9, NEAR)),
+        (Place("A.cu", "compiled", 3, None, "compiled"), ("compiled", 3, None, "compiled"),
+         (NEAR, 3, None, NEAR)),
         # Of a release that is not the user's a range says about where it is.
-        (
-            Place("A.cu", "release", 3, 9, "bracket", 7),
-            ("release_index", 3, 9, "bracket"),
-            ("neighbor_version", 7, None, "neighbor_version"),
-        ),
-        (
-            Place("A.cu", "release", 3, 9, "neighbor_version", None, False),
-            ("release_index", 3, 9, "neighbor_version"),
-            ("neighbor_version", 3, 9, "neighbor_version"),
-        ),
-        (
-            Place("A.cu", "release"),
-            ("release_index", None, None, None),
-            ("neighbor_version", None, None, None),
-        ),
+        (Place("A.cu", "release", 3, 9, "bracket", 7), (OWN, 3, 9, "bracket"), (NEAR, 7, None, NEAR)),
+        (Place("A.cu", "release", 3, 9, NEAR, None, False), (OWN, 3, 9, NEAR), (NEAR, 3, 9, NEAR)),
+        (Place("A.cu", "release"), (OWN, None, None, None), (NEAR, None, None, None)),
     ],
-)
+)  # fmt: skip
 def test_a_place_is_as_sure_as_its_evidence_and_the_release(
     evidence_of: MakeEvidence, place: Place, known: tuple[Any, ...], a_neighbors: tuple[Any, ...]
 ) -> None:

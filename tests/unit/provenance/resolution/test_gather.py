@@ -109,17 +109,19 @@ class TestInstalledTorch:
         """A torch of release 2.6.0."""
         monkeypatch.setattr(gather, "installed_torch", lambda: ("2.6.0", COMMIT_OF_2_6))
 
-    @pytest.mark.parametrize("commit", [COMMIT_OF_2_6, None])
-    def test_of_the_build_that_recorded_the_libraries_are_asked(
-        self, load: Load, record: Record, commit: str | None
+    @pytest.mark.parametrize(
+        ("build", "are_asked"),
+        [
+            ({"commit": COMMIT_OF_2_6}, True),
+            ({"commit": None}, True),
+            ({"torch": "2.6.0a0+git1", "commit": "b" * 40}, False),
+            ({"torch": "2.11.0", "commit": None}, False),
+        ],
+    )
+    def test_the_libraries_are_asked_of_the_build_that_recorded(
+        self, load: Load, record: Record, build: dict[str, str | None], are_asked: bool
     ) -> None:
-        assert gathered(load(record(trace(), commit=commit))).libraries is not None
-
-    @pytest.mark.parametrize(("torch", "commit"), [("2.6.0a0+git1", "b" * 40), ("2.11.0", None)])
-    def test_of_another_build_they_are_not(
-        self, load: Load, record: Record, torch: str, commit: str | None
-    ) -> None:
-        assert gathered(load(record(trace(), torch=torch, commit=commit))).libraries is None
+        assert (gathered(load(record(trace(), **build))).libraries is not None) is are_asked
 
 
 A_CU, B_CU = RecordedUnit("a.cu", "1", "src/a.cu"), RecordedUnit("b.cu", "1", "src/b.cu")

@@ -34,14 +34,12 @@ class TestKernel:
             }
         )
 
-    def test_the_units_own_file_comes_first(self, index: SourceIndex) -> None:
+    def test_the_units_own_file_comes_first_then_headers(self, index: SourceIndex) -> None:
         for unit, line in (("A.cu", 2), ("B.cu", 2)):
             found = index.kernel("at::native::own", [unit])
             assert (found.file, found.line) == (f"{NATIVE}/cuda/{unit}", line)
         assert index.kernel("at::native::own") is None
         assert index.kernel("at::native::own", ["A.cu", "B.cu"]) is None
-
-    def test_then_headers(self, index: SourceIndex) -> None:
         in_unit = index.kernel("at::native::other", ["B.cu"])
         in_header = index.kernel("at::native::other", ["A.cu"])
         assert (in_unit.file, in_header.file) == (f"{NATIVE}/cuda/B.cu", f"{NATIVE}/cuda/Loops.cuh")

@@ -39,7 +39,8 @@ NO_SMI = ProgramFacts("nvidia-smi")
 BUS = "/sys/bus/pci/devices/0000:1b:00.0"
 
 
-def test_gpus_are_counted_on_the_bus(machine: Make) -> None:
+def test_gpus_are_counted_on_the_bus_where_it_has_a_list(machine: Make) -> None:
+    assert machine().machine().pci_gpu_count is None
     files = {
         f"{BUS}/vendor": "0x10de\n", f"{BUS}/class": "0x030200\n",
         "/sys/bus/pci/devices/0000:1c:00.0/vendor": "0x10de\n",
@@ -48,10 +49,6 @@ def test_gpus_are_counted_on_the_bus(machine: Make) -> None:
         "/sys/bus/pci/devices/0000:00:02.0/class": "0x030000\n",
     }  # fmt: skip
     assert machine(files=files).machine().pci_gpu_count == 1
-
-
-def test_without_a_list_of_the_bus_the_count_is_not_known(machine: Make) -> None:
-    assert machine().machine().pci_gpu_count is None
 
 
 def test_the_machine_from_its_files(machine: Make) -> None:
@@ -174,14 +171,10 @@ RAW_PAGE = (
 )
 
 
-def test_a_counter_that_was_read() -> None:
-    facts = read_counters(ProgramExit(0, RAW_PAGE, ""))
-    assert (facts.is_readable, facts.failure) == (True, None)
-
-
 @pytest.mark.parametrize(
     ("out", "words"),
     [
+        (RAW_PAGE, None),
         ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", "ERR_NVGPUCTRPERM"),
         ("==ERROR== Profiling failed because a driver resource was unavailable.\n", "was unavailable"),
         ("==ERROR== LibraryNotLoaded\n" + RAW_PAGE, "LibraryNotLoaded"),
@@ -189,10 +182,10 @@ def test_a_counter_that_was_read() -> None:
         (RAW_PAGE.replace("2,816", "n/a"), "no counter"),
     ],
 )  # fmt: skip
-def test_a_counter_that_was_not_read(out: str, words: str) -> None:
-    facts = read_counters(ProgramExit(1, out, ""))
-    assert facts.is_readable is False
-    assert words in (facts.failure or "")
+def test_whether_a_counter_was_read(out: str, words: str | None) -> None:
+    facts = read_counters(ProgramExit(0 if words is None else 1, out, ""))
+    assert facts.is_readable is (words is None)
+    assert (facts.failure is None) if words is None else words in (facts.failure or "")
 
 
 def test_counters_are_read_with_ncu_of_doctors_own_kernel(
@@ -389,6 +382,8 @@ def test_devices_that_only_cuda_or_torch_tells_of() -> None:
     ]  # fmt: skip
     assert [one.source for one in _gpus(torch=Torch(devices=shown))] == ["torch", "torch"]
     assert _gpus() == ()
+    known = Gpu(0, "NVIDIA H200", "nvidia-smi", uuid=FIRST, compute_capability="9.0")
+    assert _gpus(known) == (known,), "the driver was not asked"
 
 
 def test_a_slice_of_the_only_gpu_is_that_gpu() -> None:
@@ -398,11 +393,6 @@ def test_a_slice_of_the_only_gpu_is_that_gpu() -> None:
     assert (one.sm_count, one.is_visible) == (16, True)
     two = _gpus(device, device, shown=shown)
     assert [other.is_visible for other in two] == [None, None], "which one is partly shown is not known"
-
-
-def test_devices_whose_driver_was_not_asked_keep_what_is_known() -> None:
-    device = Gpu(0, "NVIDIA H200", "nvidia-smi", uuid=FIRST, compute_capability="9.0")
-    assert _gpus(device) == (device,)
 
 
 TORCH = """
