@@ -98,14 +98,11 @@ class ProfiledRun:
     @cached_property
     def capability(self) -> tuple[int, int] | None:
         """Least compute capability of the devices; None if one is unknown, or of another vendor's device."""
-        found = []
-        for device in self.summary.devices:
-            capability = cuda_capability(device.name, device.compute_capability)
-            major, dot, minor = (capability or "").partition(".")
-            if not dot:
-                return None
-            found.append((int(major), int(minor)))
-        return min(found, default=None)
+        known = [cuda_capability(one.name, one.compute_capability) or "" for one in self.summary.devices]
+        if not all("." in one for one in known):
+            return None
+        found = (one.partition(".") for one in known)
+        return min(((int(major), int(minor)) for major, _, minor in found), default=None)
 
     @property
     def step(self) -> StepModel | None:

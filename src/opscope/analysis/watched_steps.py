@@ -84,7 +84,7 @@ def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | 
     recorded = kept.dataflow
     if recorded is None or not (recorded.repeated or recorded.rounds or recorded.unused):
         return None
-    if session.query(_UNSEEN_SQL, [trace_id])[0][0]:
+    if session.scalar(_UNSEEN_SQL, [trace_id]):
         return None
     names = [
         (one.thread_id, [one.names[int(number)] for number in one.order.split()]) for one in recorded.threads
