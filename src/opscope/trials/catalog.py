@@ -27,6 +27,7 @@ from opscope.benchmarking.inputs import copied, map_tensors, tensors_of
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
 from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
+from opscope.trials.replay import PLAIN
 from opscope.workloads.target import import_file
 
 
@@ -62,7 +63,6 @@ _ROUNDINGS = {"bfloat16": _BFLOAT16, "float16": _FLOAT16}
 # Torch's own, 65536, is too much for many a first step, which is left out then.
 _LOSS_SCALE = 1024.0
 _PREFETCHED = 4  # batches by each worker
-_PLAIN = (bool, int, float, str, type(None))
 # The same operations in another order, in float32.
 _REORDERED = 2.0**-14
 
@@ -310,7 +310,7 @@ def _graphed(hooks: Hooks) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())
             tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
-            are_plain = all(isinstance(one, (torch.Tensor, *_PLAIN)) for one in values)
+            are_plain = all(isinstance(one, (torch.Tensor, *PLAIN)) for one in values)
             if not (tensors and are_plain and all(one.is_cuda for one in tensors)):
                 return eager(*args, **kwargs)
             given = weights if torch.is_grad_enabled() else {}
