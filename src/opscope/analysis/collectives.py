@@ -159,12 +159,12 @@ def find_bubbles(
     stages = []
     for trace_id, mine in sorted(by_trace.items()):
         bubble_ns = 0
-        for device in {one.device for one in mine}:
-            here = [one for one in mine if one.device == device]
-            start_ns = np.array([one.start_ns for one in here], dtype=np.int64)
-            moved_ns = np.array([quickest[one.element_count, one.data_type] for one in here], dtype=np.int64)
-            lasted_ns = np.array([one.duration_ns for one in here], dtype=np.int64)
-            waiting = merge((start_ns, start_ns + lasted_ns - moved_ns))
+        for device, here in grouped((one.device, one) for one in mine).items():
+            rows = [
+                (one.start_ns, one.duration_ns - quickest[one.element_count, one.data_type]) for one in here
+            ]
+            start_ns, longer_ns = np.array(rows, dtype=np.int64).T
+            waiting = merge((start_ns, start_ns + longer_ns))
             busy_ns = overlap(computing.get((trace_id, device), NOTHING), *waiting)
             bubble_ns += total(waiting) - int(busy_ns.sum())
         times = step_times.get(trace_id, ())
@@ -485,8 +485,7 @@ def _exposed(
     by_device = grouped(((one.trace_id, one.device), one) for run in runs for one in run)
     found: dict[int, int] = {}
     for device, mine in by_device.items():
-        start_ns = np.array([one.start_ns for one in mine], dtype=np.int64)
-        duration_ns = np.array([one.duration_ns for one in mine], dtype=np.int64)
+        start_ns, duration_ns = np.array([(one.start_ns, one.duration_ns) for one in mine], dtype=np.int64).T
         exposed_ns = duration_ns - overlap(computing.get(device, NOTHING), start_ns, start_ns + duration_ns)
         found |= dict(zip((one.activity_id for one in mine), exposed_ns.tolist(), strict=True))
     return found

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -110,23 +109,11 @@ class _Sidecar(msgspec.Struct):
     structure: RecordedStructure | None = None
 
 
-class ProgramStructure(msgspec.Struct, frozen=True, dict=True):
+class ProgramStructure(msgspec.Struct, frozen=True):
     """What the recording programs noted of themselves, by trace, and each trace's time zero."""
 
     by_trace: dict[int, RecordedStructure]
     base_time_ns: dict[int, int]
-
-    @cached_property
-    def _names(self) -> dict[tuple[int, str, str], str]:
-        return {
-            (trace, module.parent, module.child): module.name
-            for trace, structure in self.by_trace.items()
-            for module in structure.modules
-        }
-
-    def attribute_name(self, trace: int, parent: str, child: str) -> str | None:
-        """Name by which a module is an attribute of the one that called it; None if unknown."""
-        return self._names.get((trace, parent, child))
 
     def is_program_file(self, file: str) -> bool:
         """Whether a file is the program's own: as noted where any trace noted it, else by its name."""
@@ -349,6 +336,12 @@ def module_places(
     """The places of module calls, each after the one around it; and the place of each call."""
     rows = session.query("SELECT module_id, trace_id, name, class_name FROM modules")
     modules = {module_id: rest for module_id, *rest in rows}
+    # By which each is an attribute of the one that called it.
+    names = {
+        (trace, one.parent, one.child): one.name
+        for trace, noted in structure.by_trace.items()
+        for one in noted.modules
+    }
     places: list[ModulePlace] = []
     known: dict[tuple[int, str, str], int] = {}
     found = np.full(len(forest), NONE)
@@ -368,7 +361,7 @@ def module_places(
                 continue
             segment = name
             if parent >= 0:
-                segment = structure.attribute_name(trace, places[parent].name, name) or name
+                segment = names.get((trace, places[parent].name, name)) or name
             key = (parent, name, segment)
             if key not in known:
                 known[key] = len(places)

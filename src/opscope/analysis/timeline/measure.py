@@ -6,9 +6,8 @@ from the tables; the Session is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby, pairwise
-from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -98,8 +97,7 @@ def _host_time(
     start_ns, end_ns = window.host
     recorded_ns = window.end_ns - window.start_ns
     if window.steps:
-        edges = ([step.start_ns for step in window.steps], [step.end_ns for step in window.steps])
-        start_ns, end_ns = (np.array(edge, dtype=np.int64) for edge in edges)
+        start_ns, end_ns = np.array([(step.start_ns, step.end_ns) for step in window.steps], dtype=np.int64).T
         recorded_ns = int((end_ns - start_ns).sum())
     count, wall_ns = len(start_ns), int((end_ns - start_ns).sum())
     launched = trace.calls.start_ns[trace.calls.is_launch]
@@ -244,9 +242,6 @@ def _step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | Non
     )
 
 
-T = TypeVar("T")
-
-
 _SERIES_POINTS = 60  # intervals of what is shown over time
 
 
@@ -286,15 +281,15 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
     return Timeline(
         partitions=tuple(partitions),
         waits=waiting_calls(session, traces, windows, blamed, functions, annotations),
-        latencies=_known(_launch_latency(device, calls) for device, calls, _ in by_device),
-        queues=_known(_queue_depth(*args) for args in by_device),
-        steps=_known(_step_statistics(trace_id, window) for trace_id, window in windows.items()),
-        host=_known(_hosts(devices, stepped)),
+        latencies=tuple(filter(None, (_launch_latency(device, calls) for device, calls, _ in by_device))),
+        queues=tuple(filter(None, (_queue_depth(*args) for args in by_device))),
+        steps=tuple(filter(None, (_step_statistics(*item) for item in windows.items()))),
+        host=tuple(filter(None, _hosts(devices, stepped))),
         series=tuple(queue_over_time(*args, _SERIES_POINTS) for args in by_device),
         skews=skews,
         device_steps=stepped,
         start_ups=tuple(one for window in windows.values() for one in window.start_ups),
-        start_gaps=_known(window.start_gap for window in windows.values()),
+        start_gaps=tuple(filter(None, (window.start_gap for window in windows.values()))),
     )
 
 
@@ -305,10 +300,6 @@ def join_timelines(timelines: Sequence[Timeline], skews: tuple[RankSkew, ...]) -
         for name in Timeline.__struct_fields__
     }
     return Timeline(**{**parts, "waits": by_place(parts["waits"]), "skews": skews})
-
-
-def _known(found: Iterable[T | None]) -> tuple[T, ...]:
-    return tuple(one for one in found if one is not None)
 
 
 def _hosts(devices: Sequence[DeviceIdle], device_steps: Sequence[DeviceStep]) -> Iterator[HostTime | None]:

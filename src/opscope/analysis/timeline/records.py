@@ -60,7 +60,6 @@ _ROLES = (
     ),
     (CallRole.LAUNCHES, rf"{_ANY}\w*Launch"),
 )
-_PATTERNS = tuple((role, re.compile(pattern)) for role, pattern in _ROLES)
 
 OF_DRIVER_MEMORY = (CallRole.ALLOCATES, CallRole.FREES)
 # What a program does once, and again only where something is not kept.
@@ -72,7 +71,7 @@ HOLD_UP = (CallRole.WAITS, CallRole.COPIES, CallRole.COPIES_ASYNC, *OF_DRIVER_ME
 @lru_cache(maxsize=4096)
 def role_of(name: str) -> CallRole:
     """The role of a call of this name, before it is known what it copied."""
-    return next((role for role, pattern in _PATTERNS if pattern.match(name)), CallRole.OTHER)
+    return next((role for role, pattern in _ROLES if re.match(pattern, name)), CallRole.OTHER)
 
 
 def is_graph_launch(name: str) -> bool:
