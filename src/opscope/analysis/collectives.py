@@ -145,7 +145,7 @@ def find_bubbles(
     ranks: Mapping[int, int | None],
     computing: Mapping[tuple[int, int], Spans],
     step_times: Mapping[int, Sequence[int]],
-) -> tuple[PipelineStage, ...]:
+) -> Iterator[PipelineStage]:
     """The stages of a job's pipelines, by trace.
 
     `kernels` are of sends and receives in steps; `computing` is when kernels that do not communicate ran, by
@@ -156,7 +156,6 @@ def find_bubbles(
     quickest = {size: min(durations_ns) for size, durations_ns in by_size.items()}
     by_trace = grouped((one.trace_id, one) for one in told)
     ideal = _ideal_fractions(by_trace, step_times)
-    stages = []
     for trace_id, mine in sorted(by_trace.items()):
         bubble_ns = 0
         for device, here in grouped((one.device, one) for one in mine).items():
@@ -169,8 +168,7 @@ def find_bubbles(
             bubble_ns += total(waiting) - int(busy_ns.sum())
         times = step_times.get(trace_id, ())
         of_steps = max(1, len(times)), bubble_ns, sum(times), ideal.get(trace_id)
-        stages.append(PipelineStage(trace_id, ranks[trace_id], len(mine), *of_steps))
-    return tuple(stages)
+        yield PipelineStage(trace_id, ranks[trace_id], len(mine), *of_steps)
 
 
 def _ideal_fractions(
@@ -366,18 +364,14 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
         trace_id: [step.end_ns - step.start_ns for step in window.steps]
         for trace_id, window in windows.items()
     }
-    stages = find_bubbles(pairwise, ranks, computing, step_times)
+    stages = tuple(find_bubbles(pairwise, ranks, computing, step_times))
     done = _meanwhile(session, matched, communication)
     purpose = session.scalar(sql(__package__, "collectives:purpose"))
     # By group and name.
     keys = [(kernels[0].members, kernels[0].title) for kernels in matched]
     parts = {key: part for part, key in enumerate(dict.fromkeys(keys))}
-
-    def figures(part_of: Sequence[int]) -> list[list[Any]]:
-        return [columns[0], [part_of[place] for place in columns[0]], *columns[1:3], *columns[4:]]
-
-    each = tuple(_totals(session, figures(range(len(matched))), matched, done))
-    by_name = _totals(session, figures([parts[key] for key in keys]), matched, done)
+    each = tuple(_totals(session, columns, range(len(matched)), matched, done))
+    by_name = _totals(session, columns, [parts[key] for key in keys], matched, done)
     links = _links(matched, [one.bus_bytes_per_s for one in each], common_spec(session), purpose)
 
     def linked(one: CollectiveTotal) -> CollectiveTotal:
@@ -401,12 +395,14 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
 
 def _totals(
     session: Session,
-    figures: list[list[Any]],
+    columns: list[list[Any]],
+    part_of: Sequence[int],
     matched: Sequence[Sequence[CollectiveKernel]],
     done: Mapping[int, Sequence[tuple[str | None, int]]],
 ) -> Iterator[CollectiveTotal]:
-    """Collectives summed up by part, which `figures` give; `done` is what last ranks did meanwhile."""
-    places = grouped((part, place) for place, part in dict.fromkeys(zip(*figures[:2], strict=True)))
+    """Collectives summed up by part, which `part_of` tells by place; `done` is what last ranks did."""
+    places = grouped((part, place) for place, part in enumerate(part_of))
+    figures = [columns[0], [part_of[place] for place in columns[0]], *columns[1:3], *columns[4:]]
     for row in session.records(sql(__package__, "collectives:totals"), figures):
         mine = places[row.pop("part")]
         first = matched[mine[0]][0]
@@ -423,17 +419,16 @@ def _totals(
         )
 
 
-# What joins the ranks of each process group, and what the group is for, by its members.
-_Links = Mapping[str | None, tuple[RankLink | None, Parallelism | None]]
-
-
 def _links(
     matched: Sequence[Sequence[CollectiveKernel]],
     rates: Sequence[float | None],
     spec: DeviceSpec | None,
     purpose: str | None,
-) -> _Links:
-    """`purpose` is what ran the model tells of its only process group, `data` or `tensor`; None."""
+) -> dict[str | None, tuple[RankLink | None, Parallelism | None]]:
+    """What joins the ranks of each process group, and what the group is for, by its members.
+
+    `purpose` is what ran the model tells of its only process group, `data` or `tensor`; None.
+    """
     by_members = grouped((kernels[0].members, place) for place, kernels in enumerate(matched))
     found = {}
     for members, places in by_members.items():

@@ -393,10 +393,6 @@ _ELSEWHERE_FAMILIES = frozenset(("collective", "device_communication"))
 _ELSEWHERE_COPIES = frozenset(("host_to_device", "device_to_host", "host_to_host", "peer_to_peer"))
 
 
-# Device time in ns that work needs at the device's limits, by memory and by computing; the longer counts.
-AttainableTime = tuple[float, float]
-
-
 def roofline_of(
     work: Work, limits: DeviceLimits | None = None, compute_capability: str | None = None
 ) -> Roofline:
@@ -446,9 +442,12 @@ def _may_be_cached(work: Work, memory_ns: float, limits: DeviceLimits | None) ->
 
 
 def bound_ns_of(
-    work: Work, attainable: AttainableTime | None, *, shortest_kernel_ns: float | None = None
+    work: Work, attainable: tuple[float, float] | None, *, shortest_kernel_ns: float | None = None
 ) -> dict[Bound, int]:
-    """Device time of work by what limits it, without what is unknown; `attainable` is of the costed part."""
+    """Device time of work by what limits it, without what is unknown.
+
+    `attainable` is what the costed part needs at the limits, in ns, by memory and by computing.
+    """
     bound_ns = {Bound.LAUNCH: work.launch_bound_ns} if work.launch_bound_ns else {}
     rest_ns, bound = work.device_ns - work.launch_bound_ns, None
     if not rest_ns:

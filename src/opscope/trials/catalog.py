@@ -67,16 +67,13 @@ _PREFETCHED = 4  # batches by each worker
 _REORDERED = 2.0**-14
 
 
-# What has to hold of a program, and the reason why a change does not apply if it does not.
-Condition = tuple[Callable[[ProgramTraits], object], str]
-
-
 @dataclass(frozen=True)
 class TriedChange:
     name: str  # On the command line
     title: str  # For people
     on: Callable[[Hooks], None]  # Switches it on
-    needs: tuple[Condition, ...]  # Of a program, for it to apply
+    # What has to hold of a program, and the reason why the change does not apply if it does not
+    needs: tuple[tuple[Callable[[ProgramTraits], object], str], ...]
     snippet: str  # What to write
     findings: tuple[str, ...] = ()  # Codes of advice that suggest it, without `advice.`
     rounding: float = 0.0  # What one of its operations may change, relative to the result; 0 for nothing

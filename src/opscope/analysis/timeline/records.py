@@ -83,9 +83,6 @@ def names_of(session: Session, *roles: CallRole) -> list[str]:
     return [name for (name,) in names if role_of(name) in roles]
 
 
-_NEVER = np.iinfo(np.int64).max
-
-
 class WorkKind(IntEnum):
     """What an activity does, for the partition of time."""
 
@@ -221,7 +218,7 @@ def _devices(
         mine = {name: column[first:last] for name, column in activities.items()}
         launcher = mine.pop("launcher")
         call = np.where(launcher >= 0, launcher - first_call, -1)
-        launch_ns = np.where(call >= 0, gather(calls.start_ns, call), _NEVER)
+        launch_ns = np.where(call >= 0, gather(calls.start_ns, call), np.iinfo(np.int64).max)
         del mine["trace_id"], mine["device"]
         yield DeviceRecords(trace_id=trace_id, device=device, call=call, **mine).at(
             np.lexsort((launch_ns, mine["start_ns"]))
