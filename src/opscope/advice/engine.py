@@ -127,9 +127,8 @@ def _go_together(one: Finding, other: Finding) -> bool:
     return len(fields) == 2 or None in fields or "" in edits or len(edits) == 1
 
 
-def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
+def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
     """What a rule finds and what it does to a step, without what is not worth a word."""
-    found: list[_Found] = []
     for one in FINDERS[rule.code](run, rule):
         advice = _possible(run, rule, one)
         words = _words(run, rule, advice)
@@ -151,8 +150,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
             if worth.is_open
             else advice.applicability,
         )
-        found.append((finding, worth.change))
-    return found
+        yield finding, worth.change
 
 
 def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
