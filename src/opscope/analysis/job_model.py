@@ -413,12 +413,10 @@ class RankExamination(msgspec.Struct, frozen=True):
 
     def moved(self, ids: Mapping[str, int]) -> RankExamination:
         """The same in a Session where ids are larger by this, by table."""
-        execution = self.execution
-        if execution is not None:
-            execution = replace(execution, trace_id=execution.trace_id + ids["traces"])
+        own = self.execution
         return replace(
             self,
-            execution=execution,
+            execution=own and replace(own, trace_id=own.trace_id + ids["traces"]),
             timeline=self.timeline.moved(ids["traces"], ids["runtime_calls"]),
             first_thread=self.first_thread + ids["threads"],
         )

@@ -660,16 +660,16 @@ class StepModel:
             found[mine] = getattr(device, column)[graph.activity[mine]]
         return _small(found)
 
-    def _of_calls(self, column: str) -> Ints:
-        """A column of the runtime calls by node, of an activity that of its launch; -1 of others."""
-        return _small(gather(getattr(self.trace.calls, column), self.graph.call))
-
     @cached_property
     def ids(self) -> dict[str, Ints]:
-        """What each node is of: operator, activity, call and name id; -1 for none."""
-        activity, name = self._of_activities("activity_id"), self._of_activities("name_id")
-        operator, call_id = self._of_calls("operator_id"), self._of_calls("call_id")
-        return {"activity": activity, "name": name, "operator": operator, "call": call_id}
+        """What each node is of: operator, activity, call (its activity's launch) and name id; -1 for none."""
+        calls = self.trace.calls
+        return {
+            "activity": self._of_activities("activity_id"),
+            "name": self._of_activities("name_id"),
+            "operator": _small(gather(calls.operator_id, self.graph.call)),
+            "call": _small(gather(calls.call_id, self.graph.call)),
+        }
 
     @cached_property
     def node_of_activity(self) -> dict[int, int]:
