@@ -159,6 +159,7 @@ def _copies(
         return
     calls, host_ns = (sum(row[name] for row in rows) for name in ("calls", "host_ns"))
     askers = _askers(rows)
+    ids, outer_ids = ([one for row in rows for one in row[key]] for key in ("operator_ids", "outer_ids"))
     yield Advice(
         f"{run.times(calls, 'copy')} {what}: {run.device_time(total_ns)}, asked for by {listed(askers, 3)}.",
         run.evidence(
@@ -167,18 +168,13 @@ def _copies(
             operators=askers,
             shapes=[row["shapes"] for row in rows[:3] if row["shapes"]],
         ),
-        lambda change: _without(change, rows),
+        # None of the operators that only pass a copy on is called either.
+        lambda change: change.drop(change.model.is_launched_by(ids)).drop_host_of(outer_ids),
         f"at most: {run.time(total_ns)} of copies on the device and "
         f"{run.time(host_ns * run.unrecorded_share)} on the host, if every one goes{shared}",
         change=change,
         is_sure=False,
     )
-
-
-def _without(change: GraphChange, rows: Sequence[Mapping[str, Any]]) -> GraphChange:
-    """No copy, and none of the operators that only pass it on."""
-    change.drop(change.model.is_launched_by([one for row in rows for one in row["operator_ids"]]))
-    return change.drop_host_of([one for row in rows for one in row["outer_ids"]])
 
 
 def _askers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
