@@ -95,10 +95,8 @@ def _host_time(
     if not trace.launch_threads:
         return None
     start_ns, end_ns = window.host
-    recorded_ns = window.end_ns - window.start_ns
     if window.steps:
         start_ns, end_ns = np.array([(step.start_ns, step.end_ns) for step in window.steps], dtype=np.int64).T
-        recorded_ns = int((end_ns - start_ns).sum())
     count, wall_ns = len(start_ns), int((end_ns - start_ns).sum())
     launched = trace.calls.start_ns[trace.calls.is_launch]
     launches = int((covering(merge((start_ns, end_ns)), launched) >= 0).sum())
@@ -129,7 +127,7 @@ def _host_time(
     return HostTime(
         trace_id=trace.trace_id,
         steps=count,
-        step_ns=recorded_ns / count,
+        step_ns=(wall_ns if window.steps else window.end_ns - window.start_ns) / count,
         device_busy_ns=max(busy_ns.values(), default=0) / count,
         launch_path_ns=(wall_ns - waited_ns) / count,
         launches=launches / count,
@@ -272,8 +270,7 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
         )
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}
     for one in devices:
-        trace = one.trace
-        blamed[trace.trace_id] += one.account.blamed_ns(len(trace.calls))
+        blamed[one.trace.trace_id] += one.account.blamed_ns(len(one.trace.calls))
     stepped = tuple(
         step for one in devices for step in device_steps(one.device) if step.step in one.window.numbers
     )
