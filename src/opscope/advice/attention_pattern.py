@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -146,12 +147,9 @@ def _reached(leaves: Mapping[int, Leaf], direction: int, scores: int, products: 
 
 def _copies(leaves: Mapping[int, Leaf], place: int, direction: int, sizes: set[int], most: int) -> int:
     """How many copies of operands follow each other beside a product."""
-    count = 0
-    while count < most:
-        leaf = leaves.get(place + direction * (count + 1))
-        if leaf is None or not _is_copy(leaf) or not sizes.intersection(leaf.elements):
-            break
-        count += 1
+    beside = (leaves.get(place + direction * (number + 1)) for number in range(most))
+    copies = takewhile(lambda one: one and _is_copy(one) and sizes.intersection(one.elements), beside)
+    count = sum(1 for _ in copies)
     beyond = leaves.get(place + direction * (count + 1))
     is_others = (
         direction < 0 and beyond is not None and beyond.product is not None and beyond.product.batch > 1

@@ -80,6 +80,8 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     skew = next(one for one in skews if one.trace_id == late.trace_id)
     waiting = max((one for one in skews if one is not skew), key=lambda one: one.waiting_ns)
     differs = listed([_told(one) for one in late.differences[: int(rule.threshold("differences"))]])
+    sources = dict(run.session.query("SELECT trace_id, source FROM traces"))
+    files = shlex.join(sources[one] or f"rank{one}.json.gz" for one in (waiting.trace_id, late.trace_id))
     gain = _as_fast_as_others(run, late.trace_id)
     is_open = gain is not None and gain.high_ns < _LEAST_EXPLAINED * late.lag_ns_per_step
     yield Advice(
@@ -105,7 +107,7 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         else None,
         applicability=OPEN if is_open else Applicability(),
         trace_id=late.trace_id,
-        change=(rule.change or "").replace("REFERENCE LATE", _files(run, waiting.trace_id, late.trace_id)),
+        change=(rule.change or "").replace("REFERENCE LATE", files),
     )
 
 
@@ -132,11 +134,6 @@ def _lag(run: ProfiledRun, late: Straggler) -> str:
 
 def _waiting(skews: Sequence[RankSkew]) -> list[str]:
     return [f"rank {skew.rank} {format_duration(skew.waiting_ns)}" for skew in skews]
-
-
-def _files(run: ProfiledRun, *trace_ids: int) -> str:
-    sources = dict(run.session.query("SELECT trace_id, source FROM traces"))
-    return shlex.join(sources[one] or f"rank{one}.json.gz" for one in trace_ids)
 
 
 def _told(one: RankDifference) -> str:

@@ -10,7 +10,7 @@ from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.totals import KernelTotal
-from opscope.model.queries import grouped
+from opscope.model.queries import grouped, summed
 from opscope.operators.arguments import parse_arguments
 from opscope.units import counted, format_byte_rate, format_bytes, format_fraction
 
@@ -82,6 +82,10 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
     exposed_ns = sum(partition.exposed_copy_ns for partition in run.summary.timeline.in_use)
     path = () if run.step is None else run.step.path
+    # What the bus gives, where the GPU's generation tells; the processor of a GH200 lies on NVLink.
+    is_other = any("GH200" in (device.name or "") for device in run.summary.devices)
+    bus = None if is_other else _BUS.get((run.capability or (0, 0))[0])
+    link = None if bus is None else run.book.rules["advice.pageable_copy"].threshold(bus)
     for (direction, memory), copies in groups.items():
         calls, total_ns = (sum(getattr(one, name) for one in copies) for name in ("calls", "total_ns"))
         names, size_bytes = [one.name for one in copies], sum(one.size_bytes or 0 for one in copies)
@@ -90,20 +94,18 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if not total_ns or max(on_path, exposed) < rule.threshold("least_fraction"):
             continue
         rate = size_bytes / total_ns * 1e9 if size_bytes else None
-        link = _link_rate(run)
         # What is faster than the link went over another one.
         share = None if rate is None or link is None or rate > link else rate / link
-        reached = ""
-        if rate is not None:
-            reached = f", {format_bytes(size_bytes / calls)} each at {format_byte_rate(rate)}"
-        if share is not None:
-            reached += f", {format_fraction(share)} of what the bus of this GPU's generation gives"
         part = f"{format_fraction(on_path)} of the critical path"
         if on_path < exposed:
             part = f"{format_fraction(exposed)} of the time exposed"
+        if rate is not None:
+            part += f", {format_bytes(size_bytes / calls)} each at {format_byte_rate(rate)}"
+        if share is not None:
+            part += f", {format_fraction(share)} of what the bus of this GPU's generation gives"
         yield Advice(
             f"{run.times(calls, 'copy')} {_DIRECTIONS[direction]} ({memory} memory) take "
-            f"{run.device_time(total_ns)}, {part}{reached}.",
+            f"{run.device_time(total_ns)}, {part}.",
             run.evidence(
                 total_ns,
                 calls=calls,
@@ -155,9 +157,9 @@ def _copies(
     total_ns = sum(row["device_ns"] for row in rows)
     if run.is_minor(total_ns, rule):
         return
-    calls = sum(row["calls"] for row in rows)
-    host_ns = sum(row["host_ns"] for row in rows)
+    calls, host_ns = (sum(row[name] for row in rows) for name in ("calls", "host_ns"))
     askers = _askers(rows)
+    ids, outer_ids = ([one for row in rows for one in row[key]] for key in ("operator_ids", "outer_ids"))
     yield Advice(
         f"{run.times(calls, 'copy')} {what}: {run.device_time(total_ns)}, asked for by {listed(askers, 3)}.",
         run.evidence(
@@ -166,7 +168,8 @@ def _copies(
             operators=askers,
             shapes=[row["shapes"] for row in rows[:3] if row["shapes"]],
         ),
-        lambda change: _without(change, rows),
+        # None of the operators that only pass a copy on is called either.
+        lambda change: change.drop(change.model.is_launched_by(ids)).drop_host_of(outer_ids),
         f"at most: {run.time(total_ns)} of copies on the device and "
         f"{run.time(host_ns * run.unrecorded_share)} on the host, if every one goes{shared}",
         change=change,
@@ -174,19 +177,14 @@ def _copies(
     )
 
 
-def _without(change: GraphChange, rows: Sequence[Mapping[str, Any]]) -> GraphChange:
-    """No copy, and none of the operators that only pass it on."""
-    change.drop(change.model.is_launched_by([one for row in rows for one in row["operator_ids"]]))
-    return change.drop_host_of([one for row in rows for one in row["outer_ids"]])
-
-
 def _askers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The operators above the copies, most device time first."""
-    time_ns: dict[str, int] = {}
-    for row in rows:
-        known = [row[one] for one in ("parent", "grandparent", "ancestor") if row[one] is not None]
-        asker = next((name for name in known if name not in PASSING), (known or [row["name"]])[-1])
-        time_ns[asker] = time_ns.get(asker, 0) + row["device_ns"]
+
+    def asker(row: Mapping[str, Any]) -> str:
+        known: list[str] = [row[one] for one in ("parent", "grandparent", "ancestor") if row[one] is not None]
+        return next((name for name in known if name not in PASSING), (known or [row["name"]])[-1])
+
+    time_ns = summed((asker(row), row["device_ns"]) for row in rows)
     return sorted(time_ns, key=lambda name: (-time_ns[name], name))
 
 
@@ -198,14 +196,6 @@ def _is_cast(row: Mapping[str, Any]) -> bool:
 
 def _field(kernel: KernelTotal, name: str) -> str | None:
     return None if kernel.facts is None else kernel.facts.fields.get(name)
-
-
-def _link_rate(run: ProfiledRun) -> float | None:
-    """What the bus between host and device gives, by the GPU's generation; None if that does not tell."""
-    key = _BUS.get((run.capability or (0, 0))[0])
-    # Its processor lies on NVLink.
-    is_other = any("GH200" in (device.name or "") for device in run.summary.devices)
-    return None if key is None or is_other else run.book.rules["advice.pageable_copy"].threshold(key)
 
 
 def _pinned_rate(run: ProfiledRun, rule: Rule) -> tuple[float, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -95,12 +96,8 @@ def _once(found: Iterable[_Found]) -> Iterator[_Found]:
         if is_first or finding.is_gain_known:
             yield finding, change
         else:
-            yield (
-                msgspec.structs.replace(
-                    finding, change=None, estimated_gain_ns_per_step=None, gain_interval_ns_per_step=None
-                ),
-                None,
-            )
+            none = dict.fromkeys(("change", "estimated_gain_ns_per_step", "gain_interval_ns_per_step"))
+            yield msgspec.structs.replace(finding, **none), None
 
 
 def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
@@ -112,13 +109,12 @@ def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
     whole, best_ns, codes = job.changed(lambda _: None), 0.0, []
     while left:
         gains = [job.gain_ns(whole & change) for _, change in left]
-        best = max(range(len(left)), key=gains.__getitem__)
-        if gains[best] - best_ns < run.book.number("least_gain_fraction") * job.step_ns:
+        most_ns, (finding, change) = max(zip(gains, left, strict=True), key=itemgetter(0))
+        if most_ns - best_ns < run.book.number("least_gain_fraction") * job.step_ns:
             break
-        finding, change = left.pop(best)
-        whole, best_ns = whole & change, gains[best]
+        whole, best_ns = whole & change, most_ns
         codes.append(finding.code)
-        left = [one for one in left if _go_together(one[0], finding)]
+        left = [one for one in left if one[0] is not finding and _go_together(one[0], finding)]
     return BestSet(tuple(dict.fromkeys(codes)), best_ns)
 
 
@@ -131,10 +127,10 @@ def _go_together(one: Finding, other: Finding) -> bool:
     return len(fields) == 2 or None in fields or "" in edits or len(edits) == 1
 
 
-def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
+def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
     """What a rule finds and what it does to a step, without what is not worth a word."""
-    found: list[_Found] = []
-    for advice in (_possible(run, rule, one) for one in FINDERS[rule.code](run, rule)):
+    for one in FINDERS[rule.code](run, rule):
+        advice = _possible(run, rule, one)
         words = _words(run, rule, advice)
         worth = _worth(run, rule, advice, words.change or "")
         if worth is None:
@@ -154,8 +150,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
             if worth.is_open
             else advice.applicability,
         )
-        found.append((finding, worth.change))
-    return found
+        yield finding, worth.change
 
 
 def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
@@ -167,9 +162,9 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
         return msgspec.structs.replace(advice, effect=None, gain=None, basis=None, change="")
     change = rule.change if advice.change is None else advice.change
     if run.summary.engine is None and "torch.compile" in (change or "") and (found := differing(run)):
-        blocked = msgspec.structs.replace(OPEN, blocked_by=found)
+        blockers = in_the_way(run, msgspec.structs.replace(OPEN, blocked_by=found))
         message = (
-            f"{advice.message} Shapes or kernels differ from step to step ({in_the_way(run, blocked)}): "
+            f"{advice.message} Shapes or kernels differ from step to step ({blockers}): "
             "torch.compile may compile again and again."
         )
         both = dict.fromkeys((*advice.applicability.blocked_by, *found))
@@ -180,22 +175,20 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
 
 def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
     """What to do, and as code: in the words of the serving engine, where one was recorded."""
-    engine = run.summary.engine
-    if engine is None and not run.summary.is_of_torch:
+    engine, suggestion = run.summary.engine, advice.suggestion or rule.suggestion
+    if engine is not None:
+        phase = next((one.phase for one in run.summary.engine_steps), None)
+        of_phase = f"{engine}_prefill" if phase is ServingPhase.PREFILL else engine
+        own = rule.engines.get(of_phase) or rule.engines.get(engine) or rule.engines.get("any")
+    elif not run.summary.is_of_torch:
         own = None if advice.suggestion and not advice.like else (advice.like or rule).engines.get("cuda")
-        return own or EngineWords(advice.suggestion or rule.suggestion, None)
-    if engine is None:
+    else:
         change = rule.change if advice.change is None else advice.change
         if change and "torch.compile(model" in change and not run.has_model:
             change = _MODEL.sub("step", change)
-        return EngineWords(advice.suggestion or rule.suggestion, change)
-    phase = next((one.phase for one in run.summary.engine_steps), None)
-    of_phase = f"{engine}_prefill" if phase is ServingPhase.PREFILL else engine
-    own = rule.engines.get(of_phase) or rule.engines.get(engine) or rule.engines.get("any")
-    if own is not None:
-        return own
-    # What changes a program's own lines is no word for an engine's user.
-    return EngineWords(advice.suggestion or rule.suggestion, None)
+        return EngineWords(suggestion, change)
+    # What changes a program's own lines is no word for others.
+    return own or EngineWords(suggestion)
 
 
 class _Worth(msgspec.Struct, frozen=True):

@@ -129,9 +129,8 @@ def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if step is None or not step.recorder_ns:
         return
     fraction = step.recorder_ns / step.recorded_host_ns
-    if fraction < rule.threshold("least_recorder_fraction"):
-        return
-    if step.recorded_host_ns < rule.threshold("host_over_device") * step.device_ns:
+    is_of_host = step.recorded_host_ns >= rule.threshold("host_over_device") * step.device_ns
+    if fraction < rule.threshold("least_recorder_fraction") or not is_of_host:
         return
     yield Advice(
         f"Of the {format_duration(step.recorded_host_ns)} of host time {run.period} as recorded, "
@@ -521,16 +520,15 @@ _FEWEST_STEPS = 2
 
 @finds
 def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    steps_ns = sum(step.duration_ns for step in run.summary.steps)
-    for row in run.records("compilations"):
-        if not steps_ns or row["duration_ns"] < rule.threshold("least_fraction") * steps_ns:
-            continue
-        per_step_ns = row["duration_ns"] / run.step_count
+    least_ns = rule.threshold("least_fraction") * sum(step.duration_ns for step in run.summary.steps)
+    # What is compiled once, in the first step that comes to it, is warm-up.
+    rows = run.records("compilations") if least_ns and run.step_count >= _FEWEST_STEPS else []
+    for row in rows:
         ids = row["compile_ids"] or []
         again = [one for one in ids if not one.endswith("/0")]
-        # What is compiled once, in the first step that comes to it, is warm-up.
-        if run.step_count < _FEWEST_STEPS or (row["steps"] < _FEWEST_STEPS and not again):
+        if row["duration_ns"] < least_ns or (row["steps"] < _FEWEST_STEPS and not again):
             continue
+        per_step_ns = row["duration_ns"] / run.step_count
         yield Advice(
             f"torch.compile compiles {counted(row['calls'], 'time')} within {counted(row['steps'], 'step')}"
             f"{', ' + listed(again) + ' again' if again else ''}: {format_duration(per_step_ns)} per step.",

@@ -41,13 +41,10 @@ class ImageKind(Enum):
 
     @property
     def is_convolution(self) -> bool:
-        return self in _CONVOLUTIONS
+        return self not in _OTHERS.values()
 
 
-_CONVOLUTIONS = (
-    ImageKind.DENSE, ImageKind.POINTWISE, ImageKind.STEM, ImageKind.GROUPED, ImageKind.DEPTHWISE,
-    ImageKind.WIDE_DEPTHWISE,
-)  # fmt: skip
+# By what their names hold; all else are convolutions.
 _OTHERS = {
     "group_norm": ImageKind.GROUP_NORM,
     "batch_norm": ImageKind.BATCH_NORM,
@@ -78,6 +75,10 @@ class ImageCall(msgspec.Struct, frozen=True):
         return self.device_ns - self.turning_ns
 
     @property
+    def direction(self) -> str:
+        return "backward" if self.is_backward else "forward"
+
+    @property
     def item_bytes(self) -> int:
         return item_size_bytes(self.image.type_name) or 4
 
@@ -100,9 +101,9 @@ def image_calls(run: ProfiledRun) -> Iterator[ImageCall]:
 
 # Of the shared numbers, by layer, what it takes in 16 bits of its time in TF32, and in TF32 of that without.
 _HALF_SHARES = {
-    ImageKind.DENSE: ("half_convolution_forward", "half_convolution_backward"),
-    ImageKind.POINTWISE: ("half_convolution_forward", "half_convolution_backward"),
-    ImageKind.GROUPED: ("half_grouped_forward", "half_grouped_backward"),
+    ImageKind.DENSE: "half_convolution",
+    ImageKind.POINTWISE: "half_convolution",
+    ImageKind.GROUPED: "half_grouped",
 }
 _TF32_SHARES = {
     ImageKind.DENSE: "tf32_convolution",
@@ -118,7 +119,7 @@ def type_share(run: ProfiledRun, one: ImageCall, data_type: DataType) -> float:
     if one.call.roofline.tensor_cores is TensorCoreUse.ELIGIBLE and one.kind in _TF32_SHARES:
         share = run.book.number(_TF32_SHARES[one.kind])
     if data_type is not DataType.TF32 and one.kind in _HALF_SHARES:
-        share *= run.book.number(_HALF_SHARES[one.kind][one.is_backward])
+        share *= run.book.number(f"{_HALF_SHARES[one.kind]}_{one.direction}")
     return share
 
 

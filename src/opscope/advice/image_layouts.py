@@ -13,27 +13,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from opscope.advice.image_calls import ImageCall, ImageKind, image_calls
 from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import TensorCoreUse
 
-# Of the rule's numbers, by layer: forward and backward.
-_SHARES = {
-    ImageKind.DENSE: ("dense_forward", "dense_backward"),
-    ImageKind.POINTWISE: ("pointwise_forward", "pointwise_backward"),
-    ImageKind.STEM: ("dense_forward", "dense_backward"),
-    ImageKind.GROUPED: ("grouped_forward", "grouped_backward"),
-    ImageKind.DEPTHWISE: ("depthwise_forward", "depthwise_backward"),
-    ImageKind.WIDE_DEPTHWISE: ("wide_depthwise_forward", "wide_depthwise_backward"),
-    ImageKind.UPSAMPLE: ("upsample_forward", "upsample_backward"),
-    ImageKind.POOL: ("pool_forward", "pool_backward"),
-}
-_HALF_SHARES = {
-    ImageKind.DEPTHWISE: ("half_depthwise_forward", "half_depthwise_backward"),
-    ImageKind.WIDE_DEPTHWISE: ("half_depthwise_forward", "half_depthwise_backward"),
-}
+# The rule's numbers are named after layers, but for those that take the numbers of others.
+_SHARES = {ImageKind.STEM: "dense"}
+_HALF_SHARES = _SHARES | dict.fromkeys((ImageKind.DEPTHWISE, ImageKind.WIDE_DEPTHWISE), "half_depthwise")
 # Passes over an image: statistics read it once, the result reads and writes it; gradients read two, twice.
 _BATCH_NORM_PASSES = {False: 3, True: 5}
-_BATCH_NORM_SHARES = {False: "batch_norm_forward", True: "batch_norm_backward"}
 _EVALUATION_PASSES, _EVALUATION_SHARE = 2, "batch_norm_evaluation"
 
 
@@ -77,19 +63,13 @@ def _effect(
     calls: Sequence[ImageCall], after_ns: Mapping[int, float], turning: Sequence[str], turned: Collection[int]
 ) -> Effect:
     """Kernels that turn tensors go, but for those of some calls; what else calls do takes other times."""
-    factors = {}
-    for one in calls:
-        stays_ns = one.turning_ns if one.is_padded else 0
-        if one.computing_ns:
-            then_ns = after_ns[one.call.call_id] + stays_ns
-            factors[one.call.call_id] = then_ns / (one.computing_ns + stays_ns)
-
-    def effect(change: GraphChange) -> object:
-        if factors:
-            change.scale_calls(factors)
-        return change.drop_launches(turning, but_of=turned)
-
-    return effect
+    factors = {
+        one.call.call_id: (after_ns[one.call.call_id] + stays_ns) / (one.computing_ns + stays_ns)
+        for one in calls
+        for stays_ns in [one.turning_ns if one.is_padded else 0]
+        if one.computing_ns
+    }
+    return lambda change: change.scale_calls(factors).drop_launches(turning, but_of=turned)
 
 
 def _message(
@@ -116,8 +96,8 @@ def _channels_last_ns(run: ProfiledRun, rule: Rule, one: ImageCall) -> float:
         return _batch_norm_ns(run, rule, one)
     if one.kind.is_convolution and one.call.roofline.tensor_cores is TensorCoreUse.ELIGIBLE:
         return one.computing_ns * rule.threshold("without_tensor_cores")
-    shares = (_HALF_SHARES.get(one.kind) if one.item_bytes == 2 else None) or _SHARES[one.kind]
-    share = rule.threshold(shares[one.is_backward])
+    name = (_HALF_SHARES if one.item_bytes == 2 else _SHARES).get(one.kind, one.kind.value)
+    share = rule.threshold(f"{name}_{one.direction}")
     return (one.computing_ns - one.direct_ns) * share + one.direct_ns * rule.threshold("direct")
 
 
@@ -130,5 +110,5 @@ def _batch_norm_ns(run: ProfiledRun, rule: Rule, one: ImageCall) -> float:
     moved_ns = run.rates.memory_ns(passes * one.image.element_count * item_bytes)
     if moved_ns is None:
         return one.computing_ns
-    share = _EVALUATION_SHARE if is_evaluation else _BATCH_NORM_SHARES[one.is_backward]
+    share = _EVALUATION_SHARE if is_evaluation else f"batch_norm_{one.direction}"
     return one.call.calls * moved_ns * rule.threshold(share)

@@ -85,12 +85,20 @@ def product_ns(product: MatrixProduct, data_type: DataType, rates: Rates) -> flo
     flop_per_s = rates.flop_per_s(data_type)
     if flop_per_s is None or rates.sm_count is None:
         return None
-    per_sm = flop_per_s / rates.sm_count
-    compute_ns = min(
-        _tiled_ns(product, splits, per_sm, rates.sm_count) + _adding_ns(product, splits, rates)
-        for splits in _SPLITS
-        if splits <= product.k
-    )
+    sm_count, per_sm = rates.sm_count, flop_per_s / rates.sm_count
+
+    def split_ns(splits: int) -> float:
+        inner, results = ceil(product.k / splits), product.batch * product.m * product.n
+        flops = (
+            ceil(product.batch * ceil(product.m / rows) * ceil(product.n / columns) * splits / sm_count)
+            * 2 * rows * columns * inner / share
+            for rows, columns, share in _TILES
+        )  # fmt: skip
+        # Partial sums are written and read again.
+        added_ns = rates.memory_ns(2 * _SUM_BYTES * splits * results) if splits > 1 else 0.0
+        return min(flops) / per_sm * 1e9 + (added_ns or 0.0)
+
+    compute_ns = min(split_ns(splits) for splits in _SPLITS if splits <= product.k)
     memory_ns = rates.memory_ns(product.bytes(ITEM_BYTES.get(data_type, 4)))
     return max(rates.book.number("product_fill_ns") + compute_ns, memory_ns or 0.0)
 
@@ -99,23 +107,6 @@ def padded(product: MatrixProduct, multiple: int) -> MatrixProduct:
     """The product with every size but the batch rounded up to a multiple."""
     m, n, k = (ceil(size / multiple) * multiple for size in (product.m, product.n, product.k))
     return replace(product, m=m, n=n, k=k)
-
-
-def _tiled_ns(product: MatrixProduct, splits: int, flop_per_s_of_sm: float, sm_count: int) -> float:
-
-    def rounds(rows: int, columns: int) -> int:
-        tiles = product.batch * ceil(product.m / rows) * ceil(product.n / columns)
-        return ceil(tiles * splits / sm_count)
-
-    inner = ceil(product.k / splits)
-    flops = (rounds(rows, columns) * 2 * rows * columns * inner / share for rows, columns, share in _TILES)
-    return min(flops) / flop_per_s_of_sm * 1e9
-
-
-def _adding_ns(product: MatrixProduct, splits: int, rates: Rates) -> float:
-    """Writing partial sums and reading them again; nothing for one part."""
-    size_bytes = 2 * _SUM_BYTES * splits * product.batch * product.m * product.n
-    return 0.0 if splits == 1 else rates.memory_ns(size_bytes) or 0.0
 
 
 class AttentionMask(Enum):

@@ -51,8 +51,7 @@ class _Chain(msgspec.Struct, frozen=True):
 @finds
 def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     chains = _chains(run, int(rule.threshold("shortest_chain")))
-    total_ns = sum(chain.device_ns for chain in chains)
-    host_ns = sum(chain.host_ns for chain in chains)
+    total_ns, host_ns = (sum(getattr(one, name) for one in chains) for name in ("device_ns", "host_ns"))
     if run.is_minor(total_ns, rule) and not _is_of_host(run, host_ns, rule):
         return
     after_ns = sum(chain.fused_ns(run.book.number("kernel_floor_ns")) for chain in chains)
@@ -234,8 +233,7 @@ def at_limit(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         and (roofline.fraction or 0.0) >= rule.threshold("least_roofline_fraction")
         and roofline.bound in (Bound.COMPUTE, Bound.MEMORY)
     ]
-    near.sort(key=lambda item: (-item[1].device_ns, item[0]))
-    near = near[: int(rule.threshold("most_kernels"))]
+    near = sorted(near, key=lambda item: (-item[1].device_ns, item[0]))[: int(rule.threshold("most_kernels"))]
     total_ns = sum(roofline.device_ns for _, roofline in near)
     if run.is_minor(total_ns, rule):
         return

@@ -183,11 +183,8 @@ def small_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 def _takes_tokens(run: ProfiledRun) -> bool:
     """Whether what the model takes are whole numbers: it looks them up, and convolves no image."""
-    (count,) = run.session.query(_EMBEDDINGS_SQL)[0]
-    return bool(count) and all(category_of(call.operator) != "convolution" for call in run.calls)
-
-
-_EMBEDDINGS_SQL = "SELECT count(*) FROM operators WHERE name = 'aten::embedding'"
+    looks_up = run.session.scalar("SELECT EXISTS (FROM operators WHERE name = 'aten::embedding')")
+    return bool(looks_up) and all(category_of(call.operator) != "convolution" for call in run.calls)
 
 
 def _are_images(run: ProfiledRun, calls: Sequence[CallEfficiency]) -> bool:

@@ -28,12 +28,12 @@ from opscope.analysis.watched_steps import Dataflow, dataflow
 from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability
 from opscope.model.queries import sql, summed
+from opscope.model.schema import Attribution
 from opscope.model.session import Session
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct, matrix_product
 from opscope.units import counted, format_duration, format_fraction
 
-_EARLY = "before_window"
 _SHOWN = 5
 # Operators with weights: what a module does, and a function of tensors does not.
 LAYERS = re.compile(
@@ -78,8 +78,8 @@ class ProfiledRun:
     @cached_property
     def calls(self) -> tuple[CallEfficiency, ...]:
         """The distinct calls with device time, without those of before the recording window."""
-        calls = self.summary.efficiency.calls
-        return tuple(call for call in calls if call.roofline.device_ns > 0 and call.attribution != _EARLY)
+        calls = (one for one in self.summary.efficiency.calls if one.roofline.device_ns > 0)
+        return tuple(one for one in calls if one.attribution != Attribution.BEFORE_WINDOW)
 
     @cached_property
     def kernels(self) -> Mapping[str, KernelFacts]:
@@ -98,14 +98,11 @@ class ProfiledRun:
     @cached_property
     def capability(self) -> tuple[int, int] | None:
         """Least compute capability of the devices; None if one is unknown, or of another vendor's device."""
-        found = []
-        for device in self.summary.devices:
-            capability = cuda_capability(device.name, device.compute_capability)
-            major, dot, minor = (capability or "").partition(".")
-            if not dot:
-                return None
-            found.append((int(major), int(minor)))
-        return min(found, default=None)
+        known = [cuda_capability(one.name, one.compute_capability) or "" for one in self.summary.devices]
+        if not all("." in one for one in known):
+            return None
+        found = (one.partition(".") for one in known)
+        return min(((int(major), int(minor)) for major, _, minor in found), default=None)
 
     @property
     def step(self) -> StepModel | None:

@@ -145,7 +145,7 @@ def find_bubbles(
     ranks: Mapping[int, int | None],
     computing: Mapping[tuple[int, int], Spans],
     step_times: Mapping[int, Sequence[int]],
-) -> tuple[PipelineStage, ...]:
+) -> Iterator[PipelineStage]:
     """The stages of a job's pipelines, by trace.
 
     `kernels` are of sends and receives in steps; `computing` is when kernels that do not communicate ran, by
@@ -156,21 +156,19 @@ def find_bubbles(
     quickest = {size: min(durations_ns) for size, durations_ns in by_size.items()}
     by_trace = grouped((one.trace_id, one) for one in told)
     ideal = _ideal_fractions(by_trace, step_times)
-    stages = []
     for trace_id, mine in sorted(by_trace.items()):
         bubble_ns = 0
-        for device in {one.device for one in mine}:
-            here = [one for one in mine if one.device == device]
-            start_ns = np.array([one.start_ns for one in here], dtype=np.int64)
-            moved_ns = np.array([quickest[one.element_count, one.data_type] for one in here], dtype=np.int64)
-            lasted_ns = np.array([one.duration_ns for one in here], dtype=np.int64)
-            waiting = merge((start_ns, start_ns + lasted_ns - moved_ns))
+        for device, here in grouped((one.device, one) for one in mine).items():
+            rows = [
+                (one.start_ns, one.duration_ns - quickest[one.element_count, one.data_type]) for one in here
+            ]
+            start_ns, longer_ns = np.array(rows, dtype=np.int64).T
+            waiting = merge((start_ns, start_ns + longer_ns))
             busy_ns = overlap(computing.get((trace_id, device), NOTHING), *waiting)
             bubble_ns += total(waiting) - int(busy_ns.sum())
         times = step_times.get(trace_id, ())
         of_steps = max(1, len(times)), bubble_ns, sum(times), ideal.get(trace_id)
-        stages.append(PipelineStage(trace_id, ranks[trace_id], len(mine), *of_steps))
-    return tuple(stages)
+        yield PipelineStage(trace_id, ranks[trace_id], len(mine), *of_steps)
 
 
 def _ideal_fractions(
@@ -366,18 +364,14 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
         trace_id: [step.end_ns - step.start_ns for step in window.steps]
         for trace_id, window in windows.items()
     }
-    stages = find_bubbles(pairwise, ranks, computing, step_times)
+    stages = tuple(find_bubbles(pairwise, ranks, computing, step_times))
     done = _meanwhile(session, matched, communication)
     purpose = session.scalar(sql(__package__, "collectives:purpose"))
     # By group and name.
     keys = [(kernels[0].members, kernels[0].title) for kernels in matched]
     parts = {key: part for part, key in enumerate(dict.fromkeys(keys))}
-
-    def figures(part_of: Sequence[int]) -> list[list[Any]]:
-        return [columns[0], [part_of[place] for place in columns[0]], *columns[1:3], *columns[4:]]
-
-    each = tuple(_totals(session, figures(range(len(matched))), matched, done))
-    by_name = _totals(session, figures([parts[key] for key in keys]), matched, done)
+    each = tuple(_totals(session, columns, range(len(matched)), matched, done))
+    by_name = _totals(session, columns, [parts[key] for key in keys], matched, done)
     links = _links(matched, [one.bus_bytes_per_s for one in each], common_spec(session), purpose)
 
     def linked(one: CollectiveTotal) -> CollectiveTotal:
@@ -401,12 +395,14 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
 
 def _totals(
     session: Session,
-    figures: list[list[Any]],
+    columns: list[list[Any]],
+    part_of: Sequence[int],
     matched: Sequence[Sequence[CollectiveKernel]],
     done: Mapping[int, Sequence[tuple[str | None, int]]],
 ) -> Iterator[CollectiveTotal]:
-    """Collectives summed up by part, which `figures` give; `done` is what last ranks did meanwhile."""
-    places = grouped((part, place) for place, part in dict.fromkeys(zip(*figures[:2], strict=True)))
+    """Collectives summed up by part, which `part_of` tells by place; `done` is what last ranks did."""
+    places = grouped((part, place) for place, part in enumerate(part_of))
+    figures = [columns[0], [part_of[place] for place in columns[0]], *columns[1:3], *columns[4:]]
     for row in session.records(sql(__package__, "collectives:totals"), figures):
         mine = places[row.pop("part")]
         first = matched[mine[0]][0]
@@ -423,17 +419,16 @@ def _totals(
         )
 
 
-# What joins the ranks of each process group, and what the group is for, by its members.
-_Links = Mapping[str | None, tuple[RankLink | None, Parallelism | None]]
-
-
 def _links(
     matched: Sequence[Sequence[CollectiveKernel]],
     rates: Sequence[float | None],
     spec: DeviceSpec | None,
     purpose: str | None,
-) -> _Links:
-    """`purpose` is what ran the model tells of its only process group, `data` or `tensor`; None."""
+) -> dict[str | None, tuple[RankLink | None, Parallelism | None]]:
+    """What joins the ranks of each process group, and what the group is for, by its members.
+
+    `purpose` is what ran the model tells of its only process group, `data` or `tensor`; None.
+    """
     by_members = grouped((kernels[0].members, place) for place, kernels in enumerate(matched))
     found = {}
     for members, places in by_members.items():
@@ -485,8 +480,7 @@ def _exposed(
     by_device = grouped(((one.trace_id, one.device), one) for run in runs for one in run)
     found: dict[int, int] = {}
     for device, mine in by_device.items():
-        start_ns = np.array([one.start_ns for one in mine], dtype=np.int64)
-        duration_ns = np.array([one.duration_ns for one in mine], dtype=np.int64)
+        start_ns, duration_ns = np.array([(one.start_ns, one.duration_ns) for one in mine], dtype=np.int64).T
         exposed_ns = duration_ns - overlap(computing.get(device, NOTHING), start_ns, start_ns + duration_ns)
         found |= dict(zip((one.activity_id for one in mine), exposed_ns.tolist(), strict=True))
     return found

@@ -211,7 +211,7 @@ def gate_reasons(comparison: BenchmarkComparison | SessionComparison, fail_on: F
     no gate.
     """
     if isinstance(comparison, BenchmarkComparison):
-        return _benchmark_reasons(comparison, fail_on)
+        return tuple(_benchmark_reasons(comparison, fail_on))
     options = comparison.options
     least_ns = options.relevant_fraction * (comparison.total.reference_ns or 0)
     relevant = [row for row in comparison.operators if (row.time.reference_ns or 0) >= least_ns]
@@ -265,31 +265,30 @@ def differences(comparison: SessionComparison) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _benchmark_reasons(comparison: BenchmarkComparison, fail_on: FailOn) -> tuple[str, ...]:
+def _benchmark_reasons(comparison: BenchmarkComparison, fail_on: FailOn) -> Iterator[str]:
     if not any(row.presence is Presence.BOTH for _, row in comparison.rows):
-        return ("no benchmark row of one side has a counterpart on the other",)
-    reasons: list[str] = []
+        yield "no benchmark row of one side has a counterpart on the other"
+        return
     for point, row in comparison.rows:
         name = f"{point.suite}, {row.name}"
         if _fails(row.time, fail_on, comparison.options.threshold):
-            reasons.append(_sentence(name, row.time))
+            yield _sentence(name, row.time)
         elif row.is_broken and fail_on is FailOn.SLOWER:
-            reasons.append(f"{name} was ok and is {row.candidate_status}")
+            yield f"{name} was ok and is {row.candidate_status}"
         if fail_on is not FailOn.DIFFERENT:
             continue
         if row.presence is not Presence.BOTH:
-            reasons.append(f"{name} was {row.presence}")
+            yield f"{name} was {row.presence}"
         elif row.reference_status is not row.candidate_status:
-            reasons.append(f"{name} was {row.reference_status} and is {row.candidate_status}")
+            yield f"{name} was {row.reference_status} and is {row.candidate_status}"
         before, after = row.reference_launches, row.candidate_launches
         if before is not None and after is not None and before != after:
-            reasons.append(f"{name} launches {after:g} kernels a call instead of {before:g}")
+            yield f"{name} launches {after:g} kernels a call instead of {before:g}"
         elif row.kernels_added or row.kernels_removed:
-            reasons.append(f"{name} launches other kernels")
+            yield f"{name} launches other kernels"
     count = len(comparison.only_in_reference) + len(comparison.only_in_candidate)
     if count and fail_on is FailOn.DIFFERENT:
-        reasons.append(f"{count} benchmarks have no counterpart")
-    return tuple(reasons)
+        yield f"{count} benchmarks have no counterpart"
 
 
 finding = partial(wording.finding, package=__package__)
@@ -310,8 +309,6 @@ def environment_finding(reference: Mapping[str, str], candidate: Mapping[str, st
 # Clocks of a run that is not throttled stay within a step or two of 15 MHz in about 1,900.
 _CLOCK_TOLERANCE = 0.03
 
-Key = tuple[BenchmarkPoint, int]
-
 
 def compare_benchmarks(
     reference: Sequence[BenchmarkResult],
@@ -325,12 +322,8 @@ def compare_benchmarks(
     before, after = _by_point(reference), _by_point(candidate)
     matched = {key: (before[key], after[key]) for key in before if key in after}
     points = tuple(
-        PointChange(
-            key[0],
-            (str(pair[0].clock), str(pair[1].clock)),
-            tuple(_rows(*pair, options)),
-        )
-        for key, pair in matched.items()
+        PointChange(point, (str(pair[0].clock), str(pair[1].clock)), tuple(_rows(*pair, options)))
+        for (point, _), pair in matched.items()
     )
     environments = (_common_environment(reference), _common_environment(candidate))
     # Rows of both sides by verdict, and those without any, by why.
@@ -359,10 +352,10 @@ def compare_benchmarks(
     )
 
 
-def _by_point(results: Iterable[BenchmarkResult]) -> dict[Key, BenchmarkResult]:
+def _by_point(results: Iterable[BenchmarkResult]) -> dict[tuple[BenchmarkPoint, int], BenchmarkResult]:
     """Results by what they measured; those of the same by their order."""
     seen: Counter[BenchmarkPoint] = Counter()
-    found: dict[Key, BenchmarkResult] = {}
+    found = {}
     for result in results:
         point = BenchmarkPoint(
             suite=result.suite,

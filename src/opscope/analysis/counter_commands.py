@@ -186,13 +186,13 @@ class OperatorImprovement(msgspec.Struct, frozen=True):
 
     kernel: str
     topics: tuple[Improvement, ...]
-    command: str | None
+    command: str
 
 
 def find_improvements(
     session: Session,
     operators: Iterable[OperatorTotal],
-    quality: Iterable[LaunchQuality],
+    quality: Sequence[LaunchQuality],
     efficiency: Efficiency,
     compute_capability: str | None,
 ) -> dict[str, OperatorImprovement]:
@@ -202,9 +202,7 @@ def find_improvements(
         for one in operators
         if (kernel := next((each for each in one.kernels if each.kind == "kernel"), None)) is not None
     ]
-    first: dict[tuple[str | None, str], LaunchQuality] = {}
-    for launch in quality:
-        first.setdefault((launch.operator, launch.kernel.name), launch)
+    first = {(one.operator, one.kernel.name): one for one in reversed(quality)}
     # Place of each kernel's longest launch among those its filter matches, in the order they began.
     names = [name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")]
     alike = {
@@ -220,14 +218,14 @@ def find_improvements(
     for operator, kernel in longest:
         key = (operator.name, kernel.name)
         topics = tuple(_topics(operator, kernel, first.get(key), efficiency.operators.get(operator.name)))
-        open_topics = [one.topic for one in topics if one.needs_counters]
-        command = None
-        if open_topics:
-            names = [str(topic) for topic in open_topics if topic is not Topic.OCCUPANCY]
-            names += ["achieved occupancy", "stall reasons"]
-            command = suggest_command(
-                kernel.name, indices.get(key, 0), topics=names, compute_capability=compute_capability
-            )
+        # How full the device is, and what warps wait for, only counters tell.
+        wanted = [str(one.topic) for one in topics if one.needs_counters and one.topic is not Topic.OCCUPANCY]
+        command = suggest_command(
+            kernel.name,
+            indices.get(key, 0),
+            topics=[*wanted, "achieved occupancy", "stall reasons"],
+            compute_capability=compute_capability,
+        )
         found[operator.name] = OperatorImprovement(kernel.name, topics, command)
     return found
 

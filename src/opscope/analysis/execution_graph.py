@@ -69,10 +69,6 @@ class Edge(IntEnum):
     HAND_OVER = 5  # a thread paused while another ran (backward), which is done
 
 
-# Runs that depend on earlier levels alone: where they lie, and in there those of several nodes.
-OrderLevel = tuple[int, int, tuple[tuple[int, int], ...]]
-
-
 class RunOrder(NamedTuple):
     """The order in which a graph is simulated: runs of nodes, each of which only follows the one before it.
 
@@ -84,7 +80,8 @@ class RunOrder(NamedTuple):
     place: Int64  # int64[n], the positions by node
     before: Int64  # int64[3, n], positions of what each depends on; slot 0 is 0 within a run
     follows: Flags  # bool[n], whether a position follows the one before it in its run
-    levels: tuple[OrderLevel, ...]  # the levels, in order
+    # Of each level, in order, where its runs lie, and in there those of several nodes
+    levels: tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]
 
 
 class ExecutionGraph(msgspec.Struct, frozen=True):
@@ -674,11 +671,11 @@ class _Lanes:
     """The streams of a trace: what was launched or ended on them by when, as rows of the work."""
 
     def __init__(self, work: _Work) -> None:
-        self._bounds = np.flatnonzero(np.diff(work.lane, prepend=-1, append=-1) != 0).tolist()
+        bounds = np.flatnonzero(np.diff(work.lane, prepend=-1, append=-1) != 0).tolist()
         self._lanes = [
             (int(work.lane[low]), int(work.stream[low]), low,
              np.maximum.accumulate(work.launched_ns[low:high]), np.maximum.accumulate(work.end_ns[low:high]))
-            for low, high in zip(self._bounds, self._bounds[1:], strict=False)
+            for low, high in pairwise(bounds)
         ]  # fmt: skip
 
     def last_ended(

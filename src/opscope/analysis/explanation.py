@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -120,7 +121,8 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         if torch_version is None or recognize((), torch_version=torch_version).version is None:
             torch_version = packaged_versions()[-1]
     wanted = name.strip()
-    asked = _Asked(session, None if session is None else Summary(session), torch_version)
+    summary = None if session is None else Summary(session)
+    asked = _Asked(summary, torch_version if summary is None else summary.torch_version)
     if wanted in _CATEGORIES:
         known = _all_functions(asked)
         return asked.explanation(
@@ -135,8 +137,7 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         )
     if _FILE.fullmatch(wanted):
         return _file(wanted, asked)
-    table = asked.table
-    operator = _operator_name(wanted, table, asked)
+    operator = _operator_name(wanted, asked)
     # Kernels of the recording by that name, mangled or not; else those of a function of that name.
     names = {wanted, demangle(wanted) or wanted}
     exact = [
@@ -153,19 +154,19 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
     # A kernel may have the name that an operator has without its namespace.
     is_kernel = bool(recorded) and recorded[0].name == wanted and (operator or ("",))[0] != wanted
     if operator is not None and not is_kernel:
-        return _operator(*operator, table, asked)
+        return _operator(*operator, asked)
     if recorded:
         name = recorded[0].name if len(recorded) == 1 else wanted
         return asked.explanation(name, Subject.KERNEL, None, kernels=asked.uses(recorded))
     explanation = _kernel(wanted, asked)
     if explanation is None:
-        raise _unknown_name(wanted, (entry.name for entry in table.functions), asked, _CATEGORIES)
+        raise _unknown_name(wanted, (entry.name for entry in asked.table.functions), asked, _CATEGORIES)
     return explanation
 
 
 def cuda_files(summary: Summary, operators: Iterable[OperatorTotal]) -> dict[str, str]:
     """The .cu (or .cpp) file under `cuda/` that would serve each operator of a CPU's recording on a GPU."""
-    known = _Asked(None, summary, None).known(
+    known = _Asked(summary, summary.torch_version).known(
         [(one.name, use.overload) for one in operators for use in one.native_functions]
     )
     return {
@@ -177,20 +178,18 @@ def cuda_files(summary: Summary, operators: Iterable[OperatorTotal]) -> dict[str
     }  # the stub's file, which has the kernels, comes last
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Asked(msgspec.Struct, frozen=True, dict=True):
     """What the question is about: a recording, or a release."""
 
-    session: Session | None
     summary: Summary | None
     version: str | None
 
-    @property
+    @cached_property
     def table(self) -> OperatorTable:
-        return table_for(self.summary.torch_version if self.summary else self.version)
+        return table_for(self.version)
 
     def known(self, operators: Sequence[tuple[str, str | None]], kernels: Iterable[str] = ()) -> Provenance:
-        version = self.version if self.summary is None else self.summary.torch_version
-        with session_of_names(operators, kernels, torch_version=version) as names:
+        with session_of_names(operators, kernels, torch_version=self.version) as names:
             known = read_provenance(names)
         # Names know the release by its label; of a recording it may be known less well.
         limit = None if self.summary is None else self.summary.torch_version_grade
@@ -227,8 +226,8 @@ class _Asked(msgspec.Struct, frozen=True):
         return Explanation(name, subject, *release, summary=self.summary, **found)
 
 
-def _operator_name(wanted: str, table: OperatorTable, asked: _Asked) -> tuple[str, str | None] | None:
-    recorded = {operator.name for operator in asked.operators}
+def _operator_name(wanted: str, asked: _Asked) -> tuple[str, str | None] | None:
+    table, recorded = asked.table, {operator.name for operator in asked.operators}
     base, has_overload, overload = wanted.partition(".")
     for candidate in (wanted, base, f"aten::{base}", f"aten::_{base}"):
         overloads = [entry.overload for entry in table.overloads(candidate)]
@@ -244,7 +243,8 @@ def _operator_name(wanted: str, table: OperatorTable, asked: _Asked) -> tuple[st
     return None
 
 
-def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Asked) -> Explanation:
+def _operator(name: str, overload: str | None, asked: _Asked) -> Explanation:
+    table = asked.table
     total = next((one for one in asked.operators if one.name == name), None)
     entries = [entry.overload for entry in table.overloads(name) if overload in (None, entry.overload)]
     nodes = [

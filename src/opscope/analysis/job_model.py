@@ -334,12 +334,11 @@ class Job:
     def overlapped(self, activities: Mapping[int, Collection[int]]) -> JobChange:
         """Collectives, by trace id and kernel, that move their data beside all else; ranks still meet."""
 
-        def moved_beside(one: StepModel) -> GraphChange:
-            nodes = one.node_of_activity
-            mine = [nodes[each] for each in activities.get(one.trace.trace_id, ()) if each in nodes]
-            return one.change().scale(mine, NEXT_TO_NOTHING)
+        def effect(change: GraphChange) -> object:
+            ids = list(activities.get(change.model.trace.trace_id, ()))
+            return change.scale(np.isin(change.model.ids["activity"], ids), NEXT_TO_NOTHING)
 
-        return JobChange(tuple(map(moved_beside, self.models)))
+        return self.changed(effect)
 
     def _apply(self, graph: JobGraph, change: JobChange, way: int, strength: float = 1.0) -> float:
         """A mean step with a change, where all hosts ran in this way."""
@@ -414,12 +413,10 @@ class RankExamination(msgspec.Struct, frozen=True):
 
     def moved(self, ids: Mapping[str, int]) -> RankExamination:
         """The same in a Session where ids are larger by this, by table."""
-        execution = self.execution
-        if execution is not None:
-            execution = replace(execution, trace_id=execution.trace_id + ids["traces"])
+        own = self.execution
         return replace(
             self,
-            execution=execution,
+            execution=own and replace(own, trace_id=own.trace_id + ids["traces"]),
             timeline=self.timeline.moved(ids["traces"], ids["runtime_calls"]),
             first_thread=self.first_thread + ids["threads"],
         )

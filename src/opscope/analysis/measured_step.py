@@ -84,11 +84,10 @@ class MeasuredStep(msgspec.Struct, frozen=True):
         Device times hardly change while they are recorded, so the recorded busy time is the program's; clocks
         that wander by a few percent make it longer than a step without waits.
         """
-        if self.busy_ns is None or self.unrecorded_ns is None or not self.unrecorded_ns.median:
+        step = self.unrecorded_ns
+        if self.busy_ns is None or step is None or not step.median or self.busy_ns > _WANDER * step.high:
             return None
-        if self.busy_ns > _WANDER * self.unrecorded_ns.high:
-            return None
-        return min(1.0, self.busy_ns / self.unrecorded_ns.median)
+        return min(1.0, self.busy_ns / step.median)
 
     @property
     def recorder_idle_ns(self) -> float | None:

@@ -103,25 +103,20 @@ class Roofline(msgspec.Struct, frozen=True):
         return self.attainable_ns / held_ns
 
 
-class CallEfficiency(msgspec.Struct, frozen=True):
-    """Calls of one operator with the same arguments. `shapes` and `concrete` are JSON text as recorded.
+class CallEfficiency(CostedCall, frozen=True, kw_only=True):
+    """Calls of one operator with the same arguments.
 
     `operator` is the activity's name for launches of no operator (`attribution` then says why they have
     none). `kernels` are the distinct names it launched, most time first; `gap_ns` is what reaching the limit
     would save, device time minus attainable time; None if unknown.
     """
 
-    call_id: int
-    operator: str
-    overload: str | None
-    shapes: str | None
-    types: str | None
-    concrete: str | None
-    calls: int
     kernels: tuple[str, ...]
-    cost: CallCost
     roofline: Roofline
-    attribution: str | None = None
+
+    @property
+    def operator(self) -> str:
+        return self.name
 
     @property
     def gap_ns(self) -> float | None:
@@ -169,28 +164,25 @@ def efficiency_of(
 ) -> Efficiency:
     """The Efficiency of distinct calls; one without launches is left out."""
     found: list[CallEfficiency] = []
-    by_operator: dict[str, list[Roofline]] = defaultdict(list)
     # Under None all launches of the kernel, whoever launched it.
     by_kernel: dict[tuple[str | None, str], list[Roofline]] = defaultdict(list)
     for call in calls:
         if call.call_id not in launches:
             continue
         work = work_of_call(launches[call.call_id], call.cost, call.calls)
-        roofline, is_of_operator = roofline_of(work, limits, compute_capability), call.attribution is None
-        if is_of_operator:
-            by_operator[call.name].append(roofline)
         for kernel, done in work_by_kernel(work):
             own = roofline_of(done, limits, compute_capability)
             by_kernel[None, kernel].append(own)
-            if is_of_operator:
+            if call.attribution is None:
                 by_kernel[call.name, kernel].append(own)
         found.append(
             CallEfficiency(
-                call.call_id, call.name, call.overload, call.shapes, call.types, call.concrete, call.calls,
-                tuple(dict.fromkeys(one.kernel for one in work.launches)), call.cost, roofline,
-                call.attribution,
+                **msgspec.structs.asdict(call),
+                kernels=tuple(dict.fromkeys(one.kernel for one in work.launches)),
+                roofline=roofline_of(work, limits, compute_capability),
             )
-        )  # fmt: skip
+        )
+    by_operator = grouped((one.operator, one.roofline) for one in found if one.attribution is None)
     return Efficiency(
         limits=limits,
         coverage=_coverage(found),
@@ -401,10 +393,6 @@ _ELSEWHERE_FAMILIES = frozenset(("collective", "device_communication"))
 _ELSEWHERE_COPIES = frozenset(("host_to_device", "device_to_host", "host_to_host", "peer_to_peer"))
 
 
-# Device time in ns that work needs at the device's limits, by memory and by computing; the longer counts.
-AttainableTime = tuple[float, float]
-
-
 def roofline_of(
     work: Work, limits: DeviceLimits | None = None, compute_capability: str | None = None
 ) -> Roofline:
@@ -454,9 +442,12 @@ def _may_be_cached(work: Work, memory_ns: float, limits: DeviceLimits | None) ->
 
 
 def bound_ns_of(
-    work: Work, attainable: AttainableTime | None, *, shortest_kernel_ns: float | None = None
+    work: Work, attainable: tuple[float, float] | None, *, shortest_kernel_ns: float | None = None
 ) -> dict[Bound, int]:
-    """Device time of work by what limits it, without what is unknown; `attainable` is of the costed part."""
+    """Device time of work by what limits it, without what is unknown.
+
+    `attainable` is what the costed part needs at the limits, in ns, by memory and by computing.
+    """
     bound_ns = {Bound.LAUNCH: work.launch_bound_ns} if work.launch_bound_ns else {}
     rest_ns, bound = work.device_ns - work.launch_bound_ns, None
     if not rest_ns:

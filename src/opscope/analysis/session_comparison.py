@@ -80,16 +80,16 @@ def _environment(session: Session, provenance: Provenance) -> dict[str, str]:
     return {label: value for label, value in facts.items() if value}
 
 
-Steps = Mapping[tuple[int, int], int]  # duration in ns, by trace and number
-
-
 class _Side:
     """One recording, counted by a metric over a basis; what lies outside steps is left out and counted apart.
 
-    Ranks of one step wait for each other, so a sample is a step of all ranks, where all have the same steps.
+    `steps` are durations in ns, by trace and number. Ranks of one step wait for each other, so a sample is a
+    step of all ranks, where all have the same steps.
     """
 
-    def __init__(self, session: Session, steps: Steps, metric: Metric, basis: Basis) -> None:
+    def __init__(
+        self, session: Session, steps: Mapping[tuple[int, int], int], metric: Metric, basis: Basis
+    ) -> None:
         self.provenance, self.has_steps = read_provenance(session), bool(steps)
         self.unrecorded_ns = unrecorded_samples(session)
         # Python frames slow the host down.

@@ -660,16 +660,16 @@ class StepModel:
             found[mine] = getattr(device, column)[graph.activity[mine]]
         return _small(found)
 
-    def _of_calls(self, column: str) -> Ints:
-        """A column of the runtime calls by node, of an activity that of its launch; -1 of others."""
-        return _small(gather(getattr(self.trace.calls, column), self.graph.call))
-
     @cached_property
     def ids(self) -> dict[str, Ints]:
-        """What each node is of: operator, activity, call and name id; -1 for none."""
-        activity, name = self._of_activities("activity_id"), self._of_activities("name_id")
-        operator, call_id = self._of_calls("operator_id"), self._of_calls("call_id")
-        return {"activity": activity, "name": name, "operator": operator, "call": call_id}
+        """What each node is of: operator, activity, call (its activity's launch) and name id; -1 for none."""
+        calls = self.trace.calls
+        return {
+            "activity": self._of_activities("activity_id"),
+            "name": self._of_activities("name_id"),
+            "operator": _small(gather(calls.operator_id, self.graph.call)),
+            "call": _small(gather(calls.call_id, self.graph.call)),
+        }
 
     @cached_property
     def node_of_activity(self) -> dict[int, int]:
@@ -713,7 +713,8 @@ class StepModel:
 
     def extents(self, operator_ids: Sequence[int]) -> dict[int, Spans]:
         """When operators ran on the host, by thread."""
-        return as_extents(self.session.query(_EXTENTS_SQL, [self.trace.trace_id, list(operator_ids)]))
+        places = self.session.query(_PLACES_SQL, [self.trace.trace_id, list(operator_ids)])
+        return as_extents(place[1:] for place in places)
 
     def between(
         self, first_ids: Sequence[int], last_ids: Sequence[int], until: Literal["start", "end"] = "end"
@@ -744,9 +745,9 @@ class StepModel:
     @property
     def recorded_path(self) -> list[PathPiece]:
         """The critical path of the steps as recorded, piece by piece."""
-        return self.pieces(critical_path(self.graph))
+        return list(self.pieces(critical_path(self.graph)))
 
-    def pieces(self, passed: CriticalPath) -> list[PathPiece]:
+    def pieces(self, passed: CriticalPath) -> Iterator[PathPiece]:
         """What a path, or the part of one that runs through this trace, consists of, in order of time."""
         nodes, edge, ids = passed.node[::-1], passed.edge[::-1], self.ids
         works = self._of_activities("work")[nodes]
@@ -761,17 +762,15 @@ class StepModel:
         kernels = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
         edge_ns, own_ns = passed.edge_ns[::-1], passed.own_ns[::-1]
         until_ns = self.origin_ns + passed.end_ns - int(edge_ns.sum() + own_ns.sum())
-        found = []
         for of_edge, operator, came_ns, work, name_id, lasted_ns in zip(
             edge.tolist(), launched.tolist(), edge_ns.tolist(), works.tolist(), ids["name"][nodes].tolist(),
             own_ns.tolist(), strict=True,
         ):  # fmt: skip
-            found.append(PathPiece(_EDGE_KINDS[of_edge], operators.get(operator), until_ns, came_ns))
+            yield PathPiece(_EDGE_KINDS[of_edge], operators.get(operator), until_ns, came_ns)
             until_ns += came_ns
             if lasted_ns > 0:
-                found.append(PathPiece(_WORK_KINDS[work], kernels.get(name_id), until_ns, lasted_ns))
+                yield PathPiece(_WORK_KINDS[work], kernels.get(name_id), until_ns, lasted_ns)
                 until_ns += lasted_ns
-        return found
 
 
 # By `Edge`, and by `WorkKind`.
@@ -806,7 +805,6 @@ _ASKED_SQL = """SELECT DISTINCT coalesce(o.parent_id, o.operator_id) FROM runtim
 JOIN operators o USING (operator_id) WHERE list_contains(?::BIGINT[], r.runtime_call_id)"""
 _PLACES_SQL = """SELECT operator_id, thread_id, start_ns, start_ns + duration_ns FROM operators
 WHERE trace_id = ? AND list_contains(?::BIGINT[], operator_id)"""
-_EXTENTS_SQL = _PLACES_SQL.replace("operator_id, thread_id", "thread_id", 1)
 
 
 def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:

@@ -256,9 +256,8 @@ class Summary(Shown):
     @cached_property
     def ranges(self) -> tuple[RangeTotal, ...]:
         """The same, or the groups of the `by` expression; empty without any."""
-        if self.ranges_by is None:
-            return self.engine_steps
-        return range_totals(self.session, self.ranges_by, self.device_time_ns)
+        by = self.ranges_by
+        return self.engine_steps if by is None else range_totals(self.session, by, self.device_time_ns)
 
     @cached_property
     def annotation_kinds(self) -> tuple[str, ...]:
@@ -507,8 +506,6 @@ class Summary(Shown):
     @cached_property
     def job_outlook(self) -> JobOutlook | None:
         """What delays the ranks, and the gains of changes; None if they are not simulated."""
-        if len(self.ranks) < 2:
-            return None
         return look_at_job(self.job, self.collectives, self.straggler)
 
     @cached_property

@@ -178,8 +178,7 @@ def kernel_totals(
         )
         for (name, kind), rows in groups.items()
     ]
-    kernels.sort(key=lambda kernel: (-kernel.total_ns, kernel.name, kernel.kind))
-    return tuple(kernels)
+    return tuple(sorted(kernels, key=lambda kernel: (-kernel.total_ns, kernel.name, kernel.kind)))
 
 
 def _geometries(rows: list[dict[str, Any]]) -> tuple[LaunchGeometry, ...]:

@@ -53,14 +53,13 @@ class Dataflow(NamedTuple):
         """The operators in these stretches of the watched step."""
         parts = [[row for row in step[a:b] if row] for step in self.steps for a, b in stretches]
         rows = [row for part in parts for row in part]
+        extents = [(part[0]["thread_id"], part[0]["start_ns"], part[-1]["end_ns"]) for part in parts if part]
         return FoundOperators(
             [row["operator_id"] for row in rows],
             [one for row in rows for one in range(row["operator_id"], row["last_descendant_id"] + 1)],
             sum(row["total_device_ns"] for row in rows),
-            sum(part[-1]["end_ns"] - part[0]["start_ns"] for part in parts if part),
-            as_extents(
-                [(part[0]["thread_id"], part[0]["start_ns"], part[-1]["end_ns"]) for part in parts if part]
-            ),
+            sum(end_ns - start_ns for _, start_ns, end_ns in extents),
+            as_extents(extents),
         )
 
     def python_before(self, stretches: Stretches) -> tuple[int, dict[int, Spans]]:
@@ -86,7 +85,7 @@ def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | 
     recorded = kept.dataflow
     if recorded is None or not (recorded.repeated or recorded.rounds or recorded.unused):
         return None
-    if session.query(_UNSEEN_SQL, [trace_id])[0][0]:
+    if session.scalar(_UNSEEN_SQL, [trace_id]):
         return None
     names = [
         (one.thread_id, [one.names[int(number)] for number in one.order.split()]) for one in recorded.threads

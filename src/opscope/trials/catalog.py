@@ -27,6 +27,7 @@ from opscope.benchmarking.inputs import copied, map_tensors, tensors_of
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
 from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
+from opscope.trials.replay import PLAIN
 from opscope.workloads.target import import_file
 
 
@@ -62,13 +63,8 @@ _ROUNDINGS = {"bfloat16": _BFLOAT16, "float16": _FLOAT16}
 # Torch's own, 65536, is too much for many a first step, which is left out then.
 _LOSS_SCALE = 1024.0
 _PREFETCHED = 4  # batches by each worker
-_PLAIN = (bool, int, float, str, type(None))
 # The same operations in another order, in float32.
 _REORDERED = 2.0**-14
-
-
-# What has to hold of a program, and the reason why a change does not apply if it does not.
-Condition = tuple[Callable[[ProgramTraits], object], str]
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,8 @@ class TriedChange:
     name: str  # On the command line
     title: str  # For people
     on: Callable[[Hooks], None]  # Switches it on
-    needs: tuple[Condition, ...]  # Of a program, for it to apply
+    # What has to hold of a program, and the reason why the change does not apply if it does not
+    needs: tuple[tuple[Callable[[ProgramTraits], object], str], ...]
     snippet: str  # What to write
     findings: tuple[str, ...] = ()  # Codes of advice that suggest it, without `advice.`
     rounding: float = 0.0  # What one of its operations may change, relative to the result; 0 for nothing
@@ -123,9 +120,9 @@ _INFERENCE = (lambda facts: not facts.is_training, "it trains")
 _TRAINING = (lambda facts: facts.is_training, "it does not train")
 _EAGER = (lambda facts: not facts.is_graphed, "it compiles or captures its models itself")
 _CONVOLVES = (lambda facts: facts.convolutions, "its models hold no convolutions")
-_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _OPTIMIZES = (
-    lambda facts: any(name in _FUSED for name in facts.optimizers),
+    lambda facts: any(name in FUSED for name in facts.optimizers),
     "it creates no optimizer with such an implementation that does not use it",
 )
 
@@ -259,11 +256,10 @@ def _compiled(hooks: Hooks, **options: Any) -> None:
 
     def prepare(model: Any) -> Any:
         dynamo = importlib.import_module("torch._dynamo")
-        for name in ("recompile_limit", "cache_size_limit"):
+        limits = {"recompile_limit": _MOST_COMPILED, "cache_size_limit": _MOST_COMPILED}
+        for name, value in {**limits, "fail_on_recompile_limit_hit": True}.items():
             if hasattr(dynamo.config, name):
-                setattr(dynamo.config, name, _MOST_COMPILED)
-        if hasattr(dynamo.config, "fail_on_recompile_limit_hit"):
-            dynamo.config.fail_on_recompile_limit_hit = True
+                setattr(dynamo.config, name, value)
         captured = importlib.import_module("torch._dynamo.utils").counters["stats"]
         # Not of the model itself, of which `compile` captures nothing where it is one of torch's containers.
         call = model._call_impl if isinstance(model, torch.nn.Module) else model
@@ -310,7 +306,7 @@ def _graphed(hooks: Hooks) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())
             tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
-            are_plain = all(isinstance(one, (torch.Tensor, *_PLAIN)) for one in values)
+            are_plain = all(isinstance(one, (torch.Tensor, *PLAIN)) for one in values)
             if not (tensors and are_plain and all(one.is_cuda for one in tensors)):
                 return eager(*args, **kwargs)
             given = weights if torch.is_grad_enabled() else {}
@@ -450,7 +446,7 @@ def _take_over_gradients(hooks: Hooks) -> None:
 def _optimizer(option: str, hooks: Hooks) -> None:
     other = "foreach" if option == "fused" else "fused"
     for one in list(hooks.optimizers.values()):
-        for group in one.param_groups if type(one).__name__ in _FUSED else ():
+        for group in one.param_groups if type(one).__name__ in FUSED else ():
             if option in group and not group[option]:
                 old = {key: group[key] for key in (option, other)}
                 scales = getattr(one, "_step_supports_amp_scaling", False)
@@ -639,14 +635,14 @@ CATALOG = (
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
         (_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
         ("foreach_optimizer", "per_tensor_optimizer"), _REORDERED, "optimizer",
-        edits=with_keywords(_FUSED, "foreach", fused="True"),
+        edits=with_keywords(FUSED, "foreach", fused="True"),
     ),
     TriedChange(
         "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
         (_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
         ("per_tensor_optimizer",), _REORDERED, "optimizer",
         unpriced=("per_tensor_optimizer",),  # of the fused form
-        edits=with_keywords(_FUSED, "fused", foreach="True"),
+        edits=with_keywords(FUSED, "fused", foreach="True"),
     ),
     TriedChange(
         "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,

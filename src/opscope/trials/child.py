@@ -208,7 +208,7 @@ class _Witness:
         self.is_done = False  # what comes now may be of a change
         switches.called.append(self._called)
         torch, hooks = switches.torch, Hooks(switches)  # never off
-        for name in ("Adam", "AdamW", "SGD", "Adagrad"):
+        for name in catalog.FUSED:
             hooks.on_making(f"torch.optim:{name}", self._optimizer)
         if "torch.utils.data" in sys.modules:
             hooks.on_making("torch.utils.data:DataLoader", self._loader)

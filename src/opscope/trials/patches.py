@@ -95,15 +95,12 @@ def edited(source: str, edits_of: Iterable[EditsOf]) -> str | None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return None
-    found: set[Edit] = set()
-    for edits in edits_of:
-        of_one = edits(tree)
-        if not of_one:
-            return None
-        found.update(of_one)
+    found = [edits(tree) for edits in edits_of]
+    if not all(found):
+        return None
     content = source.encode()
     starts = [0, *itertools.accumulate(map(len, content.splitlines(keepends=True)))]
-    for edit in sorted(found, reverse=True):
+    for edit in sorted(set(itertools.chain(*found)), reverse=True):
         begin, end = starts[edit.line - 1] + edit.column, starts[edit.end_line - 1] + edit.end_column
         text = edit.text
         if begin == end and not text.endswith("\n"):  # a keyword, not lines

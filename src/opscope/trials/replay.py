@@ -31,7 +31,7 @@ LEAST_ROUNDING = 2.0**-24  # of float32
 # roundings of the coarsest type.
 _OF_ROUNDING, _OF_SCALE, _OF_AGAIN, _OF_PERTURBED = 8.0, 2.0, 3.0, 4.0
 _ELEMENTS = 1 << 16  # of a tensor
-_PLAIN = (bool, int, float, str, type(None))
+PLAIN = (bool, int, float, str, type(None))
 
 # Arrays, or lists of numbers, by what they are: `outputs`, `gradients`, `updates` of parameters, `losses`.
 Numbers = dict[str, list[Any]]
@@ -165,7 +165,7 @@ class Snapshot:
         torch = self._torch = switches.torch
         modules = {id(one): one for model in list(switches.models.values()) for one in model.modules()}
         self._plain = [
-            (one, {name: value for name, value in vars(one).items() if isinstance(value, _PLAIN)},
+            (one, {name: value for name, value in vars(one).items() if isinstance(value, PLAIN)},
              dict(one._buffers))
             for one in modules.values()
         ]  # fmt: skip

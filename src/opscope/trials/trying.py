@@ -69,17 +69,6 @@ class TrialPlan:
     predict: Callable[[Path], ExpectedGains] | None = None
     source: Path | None = None  # The script, for diffs; None if there is none
 
-    def patch_of(self, changes: Sequence[catalog.TriedChange], *, is_training: bool) -> str:
-        """What to write for these changes: a diff of what the source holds lines for, then snippets."""
-        after, rest = self.edited(changes)
-        parts = [one.snippet for one in rest]
-        parts += {one.in_training: None for one in changes if is_training and one.in_training}
-        if after is not None and self.source is not None:
-            parts.insert(
-                0, patches.unified_diff(self.source.read_text(encoding="utf-8"), after, self.source.name)
-            )
-        return "\n".join(parts)
-
     def edited(self, changes: Sequence[catalog.TriedChange]) -> tuple[str | None, list[catalog.TriedChange]]:
         """The source with the changes that it holds lines for, None if there are none; and the others."""
         text = "" if self.source is None else self.source.read_text(encoding="utf-8")
@@ -221,7 +210,7 @@ class Trial:
                 if is_idle and not change.is_live and change.name not in self.plan.asked:
                     reason = "advice on a recording says nothing that it would help"
                     self._not_tried.setdefault(change.name, reason)
-            waiting = [one for one in anew if self._is_waiting((one.name,), count)]
+            waiting = [one for one in anew if self._is_waiting(one.name, count)]
             arms, seconds = self._next_arms(), min(self._left_s, max(20.0, _FIRST * self.plan.budget_s))
             seconds = (seconds - self._overhead_s) / (2 if waiting else 1)
             is_due = count < _PROCESSES or (count < _MOST_PROCESSES and not waiting and self._has_open())
@@ -237,14 +226,11 @@ class Trial:
         for takes_coarser in (False, True):
             self._grow(anew, takes_coarser=takes_coarser)
 
-    def _is_waiting(self, names: _Names, count: int) -> bool:
-        tried = self._of(names)
-        is_open = names[0] not in self._not_tried and not tried.is_wrong
-        return (
-            is_open
-            and tried.count < min(_PROCESSES, count)
-            and (not tried.count or self._ratio(tried) < _HOPELESS)
-        )
+    def _is_waiting(self, name: str, count: int) -> bool:
+        tried = self._of((name,))
+        if name in self._not_tried or tried.is_wrong or tried.count >= min(_PROCESSES, count):
+            return False
+        return not tried.count or self._ratio(tried) < _HOPELESS
 
     def _grow(self, anew: Sequence[catalog.TriedChange], *, takes_coarser: bool) -> None:
         """Add changes that stay on to the best set, one by one."""
@@ -265,10 +251,12 @@ class Trial:
 
     def _next_arms(self) -> tuple[_Names, ...]:
         """Sets for the next process: the best with what they grew from, what was not tried, what is open."""
-        best: list[_Names] = []
-        for takes_coarser in (False, True):
-            one = self._best_of(takes_coarser=takes_coarser, is_final=False, of=self._switched())
-            best += [one.names[: count + 1] for count in range(len(one.names))] if one else []
+        best = [
+            one.names[: count + 1]
+            for coarser in (False, True)
+            if (one := self._best_of(takes_coarser=coarser, is_final=False, of=self._switched()))
+            for count in range(len(one.names))
+        ]
         open_ones = [
             tried.names
             for tried in sorted(self._switched(), key=lambda one: -abs(self._ratio(one) - 1))
@@ -484,7 +472,14 @@ class Trial:
         )
 
     def _patch_of(self, changes: Sequence[catalog.TriedChange]) -> str:
-        return self.plan.patch_of(changes, is_training=self._bases[0].facts.is_training)
+        """What to write for these changes: a diff of what the source holds lines for, then snippets."""
+        source, (after, rest) = self.plan.source, self.plan.edited(changes)
+        parts = [one.snippet for one in rest]
+        if self._bases[0].facts.is_training:
+            parts += dict.fromkeys(one.in_training for one in changes if one.in_training)
+        if after is not None and source is not None:
+            parts.insert(0, patches.unified_diff(source.read_text(encoding="utf-8"), after, source.name))
+        return "\n".join(parts)
 
     def _suggestion(self, change: catalog.TriedChange) -> Finding | None:
         """The finding that suggests a change."""
@@ -496,10 +491,8 @@ class Trial:
         if finding is not None and change.is_priced_by(finding.code, self._bases[0].facts):
             # The same program took longer, or less long, where it was recorded.
             scale = self._step_ns / self._expected.step_ns if self._expected.step_ns else 1.0
-            gain_ns, ends = (
-                scale * (finding.estimated_gain_ns_per_step or 0),
-                finding.gain_interval_ns_per_step,
-            )
+            gain_ns = scale * (finding.estimated_gain_ns_per_step or 0)
+            ends = finding.gain_interval_ns_per_step
             interval_ns = ends and (scale * ends[0], scale * ends[1])
         known = Variant(
             name=change.name,

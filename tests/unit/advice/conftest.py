@@ -85,11 +85,11 @@ def call(
         None,
         None if shapes is None else json.dumps(shapes),
         None if shapes is None else json.dumps(types or ["float" if shape else "Scalar" for shape in shapes]),
-        None,
-        calls,
-        tuple(kernels),
-        cost,
-        Roofline(
+        attribution=attribution,
+        calls=calls,
+        kernels=tuple(kernels),
+        cost=cost,
+        roofline=Roofline(
             device_ns,
             device_ns,
             flop_count=flop_count,
@@ -97,7 +97,6 @@ def call(
             bound=bound,
             tensor_cores=tensor_cores,
         ),
-        attribution,
     )
 
 
@@ -237,9 +236,9 @@ class AskedChange:
     @property
     def device_saved_ns(self) -> float:
         """Of calls that get other times what they lose; of anything else a tenth of a step."""
-        factors = [arguments[0] for name, arguments in self.asked if name == "scale_calls"]
-        lost_ns = [self.model.calls_ns[one] * (1 - by) for found in factors for one, by in found.items()]
-        return sum(lost_ns) if factors else 0.1 * self.model.step_ns
+        scaled = [arguments[0].items() for name, arguments in self.asked if name == "scale_calls"]
+        lost_ns = [self.model.calls_ns[one] * (1 - by) for found in scaled for one, by in found]
+        return sum(lost_ns) if lost_ns else 0.1 * self.model.step_ns
 
     def apply(self, host: HostSpeed) -> float:
         """A step that is the shorter, the more of the recorder is left out."""

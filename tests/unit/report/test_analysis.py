@@ -43,9 +43,10 @@ ADDMM = Roofline(
     tensor_cores=TensorCoreUse.ELIGIBLE,
 )  # fmt: skip
 CALL = CallEfficiency(
-    0, "aten::addmm", "", "[[768],[1024,768],[768,768]]", None, None, 6, ("gemm",),
-    CallCost(40_000_000_000, FlopSource.REGISTRY, 8_000_000, 2_000_000, DataType.FP32, CostEvidence.REPLAYED),
-    ADDMM,
+    0, "aten::addmm", "", "[[768],[1024,768],[768,768]]", calls=6, kernels=("gemm",), roofline=ADDMM,
+    cost=CallCost(
+        40_000_000_000, FlopSource.REGISTRY, 8_000_000, 2_000_000, DataType.FP32, CostEvidence.REPLAYED
+    ),
 )  # fmt: skip
 EFFICIENCY = Efficiency(
     DeviceLimits(

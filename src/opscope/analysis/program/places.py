@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -110,23 +109,11 @@ class _Sidecar(msgspec.Struct):
     structure: RecordedStructure | None = None
 
 
-class ProgramStructure(msgspec.Struct, frozen=True, dict=True):
+class ProgramStructure(msgspec.Struct, frozen=True):
     """What the recording programs noted of themselves, by trace, and each trace's time zero."""
 
     by_trace: dict[int, RecordedStructure]
     base_time_ns: dict[int, int]
-
-    @cached_property
-    def _names(self) -> dict[tuple[int, str, str], str]:
-        return {
-            (trace, module.parent, module.child): module.name
-            for trace, structure in self.by_trace.items()
-            for module in structure.modules
-        }
-
-    def attribute_name(self, trace: int, parent: str, child: str) -> str | None:
-        """Name by which a module is an attribute of the one that called it; None if unknown."""
-        return self._names.get((trace, parent, child))
 
     def is_program_file(self, file: str) -> bool:
         """Whether a file is the program's own: as noted where any trace noted it, else by its name."""
@@ -272,11 +259,30 @@ def program_totals(session: Session) -> ProgramTotals:
 
 
 def _charged(operators: Operators, activities: ProgramActivities, frames: Frames, forest: Forest) -> Int64:
-    """The call each activity is charged to, as a position in the forest."""
+    """The call each activity is charged to, as a position in the forest; -1 for none."""
+    place, last = _by_operators(operators, activities, within(forest, operators))
+    # A composite operator may call Python again, so the launch itself may lie deeper than its start.
+    called = enclosing(forest, activities.call_thread, activities.call_start_ns)
+    called = _inside(forest, called, operators, activities.operator)
+    place = np.where(called >= 0, called, place)
+    # What the engine ran without a forward operator: to the one backward call of the trace that was open; to
+    # none where none or several were.
+    engine = gather(operators.engine, last)
+    stray = np.flatnonzero((place < 0) & (engine >= 0) & (gather(operators.forward, engine) < 0))
+    trace, time_ns = activities.trace[stray], operators.start_ns[activities.operator[stray]]
     calls = frames.at(frames.is_backward_call)
     calls = calls.at(np.argsort(calls.start_ns, kind="stable"))
-    made = calls.trace, calls.start_ns, calls.end_ns, enclosing(forest, calls.thread, calls.start_ns)
-    return charge(operators, activities, within(forest, operators), forest, made)
+    called_from = enclosing(forest, calls.thread, calls.start_ns)
+    found = np.full(len(trace), NONE)
+    for one in np.unique(trace).tolist():
+        own, here = np.flatnonzero(calls.trace == one), np.flatnonzero(trace == one)
+        started = np.searchsorted(calls.start_ns[own], time_ns[here], side="right")
+        alone = started - np.searchsorted(np.sort(calls.end_ns[own]), time_ns[here], side="right") == 1
+        latest = own[started[alone] - 1]
+        is_open = calls.end_ns[latest] > time_ns[here[alone]]
+        found[here[alone][is_open]] = called_from[latest[is_open]]
+    place[stray] = found
+    return place
 
 
 def _lines_of_frames(forest: Forest, frames: Frames) -> tuple[list[LineTotal], Int64]:
@@ -322,7 +328,7 @@ def _lines_of_texts(
     around = inherit(np.where(own >= 0, np.arange(len(own)), NONE), operators.parent, operators.depth)
     # As with frames: of what the engine ran, only stacks that were taken inside of it count.
     at_operator = gather(own, np.where(around >= operators.engine, around, NONE))
-    return lines, charge(operators, activities, at_operator, None)
+    return lines, _by_operators(operators, activities, at_operator)[0]
 
 
 def by_stack(session: Session, operators: Operators, known: Mapping[int, int]) -> Int64:
@@ -349,6 +355,12 @@ def module_places(
     """The places of module calls, each after the one around it; and the place of each call."""
     rows = session.query("SELECT module_id, trace_id, name, class_name FROM modules")
     modules = {module_id: rest for module_id, *rest in rows}
+    # By which each is an attribute of the one that called it.
+    names = {
+        (trace, one.parent, one.child): one.name
+        for trace, noted in structure.by_trace.items()
+        for one in noted.modules
+    }
     places: list[ModulePlace] = []
     known: dict[tuple[int, str, str], int] = {}
     found = np.full(len(forest), NONE)
@@ -368,7 +380,7 @@ def module_places(
                 continue
             segment = name
             if parent >= 0:
-                segment = structure.attribute_name(trace, places[parent].name, name) or name
+                segment = names.get((trace, places[parent].name, name)) or name
             key = (parent, name, segment)
             if key not in known:
                 known[key] = len(places)
@@ -495,10 +507,6 @@ def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
 _MOST_STEPS = 64
 
 
-# Calls that run a backward pass, by start: their traces, starts, ends, and the places they were made from.
-BackwardCalls = tuple[Int64, Int64, Int64, Int64]
-
-
 def within(forest: Forest, operators: Operators) -> Int64:
     """Innermost interval open at each operator's start, as a position in the forest; -1 for none.
 
@@ -512,20 +520,13 @@ def within(forest: Forest, operators: Operators) -> Int64:
     return place
 
 
-def charge(
-    operators: Operators,
-    activities: ProgramActivities,
-    at_operator: Int64,
-    forest: Forest | None,
-    backward_calls: BackwardCalls | None = None,
-) -> Int64:
-    """The place of each activity; -1 for none.
+def _by_operators(
+    operators: Operators, activities: ProgramActivities, at_operator: Int64
+) -> tuple[Int64, Int64]:
+    """The place of each activity by way of forward operators and callers, and the operator asked last.
 
-    `at_operator` is where each operator was called from (-1: not known of itself). Places are positions
-    in the forest, in which launch calls are looked up; without it they are not. `backward_calls` are for
-    what the engine ran without a forward operator.
+    `at_operator` is where each operator was called from; -1 is not known of itself.
     """
-    # By way of forward operators and callers; `last` is the operator that was asked last.
     asked = activities.operator
     place, last = gather(at_operator, asked), asked.copy()
     left = np.flatnonzero((place < 0) & (asked >= 0))
@@ -538,28 +539,7 @@ def charge(
             break
         last[left], place[left] = onward, at_operator[onward]
         left = left[place[left] < 0]
-    if forest is not None:
-        # A composite operator may call Python again, so the launch itself may lie deeper than its start.
-        called = enclosing(forest, activities.call_thread, activities.call_start_ns)
-        called = _inside(forest, called, operators, activities.operator)
-        place = np.where(called >= 0, called, place)
-    if backward_calls is not None:
-        engine = gather(operators.engine, last)
-        stray = np.flatnonzero((place < 0) & (engine >= 0) & (gather(operators.forward, engine) < 0))
-        # Of the one backward call of the trace that was open; -1 where none or several were.
-        trace = activities.trace[stray]
-        time_ns = operators.start_ns[activities.operator[stray]]
-        traces, start_ns, end_ns, called_from = backward_calls
-        found = np.full(len(trace), NONE)
-        for one in np.unique(trace).tolist():
-            own, here = np.flatnonzero(traces == one), np.flatnonzero(trace == one)
-            started = np.searchsorted(start_ns[own], time_ns[here], side="right")
-            alone = started - np.searchsorted(np.sort(end_ns[own]), time_ns[here], side="right") == 1
-            latest = own[started[alone] - 1]
-            is_open = end_ns[latest] > time_ns[here[alone]]
-            found[here[alone][is_open]] = called_from[latest[is_open]]
-        place[stray] = found
-    return place
+    return place, last
 
 
 def _inside(forest: Forest, place: Int64, operators: Operators, around: Int64) -> Int64:

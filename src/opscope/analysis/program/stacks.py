@@ -282,9 +282,8 @@ class _Stacks:
         above[lost] = self.tree.under(np.full(len(lost), NONE), unattributed[which[lost]])
         names = dict(self._session.query("SELECT name_id, name FROM kernel_names"))
         leaf = self.tree.under(above[counted], self.tree.named(rows["name_id"][counted], names))
-        weights = np.ones(len(leaf), np.int64)
-        if weight is StackWeight.DEVICE:
-            weights = activities.duration_ns[counted]
+        is_time = weight is StackWeight.DEVICE
+        weights = activities.duration_ns[counted] if is_time else np.ones(len(leaf), np.int64)
         return activities.trace[counted], leaf, weights
 
     def _roots(self) -> Int64:

@@ -138,11 +138,14 @@ class SessionRecords:
     """All that was recorded of a Session's traces: what the timeline and the execution graphs are made of."""
 
     def __init__(
-        self, session: Session, traces: tuple[TraceRecords, ...], windows: dict[int, TraceWindow]
+        self,
+        session: Session,
+        traces: tuple[TraceRecords, ...],
+        windows: dict[int, TraceWindow],
+        hosts: dict[int, Host] | None = None,
     ) -> None:
-        self._session = session
+        self._session, self._hosts = session, hosts
         self.traces, self.windows = traces, windows
-        self._hosts: dict[int, Host] | None = None
 
     @cached_property
     def is_large(self) -> bool:
@@ -159,17 +162,14 @@ class SessionRecords:
 
     def within(self, windows: dict[int, TraceWindow]) -> SessionRecords:
         """The same in other windows."""
-        found = SessionRecords(self._session, self.traces, windows)
-        found._hosts = self._hosts
-        return found
+        return SessionRecords(self._session, self.traces, windows, self._hosts)
 
     def of_each(self) -> Iterator[SessionRecords]:
         hosts = None if self.is_large else self.hosts
         for trace in self.traces:
             window = {one: self.windows[one] for one in (trace.trace_id,) if one in self.windows}
-            found = SessionRecords(self._session, (trace,), window)
-            found._hosts = None if hosts is None else {trace.trace_id: hosts[trace.trace_id]}
-            yield found
+            host = None if hosts is None else {trace.trace_id: hosts[trace.trace_id]}
+            yield SessionRecords(self._session, (trace,), window, host)
 
 
 def read_session(session: Session) -> SessionRecords:

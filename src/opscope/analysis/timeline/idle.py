@@ -313,10 +313,8 @@ def longest_gaps(
                 (min(one.end_ns, end_ns) - max(one.start_ns, start_ns), one.name) for one in idle.host.stalls
             )
         elif (telling := _telling(idle, cause, threads, (start_ns, handed_ns))) is not None:
-            table = _TABLES[telling.kind]
-            host = telling.name
-            if table in _NAMES_SQL:
-                host = session.scalar(_NAMES_SQL[table], [telling.key])
+            query = _NAMES_SQL.get(_TABLES[telling.kind])
+            host = telling.name if query is None else session.scalar(query, [telling.key])
         if cause not in (IdleCause.DEPENDENCY, IdleCause.UNKNOWN):
             # The program's function around the blamed call, else the middle of the gap; of any of them.
             time_ns = (start_ns + handed_ns) // 2 if blamed < 0 else int(trace.calls.start_ns[blamed])

@@ -6,9 +6,8 @@ from the tables; the Session is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby, pairwise
-from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -96,11 +95,8 @@ def _host_time(
     if not trace.launch_threads:
         return None
     start_ns, end_ns = window.host
-    recorded_ns = window.end_ns - window.start_ns
     if window.steps:
-        edges = ([step.start_ns for step in window.steps], [step.end_ns for step in window.steps])
-        start_ns, end_ns = (np.array(edge, dtype=np.int64) for edge in edges)
-        recorded_ns = int((end_ns - start_ns).sum())
+        start_ns, end_ns = np.array([(step.start_ns, step.end_ns) for step in window.steps], dtype=np.int64).T
     count, wall_ns = len(start_ns), int((end_ns - start_ns).sum())
     launched = trace.calls.start_ns[trace.calls.is_launch]
     launches = int((covering(merge((start_ns, end_ns)), launched) >= 0).sum())
@@ -131,7 +127,7 @@ def _host_time(
     return HostTime(
         trace_id=trace.trace_id,
         steps=count,
-        step_ns=recorded_ns / count,
+        step_ns=(wall_ns if window.steps else window.end_ns - window.start_ns) / count,
         device_busy_ns=max(busy_ns.values(), default=0) / count,
         launch_path_ns=(wall_ns - waited_ns) / count,
         launches=launches / count,
@@ -244,9 +240,6 @@ def _step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | Non
     )
 
 
-T = TypeVar("T")
-
-
 _SERIES_POINTS = 60  # intervals of what is shown over time
 
 
@@ -277,8 +270,7 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
         )
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}
     for one in devices:
-        trace = one.trace
-        blamed[trace.trace_id] += one.account.blamed_ns(len(trace.calls))
+        blamed[one.trace.trace_id] += one.account.blamed_ns(len(one.trace.calls))
     stepped = tuple(
         step for one in devices for step in device_steps(one.device) if step.step in one.window.numbers
     )
@@ -286,15 +278,15 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
     return Timeline(
         partitions=tuple(partitions),
         waits=waiting_calls(session, traces, windows, blamed, functions, annotations),
-        latencies=_known(_launch_latency(device, calls) for device, calls, _ in by_device),
-        queues=_known(_queue_depth(*args) for args in by_device),
-        steps=_known(_step_statistics(trace_id, window) for trace_id, window in windows.items()),
-        host=_known(_hosts(devices, stepped)),
+        latencies=tuple(filter(None, (_launch_latency(device, calls) for device, calls, _ in by_device))),
+        queues=tuple(filter(None, (_queue_depth(*args) for args in by_device))),
+        steps=tuple(filter(None, (_step_statistics(*item) for item in windows.items()))),
+        host=tuple(filter(None, _hosts(devices, stepped))),
         series=tuple(queue_over_time(*args, _SERIES_POINTS) for args in by_device),
         skews=skews,
         device_steps=stepped,
         start_ups=tuple(one for window in windows.values() for one in window.start_ups),
-        start_gaps=_known(window.start_gap for window in windows.values()),
+        start_gaps=tuple(filter(None, (window.start_gap for window in windows.values()))),
     )
 
 
@@ -305,10 +297,6 @@ def join_timelines(timelines: Sequence[Timeline], skews: tuple[RankSkew, ...]) -
         for name in Timeline.__struct_fields__
     }
     return Timeline(**{**parts, "waits": by_place(parts["waits"]), "skews": skews})
-
-
-def _known(found: Iterable[T | None]) -> tuple[T, ...]:
-    return tuple(one for one in found if one is not None)
 
 
 def _hosts(devices: Sequence[DeviceIdle], device_steps: Sequence[DeviceStep]) -> Iterator[HostTime | None]:

@@ -60,7 +60,6 @@ _ROLES = (
     ),
     (CallRole.LAUNCHES, rf"{_ANY}\w*Launch"),
 )
-_PATTERNS = tuple((role, re.compile(pattern)) for role, pattern in _ROLES)
 
 OF_DRIVER_MEMORY = (CallRole.ALLOCATES, CallRole.FREES)
 # What a program does once, and again only where something is not kept.
@@ -72,7 +71,7 @@ HOLD_UP = (CallRole.WAITS, CallRole.COPIES, CallRole.COPIES_ASYNC, *OF_DRIVER_ME
 @lru_cache(maxsize=4096)
 def role_of(name: str) -> CallRole:
     """The role of a call of this name, before it is known what it copied."""
-    return next((role for role, pattern in _PATTERNS if pattern.match(name)), CallRole.OTHER)
+    return next((role for role, pattern in _ROLES if re.match(pattern, name)), CallRole.OTHER)
 
 
 def is_graph_launch(name: str) -> bool:
@@ -82,9 +81,6 @@ def is_graph_launch(name: str) -> bool:
 def names_of(session: Session, *roles: CallRole) -> list[str]:
     names = session.query("SELECT DISTINCT name FROM runtime_calls WHERE name IS NOT NULL ORDER BY name")
     return [name for (name,) in names if role_of(name) in roles]
-
-
-_NEVER = np.iinfo(np.int64).max
 
 
 class WorkKind(IntEnum):
@@ -222,7 +218,7 @@ def _devices(
         mine = {name: column[first:last] for name, column in activities.items()}
         launcher = mine.pop("launcher")
         call = np.where(launcher >= 0, launcher - first_call, -1)
-        launch_ns = np.where(call >= 0, gather(calls.start_ns, call), _NEVER)
+        launch_ns = np.where(call >= 0, gather(calls.start_ns, call), np.iinfo(np.int64).max)
         del mine["trace_id"], mine["device"]
         yield DeviceRecords(trace_id=trace_id, device=device, call=call, **mine).at(
             np.lexsort((launch_ns, mine["start_ns"]))

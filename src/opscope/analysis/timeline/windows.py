@@ -11,7 +11,7 @@ calls is told alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
@@ -116,7 +116,7 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
         mine = steps.get(trace_id, ())
         examined = session.examined.get(trace_id)
         start_ups = (
-            find_start_ups(session, trace_id, mine, (start_ns, end_ns))
+            tuple(find_start_ups(session, trace_id, mine, (start_ns, end_ns)))
             if examined is None
             else examined.timeline.start_ups
         )
@@ -266,15 +266,15 @@ _LEAST_OF_NAME = 0.05  # of the time in all such calls
 
 def find_start_ups(
     session: Session, trace_id: int, steps: Sequence[Step], span_ns: tuple[int, int]
-) -> tuple[StartUp, ...]:
+) -> Iterator[StartUp]:
     """The steps of a trace that begin the program, by start; its span is used where there are none."""
     bounds = [(step.start_ns, step.end_ns) for step in steps] or [span_ns]
     durations = [end_ns - start_ns for start_ns, end_ns in bounds]
     if len(steps) < 2:
         number = steps[0].number if steps else None
         once = _once(session, trace_id, bounds, recurs=False)
-        return _told(once, 0, [], StartUp(trace_id, number, durations[0], None, 0))
-    found: list[StartUp] = []
+        yield from _told(once, 0, [], StartUp(trace_id, number, durations[0], None, 0))
+        return
     of_steps: _Once | None = None
     kernels = dict(session.query(_KERNELS_SQL, [trace_id]))
     for place, step in enumerate(steps[:-1]):
@@ -288,8 +288,7 @@ def find_start_ups(
         told = _told(of_steps, place, later, one)
         if not told or told[0].once_ns < _LEAST_ONCE * (durations[place] - usual_ns):
             break
-        found += told
-    return tuple(found)
+        yield from told
 
 
 def first_calls(session: Session, trace_id: int) -> Arrays:
