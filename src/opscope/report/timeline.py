@@ -448,7 +448,8 @@ def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
 
 
 def _line_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
-    lines = summary.program.lines
+    lines, on_device = summary.program.lines, summary.has_device
+    own = "self_device_ns" if on_device else "self_cpu_ns"
     shown = lines[:top]
     caption = _rest(summary, summary.program.line_ns, "under no line of the program")
     if len(shown) < len(lines):
@@ -459,18 +460,19 @@ def _line_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
         doc.words("Line", lambda line: (doc.Code(f"{line.file}:{line.line}"), _KIND_MARKS[line.kind])),
         doc.identifier("Function", "function"),
         doc.number("Calls", "calls"),
-        doc.number("Device time", "self_device_ns"),
-        doc.number("Share", lambda line: _share(summary, line.self_device_ns)),
+        doc.number("Device time" if on_device else "CPU time", own),
+        doc.number("Share", lambda line: _share(summary, getattr(line, own))),
         doc.number("Forward", "forward_ns"),
         doc.number("Backward", "backward_ns"),
-        doc.number("Launches", "kernel_launches"),
+        doc.number("Launches", "kernel_launches") if on_device else None,
         caption=" ".join([caption, *notes]),
     )
-    if not lines:
-        return (rows,)
-    share = format_share(lines[0].self_device_ns, summary.device_time_ns)
-    place = doc.Code(f"{lines[0].file}:{lines[0].line}")
-    return rows, doc.Meaning((place, f" launches the most: {share} of device time."))
+    share, place = _share(summary, getattr(lines[0], own)), doc.Code(f"{lines[0].file}:{lines[0].line}")
+    return rows, doc.Meaning(
+        (place, f" launches the most: {share} of device time.")
+        if on_device
+        else (place, f" takes the most: {share} of CPU time.")
+    )
 
 
 def _rest(summary: Summary, charged_ns: int, where: str) -> str:

@@ -81,10 +81,11 @@ class LineTotal(msgspec.Struct, frozen=True):
     function: str  # the function it is in
     calls: int | None  # recorded calls of the function; None in the oldest format, which has none
     self_device_ns: int = 0  # device time, forward and backward
-    forward_ns: int = 0  # the part that no backward operator launched
+    forward_ns: int = 0  # the part of it (else of `self_cpu_ns`) that no backward operator launched
     backward_ns: int = 0  # the rest
     kernel_launches: int = 0  # kernels of `self_device_ns`
     kind: LineKind = LineKind.FUNCTION  # what `line` is
+    self_cpu_ns: int = 0  # where no device was recorded, the operators' own CPU time; else 0
 
 
 class ProgramTotals(msgspec.Struct, frozen=True):
@@ -96,9 +97,11 @@ class ProgramTotals(msgspec.Struct, frozen=True):
 
     # Every recorded module, as a tree: each before its submodules, the one with more time first
     modules: tuple[ModuleTotal, ...] = ()
-    lines: tuple[LineTotal, ...] = ()  # lines under which something was launched, most device time first
+    lines: tuple[
+        LineTotal, ...
+    ] = ()  # lines under which something was launched or, without a device, computed; most time first
     module_ns: int = 0  # device time with a module; where no device was recorded, the operators' own CPU time
-    line_ns: int = 0  # device time with a line
+    line_ns: int = 0  # the same with a line
     has_modules: bool = False  # whether calls of modules were recorded
     has_stacks: bool = False  # whether Python stacks were recorded
 
@@ -233,26 +236,26 @@ def program_totals(session: Session) -> ProgramTotals:
             place = gather(place_of_call, _charged(operators, activities, frames, forest))
             call_counts = np.bincount(place_of_call, minlength=len(places)).tolist()
             modules = _module_totals(places, call_counts, figures(place, len(places)), is_host=is_host)
-        if not is_host:
-            forest, calls = frames.nested((frames.function >= 0) | (frames.line >= 0))
-            lines, line_of_frame = _lines_of_frames(forest, calls)
-            charged = gather(line_of_frame, _charged(operators, activities, frames, forest))
-    if has_texts and not np.any(charged >= 0) and not is_host:
+        forest, calls = frames.nested((frames.function >= 0) | (frames.line >= 0))
+        lines, line_of_frame = _lines_of_frames(forest, calls)
+        charged = gather(line_of_frame, _charged(operators, activities, frames, forest))
+    if has_texts and not np.any(charged >= 0):
         lines, charged = _lines_of_texts(session, operators, activities)
     used = set(charged[charged >= 0].tolist())
+    own = "self_cpu_ns" if is_host else "self_device_ns"
     totals = [
         msgspec.structs.replace(
-            one, self_device_ns=ns[0], forward_ns=ns[1], backward_ns=ns[2], kernel_launches=ns[3]
+            one, **{own: ns[0]}, forward_ns=ns[1], backward_ns=ns[2], kernel_launches=ns[3]
         )
         for index, (one, ns) in enumerate(zip(lines, figures(charged, len(lines)).T.tolist(), strict=True))
         if index in used
     ]
-    totals.sort(key=lambda line: (-line.self_device_ns, line.file, line.line, line.function))
+    totals.sort(key=lambda line: (-getattr(line, own), line.file, line.line, line.function))
     return ProgramTotals(
         modules,
         tuple(totals),
-        sum(one.self_cpu_ns if is_host else one.self_device_ns for one in modules),
-        sum(one.self_device_ns for one in totals),
+        sum(getattr(one, own) for one in modules),
+        sum(getattr(one, own) for one in totals),
         has_modules,
         has_stacks=True,
     )

@@ -69,8 +69,8 @@ def test_modules_have_their_own_and_their_submodules_time(load: Load) -> None:
     assert totals.module_ns == 33_000
 
 
-def test_without_a_device_modules_have_their_operators_own_cpu_time(load: Load) -> None:
-    trace = TraceBuilder().frame("t.py(1): start", 0, 1).frame("nn.Module: Net_0", 20, 100, module=0)
+def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(load: Load) -> None:
+    trace = TraceBuilder().frame("t.py(1): start", 0, 130).frame("nn.Module: Net_0", 20, 100, module=0)
     trace.frame("nn.Module: Linear_0", 30, 20, parent=2, module=0)
     trace.operator("aten::linear", 31, 10).operator("aten::addmm", 32, 4).operator("aten::relu", 60, 3)
     session = load(trace.operator("aten::add", 200, 5))
@@ -80,6 +80,8 @@ def test_without_a_device_modules_have_their_operators_own_cpu_time(load: Load) 
         ("Net_0.Linear_0", 10_000, 10_000, 0),
     ]
     assert totals.module_ns == 13_000
+    assert [(one.line, one.self_cpu_ns, one.self_device_ns) for one in totals.lines] == [(1, 13_000, 0)]
+    assert totals.line_ns == 13_000
 
 
 def test_a_line_is_the_innermost_function_of_the_program(load: Load) -> None:
