@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from opscope.ingest.memory_snapshot import DeviceMemory, Holding, OutOfMemory
+from opscope.ingest.memory_snapshot import DeviceMemory, OutOfMemory
 from opscope.report import document as doc
-from opscope.report.json_encoding import versions
+from opscope.report.json_encoding import Keys, encode, versions
 from opscope.units import format_bytes, format_fraction
 
 MEMORY_SCHEMA_VERSION = 1
@@ -46,7 +46,7 @@ def _section(one: DeviceMemory, top: int | None) -> doc.Section:
     for holding in one.holdings:
         kinds[holding.kind] += holding.size_bytes
     kind, kind_bytes = kinds.most_common(1)[0] if kinds else ("", 0)
-    most = _LARGEST.get(kind) if 2 * kind_bytes > one.peak_bytes else None
+    most = _LARGEST.get(kind, "") if 2 * kind_bytes > one.peak_bytes else ""
     when = "Peak" if one.has_history else "In use when the snapshot was taken"
     return doc.Section(
         f"Device {one.device}",
@@ -97,7 +97,7 @@ def _section(one: DeviceMemory, top: int | None) -> doc.Section:
                 doc.number("Blocks", "blocks", lambda count: f"{count:,}"),
                 doc.number("Share", lambda row: format_fraction(row.size_bytes / max(1, one.peak_bytes))),
             ),
-            doc.Meaning(most) if most else None,
+            doc.Meaning(most),
         ),
     )
 
@@ -105,23 +105,16 @@ def _section(one: DeviceMemory, top: int | None) -> doc.Section:
 def _failure(one: OutOfMemory) -> doc.Paragraph:
     free = "" if one.free_bytes is None else f", {format_bytes(one.free_bytes)} free on the device"
     at: tuple[doc.Inline, ...] = (" at ", doc.Code(one.line)) if one.line else ()
-    unused = format_bytes(one.reserved_bytes - one.allocated_bytes)
     return doc.Paragraph(
         (
             doc.Strong("Out of memory"),
             *at,
             f": {format_bytes(one.asked_bytes)} asked for, {format_bytes(one.allocated_bytes)} in use, "
-            f"{unused} reserved but unused{free}.",
+            f"{format_bytes(one.reserved_bytes - one.allocated_bytes)} reserved but unused{free}.",
         )
     )
 
 
 def memory_json(devices: Sequence[DeviceMemory], *, top: int | None) -> dict[str, Any]:
-    def record(one: DeviceMemory) -> dict[str, Any]:
-        fields = {name: getattr(one, name) for name in one.__struct_fields__ if name != "curve"}
-        listed: dict[str, Sequence[Holding | OutOfMemory]] = {
-            "holdings": one.holdings[:top], "out_of_memory": one.out_of_memory
-        }  # fmt: skip
-        return fields | {name: [each._asdict() for each in rows] for name, rows in listed.items()}
-
-    return {**versions(MEMORY_SCHEMA_VERSION), "devices": [record(one) for one in devices]}
+    keys = Keys("... -curve", holdings=lambda one: one.holdings[:top])
+    return {**versions(MEMORY_SCHEMA_VERSION), "devices": encode(devices, {DeviceMemory: keys})}
