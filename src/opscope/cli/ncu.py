@@ -104,8 +104,9 @@ def ncu(
         read, stdout = (reports or [_REPORT])[0], console.STDERR if report.json else None
         code = _profile(target, trace, collecting, read, force=report.force, stdout=stdout)
     analysis = api.ncu(read, trace)
-    document = ncu_document(analysis, top=report.rows(top))
-    shown.show(lambda: ncu_json(analysis), lambda: document, on_stderr=is_run)
+    shown.show(
+        lambda: ncu_json(analysis), lambda: ncu_document(analysis, top=report.rows(top)), on_stderr=is_run
+    )
     if is_run:
         console.say_wrote([read], on_stderr=True)
     return code

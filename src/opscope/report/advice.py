@@ -49,24 +49,20 @@ def headline(summary: Summary) -> FactList:
 def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
     measured, simulated = summary.measured_step, summary.typical_step
     recorded = "" if measured.recorded_ns is None else format_duration(measured.recorded_ns)
-    if measured.unrecorded_ns is not None:
-        time = measured.unrecorded_ns
+    if (time := measured.unrecorded_ns) is not None:
         count = counted(time.samples, "sample")
         text = f" without profiler (median of {count})" + (f", {recorded} recorded" if recorded else "")
         yield "Step", (Strong(format_duration(time.median)), text)
     elif recorded:
-        steps = summary.counted_steps
-        told = f"{recorded} recorded ({counted(len(steps), 'step')})"
+        told = f"{recorded} recorded ({counted(len(summary.counted_steps), 'step')})"
         if simulated is None:
             yield "Step", (Strong(recorded), told.removeprefix(recorded))
         else:
             # Marks of steps are the host's.
             if measured.recorded_ns is not None and measured.recorded_ns < simulated.step_interval_ns[0]:
                 told += "; the host ran ahead of the GPU"
-            yield (
-                "Step",
-                (Strong(_between(simulated.step_interval_ns)), f" without profiler (simulated), {told}"),
-            )
+            between = Strong(_between(simulated.step_interval_ns))
+            yield "Step", (between, f" without profiler (simulated), {told}")
     elif summary.window_ns is not None:
         yield "Recording", (Strong(format_duration(summary.window_ns)), "; no steps in it")
 
@@ -82,25 +78,21 @@ def _between(interval_ns: tuple[float, float]) -> str:
 def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
     """Which side decides the step, and for what the device waits most."""
     if not summary.has_device:
-        used = summary.operators[:1]
-        most = "".join(f"; most in {one.name}" for one in used)
+        most = "".join(f"; most in {one.name}" for one in summary.operators[:1])
         time = format_duration(summary.cpu_time_ns)
-        if summary.is_cuda_traced:
-            yield "CPU", f"{time} in operators, no device{most}"
-        else:
-            yield "CPU", f"{time} in NVTX ranges, no CUDA was traced{most}"
+        of_ranges = f"{time} in NVTX ranges, no CUDA was traced{most}"
+        yield "CPU", f"{time} in operators, no device{most}" if summary.is_cuda_traced else of_ranges
         return
     fraction = summary.measured_step.busy_fraction
     busy = format_fraction(summary.busy_fraction if fraction is None else fraction)
     busy += " recorded" if fraction is None else ""
-    step = summary.typical_step
-    if step is not None:
+    if (step := summary.typical_step) is not None:
         timed = summary.measured_step.unrecorded_ns
         # No side alone takes longer than the step that was timed: what is over is the simulation's error.
         most_ns = math.inf if timed is None else timed.median
         device, host = (format_duration(min(one, most_ns)) for one in (step.device_ns, step.host_ns))
-        sides = f"GPU alone {device}, CPU alone {host}"
-        yield "GPU busy", (busy, "; ", Strong(step.bound.meaning), f": {sides}")
+        sides = f": GPU alone {device}, CPU alone {host}"
+        yield "GPU busy", (busy, "; ", Strong(step.bound.meaning), sides)
     else:
         yield "GPU busy", busy
     if causes := idle_causes(summary):
@@ -155,28 +147,21 @@ def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
     yield "By range", ("no annotation fits ", Code(summary.ranges_by, is_whole=True), *there)
 
 
-def _at(finding: Finding) -> Iterator[Inline]:
-    """The first line of the program that a finding names, as `file:line` in brackets."""
-    for line in [finding.evidence.get("line"), *finding.evidence.get("lines", ())][:2]:
-        if isinstance(line, str):
-            yield from (" (", Code(line.partition(" ")[0].rpartition("/")[2], is_whole=True), ")")
-            return
-
-
 def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
     numbers = change_numbers(summary)
     period = "a step" if summary.steps else "in all"
     advice = {one.code: one for one in reversed(summary.advice or ())}
     for chosen, number in islice(numbers.items(), _CHANGES):
         finding = advice[chosen]
-        gain, code = gain_text(finding, period), short_edit(finding)
-        written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
-        yield f"Change {number}", (Strong(gain), f": {change_title(finding)}", *_at(finding), *written)
-    others = [
-        f"{number}: {change_title(advice[code])}" for code, number in numbers.items() if number > _CHANGES
-    ]
-    if others:
-        yield "Also", "; ".join(others)
+        told: list[Inline] = [Strong(gain_text(finding, period)), f": {change_title(finding)}"]
+        lines = [finding.evidence.get("line"), *finding.evidence.get("lines", ())][:2]
+        for line in [one for one in lines if isinstance(one, str)][:1]:  # of the program, as `file:line`
+            told += [" (", Code(line.partition(" ")[0].rpartition("/")[2], is_whole=True), ")"]
+        if code := short_edit(finding):
+            told += [": ", Code(code, is_whole=True)]
+        yield f"Change {number}", tuple(told)
+    if others := [one for one in numbers.items() if one[1] > _CHANGES]:
+        yield "Also", "; ".join(f"{number}: {change_title(advice[code])}" for code, number in others)
     best = summary.best_set
     if best is not None and len(numbers) > 1:
         gain = f"−{format_duration(best.estimated_gain_ns_per_step)}"
@@ -313,8 +298,8 @@ def advice_sections(summary: Summary) -> tuple[doc.Section, ...]:
         )
         told = (
             doc.Paragraph(one.message),
-            doc.Paragraph(one.suggestion) if one.suggestion else None,
-            _code(one.change) if one.change else None,
+            doc.Paragraph(one.suggestion or ""),
+            _code(one.change or ""),
             known,
         )
         shown.append(doc.Section(title, doc.blocks(*told)))

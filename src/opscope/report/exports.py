@@ -123,8 +123,7 @@ def _idle(session: Session) -> _Tracks:
 
 
 def _attributed(session: Session) -> _Tracks:
-    rows = session.query(_ATTRIBUTED_SQL)
-    for (device, stream), activities in groupby(rows, key=itemgetter(0, 1)):
+    for (device, stream), activities in groupby(session.query(_ATTRIBUTED_SQL), key=itemgetter(0, 1)):
         yield (
             f"operator: device {device}, stream {UNKNOWN if stream is None else stream}",
             [

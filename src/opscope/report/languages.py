@@ -281,8 +281,7 @@ class Catalog:
     def _joined(self, text: str) -> str | None:
         for joint, own in _JOINTS:
             clauses = _split(text, joint)
-            ways = (clauses, [clauses[0], joint.join(clauses[1:])])
-            for parts in ways if len(clauses) > 1 else ():
+            for parts in (clauses, [clauses[0], joint.join(clauses[1:])]) if len(clauses) > 1 else ():
                 found = [self.translate(part) for part in parts]
                 if None not in found:
                     said = [str(one) for one in found]

@@ -67,13 +67,13 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     points: list[doc.Text] = []
     for one in totals:
         least_ns = _LEAST_SHARE * sum(part.ns for part in one.meanwhile)
-        told: list[doc.Text] = []
-        for part in one.meanwhile[:_MEANWHILE]:
-            time = format_duration(part.ns)
-            if part.ns >= least_ns and part.name is None:
-                told.append((f"idle for {time} (its host was late)",))
-            elif part.ns >= least_ns:
-                told.append(("in ", doc.Code(part.name or ""), f" for {time}"))
+        told: list[doc.Text] = [
+            f"idle for {format_duration(part.ns)} (its host was late)"
+            if part.name is None
+            else ("in ", doc.Code(part.name), f" for {format_duration(part.ns)}")
+            for part in one.meanwhile[:_MEANWHILE]
+            if part.ns >= least_ns
+        ]
         if told:
             parts = doc.joined(told)
             points.append((f"While others waited in {one.name}, the last rank's device was ", *parts, "."))

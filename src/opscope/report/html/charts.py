@@ -73,8 +73,7 @@ _MODULE = "nn.Module: "
 def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
     if not summary.has_device:
         if any(one.self_cpu_ns for one in summary.operators):
-            profiles = stack_profiles(session, weight=StackWeight.CPU)
-            yield from _icicle_chart(profiles, summary)
+            yield from _icicle_chart(stack_profiles(session, weight=StackWeight.CPU), summary)
         return
     records = read_session(session)
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
@@ -525,8 +524,7 @@ def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> Cha
     of = "The recording" if view.step is None else f"Step {view.step}"
     title = f"{of}, event by event"
     if len(summary.traces) > 1:
-        where = trace_name(summary.ranks[view.trace_id], view.trace_id)
-        title = f"{of} of {where}, event by event"
+        title = f"{of} of {trace_name(summary.ranks[view.trace_id], view.trace_id)}, event by event"
     note = (
         "Host threads above, the critical path between them and the streams, idle time by cause below. Drag "
         "or press w and s to zoom, a and d to move, double-click for all; events shorter than "
