@@ -49,6 +49,7 @@ from opscope.units import (
     format_fraction,
     format_ratio,
     format_share,
+    summed,
 )
 
 _STEP_ROWS = 12
@@ -308,13 +309,10 @@ def _categories(summary: Summary) -> doc.Section:
         name = category_title(one.category)
         return f"{name}, no operator" if one.without_operator else name
 
-    fractions: dict[str, float] = {}  # with an operator and without
-    for one in summary.categories:
-        name = category_title(one.category)
-        fractions[name] = fractions.get(name, 0.0) + one.fraction
-    most = sorted(filter(itemgetter(1), fractions.items()), key=itemgetter(1), reverse=True)[:2]
+    # With an operator and without.
+    fractions = summed((category_title(one.category), one.fraction) for one in summary.categories)
     meaning = None
-    if most:
+    if most := [one for one in fractions.most_common(2) if one[1]]:
         first, *others = ((name, format_fraction(share)) for name, share in most)
         text = f"Most {time_name(summary)} goes to {first[0]} ({first[1]})"
         meaning = doc.Meaning(f"{text}, then {others[0][0]} ({others[0][1]})." if others else f"{text}.")

@@ -410,10 +410,8 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
     shown = list(_scaling_sections(sweep)) if sweep.points else []
     for point, further in zip(sweep.points, extra, strict=False):
         shown += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
-    wins: Counter[str] = Counter()
-    for point in sweep.points:
-        if timed := [row for row in point.rows if row.median_ns]:
-            wins[min(timed, key=lambda row: row.median_ns or 0.0).name] += 1
+    timed = ([row for row in point.rows if row.median_ns] for point in sweep.points)
+    wins = Counter(min(rows, key=lambda row: row.median_ns or 0.0).name for rows in timed if rows)
     swept = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items())
     complete = ("Complete", None if sweep.complete else _INTERRUPTED)
     headline = doc.facts(

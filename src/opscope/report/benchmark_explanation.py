@@ -143,10 +143,8 @@ def _kernels(row: BenchmarkRow) -> Counter[str]:
     """Launches per call by kernel name; empty where nothing was recorded."""
     if row.profile is None:
         return Counter()
-    launches: Counter[str] = Counter()
-    for use in row.profile.kernels:
-        launches[use.name] += round(use.launches * row.profile.calls)
-    return launches
+    calls = row.profile.calls
+    return units.summed((use.name, round(use.launches * calls)) for use in row.profile.kernels)
 
 
 def _listed(rows: Sequence[BenchmarkRow]) -> tuple[Inline, ...]:

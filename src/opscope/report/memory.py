@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from opscope.ingest.memory_snapshot import DeviceMemory, OutOfMemory
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode, versions
-from opscope.units import format_bytes, format_fraction
+from opscope.units import format_bytes, format_fraction, summed
 
 MEMORY_SCHEMA_VERSION = 1
 _KINDS = {
@@ -42,9 +41,7 @@ def memory_document(devices: Sequence[DeviceMemory], *, top: int | None) -> doc.
 def _section(one: DeviceMemory, top: int | None) -> doc.Section:
     unused = one.reserved_bytes - one.peak_bytes
     unused_share = unused / one.reserved_bytes if one.reserved_bytes else 0.0
-    kinds: Counter[str] = Counter()
-    for holding in one.holdings:
-        kinds[holding.kind] += holding.size_bytes
+    kinds = summed((holding.kind, holding.size_bytes) for holding in one.holdings)
     kind, kind_bytes = kinds.most_common(1)[0] if kinds else ("", 0)
     most = _LARGEST.get(kind, "") if 2 * kind_bytes > one.peak_bytes else ""
     when = "Peak" if one.has_history else "In use when the snapshot was taken"

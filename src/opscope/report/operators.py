@@ -7,7 +7,7 @@ always says which limit it refers to, measured or of the datasheet.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import groupby, islice
 from operator import itemgetter
@@ -41,6 +41,7 @@ from opscope.units import (
     format_fraction,
     format_share,
     listed,
+    summed,
 )
 
 _NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
@@ -317,9 +318,7 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...
 
 def _lost(summary: Summary) -> doc.Meaning | None:
     """How much of the device time the limits would allow to save."""
-    lost: Counter[str] = Counter()
-    for one in summary.efficiency.calls:
-        lost[one.operator] += one.gap_ns or 0  # type: ignore[assignment]  # a float
+    lost = summed((one.operator, one.gap_ns or 0) for one in summary.efficiency.calls)
     if not lost.total():
         return None
     (name, most_ns), gap_ns = lost.most_common(1)[0], lost.total()

@@ -5,19 +5,26 @@ Of many ranks those are told that others wait for most.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from opscope import units
 from opscope.analysis.collectives import CollectiveTotal, LinkEvidence, LinkKind, PipelineStage
 from opscope.analysis.job_model import JobOutlook, JobPath, WhatIf, WhatIfKind
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.summary import Summary
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode
-from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_share
+from opscope.units import (
+    UNKNOWN,
+    counted,
+    format_byte_rate,
+    format_bytes,
+    format_duration,
+    format_fraction,
+    format_share,
+    summed,
+)
 
 _RANKS = 5
 _STEPS = 6
@@ -47,11 +54,11 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         doc.words("Group", group),
         doc.words("Collective", "name"),
         doc.number("Calls", "calls"),
-        doc.number("Bytes", "size_bytes", units.format_bytes, spare=True),
+        doc.number("Bytes", "size_bytes", format_bytes, spare=True),
         doc.number("Waiting", "wait_ns", format_duration),
         doc.number("Transfer", "transfer_ns", format_duration),
         doc.number("Exposed", "exposed_ns", format_duration, spare=True),
-        doc.number("Bus bandwidth", "bus_bytes_per_s", units.format_byte_rate),
+        doc.number("Bus bandwidth", "bus_bytes_per_s", format_byte_rate),
         doc.number("Of link", of_link, spare=True),
         doc.words(
             "Last",
@@ -80,10 +87,8 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     # Whether ranks wait for one another or for data.
     wait_ns = sum(one.wait_ns or 0 for one in totals)
     in_them_ns = wait_ns + sum((one.transfer_ns or 0) * one.ranks for one in totals)
-    late, meaning = Counter[int](), None
-    for one in totals:
-        if one.last_rank is not None:
-            late[one.last_rank] += one.last_count
+    late = summed((one.last_rank, one.last_count) for one in totals if one.last_rank is not None)
+    meaning = None
     if in_them_ns:
         share = format_share(wait_ns, in_them_ns)
         text = f"{share} of the time in collectives is waiting; the rest moves data."
