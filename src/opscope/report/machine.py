@@ -346,9 +346,10 @@ def doctor_document(diagnosis: Diagnosis) -> doc.Document:
         count = max(len(driver.devices or ()), len(torch.devices) if torch is not None else 0)
         where = units.counted(count, "GPU") if count else "the CPU"
         title = f"Ready: programs can be profiled on {where}"
-    by_verdict: dict[CheckVerdict, list[CheckResult]] = {verdict: [] for verdict in CheckVerdict}
-    for one in diagnosis.results:
-        by_verdict[one.outcome.verdict].append(one)
+    by_verdict = {
+        verdict: [one for one in diagnosis.results if one.outcome.verdict is verdict]
+        for verdict in CheckVerdict
+    }
     bullets: list[doc.Text] = []
     for one in chain.from_iterable(by_verdict[verdict] for verdict in _MOST_SEVERE_FIRST):
         outcome, said = one.outcome, f" {one.check.code}: {one.outcome.reason.removesuffix('.')}"
@@ -419,9 +420,9 @@ def _facts(facts: dict[str, Any]) -> doc.FactList:
 
 
 def _versions(facts: dict[str, Any], *names: str) -> str:
-    programs = [facts.get(name) or ProgramFacts(name) for name in names]
     return ", ".join(
-        f"{one.name} {one.version or ('found' if one.path else units.UNKNOWN)}" for one in programs
+        f"{one.name} {one.version or ('found' if one.path else units.UNKNOWN)}"
+        for one in (facts.get(name) or ProgramFacts(name) for name in names)
     )
 
 

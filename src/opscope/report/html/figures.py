@@ -246,14 +246,13 @@ def row_axis(titles: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def whiskers(ends: Iterable[tuple[float, Interval | None]]) -> dict[str, Any]:
+def whiskers(ends: Sequence[tuple[float, Interval | None]]) -> dict[str, Any]:
     """Error bars from values to the ends of their intervals; none where there is no interval."""
-    known = list(ends)
     return {
         "type": "data",
         "symmetric": False,
-        "array": [interval and interval[1] - value for value, interval in known],
-        "arrayminus": [interval and value - interval[0] for value, interval in known],
+        "array": [interval and interval[1] - value for value, interval in ends],
+        "arrayminus": [interval and value - interval[0] for value, interval in ends],
     }
 
 
