@@ -240,8 +240,8 @@ def _kernel(
     longest: dict[str, Any] = {}  # in the stats file, the configuration it spent most time in
     if keys is _STATS_KEYS:
         longest = _STATS_LONGEST.record((*kernel.geometries, _NO_GEOMETRY)[0], keys)
-    record = {**encode(kernel, keys), **encode(roofline or _NO_ROOFLINE, keys), **longest}
-    return {**record, "launches": encode(kernel.geometries, keys)}
+    limited = encode(roofline or _NO_ROOFLINE, keys)
+    return {**encode(kernel, keys), **limited, **longest, "launches": encode(kernel.geometries, keys)}
 
 
 def _decoded(facts: KernelFacts | None) -> dict[str, Any] | None:

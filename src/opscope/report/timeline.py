@@ -440,10 +440,11 @@ def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
         around.append((module, key))
         count, total = 1, module
         if known := parts.get(key):
-            added = [
-                field for field, value in asdict(module).items() if type(value) is int and field != "depth"
-            ]
-            sums = {field: getattr(known.total, field) + getattr(module, field) for field in added}
+            sums = {
+                field: getattr(known.total, field) + value
+                for field, value in asdict(module).items()
+                if type(value) is int and field != "depth"
+            }
             count, total = known.modules + 1, replace(known.total, **sums)
         parts[key] = _Part(key, count, total)
     return list(parts.values())
