@@ -102,9 +102,8 @@ def format_extent(extent: tuple[int, int, int] | None) -> str:
     return UNKNOWN if extent is None else "×".join(map(str, extent))
 
 
-_BY_SUFFIX: tuple[tuple[str, Callable[[Any], str]], ...] = (
-    ("_ns_per_step", format_duration),
-    ("_ns", format_duration),
+_BY_SUFFIX: tuple[tuple[str | tuple[str, ...], Callable[[Any], str]], ...] = (
+    (("_ns", "_ns_per_step"), format_duration),
     ("_bytes", format_bytes),
     ("_bytes_per_s", format_byte_rate),
     ("_flop_per_s", format_flop_rate),

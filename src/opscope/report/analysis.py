@@ -106,7 +106,7 @@ def recording_document(
         _categories(summary),
         _operators(summary, top, detailed, is_full=is_full),
         _ranges(summary, top),
-        doc.Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
+        doc.Section("Kernels", _kernel_blocks(summary, top)),
         doc.Section("How far from the limit", efficiency_blocks(summary, top)),
         doc.Section("Where the GPU waits", time_blocks(summary, is_full=is_full)),
         None if is_full else _devices(summary),

@@ -142,10 +142,8 @@ def only_sections(document: Document, titles: Sequence[str], spoken: Callable[[s
         InputError: No section does; names those there are.
     """
     chosen = []
-    for title in titles:
+    for title in (one for one in titles if one.lower() != "first"):
         asked = title.lower()
-        if asked == "first":
-            continue
         found = [one for one in document.sections if f" {asked}" in f" {one.title.lower()}"]
         # Words of some languages are not apart.
         found = found or [one for one in document.sections if asked in spoken(one.title).lower()]

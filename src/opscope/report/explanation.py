@@ -397,8 +397,8 @@ def _kernel_table_section(explanation: Explanation, most: int | None) -> doc.Sec
         doc.words("Comes from", lambda row: places(row[1])),
         caption=_FOLDER_CAPTION if is_shortened else None,
     )
-    rest = _rest(len(explanation.kernels), most)
-    return doc.Section("On the GPU", (kernels, *doc.blocks(rest, _kernels_meaning(explanation))))
+    more = doc.blocks(_rest(len(explanation.kernels), most), _kernels_meaning(explanation))
+    return doc.Section("On the GPU", (kernels, *more))
 
 
 def distinct_titles(kernels: Sequence[KernelFacts]) -> list[doc.Code]:

@@ -203,13 +203,13 @@ def device_details_document(
             doc.number("Rate", _rate),
             doc.words("Known from", partial(origin, device=device)),
         )
-        derived = [str(one.source) for one in device.peaks if one.evidence is SpecEvidence.DERIVED]
+        derived = (str(one.source) for one in device.peaks if one.evidence is SpecEvidence.DERIVED)
         sources = ", ".join(dict.fromkeys(derived))
         meaning = f"Derived: {SpecEvidence.DERIVED.meaning}; the rates are those of {sources}."
         told = doc.blocks(
             _device_facts(device),
             peaks,
-            doc.Paragraph(meaning) if derived else None,
+            doc.Paragraph(meaning if sources else ""),
             doc.Paragraph(device.note or ""),
         )
         shown.append(doc.Section(device.name, told))

@@ -170,7 +170,7 @@ def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes
     """The launches of one call by each of its versions: sums of all, and what the longest is."""
 
     def rows(analysis: CounterAnalysis) -> tuple[tuple[str, str], ...]:
-        def summed(quantity: Quantity) -> str:
+        def moved(quantity: Quantity) -> str:
             counts = [one.counters.count(quantity) for one in analysis.kernels]
             if None in counts or not counts:
                 return _ABSENT
@@ -185,8 +185,8 @@ def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes
         counters = longest.counters
         return (
             ("Time", f"{format_duration(sum(times))}, {counted(len(times), 'kernel')}"),
-            ("DRAM", summed(Quantity.DRAM_BYTES)),
-            ("Through L2", summed(Quantity.L2_BYTES)),
+            ("DRAM", moved(Quantity.DRAM_BYTES)),
+            ("Through L2", moved(Quantity.L2_BYTES)),
             ("Longest kernel", longest.decoded.title),
             ("Limited by", _limit(longest)),
             ("Occupancy", _occupancy(counters)),
