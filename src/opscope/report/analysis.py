@@ -298,10 +298,9 @@ def _devices(summary: Summary) -> doc.Section | None:
         return None
     shares = [one.busy_ns / one.span_ns for one in summary.devices if one.span_ns]
     low, high = map(format_fraction, (min(shares, default=0.0), max(shares, default=0.0)))
-    text = f"The least busy device works for {low} of the time, the busiest for {high}."
-    if low == high:
-        text = f"All devices are busy for the same share of the time, {low}."
-    return doc.Section("Devices", (_device_table(summary), doc.Meaning(text)))
+    alike = f"All devices are busy for the same share of the time, {low}."
+    apart = f"The least busy device works for {low} of the time, the busiest for {high}."
+    return doc.Section("Devices", (_device_table(summary), doc.Meaning(alike if low == high else apart)))
 
 
 def _categories(summary: Summary) -> doc.Section:

@@ -380,9 +380,8 @@ def _benchmark_facts(comparison: model.BenchmarkComparison) -> doc.FactList:
         ", ".join(f"{label} {value}" for label, value in one.items()) or "unknown"
         for one in (comparison.reference_environment, comparison.candidate_environment)
     )
-    measured = [("Reference on", reference), ("Candidate on", candidate)]
-    if reference == candidate:
-        measured = [("Measured on", reference)]
+    apart = [("Reference on", reference), ("Candidate on", candidate)]
+    measured = [("Measured on", reference)] if reference == candidate else apart
     # The rows whose time changed most.
     rows = [
         (point, row)

@@ -367,9 +367,8 @@ def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | N
         doc.number("Registers/thread", "registers_per_thread"),
         doc.number("Shared memory", "shared_memory_bytes", format_bytes_exactly),
     )
-    launched: tuple[doc.Block, ...] = ()
-    if explanation.summary is not None:
-        launched = launch_blocks(explanation.summary, explanation.owner, use.facts.name)
+    summary = explanation.summary
+    launched = () if summary is None else launch_blocks(summary, explanation.owner, use.facts.name)
     return doc.blocks(
         doc.FactList((("Time", time), ("Launched by", doc.joined(by)), *known)), geometries, *launched
     )

@@ -28,9 +28,9 @@ def render_markdown(document: doc.Document) -> str:
 
 
 def _section(section: doc.Section, *, depth: int) -> list[str]:
-    number = ""
-    if section.number is not None:
-        number = f"{section.number} " if "." in section.number else f"{section.number}. "
+    number = section.number or ""
+    if number:
+        number += " " if "." in number else ". "
     heading = f"{'#' * min(depth, _DEEPEST_HEADING)} {number}{_prose(section.title)}"
     parts = [heading, *map(_block, section.blocks)]
     for child in section.sections:

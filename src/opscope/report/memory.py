@@ -45,58 +45,43 @@ def _section(one: DeviceMemory, top: int | None) -> doc.Section:
     kind, kind_bytes = kinds.most_common(1)[0] if kinds else ("", 0)
     most = _LARGEST.get(kind, "") if 2 * kind_bytes > one.peak_bytes else ""
     when = "Peak" if one.has_history else "In use when the snapshot was taken"
-    return doc.Section(
-        f"Device {one.device}",
-        doc.blocks(
-            doc.facts(
-                (when, f"{format_bytes(one.peak_bytes)} of {format_bytes(one.reserved_bytes)} reserved"),
-                (
-                    "At the end",
-                    f"{format_bytes(one.end_bytes)} of {format_bytes(one.end_reserved_bytes)} reserved"
-                    if one.has_history
-                    else None,
-                ),
-                (
-                    "Unused",
-                    f"{format_bytes(unused)} of what is reserved then, {format_fraction(unused_share)}",
-                ),
-                (
-                    "Fits at the end",
-                    f"{format_bytes(one.largest_unused_bytes)} in one piece, without the driver",
-                ),
-                ("Rounding", format_bytes(one.rounding_bytes)),
-                (
-                    "History",
-                    None
-                    if one.has_history
-                    else "none: record it with torch.cuda.memory._record_memory_history() for the peak",
-                ),
-            ),
-            *map(_failure, one.out_of_memory),
-            doc.Paragraph(
-                f"{format_fraction(unused_share)} of the reserved memory holds no tensor at the peak: with "
-                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True segments grow instead."
-            )
-            if unused_share > _MUCH_UNUSED and unused > _LEAST_UNUSED_BYTES
-            else None,
-            doc.table(
-                kinds.most_common(),
-                doc.words("For", lambda row: _KINDS[row[0]]),
-                doc.number("Memory", lambda row: format_bytes(row[1])),
-                doc.number("Share", lambda row: format_fraction(row[1] / max(1, one.peak_bytes))),
-                caption="Memory in use then, by what asked for it",
-            ),
-            doc.table(
-                one.holdings[:top],
-                doc.identifier("Line", "line"),
-                doc.words("For", lambda row: _KINDS[row.kind]),
-                doc.number("Memory", "size_bytes", format_bytes),
-                doc.number("Blocks", "blocks", lambda count: f"{count:,}"),
-                doc.number("Share", lambda row: format_fraction(row.size_bytes / max(1, one.peak_bytes))),
-            ),
-            doc.Meaning(most),
-        ),
+    end = f"{format_bytes(one.end_bytes)} of {format_bytes(one.end_reserved_bytes)} reserved"
+    none = "none: record it with torch.cuda.memory._record_memory_history() for the peak"
+    known = doc.facts(
+        (when, f"{format_bytes(one.peak_bytes)} of {format_bytes(one.reserved_bytes)} reserved"),
+        ("At the end", end if one.has_history else None),
+        ("Unused", f"{format_bytes(unused)} of what is reserved then, {format_fraction(unused_share)}"),
+        ("Fits at the end", f"{format_bytes(one.largest_unused_bytes)} in one piece, without the driver"),
+        ("Rounding", format_bytes(one.rounding_bytes)),
+        ("History", None if one.has_history else none),
     )
+    remedy = (
+        f"{format_fraction(unused_share)} of the reserved memory holds no tensor at the peak: with "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True segments grow instead."
+    )
+    is_much = unused_share > _MUCH_UNUSED and unused > _LEAST_UNUSED_BYTES
+    told = doc.blocks(
+        known,
+        *map(_failure, one.out_of_memory),
+        doc.Paragraph(remedy if is_much else ""),
+        doc.table(
+            kinds.most_common(),
+            doc.words("For", lambda row: _KINDS[row[0]]),
+            doc.number("Memory", lambda row: format_bytes(row[1])),
+            doc.number("Share", lambda row: format_fraction(row[1] / max(1, one.peak_bytes))),
+            caption="Memory in use then, by what asked for it",
+        ),
+        doc.table(
+            one.holdings[:top],
+            doc.identifier("Line", "line"),
+            doc.words("For", lambda row: _KINDS[row.kind]),
+            doc.number("Memory", "size_bytes"),
+            doc.number("Blocks", "blocks"),
+            doc.number("Share", lambda row: format_fraction(row.size_bytes / max(1, one.peak_bytes))),
+        ),
+        doc.Meaning(most),
+    )
+    return doc.Section(f"Device {one.device}", told)
 
 
 def _failure(one: OutOfMemory) -> doc.Paragraph:

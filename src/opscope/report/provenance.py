@@ -354,13 +354,13 @@ def launch_blocks(
         opening += [", ", doc.Code(kernel if known is None else known.title)]
     if first.shapes:
         opening += [", called with shapes ", doc.Code(first.shapes)]
-    facts: list[tuple[str, doc.Text]] = []
+    facts = []
     for heading in Heading:
         # A grade that several sentences in a row share is said once, after the last.
         runs = groupby(first.explanation.under(heading), attrgetter("grade"))
-        said = [f"{' '.join(one.text for one in run)} ({grade})" for grade, run in runs]
-        facts += [(_TITLES[heading], " ".join(said))] if said else []
-    return (doc.Paragraph((*opening, ":")), doc.FactList(tuple(facts)))
+        said = (f"{' '.join(one.text for one in run)} ({grade})" for grade, run in runs)
+        facts.append((_TITLES[heading], " ".join(said)))
+    return (doc.Paragraph((*opening, ":")), doc.facts(*facts))
 
 
 def explained_launches(summary: Summary, operator: str | None, kernel: str) -> tuple[ExplainedLaunch, ...]:

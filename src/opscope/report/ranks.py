@@ -18,8 +18,6 @@ from opscope.report.json_encoding import Keys, encode
 from opscope.units import (
     UNKNOWN,
     counted,
-    format_byte_rate,
-    format_bytes,
     format_duration,
     format_fraction,
     format_share,
@@ -54,11 +52,11 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         doc.words("Group", group),
         doc.words("Collective", "name"),
         doc.number("Calls", "calls"),
-        doc.number("Bytes", "size_bytes", format_bytes, spare=True),
-        doc.number("Waiting", "wait_ns", format_duration),
-        doc.number("Transfer", "transfer_ns", format_duration),
-        doc.number("Exposed", "exposed_ns", format_duration, spare=True),
-        doc.number("Bus bandwidth", "bus_bytes_per_s", format_byte_rate),
+        doc.number("Bytes", "size_bytes", spare=True),
+        doc.number("Waiting", "wait_ns"),
+        doc.number("Transfer", "transfer_ns"),
+        doc.number("Exposed", "exposed_ns", spare=True),
+        doc.number("Bus bandwidth", "bus_bytes_per_s"),
         doc.number("Of link", of_link, spare=True),
         doc.words(
             "Last",
@@ -134,8 +132,8 @@ def rank_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         doc.number("Rank", "rank"),
         doc.number("Sends and receives", "transfers"),
         doc.number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
-        doc.number("Of the step", "bubble_fraction", format_fraction),
-        doc.number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
+        doc.number("Of the step", "bubble_fraction"),
+        doc.number("Ideal schedule", "ideal_fraction", spare=True),
         caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
     )
     return doc.blocks(ranks, doc.BulletList(tuple(_points(summary))), stages)
