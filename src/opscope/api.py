@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, overload
 
@@ -282,12 +282,11 @@ def measure(
     from opscope.benchmarking.run import run_benchmark  # noqa: PLC0415
     from opscope.capture.environment import collect_environment  # noqa: PLC0415
 
-    is_profiled = options.profile and problem.device.startswith("cuda")
     return run_benchmark(
         problem,
         options,
         environment=collect_environment(),
-        inspect=profile_calls if is_profiled else None,
+        inspect=profile_calls if options.profile and problem.device.startswith("cuda") else None,
         on_change=on_change,
     )
 
@@ -348,14 +347,11 @@ def _side(
     return (source,) if isinstance(source, BenchmarkResult) else tuple(source)
 
 
-@contextmanager
-def _opened(source: Source | Sequence[Source] | Session, *, merge: bool = False) -> Iterator[Session]:
+def _opened(
+    source: Source | Sequence[Source] | Session, *, merge: bool = False
+) -> AbstractContextManager[Session]:
     """The Session itself, or a source as one, closed afterwards."""
-    if isinstance(source, Session):
-        yield source
-        return
-    with load(source, merge=merge) as session:
-        yield session
+    return nullcontext(source) if isinstance(source, Session) else load(source, merge=merge)
 
 
 def analyze(
@@ -371,10 +367,9 @@ def analyze(
     Raises:
         InputError: A source cannot be read, or the ceilings are of another GPU.
     """
-    if isinstance(sources, Session):
-        return summarize(sources, ceilings=ceilings)
-    session = load(sources, memory_limit=memory_limit, threads=threads, merge=merge)
-    return summarize(session, ceilings=ceilings)
+    if not isinstance(sources, Session):
+        sources = load(sources, memory_limit=memory_limit, threads=threads, merge=merge)
+    return summarize(sources, ceilings=ceilings)
 
 
 def explain(
@@ -397,10 +392,10 @@ def explain(
     """
     from opscope.analysis.explanation import explain as explained  # noqa: PLC0415
 
-    if source is None or isinstance(source, Session):
-        return explained(name, source, torch_version=torch_version)
-    # Parts of the answer are read when they are asked for: the Session stays open.
-    return explained(name, load(source, merge=merge), torch_version=torch_version)
+    if source is not None and not isinstance(source, Session):
+        # Parts of the answer are read when they are asked for: the Session stays open.
+        source = load(source, merge=merge)
+    return explained(name, source, torch_version=torch_version)
 
 
 def stats(
@@ -496,9 +491,7 @@ def ncu(report: Source, trace: Source | Session | None = None) -> CounterAnalysi
     from opscope.toolchain.ncu_report import read_report  # noqa: PLC0415
 
     read = read_report(Path(report))
-    if trace is None:
-        return analyze_counters(read)
-    with _opened(trace) as session:
+    with nullcontext() if trace is None else _opened(trace) as session:
         return analyze_counters(read, session)
 
 

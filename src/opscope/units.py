@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from opscope.errors import InputError
 
@@ -101,9 +102,8 @@ def format_extent(extent: tuple[int, int, int] | None) -> str:
     return UNKNOWN if extent is None else "×".join(map(str, extent))
 
 
-_BY_SUFFIX: tuple[tuple[str, Callable[[Any], str]], ...] = (
-    ("_ns_per_step", format_duration),
-    ("_ns", format_duration),
+_BY_SUFFIX: tuple[tuple[str | tuple[str, ...], Callable[[Any], str]], ...] = (
+    (("_ns", "_ns_per_step"), format_duration),
     ("_bytes", format_bytes),
     ("_bytes_per_s", format_byte_rate),
     ("_flop_per_s", format_flop_rate),
@@ -119,6 +119,17 @@ def format_quantity(name: str, value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+Key = TypeVar("Key")
+
+
+def summed(pairs: Iterable[tuple[Key, float]]) -> Counter[Key]:
+    """The numbers of each key together, keys in the order in which they come first."""
+    sums: Counter[Key] = Counter()
+    for key, number in pairs:
+        sums[key] += number  # type: ignore[assignment]  # a float, where they are
+    return sums
 
 
 def plural_of(noun: str) -> str:

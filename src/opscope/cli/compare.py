@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -14,10 +14,7 @@ from opscope.benchmarking.benchmark_sweep import is_result_file
 from opscope.cli import console
 from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
 from opscope.model.comparison import ComparisonOptions, FailOn
-from opscope.report.comparison import (
-    comparison_document,
-    comparison_json,
-)
+from opscope.report.comparison import comparison_document, comparison_json
 from opscope.report.html.result_charts import comparison_charts
 
 
@@ -58,9 +55,8 @@ def compare(
             comparison = api.compare(first, second, ComparisonOptions(threshold=threshold))
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
     inconclusive = no_verdict(comparison) if fail_on is not None and not failures else None
-    gate: dict[str, Any] = {"fail_on": fail_on, "failures": failures, "inconclusive": inconclusive}
     report.show(
-        lambda: comparison_json(comparison, **gate),
+        lambda: comparison_json(comparison, fail_on=fail_on, failures=failures, inconclusive=inconclusive),
         lambda: comparison_document(comparison, top=report.rows(top)),
         charts=lambda: comparison_charts(comparison),
     )

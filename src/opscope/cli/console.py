@@ -229,10 +229,9 @@ def is_page(path: Path) -> bool:
     return path.suffix.lower() in (".html", ".htm")
 
 
-def recorded(record: Iterable[str]) -> dict[str, Any]:
+def recorded(record: Sequence[str]) -> dict[str, Any]:
     names = {"stack": "with_stack", "modules": "with_modules", "memory": "profile_memory"}
-    asked = set(record)
-    return {name: word in asked for word, name in names.items()}
+    return {name: word in record for word, name in names.items()}
 
 
 def workload_options(texts: Iterable[str], **given: Any) -> WorkloadOptions:

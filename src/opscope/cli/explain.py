@@ -47,8 +47,7 @@ def explain(
         from opscope.provenance.sources import source_reader  # noqa: PLC0415 - seldom asked
 
         traces = [Path(one) for one in trace or ()]
-        folders = [kernels_folder(one) for one in traces]
-        read_source = source_reader(checkout, folders, [one.parent for one in traces])
+        read_source = source_reader(checkout, [*map(kernels_folder, traces)], [one.parent for one in traces])
     # What is printed is computed when it is asked for.
     with console.open_source(trace, merge=True) if trace else nullcontext() as session:
         with console.status("Explaining"):

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import Group, Parameter
 
 from opscope import api
-from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, plan_by_recording
+from opscope.analysis.counter_commands import plan_by_profile, plan_by_recording
 from opscope.benchmarking.user_problem import call_files
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED
@@ -104,8 +105,9 @@ def ncu(
         read, stdout = (reports or [_REPORT])[0], console.STDERR if report.json else None
         code = _profile(target, trace, collecting, read, force=report.force, stdout=stdout)
     analysis = api.ncu(read, trace)
-    document = ncu_document(analysis, top=report.rows(top))
-    shown.show(lambda: ncu_json(analysis), lambda: document, on_stderr=is_run)
+    shown.show(
+        lambda: ncu_json(analysis), lambda: ncu_document(analysis, top=report.rows(top)), on_stderr=is_run
+    )
     if is_run:
         console.say_wrote([read], on_stderr=True)
     return code
@@ -166,18 +168,11 @@ def _profile(
                     console.note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
             return run
 
-        plan = _plan(run, trace, collecting, Path(scratch))
+        launches = _launches(run, trace, collecting, Path(scratch))
         report.parent.mkdir(parents=True, exist_ok=True)
         capabilities = (gpu.compute_capability for gpu in visible_gpus())
-        metrics = metrics_to_collect(next(capabilities, None))
-        own = None if collecting.kernel is None else ncu_command.KernelFilter(collecting.kernel)
-        what = ncu_command.Collection(
-            kernels=own if plan is None else plan.kernels,
-            launch_skip=0 if plan is None else plan.launch_skip,
-            launch_count=_LAUNCHES if plan is None else plan.launch_count,
-            metrics=(*metrics, *collecting.metrics),
-            options=collecting.ncu_option,
-        )
+        metrics = (*metrics_to_collect(next(capabilities, None)), *collecting.metrics)
+        what = msgspec.structs.replace(launches, metrics=metrics, options=collecting.ncu_option)
         ended = run(what, report, stdout)
     if ended.was_interrupted and not report.exists():
         raise KeyboardInterrupt
@@ -185,19 +180,20 @@ def _profile(
     return EXIT_INTERRUPTED if ended.was_interrupted else ended.target_code
 
 
-def _plan(
+def _launches(
     run: Callable[[ncu_command.Collection, Path, int], ncu_command.NcuRun],
     trace: Path | None,
     collecting: Collecting,
     scratch: Path,
-) -> CollectionPlan | None:
+) -> ncu_command.Collection:
     if collecting.kernel is not None:
-        return None
+        own = ncu_command.KernelFilter(collecting.kernel)
+        return ncu_command.Collection(kernels=own, launch_count=_LAUNCHES)
     if trace is not None:
         with console.open_source([str(trace)]) as session:
             plan = plan_by_recording(session, kernels=_KERNELS, limit=_LAUNCHES)
     elif any(map(_WHICH.match, collecting.ncu_option)):
-        return None
+        return ncu_command.Collection(launch_count=_LAUNCHES)
     else:
         # By a first run of the program, whose output goes to standard error.
         console.note(
@@ -215,4 +211,6 @@ def _plan(
     share = f"{plan.covered_fraction:.0%} of the kernel time"
     launches = counted(plan.launch_count, "launch")
     console.note(f"{launches} of {counted(len(plan.names), 'kernel')} stand for {share}")
-    return plan
+    return ncu_command.Collection(
+        kernels=plan.kernels, launch_skip=plan.launch_skip, launch_count=plan.launch_count
+    )

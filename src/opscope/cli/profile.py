@@ -63,14 +63,13 @@ class _Task:
 
     @property
     def all_files(self) -> list[Path]:
-        files = self.files
-        return [*files.values(), sidecar_path(files["trace"])]
+        return [*self.files.values(), sidecar_path(self.files["trace"])]
 
     @property
     def settings(self) -> dict[str, Any]:
         """All that was asked for, under the names of the stats file's `config`."""
-        configuration = self.configuration
-        return {**configuration.settings, **asdict(configuration.spec.options), **self.recording}
+        asked = asdict(self.configuration.spec.options)
+        return {**self.configuration.settings, **asked, **self.recording}
 
     def entry(self, stats: Mapping[str, Any] | None, error: str | None = None) -> Record:
         names = {} if stats is None else {role: path.name for role, path in self.files.items()}

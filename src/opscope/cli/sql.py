@@ -156,11 +156,9 @@ def _print_table(session: Session, statement: str, top: int | None) -> None:
 
 def _query_error(error: duckdb.Error) -> InputError:
     # The engine shows the place in the query on lines of its own; one line must do here.
-    text = str(error).split("\n\nLINE ")[0]
-    message = " ".join(text.split())
-    hint = None
-    if isinstance(error, duckdb.PermissionException):
-        hint = "A query can neither read nor write files"
+    message = " ".join(str(error).split("\n\nLINE ")[0].split())
+    is_refused = isinstance(error, duckdb.PermissionException)
+    hint = "A query can neither read nor write files" if is_refused else None
     return InputError(f"the query failed: {message}", hint=hint)
 
 

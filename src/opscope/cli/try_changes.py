@@ -87,8 +87,11 @@ def try_changes(
     )
     with console.progress() as told:
         result = Trial(plan, told).run()
-    document = trial_document(result, console.command_line())
-    report.show(lambda: trial_json(result), lambda: document, charts=lambda: trial_charts(result))
+    report.show(
+        lambda: trial_json(result),
+        lambda: trial_document(result, console.command_line()),
+        charts=lambda: trial_charts(result),
+    )
     if kept is not None and result.best is not None:
         console.say_wrote(_applied(plan, result.best.names, kept), on_stderr=report.json)
     if result.is_interrupted:

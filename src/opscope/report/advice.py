@@ -15,7 +15,6 @@ from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.report import document as doc
-from opscope.report.document import Code, FactList, Inline, Strong, Text, facts, joined
 from opscope.report.names import telling_name
 from opscope.report.operators import merged_findings
 from opscope.report.timeline import idle_causes
@@ -38,37 +37,33 @@ _CAUSES = {
 }
 
 
-def headline(summary: Summary) -> FactList:
+def headline(summary: Summary) -> doc.FactList:
     """At most a dozen lines, what cannot be trusted first; what is unknown is left to the sections."""
     defects = (("Defect", one.message) for one in most_severe_first(summary.defects))
     parts = (_bound, _exposed, _kernel, _ranges, _changes) if summary.is_usable else (_ranges,)
     shown = (line for part in (_step, *parts) for line in part(summary))
-    return facts(*defects, *shown, ("Based on", _basis(summary)))
+    return doc.facts(*defects, *shown, ("Based on", _basis(summary)))
 
 
-def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
+def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     measured, simulated = summary.measured_step, summary.typical_step
     recorded = "" if measured.recorded_ns is None else format_duration(measured.recorded_ns)
-    if measured.unrecorded_ns is not None:
-        time = measured.unrecorded_ns
+    if (time := measured.unrecorded_ns) is not None:
         count = counted(time.samples, "sample")
         text = f" without profiler (median of {count})" + (f", {recorded} recorded" if recorded else "")
-        yield "Step", (Strong(format_duration(time.median)), text)
+        yield "Step", (doc.Strong(format_duration(time.median)), text)
     elif recorded:
-        steps = summary.counted_steps
-        told = f"{recorded} recorded ({counted(len(steps), 'step')})"
+        told = f"{recorded} recorded ({counted(len(summary.counted_steps), 'step')})"
         if simulated is None:
-            yield "Step", (Strong(recorded), told.removeprefix(recorded))
+            yield "Step", (doc.Strong(recorded), told.removeprefix(recorded))
         else:
             # Marks of steps are the host's.
             if measured.recorded_ns is not None and measured.recorded_ns < simulated.step_interval_ns[0]:
                 told += "; the host ran ahead of the GPU"
-            yield (
-                "Step",
-                (Strong(_between(simulated.step_interval_ns)), f" without profiler (simulated), {told}"),
-            )
+            between = doc.Strong(_between(simulated.step_interval_ns))
+            yield "Step", (between, f" without profiler (simulated), {told}")
     elif summary.window_ns is not None:
-        yield "Recording", (Strong(format_duration(summary.window_ns)), "; no steps in it")
+        yield "Recording", (doc.Strong(format_duration(summary.window_ns)), "; no steps in it")
 
 
 def _between(interval_ns: tuple[float, float]) -> str:
@@ -79,28 +74,24 @@ def _between(interval_ns: tuple[float, float]) -> str:
     return high if low in high.split() else f"{low}–{high}"
 
 
-def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
+def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     """Which side decides the step, and for what the device waits most."""
     if not summary.has_device:
-        used = summary.operators[:1]
-        most = "".join(f"; most in {one.name}" for one in used)
+        most = "".join(f"; most in {one.name}" for one in summary.operators[:1])
         time = format_duration(summary.cpu_time_ns)
-        if summary.is_cuda_traced:
-            yield "CPU", f"{time} in operators, no device{most}"
-        else:
-            yield "CPU", f"{time} in NVTX ranges, no CUDA was traced{most}"
+        of_ranges = f"{time} in NVTX ranges, no CUDA was traced{most}"
+        yield "CPU", f"{time} in operators, no device{most}" if summary.is_cuda_traced else of_ranges
         return
     fraction = summary.measured_step.busy_fraction
     busy = format_fraction(summary.busy_fraction if fraction is None else fraction)
     busy += " recorded" if fraction is None else ""
-    step = summary.typical_step
-    if step is not None:
+    if (step := summary.typical_step) is not None:
         timed = summary.measured_step.unrecorded_ns
         # No side alone takes longer than the step that was timed: what is over is the simulation's error.
         most_ns = math.inf if timed is None else timed.median
         device, host = (format_duration(min(one, most_ns)) for one in (step.device_ns, step.host_ns))
-        sides = f"GPU alone {device}, CPU alone {host}"
-        yield "GPU busy", (busy, "; ", Strong(step.bound.meaning), f": {sides}")
+        sides = f": GPU alone {device}, CPU alone {host}"
+        yield "GPU busy", (busy, "; ", doc.Strong(step.bound.meaning), sides)
     else:
         yield "GPU busy", busy
     if causes := idle_causes(summary):
@@ -108,7 +99,7 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES[cause]}"
 
 
-def _exposed(summary: Summary) -> Iterator[tuple[str, Text]]:
+def _exposed(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     """Communication that nothing runs beside, from a tenth of the time on, whatever else leads."""
     used = [one for one in summary.timeline.in_use if one.span_ns]
     exposed_ns = sum(one.exposed_communication_ns for one in used)
@@ -124,16 +115,16 @@ def _exposed(summary: Summary) -> Iterator[tuple[str, Text]]:
     yield "Exposed", text
 
 
-def _kernel(summary: Summary) -> Iterator[tuple[str, Text]]:
+def _kernel(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     """A kernel that no operator launched and that takes more time than any operator."""
     leading = summary.leading_kernel
     if leading is None or leading.total_ns <= _TENTH * summary.device_time_ns:
         return
     share = format_share(leading.total_ns, summary.device_time_ns)
     where = f"{share} of device time, in no operator" if summary.operators else f"{share} of device time"
-    told: list[Inline] = [Code(telling_name(leading.name)), f": {where}"]
+    told: list[doc.Inline] = [doc.Code(telling_name(leading.name)), f": {where}"]
     if launched := leading.line or leading.call:
-        told += ["; ", Code(launched, is_whole=True)]
+        told += ["; ", doc.Code(launched, is_whole=True)]
     of_it = (one for one in summary.quality if one.operator is None and one.kernel.name == leading.name)
     quality = next(of_it, None)
     if quality is not None and quality.is_underfilled:
@@ -144,43 +135,36 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, Text]]:
     yield "Kernel", tuple(told)
 
 
-def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
+def _ranges(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     """That no annotation has a name that was asked for."""
     if summary.ranges_by is None or summary.ranges:
         return
     kinds = summary.annotation_kinds
     others = [f" and {counted(len(kinds) - _KINDS, 'other')}"] if len(kinds) > _KINDS else []
-    names = joined(map(Code, kinds[:_KINDS]))
+    names = doc.joined(map(doc.Code, kinds[:_KINDS]))
     there = ("; there are ", *names, *others) if kinds else ("; the recording has none",)
-    yield "By range", ("no annotation fits ", Code(summary.ranges_by, is_whole=True), *there)
+    yield "By range", ("no annotation fits ", doc.Code(summary.ranges_by, is_whole=True), *there)
 
 
-def _at(finding: Finding) -> Iterator[Inline]:
-    """The first line of the program that a finding names, as `file:line` in brackets."""
-    for line in [finding.evidence.get("line"), *finding.evidence.get("lines", ())][:2]:
-        if isinstance(line, str):
-            yield from (" (", Code(line.partition(" ")[0].rpartition("/")[2], is_whole=True), ")")
-            return
-
-
-def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
+def _changes(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     numbers = change_numbers(summary)
     period = "a step" if summary.steps else "in all"
     advice = {one.code: one for one in reversed(summary.advice or ())}
     for chosen, number in islice(numbers.items(), _CHANGES):
         finding = advice[chosen]
-        gain, code = gain_text(finding, period), short_edit(finding)
-        written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
-        yield f"Change {number}", (Strong(gain), f": {change_title(finding)}", *_at(finding), *written)
-    others = [
-        f"{number}: {change_title(advice[code])}" for code, number in numbers.items() if number > _CHANGES
-    ]
-    if others:
-        yield "Also", "; ".join(others)
+        told: list[doc.Inline] = [doc.Strong(gain_text(finding, period)), f": {change_title(finding)}"]
+        lines = [finding.evidence.get("line"), *finding.evidence.get("lines", ())][:2]
+        for line in [one for one in lines if isinstance(one, str)][:1]:  # of the program, as `file:line`
+            told += [" (", doc.Code(line.partition(" ")[0].rpartition("/")[2], is_whole=True), ")"]
+        if code := short_edit(finding):
+            told += [": ", doc.Code(code, is_whole=True)]
+        yield f"Change {number}", tuple(told)
+    if others := [one for one in numbers.items() if one[1] > _CHANGES]:
+        yield "Also", "; ".join(f"{number}: {change_title(advice[code])}" for code, number in others)
     best = summary.best_set
     if best is not None and len(numbers) > 1:
         gain = f"−{format_duration(best.estimated_gain_ns_per_step)}"
-        yield "Best set", (Strong(gain), f" {period}: {set_text(summary, best.codes)}")
+        yield "Best set", (doc.Strong(gain), f" {period}: {set_text(summary, best.codes)}")
     if not numbers and summary.advice is not None and summary.has_device:
         count = len(summary.advice)
         yield (
@@ -313,8 +297,8 @@ def advice_sections(summary: Summary) -> tuple[doc.Section, ...]:
         )
         told = (
             doc.Paragraph(one.message),
-            doc.Paragraph(one.suggestion) if one.suggestion else None,
-            _code(one.change) if one.change else None,
+            doc.Paragraph(one.suggestion or ""),
+            _code(one.change or ""),
             known,
         )
         shown.append(doc.Section(title, doc.blocks(*told)))

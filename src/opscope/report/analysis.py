@@ -49,6 +49,7 @@ from opscope.units import (
     format_fraction,
     format_ratio,
     format_share,
+    summed,
 )
 
 _STEP_ROWS = 12
@@ -105,7 +106,7 @@ def recording_document(
         _categories(summary),
         _operators(summary, top, detailed, is_full=is_full),
         _ranges(summary, top),
-        doc.Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
+        doc.Section("Kernels", _kernel_blocks(summary, top)),
         doc.Section("How far from the limit", efficiency_blocks(summary, top)),
         doc.Section("Where the GPU waits", time_blocks(summary, is_full=is_full)),
         None if is_full else _devices(summary),
@@ -297,10 +298,9 @@ def _devices(summary: Summary) -> doc.Section | None:
         return None
     shares = [one.busy_ns / one.span_ns for one in summary.devices if one.span_ns]
     low, high = map(format_fraction, (min(shares, default=0.0), max(shares, default=0.0)))
-    text = f"The least busy device works for {low} of the time, the busiest for {high}."
-    if low == high:
-        text = f"All devices are busy for the same share of the time, {low}."
-    return doc.Section("Devices", (_device_table(summary), doc.Meaning(text)))
+    alike = f"All devices are busy for the same share of the time, {low}."
+    apart = f"The least busy device works for {low} of the time, the busiest for {high}."
+    return doc.Section("Devices", (_device_table(summary), doc.Meaning(alike if low == high else apart)))
 
 
 def _categories(summary: Summary) -> doc.Section:
@@ -308,13 +308,10 @@ def _categories(summary: Summary) -> doc.Section:
         name = category_title(one.category)
         return f"{name}, no operator" if one.without_operator else name
 
-    fractions: dict[str, float] = {}  # with an operator and without
-    for one in summary.categories:
-        name = category_title(one.category)
-        fractions[name] = fractions.get(name, 0.0) + one.fraction
-    most = sorted(filter(itemgetter(1), fractions.items()), key=itemgetter(1), reverse=True)[:2]
+    # With an operator and without.
+    fractions = summed((category_title(one.category), one.fraction) for one in summary.categories)
     meaning = None
-    if most:
+    if most := [one for one in fractions.most_common(2) if one[1]]:
         first, *others = ((name, format_fraction(share)) for name, share in most)
         text = f"Most {time_name(summary)} goes to {first[0]} ({first[1]})"
         meaning = doc.Meaning(f"{text}, then {others[0][0]} ({others[0][1]})." if others else f"{text}.")

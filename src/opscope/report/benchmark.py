@@ -310,15 +310,9 @@ def _fastest(result: BenchmarkResult) -> doc.Text | None:
     faster = [(row.ratio, row) for row in result.rows if row.verdict is Verdict.FASTER and row.ratio]
     reference = doc.Code(result.reference)
     if not faster:
-        open_ones = [doc.Code(row.name) for row in result.rows if row.verdict is Verdict.AMBIGUOUS]
-        if open_ones:
-            return (
-                "No clear winner: ",
-                *doc.joined(open_ones),
-                " may be faster than ",
-                reference,
-                " or slower.",
-            )
+        names = doc.joined(doc.Code(row.name) for row in result.rows if row.verdict is Verdict.AMBIGUOUS)
+        if names:
+            return ("No clear winner: ", *names, " may be faster than ", reference, " or slower.")
         return ("Nothing here is faster than ", reference, ".")
     ratio, best = min(faster, key=itemgetter(0))
     _, slowest = best.ratio_interval or (ratio, ratio)
@@ -328,13 +322,8 @@ def _fastest(result: BenchmarkResult) -> doc.Text | None:
         if row is not best and row.ratio_interval is not None and row.ratio_interval[0] < slowest
     ]
     if as_fast:
-        return (
-            "No clear winner: ",
-            *doc.joined([doc.Code(best.name), *as_fast]),
-            " are faster than ",
-            reference,
-            ".",
-        )
+        names = doc.joined([doc.Code(best.name), *as_fast])
+        return ("No clear winner: ", *names, " are faster than ", reference, ".")
     known = ""
     if best.ratio_interval is not None:
         low, high = reciprocal(best.ratio_interval)
@@ -410,10 +399,8 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
     shown = list(_scaling_sections(sweep)) if sweep.points else []
     for point, further in zip(sweep.points, extra, strict=False):
         shown += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
-    wins: Counter[str] = Counter()
-    for point in sweep.points:
-        if timed := [row for row in point.rows if row.median_ns]:
-            wins[min(timed, key=lambda row: row.median_ns or 0.0).name] += 1
+    timed = ([row for row in point.rows if row.median_ns] for point in sweep.points)
+    wins = Counter(min(rows, key=lambda row: row.median_ns or 0.0).name for rows in timed if rows)
     swept = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items())
     complete = ("Complete", None if sweep.complete else _INTERRUPTED)
     headline = doc.facts(
@@ -440,8 +427,8 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
 
 def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
     """`n=1024`: the swept parameters of a point."""
-    swept = (name for name in sweep.parameters if name in point.parameters)
-    return ", ".join(f"{name}={point.parameters[name]}" for name in swept)
+    of = point.parameters
+    return ", ".join(f"{name}={of[name]}" for name in sweep.parameters if name in of)
 
 
 def _scaling_sections(sweep: BenchmarkSweep) -> tuple[doc.Section, ...]:
@@ -494,11 +481,8 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
     def ratio(point: BenchmarkResult, *, name: str) -> str:
         row = rows.get((id(point), name), absent)
         if row.ratio is None:
-            return (
-                doc.plain(verdict_cell(row, point.reference))
-                if row.status is not Status.OK
-                else units.UNKNOWN
-            )
+            is_ok = row.status is Status.OK
+            return units.UNKNOWN if is_ok else doc.plain(verdict_cell(row, point.reference))
         near = {Verdict.SAME: "≈", Verdict.AMBIGUOUS: "?"}.get(row.verdict) if row.verdict else None
         return f"{near} {row.ratio:.2f}×" if near else units.format_ratio(row.ratio)
 

@@ -52,9 +52,8 @@ def _same(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Tex
         why = f"{row.verdict_reason}."
         is_at_one = row.ceiling is not None and row.ceiling == reference.ceiling
         if is_at_one and all(_AT_CEILING <= (one.ceiling_fraction or 0) <= _ABOVE_CEILING for one in pair):
-            binds = "so the matrix products set the time."
-            if row.ceiling == "copy":
-                binds = f"so moving {units.format_bytes(row.min_bytes)} sets the time, not the arithmetic."
+            moving = f"so moving {units.format_bytes(row.min_bytes)} sets the time, not the arithmetic."
+            binds = moving if row.ceiling == "copy" else "so the matrix products set the time."
             why = f"both are at {_shares(pair)} of the {row.ceiling} ceiling, {binds}"
         elif (
             row.min_bytes is not None and row.min_bytes == reference.min_bytes and row.bytes_per_s is not None
@@ -70,11 +69,8 @@ def _kernel_counts(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Ite
         few, many = sorted((reference, row), key=lambda one: one.kernels_launched or 0)
         if not few.kernels_launched or not many.kernels_launched:
             continue
-        if many.kernels_launched < _MANY_KERNELS * few.kernels_launched:
-            continue
-        slower = row.verdict is Verdict.SLOWER and many is row
-        faster = row.verdict is Verdict.FASTER and few is row
-        if not (slower or faster):
+        is_more = many.kernels_launched >= _MANY_KERNELS * few.kernels_launched
+        if not is_more or row.verdict is not (Verdict.SLOWER if many is row else Verdict.FASTER):
             continue
         each = memory = ""
         if many.device_ns is not None:
@@ -127,13 +123,12 @@ def _ceilings(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
             by_ceiling.setdefault(row.ceiling, []).append(row)
     for ceiling, near in by_ceiling.items():
         verb = "runs" if len(near) == 1 else "run"
-        meaning = "as fast as torch's own matrix products."
-        if ceiling == "copy":
-            meaning = "as fast as a copy in this memory."
-        share = _shares(near)
+        of_products = "as fast as torch's own matrix products."
+        meaning = "as fast as a copy in this memory." if ceiling == "copy" else of_products
         yield (
-            *_listed(near), f" {verb} at {share} of the {ceiling} ceiling measured in this run: {meaning}",
-        )  # fmt: skip
+            *_listed(near),
+            f" {verb} at {_shares(near)} of the {ceiling} ceiling measured in this run: {meaning}",
+        )
     cached = [row for row in rows if (row.ceiling_fraction or 0) > _ABOVE_CEILING and row.ceiling == "copy"]
     if cached:
         verb = "exceeds" if len(cached) == 1 else "exceed"
@@ -148,10 +143,8 @@ def _kernels(row: BenchmarkRow) -> Counter[str]:
     """Launches per call by kernel name; empty where nothing was recorded."""
     if row.profile is None:
         return Counter()
-    launches: Counter[str] = Counter()
-    for use in row.profile.kernels:
-        launches[use.name] += round(use.launches * row.profile.calls)
-    return launches
+    calls = row.profile.calls
+    return units.summed((use.name, round(use.launches * calls)) for use in row.profile.kernels)
 
 
 def _listed(rows: Sequence[BenchmarkRow]) -> tuple[Inline, ...]:

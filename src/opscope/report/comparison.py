@@ -281,13 +281,9 @@ def _reason_blocks(
     if rest := [kernel.time.difference_ns for kernel in changed if kernel not in kernels]:
         points.append(f"{len(rest)} more kernels: {difference_text(sum(rest))}")
     for variant in variants:
-        difference, calls = (
-            difference_text(variant.time.difference_ns),
-            _uses(comparison, variant, what="calls"),
-        )
-        points.append(
-            (f"{difference} with inputs ", doc.Code(variant.input_shapes or ""), f", {calls} calls")
-        )
+        difference = difference_text(variant.time.difference_ns)
+        shapes, calls = doc.Code(variant.input_shapes or ""), _uses(comparison, variant, what="calls")
+        points.append((f"{difference} with inputs ", shapes, f", {calls} calls"))
     return doc.blocks(
         doc.Paragraph(opening), _kernel_table(comparison, kernels), doc.BulletList(tuple(points))
     )
@@ -384,9 +380,8 @@ def _benchmark_facts(comparison: model.BenchmarkComparison) -> doc.FactList:
         ", ".join(f"{label} {value}" for label, value in one.items()) or "unknown"
         for one in (comparison.reference_environment, comparison.candidate_environment)
     )
-    measured = [("Reference on", reference), ("Candidate on", candidate)]
-    if reference == candidate:
-        measured = [("Measured on", reference)]
+    apart = [("Reference on", reference), ("Candidate on", candidate)]
+    measured = [("Measured on", reference)] if reference == candidate else apart
     # The rows whose time changed most.
     rows = [
         (point, row)

@@ -142,10 +142,8 @@ def only_sections(document: Document, titles: Sequence[str], spoken: Callable[[s
         InputError: No section does; names those there are.
     """
     chosen = []
-    for title in titles:
+    for title in (one for one in titles if one.lower() != "first"):
         asked = title.lower()
-        if asked == "first":
-            continue
         found = [one for one in document.sections if f" {asked}" in f" {one.title.lower()}"]
         # Words of some languages are not apart.
         found = found or [one for one in document.sections if asked in spoken(one.title).lower()]
@@ -195,20 +193,17 @@ def joined(
 
 
 def sections(*given: Section | None) -> tuple[Section, ...]:
-    """Those that have anything to say: None, and lists and tables without a member, have not."""
-    return tuple(one for one in given if one is not None and (one.sections or any(map(_says, one.blocks))))
-
-
-def _says(block: Block) -> bool:
-    members = {BulletList: "items", FindingList: "findings", FactList: "facts", Table: "rows"}.get(
-        type(block)
-    )
-    return members is None or bool(getattr(block, members))
+    """Those that have anything to say: None, and blocks without a word or a row, have not."""
+    return tuple(one for one in given if one is not None and (one.sections or blocks(*one.blocks)))
 
 
 def blocks(*given: Block | None) -> tuple[Block, ...]:
-    """Those that say anything: None, and lists and tables without a member, do not."""
-    return tuple(one for one in given if one is not None and _says(one))
+    """Those that say anything: None, and what has no word or row, do not."""
+    return tuple(one for one in given if one is not None and _content(one))
+
+
+def _content(block: Block) -> object:
+    return block.rows if isinstance(block, Table) else getattr(block, block.__struct_fields__[0])
 
 
 def facts(*pairs: tuple[str, Text | None]) -> FactList:
@@ -264,8 +259,7 @@ def _cell(value: Value, form: Form | None) -> Form:
     unit = value if isinstance(value, str) else ""
 
     def cell(row: Any) -> Text:
-        found = get(row)
-        if found is None:
+        if (found := get(row)) is None:
             return UNKNOWN
         if form is not None:
             return form(found)

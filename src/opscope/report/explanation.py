@@ -302,17 +302,16 @@ def _trace_section(explanation: Explanation) -> doc.Section | None:
     )
     called = [
         (doc.Code(name), f" ×{format_count(calls)}, {format_duration(total_ns)}")
-        for operator in operators
+        for operator in (operators if subject is Subject.OPERATOR else ())
         for name, calls, total_ns in operator.called_operators
     ]
-    has_called = called and subject is Subject.OPERATOR
     each_ns = sum(one.total_device_ns for one in operators) / sum(one.calls for one in operators)
     return doc.Section(
         "In this trace",
         doc.blocks(
             shown,
-            doc.Paragraph("It called, with device time below them:") if has_called else None,
-            doc.BulletList(tuple(called)) if has_called else None,
+            doc.Paragraph("It called, with device time below them:") if called else None,
+            doc.BulletList(tuple(called)),
             doc.Meaning(f"A call takes {format_duration(each_ns)} of device time on average.")
             if each_ns
             else None,
@@ -327,10 +326,9 @@ def _kernel_section(explanation: Explanation, most: int | None) -> doc.Section |
     if explanation.subject is Subject.KERNEL and len(uses) == 1:
         return doc.Section("On the GPU", doc.blocks(*_kernel_blocks(uses[0], explanation, most), meaning))
     shown = uses[:most]
-    is_cut = len(shown) < len(uses)
-    left_out = doc.Paragraph(f"The {len(shown)} longest of {len(uses)} kernels.") if is_cut else None
+    left_out = f"The {len(shown)} longest of {len(uses)} kernels." if len(shown) < len(uses) else ""
     details = (doc.Section(one.facts.title, _kernel_blocks(one, explanation, most)) for one in shown)
-    return doc.Section("On the GPU", doc.blocks(left_out, meaning), tuple(details))
+    return doc.Section("On the GPU", doc.blocks(doc.Paragraph(left_out), meaning), tuple(details))
 
 
 def _kernels_meaning(explanation: Explanation) -> doc.Meaning | None:
@@ -369,9 +367,8 @@ def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | N
         doc.number("Registers/thread", "registers_per_thread"),
         doc.number("Shared memory", "shared_memory_bytes", format_bytes_exactly),
     )
-    launched: tuple[doc.Block, ...] = ()
-    if explanation.summary is not None:
-        launched = launch_blocks(explanation.summary, explanation.owner, use.facts.name)
+    summary = explanation.summary
+    launched = () if summary is None else launch_blocks(summary, explanation.owner, use.facts.name)
     return doc.blocks(
         doc.FactList((("Time", time), ("Launched by", doc.joined(by)), *known)), geometries, *launched
     )
@@ -399,8 +396,8 @@ def _kernel_table_section(explanation: Explanation, most: int | None) -> doc.Sec
         doc.words("Comes from", lambda row: places(row[1])),
         caption=_FOLDER_CAPTION if is_shortened else None,
     )
-    rest = _rest(len(explanation.kernels), most)
-    return doc.Section("On the GPU", (kernels, *doc.blocks(rest, _kernels_meaning(explanation))))
+    more = doc.blocks(_rest(len(explanation.kernels), most), _kernels_meaning(explanation))
+    return doc.Section("On the GPU", (kernels, *more))
 
 
 def distinct_titles(kernels: Sequence[KernelFacts]) -> list[doc.Code]:

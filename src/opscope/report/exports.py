@@ -15,7 +15,7 @@ import gzip
 import mmap
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from itertools import groupby
@@ -123,8 +123,7 @@ def _idle(session: Session) -> _Tracks:
 
 
 def _attributed(session: Session) -> _Tracks:
-    rows = session.query(_ATTRIBUTED_SQL)
-    for (device, stream), activities in groupby(rows, key=itemgetter(0, 1)):
+    for (device, stream), activities in groupby(session.query(_ATTRIBUTED_SQL), key=itemgetter(0, 1)):
         yield (
             f"operator: device {device}, stream {UNKNOWN if stream is None else stream}",
             [
@@ -208,13 +207,12 @@ def speedscope_document(profiles: Sequence[StackProfile], *, name: str) -> dict[
 
 def collapsed_text(profiles: Sequence[StackProfile]) -> str:
     """One line per stack, in order; where there are several profiles, each under its name."""
-    weights: dict[str, int] = {}
+    weights = Counter[str]()
     for profile in profiles:
         root = [_word(profile.name)] if len(profiles) > 1 else []
         words = [_word(name) for name in profile.names]
         for stack, weight in zip(profile.stacks, profile.weights, strict=True):
-            line = ";".join((*root, *(words[frame] for frame in stack)))
-            weights[line] = weights.get(line, 0) + weight
+            weights[";".join((*root, *(words[frame] for frame in stack)))] += weight
     return "".join(f"{line} {weight}\n" for line, weight in weights.items())
 
 

@@ -76,9 +76,8 @@ def encode(value: Any, keys: Mapping[type, Keys] | None = None) -> Any:
     if kind in _PLAIN or isinstance(value, int | float):
         return value
     keys = keys or {}
-    own = keys.get(kind)
-    if own is None and _field_names(kind):  # type: ignore[arg-type]  # mypy takes no class for hashable
-        own = _ALL
+    # mypy takes no class for hashable
+    own = keys.get(kind) or (_ALL if _field_names(kind) else None)  # type: ignore[arg-type]
     if own is not None:
         return own.record(value, keys)
     if isinstance(value, Enum):

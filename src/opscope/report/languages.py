@@ -45,12 +45,12 @@ def language_of(environment: Iterable[str | None]) -> Language:
 def translated(document: doc.Document, language: Language) -> doc.Document:
     if language is Language.EN:
         return document
-    return _Translation(catalog(language)).part(document)
+    return catalog(language).part(document)
 
 
 def translated_words(text: str, language: Language) -> str:
     """A line that stands in no document."""
-    return text if language is Language.EN else catalog(language).translate(text) or text
+    return text if language is Language.EN else catalog(language).words(text)
 
 
 @cache
@@ -60,79 +60,6 @@ def catalog(language: Language) -> Catalog:
 
 
 _Part = TypeVar("_Part", doc.Document, doc.Section)
-
-
-class _Translation:
-    def __init__(self, known: Catalog) -> None:
-        self._known = known
-
-    def part(self, part: _Part) -> _Part:
-        return replace(
-            part,
-            title=self._words(part.title),
-            blocks=tuple(map(self._block, part.blocks)),
-            sections=tuple(map(self.part, part.sections)),
-        )
-
-    def _block(self, block: doc.Block) -> doc.Block:
-        ways: dict[type, Callable[[Any], doc.Block]] = {
-            doc.Paragraph: lambda one: doc.Paragraph(self._text(one.text)),
-            doc.Meaning: lambda one: doc.Meaning(self._text(one.text)),
-            doc.Table: self._table,
-            doc.FactList: lambda one: doc.FactList(
-                tuple((self._words(label), self._text(value)) for label, value in one.facts)
-            ),
-            doc.BulletList: lambda one: doc.BulletList(tuple(map(self._text, one.items))),
-            doc.FindingList: lambda one: doc.FindingList(
-                tuple(
-                    replace(
-                        each,
-                        message=self._words(each.message) + self._words(each.suggestion or ""),
-                        suggestion=None,
-                    )
-                    for each in one.findings
-                ),
-                {each: self._words(str(each)) for each in Severity},
-            ),
-            doc.CodeBlock: lambda one: one,
-        }
-        return ways[type(block)](block)
-
-    def _table(self, table: doc.Table) -> doc.Table:
-        return doc.Table(
-            tuple(replace(column, title=self._words(column.title)) for column in table.columns),
-            tuple(tuple(map(self._text, row)) for row in table.rows),
-            None if table.caption is None else self._text(table.caption),
-            self._words(table.left_out),
-            table.fractions,
-        )
-
-    def _words(self, text: str) -> str:
-        return self._known.translate(text) or text
-
-    def _text(self, text: doc.Text) -> doc.Text:
-        """The parts of a text are one message: names in it may stand in another order."""
-        if not isinstance(text, tuple):
-            return self._inline(text)
-        parts = text
-        if any(isinstance(part, str) and _MARK.search(part) for part in parts):
-            return tuple(map(self._inline, parts))
-        marks = {chr(FIRST_MARK + index): part for index, part in enumerate(parts)}
-        message = "".join(part if isinstance(part, str) else mark for mark, part in marks.items())
-        found = self._known.translate(message)
-        if found is None or sorted(_MARK.findall(found)) != sorted(_MARK.findall(message)):
-            return tuple(map(self._inline, parts))
-        pieces = [marks.get(piece, piece) for piece in _MARK.split(found) if piece]
-        said = [self._inline(piece) if isinstance(piece, doc.Strong) else piece for piece in pieces]
-        for index, (before, piece) in enumerate(pairwise(said), 1):
-            if isinstance(piece, str) and doc.plain(before)[-1:] in _WIDE_STOPS:
-                said[index] = piece.lstrip(" ")
-        return tuple(said)
-
-    def _inline(self, part: doc.Inline) -> doc.Inline:
-        if isinstance(part, str):
-            return self._words(part)
-        return doc.Strong(self._words(part.text)) if isinstance(part, doc.Strong) else part
 
 
 # Where a message has a name as code stands a character of Unicode's private use area.
@@ -231,6 +158,75 @@ class Catalog:
                 rarest = min(found, key=lambda word: (frequency[word], word))
                 self._by_word[rarest].append((rank, template))
 
+    def part(self, part: _Part) -> _Part:
+        return replace(
+            part,
+            title=self.words(part.title),
+            blocks=tuple(map(self._block, part.blocks)),
+            sections=tuple(map(self.part, part.sections)),
+        )
+
+    def _block(self, block: doc.Block) -> doc.Block:
+        ways: dict[type, Callable[[Any], doc.Block]] = {
+            doc.Paragraph: lambda one: doc.Paragraph(self._text(one.text)),
+            doc.Meaning: lambda one: doc.Meaning(self._text(one.text)),
+            doc.Table: self._table,
+            doc.FactList: lambda one: doc.FactList(
+                tuple((self.words(label), self._text(value)) for label, value in one.facts)
+            ),
+            doc.BulletList: lambda one: doc.BulletList(tuple(map(self._text, one.items))),
+            doc.FindingList: lambda one: doc.FindingList(
+                tuple(
+                    replace(
+                        each,
+                        message=self.words(each.message) + self.words(each.suggestion or ""),
+                        suggestion=None,
+                    )
+                    for each in one.findings
+                ),
+                {each: self.words(str(each)) for each in Severity},
+            ),
+            doc.CodeBlock: lambda one: one,
+        }
+        return ways[type(block)](block)
+
+    def _table(self, table: doc.Table) -> doc.Table:
+        return doc.Table(
+            tuple(replace(column, title=self.words(column.title)) for column in table.columns),
+            tuple(tuple(map(self._text, row)) for row in table.rows),
+            None if table.caption is None else self._text(table.caption),
+            self.words(table.left_out),
+            table.fractions,
+        )
+
+    def _text(self, text: doc.Text) -> doc.Text:
+        """The parts of a text are one message: names in it may stand in another order."""
+        if not isinstance(text, tuple):
+            return self._inline(text)
+        parts = text
+        if any(isinstance(part, str) and _MARK.search(part) for part in parts):
+            return tuple(map(self._inline, parts))
+        marks = {chr(FIRST_MARK + index): part for index, part in enumerate(parts)}
+        message = "".join(part if isinstance(part, str) else mark for mark, part in marks.items())
+        found = self.translate(message)
+        if found is None or sorted(_MARK.findall(found)) != sorted(_MARK.findall(message)):
+            return tuple(map(self._inline, parts))
+        pieces = [marks.get(piece, piece) for piece in _MARK.split(found) if piece]
+        said = [self._inline(piece) if isinstance(piece, doc.Strong) else piece for piece in pieces]
+        for index, (before, piece) in enumerate(pairwise(said), 1):
+            if isinstance(piece, str) and doc.plain(before)[-1:] in _WIDE_STOPS:
+                said[index] = piece.lstrip(" ")
+        return tuple(said)
+
+    def _inline(self, part: doc.Inline) -> doc.Inline:
+        if isinstance(part, str):
+            return self.words(part)
+        return doc.Strong(self.words(part.text)) if isinstance(part, doc.Strong) else part
+
+    def words(self, text: str) -> str:
+        """The text in the language, or as it is."""
+        return self.translate(text) or text
+
     def translate(self, text: str) -> str | None:
         """The text in the language; itself if it has no words, None where it has an unknown one."""
         if text not in self._found:
@@ -281,8 +277,7 @@ class Catalog:
     def _joined(self, text: str) -> str | None:
         for joint, own in _JOINTS:
             clauses = _split(text, joint)
-            ways = (clauses, [clauses[0], joint.join(clauses[1:])])
-            for parts in ways if len(clauses) > 1 else ():
+            for parts in (clauses, [clauses[0], joint.join(clauses[1:])]) if len(clauses) > 1 else ():
                 found = [self.translate(part) for part in parts]
                 if None not in found:
                     said = [str(one) for one in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -59,21 +59,19 @@ def measured_document(measured: MeasuredLimits, spec: DeviceSpec | None) -> doc.
     return doc.Document("", sections=(doc.Section(measured.device, shown), doc.Section("How", (how,))))
 
 
-def _measured_of(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> Iterator[MeasuredLimits]:
-    for name, one in measured.items():
-        if name == device.name or name.startswith(f"{device.name} MIG "):
-            yield one
+def _measured_of(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> list[MeasuredLimits]:
+    own, parts = device.name, f"{device.name} MIG "
+    return [one for name, one in measured.items() if name == own or name.startswith(parts)]
+
+
+def _published(rate: MeasuredRate, spec: DeviceSpec | None) -> tuple[float | None, float | None]:
+    """The published rate, and the share of it that was measured; None where none is published."""
+    per_s = None if spec is None else published_rate(spec, rate.name)
+    return per_s, None if per_s is None else rate.per_s / per_s
 
 
 def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple[doc.Block, ...]:
     """Rates and durations as tables, what is missing and why, and what it was measured with."""
-
-    def published(rate: MeasuredRate) -> float | None:
-        return None if spec is None else published_rate(spec, rate.name)
-
-    def share(rate: MeasuredRate) -> float | None:
-        per_s = published(rate)
-        return None if per_s is None else rate.per_s / per_s
 
     def clock(rate: MeasuredRate) -> str:
         if rate.state is None or rate.state.sm_clock_mhz is None:
@@ -88,8 +86,8 @@ def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple
             doc.words("Rate", lambda rate: _title(rate.name, measured)),
             doc.number("Measured", lambda rate: _measured_rate(rate, rate.per_s)),
             doc.number("95 %", lambda rate: _half_width(rate.low_per_s, rate.per_s, rate.high_per_s)),
-            doc.number("Published", lambda rate: _measured_rate(rate, published(rate))),
-            doc.number("Share", lambda rate: units.format_fraction(share(rate))),
+            doc.number("Published", lambda rate: _measured_rate(rate, _published(rate, spec)[0])),
+            doc.number("Share", lambda rate: units.format_fraction(_published(rate, spec)[1])),
             doc.number("SM clock", clock),
         ),
         doc.table(
@@ -161,8 +159,7 @@ def device_list_document(
         doc.number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32)), spare=True),
     )
 
-    known_ones = {one.compute_capability for one in devices}
-    others = [one for one in architectures if one.compute_capability not in known_ones]
+    of_devices = {one.compute_capability for one in devices}
     shown = doc.blocks(
         known,
         doc.Paragraph(_DENSE),
@@ -176,7 +173,8 @@ def device_list_document(
                         f", CUDA {_toolkits(one)}",
                     ),
                 )
-                for one in others
+                for one in architectures
+                if one.compute_capability not in of_devices
             )
         ),
         doc.Paragraph(("Everything about one, with sources: ", doc.Code("opscope devices NAME"), ".")),
@@ -205,14 +203,14 @@ def device_details_document(
             doc.number("Rate", _rate),
             doc.words("Known from", partial(origin, device=device)),
         )
-        derived = [str(one.source) for one in device.peaks if one.evidence is SpecEvidence.DERIVED]
+        derived = (str(one.source) for one in device.peaks if one.evidence is SpecEvidence.DERIVED)
         sources = ", ".join(dict.fromkeys(derived))
         meaning = f"Derived: {SpecEvidence.DERIVED.meaning}; the rates are those of {sources}."
         told = doc.blocks(
             _device_facts(device),
             peaks,
-            doc.Paragraph(meaning) if derived else None,
-            doc.Paragraph(device.note) if device.note else None,
+            doc.Paragraph(meaning if sources else ""),
+            doc.Paragraph(device.note or ""),
         )
         shown.append(doc.Section(device.name, told))
         for its in _measured_of(device, measured or {}):
@@ -279,8 +277,8 @@ def _architecture_section(one: Architecture) -> doc.Section:
         ("fp32 cores", f"{one.fp32_cores_per_sm} per multiprocessor"),
         ("Sources", f"{one.source}; CUDA versions: {one.toolkit_source}"),
     )
-    note = (doc.Paragraph(one.note),) if one.note else ()
-    return doc.Section(f"Compute capability {one.compute_capability} ({one.name})", (known, *note))
+    told = doc.blocks(known, doc.Paragraph(one.note or ""))
+    return doc.Section(f"Compute capability {one.compute_capability} ({one.name})", told)
 
 
 def _toolkits(one: Architecture) -> str:
@@ -332,9 +330,7 @@ def measured_json(measured: MeasuredLimits, spec: DeviceSpec | None) -> dict[str
     """One measurement, each rate with the share it is of the published one; None where none is published."""
     document: dict[str, Any] = finite(encode(measured))
     for rate, record in zip(measured.rates, document["rates"], strict=True):
-        published = None if spec is None else published_rate(spec, rate.name)
-        record["published_per_s"] = published
-        record["published_fraction"] = None if published is None else rate.per_s / published
+        record["published_per_s"], record["published_fraction"] = _published(rate, spec)
     return document
 
 
@@ -350,9 +346,10 @@ def doctor_document(diagnosis: Diagnosis) -> doc.Document:
         count = max(len(driver.devices or ()), len(torch.devices) if torch is not None else 0)
         where = units.counted(count, "GPU") if count else "the CPU"
         title = f"Ready: programs can be profiled on {where}"
-    by_verdict: dict[CheckVerdict, list[CheckResult]] = {verdict: [] for verdict in CheckVerdict}
-    for one in diagnosis.results:
-        by_verdict[one.outcome.verdict].append(one)
+    by_verdict = {
+        verdict: [one for one in diagnosis.results if one.outcome.verdict is verdict]
+        for verdict in CheckVerdict
+    }
     bullets: list[doc.Text] = []
     for one in chain.from_iterable(by_verdict[verdict] for verdict in _MOST_SEVERE_FIRST):
         outcome, said = one.outcome, f" {one.check.code}: {one.outcome.reason.removesuffix('.')}"
@@ -423,9 +420,9 @@ def _facts(facts: dict[str, Any]) -> doc.FactList:
 
 
 def _versions(facts: dict[str, Any], *names: str) -> str:
-    programs = [facts.get(name) or ProgramFacts(name) for name in names]
     return ", ".join(
-        f"{one.name} {one.version or ('found' if one.path else units.UNKNOWN)}" for one in programs
+        f"{one.name} {one.version or ('found' if one.path else units.UNKNOWN)}"
+        for one in (facts.get(name) or ProgramFacts(name) for name in names)
     )
 
 

@@ -23,20 +23,18 @@ _DEEPEST_HEADING = 6
 
 
 def render_markdown(document: doc.Document) -> str:
-    parts = [f"# {_prose(document.title)}", *(_block(block) for block in document.blocks)]
-    for section in document.sections:
-        parts.extend(_section(section, depth=2))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    whole = doc.Section(document.title, document.blocks, document.sections)
+    return "\n\n".join(part for part in _section(whole, depth=1) if part) + "\n"
 
 
 def _section(section: doc.Section, *, depth: int) -> list[str]:
-    number = ""
-    if section.number is not None:
-        number = f"{section.number} " if "." in section.number else f"{section.number}. "
+    number = section.number or ""
+    if number:
+        number += " " if "." in number else ". "
     heading = f"{'#' * min(depth, _DEEPEST_HEADING)} {number}{_prose(section.title)}"
-    parts = [heading, *(_block(block) for block in section.blocks)]
+    parts = [heading, *map(_block, section.blocks)]
     for child in section.sections:
-        parts.extend(_section(child, depth=depth + 1))
+        parts += _section(child, depth=depth + 1)
     return parts
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from opscope.ingest.memory_snapshot import DeviceMemory, Holding, OutOfMemory
+from opscope.ingest.memory_snapshot import DeviceMemory, OutOfMemory
 from opscope.report import document as doc
-from opscope.report.json_encoding import versions
-from opscope.units import format_bytes, format_fraction
+from opscope.report.json_encoding import Keys, encode, versions
+from opscope.units import format_bytes, format_fraction, summed
 
 MEMORY_SCHEMA_VERSION = 1
 _KINDS = {
@@ -42,86 +41,62 @@ def memory_document(devices: Sequence[DeviceMemory], *, top: int | None) -> doc.
 def _section(one: DeviceMemory, top: int | None) -> doc.Section:
     unused = one.reserved_bytes - one.peak_bytes
     unused_share = unused / one.reserved_bytes if one.reserved_bytes else 0.0
-    kinds: Counter[str] = Counter()
-    for holding in one.holdings:
-        kinds[holding.kind] += holding.size_bytes
+    kinds = summed((holding.kind, holding.size_bytes) for holding in one.holdings)
     kind, kind_bytes = kinds.most_common(1)[0] if kinds else ("", 0)
-    most = _LARGEST.get(kind) if 2 * kind_bytes > one.peak_bytes else None
+    most = _LARGEST.get(kind, "") if 2 * kind_bytes > one.peak_bytes else ""
     when = "Peak" if one.has_history else "In use when the snapshot was taken"
-    return doc.Section(
-        f"Device {one.device}",
-        doc.blocks(
-            doc.facts(
-                (when, f"{format_bytes(one.peak_bytes)} of {format_bytes(one.reserved_bytes)} reserved"),
-                (
-                    "At the end",
-                    f"{format_bytes(one.end_bytes)} of {format_bytes(one.end_reserved_bytes)} reserved"
-                    if one.has_history
-                    else None,
-                ),
-                (
-                    "Unused",
-                    f"{format_bytes(unused)} of what is reserved then, {format_fraction(unused_share)}",
-                ),
-                (
-                    "Fits at the end",
-                    f"{format_bytes(one.largest_unused_bytes)} in one piece, without the driver",
-                ),
-                ("Rounding", format_bytes(one.rounding_bytes)),
-                (
-                    "History",
-                    None
-                    if one.has_history
-                    else "none: record it with torch.cuda.memory._record_memory_history() for the peak",
-                ),
-            ),
-            *map(_failure, one.out_of_memory),
-            doc.Paragraph(
-                f"{format_fraction(unused_share)} of the reserved memory holds no tensor at the peak: with "
-                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True segments grow instead."
-            )
-            if unused_share > _MUCH_UNUSED and unused > _LEAST_UNUSED_BYTES
-            else None,
-            doc.table(
-                kinds.most_common(),
-                doc.words("For", lambda row: _KINDS[row[0]]),
-                doc.number("Memory", lambda row: format_bytes(row[1])),
-                doc.number("Share", lambda row: format_fraction(row[1] / max(1, one.peak_bytes))),
-                caption="Memory in use then, by what asked for it",
-            ),
-            doc.table(
-                one.holdings[:top],
-                doc.identifier("Line", "line"),
-                doc.words("For", lambda row: _KINDS[row.kind]),
-                doc.number("Memory", "size_bytes", format_bytes),
-                doc.number("Blocks", "blocks", lambda count: f"{count:,}"),
-                doc.number("Share", lambda row: format_fraction(row.size_bytes / max(1, one.peak_bytes))),
-            ),
-            doc.Meaning(most) if most else None,
-        ),
+    end = f"{format_bytes(one.end_bytes)} of {format_bytes(one.end_reserved_bytes)} reserved"
+    none = "none: record it with torch.cuda.memory._record_memory_history() for the peak"
+    known = doc.facts(
+        (when, f"{format_bytes(one.peak_bytes)} of {format_bytes(one.reserved_bytes)} reserved"),
+        ("At the end", end if one.has_history else None),
+        ("Unused", f"{format_bytes(unused)} of what is reserved then, {format_fraction(unused_share)}"),
+        ("Fits at the end", f"{format_bytes(one.largest_unused_bytes)} in one piece, without the driver"),
+        ("Rounding", format_bytes(one.rounding_bytes)),
+        ("History", None if one.has_history else none),
     )
+    remedy = (
+        f"{format_fraction(unused_share)} of the reserved memory holds no tensor at the peak: with "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True segments grow instead."
+    )
+    is_much = unused_share > _MUCH_UNUSED and unused > _LEAST_UNUSED_BYTES
+    told = doc.blocks(
+        known,
+        *map(_failure, one.out_of_memory),
+        doc.Paragraph(remedy if is_much else ""),
+        doc.table(
+            kinds.most_common(),
+            doc.words("For", lambda row: _KINDS[row[0]]),
+            doc.number("Memory", lambda row: format_bytes(row[1])),
+            doc.number("Share", lambda row: format_fraction(row[1] / max(1, one.peak_bytes))),
+            caption="Memory in use then, by what asked for it",
+        ),
+        doc.table(
+            one.holdings[:top],
+            doc.identifier("Line", "line"),
+            doc.words("For", lambda row: _KINDS[row.kind]),
+            doc.number("Memory", "size_bytes"),
+            doc.number("Blocks", "blocks"),
+            doc.number("Share", lambda row: format_fraction(row.size_bytes / max(1, one.peak_bytes))),
+        ),
+        doc.Meaning(most),
+    )
+    return doc.Section(f"Device {one.device}", told)
 
 
 def _failure(one: OutOfMemory) -> doc.Paragraph:
     free = "" if one.free_bytes is None else f", {format_bytes(one.free_bytes)} free on the device"
     at: tuple[doc.Inline, ...] = (" at ", doc.Code(one.line)) if one.line else ()
-    unused = format_bytes(one.reserved_bytes - one.allocated_bytes)
     return doc.Paragraph(
         (
             doc.Strong("Out of memory"),
             *at,
             f": {format_bytes(one.asked_bytes)} asked for, {format_bytes(one.allocated_bytes)} in use, "
-            f"{unused} reserved but unused{free}.",
+            f"{format_bytes(one.reserved_bytes - one.allocated_bytes)} reserved but unused{free}.",
         )
     )
 
 
 def memory_json(devices: Sequence[DeviceMemory], *, top: int | None) -> dict[str, Any]:
-    def record(one: DeviceMemory) -> dict[str, Any]:
-        fields = {name: getattr(one, name) for name in one.__struct_fields__ if name != "curve"}
-        listed: dict[str, Sequence[Holding | OutOfMemory]] = {
-            "holdings": one.holdings[:top], "out_of_memory": one.out_of_memory
-        }  # fmt: skip
-        return fields | {name: [each._asdict() for each in rows] for name, rows in listed.items()}
-
-    return {**versions(MEMORY_SCHEMA_VERSION), "devices": [record(one) for one in devices]}
+    keys = Keys("... -curve", holdings=lambda one: one.holdings[:top])
+    return {**versions(MEMORY_SCHEMA_VERSION), "devices": encode(devices, {DeviceMemory: keys})}

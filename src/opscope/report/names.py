@@ -35,8 +35,7 @@ def trace_name(rank: int | None, trace_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _forms(name: str) -> tuple[str, ...]:
-    title = _TITLE.fullmatch(name)
-    if title is not None:
+    if (title := _TITLE.fullmatch(name)) is not None:
         return (name, title[1])
     decoded = decode(name) if len(name) <= _LONGEST_NAME else None
     if decoded is None or decoded.function is None:

@@ -41,6 +41,7 @@ from opscope.units import (
     format_extent,
     format_fraction,
     format_share,
+    summed,
 )
 
 _ABSENT = "not collected"
@@ -83,12 +84,11 @@ def _opening(analysis: CounterAnalysis) -> doc.FactList:
     for rank, finding in enumerate(analysis.findings[:_CHANGES], 1):
         text, launch = _advice(finding), finding.evidence.get("launch")
         changes.append((f"Change {rank}", text if launch is None else f"launch {launch}: {text}"))
-    devices: dict[str, None] = {}
-    for one in analysis.kernels:
-        device = one.counters.device
-        capability = f" (compute capability {device.compute_capability})" if device.compute_capability else ""
-        name = device.name or "a device the report does not name"
-        devices[f"{name}{capability}"] = None
+    devices = dict.fromkeys(
+        (one.name or "a device the report does not name")
+        + (f" (compute capability {one.compute_capability})" if one.compute_capability else "")
+        for one in (kernel.counters.device for kernel in analysis.kernels)
+    )
     return doc.facts(
         ("Kernels", f"{counted(len(times), 'launch')}, {format_duration(whole_ns)} in all"),
         ("Time limited by", ", ".join(shares)),
@@ -163,17 +163,14 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
 
 
 def _limits(analysis: CounterAnalysis) -> Counter[str]:
-    limits: Counter[str] = Counter()
-    for kernel in analysis.kernels:
-        limits[_limit(kernel)] += round(kernel.counters.duration_ns or 0)
-    return limits
+    return summed((_limit(one), round(one.counters.duration_ns or 0)) for one in analysis.kernels)
 
 
 def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes: int) -> doc.Document:
     """The launches of one call by each of its versions: sums of all, and what the longest is."""
 
     def rows(analysis: CounterAnalysis) -> tuple[tuple[str, str], ...]:
-        def summed(quantity: Quantity) -> str:
+        def moved(quantity: Quantity) -> str:
             counts = [one.counters.count(quantity) for one in analysis.kernels]
             if None in counts or not counts:
                 return _ABSENT
@@ -188,8 +185,8 @@ def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes
         counters = longest.counters
         return (
             ("Time", f"{format_duration(sum(times))}, {counted(len(times), 'kernel')}"),
-            ("DRAM", summed(Quantity.DRAM_BYTES)),
-            ("Through L2", summed(Quantity.L2_BYTES)),
+            ("DRAM", moved(Quantity.DRAM_BYTES)),
+            ("Through L2", moved(Quantity.L2_BYTES)),
             ("Longest kernel", longest.decoded.title),
             ("Limited by", _limit(longest)),
             ("Occupancy", _occupancy(counters)),

@@ -32,7 +32,7 @@ def nvcc_document(compilation: Compilation, command: Sequence[str]) -> doc.Docum
     shown = doc.sections(
         doc.Section("Kernels", _kernels(compilation)),
         doc.Section("Findings", (doc.FindingList(findings_of(compilation)),)),
-        doc.Section("Compiler", (doc.CodeBlock(compilation.said),) if compilation.said else ()),
+        doc.Section("Compiler", (doc.CodeBlock(compilation.said),)),
     )
     return doc.Document(request.source.name, (opening,), shown)
 
@@ -64,8 +64,7 @@ def _kernels(compilation: Compilation) -> tuple[doc.Block, ...]:
         return (doc.Paragraph(none),)
 
     def share_at(kernel: CompiledKernel, threads: int) -> str | None:
-        known = (block for block in kernel.occupancy.blocks if block.threads == threads)
-        return next((_share(block) for block in known), None)
+        return next((_share(block) for block in kernel.occupancy.blocks if block.threads == threads), None)
 
     target = doc.words("Target", "target.name")
     sizes = dict.fromkeys(block.threads for one in kernels for block in one.occupancy.blocks)

@@ -7,7 +7,7 @@ always says which limit it refers to, measured or of the datasheet.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import groupby, islice
 from operator import itemgetter
@@ -41,6 +41,7 @@ from opscope.units import (
     format_fraction,
     format_share,
     listed,
+    summed,
 )
 
 _NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
@@ -48,9 +49,7 @@ _NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
 
 def ranked_operators(summary: Summary) -> tuple[OperatorTotal, ...]:
     """Operators with device time, by self device time; without a device all operators, by self CPU time."""
-    if not summary.has_device:
-        return summary.operators
-    return tuple(operator for operator in summary.operators if operator.total_device_ns > 0)
+    return tuple(one for one in summary.operators if one.total_device_ns > 0 or not summary.has_device)
 
 
 def top_operators(summary: Summary, top: int | None) -> tuple[OperatorTotal, ...]:
@@ -214,8 +213,7 @@ def operator_section(summary: Summary, operator: OperatorTotal) -> doc.Section:
     shown = [*doc.blocks(known, called, _geometry_table(operator) if operator.kernels else None)]
     for kernel in operator.kernels[:_ACCOUNTS]:
         shown += launch_blocks(summary, operator.name, kernel.name, names_kernel=True)
-    improvement = summary.improvements.get(operator.name)
-    if improvement is not None:
+    if (improvement := summary.improvements.get(operator.name)) is not None:
         shown += [doc.Paragraph(doc.Strong("Research points")), *improvement_blocks(improvement)]
     return doc.Section(operator.name, tuple(shown))
 
@@ -241,13 +239,11 @@ def _geometry_table(operator: OperatorTotal) -> doc.Table:
         doc.number("Shared memory", lambda row: format_bytes_exactly(row[1].shared_memory_bytes)),
         doc.number("Occupancy estimate", lambda row: format_fraction(row[1].occupancy_estimate)),
     )
-    rest = [geometry for _, geometry in launches[_GEOMETRY_ROWS:]]
-    if not rest:
+    if not (rest := [geometry for _, geometry in launches[_GEOMETRY_ROWS:]]):
         return known
     calls, total_ns = sum(one.calls for one in rest), sum(one.total_ns for one in rest)
-    more = f"{len(rest)} more launch configurations"
-    last = (more, format_count(calls), format_duration(total_ns), "", "", "", "", "")
-    return doc.Table(known.columns, (*known.rows, last))
+    last = (f"{len(rest)} more launch configurations", format_count(calls), format_duration(total_ns))
+    return doc.Table(known.columns, (*known.rows, (*last, "", "", "", "", "")))
 
 
 def shape_texts(recorded: str | None) -> list[str] | None:
@@ -322,9 +318,7 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...
 
 def _lost(summary: Summary) -> doc.Meaning | None:
     """How much of the device time the limits would allow to save."""
-    lost: Counter[str] = Counter()
-    for one in summary.efficiency.calls:
-        lost[one.operator] += one.gap_ns or 0  # type: ignore[assignment]  # a float
+    lost = summed((one.operator, one.gap_ns or 0) for one in summary.efficiency.calls)
     if not lost.total():
         return None
     (name, most_ns), gap_ns = lost.most_common(1)[0], lost.total()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 from opscope.analysis.counter_commands import OperatorImprovement
@@ -186,10 +185,6 @@ def accuracy_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]
         ("Kernel names with a family", accuracy.family_fraction),
     )
     meanings = "; ".join(f"{grade}: {grade.meaning}" for grade in Grade)
-
-    def share_of(item: tuple[str, Mapping[str, float]], *, grade: str) -> str:
-        return format_fraction(item[1].get(grade))
-
     return doc.blocks(
         doc.Paragraph(
             "Shares of device time, of what each line names. How they are measured: docs/accuracy.md."
@@ -198,9 +193,12 @@ def accuracy_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]
             ("PyTorch release", release), *((label, format_fraction(share)) for label, share in figures)
         ),
         doc.table(
-            [item for item in accuracy.by_grade.items() if item[1]],
-            doc.words("Fact", lambda item: item[0].replace("_", " ").capitalize()),
-            *(doc.number(grade, partial(share_of, grade=grade)) for grade in (*map(str, Grade), UNGRADED)),
+            [{"fact": fact, **shares} for fact, shares in accuracy.by_grade.items() if shares],
+            doc.words("Fact", lambda row: row["fact"].replace("_", " ").capitalize()),
+            *(
+                doc.number(grade, methodcaller("get", grade), format_fraction)
+                for grade in (*map(str, Grade), UNGRADED)
+            ),
         ),
         doc.Paragraph(f"Grades: {meanings}."),
         meaning,
@@ -236,8 +234,11 @@ def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> tuple[tuple
     # A file without a line or an address says no more than the unit.
     if place is not None and place.line is None and place.url is None and units == (place.file,):
         place = None
-    named = [(name, value) for name, value in facts.template_arguments if name]
-    long = [(f"… {name}", doc.Code(value)) for name, value in named if len(value) > _LONG_ARGUMENT]
+    long = [
+        (f"… {name}", doc.Code(value))
+        for name, value in facts.template_arguments
+        if name and len(value) > _LONG_ARGUMENT
+    ]
     short = [
         doc.Code(value if name is None else f"{name}={value}")
         for name, value in facts.template_arguments
@@ -344,23 +345,22 @@ def launch_blocks(
     summary: Summary, operator: str | None, kernel: str, *, names_kernel: bool = False
 ) -> tuple[doc.Block, ...]:
     """The explanation of a kernel's longest launch under an operator; nothing where nothing is known."""
-    launches = explained_launches(summary, operator, kernel)
-    if not launches:
+    first = next(iter(explained_launches(summary, operator, kernel)), None)
+    if first is None:
         return ()
-    first = launches[0]
     opening: list[doc.Inline] = ["How it parallelizes"]
     if names_kernel:
         known = next((one.facts for one in summary.kernels if one.name == kernel), None)
         opening += [", ", doc.Code(kernel if known is None else known.title)]
     if first.shapes:
         opening += [", called with shapes ", doc.Code(first.shapes)]
-    facts: list[tuple[str, doc.Text]] = []
+    facts = []
     for heading in Heading:
         # A grade that several sentences in a row share is said once, after the last.
         runs = groupby(first.explanation.under(heading), attrgetter("grade"))
-        said = [f"{' '.join(one.text for one in run)} ({grade})" for grade, run in runs]
-        facts += [(_TITLES[heading], " ".join(said))] if said else []
-    return (doc.Paragraph((*opening, ":")), doc.FactList(tuple(facts)))
+        said = (f"{' '.join(one.text for one in run)} ({grade})" for grade, run in runs)
+        facts.append((_TITLES[heading], " ".join(said)))
+    return (doc.Paragraph((*opening, ":")), doc.facts(*facts))
 
 
 def explained_launches(summary: Summary, operator: str | None, kernel: str) -> tuple[ExplainedLaunch, ...]:

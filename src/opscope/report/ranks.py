@@ -5,19 +5,24 @@ Of many ranks those are told that others wait for most.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from opscope import units
 from opscope.analysis.collectives import CollectiveTotal, LinkEvidence, LinkKind, PipelineStage
 from opscope.analysis.job_model import JobOutlook, JobPath, WhatIf, WhatIfKind
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.summary import Summary
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode
-from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_share
+from opscope.units import (
+    UNKNOWN,
+    counted,
+    format_duration,
+    format_fraction,
+    format_share,
+    summed,
+)
 
 _RANKS = 5
 _STEPS = 6
@@ -47,11 +52,11 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         doc.words("Group", group),
         doc.words("Collective", "name"),
         doc.number("Calls", "calls"),
-        doc.number("Bytes", "size_bytes", units.format_bytes, spare=True),
-        doc.number("Waiting", "wait_ns", format_duration),
-        doc.number("Transfer", "transfer_ns", format_duration),
-        doc.number("Exposed", "exposed_ns", format_duration, spare=True),
-        doc.number("Bus bandwidth", "bus_bytes_per_s", units.format_byte_rate),
+        doc.number("Bytes", "size_bytes", spare=True),
+        doc.number("Waiting", "wait_ns"),
+        doc.number("Transfer", "transfer_ns"),
+        doc.number("Exposed", "exposed_ns", spare=True),
+        doc.number("Bus bandwidth", "bus_bytes_per_s"),
         doc.number("Of link", of_link, spare=True),
         doc.words(
             "Last",
@@ -67,23 +72,21 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     points: list[doc.Text] = []
     for one in totals:
         least_ns = _LEAST_SHARE * sum(part.ns for part in one.meanwhile)
-        told: list[doc.Text] = []
-        for part in one.meanwhile[:_MEANWHILE]:
-            time = format_duration(part.ns)
-            if part.ns >= least_ns and part.name is None:
-                told.append((f"idle for {time} (its host was late)",))
-            elif part.ns >= least_ns:
-                told.append(("in ", doc.Code(part.name or ""), f" for {time}"))
+        told: list[doc.Text] = [
+            f"idle for {format_duration(part.ns)} (its host was late)"
+            if part.name is None
+            else ("in ", doc.Code(part.name), f" for {format_duration(part.ns)}")
+            for part in one.meanwhile[:_MEANWHILE]
+            if part.ns >= least_ns
+        ]
         if told:
             parts = doc.joined(told)
             points.append((f"While others waited in {one.name}, the last rank's device was ", *parts, "."))
     # Whether ranks wait for one another or for data.
     wait_ns = sum(one.wait_ns or 0 for one in totals)
     in_them_ns = wait_ns + sum((one.transfer_ns or 0) * one.ranks for one in totals)
-    late, meaning = Counter[int](), None
-    for one in totals:
-        if one.last_rank is not None:
-            late[one.last_rank] += one.last_count
+    late = summed((one.last_rank, one.last_count) for one in totals if one.last_rank is not None)
+    meaning = None
     if in_them_ns:
         share = format_share(wait_ns, in_them_ns)
         text = f"{share} of the time in collectives is waiting; the rest moves data."
@@ -129,8 +132,8 @@ def rank_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         doc.number("Rank", "rank"),
         doc.number("Sends and receives", "transfers"),
         doc.number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
-        doc.number("Of the step", "bubble_fraction", format_fraction),
-        doc.number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
+        doc.number("Of the step", "bubble_fraction"),
+        doc.number("Ideal schedule", "ideal_fraction", spare=True),
         caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
     )
     return doc.blocks(ranks, doc.BulletList(tuple(_points(summary))), stages)

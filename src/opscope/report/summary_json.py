@@ -10,7 +10,7 @@ to 2 findings' `estimated_gain_ms_per_step` became `estimated_gain_ns_per_step`,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -191,8 +191,8 @@ def analysis_json(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
     document = {**versions(ANALYSIS_SCHEMA_VERSION), **keys.record(summary, SUMMARY_KEYS)}
     if len(summary.traces) > 1:
         totals = summary.collectives.each if top is None else summary.collectives.totals
-        parts = {"collectives": totals, "straggler": summary.straggler}
-        document |= encode({**parts, **rank_records(summary, each=top is None)}, SUMMARY_KEYS)
+        document |= encode({"collectives": totals, "straggler": summary.straggler}, SUMMARY_KEYS)
+        document |= rank_records(summary, each=top is None)
     return document
 
 
@@ -240,8 +240,8 @@ def _kernel(
     longest: dict[str, Any] = {}  # in the stats file, the configuration it spent most time in
     if keys is _STATS_KEYS:
         longest = _STATS_LONGEST.record((*kernel.geometries, _NO_GEOMETRY)[0], keys)
-    record = {**encode(kernel, keys), **encode(roofline or _NO_ROOFLINE, keys), **longest}
-    return {**record, "launches": encode(kernel.geometries, keys)}
+    limited = encode(roofline or _NO_ROOFLINE, keys)
+    return {**encode(kernel, keys), **limited, **longest, "launches": encode(kernel.geometries, keys)}
 
 
 def _decoded(facts: KernelFacts | None) -> dict[str, Any] | None:
@@ -377,9 +377,8 @@ def _stats_totals(summary: Summary, wall_ns_per_step: float | None) -> dict[str,
     return keys.record(summary, _STATS_KEYS)
 
 
-def _stats_operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dict[str, Any]]:
+def _stats_operators(summary: Summary, operators: Sequence[OperatorTotal]) -> list[dict[str, Any]]:
     cpu_ns, efficiency = summary.cpu_time_ns, summary.efficiency
-    operators = tuple(operators)
     # The file of its device code: an operator that launched nothing has none.
     files = {one.name: one.source.file for one in operators if one.source and one.self_device_ns}
     if not summary.has_device:

@@ -112,7 +112,6 @@ def sweep_document(records: Sequence[Record]) -> doc.Document:
     failures = tuple(
         (doc.Code(one["label"]), f": {one['error']}") for one in records if one["error"] is not None
     )
-    failed = doc.Section("Failed configurations", (doc.BulletList(failures),))
     title, config = "Profiling summary", next((one["config"] for one in records if one["config"]), None)
     if config is not None:
         what = [str(config[key]) for key in ("workload", "dtype", "device") if config.get(key)]
@@ -120,7 +119,10 @@ def sweep_document(records: Sequence[Record]) -> doc.Document:
     return doc.Document(
         title,
         (_headline(records),),
-        doc.sections(doc.Section("Configurations", (configurations, *_scaling(records))), failed),
+        doc.sections(
+            doc.Section("Configurations", (configurations, *_scaling(records))),
+            doc.Section("Failed configurations", (doc.BulletList(failures),)),
+        ),
     )
 
 

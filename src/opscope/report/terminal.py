@@ -125,7 +125,6 @@ class _FittedTable:
 
     def __init__(self, table: doc.Table) -> None:
         self._table = table
-        self._fractions = table.fractions
         self._cells = [[row[index] for row in table.rows] for index in range(len(table.columns))]
         self._needs = [column_widths(*pair) for pair in zip(table.columns, self._cells, strict=True)]
 
@@ -146,10 +145,10 @@ class _FittedTable:
             justify: JustifyMethod = "right" if titles[index].is_number else "left"
             grid.add_column(titles[index].title, justify=justify, width=each, overflow="fold")
             columns.append(_cells(self._cells[index], each))
-        bar_width = min(_BAR_WIDTH, available - sum(widths) - GAP) if self._fractions else 0
+        bar_width = min(_BAR_WIDTH, available - sum(widths) - GAP) if self._table.fractions else 0
         if bar_width >= _SHORTEST_BAR:
             grid.add_column("", width=bar_width)
-            lengths = (round(max(0.0, min(1.0, one)) * bar_width * 8) for one in self._fractions)
+            lengths = (round(max(0.0, min(1.0, one)) * bar_width * 8) for one in self._table.fractions)
             bars = ("█" * (length // 8) + _EIGHTHS[length % 8].strip() for length in lengths)
             columns.append([Words(bar, style="green", no_wrap=True) for bar in bars])
         for row in zip(*columns, strict=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -25,7 +25,14 @@ from opscope.analysis.timeline.values import IdleCause, LaunchLatency, Timeline,
 from opscope.report import document as doc
 from opscope.report.names import trace_name
 from opscope.report.operators import time_name, whole_ns
-from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_quantity, format_share
+from opscope.units import (
+    counted,
+    format_duration,
+    format_fraction,
+    format_quantity,
+    format_share,
+    summed,
+)
 
 _GAP_ROWS = 5
 _PATH_ROWS = 6
@@ -92,10 +99,7 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
 
 def idle_causes(summary: Summary) -> Counter[IdleCause]:
     """Idle time of the devices in use, by cause."""
-    causes: Counter[IdleCause] = Counter()
-    for partition in summary.timeline.in_use:
-        causes.update(partition.idle_by_cause)
-    return causes
+    return summed(cause for one in summary.timeline.in_use for cause in one.idle_by_cause.items())
 
 
 def _waiting(summary: Summary) -> doc.Meaning | None:
@@ -203,28 +207,28 @@ def _launch_tables(summary: Summary) -> tuple[doc.Block, ...]:
     steps = {one.trace_id: one for one in timeline.steps}
     host = {one.trace_id: one for one in timeline.host}
 
-    def of(
-        values: Mapping[Any, Any], attribute: str, form: Callable[[Any], str] | None = None
-    ) -> Callable[..., str]:
-        def cell(one: TimePartition) -> str:
+    def number(
+        title: str, values: Mapping[Any, Any], attribute: str, form: doc.Form | None = None, *, spare: int = 0
+    ) -> doc.Field:
+        def value(one: TimePartition) -> Any:
             found = values.get((one.trace_id, one.device), values.get(one.trace_id))
-            value = getattr(found, attribute, None)
-            return UNKNOWN if value is None else (form or partial(format_quantity, attribute))(value)
+            return getattr(found, attribute, None)
 
-        return cell
+        form = form or partial(format_quantity, attribute)
+        return doc.number(title, value, form, spare=spare, if_known=True)
 
     launches = doc.table(
         timeline.partitions,
         doc.words("Of", lambda one: _of(summary, one.trace_id, one.device).removeprefix(" of ")),
-        doc.number("Launch latency", of(latencies, "median_ns"), if_known=True),
-        doc.number("p95", of(latencies, "p95_ns"), spare=True, if_known=True),
-        doc.number("Queue mean", of(queues, "mean", "{:.1f}".format), if_known=True),
-        doc.number("Most", of(queues, "maximum"), spare=True, if_known=True),
-        doc.number("Queue empty", of(queues, "empty_fraction"), if_known=True),
-        doc.number("Median recorded step", of(steps, "median_ns"), if_known=True),
-        doc.number("Host work", of(host, "launch_path_ns"), if_known=True),
-        doc.number("Launches", of(host, "launches", "{:,.0f}".format), spare=True, if_known=True),
-        doc.number("Profiler overhead", of(host, "recorder_ns"), if_known=True),
+        number("Launch latency", latencies, "median_ns"),
+        number("p95", latencies, "p95_ns", spare=True),
+        number("Queue mean", queues, "mean", "{:.1f}".format),
+        number("Most", queues, "maximum", spare=True),
+        number("Queue empty", queues, "empty_fraction"),
+        number("Median recorded step", steps, "median_ns"),
+        number("Host work", host, "launch_path_ns"),
+        number("Launches", host, "launches", "{:,.0f}".format, spare=True),
+        number("Profiler overhead", host, "recorder_ns"),
         caption=f"Launches, their queue, and what the host needs for them{' per step' if steps else ''}.",
     )
     series = doc.table(
@@ -411,9 +415,7 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
         doc.number("Launches", "total.kernel_launches"),
         caption=caption,
     )
-    own: Counter[str] = Counter()
-    for one in summary.program.modules:
-        own[one.class_name] += getattr(one, f"self_{what}_ns")
+    own = summed((one.class_name, getattr(one, f"self_{what}_ns")) for one in summary.program.modules)
     if not own.total():
         return (rows,)
     first, ns = own.most_common(1)[0]
@@ -438,10 +440,11 @@ def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
         around.append((module, key))
         count, total = 1, module
         if known := parts.get(key):
-            added = [
-                field for field, value in asdict(module).items() if type(value) is int and field != "depth"
-            ]
-            sums = {field: getattr(known.total, field) + getattr(module, field) for field in added}
+            sums = {
+                field: getattr(known.total, field) + value
+                for field, value in asdict(module).items()
+                if type(value) is int and field != "depth"
+            }
             count, total = known.modules + 1, replace(known.total, **sums)
         parts[key] = _Part(key, count, total)
     return list(parts.values())

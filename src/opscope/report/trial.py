@@ -26,6 +26,12 @@ _NUMBERS = {
     Correctness.CHANGED: "changed",
     Correctness.UNKNOWN: UNKNOWN,
 }
+_IN_WORDS = {
+    Correctness.IDENTICAL: "the numerics are identical",
+    Correctness.WITHIN_ROUNDING: "the numerics agree within rounding",
+    Correctness.CHANGED: "the numerics differ",
+    Correctness.UNKNOWN: "the numerics could not be compared",
+}
 
 
 def trial_json(result: TrialResult) -> dict[str, Any]:
@@ -69,7 +75,7 @@ def trial_document(result: TrialResult, command: str | None = None) -> doc.Docum
             doc.Section("Changes tried", (tried, doc.Meaning(meaning))) if result.variants else None,
             _details(result),
             doc.Section("Not tried", (doc.BulletList(not_tried),)),
-            doc.Section("To repeat", (doc.CodeBlock(command, "sh"),)) if command else None,
+            doc.Section("To repeat", (doc.CodeBlock(command or "", "sh"),)),
         ),
     )
 
@@ -145,7 +151,7 @@ def _best(result: TrialResult, best: BestChanges) -> tuple[doc.Block, ...]:
     return (
         doc.BulletList(tuple(lines)),
         doc.CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python"),
-        doc.Meaning(f"{together} {takes}; {_numbers(best.correctness)}."),
+        doc.Meaning(f"{together} {takes}; {_IN_WORDS[best.correctness]}."),
     )
 
 
@@ -170,7 +176,7 @@ def _details(result: TrialResult) -> doc.Section:
                 if one.correctness is Correctness.WITHIN_ROUNDING
                 else "look"
             )
-            lines.append((doc.Code(one.name), f" is faster, {_numbers(one.correctness)}; {hint}"))
+            lines.append((doc.Code(one.name), f" is faster, {_IN_WORDS[one.correctness]}; {hint}"))
         elif one.verdict is TrialVerdict.INCONCLUSIVE:
             lines.append((doc.Code(one.name), f" no verdict: {one.reason}"))
         if one.pays_off_after_steps and one.is_recommended:
@@ -180,12 +186,3 @@ def _details(result: TrialResult) -> doc.Section:
 
 def _ratio(ratio: float, interval: tuple[float, float]) -> str:
     return f"{100 * ratio:.1f} % (95 % CI {_percents(interval)})"
-
-
-def _numbers(correctness: Correctness) -> str:
-    return {
-        Correctness.IDENTICAL: "the numerics are identical",
-        Correctness.WITHIN_ROUNDING: "the numerics agree within rounding",
-        Correctness.CHANGED: "the numerics differ",
-        Correctness.UNKNOWN: "the numerics could not be compared",
-    }[correctness]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -73,8 +73,7 @@ _MODULE = "nn.Module: "
 def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
     if not summary.has_device:
         if any(one.self_cpu_ns for one in summary.operators):
-            profiles = stack_profiles(session, weight=StackWeight.CPU)
-            yield from _icicle_chart(profiles, summary)
+            yield from _icicle_chart(stack_profiles(session, weight=StackWeight.CPU), summary)
         return
     records = read_session(session)
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
@@ -117,9 +116,11 @@ def _steps_chart(every: Sequence[StepTime]) -> Chart:
         (title, _COLORS[color], [getattr(one, attribute) for one in times], meaning)
         for title, color, attribute, meaning in _BUSY_PARTS
     ]
-    for cause in IdleCause:
-        idle_ns = [one.idle_by_cause.get(cause, 0) for one in times]
-        parts.append((f"Idle: {str(cause).replace('_', ' ')}", _COLORS[cause], idle_ns, cause.meaning))
+    idle_ns = {cause: [one.idle_by_cause.get(cause, 0) for one in times] for cause in IdleCause}
+    parts += [
+        (f"Idle: {str(cause).replace('_', ' ')}", _COLORS[cause], ns, cause.meaning)
+        for cause, ns in idle_ns.items()
+    ]
     data = [
         fig.boxes(
             fig.scaled(ns, unit),
@@ -186,24 +187,22 @@ def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
 
 def _waits_charts(summary: Summary) -> Iterator[Chart]:
     """Who waits in which collective, and what the rank that is waited for does longer."""
-    waits: Counter[tuple[str, str]] = Counter()
-    for kernels in summary.collectives.matched:
-        if (least_ns := transfer_ns(kernels)) is not None:
-            for one in kernels:
-                rank = f"rank {summary.collectives.ranks[one.trace_id]}"
-                waits[rank, fig.as_text(one.title or UNKNOWN)] += one.duration_ns - least_ns
-    columns = Counter[str]()
-    for (_, title), ns in waits.items():
-        columns[title] += ns
-    if columns:
+    ranks = summary.collectives.ranks
+    waits = units.summed(
+        ((f"rank {ranks[one.trace_id]}", fig.as_text(one.title or UNKNOWN)), one.duration_ns - least_ns)
+        for kernels in summary.collectives.matched
+        if (least_ns := transfer_ns(kernels)) is not None
+        for one in kernels
+    )
+    if columns := units.summed((title, ns) for (_, title), ns in waits.items()):
         note = (
             "How long kernels of a collective took beyond the shortest of the same one: the rank that waits "
             "least is the one that the others wait for."
         )
-        ranks = sorted({rank for rank in summary.ranks if rank is not None})
+        names = [f"rank {rank}" for rank in sorted({rank for rank in summary.ranks if rank is not None})]
         drawing = fig.cells(
             waits,
-            rows=[name for rank in ranks if any((name := f"rank {rank}") == of for of, _ in waits)],
+            rows=[name for name in names if any(name == of for of, _ in waits)],
             columns=[title for title, _ in columns.most_common()],
         )
         yield Chart("waits", "Collectives", "Waiting in collectives", note, *drawing)
@@ -450,10 +449,11 @@ def _timeline_chart(
     of_all = "" if len(steps) == 1 else " Press p and n for the steps before and after."
     if len(steps) < (recorded := len(records.windows[steps[0][0].trace_id].steps)):
         of_all += f" The first {len(steps)} of {recorded:,} steps are here."
-    charts = []
-    for at, step in enumerate(steps):
-        view = step_view(session, records, step, path)
-        charts.append(_step_chart(view, summary, _MOST_PIECES if at == front else each, of_all))
+    views = (step_view(session, records, step, path) for step in steps)
+    charts = [
+        _step_chart(view, summary, _MOST_PIECES if at == front else each, of_all)
+        for at, view in enumerate(views)
+    ]
     before, after = tuple(charts[:front]), tuple(charts[front + 1 :])
     yield msgspec.structs.replace(charts[front], before=before, after=after)
 
@@ -525,8 +525,7 @@ def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> Cha
     of = "The recording" if view.step is None else f"Step {view.step}"
     title = f"{of}, event by event"
     if len(summary.traces) > 1:
-        where = trace_name(summary.ranks[view.trace_id], view.trace_id)
-        title = f"{of} of {where}, event by event"
+        title = f"{of} of {trace_name(summary.ranks[view.trace_id], view.trace_id)}, event by event"
     note = (
         "Host threads above, the critical path between them and the streams, idle time by cause below. Drag "
         "or press w and s to zoom, a and d to move, double-click for all; events shorter than "

@@ -104,9 +104,7 @@ class Bar(NamedTuple):
     hover: str = ""
 
 
-class Drawing(NamedTuple):
-    figure: dict[str, Any]
-    height_px: int
+Drawing = tuple[dict[str, Any], int]  # a figure and its height in pixels
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
@@ -183,7 +181,7 @@ def bars(
         reached = [end for one in rows for end in (one.end, *(one.interval or ()), mark or one.end)]
         layout["xaxis"] = log_axis(title, min(reached) / 1.15, max(reached) * 1.15, "{:,.3g}".format)
     each = 14 * max(2, len(data)) if len(rows) > len(names) else 28
-    return Drawing({"data": data, "layout": layout}, 90 + each * len(names))
+    return {"data": data, "layout": layout}, 90 + each * len(names)
 
 
 def cells(
@@ -229,7 +227,7 @@ def cells(
         },
         "yaxis": {**NAMED_ROWS, "type": "category", "categoryorder": "array", "categoryarray": list(rows)},
     }
-    return Drawing({"data": [data], "layout": layout}, 60 + 40 * len(rows))
+    return {"data": [data], "layout": layout}, 60 + 40 * len(rows)
 
 
 NAMED_ROWS: dict[str, Any] = {"autorange": "reversed", "automargin": True, "showgrid": False}
@@ -246,14 +244,13 @@ def row_axis(titles: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def whiskers(ends: Iterable[tuple[float, Interval | None]]) -> dict[str, Any]:
+def whiskers(ends: Sequence[tuple[float, Interval | None]]) -> dict[str, Any]:
     """Error bars from values to the ends of their intervals; none where there is no interval."""
-    known = list(ends)
     return {
         "type": "data",
         "symmetric": False,
-        "array": [interval and interval[1] - value for value, interval in known],
-        "arrayminus": [interval and value - interval[0] for value, interval in known],
+        "array": [interval and interval[1] - value for value, interval in ends],
+        "arrayminus": [interval and value - interval[0] for value, interval in ends],
     }
 
 

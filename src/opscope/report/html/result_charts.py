@@ -46,19 +46,15 @@ def comparison_charts(comparison: SessionComparison | BenchmarkComparison) -> tu
         for point, row in comparison.rows
         if row.time.ratio is not None
     ]
-    note = "Candidate over reference with its 95 % interval; left of the line the candidate is faster."
-    return tuple(_ratios("", note, rows))
-
-
-def _ratios(section: str, note: str, rows: Sequence[Bar]) -> Iterator[Chart]:
     if not rows:
-        return
+        return ()
+    note = "Candidate over reference with its 95 % interval; left of the line the candidate is faster."
     shown = sorted(rows, key=lambda row: -abs(row.end - 1))[: 2 * _ROWS]
     if len(shown) < len(rows):
         note += f" The {len(shown)} farthest from 1 of {len(rows)}."
     ordered = [row for row in rows if row in shown]
     drawing = fig.bars(ordered, title="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True)
-    yield Chart("ratios", section, "Time relative to the reference", note, *drawing)
+    return (Chart("ratios", "", "Time relative to the reference", note, *drawing),)
 
 
 def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> Bar:

@@ -104,9 +104,9 @@ def test_curves_of_a_sweep_are_medians_above_the_ceiling(found: SimpleNamespace)
 
 
 def test_two_things_of_one_name_have_a_row_each() -> None:
-    chart = bars([Bar("a", 1), Bar("a", 2), Bar("b", 3)], title="x", colors={"": "#000000"})
-    assert chart.figure["layout"]["yaxis"]["ticktext"] == ["a", "a", "b"]
-    assert chart.figure["data"][0]["y"] == [0, 1, 2]
+    figure, _ = bars([Bar("a", 1), Bar("a", 2), Bar("b", 3)], title="x", colors={"": "#000000"})
+    assert figure["layout"]["yaxis"]["ticktext"] == ["a", "a", "b"]
+    assert figure["data"][0]["y"] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
