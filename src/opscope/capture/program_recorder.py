@@ -124,38 +124,41 @@ class ForwardSteps(StepSource):
 
     def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
         calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        lines_of: weakref.WeakKeyDictionary[Any, list[_Line]] = (
-            weakref.WeakKeyDictionary()
-        )  # of its first calls
+        # Lines of the first calls, each once, until one comes again: from that one on they are a round.
+        lines_of: weakref.WeakKeyDictionary[Any, list[_Line]] = weakref.WeakKeyDictionary()
+        round_of: weakref.WeakKeyDictionary[Any, list[_Line]] = weakref.WeakKeyDictionary()
         model: weakref.ref[Any] | None = None
         model_calls = 1  # the second call makes a model
-        last_line: _Line = None  # of a step's calls, where these come from several
 
         def tell() -> None:
             if self._is_watching:
                 _untraced(on_step)
 
         def around(module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            nonlocal model, model_calls, last_line
+            nonlocal model, model_calls
             calls = calls_of[module] = calls_of.get(module, 0) + 1
             caller, lines = sys._getframe(1).f_back, lines_of.setdefault(module, [])
             line = caller and (caller.f_code, caller.f_lineno)
-            if len(lines) < min(calls, _MOST_LINES):
+            is_found = module not in round_of and line in lines
+            if is_found:
+                round_of[module] = lines[lines.index(line) :]
+            elif len(lines) < _MOST_LINES:
                 lines.append(line)
             if model is not None and model() is module:
                 model_calls = calls
-                if calls == len(lines) and 1 < len({*lines[:-1]}) == calls - 1 and line == lines[0]:
-                    self.calls_per_step, last_line = calls - 1, lines[-2]
-                    if self._is_watching:
-                        restart()
+                if is_found and len(round_of[module]) > 1 and self._is_watching:
+                    restart()
             elif calls >= _TAKES_OVER * model_calls:
                 if model is not None and self._is_watching:
                     restart()
-                model, model_calls, last_line, self.calls_per_step = weakref.ref(module), calls, None, 1
+                model, model_calls = weakref.ref(module), calls
                 tell()  # of its earlier calls, now that they turn out to have been steps
             result = call(*args, **kwargs)
-            if model is not None and model() is module and last_line in (None, line):
-                tell()
+            if model is not None and model() is module:
+                turns = round_of.get(module, [])
+                self.calls_per_step = max(len(turns), 1)
+                if self.calls_per_step == 1 or line == turns[-1]:
+                    tell()
             return result
 
         self._is_watching, calls = True, OutermostCalls(around)

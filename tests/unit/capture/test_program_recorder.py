@@ -451,13 +451,14 @@ def test_calls_from_several_lines_in_turn_are_one_step():
     model, given, said = torch.nn.Linear(2, 2), torch.ones(2), []
     source = ForwardSteps()
     source.watch(lambda: said.append("."), lambda: said.append("|"))
+    model(given)  # to warm up
     for _ in range(3):
+        said.append(" ")
         model(given)
         model(-given)
-        said.append(" ")
-    # Of the first round it is not known yet that its calls take turns.
-    assert ("".join(said), source.calls_per_step) == (".. |. . ", 2)
     source.stop()
+    # Of the first round it is not known yet that its calls take turns.
+    assert ("".join(said), source.calls_per_step) == (" ... |. .", 2)
 
 
 def test_a_prompt_and_its_tokens_are_each_a_step():
@@ -468,8 +469,8 @@ def test_a_prompt_and_its_tokens_are_each_a_step():
         model(given)
         for _ in range(3):
             model(given)
-    assert ("".join(said), source.calls_per_step) == ("........", 1)
     source.stop()
+    assert ("".join(said), source.calls_per_step) == ("........", 1)
 
 
 @pytest.mark.parametrize("is_recording", [False, True])
