@@ -94,7 +94,7 @@ def test_everything_after_the_script_is_its_own(run, script: str) -> None:
     outcome = run("--force", script, "--help")
     assert "--count" in outcome.out
     assert "--active" not in outcome.out
-    refused = run(script, "--force")
+    refused = run("--output-dir", "opscope_run", script, "--force")
     assert "Overwrite it with --force, before the program" in refused.err
 
 
@@ -189,8 +189,12 @@ def test_mistakes_are_one_line_before_anything_runs(run, script: str, arguments:
 def test_earlier_results_are_kept_unless_forced(run, script: str) -> None:
     Path("opscope_run").mkdir()
     Path("opscope_run/analysis.json").write_text("old")
-    run(script).fails("--force")
+    run("--output-dir", "opscope_run", script).fails("--force")
+    Path("opscope_run_2").mkdir()
+    assert run("--quiet", script).code == 0  # in the first folder without files
+    assert read_sidecar("opscope_run_2/trace.opscope.json").steps
     assert run("--force", "--quiet", script).code == 0
+    assert read_sidecar("opscope_run/trace.opscope.json").steps
 
 
 def test_without_torch_the_install_line_is_shown(run, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

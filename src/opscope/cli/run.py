@@ -5,6 +5,7 @@ Standard output belongs to the script; everything of ours goes to standard error
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from dataclasses import dataclass, replace
@@ -117,7 +118,7 @@ def run(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
     module: Annotated[bool, Parameter(name=["-m", "--module"])] = False,
     recording: _Recording = _DEFAULT_RECORDING,
-    output_dir: Path = Path("opscope_run"),
+    output_dir: Path | None = None,
     stop: bool = False,
     quiet: bool = False,
     top: console.Top = 10,
@@ -139,7 +140,7 @@ def run(
         arguments: Arguments of the script; options of opscope come before SCRIPT.
         module: SCRIPT is a module name, to run as with python -m.
         recording: What is recorded.
-        output_dir: Folder for the files.
+        output_dir: Folder for the files; the first free one of opscope_run, opscope_run_2, … if left out.
         stop: End the script once its steps are recorded and timed.
         quiet: Print no report.
     """
@@ -149,7 +150,7 @@ def run(
         raise InputError("--steps none records the whole run: --stop does not apply", hint="Leave it out")
     schedule = recording.schedule()
     # The script may change the working folder.
-    outputs = _Outputs(output_dir, launched_as()[0])
+    outputs = _Outputs(output_dir or _free_folder(force=force), launched_as()[0])
     further = [path.absolute() for path in output] if outputs.is_first else []
     traces = trace_file_names(outputs.trace_name, 1)
     check_program(program)
@@ -205,6 +206,14 @@ def run(
         # The script's own failure comes first.
         console.say(f"error: {error}")
     return end.exit_code
+
+
+def _free_folder(*, force: bool) -> Path:
+    """The first in which nothing lies; the files of one job appear when all of its processes have chosen."""
+    folders = (Path("opscope_run" + f"_{number}" * (number > 1)) for number in itertools.count(1))
+    return next(
+        one for one in folders if force or not one.exists() or (one.is_dir() and not any(one.iterdir()))
+    )
 
 
 def _profiler(
