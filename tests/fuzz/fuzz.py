@@ -70,7 +70,13 @@ _NASTY = (
 
 def trace_text() -> str:
     """A recording of three steps."""
-    builder = TraceBuilder(deviceProperties=[{"id": 0, "name": "NVIDIA H100", "numSms": 132}])
+    device = {
+        "id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85_000_000_000, "computeMajor": 9, "numSms": 132,
+        "computeMinor": 0, "maxThreadsPerBlock": 1024, "maxThreadsPerMultiprocessor": 2048, "warpSize": 32,
+        "regsPerBlock": 65_536, "regsPerMultiprocessor": 65_536, "sharedMemPerBlock": 49_152,
+        "sharedMemPerBlockOptin": 232_448, "sharedMemPerMultiprocessor": 233_472,
+    }  # fmt: skip
+    builder = TraceBuilder(deviceProperties=[device])
     for number in range(3):
         at = 100.0 * number
         builder.step(number, at, 90)
@@ -338,6 +344,18 @@ def mutated(seed: bytes, random_: random.Random, *, is_text: bool) -> bytes:
     return data
 
 
+def _of_device(data: bytes, random_: random.Random) -> bytes:
+    """One to three properties of a trace's device that are not what a device has, or are not there."""
+    document = json.loads(data)
+    (device,) = document["deviceProperties"]
+    for name in random_.sample(sorted(device), random_.randint(1, 3)):
+        value = random_.choice(("gone", 0, -1, 1, 2**63, 0.0, 1e308, None, "", "abc", [], True))
+        device[name] = value
+        if value == "gone":
+            del device[name]
+    return json.dumps(document).encode()
+
+
 def _of_bytes(data: bytes, random_: random.Random) -> bytes:
     place = random_.randrange(len(data) + 1)
     end = min(len(data), place + random_.choice((1, 1, 2, 4, 8, 64, 1024)))
@@ -515,6 +533,8 @@ def case(seeds: dict[str, bytes], seed: int, number: int) -> tuple[str, bytes]:
     name = random_.choices(list(TARGETS), [target.weight for target in TARGETS.values()])[0]
     target = TARGETS[name]
     data = seeds[name]
+    if name == "trace" and number % 2:
+        data = _of_device(data, random_)
     return name, mutated(data, random_, is_text=target.is_text) if random_.randrange(4) else data
 
 
