@@ -18,12 +18,12 @@ from opscope.hardware.occupancy import (
 CAPABILITIES = [one.compute_capability for one in architectures()]
 
 
-def held(capability: str, threads: int, registers: int | None, shared_bytes: int | None) -> ActiveBlocks:
+def held(
+    capability: str, threads: int, registers: int | None, shared_bytes: int | None
+) -> ActiveBlocks | None:
     limits = architecture(capability)
     assert limits is not None
-    found = active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
-    assert found is not None
-    return found
+    return active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,7 @@ def test_registers_are_given_to_warps_in_units_of_256() -> None:
 def test_a_missing_figure_or_one_that_cannot_be_gives_none(
     threads: int, registers: int | None, shared_bytes: int | None
 ) -> None:
-    limits = architecture("9.0")
-    assert limits is not None
-    assert (
-        active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
-        is None
-    )
+    assert held("9.0", threads, registers, shared_bytes) is None
 
 
 @pytest.mark.parametrize(
@@ -121,8 +116,7 @@ def test_registers_limit_and_large_blocks_do_not_start():
 
 def test_shared_memory_limits():
     # 40 KiB and the system's 1 KiB of 228 KiB: 5 blocks.
-    found = static_occupancy("9.0", [128], registers=32, shared_bytes=40 * 1024)
-    (block,) = found.blocks
+    (block,) = static_occupancy("9.0", [128], registers=32, shared_bytes=40 * 1024).blocks
     assert (block.active.blocks_per_sm, block.active.limiters) == (5, (Limiter.SHARED_MEMORY,))
 
 
@@ -155,12 +149,9 @@ def test_what_cannot_start_or_is_not_known_has_a_reason():
 def test_the_best_block_has_the_most_threads_of_all_and_none_is_larger_than_the_largest(
     registers, shared_bytes, max_threads, capability
 ):
+    sizes = range(32, 1025, 32)
     found = static_occupancy(
-        capability,
-        range(32, 1025, 32),
-        registers=registers,
-        shared_bytes=shared_bytes,
-        max_threads=max_threads,
+        capability, sizes, registers=registers, shared_bytes=shared_bytes, max_threads=max_threads
     )
     if found.best is None or found.best.active is None:
         pytest.fail("registers and shared memory of one warp always fit")
