@@ -6,14 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_tables import cases
 from opscope.hardware.architectures import architecture, architectures
-from opscope.hardware.occupancy import (
-    ActiveBlocks,
-    Limiter,
-    active_blocks,
-    static_occupancy,
-    waves_of,
-)
+from opscope.hardware.occupancy import ActiveBlocks, Limiter, active_blocks, static_occupancy, waves_of
 
 CAPABILITIES = [one.compute_capability for one in architectures()]
 
@@ -26,24 +21,10 @@ def held(
     return active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
 
 
-@pytest.mark.parametrize(
-    ("block", "blocks", "warps", "limiters"),  # threads, registers of each, shared bytes
-    [
-        ((128, 32, 0), 16, 64, {Limiter.THREADS, Limiter.REGISTERS}),
-        ((128, 40, 16384), 12, 48, {Limiter.REGISTERS}),
-        ((128, 195, 33808), 2, 8, {Limiter.REGISTERS}),
-        ((256, 44, 0), 5, 40, {Limiter.REGISTERS}),
-        ((384, 168, 231868), 1, 12, {Limiter.REGISTERS, Limiter.SHARED_MEMORY}),
-        ((64, 16, 0), 32, 64, {Limiter.BLOCKS, Limiter.THREADS}),
-        ((32, 16, 0), 32, 32, {Limiter.BLOCKS}),
-        ((80, 39, 6656), 16, 48, {Limiter.REGISTERS}),
-    ],
-)
-def test_of_the_h200_as_recorded(
-    block: tuple[int, int, int], blocks: int, warps: int, limiters: set[Limiter]
-) -> None:
+@cases("block", "blocks", "warps", "limiters")
+def test_of_the_h200_as_recorded(block: list[int], blocks: int, warps: int, limiters: list[str]) -> None:
     found = held("9.0", *block)
-    assert (found.blocks_per_sm, found.warps_per_sm, set(found.limiters)) == (blocks, warps, limiters)
+    assert (found.blocks_per_sm, found.warps_per_sm, set(found.limiters)) == (blocks, warps, set(limiters))
     assert found.occupancy == warps / 64
 
 
