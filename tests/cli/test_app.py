@@ -122,9 +122,7 @@ def test_every_way_to_end_has_its_exit_code(
 
 
 def test_entry_point_exits_with_the_code() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "opscope", "nonsense"], capture_output=True, text=True, check=False
-    )
+    done = python("-m", "opscope", "nonsense")
     assert done.returncode == 2
     assert done.stderr.endswith("Try: opscope --help\n")
 
@@ -148,14 +146,15 @@ def test_arguments_default_to_those_of_the_process(
     assert capsys.readouterr().out.strip() == __version__
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+def python(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
 
 
 def test_help_imports_neither_torch_nor_the_engine() -> None:
     done = python(
+        "-c",
         "import sys; from opscope.cli import main; main(['--help']);"
-        "print([name for name in ('torch', 'duckdb', 'numpy') if name in sys.modules])"
+        "print([name for name in ('torch', 'duckdb', 'numpy') if name in sys.modules])",
     )
     assert done.stderr == ""
     assert done.stdout.splitlines()[-1] == "[]"

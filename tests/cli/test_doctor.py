@@ -65,12 +65,11 @@ def test_what_stands_badly_comes_with_what_mends_it(
     blocking = MachineFacts("Linux", pci_gpu_count=0, variables={"CUDA_LAUNCH_BLOCKING": "1"})
     on({**BARE, "machine": blocking})
     outcome = opscope("doctor")
-    words = " ".join(outcome.out.split())
     assert outcome.code == 1
-    assert "Programs cannot be profiled on this machine" in words
-    assert "problem torch.import: torch is not installed" in words
-    assert "→ pip install torch" in words
-    assert words.index("problem ") < words.index("warning ")
+    assert "Programs cannot be profiled on this machine" in outcome.words
+    assert "problem torch.import: torch is not installed" in outcome.words
+    assert "→ pip install torch" in outcome.words
+    assert outcome.words.index("problem ") < outcome.words.index("warning ")
     document = opscope("doctor", "--json").json
     assert (document["verdict"], document["can_profile"]) == ("problem", False)
     assert document["facts"]["torch"] is None

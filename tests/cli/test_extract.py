@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope import example_trace
 
@@ -33,14 +34,7 @@ def test_a_call_is_written_runs_alone_and_is_compared(opscope, tmp_path: Path) -
     assert [one["name"] for one in document["rows"]] == ["reference", "mine"]
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("0", "there is no call 0"),
-        ("999", "there is no call 999"),
-        ("convolution", "no call has 'convolution'"),
-    ],
-)
+@cases("asked", "said")
 def test_a_call_that_is_not_there_is_refused(opscope, tmp_path: Path, asked: str, said: str) -> None:
     opscope("extract", example_trace(), asked, "-o", tmp_path / "call.py").fails(said, code=1)
     assert not (tmp_path / "call.py").exists()

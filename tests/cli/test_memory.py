@@ -28,15 +28,13 @@ def snapshot(path: Path, **more: object) -> str:
 
 def test_the_peak_is_told_with_who_holds_it(opscope, tmp_path: Path) -> None:
     path, page = snapshot(tmp_path / "snapshot.pickle"), tmp_path / "page.html"
-    told = opscope("analyze", path, "--output", str(page)).fine().out
-    for words in (
+    opscope("analyze", path, "--output", page).fine(
         "629 MB of 1.05 GB reserved",
         "/home/u/model.py:12 forward",
         "944 MB asked for, 629 MB in use, 419 MB reserved but unused, 3.15 MB free",
         "expandable_segments:True",
         "activation checkpointing",
-    ):
-        assert words in " ".join(told.split())
+    )
     assert "Device memory over time" in page.read_text(encoding="utf-8")
     (device,) = json.loads(opscope("analyze", path, "--json").fine().out)["devices"]
     assert (device["peak_bytes"], device["out_of_memory"][0]["asked_bytes"]) == (600 * MB, 900 * MB)

@@ -71,14 +71,10 @@ def test_three_files_a_configuration_and_a_summary(opscope, out: Path) -> None:
     assert "bs2_seq8" in page.read_text("utf-8")
     assert "bs2_seq8: " in outcome.err
     stats = json.loads((out / "profiling_stats_bs2_seq8.json").read_text("utf-8"))
-    config = stats["config"]
-    assert (config["workload"], config["batch_size"], config["device"], config["steps"]) == (
-        "bert",
-        2,
-        "cpu",
-        2,
+    assert (
+        stats["config"].items() >= {"workload": "bert", "batch_size": 2, "device": "cpu", "steps": 2}.items()
     )
-    assert config["parameters"] > 0
+    assert stats["config"]["parameters"] > 0
     assert stats["environment"]["torch"]
     assert stats["benchmark"] is None
     assert stats["summary"]["total_cuda_time_ms"] == 0.0
@@ -99,8 +95,7 @@ def test_json_with_a_benchmark_is_one_document(opscope, out: Path) -> None:
     outcome = opscope(
         "profile", "transformer", "--batch-sizes", 2, "--seq-lens", 4, "--output-dir", out, "--json",
         "--output", page, *TINY
-    )  # fmt: skip
-    assert outcome.code == 0, outcome.err
+    ).fine()  # fmt: skip
     (configuration,) = outcome.json["configurations"]
     assert "aten::addmm" in page.read_text("utf-8")  # the recording's page: there is one point
     assert configuration["files"]["trace"] == "transformer_trace_bs2_seq4.json"

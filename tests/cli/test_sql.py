@@ -67,14 +67,10 @@ def test_other_ways_to_ask_work(opscope, recording: Path, statement: str) -> Non
 @SESSION_OR_TRACE
 def test_a_query_result_as_parquet(opscope, source: Path, tmp_path: Path) -> None:
     file = tmp_path / "new" / "it's.parquet"
-    outcome = opscope(
-        "sql", source, "SELECT name FROM operators ORDER BY start_ns; -- done", "--output", file
-    )
-    assert outcome.code == 1  # a comment behind the semicolon is harmless, and refused rather than guessed at
-    outcome = opscope(
-        "sql", source, "SELECT name FROM operators ORDER BY start_ns -- done", "--output", file
-    ).fine()
-    assert outcome.out == f"Wrote {file}\n"
+    query = "SELECT name FROM operators ORDER BY start_ns"
+    # A comment behind the semicolon is harmless, and refused rather than guessed at.
+    assert opscope("sql", source, f"{query}; -- done", "--output", file).code == 1
+    opscope("sql", source, f"{query} -- done", "--output", file).fine(out=f"Wrote {file}\n")
     assert duckdb.read_parquet(str(file)).fetchall() == [("aten::linear",), ("aten::addmm",), ("aten::gelu",)]
     assert [path.name for path in file.parent.iterdir()] == ["it's.parquet"]
 

@@ -18,6 +18,7 @@ import pytest
 from case_tables import cases
 from opscope.api import load
 from opscope.cli import trace as module
+from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.model.sidecar import read_sidecar
 
 from .conftest import Run
@@ -130,49 +131,40 @@ def test_several_processes_have_a_trace_each(trace: Run, tmp_path: Path) -> None
 
 @pytest.mark.exhaustive(few=False)
 def test_a_program_that_executes_another(trace: Run, tmp_path: Path) -> None:
-    outcome = trace("--json", "--", "./program", "execute")
-    traces = outcome.json["traces"]
+    traces = trace("--json", "--", "./program", "execute").json["traces"]
     assert [one["events"]["kernels"] for one in traces] == [2, 3]
     assert Path(traces[1]["path"]).name == f"trace_{traces[0]['process']}-1.json"
 
 
 def test_a_program_without_cuda(trace: Run, tmp_path: Path) -> None:
-    outcome = trace("--", "./program", "nothing", 4).fails(
+    trace("--", "./program", "nothing", 4).fails(
         "the program never started CUDA before it ended with exit code 4", code=4, out="hello\n"
     )
     assert files(tmp_path / "opscope_trace") == []
-    outcome = trace("--json", "--", "./program", "nothing", 0)
-    assert outcome.json["traces"] == []
+    assert trace("--json", "--", "./program", "nothing", 0).json["traces"] == []
 
 
 def test_records_that_cannot_be_written(trace: Run) -> None:
-    outcome = trace("--json", "--", "./program", "full", 200_000)
-    (one,) = outcome.json["traces"]
+    (one,) = trace("--json", "--", "./program", "full", 200_000).json["traces"]
     assert one["findings"][0]["code"] == "recorder.lost"
     assert one["dropped_records"] + sum(one["events"][kind] for kind in ("kernels", "calls")) == 400_000
 
 
-HELD = "error: another tool holds CUPTI in the program"
-NOT_STARTED = "CUPTI does not start in the program (cuptiSubscribe: CUPTI_ERROR_UNKNOWN)"
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        ("FAKE_SUBSCRIBE", "39", HELD, "hello\n"),
-        ("FAKE_SUBSCRIBE", "15", NOT_STARTED, "hello\n"),
-        ("CUDA_INJECTION64_PATH", "/opt/other.so", "another tool records CUDA programs here", ""),
-        ("CC", "no-such-compiler", "'no-such-compiler' (of the variable CC)", ""),
-    ],
-)
+@cases("variable", "value", "words", "out")
 def test_what_keeps_it_from_recording(
-    trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: tuple[str, str, str, str]
+    trace: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *,
+    variable: str,
+    value: str,
+    words: str,
+    out: str,
 ) -> None:
-    variable, value, words, out = case
     monkeypatch.setenv(variable, value)
     trace("--", "./program", "exit", 0).fails(words, out=out)
     assert not (tmp_path / "opscope_trace").exists() or files(tmp_path / "opscope_trace") == []
-    if words == HELD:  # the program's own failure comes first
+    if "another tool holds" in words:  # the program's own failure comes first
         assert trace("--", "./program", "exit", 5).code == 5
 
 
@@ -205,8 +197,7 @@ def test_raw_records_make_the_trace_again(
     monkeypatch.setattr(module, "_written", kept)
     assert trace("--", "./program", "everything").code == 0
     folder = tmp_path / "opscope_trace"
-    outcome = trace("--from-records", tmp_path / "kept", "--name", "again", "--json").fine()
-    document = outcome.json
+    document = trace("--from-records", tmp_path / "kept", "--name", "again", "--json").fine().json
     assert (document["exit_code"], len(document["traces"])) == (None, 1)
     events = [json.loads((folder / name).read_text())["traceEvents"] for name in ("trace.json", "again.json")]
     assert events[0] == events[1]
@@ -216,9 +207,7 @@ def test_a_trace_that_cannot_be_written_keeps_the_records(
     trace: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise module.CaptureError(
-            "the trace cannot be written (No space left on device)", source="trace.json"
-        )
+        raise module.CaptureError("the trace cannot be written", source="trace.json")
 
     monkeypatch.setattr(module, "write_trace", fail)
     trace("--", "./program", "exit", 0).fails("opscope trace --from-records", out=None)
@@ -228,8 +217,6 @@ def test_a_trace_that_cannot_be_written_keeps_the_records(
 def test_kernels_are_sought_in_what_the_program_had_loaded(
     trace: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from opscope.model.origin import RecordedKernel, RecordedUnit
-
     def find(names: Any, *, maps: Path) -> dict[str, RecordedKernel]:
         assert str(Path("program").resolve()) in maps.read_text()
         unit = RecordedUnit("add.cu", "0123abcd", "/src/add.cu")

@@ -80,10 +80,8 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
     before = left_behind(tmp_path)
     quick = ("--budget", "60s", "--skip", "predict", "--json", "-o", "result.json", "-o", "page.html")
     own = ("--change", *(f"{name}.py" for name in OWN))
-    outcome = opscope(
-        "try", *quick, "--only", "set_to_none", "fused_optimizer", "tf32", *own, "--", script
-    ).fine()
-    result = json.loads(outcome.out)
+    tried = ("--only", "set_to_none", "fused_optimizer", "tf32", *own)
+    result = opscope("try", *quick, *tried, "--", script).fine().json
     assert result == json.loads((tmp_path / "result.json").read_text())
     assert set(CONTRACT) <= set(result)
     for part, keys in CONTRACT.items():
@@ -115,7 +113,7 @@ def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tm
     Path(script).write_text("import time" + text)
     quick = ("--budget", "12s", "--skip", "predict", "--force", "--apply", "--json")
     outcome = opscope("try", *quick, "--only", "set_to_none", "--change", "faster.py", "--", script).fine()
-    best = json.loads(outcome.out)["best"]
+    best = outcome.json["best"]
     assert best["names"][0] == "faster"
     if "set_to_none" in best["names"]:
         assert "+    optimizer.zero_grad(set_to_none=True)" in best["patch"]
@@ -252,16 +250,16 @@ def test_programs_that_look_at_themselves_or_end_early(
     outcome = opscope("try", "--steps", "forward", *quick, "--json", "other.py", "--own")
     assert left_behind(tmp_path) == kept
     if words:
-        assert outcome.code == 1
-        assert words in outcome.err
+        outcome.fails(words, out=None)
     else:
-        assert outcome.code == 0, outcome.err
-        assert json.loads(outcome.out)["variants"][0]["correctness"] == "identical"
+        outcome.fine()
+        assert outcome.json["variants"][0]["correctness"] == "identical"
 
 
 RANKS = TRAINING.replace("\nmodel = ", "\ntorch.distributed.init_process_group('gloo')\nmodel = ").replace(
     "\noptimizer = ", "\nmodel = torch.nn.parallel.DistributedDataParallel(model)\noptimizer = ", 1
 )
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py")
 
 # As a rank that waits for the others on a GPU: no handler of a signal written in Python runs. It writes files
 # meanwhile, so that their folder cannot be removed before it has ended.
@@ -284,11 +282,9 @@ def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path:
     )
     kept = left_behind(tmp_path)
     quick = ("--budget", "2m", "--json", "--change", "told.py", "--only", "set_to_none")
-    outcome = opscope(
-        "try", *quick, "--", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py"
-    ).fine()
+    outcome = opscope("try", *quick, "--", *TORCHRUN).fine()
     assert "no predictions of a program of several ranks" in outcome.err
-    found = {one["name"]: one["correctness"] for one in json.loads(outcome.out)["variants"]}
+    found = {one["name"]: one["correctness"] for one in outcome.json["variants"]}
     assert found == {"told": "identical", "set_to_none": "identical"}
     assert left_behind(tmp_path) == kept | {"rank0", "rank1"}
 
@@ -306,7 +302,7 @@ def test_what_advice_said_is_shown(opscope, script: str, tmp_path: Path) -> None
     quick = ("--budget", "40s", "--json", "--only", "set_to_none", "fused_optimizer")
     outcome = opscope("try", *quick, "--", script).fine()
     assert "no predictions" not in outcome.err
-    result = json.loads(outcome.out)
+    result = outcome.json
     assert result["runs"] >= 2  # one of them records at its end
     assert {"finding", "predicted_gain_ns"} <= set(result["variants"][0])
     assert left_behind(tmp_path) == before
@@ -339,10 +335,8 @@ def test_killed_it_leaves_no_rank_of_torchrun(
 ) -> None:
     Path("ranks.py").write_text(program)
     before = left_behind(tmp_path)
-    command = [sys.executable, "-m", "opscope", "try", "torchrun", "--standalone"]
-    with subprocess.Popen(
-        [*command, "--nproc-per-node", "2", "ranks.py"], stderr=subprocess.DEVNULL
-    ) as parent:
+    command = [sys.executable, "-m", "opscope", "try", *TORCHRUN]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as parent:
         wait_until(lambda: list(tmp_path.rglob(written)))
         descendants = descendants_of(parent.pid)
         os.kill(parent.pid, signal.SIGKILL)

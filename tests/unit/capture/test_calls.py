@@ -85,12 +85,8 @@ def test_out_of_memory_names_the_configuration_wherever_it_happens(tmp_path, whe
 
     spec = WorkloadSpec("w", WorkloadOptions(device="cpu"), builder)
     with pytest.raises(CaptureError, match="out of memory with w bs1_seq4") as caught:
-        run_configuration(
-            Configuration(spec, 1, 4),
-            tmp_path,
-            trace_name="t",
-            measure=(lambda fn, device: fn()) if where == "measure" else None,
-        )
+        measure = (lambda fn, device: fn()) if where == "measure" else None
+        run_configuration(Configuration(spec, 1, 4), tmp_path, trace_name="t", measure=measure)
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
     assert list(tmp_path.iterdir()) == []
 

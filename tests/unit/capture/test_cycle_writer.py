@@ -77,10 +77,7 @@ def test_kernels_are_given_to_their_libraries(tmp_path, monkeypatch):
 
 
 def test_nothing_is_asked_for_a_trace_without_kernels(tmp_path, monkeypatch):
-    def never(names):
-        raise AssertionError
-
-    monkeypatch.setattr(module, "recorded_origins", never)
+    monkeypatch.setattr(module, "recorded_origins", lambda names: pytest.fail("asked"))
     found = collect(names(), tmp_path)
     assert (found.kernels, found.kernel_sources, found.registrations, found.gaps) == ((), (), (), ())
 
@@ -89,17 +86,13 @@ def test_a_part_that_fails_is_a_gap(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError("no such library")
 
-    monkeypatch.setattr(module, "extension_sources", fail)
-    monkeypatch.setattr(module, "live_objects", fail)
-    monkeypatch.setattr(module, "collect_registrations", fail)
-    monkeypatch.setattr(module, "recorded_origins", fail)
+    for name in ("extension_sources", "live_objects", "collect_registrations", "recorded_origins"):
+        monkeypatch.setattr(module, name, fail)
     found = collect(names(GEMM), tmp_path)
     assert found.kernels == (RecordedKernel(GEMM),)
+    parts = ("Triton kernels", "kernel origins", "CUDA extensions", "registrations")
     assert [(gap.part, gap.reason) for gap in found.gaps] == [
-        ("Triton kernels", "OSError: no such library"),
-        ("kernel origins", "OSError: no such library"),
-        ("CUDA extensions", "OSError: no such library"),
-        ("registrations", "OSError: no such library"),
+        (one, "OSError: no such library") for one in parts
     ]
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from case_tables import cases
 from opscope.capture import environment as module
 from opscope.capture.environment import collect_environment, launched_as
 from opscope.errors import DependencyError
@@ -64,22 +65,10 @@ def test_devices_are_read(monkeypatch):
     assert collect_environment().gpu == (GpuInfo("NVIDIA H200", "9.0", 132, 150754820096),)
 
 
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, (None, None)),
-        ({"RANK": "1", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (1, 4)),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1)),
-        ({"RANK": "first"}, (None, None)),
-        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}, (3, 8)),
-        ({"PMI_RANK": "2", "PMI_SIZE": "3"}, (2, 3)),
-        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6"}, (5, 6)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (None, None)),  # a shell on a node
-    ],
-)
-def test_ranks_are_those_of_the_launcher(monkeypatch, variables, expected):
+@cases("variables", "rank", "ranks")
+def test_ranks_are_those_of_the_launcher(monkeypatch, variables, rank, ranks):
     for name in (name for pair in RANK_VARIABLES for name in pair):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert launched_as() == expected
+    assert launched_as() == (rank, ranks)

@@ -44,6 +44,14 @@ def graph_class(monkeypatch):
     return FakeGraph
 
 
+@pytest.fixture
+def notes(graph_class):
+    notes = GraphNotes()
+    notes.start()
+    yield notes
+    notes.discard()
+
+
 def captured(graph_class):
     graph = graph_class()
     graph.capture_begin()
@@ -104,38 +112,30 @@ def test_graphs_captured_before_the_block_are_noted_if_asked_for(tmp_path, graph
     assert len(profiler.cycles[0].sidecar.graphs) == 1
 
 
-def test_a_capture_that_fails_fails_as_it_does_without_notes(tmp_path, graph_class, monkeypatch):
+@pytest.mark.usefixtures("notes")
+def test_a_capture_that_fails_fails_as_it_does_without_notes(graph_class, monkeypatch):
     monkeypatch.setattr(FakeGraph, "failing", True)
-    notes = GraphNotes()
-    notes.start()
     with pytest.raises(RuntimeError, match="cannot capture"):
         graph_class().capture_begin()
     assert not torch.autograd._profiler_enabled()
-    notes.discard()
 
 
-def test_what_goes_wrong_with_a_note_is_a_gap_and_not_the_programs(graph_class, monkeypatch, tmp_path):
+def test_what_goes_wrong_with_a_note_is_a_gap_and_not_the_programs(graph_class, notes, monkeypatch):
     def broken():
         raise OSError("no driver")
 
     monkeypatch.setattr(graph_notes, "graph_nodes", broken)
-    notes = GraphNotes()
-    notes.start()
     assert captured(graph_class).ended
     assert [gap.reason for gap in notes.gaps] == ["OSError: no driver"]
     assert not torch.autograd._profiler_enabled()
-    notes.discard()
 
 
-def test_of_very_many_graphs_the_first_are_noted(graph_class, monkeypatch, tmp_path):
+def test_of_very_many_graphs_the_first_are_noted(graph_class, notes, monkeypatch, tmp_path):
     monkeypatch.setattr(graph_notes, "_MOST_GRAPHS", 1)
-    notes = GraphNotes()
-    notes.start()
     captured(graph_class)
     captured(graph_class)
     assert len(notes.keep_beside(tmp_path / "trace.json")) == 1
     assert "more than 1 captures" in notes.gaps[0].reason
-    notes.discard()
 
 
 def test_captures_of_threads_side_by_side_are_kept_apart(graph_class, monkeypatch, tmp_path):

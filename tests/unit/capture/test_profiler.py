@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -135,10 +136,8 @@ def test_the_programs_own_error_passes_and_finished_cycles_stay(tmp_path, steps)
 
 def test_out_of_memory_is_a_capture_error_and_the_next_profiler_works(tmp_path):
     profiler = Profiler(tmp_path, warmup=0, active=1, repeat=2)
-    with (
-        pytest.raises(CaptureError, match=r"out of memory in step 1 .*1 finished cycle is kept") as caught,
-        profiler,
-    ):
+    message = r"out of memory in step 1 .*1 finished cycle is kept"
+    with pytest.raises(CaptureError, match=message) as caught, profiler:
         work()
         profiler.step()
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -455,49 +454,28 @@ def test_regions_that_cannot_be_are_refused_before_anything_runs(tmp_path, engin
 
 
 def test_another_thread_is_refused(tmp_path):
-    seen = []
+    def enter():
+        with pytest.raises(CaptureError, match="thread that records"), profiler.off():
+            pass
 
-    def enter(profiler):
-        try:
-            with profiler.off():
-                pass
-        except CaptureError as error:
-            seen.append(str(error))
-
-    with recorded(tmp_path) as profiler:
-        thread = threading.Thread(target=enter, args=(profiler,))
-        thread.start()
-        thread.join()
+    with recorded(tmp_path) as profiler, ThreadPoolExecutor(1) as thread:
+        thread.submit(enter).result()
         mark("on")
-    assert "thread that records" in seen[0]
     assert marks(profiler) == ["ProfilerStep#0", "on"]
     assert not regions(profiler)
-
-
-class LoggedEngine:
-    """An engine with a GPU that only writes down what it is told."""
-
-    def __init__(self, log):
-        self._log = log
-
-    def prepare(self):
-        self._log.append("prepare")
-
-    def start(self):
-        self._log.append("start")
-
-    def toggle(self, activities, *, is_on):
-        self._log.append((tuple(activities), is_on))
-
-    def stop(self):
-        self._log.append("stop")
 
 
 @pytest.fixture
 def gpu_recording(monkeypatch):
     """A started recording of both activities, and what it did since."""
     log = []
-    monkeypatch.setattr(recording_module, "CaptureEngine", lambda settings: LoggedEngine(log))
+    engine = SimpleNamespace(  # with a GPU; only writes down what it is told
+        prepare=lambda: log.append("prepare"),
+        start=lambda: log.append("start"),
+        toggle=lambda activities, *, is_on: log.append((tuple(activities), is_on)),
+        stop=lambda: log.append("stop"),
+    )
+    monkeypatch.setattr(recording_module, "CaptureEngine", lambda settings: engine)
     monkeypatch.setattr(recording_module, "synchronize", lambda: log.append("wait"))
     recording = Recording(RecordedSettings(True, False, False, False, ("cpu", "cuda")))
     recording.start(4)

@@ -53,9 +53,8 @@ def test_a_module_finds_what_python_gives_it(folder, capsys):
         "print(__name__, __package__, __spec__.name, value, sys.argv, __file__)\n"
         "print(os.path.realpath(sys.path[0]))\n"
     )
-    assert (
-        run(folder, text, "-x", name="package/__main__.py").error is not None
-    )  # relative import, no package
+    # A relative import, and no package.
+    assert run(folder, text, "-x", name="package/__main__.py").error is not None
     capsys.readouterr()
     end = run_program(Program("package", ("-x",), is_module=True), lambda: None, lambda end: None)
     assert end.exit_code == 0
@@ -157,11 +156,7 @@ def test_a_missing_step_function_is_refused_with_those_there_are(folder):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (b"x = (\n", r"not Python: line 1"),
-        (b"\x7fELF\x00\x01", r"not Python"),
-        (b"\xff\xfe bad", r"not Python"),
-    ],
+    [(b"x = (\n", "not Python: line 1"), (b"\x7fELF\x00\x01", "not Python"), (b"\xff\xfe bad", "not Python")],
 )
 def test_a_file_that_is_not_python_is_refused(folder, content, message):
     (folder / "script.py").write_bytes(content)

@@ -260,25 +260,26 @@ train(8)
 """
 
 
-@pytest.mark.parametrize(("before", "recorded_steps"), [(0, []), (2, [0]), (3, [1])])
-def test_a_profiler_of_the_program_wins(record, before, recorded_steps):
-    recorder, end = record(OWN_PROFILER.format(before=before))
+OURS = """
+import opscope
+train({before})
+with opscope.profile(warmup=0, active=1) as own: train(1)
+assert own.cycles
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "recorded_steps"),
+    [(OWN_PROFILER, 0, []), (OWN_PROFILER, 2, [0]), (OWN_PROFILER, 3, [1]), (OURS, 3, [1])],
+)
+def test_a_profiler_of_the_program_wins(record, text, before, recorded_steps):
+    recorder, end = record(text.format(before=before))
     assert end.exit_code == 0
     assert [cycle.sidecar.steps for cycle in recorder.cycles] == recorded_steps
     assert "profiler of its own" in recorder.notes[0]
     if not recorded_steps:
         with pytest.raises(CaptureError, match="profiler of its own"):
             recorder.require_cycles()
-
-
-def test_a_profiler_of_ours_in_the_program_wins_too(record):
-    recorder, end = record(
-        "import opscope\ntrain(3)\n"
-        "with opscope.profile(warmup=0, active=1) as own: train(1)\nassert own.cycles\n"
-    )
-    assert end.exit_code == 0
-    assert [cycle.sidecar.steps for cycle in recorder.cycles] == [1]
-    assert "profiler of its own" in recorder.notes[0]
 
 
 def test_after_the_schedule_the_program_may_profile_freely(record):
@@ -363,14 +364,9 @@ def test_a_program_that_cannot_start_leaves_nothing(tmp_path):
 
 def test_children_record_nothing(record, capfd):
     recorder, end = record(
-        "train(3)\n"
-        "sys.stdout.flush()\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    train(9)\n"
-        "    os._exit(5)\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        "train(3)\n"
+        "train(3)\nsys.stdout.flush()\nchild = os.fork()\n"
+        "if child == 0:\n    train(9)\n    os._exit(5)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\ntrain(3)\n"
     )
     assert end.exit_code == 0
     assert capfd.readouterr().out == "5\n"
@@ -447,30 +443,34 @@ def test_the_model_called_most_often_is_the_step(watched, calls, told):
     assert text[text.rfind("|") if "|" in told else 0 :] == told
 
 
-def test_calls_from_several_lines_in_turn_are_one_step():
-    model, given, said = torch.nn.Linear(2, 2), torch.ones(2), []
-    source = ForwardSteps()
+def in_turn(model, given):
+    model(given)
+    model(-given)
+
+
+def a_prompt_and_its_tokens(model, given):
+    model(given)
+    for _ in range(3):
+        model(given)
+
+
+@pytest.mark.parametrize(
+    ("calls", "told", "calls_per_step"),
+    [
+        # Of the first round it is not known yet that its calls take turns.
+        (in_turn, " ... |. .", 2),
+        (a_prompt_and_its_tokens, " ..... .... ....", 1),
+    ],
+)
+def test_calls_from_several_lines_are_one_step_if_they_come_in_turn(calls, told, calls_per_step):
+    model, given, said, source = torch.nn.Linear(2, 2), torch.ones(2), [], ForwardSteps()
     source.watch(lambda: said.append("."), lambda: said.append("|"))
     model(given)  # to warm up
     for _ in range(3):
         said.append(" ")
-        model(given)
-        model(-given)
+        calls(model, given)
     source.stop()
-    # Of the first round it is not known yet that its calls take turns.
-    assert ("".join(said), source.calls_per_step) == (" ... |. .", 2)
-
-
-def test_a_prompt_and_its_tokens_are_each_a_step():
-    model, given, said = torch.nn.Linear(2, 2), torch.ones(2), []
-    source = ForwardSteps()
-    source.watch(lambda: said.append("."), lambda: said.append("|"))
-    for _ in range(2):
-        model(given)
-        for _ in range(3):
-            model(given)
-    source.stop()
-    assert ("".join(said), source.calls_per_step) == ("........", 1)
+    assert ("".join(said), source.calls_per_step) == (told, calls_per_step)
 
 
 @pytest.mark.parametrize("is_recording", [False, True])

@@ -27,9 +27,7 @@ def one_kernel(monkeypatch):
     monkeypatch.setattr(
         recording, "read_trace_names", lambda path: read(path)._replace(kernels=frozenset({"gemm"}))
     )
-    unit = RecordedUnit("gemm.cu", "12345678", "src/gemm.cu")
-    origin = RecordedKernel("gemm", "libown.so", "ab12", (unit,))
-    monkeypatch.setattr(process, "units_of_process", lambda names, maps: dict.fromkeys(names, origin))
+    monkeypatch.setattr(process, "units_of_process", lambda names, maps: dict.fromkeys(names, ORIGIN))
 
 
 def work():
@@ -53,10 +51,8 @@ def test_profile_call(tmp_path):
 @pytest.mark.exhaustive(few=False)
 def test_a_sweep(tmp_path):
     sizes = ["--batch-sizes", "1", "--seq-lens", "8", "--param", "layers=1", "hidden=16", "--device", "cpu"]
-    code = main(
-        ["profile", "transformer", *sizes, "--skip-benchmark", "--output-dir", str(tmp_path), "--json"]
-    )
-    assert code == 0
+    command = ["profile", "transformer", *sizes, "--skip-benchmark", "--output-dir", str(tmp_path), "--json"]
+    assert main(command) == 0
     assert read_sidecar(tmp_path / "transformer_trace_bs1_seq8.opscope.json").kernels == (ORIGIN,)
 
 

@@ -70,10 +70,16 @@ def run(world, clock, steps, first=0, times_ns=(1_000_000, 3_000_000)):
     clock.mark(first + steps)
 
 
-def test_a_sample_runs_from_step_start_to_step_start_on_both_clocks(world):
+def stopped(world, steps, **more):
+    """A clock that has seen so many steps."""
     clock = world.clock()
-    run(world, clock, 3)
+    run(world, clock, steps, **more)
     clock.stop()
+    return clock
+
+
+def test_a_sample_runs_from_step_start_to_step_start_on_both_clocks(world):
+    clock = stopped(world, 3)
     assert world.waits == 0
     taken = clock.read()
     assert [(one.step, one.step_count, one.host_ns, one.device_ns) for one in taken[1:]] == [
@@ -86,9 +92,7 @@ def test_a_sample_runs_from_step_start_to_step_start_on_both_clocks(world):
 
 def test_a_few_steps_begin_when_the_device_has_nothing_left_to_do(world):
     """The host runs ahead, and the step behind the wait shows how fast it is by itself."""
-    clock = world.clock()
-    run(world, clock, 60)
-    clock.stop()
+    clock = stopped(world, 60)
     assert world.waits == 5
     alone = [one for one in clock.read() if one.kind is StepKind.ALONE]
     assert [(one.step_count, one.host_ns) for one in alone] == [(1, 1_000_000)] * 5
@@ -120,10 +124,7 @@ def test_a_profiler_that_comes_and_goes_within_a_step_breaks_it(world):
 
 
 def test_each_step_is_a_sample_without_what_timing_costs_the_host():
-    world = FakeWorld(cost_ns=8_000)
-    clock = world.clock()
-    run(world, clock, 50, times_ns=(386_000, 0))
-    clock.stop()
+    clock = stopped(FakeWorld(cost_ns=8_000), 50, times_ns=(386_000, 0))
     assert {(one.step_count, one.host_ns) for one in clock.read()} == {(1, 386_000)}
 
 
@@ -136,10 +137,7 @@ def test_a_step_that_was_not_marked_breaks_the_stretch(world):
 
 
 def test_a_loop_that_runs_ahead_of_the_device_has_samples_for_an_interval():
-    world = FakeWorld(cost_ns=40_000)
-    clock = world.clock()
-    run(world, clock, 120, times_ns=(75_000, 10_000_000))
-    clock.stop()
+    clock = stopped(FakeWorld(cost_ns=40_000), 120, times_ns=(75_000, 10_000_000))
     assert len(clock.read()) >= 16
 
 
@@ -157,9 +155,7 @@ def test_the_latest_are_kept_before_a_recording_and_the_first_after_it(world):
 
 
 def test_samples_of_a_broken_device_are_dropped(world):
-    clock = world.clock()
-    run(world, clock, 2)
-    clock.stop()
+    clock = stopped(world, 2)
 
     def fail(self):
         raise RuntimeError("an illegal memory access was encountered")

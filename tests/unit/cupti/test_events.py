@@ -60,17 +60,15 @@ def test_a_kernel(make_recording: Make) -> None:
 
 
 def test_a_kernel_of_a_graph_on_an_unknown_device(make_recording: Make) -> None:
-    recording = make_recording(
-        {ChunkKind.KERNELS: [at(1, 2, **{**KERNEL, "device": 1, "graph": 5, "graph_node": 1 << 40})]}
-    )
-    (event,) = events_of(recording, "kernel")
+    row = at(1, 2, **KERNEL, device=1, graph=5, graph_node=1 << 40)
+    (event,) = events_of(make_recording({ChunkKind.KERNELS: [row]}), "kernel")
     assert "blocks per SM" not in event["args"]
     assert (event["args"]["graph id"], event["args"]["graph node id"]) == (5, 1 << 40)
 
 
 def test_launches_alike_and_different(make_recording: Make) -> None:
     rows = [
-        at(1000 * index, 1000 * index + 500, **{**KERNEL, "correlation": index, "registers": 32 + index % 2})
+        at(1000 * index, 1000 * index + 500, **KERNEL | {"correlation": index, "registers": 32 + index % 2})
         for index in range(1, 5)
     ]
     events = events_of(make_recording({ChunkKind.KERNELS: rows}), "kernel")
@@ -174,8 +172,7 @@ def test_the_runtimes_own_calls_of_the_driver_are_left_out(make_recording: Make)
     )
     events = events_of(recording, "cuda_driver")
     assert sorted(one["args"]["correlation"] for one in events) == [3, 4, 5, 6]
-    found = process_events(recording, {}, BASE_NS)
-    assert found.counts["calls"] == 6
+    assert process_events(recording, {}, BASE_NS).counts["calls"] == 6
 
 
 def test_what_has_not_ended_is_counted_and_left_out(make_recording: Make) -> None:

@@ -145,12 +145,15 @@ def test_none_at_all(tmp_path: Path) -> None:
         find_cupti([tmp_path], [tmp_path / "none"], None)
 
 
+def script(path: Path, text: str, mode: int = 0o755) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
 def compiler(folder: Path, body: str) -> tuple[str, ...]:
     """A stand-in for a C compiler, which notes each call."""
-    path = folder / "cc"
-    path.write_text(f'#!/bin/sh\necho "$@" >> {folder / "calls"}\n{body}\n')
-    path.chmod(0o755)
-    return (str(path),)
+    return (str(script(folder / "cc", f'#!/bin/sh\necho "$@" >> {folder / "calls"}\n{body}\n')),)
 
 
 WRITES_OUTPUT = 'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo library > "$2"; fi; shift; done'
@@ -203,12 +206,6 @@ def test_no_compiler(configured: str | None, words: str) -> None:
         find_compiler(configured, "/nowhere")
 
 
-def script(path: Path, text: str, mode: int = 0o755) -> Path:
-    path.write_text(text)
-    path.chmod(mode)
-    return path
-
-
 def test_programs_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plain = script(tmp_path / "plain", "", 0o644)
@@ -225,15 +222,15 @@ def test_programs_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             check_program(name, "/nowhere")
 
 
-def test_the_environment_names_recorder_and_folder(tmp_path: Path) -> None:
-    made = trace_environment(
-        {"A": "b", INJECTION_VARIABLE: ""},
-        library=Path("lib.so"),
-        cupti=tmp_path / "libcupti.so.13",
-        folder=tmp_path,
-        with_unified_memory=False,
+def environment(folder: Path, **given: str) -> dict[str, str]:
+    cupti = folder / "libcupti.so.13"
+    return trace_environment(
+        given, library=Path("lib.so"), cupti=cupti, folder=folder, with_unified_memory=False
     )
-    assert made == {
+
+
+def test_the_environment_names_recorder_and_folder(tmp_path: Path) -> None:
+    assert environment(tmp_path, A="b", **{INJECTION_VARIABLE: ""}) == {
         "A": "b",
         INJECTION_VARIABLE: str(Path.cwd() / "lib.so"),
         "OPSCOPE_TRACE_FOLDER": str(tmp_path),
@@ -244,10 +241,4 @@ def test_the_environment_names_recorder_and_folder(tmp_path: Path) -> None:
 
 def test_another_tools_injection_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"another tool records.*nsys\.so"):
-        trace_environment(
-            {INJECTION_VARIABLE: "/opt/nsys.so"},
-            library=tmp_path,
-            cupti=tmp_path,
-            folder=tmp_path,
-            with_unified_memory=True,
-        )
+        environment(tmp_path, **{INJECTION_VARIABLE: "/opt/nsys.so"})

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,18 @@ from opscope.cupti.recording import WRITE_LIMIT, ChunkKind, FileState, TextTable
 START_NS = 1_790_857_026_000_000_000
 
 
+@pytest.fixture
+def run(fake_cuda: Any, tmp_path: Path) -> Callable[..., tuple[int, list[Any]]]:
+    """Runs the program in a mode, with variables; its exit code and its recordings."""
+    return partial(fake_cuda.run, tmp_path / "records")
+
+
 def kernels(recording: Any) -> int:
     return len(recording.of(ChunkKind.KERNELS))
 
 
-def test_every_kind_of_record_arrives(fake_cuda: Any, tmp_path: Path) -> None:
-    code, (recording,) = fake_cuda.run(tmp_path / "records", "everything")
+def test_every_kind_of_record_arrives(run: Any) -> None:
+    code, (recording,) = run("everything")
     assert code == 0
     assert recording.outcome.state is FileState.ENDED
     counts = {kind.name: len(found) for kind, found in recording.records.items()}
@@ -52,8 +61,8 @@ def test_every_kind_of_record_arrives(fake_cuda: Any, tmp_path: Path) -> None:
     assert recording.outcome.unified is UnifiedState.RECORDED
 
 
-def test_what_is_known_of_the_process(fake_cuda: Any, tmp_path: Path) -> None:
-    _, (recording,) = fake_cuda.run(tmp_path / "records", "launch", 1)
+def test_what_is_known_of_the_process(run: Any, fake_cuda: Any) -> None:
+    _, (recording,) = run("launch", 1)
     assert recording.path.name == f"{recording.process}.0.cuda"
     assert recording.program == str(fake_cuda.program)
     assert recording.command == (str(fake_cuda.program), "launch", "1")
@@ -68,8 +77,8 @@ def test_what_is_known_of_the_process(fake_cuda: Any, tmp_path: Path) -> None:
     assert (int(device["memory_bytes"]), int(device["shared_per_block_optin"])) == (150_109_880_320, 232_448)
 
 
-def test_no_record_of_many_is_lost(fake_cuda: Any, tmp_path: Path) -> None:
-    _, (recording,) = fake_cuda.run(tmp_path / "records", "launch", 100_001)
+def test_no_record_of_many_is_lost(run: Any) -> None:
+    _, (recording,) = run("launch", 100_001)
     assert kernels(recording) == 100_001
     calls = recording.of(ChunkKind.RUNTIME_CALLS)
     assert sorted(calls["correlation"].tolist()) == sorted(
@@ -78,19 +87,15 @@ def test_no_record_of_many_is_lost(fake_cuda: Any, tmp_path: Path) -> None:
     assert len(set(calls["correlation"].tolist())) == 100_001
 
 
-def test_threads_are_told_apart_and_named(fake_cuda: Any, tmp_path: Path) -> None:
-    _, (recording,) = fake_cuda.run(tmp_path / "records", "threads")
+def test_threads_are_told_apart_and_named(run: Any) -> None:
+    _, (recording,) = run("threads")
     assert kernels(recording) == 4000
-    threads, counts = zip(*_count(recording.of(ChunkKind.RUNTIME_CALLS)["thread"].tolist()), strict=True)
-    assert counts == (1000,) * 4
+    threads = Counter(recording.of(ChunkKind.RUNTIME_CALLS)["thread"].tolist())
+    assert list(threads.values()) == [1000] * 4
     # A thread that ended before its records came has no name any more.
     names = recording.names[TextTable.THREAD]
     assert set(names) <= set(threads)
     assert set(names.values()) <= {"launcher"}
-
-
-def _count(values: list[int]) -> list[tuple[int, int]]:
-    return sorted((value, values.count(value)) for value in set(values))
 
 
 @pytest.mark.parametrize(
@@ -103,20 +108,16 @@ def _count(values: list[int]) -> list[tuple[int, int]]:
         (("fork",), 5),  # after CUDA began: the child is not recorded
     ],
 )
-def test_the_exit_code_is_the_programs_own(
-    fake_cuda: Any, tmp_path: Path, mode: tuple[Any, ...], code: int
-) -> None:
-    found, (recording,) = fake_cuda.run(tmp_path / "records", *mode)
+def test_the_exit_code_is_the_programs_own(run: Any, mode: tuple[Any, ...], code: int) -> None:
+    found, (recording,) = run(*mode)
     assert (found, kernels(recording), recording.outcome.signal) == (code, 4, None)
 
 
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGSEGV, signal.SIGABRT]
 )
-def test_a_signal_ends_the_program_after_its_records_are_written(
-    fake_cuda: Any, tmp_path: Path, number: signal.Signals
-) -> None:
-    code, (recording,) = fake_cuda.run(tmp_path / "records", "raise", int(number))
+def test_a_signal_ends_the_program_after_its_records_are_written(run: Any, number: signal.Signals) -> None:
+    code, (recording,) = run("raise", int(number))
     assert code == -number
     assert kernels(recording) == 4
     assert recording.outcome.state is FileState.ENDED
@@ -124,65 +125,56 @@ def test_a_signal_ends_the_program_after_its_records_are_written(
 
 
 def test_a_signal_from_outside(fake_cuda: Any, tmp_path: Path) -> None:
-    records = tmp_path / "records"
-    records.mkdir()
-    process = fake_cuda.start(records, "wait")
+    process = fake_cuda.start(tmp_path, "wait")
     assert process.stderr.readline().strip() == str(process.pid)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=10)
     assert process.returncode == -signal.SIGTERM
-    (recording,) = map(read_recording, records.iterdir())
+    (recording,) = map(read_recording, tmp_path.iterdir())
     assert kernels(recording) == 4
 
 
 @pytest.mark.parametrize(("mode", "code"), [("leave", 3), ("kill", -signal.SIGKILL)])
 def test_a_program_that_leaves_no_time_keeps_what_was_flushed(
-    fake_cuda: Any, tmp_path: Path, mode: str, code: int
+    run: Any, fake_cuda: Any, mode: str, code: int
 ) -> None:
-    found, (recording,) = fake_cuda.run(tmp_path / "records", mode)
+    found, (recording,) = run(mode)
     assert (found, kernels(recording)) == (code, 4)
     assert recording.outcome.state is FileState.RECORDING
     assert recording.end_ns is None
     assert str(fake_cuda.program) in recording.maps
 
 
-def test_a_child_forked_after_cuda_can_be_ended(fake_cuda: Any, tmp_path: Path) -> None:
+def test_a_child_forked_after_cuda_can_be_ended(run: Any) -> None:
     started = time.monotonic()
-    code, (recording,) = fake_cuda.run(tmp_path / "records", "fork_signal")
+    code, (recording,) = run("fork_signal")
     assert (code, kernels(recording)) == (128 + signal.SIGTERM, 4)
     assert time.monotonic() - started < 15
 
 
-def test_processes_that_start_cuda_after_a_fork_have_files_of_their_own(
-    fake_cuda: Any, tmp_path: Path
-) -> None:
-    code, recordings = fake_cuda.run(tmp_path / "records", "fork_before")
+def test_processes_that_start_cuda_after_a_fork_have_files_of_their_own(run: Any) -> None:
+    code, recordings = run("fork_before")
     assert code == 0
-    assert sorted(map(kernels, recordings)) == [2, 5]
-    parent = next(one for one in recordings if kernels(one) == 5)
-    child = next(one for one in recordings if kernels(one) == 2)
+    child, parent = sorted(recordings, key=kernels)
+    assert (kernels(child), kernels(parent)) == (2, 5)
     assert child.parent_process == parent.process
 
 
-def test_a_program_that_executes_another_leaves_two_files(fake_cuda: Any, tmp_path: Path) -> None:
-    _, recordings = fake_cuda.run(tmp_path / "records", "execute")
+def test_a_program_that_executes_another_leaves_two_files(run: Any) -> None:
+    _, recordings = run("execute")
     assert [kernels(one) for one in recordings] == [2, 3]
     assert len({one.process for one in recordings}) == 1
 
 
-def test_descriptors_that_the_program_closes_and_reuses_are_not_written_to(
-    fake_cuda: Any, tmp_path: Path
-) -> None:
+def test_descriptors_that_the_program_closes_and_reuses_are_not_written_to(run: Any, tmp_path: Path) -> None:
     user_file = tmp_path / "user.txt"
-    _, (recording,) = fake_cuda.run(tmp_path / "records", "close", user_file)
+    _, (recording,) = run("close", user_file)
     assert user_file.read_bytes() == b""
     assert kernels(recording) == 5
 
 
-def test_what_cannot_be_written_is_counted_and_the_rest_stays_readable(
-    fake_cuda: Any, tmp_path: Path
-) -> None:
-    code, (recording,) = fake_cuda.run(tmp_path / "records", "full", 300_000)
+def test_what_cannot_be_written_is_counted_and_the_rest_stays_readable(run: Any) -> None:
+    code, (recording,) = run("full", 300_000)
     assert code == 0
     outcome = recording.outcome
     # Texts go first: each kernel that was written has its name.
@@ -193,71 +185,64 @@ def test_what_cannot_be_written_is_counted_and_the_rest_stays_readable(
     assert outcome.write_errno == 27  # EFBIG: the limit stands for a full disk
 
 
-@pytest.mark.parametrize(("code", "state"), [(0, UnifiedState.RECORDED), (28, UnifiedState.REFUSED)])
-def test_unified_memory_is_recorded_or_refused(
-    fake_cuda: Any, tmp_path: Path, code: int, state: UnifiedState
+@pytest.mark.parametrize(
+    ("variable", "state", "refusal"),
+    [
+        ({"FAKE_UNIFIED": 0}, UnifiedState.RECORDED, None),
+        ({"FAKE_UNIFIED": 28}, UnifiedState.REFUSED, "CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED"),
+        ({"OPSCOPE_TRACE_UNIFIED": 0}, UnifiedState.UNWANTED, None),
+    ],
+)
+def test_unified_memory_is_recorded_or_refused_or_unwanted(
+    run: Any, variable: dict[str, int], state: UnifiedState, refusal: str | None
 ) -> None:
-    _, (recording,) = fake_cuda.run(tmp_path / "records", "launch", 1, FAKE_UNIFIED=code)
-    assert recording.outcome.unified is state
-    refusal = "CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED" if code else None
-    assert recording.outcome.unified_refusal == refusal
-
-
-def test_unified_memory_can_be_unwanted(fake_cuda: Any, tmp_path: Path) -> None:
-    _, (recording,) = fake_cuda.run(tmp_path / "records", "launch", 1, OPSCOPE_TRACE_UNIFIED=0)
-    assert recording.outcome.unified is UnifiedState.UNWANTED
+    _, (recording,) = run("launch", 1, **variable)
+    assert (recording.outcome.unified, recording.outcome.unified_refusal) == (state, refusal)
 
 
 @pytest.mark.parametrize("mode", [("launch", "4"), ("raise", "15"), ("raise", "11")])
-def test_a_cupti_that_never_answers_holds_nothing_up(
-    fake_cuda: Any, tmp_path: Path, mode: tuple[str, str]
-) -> None:
-    _, (recording,) = fake_cuda.run(tmp_path / "records", *mode, FAKE_STUCK=1)
+def test_a_cupti_that_never_answers_holds_nothing_up(run: Any, mode: tuple[str, str]) -> None:
+    _, (recording,) = run(*mode, FAKE_STUCK=1)
     assert kernels(recording) == 4
     assert recording.outcome.state is FileState.ENDED
     assert recording.outcome.unified is UnifiedState.UNTRIED
 
 
-def test_records_that_cupti_drops_are_counted(fake_cuda: Any, tmp_path: Path) -> None:
-    _, (recording,) = fake_cuda.run(tmp_path / "records", "launch", 3, FAKE_DROPPED=12)
+def test_records_that_cupti_drops_are_counted(run: Any) -> None:
+    _, (recording,) = run("launch", 3, FAKE_DROPPED=12)
     assert recording.outcome.dropped_count == 12
 
 
-def test_another_tool_that_holds_cupti_is_named(fake_cuda: Any, tmp_path: Path) -> None:
-    code, (recording,) = fake_cuda.run(tmp_path / "records", "exit", 0, FAKE_SUBSCRIBE=39)
+def test_another_tool_that_holds_cupti_is_named(run: Any) -> None:
+    code, (recording,) = run("exit", 0, FAKE_SUBSCRIBE=39)
     assert code == 0
     assert recording.outcome.failed_code == 39
     assert recording.outcome.failure == "cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"
     assert recording.activity_count == 0
 
 
-def test_a_cupti_that_cannot_be_loaded_is_named(fake_cuda: Any, tmp_path: Path) -> None:
+def test_a_cupti_that_cannot_be_loaded_is_named(run: Any, tmp_path: Path) -> None:
     missing = tmp_path / "libcupti.so.99"
-    code, (recording,) = fake_cuda.run(
-        tmp_path / "records", "exit", 0, OPSCOPE_TRACE_CUPTI=missing, FAKE_SUBSCRIBE=1
-    )
+    code, (recording,) = run("exit", 0, OPSCOPE_TRACE_CUPTI=missing, FAKE_SUBSCRIBE=1)
     assert code == 0
     assert recording.outcome.failed_code == -1
     assert str(missing) in (recording.outcome.failure or "")
 
 
-def test_a_folder_that_is_not_there_disturbs_no_program(fake_cuda: Any, tmp_path: Path) -> None:
-    process = fake_cuda.start(tmp_path / "none", "exit", 4, FAKE_SUBSCRIBE=1)
-    process.communicate(timeout=10)
-    assert process.returncode == 4
-
-
-def test_without_the_variables_it_does_nothing(fake_cuda: Any, tmp_path: Path) -> None:
-    process = fake_cuda.start(tmp_path, "exit", 4, OPSCOPE_TRACE_CUPTI="", FAKE_SUBSCRIBE=1)
+@pytest.mark.parametrize(("folder", "variables"), [("none", {}), (".", {"OPSCOPE_TRACE_CUPTI": ""})])
+def test_without_its_folder_or_variables_it_disturbs_no_program(
+    fake_cuda: Any, tmp_path: Path, folder: str, variables: dict[str, str]
+) -> None:
+    process = fake_cuda.start(tmp_path / folder, "exit", 4, FAKE_SUBSCRIBE=1, **variables)
     process.communicate(timeout=10)
     assert process.returncode == 4
     assert list(tmp_path.iterdir()) == []
 
 
-def test_records_stop_at_a_size(fake_cuda: Any, tmp_path: Path) -> None:
+def test_records_stop_at_a_size(run: Any, tmp_path: Path) -> None:
     """What is there is what came first, whole; the rest is counted."""
     most = 1_000_000
-    code, (recording,) = fake_cuda.run(tmp_path / "records", "launch", 100_000, OPSCOPE_TRACE_MOST_BYTES=most)
+    code, (recording,) = run("launch", 100_000, OPSCOPE_TRACE_MOST_BYTES=most)
     assert code == 0
     (file,) = (tmp_path / "records").iterdir()
     assert most // 2 < file.stat().st_size < most + 10_000

@@ -20,6 +20,7 @@ from opscope.cupti.recording import (
     RECORDS,
     TEXT_HEAD,
     ChunkKind,
+    CuptiRecording,
     FileState,
     TextTable,
     UnifiedState,
@@ -33,10 +34,15 @@ NATIVE = Path(__file__).parent / "native"
 
 
 @pytest.fixture(scope="module")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
+def compiler() -> str:
+    found = shutil.which("cc") or shutil.which("gcc")
+    if found is None:
         pytest.skip("no C compiler")
+    return found
+
+
+@pytest.fixture(scope="module")
+def writer(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("writer") / "writer"
     sources = [str(NATIVE / "writer.c"), str(native_folder() / "record_file.c")]
     flags = ["-std=gnu11", "-Wall", "-Werror", "-O1", f"-I{native_folder()}"]
@@ -65,36 +71,39 @@ def test_a_second_file_of_a_process_id_has_a_number(writer: Path, tmp_path: Path
     assert len(list(tmp_path.iterdir())) == 2
 
 
+NAME = text(TextTable.KERNEL, 0, b"_Z3addv")
 WHOLE = (
     header(process=7, start_ns=5, start_realtime_ns=1005, write_errno=28, lost_count=3)
-    + text(TextTable.KERNEL, 0, b"_Z3addv")
+    + NAME
     + chunk(ChunkKind.KERNELS, 3)
     + chunk(ChunkKind.RUNTIME_CALLS, 2)
     + chunk(ChunkKind.KERNELS, 1)
 )
 
 
-def _ends() -> list[int]:
-    """Lengths of the whole file at which a header, a text or a record ends."""
-    kernel, call = (RECORDS[kind].itemsize for kind in (ChunkKind.KERNELS, ChunkKind.RUNTIME_CALLS))
-    head, name = CHUNK_HEAD.itemsize, len(text(TextTable.KERNEL, 0, b"_Z3addv"))
-    return list(
-        accumulate([HEADER.itemsize, name, head + kernel, kernel, kernel, head + call, call, head + kernel])
-    )
+HEAD, KERNEL, CALL = (
+    one.itemsize for one in (CHUNK_HEAD, RECORDS[ChunkKind.KERNELS], RECORDS[ChunkKind.RUNTIME_CALLS])
+)
+# Lengths of the whole file at which a header, a text or a record ends.
+ENDS = list(
+    accumulate([HEADER.itemsize, len(NAME), HEAD + KERNEL, KERNEL, KERNEL, HEAD + CALL, CALL, HEAD + KERNEL])
+)
 
 
-ENDS = _ends()
+def read(folder: Path, content: bytes) -> CuptiRecording:
+    path = folder / "7.0.cuda"
+    path.write_bytes(content)
+    return read_recording(path)
 
 
 def test_a_header_in_words(tmp_path: Path) -> None:
-    path = tmp_path / "7.0.cuda"
-    path.write_bytes(
+    recording = read(
+        tmp_path,
         header(
             process=7, start_ns=5, start_realtime_ns=1005, driver_version=12040, signal=15, unified_state=2,
             unified_text=b"CUPTI_ERROR_X", lost_count=3, write_errno=28, program=b"/bin/add",
-        )
+        ),
     )  # fmt: skip
-    recording = read_recording(path)
     assert (recording.process, recording.program, recording.driver_version) == (7, "/bin/add", 12040)
     assert recording.clock_offset_ns == 1000
     outcome = recording.outcome
@@ -108,13 +117,10 @@ def test_a_header_in_words(tmp_path: Path) -> None:
 def test_a_file_cut_anywhere_gives_its_whole_records(
     tmp_path_factory: pytest.TempPathFactory, length: int
 ) -> None:
-    path = tmp_path_factory.mktemp("cut") / "7.0.cuda"
-    path.write_bytes(WHOLE[:length])
-    recording = read_recording(path)
-    size = RECORDS[ChunkKind.KERNELS].itemsize
-    first = HEADER.itemsize + len(text(TextTable.KERNEL, 0, b"_Z3addv")) + CHUNK_HEAD.itemsize
+    recording = read(tmp_path_factory.mktemp("cut"), WHOLE[:length])
+    first = HEADER.itemsize + len(NAME) + HEAD
     starts = recording.of(ChunkKind.KERNELS)["start_ns"].tolist()
-    expected = max(0, min(3, (length - first) // size))
+    expected = max(0, min(3, (length - first) // KERNEL))
     assert starts[:expected] == [10, 11, 12][:expected]
     assert len(starts) == expected + (length == len(WHOLE))
     whole = max(end for end in ENDS if end <= length)
@@ -122,10 +128,8 @@ def test_a_file_cut_anywhere_gives_its_whole_records(
 
 
 def test_a_kind_of_a_later_version_ends_the_reading(tmp_path: Path) -> None:
-    path = tmp_path / "7.0.cuda"
     unknown = np.array([(99, 1, 8)], CHUNK_HEAD).tobytes() + b"12345678"
-    path.write_bytes(WHOLE + unknown)
-    assert read_recording(path).outcome.truncated_bytes == len(unknown)
+    assert read(tmp_path, WHOLE + unknown).outcome.truncated_bytes == len(unknown)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +143,8 @@ def test_a_kind_of_a_later_version_ends_the_reading(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_file_of_records(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "7.0.cuda"
-    path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        read_recording(path)
+        read(tmp_path, content)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -150,7 +152,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_recording(tmp_path / "none.cuda")
 
 
-COMPILER = shutil.which("cc") or shutil.which("gcc")
 STRUCTS = {
     "file_header": HEADER,
     "chunk_head": CHUNK_HEAD,
@@ -172,15 +173,12 @@ ENUMS = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def told(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What a program that includes the header prints."""
-    if COMPILER is None:
-        pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("layout")
     (folder / "layout.c").write_text(_program(), encoding="utf-8")
     program = folder / "layout"
-    command = [COMPILER, f"-I{native_folder()}", str(folder / "layout.c"), "-o", str(program)]
-    subprocess.run(command, check=True)
+    subprocess.run([compiler, f"-I{native_folder()}", folder / "layout.c", "-o", program], check=True)
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from opscope.cupti.recording import ChunkKind, CuptiRecording, FileState, Outcom
 from opscope.cupti.trace_file import (
     WrittenTrace,
     first_moment_ns,
+    process_events,
     recording_findings,
     recording_sidecar,
     write_trace,
@@ -93,10 +96,9 @@ def test_it_loads_with_every_nanosecond(tmp_path: Path, recording: CuptiRecordin
     assert session.query("SELECT name, start_ns, duration_ns FROM runtime_calls") == [
         ("cudaLaunchKernel", 100, 800)
     ]
-    (base, start, end, driver) = session.query(
+    assert session.query(
         "SELECT base_time_ns, window_start_ns, window_end_ns, cuda_driver_version FROM traces"
-    )[0]
-    assert (base, start, end, driver) == (START_NS + 42, 0, 1_000_000, 13_000)
+    ) == [(START_NS + 42, 0, 1_000_000, 13_000)]
     assert session.query("SELECT name, sm_count FROM devices") == [("NVIDIA H200", 132)]
     assert not [violation for check in session.check() for violation in check.violations]
 
@@ -118,12 +120,10 @@ def test_its_findings_come_back_when_it_is_loaded(tmp_path: Path, make_recording
 
 def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path, recording: CuptiRecording) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CaptureError, match="cannot be written"):
-        written(tmp_path / "file" / "trace.json", recording)
-    target = tmp_path / "trace.json"
-    target.mkdir()
-    with pytest.raises(CaptureError, match="cannot be written"):
-        written(target, recording)
+    (tmp_path / "trace.json").mkdir()
+    for path in ("file/trace.json", "trace.json"):
+        with pytest.raises(CaptureError, match="cannot be written"):
+            written(tmp_path / path, recording)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "trace.json"]
 
 
@@ -137,36 +137,31 @@ def test_the_sidecar_says_which_devices(tmp_path: Path, recording: CuptiRecordin
     assert (kept.settings.activities, kept.settings.engine, kept.clean_window) == (("cuda",), "cupti", True)
 
 
-OUTCOMES = [
-    (Outcome(FileState.ENDED, unified=UnifiedState.RECORDED), {}),
-    (Outcome(FileState.ENDED, unified=UnifiedState.RECORDED, signal=15), {"recorder.signal": "SIGTERM"}),
-    (Outcome(FileState.ENDED, unified=UnifiedState.RECORDED, signal=250), {"recorder.signal": "signal 250"}),
-    (Outcome(FileState.RECORDING, unified=UnifiedState.RECORDED), {"recorder.not_ended": "last 0.2 s"}),
-    (
-        Outcome(FileState.ENDED, unified=UnifiedState.RECORDED, lost_count=1, write_errno=28),
-        {"recorder.lost": r"1 record could not be written \(No space left on device\)"},
-    ),
-    (
-        Outcome(FileState.ENDED, unified=UnifiedState.RECORDED, dropped_count=2),
-        {"recorder.dropped": "CUPTI dropped 2 records"},
-    ),
-    (
-        Outcome(FileState.ENDED, unified=UnifiedState.RECORDED, unreadable_count=1),
-        {"recorder.unreadable": "1 buffer to the end"},
-    ),
-    (
-        Outcome(FileState.ENDED, unified=UnifiedState.REFUSED, unified_refusal="CUPTI_ERROR_X"),
-        {"recorder.unified_memory": "CUPTI_ERROR_X"},
-    ),
-    (Outcome(FileState.ENDED, unified=UnifiedState.UNWANTED), {"recorder.unified_memory": "switched off"}),
-    (Outcome(FileState.ENDED), {"recorder.unified_memory": "not ready"}),
-]
+ended = partial(Outcome, FileState.ENDED, unified=UnifiedState.RECORDED)
 
 
-@pytest.mark.parametrize(("outcome", "expected"), OUTCOMES)
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (ended(), {}),
+        (ended(signal=15), {"recorder.signal": "SIGTERM"}),
+        (ended(signal=250), {"recorder.signal": "signal 250"}),
+        (Outcome(FileState.RECORDING, unified=UnifiedState.RECORDED), {"recorder.not_ended": "last 0.2 s"}),
+        (
+            ended(lost_count=1, write_errno=28),
+            {"recorder.lost": r"1 record could not be written \(No space left on device\)"},
+        ),
+        (ended(dropped_count=2), {"recorder.dropped": "CUPTI dropped 2 records"}),
+        (ended(unreadable_count=1), {"recorder.unreadable": "1 buffer to the end"}),
+        (
+            ended(unified=UnifiedState.REFUSED, unified_refusal="CUPTI_ERROR_X"),
+            {"recorder.unified_memory": "CUPTI_ERROR_X"},
+        ),
+        (ended(unified=UnifiedState.UNWANTED), {"recorder.unified_memory": "switched off"}),
+        (Outcome(FileState.ENDED), {"recorder.unified_memory": "not ready"}),
+    ],
+)
 def test_findings(tmp_path: Path, make_recording: Make, outcome: Outcome, expected: dict[str, str]) -> None:
-    import re
-
     result = written(tmp_path / "trace.json", make_recording(outcome=outcome))
     found = {one.code: one.message for one in result.findings}
     assert set(found) == set(expected)
@@ -174,8 +169,6 @@ def test_findings(tmp_path: Path, make_recording: Make, outcome: Outcome, expect
 
 
 def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording: Make) -> None:
-    from opscope.cupti.trace_file import process_events
-
     names = {TextTable.RUNTIME_FUNCTION: {1: "cudaMallocManaged_v6000"}}
     for given, severity in ((names, Severity.WARNING), ({}, Severity.INFO)):
         recording = make_recording(names=given)
@@ -185,16 +178,9 @@ def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording: 
 
 def test_planted_keys_are_in_no_file(tmp_path: Path, make_recording: Make) -> None:
     planted = "sk-PlantedKeyThatNobodyMaySee123"
-    command = (
-        "./train",
-        "--token",
-        planted,
-        f"API_KEY={planted}",
-        planted,
-        f"--url=https://me:{planted}@host",
-    )
-    recording = make_recording({ChunkKind.KERNELS: [kernel(10, 20)]}, command=command)
-    written = write_trace(tmp_path / "trace.json", recording, START_NS)
-    write_sidecar(sidecar_path(written.path), recording_sidecar(written, (), (), created="2026-11-24"))
+    command = f"./train --token {planted} API_KEY={planted} {planted} --url=https://me:{planted}@host".split()
+    recording = make_recording({ChunkKind.KERNELS: [kernel(10, 20)]}, command=tuple(command))
+    trace = write_trace(tmp_path / "trace.json", recording, START_NS)
+    write_sidecar(sidecar_path(trace.path), recording_sidecar(trace, (), (), created="2026-11-24"))
     assert len(list(tmp_path.iterdir())) == 2
     assert not [file.name for file in tmp_path.iterdir() if planted.encode() in file.read_bytes()]

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
+from case_tables import cases
 from opscope.hardware.devices import DataType, devices, match_device
-from opscope.hardware.limits import (
-    LimitEvidence,
-    MeasuredLimits,
-    match_limits,
-    measured_type,
-    published_rate,
-)
+from opscope.hardware.limits import LimitEvidence, MeasuredLimits, match_limits, measured_type, published_rate
 
 Make = Callable[..., MeasuredLimits]
 
@@ -78,29 +71,13 @@ class TestUnknown:
         assert "not in the table" in str(reason)
 
 
-@pytest.mark.parametrize(
-    ("name", "capability", "data_type"),
-    [
-        ("matrix_bf16", "9.0", DataType.BF16),
-        ("matrix_fp64", "8.0", DataType.FP64_TENSOR),
-        ("matrix_fp64", "10.0", DataType.FP64_TENSOR),
-        ("matrix_fp64", "8.6", DataType.FP64),
-        ("matrix_fp64", "10.3", DataType.FP64),
-        ("matrix_fp64", None, DataType.FP64),
-        ("matrix_fp3", "9.0", None),
-        ("copy", "9.0", None),
-        ("fp32", "9.0", None),
-    ],
-)
-def test_the_type_of_a_measured_product(
-    name: str, capability: str | None, data_type: DataType | None
-) -> None:
-    assert measured_type(name, capability) is data_type
+@cases("name", "capability", "data_type")
+def test_the_type_of_a_measured_product(name: str, capability: str | None, data_type: str | None) -> None:
+    assert measured_type(name, capability) is (None if data_type is None else DataType(data_type))
 
 
 def test_what_is_published_of_what_can_be_measured() -> None:
     h200 = match_device("NVIDIA H200").spec
-    assert h200 is not None
     rates = ("copy", "read", "write", "matrix_fp64", "matrix_int8", "l2_read", "matrix_fp4")
     assert [published_rate(h200, name) for name in rates] == [*[4.8e12] * 3, 67e12, 1979e12, None, None]
 

@@ -6,44 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_tables import cases
 from opscope.hardware.architectures import architecture, architectures
-from opscope.hardware.occupancy import (
-    ActiveBlocks,
-    Limiter,
-    active_blocks,
-    static_occupancy,
-    waves_of,
-)
+from opscope.hardware.occupancy import ActiveBlocks, Limiter, active_blocks, static_occupancy, waves_of
 
 CAPABILITIES = [one.compute_capability for one in architectures()]
 
 
-def held(capability: str, threads: int, registers: int | None, shared_bytes: int | None) -> ActiveBlocks:
+def held(
+    capability: str, threads: int, registers: int | None, shared_bytes: int | None
+) -> ActiveBlocks | None:
     limits = architecture(capability)
     assert limits is not None
-    found = active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
-    assert found is not None
-    return found
+    return active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
 
 
-@pytest.mark.parametrize(
-    ("block", "blocks", "warps", "limiters"),  # threads, registers of each, shared bytes
-    [
-        ((128, 32, 0), 16, 64, {Limiter.THREADS, Limiter.REGISTERS}),
-        ((128, 40, 16384), 12, 48, {Limiter.REGISTERS}),
-        ((128, 195, 33808), 2, 8, {Limiter.REGISTERS}),
-        ((256, 44, 0), 5, 40, {Limiter.REGISTERS}),
-        ((384, 168, 231868), 1, 12, {Limiter.REGISTERS, Limiter.SHARED_MEMORY}),
-        ((64, 16, 0), 32, 64, {Limiter.BLOCKS, Limiter.THREADS}),
-        ((32, 16, 0), 32, 32, {Limiter.BLOCKS}),
-        ((80, 39, 6656), 16, 48, {Limiter.REGISTERS}),
-    ],
-)
-def test_of_the_h200_as_recorded(
-    block: tuple[int, int, int], blocks: int, warps: int, limiters: set[Limiter]
-) -> None:
+@cases("block", "blocks", "warps", "limiters")
+def test_of_the_h200_as_recorded(block: list[int], blocks: int, warps: int, limiters: list[str]) -> None:
     found = held("9.0", *block)
-    assert (found.blocks_per_sm, found.warps_per_sm, set(found.limiters)) == (blocks, warps, limiters)
+    assert (found.blocks_per_sm, found.warps_per_sm, set(found.limiters)) == (blocks, warps, set(limiters))
     assert found.occupancy == warps / 64
 
 
@@ -68,12 +49,7 @@ def test_registers_are_given_to_warps_in_units_of_256() -> None:
 def test_a_missing_figure_or_one_that_cannot_be_gives_none(
     threads: int, registers: int | None, shared_bytes: int | None
 ) -> None:
-    limits = architecture("9.0")
-    assert limits is not None
-    assert (
-        active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
-        is None
-    )
+    assert held("9.0", threads, registers, shared_bytes) is None
 
 
 @pytest.mark.parametrize(
@@ -121,8 +97,7 @@ def test_registers_limit_and_large_blocks_do_not_start():
 
 def test_shared_memory_limits():
     # 40 KiB and the system's 1 KiB of 228 KiB: 5 blocks.
-    found = static_occupancy("9.0", [128], registers=32, shared_bytes=40 * 1024)
-    (block,) = found.blocks
+    (block,) = static_occupancy("9.0", [128], registers=32, shared_bytes=40 * 1024).blocks
     assert (block.active.blocks_per_sm, block.active.limiters) == (5, (Limiter.SHARED_MEMORY,))
 
 
@@ -155,12 +130,9 @@ def test_what_cannot_start_or_is_not_known_has_a_reason():
 def test_the_best_block_has_the_most_threads_of_all_and_none_is_larger_than_the_largest(
     registers, shared_bytes, max_threads, capability
 ):
+    sizes = range(32, 1025, 32)
     found = static_occupancy(
-        capability,
-        range(32, 1025, 32),
-        registers=registers,
-        shared_bytes=shared_bytes,
-        max_threads=max_threads,
+        capability, sizes, registers=registers, shared_bytes=shared_bytes, max_threads=max_threads
     )
     if found.best is None or found.best.active is None:
         pytest.fail("registers and shared memory of one warp always fit")

@@ -114,27 +114,12 @@ def test_what_is_none_is_passed_over(value: Any) -> None:
     assert list(recorded_findings({}, 0)) == []
 
 
-OWN = [
-    "train.py", "mypackage/model.py", "./train.py", "/home/me/project/train.py", "C:\\work\\train.py",
-    "/home/me/lib/model.py", "<stdin>", "<ipython-input-3-5f2c>", "/tmp/ipykernel_71/1234.py",
-    "distributed/run.py", "/home/me/bin/train.py",
-]  # fmt: skip
-LIBRARY = [
-    "torch/nn/modules/linear.py", "transformers/models/bert/modeling_bert.py", "enum.py",
-    "asyncio/events.py", "distutils/core.py", "six.py", "/usr/lib/python3.10/threading.py",
-    "/opt/venv/lib/python3.12/site-packages/mine/model.py", "/usr/lib/python3/dist-packages/numpy/core.py",
-    "C:\\Python310\\Lib\\enum.py", "C:\\env\\Lib\\site-packages\\torch\\_tensor.py",
-    "<frozen importlib._bootstrap>", "<string>", "/usr/local/bin/torchrun", "<eval_with_key>.3",
-    "/tmp/torchinductor_me/ab/cabcd.py",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("file", OWN)
+@cases("file")
 def test_files_of_the_program(file: str) -> None:
     assert is_program_file(file)
 
 
-@pytest.mark.parametrize("file", LIBRARY)
+@cases("file")
 def test_files_of_libraries(file: str) -> None:
     assert not is_program_file(file)
 

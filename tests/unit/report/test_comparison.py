@@ -87,11 +87,8 @@ def test_the_session_document_accounts_for_every_nanosecond(sessions: SessionCom
         spent_ns = sum(row["time_ns"] for row in rows) + document[side]["outside_steps_ns"]
         assert spent_ns == document[side]["whole_ns"] == document[side]["accounted_ns"]
         assert all(sum(row["step_ns"]) == row["time_ns"] for row in rows)
-    assert document["gate"] == {
-        "fail_on": "slower",
-        "failures": ["the total is slower"],
-        "inconclusive": None,
-    }
+    gate = {"fail_on": "slower", "failures": ["the total is slower"], "inconclusive": None}
+    assert document["gate"] == gate
     (kernel,) = document["operators"][0]["kernels"]
     assert (kernel["presence"], kernel["reference_name"], kernel["candidate_name"]) == ("replaced", OLD, NEW)
     assert to_json(document)
@@ -156,12 +153,8 @@ def test_the_benchmark_document(benchmarks: Any) -> None:
 
 
 def test_cells() -> None:
-    assert [comparison.difference_text(value) for value in (0, 1500, -2.5e6, 0.4)] == [
-        "0 ns",
-        "+1.50 µs",
-        "−2.50 ms",
-        "+0.4 ns",
-    ]
+    differences = [comparison.difference_text(value) for value in (0, 1500, -2.5e6, 0.4)]
+    assert differences == ["0 ns", "+1.50 µs", "−2.50 ms", "+0.4 ns"]
     assert comparison.measured_text(131.2e3, (131.1e3, 131.3e3)) == "131.2 ± 0.1 µs"
     assert comparison.measured_text(None) == "–"
     assert comparison.count_text(Fraction(3), Fraction(3)) == "3"

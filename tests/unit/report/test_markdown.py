@@ -49,6 +49,12 @@ def words(tokens: list[Token]) -> list[str]:
     ]
 
 
+def pages(tokens: list[Token]) -> list[str]:
+    """Where the links lead."""
+    children = [child for token in tokens for child in token.children or ()]
+    return [child.attrs["href"] for child in children if child.type == "link_open"]
+
+
 def table_of(*cells: object) -> str:
     columns = tuple(Column(f"c{index}") for index, _ in enumerate(cells))
     return render_markdown(Document("t", (Table(columns, (cells,)),)))  # type: ignore[arg-type]
@@ -77,33 +83,23 @@ def test_any_name_survives_as_code_in_a_table(name: str) -> None:
 @pytest.mark.parametrize("text", ["# title", "- item", "1. item", "> quote", "---", "+ item", "=== x"])
 def test_a_paragraph_never_becomes_another_block(text: str) -> None:
     tokens = parse(render_markdown(Document("t", (Paragraph("before"), Paragraph(text)))))
-    assert [token.type for token in tokens if token.type.endswith("_open")] == [
-        "heading_open",
-        "paragraph_open",
-        "paragraph_open",
-    ]
+    opened = [token.type for token in tokens if token.type.endswith("_open")]
+    assert opened == ["heading_open", "paragraph_open", "paragraph_open"]
     assert words(tokens)[-1] == text
 
 
 @pytest.mark.parametrize("name", [*NAMES, "a/b.cu:12", "](evil)"])
 def test_a_link_reads_as_recorded_and_opens_its_page(name: str) -> None:
     page = "https://example.org/a%20b/file.cu#L1-L9"
-    for markdown in (
-        table_of(Link(name, page)),
-        render_markdown(Document("t", (Paragraph(Link(name, page)),))),
-    ):
-        assert words(parse(markdown))[-1] == name
-        links = [
-            child for token in parse(markdown) for child in token.children or () if child.type == "link_open"
-        ]
-        assert [link.attrs["href"] for link in links] == [page]
+    alone = render_markdown(Document("t", (Paragraph(Link(name, page)),)))
+    for tokens in map(parse, (table_of(Link(name, page)), alone)):
+        assert (words(tokens)[-1], pages(tokens)) == (name, [page])
 
 
 @cases("address", "opened")
 def test_an_address_cannot_break_out_and_is_a_page(address: str, opened: str | None) -> None:
     tokens = parse(table_of(Link("name", address)))
-    links = [child for token in tokens for child in token.children or () if child.type == "link_open"]
-    assert [link.attrs["href"] for link in links] == ([] if opened is None else [opened])
+    assert pages(tokens) == ([] if opened is None else [opened])
     assert words(tokens)[-1] == "name"
 
 

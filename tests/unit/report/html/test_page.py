@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.analysis.timeline.host import read_session
@@ -27,17 +28,6 @@ from opscope.report.html.page import render_page, session_page
 
 BERT = Path(__file__).parents[4] / "src/opscope/data/bert_h200.json.gz"
 MOST_BYTES = 3_000_000
-
-HOSTILE = [
-    "</script><script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    '"><svg onload=alert(1)>',
-    "<!--",
-    "\x1b]8;;http://evil.example\x07x",
-    "a\u202egnp.exe",
-    "{{ 7*7 }}{% raw %}",
-    "&lt;b&gt;",
-]
 
 
 class _Page(HTMLParser):
@@ -172,7 +162,7 @@ def markup_of_harmless_names(load: Load) -> list[str]:
     return markup(_Page(session_page(session, summarize(session), command="opscope analyze x")))
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@cases("name")
 def test_hostile_names_stay_text(name: str, load: Load, markup_of_harmless_names: list[str]) -> None:
     session = load(hostile_trace(name))
     text = session_page(session, summarize(session), command=f"opscope analyze '{name}'")
