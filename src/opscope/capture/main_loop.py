@@ -113,7 +113,7 @@ class MainLoop:
             call = ast.Expr(ast.Call(ast.Name(ROUND, ast.Load()), given, []))
             loop.body.insert(0, ast.fix_missing_locations(ast.copy_location(call, loop.body[0])))
 
-    def watch(self, on_step: Callable[[], object]) -> None:
+    def watch(self, on_step: Callable[[], object], restart: Callable[[], object] = lambda: None) -> None:
         self._on_step = on_step
 
     def stop(self) -> None:

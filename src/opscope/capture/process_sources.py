@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.origin import RecordedKernel, RecordedSource, SourceEvidence, SourceKind
+from opscope.model.queries import grouped
 from opscope.model.sidecar import RecordedModule, RecordedStructure
 from opscope.provenance.generated_code import CompiledGraph, GraphCode, parse_graph, parse_tracking
 from opscope.workloads.runtime import require_torch
@@ -215,10 +216,8 @@ def mapped_files(maps: Path = _MAPS) -> dict[str, list[Path]]:
         text = maps.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return {}
-    files: dict[str, list[Path]] = {}
-    for path in dict.fromkeys(re.findall(r"(/[^\n]+)$", text, re.MULTILINE)):
-        files.setdefault(path.rpartition("/")[2], []).append(Path(path))
-    return files
+    paths = map(Path, dict.fromkeys(re.findall(r"(/[^\n]+)$", text, re.MULTILINE)))
+    return grouped((path.name, path) for path in paths)
 
 
 def base_name(kernel: str) -> str | None:
@@ -313,9 +312,7 @@ def read_structure(roots: Iterable[Any], is_own: Callable[[str], bool] | None = 
 
 def _named(calls: set[tuple[_Module, _Module]]) -> list[RecordedModule]:
     """The attribute path of each called module in its caller, where the first is a part of the second."""
-    wanted: dict[int, list[_Module]] = {}
-    for module in {module for pair in calls for module in pair}:
-        wanted.setdefault(module.identity, []).append(module)
+    wanted = grouped((module.identity, module) for module in {module for pair in calls for module in pair})
     base = getattr(sys.modules.get("torch.nn"), "Module", None)
     if not wanted or base is None:
         return []

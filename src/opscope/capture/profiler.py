@@ -10,6 +10,7 @@ when a recording ends. Importing this module does not import torch.
 from __future__ import annotations
 
 import atexit
+import datetime
 import importlib
 import os
 import shutil
@@ -30,9 +31,10 @@ from opscope.capture.cycle import (
     Phase,
     Position,
     Schedule,
+    attempted,
+    collect,
     trace_file_names,
     with_unrecorded,
-    write_cycle,
 )
 from opscope.capture.recording import (
     AUTOGRAD,
@@ -45,15 +47,18 @@ from opscope.capture.recording import (
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.environment import Environment
 from opscope.model.files import claimed, scratch_prefix
+from opscope.model.origin import Gap
 from opscope.model.sidecar import (
     SIZE_LIMIT,
     RecordedDataflow,
     RecordedSchedule,
     RecordedSettings,
+    Sidecar,
     UnrecordedStep,
     graphs_folder,
     kernels_folder,
     sidecar_path,
+    write_sidecar,
 )
 from opscope.units import parse_bytes
 from opscope.workloads.runtime import is_out_of_memory, require_torch, resident_bytes
@@ -558,21 +563,35 @@ class Profiler:
         recording, self._recording = self._recording, None
         # Stopping has waited for the devices, so nothing waits here.
         self.unrecorded_steps += self._clock.read()
-        plan = self.schedule
-        cycle = write_cycle(
-            self._directory / self._file_names[index],
-            recording,
-            wall_times_ns,
-            schedule=RecordedSchedule(plan.wait, plan.warmup, plan.active, plan.repeat, cycle=index),
-            settings=self._settings,
+        trace_path, gaps = self._directory / self._file_names[index], list[Gap]()
+        structure = attempted(gaps, "Python frames", recording.structure)
+        facts = collect(recording.export(trace_path), kernels_folder(trace_path), gaps)
+        graphs = attempted(gaps, "CUDA graphs", lambda: self._graphs.keep_beside(trace_path)) or ()
+        rank, world_size = environment.launched_as()
+        sidecar = Sidecar(
+            trace=trace_path.name,
+            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             environment=self._environment,
-            is_partial=partial,
+            schedule=RecordedSchedule(**vars(self.schedule), cycle=index),
+            settings=self._settings,
+            steps=len(wall_times_ns),
+            partial=partial,
+            clean_window=True,
+            wall_time_ns_per_step=wall_times_ns,
+            workload=None if self.workload is None else dict(self.workload),
+            **facts,
+            gaps=(*gaps, *self._graphs.gaps),
+            regions=tuple(recording.regions),
             ended_by=SIZE_LIMIT if ended_by is None and self.grown_bytes is not None else ended_by,
-            unrecorded_steps=self.unrecorded_steps,
-            graphs=self._graphs,
-            workload=self.workload,
+            structure=structure,
+            unrecorded_steps=tuple(self.unrecorded_steps),
+            graphs=graphs,
+            rank=rank,
+            world_size=world_size,
             dataflow=self._dataflow,
         )
+        write_sidecar(sidecar_path(trace_path), sidecar)
+        cycle = Cycle(index, trace_path, sidecar_path(trace_path), sidecar)
         self.cycles.append(cycle)
         for handler in self._handlers:
             handler(cycle)
