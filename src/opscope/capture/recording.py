@@ -27,7 +27,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -499,8 +499,6 @@ def _decoded(values: set[bytes]) -> frozenset[str]:
     """JSON strings without their quotes, as text; what is none is left out."""
     names = set()
     for value in values:
-        try:
+        with suppress(ValueError):
             names.add(json.loads(b'"' + value + b'"'))
-        except ValueError:
-            continue
     return frozenset(names)

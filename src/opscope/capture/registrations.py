@@ -188,11 +188,9 @@ def _wrapped(function: FunctionType) -> Any:
         return wrapped
     functions = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
+        with suppress(ValueError):  # it is empty
             if isinstance(cell.cell_contents, FunctionType):
                 functions[name] = cell.cell_contents
-        except ValueError:  # empty
-            continue
     return functions.get("fn") or (next(iter(functions.values())) if len(functions) == 1 else None)
 
 

@@ -127,8 +127,7 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]
         made = [(one.shape, one.type_name) for one in results]
         given = zip(call.names, call.arguments, strict=False)
         tensors = ((name, one) for name, one in given if isinstance(one, TensorArgument))
-        fitting = (name for name, one in tensors if [(one.shape, one.type_name)] == made)
-        return next(fitting, None)
+        return next((name for name, one in tensors if [(one.shape, one.type_name)] == made), None)
 
     runs: list[list[tuple[int, str | None, int]]] = [[]]
     last = None

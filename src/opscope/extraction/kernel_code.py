@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,12 @@ def kernel_code(
     file, grade, target, (used, sass), stated = found
     threads = stated["num_warps"] * WARP_SIZE if stated else blocks[0][0] if blocks else None
     registers, shared_bytes = used["REG"], max(stated.get("shared", 0), used.get("SHARED", 0))
-    limits, held = architecture(f"{target // 10}.{target % 10}"), {}
-    if limits is not None and threads is not None:
-        for count in range(1, _MOST_REGISTERS + 1):
-            held[count] = active_blocks(
-                limits, threads=threads, registers_per_thread=count, shared_bytes=shared_bytes
-            )
+    limits = architecture(f"{target // 10}.{target % 10}")
+    held = {
+        count: active_blocks(limits, threads=threads, registers_per_thread=count, shared_bytes=shared_bytes)
+        for count in range(1, _MOST_REGISTERS + 1)
+        if limits is not None and threads is not None
+    }
     many = {count: of.blocks_per_sm if of is not None else 0 for count, of in held.items()}
     now = many.get(registers, 0)
     return KernelCode(
@@ -216,12 +216,9 @@ def _cuobjdump(file: Path, *options: str) -> str:
 def split_sass(text: str) -> dict[str, str]:
     """Machine code by symbol, of what cuobjdump prints."""
     found: dict[str, str] = {}
-    starts = list(_SASS_FUNCTION.finditer(text))
-    for start, following in zip_longest(starts, starts[1:]):
-        body = text[start.end() : len(text) if following is None else following.start()]
-        image, _, _ = body.partition(_FATBIN)
-        lines = (_ENCODING.sub("", line).rstrip() for line in image.splitlines())
-        found.setdefault(
-            start[1], "\n".join(line for line in lines if line.strip() and line.strip() != "." * 10)
-        )
+    parts = _SASS_FUNCTION.split(text)
+    for symbol, body in zip(parts[1::2], parts[2::2], strict=True):
+        lines = (_ENCODING.sub("", line).rstrip() for line in body.partition(_FATBIN)[0].splitlines())
+        code = "\n".join(line for line in lines if line.strip() not in {"", "." * 10})
+        found.setdefault(symbol, code)
     return found

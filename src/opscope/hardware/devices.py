@@ -178,19 +178,12 @@ def _peaks(
         if data_type.value in published:
             yield Peak(data_type, published[data_type.value], SpecEvidence.PUBLISHED, device["source"])
         elif data_type.value in rate:
-            flop_per_s = rate[data_type.value] * device["sm_count"] * _clock_hz(data_type, device)
+            # fp64 runs at the full boost clock on tensor cores too. Source: NVIDIA H100 Tensor Core GPU
+            # Architecture, whitepaper (2023), table of clocks.
+            is_full = not data_type.uses_tensor_cores or data_type is DataType.FP64_TENSOR
+            clock = "boost_clock_hz" if is_full or "tensor_clock_hz" not in device else "tensor_clock_hz"
+            flop_per_s = rate[data_type.value] * device["sm_count"] * device[clock]
             yield Peak(data_type, flop_per_s, SpecEvidence.DERIVED, sources[rate["source"]])
-
-
-def _clock_hz(data_type: DataType, device: dict[str, Any]) -> float:
-    """Clock a peak is stated at: fp64 runs at the full boost clock on tensor cores too.
-
-    Source: NVIDIA H100 Tensor Core GPU Architecture, whitepaper (2023), table of clocks.
-    """
-    is_full = not data_type.uses_tensor_cores or data_type is DataType.FP64_TENSOR
-    key = "boost_clock_hz" if is_full or "tensor_clock_hz" not in device else "tensor_clock_hz"
-    clock_hz: float = device[key]
-    return clock_hz
 
 
 # A driver reports what is left of the labelled memory: at least 0.9 of it (ECC takes 1/16 of GDDR6).
@@ -371,8 +364,7 @@ def _as_reported(reported: _Reported, named: Sequence[DeviceSpec]) -> DeviceMatc
         known = ", ".join(one.name for one in named)
         reason = f"what was reported of '{reported.name}' fits none of {known}"
     capability = cuda_capability(reported.name, reported.compute_capability)
-    facts = (capability, reported.memory_bytes, reported.sm_count)
-    if all(fact is None for fact in facts):
+    if (capability, reported.memory_bytes, reported.sm_count) == (None, None, None):
         return DeviceMatch(None, reason)
     spec = DeviceSpec(
         name=full_name,

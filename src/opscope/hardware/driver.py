@@ -12,6 +12,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,10 +129,8 @@ def visible_gpus() -> tuple[CudaDevice, ...]:
         return ()
     found = []
     for index in range(count):
-        try:
+        with suppress(DriverError):
             found.append(driver.device(index))
-        except DriverError:
-            continue
     return tuple(found)
 
 

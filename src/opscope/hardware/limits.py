@@ -18,6 +18,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -110,8 +111,7 @@ def save_measured(path: str | os.PathLike[str], measured: MeasuredLimits) -> Pat
 def cache_measured(folder: Path, measured: MeasuredLimits) -> Path:
     """Keep a measurement in a folder: one file for each GPU, driver and torch version, the newest."""
     key = (measured.device, measured.compute_capability, measured.sm_count, measured.memory_bytes)
-    versions = (measured.driver, measured.torch)
-    digest = hashlib.sha256(repr((key, versions)).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(repr((key, (measured.driver, measured.torch))).encode()).hexdigest()[:12]
     slug = re.sub(r"[^a-z0-9]+", "-", measured.device.lower()).strip("-")[:48]
     return save_measured(folder / f"{slug}-{digest}.json", measured)
 
@@ -145,8 +145,7 @@ def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
 
 def read_folder(folder: Path) -> tuple[list[MeasuredLimits], tuple[str, ...]]:
     """The measurements in a folder, which may not exist, the newest last; and why other files are none."""
-    usable, ignored = [], []
-    paths: list[Path] = []
+    usable, ignored, paths = [], [], list[Path]()
     with suppress(OSError):  # a folder that may not be entered holds nothing for us
         paths = sorted(folder.glob("*.json"))
     for path in paths:
@@ -206,9 +205,8 @@ def _defect(measured: MeasuredLimits) -> str | None:
     for name, low, value, high in spans:
         if not (0 < low <= value <= high and math.isfinite(high)):
             return f"{name} of {value:g}, between {low:g} and {high:g}"
-    names = [name for name, *_ in spans]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    return None if twice is None else f"{twice} is there twice"
+    counts = Counter(name for name, *_ in spans)
+    return next((f"{name} is there twice" for name, count in counts.items() if count > 1), None)
 
 
 class LimitEvidence(TextEnum):
@@ -283,8 +281,7 @@ def match_limits(
             peaks[data_type] = Limit(peak.flop_per_s, LimitEvidence.DATASHEET, how)
     memory, bus = rates.get("copy"), spec.memory_bandwidth_bytes_per_s
     if memory is None and bus is not None:
-        source = spec.source_of("memory_bandwidth_bytes_per_s")
-        memory = Limit(bus, LimitEvidence.DATASHEET, str(source))
+        memory = Limit(bus, LimitEvidence.DATASHEET, str(spec.source_of("memory_bandwidth_bytes_per_s")))
     limits = DeviceLimits(
         name=spec.name,
         memory=memory,

@@ -40,8 +40,7 @@ _NINJA_LINE = re.compile(r"^(\[\d+/\d+\] |FAILED: |ninja: (?!error)|\s*$)")
 _MESSAGE_LINES = 30
 
 _lock = Lock()
-_loaded: Any = None
-_failure: MeasurementError | None = None
+_loaded: Any = None  # or the MeasurementError that building them ended with
 
 
 def cuda_sources() -> tuple[Path, ...]:
@@ -55,20 +54,19 @@ def load_cuda_kernels() -> Any:
         DependencyError: torch has no CUDA, or a compiler is missing.
         MeasurementError: There is no CUDA device, or the kernels do not compile; with the compiler's message.
     """
-    global _loaded, _failure  # noqa: PLW0603 -- torch can register a library of operators once per process
+    global _loaded  # noqa: PLW0603 -- torch can register a library of operators once per process
     with _lock:
         if _loaded is None:
-            if _failure is not None:
-                raise _failure  # Compiling the same sources again takes as long and ends the same way.
             torch = require_torch()
             check_build_tools(torch)
             try:
                 _build(torch)
+                register_fakes(torch)
+                _loaded = getattr(torch.ops, EXTENSION)
             except MeasurementError as error:
-                _failure = error
-                raise
-            register_fakes(torch)
-            _loaded = getattr(torch.ops, EXTENSION)
+                _loaded = error  # Compiling the same sources again takes as long and ends the same way.
+        if isinstance(_loaded, MeasurementError):
+            raise _loaded
         return _loaded
 
 

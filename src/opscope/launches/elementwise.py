@@ -149,7 +149,7 @@ def _elements(
             )
             one = Expected(formula, (ceil_div(count // part, per_block), 1, 1), (threads, 1, 1))
             expected.append(one)
-            if one.matches(launch.grid, launch.block) and work not in fitting:
+            if one.matches(launch) and work not in fitting:
                 fitting.append(work)
     if not fitting and category_of(name) in _OTHER_WORK:
         return values, [], []
@@ -177,18 +177,13 @@ def _copy_strides(launch: LaunchFacts) -> dict[str, Any]:
     missing = len(destination.shape) - len(source.shape)
     if destination.strides is None or source.strides is None or missing < 0:
         return {}
-    steps = (0,) * missing + source.strides
-    sizes = (1,) * missing + source.shape
-    dimensions = [
-        (written, size, 0 if source_size == 1 else read)
-        for written, size, source_size, read in zip(
-            destination.strides, destination.shape, sizes, steps, strict=True
-        )
-        if size > 1 and written > 0
-    ]
-    if not dimensions:
+    steps = (0,) * missing + tuple(
+        0 if size == 1 else step for size, step in zip(source.shape, source.strides, strict=True)
+    )
+    dimensions = zip(destination.strides, destination.shape, steps, strict=True)
+    written, size, read = min((one for one in dimensions if one[1] > 1 and one[0] > 0), default=(0, 0, 0))
+    if not written:
         return {}
-    written, size, read = min(dimensions)
     item = item_size_bytes(source.type_name)
     return {
         "fastest": size,

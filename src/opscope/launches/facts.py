@@ -164,9 +164,9 @@ class Expected(msgspec.Struct, frozen=True):
     grid: Extent
     block: Extent | None = None
 
-    def matches(self, grid: Extent | None, block: Extent | None) -> bool:
+    def matches(self, launch: LaunchFacts) -> bool:
         """Whether the recorded launch is this one; a grid that is unknown never is."""
-        return self.grid == grid and (self.block is None or block is None or self.block == block)
+        return self.grid == launch.grid and (None in (self.block, launch.block) or self.block == launch.block)
 
 
 class Prediction(msgspec.Struct, frozen=True):

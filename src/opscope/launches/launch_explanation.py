@@ -99,7 +99,7 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
             for item in entry.get(heading.value, ()):
                 statements += _said(heading, item, values, grade)
         if launch.grid is not None and predicted.expected:
-            found = [one for one in predicted.expected if one.matches(launch.grid, launch.block)]
+            found = [one for one in predicted.expected if one.matches(launch)]
             is_predicted, expected = bool(found), (found or predicted.expected)[0]
             launched = f"grid {extent_text(launch.grid)} of blocks of {extent_text(launch.block)} threads"
             text = f"Launched as {launched}, as predicted from the recording: {expected.formula}."

@@ -79,6 +79,9 @@ class Session(Shown):
 
     is_read_only = False
     is_open = True
+    _scratch: _ScratchFolder | None = None
+    _memory_limit: str | None = None
+    _whole_bytes: float | None = None  # of the engine, once it has made room
 
     def __init__(
         self,
@@ -88,9 +91,7 @@ class Session(Shown):
         threads: int | None = None,
         is_temporary_file: bool = False,
     ) -> None:
-        self._scratch: _ScratchFolder | None = None
         self._memory_limit = memory_limit
-        self._whole_bytes: float | None = None  # of the engine, once it has made room
         self.examined: dict[int, Any] = {}
         self.path = None if path is None else Path(path)
         if self.path is not None and self.path.exists():
@@ -195,10 +196,7 @@ class Session(Shown):
     def _opened(cls, file: Path) -> Session:
         session = cls.__new__(cls)
         session.path = file
-        session.is_file_backed = True
-        session.is_read_only = True
-        session._memory_limit = session._whole_bytes = None
-        session._scratch = None
+        session.is_file_backed = session.is_read_only = True
         session.examined = {}
         try:
             connection: Any = _SavedConnection(duckdb.connect(str(file), read_only=True), file)
@@ -242,8 +240,7 @@ class Session(Shown):
         return QueryRows(rows, lambda: self.connection.sql(sql, params=given))
 
     def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        rows = self.query(sql, parameters)
-        return rows[0][0] if rows else None
+        return next((value for value, *_ in self.query(sql, parameters)), None)
 
     def records(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         def ask() -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
 from opscope.hardware.occupancy import StaticOccupancy, static_occupancy
 from opscope.model.files import replacing, scratch_prefix
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.provenance.demangle import demangle
 from opscope.toolchain.programs import run_program
 
@@ -359,19 +359,19 @@ _MOST_REGISTERS = 255  # Source: CUDA C++ Programming Guide 13.0, Technical Spec
 
 def findings_of(compilation: Compilation) -> tuple[Finding, ...]:
     """All findings: spills of kernels, then a stack that is no spill."""
-    spills, stacks = [], []
+    found = []
     for kernel in compilation.kernels:
         use, target = kernel.use, kernel.target.name
         evidence = {
             "kernel": kernel.name,
             "target": target,
-            "registers": kernel.use.registers,
+            "registers": use.registers,
             "stack_bytes": kernel.stack_bytes,
             "spill_store_bytes": use.spill_store_bytes,
             "spill_load_bytes": use.spill_load_bytes,
         }
         if use.spill_store_bytes or use.spill_load_bytes:
-            spilled = Finding(
+            one = Finding(
                 "nvcc.spills",
                 Severity.WARNING,
                 f"{kernel.name} spills for {target}: each thread writes {use.spill_store_bytes:,} bytes to "
@@ -380,9 +380,9 @@ def findings_of(compilation: Compilation) -> tuple[Finding, ...]:
                 f"{_more_registers(kernel)}.",
                 evidence=evidence,
             )
-            spills.append(spilled)
+            found.append(one)
         elif kernel.stack_bytes:  # arrays that no register can hold
-            kept = Finding(
+            one = Finding(
                 "nvcc.local_memory",
                 Severity.INFO,
                 f"{kernel.name} keeps {kernel.stack_bytes} bytes of each thread in local memory for "
@@ -391,8 +391,8 @@ def findings_of(compilation: Compilation) -> tuple[Finding, ...]:
                 "loop over it, or hold it in shared memory.",
                 evidence=evidence,
             )
-            stacks.append(kept)
-    return (*spills, *stacks)
+            found.append(one)
+    return most_severe_first(found)
 
 
 def _more_registers(kernel: CompiledKernel) -> str:

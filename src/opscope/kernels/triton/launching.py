@@ -22,28 +22,26 @@ def is_compiled(function: object) -> bool:
 
 
 def autotuned(
+    function: Any,
     configs: Sequence[triton.Config],
     *,
     key: Sequence[str],
     prune: Callable[..., list[triton.Config]] | None = None,
-) -> Callable[[Any], Any]:
-    """Decorator: the fastest of some configurations, measured once for each value of the key.
+) -> Any:
+    """The kernel in the fastest of some configurations, measured once for each value of the key.
 
     The interpreter has no speed to tune; there the first configuration that fits is used.
 
     Args:
+        function: What `triton.jit` made.
         configs: Candidates, the one that is usually best first.
         key: Names of the arguments whose values, with the dtypes, decide anew.
         prune: Triton's `early_config_prune`: leaves out candidates that make no sense for given arguments.
     """
-
-    def decorate(function: Any) -> Any:
-        if not is_compiled(_declared(function)):
-            return _FirstConfiguration(function, configs, prune)
-        pruning = {"early_config_prune": prune} if prune else None
-        return triton.autotune(configs=list(configs), key=list(key), prune_configs_by=pruning)(function)
-
-    return decorate
+    if not is_compiled(_declared(function)):
+        return _FirstConfiguration(function, configs, prune)
+    pruning = {"early_config_prune": prune} if prune else None
+    return triton.autotune(configs=list(configs), key=list(key), prune_configs_by=pruning)(function)
 
 
 def _declared(function: Any) -> Any:
@@ -111,17 +109,10 @@ def launched(out: torch.Tensor, kernel: Any, grid: Any, *arguments: Any, **const
     return out
 
 
+@functools.cache
 def multiprocessors(device: torch.device) -> int:
     """How many the device has; 1 for a CPU, where the interpreter runs one program after another."""
-    if device.type != "cuda":
-        return 1
-    return _multiprocessors(device.index)
-
-
-@functools.cache
-def _multiprocessors(index: int) -> int:
-    count: int = torch.cuda.get_device_properties(index).multi_processor_count
-    return count
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 # How programs share out the rows of a matrix: how many each takes, how long a row registers can hold.

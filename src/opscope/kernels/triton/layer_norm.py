@@ -130,7 +130,7 @@ def layer_norm_teaching_kernel(x_ptr, weight_ptr, bias_ptr, out_ptr, column_coun
         tl.store(out_ptr + start_of_row + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-_tuned_layer_norm = autotuned(ROW_CONFIGS, key=["column_count"], prune=fitting_configs)(layer_norm_kernel)
+_tuned_layer_norm = autotuned(layer_norm_kernel, ROW_CONFIGS, key=["column_count"], prune=fitting_configs)
 
 
 def layer_norm(

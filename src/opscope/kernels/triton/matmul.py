@@ -211,9 +211,9 @@ def matmul_teaching_kernel(
 
 
 _key = ["M", "N", "K"]
-_tuned_matmul = autotuned(CONFIGS, key=_key)(matmul_kernel)
-_tuned_float32_matmul = autotuned(FLOAT32_CONFIGS, key=[*_key, "PRECISION"])(matmul_kernel)
-_tuned_descriptor_matmul = autotuned(DESCRIPTOR_CONFIGS, key=_key)(matmul_descriptor_kernel)
+_tuned_matmul = autotuned(matmul_kernel, CONFIGS, key=_key)
+_tuned_float32_matmul = autotuned(matmul_kernel, FLOAT32_CONFIGS, key=[*_key, "PRECISION"])
+_tuned_descriptor_matmul = autotuned(matmul_descriptor_kernel, DESCRIPTOR_CONFIGS, key=_key)
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee") -> torch.Tensor:

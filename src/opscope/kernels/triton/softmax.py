@@ -112,7 +112,7 @@ def softmax_teaching_kernel(x_ptr, out_ptr, column_count, BLOCK: tl.constexpr):
         tl.store(out_ptr + start_of_row + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-_tuned_softmax = autotuned(ROW_CONFIGS, key=["column_count"], prune=fitting_configs)(softmax_kernel)
+_tuned_softmax = autotuned(softmax_kernel, ROW_CONFIGS, key=["column_count"], prune=fitting_configs)
 
 
 def softmax(x: torch.Tensor, *, teaching: bool = False) -> torch.Tensor:
