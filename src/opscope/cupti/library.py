@@ -14,7 +14,6 @@ import platform
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from importlib import resources
 from pathlib import Path
 
 from opscope.errors import CaptureError, DependencyError, InputError
+from opscope.model.files import replacing
 from opscope.toolchain.programs import run_program
 
 _API_VERSION = re.compile(r"^\s*#\s*define\s+CUPTI_API_VERSION\s+(\d+)", re.MULTILINE)
@@ -163,15 +163,11 @@ def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path
     target = folder / f"cupti{cupti.api_version}-{digest.hexdigest()[:16]}" / LIBRARY_NAME
     if target.is_file():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{LIBRARY_NAME}.", dir=target.parent)
-    os.close(descriptor)
-    partial = Path(name)
     # The folder of this package comes first: its builtin_types.h stands for the runtime's.
     flags = [*_FLAGS, *(f"-I{include}" for include in (native_folder() / "include", *cupti.includes))]
     code = [str(path) for path in sources if path.suffix == ".c"]
-    try:
-        end = run_program([*compiler, *flags, *code, "-o", name, "-ldl"], timeout_s=_LIMIT_S)
+    with replacing(target, failures=()) as partial:
+        end = run_program([*compiler, *flags, *code, "-o", str(partial), "-ldl"], timeout_s=_LIMIT_S)
         if not end.succeeded:
             words = (end.err.strip() or end.out.strip() or end.failure or "it says nothing").splitlines()
             shown = "\n".join(words[:_SHOWN_LINES])
@@ -180,9 +176,6 @@ def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path
                 hint="Another compiler can be named by the variable CC, another CUDA toolkit by CUDA_HOME",
             )
         partial.chmod(0o755)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
     return target
 
 

@@ -168,6 +168,10 @@ def launched_by_rows(
     return launched(out, whole, grid, *tensors, out, row_count, column_count, *sizes, COLUMNS=columns)
 
 
+def tuned_by_rows(kernel: Any) -> Any:
+    return autotuned(kernel, ROW_CONFIGS, key=["column_count"], prune=fitting_configs)
+
+
 def fitting_configs(
     configs: list[triton.Config], named_args: Mapping[str, Any], **constants: Any
 ) -> list[triton.Config]:
