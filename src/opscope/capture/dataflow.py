@@ -162,8 +162,9 @@ class DataflowWatch:
             return None
         self._leave(mode)
         steps, self._steps = self._steps, []
-        there = (one.writers_before for one in self._storages.values() if one.is_there)
-        kept = self._read_later.union(*there)
+        kept = self._read_later.union(
+            *(one.writers_before for one in self._storages.values() if one.is_there)
+        )
         # What is called at forks keeps this object for as long as the process lives.
         for known in (self._storages, self._numbers, self._kinds, self._frames):
             known.clear()
@@ -441,8 +442,7 @@ def summarized(
         )
         for line, places, is_whole in _unused(operators, *before)
     )
-    has_new = any(one.has_new for one in operators)
-    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused)
+    return RecordedDataflow(tuple(sequences), any(one.has_new for one in operators), repeated, rounds, unused)
 
 
 def _by_thread(operators: Sequence[SeenOperator]) -> dict[int, list[int]]:

@@ -54,10 +54,10 @@ def _loops(
 
 def _called_from_the_top(tree: ast.Module) -> set[str]:
     """Functions that the program's own lines call by name, and that it hands to nobody."""
-    top = [one for one in tree.body if not isinstance(one, _Function | ast.ClassDef)]
     called = {
         node.func.id
-        for one in top
+        for one in tree.body
+        if not isinstance(one, _Function | ast.ClassDef)
         for node in ast.walk(one)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
@@ -105,8 +105,7 @@ class MainLoop:
         """
         if _NOT_MARKED.search(text) and not self.is_asked_for:
             return
-        called = _called_from_the_top(tree) if _COMPILED.search(text) else None
-        loops = list(_loops(tree, (), called))
+        loops = list(_loops(tree, (), _called_from_the_top(tree) if _COMPILED.search(text) else None))
         for number, (loop, around) in enumerate(loops):
             numbers: list[ast.expr] = [ast.Constant(at) for at, (one, _) in enumerate(loops) if one in around]
             given: list[ast.expr] = [ast.Constant(number), ast.Tuple(numbers, ast.Load())]
@@ -121,7 +120,7 @@ class MainLoop:
 
     def round(self, number: int, around: tuple[int, ...]) -> None:
         """A round of a loop of the program begins."""
-        if self._on_step is None or (self._main is not None and self._main != number):
+        if self._on_step is None or self._main not in {None, number}:
             return
         if threading.get_ident() != self._thread_id:
             return

@@ -91,8 +91,7 @@ def compiled_graphs(graphs: Iterable[Any], traced: Iterable[Any] = ()) -> Iterat
             getattr(graph, "inductor_provenance_stack_traces_str", None),
             getattr(graph, "inductor_provenance_mapping_str", None),
         )
-        parsed = parse_graph(code)
-        key = getattr(graph, "_fx_graph_cache_key", None)
+        parsed, key = parse_graph(code), getattr(graph, "_fx_graph_cache_key", None)
         yield CompiledGraph(parsed, key, stacks, nodes, _modules_of(parsed, modules))
 
 
@@ -144,8 +143,8 @@ def triton_sources(kernels: Set[str], functions: Iterable[Any]) -> list[Recorded
         if len(found) == 1:
             ((file, first_line),) = found
             linecache.checkcache(file)
-            text = "".join(linecache.getlines(file))
-            if text:  # else not a file anyone can open, as in exec of a string
+            # Else not a file that anyone can open, as in exec of a string.
+            if text := "".join(linecache.getlines(file)):
                 lines = _definition_lines(text, name, first_line) or (first_line, None)
                 sources.append(_source(name, SourceKind.TRITON, file, lines))
     return sources
@@ -324,16 +323,14 @@ def _named(calls: set[tuple[_Module, _Module]]) -> list[RecordedModule]:
         if (owners := wanted.get(id(one))) and issubclass(type(one), base)
         if len(owners) == 1 and type(one).__name__ == owners[0].class_name
     }
-    paths: dict[_Module, dict[int, str]] = {}
-    named = []
-    for caller, called in sorted(calls, key=lambda pair: (pair[0].name, pair[1].name)):
-        if caller in live and called in live:
-            if caller not in paths:
-                # Of the base class: wrappers (FSDP) override it to leave their own names out.
-                paths[caller] = {id(part): name for name, part in base.named_modules(live[caller])}
-            if name := paths[caller].get(called.identity):
-                named.append(RecordedModule(caller.name, called.name, name))
-    return named
+    callers = {caller for caller, called in calls if caller in live and called in live}
+    # Of the base class: wrappers (FSDP) override it to leave their own names out.
+    paths = {one: {id(part): name for name, part in base.named_modules(live[one])} for one in callers}
+    return [
+        RecordedModule(caller.name, called.name, name)
+        for caller, called in sorted(calls, key=lambda pair: (pair[0].name, pair[1].name))
+        if called in live and (name := paths.get(caller, {}).get(called.identity))
+    ]
 
 
 class FileOwners:
@@ -347,14 +344,12 @@ class FileOwners:
         self._prefixes = _distinct(
             [*packages, *sys.path, site.getuserbase(), *(folder.parent for folder in torch_folder)]
         )
-        kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-        installed = [sysconfig.get_path(kind) for kind in kinds]
+        installed = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib", "scripts"))
         self._libraries = _distinct([*packages, *installed, *torch_folder, Path(__file__).parent.parent])
 
     def is_program_file(self, name: str) -> bool:
         """Whether a file, as the trace names it, is the program's; by its name where it is not found."""
-        paths = {prefix / name for prefix in self._prefixes}
-        files = [path.resolve() for path in paths if path.is_file()]
+        files = [path.resolve() for prefix in self._prefixes if (path := prefix / name).is_file()]
         owned = {not any(path.is_relative_to(folder) for folder in self._libraries) for path in files}
         return owned.pop() if len(owned) == 1 else is_program_file(name)
 

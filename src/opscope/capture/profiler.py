@@ -206,12 +206,11 @@ class Profiler:
         self.workload = workload  # as it is when a cycle ends, for that cycle's sidecar
         self._overwrite = overwrite
         self._track_compile = track_compile
-        self._tracking: tuple[Any, int] | None = None  # inductor's settings, and their level before
         self.unrecorded_steps: list[UnrecordedStep] = []  # also of who has timed some before the block
         self._clock = step_clock.StepClock()
         self._settings: RecordedSettings | None = None
         self._graphs = graph_notes.GraphNotes(self._step_aside, self._attach)
-        self._claim = ExitStack()  # of the files, while its block runs
+        self._ends = ExitStack()  # of its block: what stops then, and what is put back
         self._recording: Recording | None = None  # attached in warm-up, started in active steps
         self._is_open = False
         self._step_index = 0
@@ -265,8 +264,8 @@ class Profiler:
             return
         for file_name in self._file_names:
             trace_path = self._output_dir / file_name
-            made = (sidecar_path, kernels_folder, graphs_folder)
-            for file in (trace_path, *(place(trace_path) for place in made)):
+            beside = (place(trace_path) for place in (sidecar_path, kernels_folder, graphs_folder))
+            for file in (trace_path, *beside):
                 if file.exists():
                     raise InputError(
                         "the file exists",
@@ -295,6 +294,8 @@ class Profiler:
                     "an opscope Profiler is already running in this process", hint="End it first"
                 )
         _holder = self
+        self._ends.callback(self._graphs.discard)
+        self._ends.callback(self._clock.stop)
         try:
             require_no_profiler()
             self._directory = self._make_directory()  # of the traces
@@ -436,18 +437,10 @@ class Profiler:
         global _holder  # noqa: PLW0603
         self._is_open = False
         recording, self._recording = self._recording, None
-        tracking, self._tracking = self._tracking, None
         try:
-            with ExitStack() as ends:  # each of them, whichever fails; the last one first
+            with self._ends:  # each of them, whichever fails; the last one first
                 if recording is not None:
-                    ends.callback(recording.abandon)
-                if tracking is not None:
-                    ends.callback(setattr, tracking[0], _TRACKING, tracking[1])
-                if self._watch is not None:
-                    ends.callback(self._watch.stop)
-                ends.callback(self._graphs.discard)
-                ends.callback(self._clock.stop)
-                ends.callback(self._claim.close)
+                    recording.abandon()
         finally:
             _holder = None
             _session.release()
@@ -496,7 +489,7 @@ class Profiler:
             raise InputError(
                 f"the folder cannot be made ({error.strerror})", source=self._output_dir
             ) from error
-        self._claim.enter_context(claimed(self._output_dir / self._file_names[0]))
+        self._ends.enter_context(claimed(self._output_dir / self._file_names[0]))
         self.check_output()
         return self._output_dir
 
@@ -508,8 +501,9 @@ class Profiler:
                 f"torch {require_torch().__version__} cannot track where compiled kernels come from",
                 hint="Record without track_compile, or use torch 2.11 or newer",
             )
-        self._tracking = (settings, getattr(settings, _TRACKING))
-        if self._tracking[1] == 0:
+        level = getattr(settings, _TRACKING)
+        self._ends.callback(setattr, settings, _TRACKING, level)
+        if level == 0:
             setattr(settings, _TRACKING, _NORMAL)
 
     def _begin(self) -> None:
@@ -538,6 +532,7 @@ class Profiler:
             is_time = self._step_index == first_recorded - 2 >= self.schedule.wait
             if self.watches_dataflow and is_time and dataflow.has_device():
                 self._watch = dataflow.DataflowWatch()
+                self._ends.callback(self._watch.stop)
                 self._watch.start()
         elif self._step_index == first_recorded - 1:
             self._watch.next_step()

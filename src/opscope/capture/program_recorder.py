@@ -95,8 +95,7 @@ def program_of(
         source.module = "__main__"
         return Program(script, arguments, is_module, source.function, source.wrapped)
     loop = source.main_loop if isinstance(source, RecognizedSteps) else source
-    main_loop = loop if isinstance(loop, MainLoop) else None
-    return Program(script, arguments, is_module, main_loop=main_loop)
+    return Program(script, arguments, is_module, main_loop=loop if isinstance(loop, MainLoop) else None)
 
 
 class OptimizerSteps(_Hooks):
@@ -271,8 +270,7 @@ class FunctionSteps:
         *owners, name = self.function.split(".")
         owner = functools.reduce(lambda one, part: getattr(one, part, None), owners, module)
         # From the dictionary, because getattr would bind static and class methods.
-        function = getattr(owner, "__dict__", {}).get(name)
-        if function is not None:
+        if (function := getattr(owner, "__dict__", {}).get(name)) is not None:
             setattr(owner, name, self.wrapped(function))
 
     def wrapped(self, function: Any) -> Any:
@@ -545,8 +543,7 @@ class ProgramRecorder:
             self._finish(None)
 
     def _note_growth(self) -> bool:
-        grown_bytes = self._profiler.grown_bytes
-        if grown_bytes is None:
+        if (grown_bytes := self._profiler.grown_bytes) is None:
             return False
         grown = format_bytes(grown_bytes)
         note = (
@@ -563,8 +560,7 @@ class ProgramRecorder:
     def _end(self, end: ProgramEnd) -> None:
         if self.is_child or self._is_over:
             return
-        is_whole = end.error is None or isinstance(end.error, KeyboardInterrupt)
-        if is_whole and self._whole is not None:
+        if isinstance(end.error, KeyboardInterrupt | None) and self._whole is not None:
             self._profiler.forget_graphs()
             self._profiler, self._whole, self.is_whole = self._whole, None, True
             self._is_entered = not self.cycles

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from opscope.capture.process_sources import read_structure
 from opscope.errors import CaptureError
+from opscope.model.files import replacing
 from opscope.model.sidecar import RecordedRegion, RecordedSettings, RecordedStructure
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
@@ -70,8 +71,7 @@ def detached_afterwards() -> Iterator[None]:
     Source: libkineto, CuptiActivityApi.cpp; pytorch pull request 146604; kineto pull request 1554.
     """
     version = require_torch().version.cuda
-    is_old = version is None or tuple(map(int, version.split("."))) < _DETACHABLE
-    if is_old or _TEARDOWN in os.environ:
+    if version is None or tuple(map(int, version.split("."))) < _DETACHABLE or _TEARDOWN in os.environ:
         yield
         return
     os.environ[_TEARDOWN] = "1"
@@ -105,8 +105,9 @@ class CaptureEngine:
     def __init__(self, settings: RecordedSettings) -> None:
         torch = require_torch()
         # Modules come with stacks; torch's own `with_modules` is of TorchScript, and 2.15 warns of it.
-        names = ("record_shapes", "with_stack", "profile_memory")
-        options = {name: getattr(settings, name) for name in names}
+        options = {
+            name: getattr(settings, name) for name in ("record_shapes", "with_stack", "profile_memory")
+        }
         self._is_autograd = settings.engine == AUTOGRAD
         if self._is_autograd:
             self._profile = profile = torch.autograd.profiler.profile(
@@ -405,25 +406,16 @@ def export_trace(save: Callable[[str], object], target: Path, read: Callable[[Pa
     target that ends in `.gz` is compressed; an existing file is replaced. `read` is given the whole trace
     while it is uncompressed and still in the system's memory; what it returns is returned.
     """
-    partial = target.with_name(f".{target.name.removesuffix('.gz')}.{os.getpid()}.partial.json")
-    compressed = partial.with_name(f"{partial.name}.gz")
-    try:
-        save(str(partial))
-        _finish(partial, target.name)
-        result = read(partial)
+    with replacing(target, "the trace", error=CaptureError) as partial:
+        plain = partial.with_name(f"{partial.name}.json")  # torch would compress a `.gz` itself
+        save(str(plain))
+        _finish(plain, target.name)
+        result = read(plain)
         if target.name.endswith(".gz"):
-            with partial.open("rb") as plain, gzip.open(compressed, "wb", compresslevel=6) as packed:
-                shutil.copyfileobj(plain, packed)
-            compressed.replace(target)
+            with plain.open("rb") as written, gzip.open(partial, "wb", compresslevel=6) as packed:
+                shutil.copyfileobj(written, packed)
         else:
-            partial.replace(target)
-    except OSError as error:
-        raise CaptureError(
-            f"the trace cannot be written ({error.strerror or error})", source=target
-        ) from error
-    finally:
-        partial.unlink(missing_ok=True)
-        compressed.unlink(missing_ok=True)
+            plain.replace(partial)
     return result
 
 

@@ -183,8 +183,7 @@ class _Reader:
 
 def _wrapped(function: FunctionType) -> Any:
     """What a wrapper calls: `__wrapped__`, else what it holds under the name `fn`, else its only function."""
-    wrapped = getattr(function, "__wrapped__", None)
-    if wrapped is not None:
+    if (wrapped := getattr(function, "__wrapped__", None)) is not None:
         return wrapped
     functions = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
