@@ -60,9 +60,9 @@ class Cupti:
 def find_cupti(toolkits: Iterable[Path], packages: Iterable[Path], driver_version: int | None) -> Cupti:
     """The first CUPTI of these toolkits and folders of Python packages that the driver can serve."""
     found = list(installed_cupti(toolkits, packages))
-    fitting = [one for one in found if driver_version is None or one.cuda_major <= driver_version // 1000]
-    if fitting:
-        return fitting[0]
+    for one in found:
+        if driver_version is None or one.cuda_major <= driver_version // 1000:
+            return one
     if found:
         newest = ", ".join(f"{one.library} (CUDA {one.cuda_major})" for one in found)
         raise DependencyError(
@@ -116,8 +116,7 @@ def _folder_with(header: str, folders: Iterable[Path]) -> Path | None:
 
 def _library(folders: Iterable[Path]) -> Path | None:
     for folder in folders:
-        found = [path for path in folder.glob("libcupti.so.*") if _LIBRARY.fullmatch(path.name)]
-        if found:
+        if found := [path for path in folder.glob("libcupti.so.*") if _LIBRARY.fullmatch(path.name)]:
             return max(found, key=_natural)
     return None
 
@@ -142,8 +141,7 @@ def find_compiler(configured: str | None, search_path: str | None) -> tuple[str,
     """The C compiler: the one that is configured as in the variable CC, else the system's."""
     wanted = shlex.split(configured or "")
     for name in wanted[:1] or _COMPILERS:
-        found = shutil.which(name, path=search_path)
-        if found is not None:
+        if (found := shutil.which(name, path=search_path)) is not None:
             return (found, *wanted[1:])
     named = f" '{wanted[0]}' (of the variable CC)" if wanted else ""
     raise DependencyError(
@@ -205,8 +203,7 @@ def trace_environment(
     with_unified_memory: bool,
     most_bytes: int | None = None,
 ) -> dict[str, str]:
-    other = environment.get(INJECTION_VARIABLE)
-    if other:
+    if other := environment.get(INJECTION_VARIABLE):
         raise CaptureError(
             f"another tool records CUDA programs here ({INJECTION_VARIABLE} is {other})",
             hint=f"CUDA takes one such library: end the other tool, or unset {INJECTION_VARIABLE}",

@@ -126,7 +126,6 @@ def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], b
         _memory(whole, base_ns),
         _arrows(recording, whole, base_ns),
     )
-    called = (name for table in _FUNCTIONS for name in recording.names[table].values())
     return ProcessEvents(
         tuple(map(msgspec.json.Encoder().encode, events)),
         {
@@ -134,7 +133,7 @@ def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], b
             "calls": sum(len(whole[kind]) for kind in _CALLS),
         },
         unfinished,
-        any(name.startswith(_MANAGED) for name in called),
+        any(name.startswith(_MANAGED) for table in _FUNCTIONS for name in recording.names[table].values()),
     )
 
 
@@ -391,25 +390,24 @@ def recording_sidecar(
     written: WrittenTrace, kernels: Sequence[RecordedKernel], gaps: Sequence[Gap], *, created: str
 ) -> Sidecar:
     """The sidecar of a trace: one window, which is the whole run, without steps."""
-    environment = Environment(
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}".strip(),
-        opscope=__version__,
-        cuda_driver=version_text(written.recording.driver_version),
-        gpu=tuple(
-            GpuInfo(
-                name=bytes(device["name"]).decode("utf-8", "replace"),
-                compute_capability=f"{device['major']}.{device['minor']}",
-                sm_count=int(device["multiprocessors"]),
-                memory_bytes=int(device["memory_bytes"]),
-            )
-            for device in written.recording.of(ChunkKind.DEVICES)
-        ),
-    )
     return Sidecar(
         trace=written.path.name,
         created=created,
-        environment=environment,
+        environment=Environment(
+            python=platform.python_version(),
+            platform=f"{platform.system()} {platform.machine()}".strip(),
+            opscope=__version__,
+            cuda_driver=version_text(written.recording.driver_version),
+            gpu=tuple(
+                GpuInfo(
+                    name=bytes(device["name"]).decode("utf-8", "replace"),
+                    compute_capability=f"{device['major']}.{device['minor']}",
+                    sm_count=int(device["multiprocessors"]),
+                    memory_bytes=int(device["memory_bytes"]),
+                )
+                for device in written.recording.of(ChunkKind.DEVICES)
+            ),
+        ),
         schedule=RecordedSchedule(wait=0, warmup=0, active=1, repeat=1, cycle=0),
         settings=RecordedSettings(False, False, False, False, activities=("cuda",), engine="cupti"),
         steps=0,

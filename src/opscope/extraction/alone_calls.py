@@ -201,9 +201,8 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
     """
 
     def what_it_calls(text: str) -> list[str]:
-        names = {"make_inputs", "reference"}
-        body = ast.parse(text).body
-        return [ast.unparse(one) for one in body if isinstance(one, ast.FunctionDef) and one.name in names]
+        functions = (one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef))
+        return [ast.unparse(one) for one in functions if one.name in {"make_inputs", "reference"}]
 
     try:
         wanted = what_it_calls(file.read_text(encoding="utf-8"))
@@ -258,8 +257,7 @@ def extracted(
                 hint="Leave --start out, or extract the operators that it fuses from a run without compiling",
             )
         texts = (read_generated(place, place.stem) for place in one.sources)
-        source = next((text for text in texts if text is not None), None)
-        if source is None:
+        if (source := next((text for text in texts if text is not None), None)) is None:
             raise InputError(
                 f"{one.name}: its source, {one.sources[-1].name}, is not at hand",
                 hint="Record with opscope run, which keeps it in TRACE.kernels, "
@@ -288,8 +286,7 @@ def step_gain(
 
     None where the recording's steps cannot be simulated.
     """
-    job = summary.job
-    if job is None:
+    if (job := summary.job) is None:
         return None
     # Of several in a row the first does the work of all, and the others are no longer called.
     first = [one for call in calls for one in call.operator_ids[:: 1 + len(call.then)]]

@@ -122,8 +122,8 @@ def _in_caches(name: str, wanted: int | None) -> Iterator[_Found]:
         return
     inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     roots = [Path(inductor)] if inductor else sorted(Path(tempfile.gettempdir()).glob("torchinductor_*"))
-    own = os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"
-    places = [Path(own), *(one for root in roots for one in root.glob("triton/*"))]
+    own = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    places = [own, *(one for root in roots for one in root.glob("triton/*"))]
     cubins = [cubin for place in places for cubin in place.glob(f"*/{name}.cubin")]
     for cubin in sorted(cubins, key=lambda one: -one.stat().st_mtime_ns):
         stated = json.loads(cubin.with_suffix(".json").read_text(encoding="utf-8"))
@@ -132,8 +132,7 @@ def _in_caches(name: str, wanted: int | None) -> Iterator[_Found]:
 
 
 def _in_libraries(name: str, wanted: int | None, torch_version: str | None) -> Iterator[_Found]:
-    library = installed_libraries().holding(name)
-    if library is None:
+    if (library := installed_libraries().holding(name)) is None:
         return
     with open_elf(library.path) as elf:
         found = cubin_with(elf, lambda names: _named(names, name), wanted)
@@ -199,17 +198,16 @@ def instruction_mix(sass: str) -> dict[str, int]:
 
 
 def _cuobjdump(file: Path, *options: str) -> str:
-    program = find_cuda_tool("cuobjdump")
-    if program is None:
+    if (program := find_cuda_tool("cuobjdump")) is None:
         raise DependencyError(
             "cuobjdump, which prints machine code, was not found",
             hint="It comes with the CUDA toolkit, and with Triton: pip install triton",
         )
-    command = [program, *options, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    done = subprocess.run(
+        [program, *options, str(file)], capture_output=True, text=True, errors="replace", check=False
+    )
     if done.returncode != 0 and _NO_DEVICE_CODE not in done.stderr + done.stdout:
-        message = (done.stderr or done.stdout).strip()
-        raise MeasurementError(f"cuobjdump failed: {message}", source=file)
+        raise MeasurementError(f"cuobjdump failed: {(done.stderr or done.stdout).strip()}", source=file)
     return done.stdout
 
 

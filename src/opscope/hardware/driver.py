@@ -51,8 +51,7 @@ class CudaDriver:
         entry = getattr(self._library, function, None)
         if entry is None:
             raise DriverError(f"{function} is missing")
-        code = entry(*arguments)
-        if code:
+        if code := entry(*arguments):
             raise DriverError(f"{function}: {self._error_text(code)}")
 
     def integer(self, function: str, *arguments: Any) -> int:
@@ -157,8 +156,7 @@ def find_cuda_tool(
 
 
 def require_nvcc() -> str:
-    nvcc = find_cuda_tool("nvcc")
-    if nvcc is None:
+    if (nvcc := find_cuda_tool("nvcc")) is None:
         raise DependencyError(
             "nvcc, the CUDA compiler, was not found",
             hint="pip install nvidia-cuda-nvcc (CUDA 13 or newer, finds its way here); or install the CUDA "

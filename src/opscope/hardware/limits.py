@@ -137,8 +137,7 @@ def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
         measured = msgspec.convert(document, MeasuredLimits)
     except UNREADABLE_JSON as error:
         raise InputError(f"this holds no measured limits ({error})", source=path, hint=_HINT) from error
-    defect = _defect(measured)
-    if defect is not None:
+    if (defect := _defect(measured)) is not None:
         raise InputError(f"measured limits that cannot be right: {defect}", source=path, hint=_HINT)
     return measured
 
@@ -259,26 +258,21 @@ def match_limits(
         name, compute_capability=compute_capability, memory_bytes=memory_bytes, sm_count=sm_count
     )
     spec = match.spec or DeviceSpec(name, (name,), compute_capability, None, DEVICE_PROPERTIES)
+    peaks: dict[DataType | None, Limit] = {}
+    for peak in spec.peaks:
+        is_derived = peak.evidence is SpecEvidence.DERIVED
+        how = f"{SpecEvidence.DERIVED.meaning}, {peak.source}" if is_derived else str(peak.source)
+        peaks[peak.data_type] = Limit(peak.flop_per_s, LimitEvidence.DATASHEET, how)
     rates: dict[str, Limit] = {}
     times_ns: dict[str, float] = {}
-    typed: dict[DataType | None, Limit] = {}
     if measured is not None:
         for rate in measured.rates:
             how = (
                 f"{rate.how}; median of {rate.sample_count}, {measured.created[:10]}, torch {measured.torch}"
             )
             rates[rate.name] = Limit(rate.per_s, LimitEvidence.MEASURED, how)
-            typed[measured_type(rate.name, measured.compute_capability)] = rates[rate.name]
+            peaks[measured_type(rate.name, measured.compute_capability)] = rates[rate.name]
         times_ns = {one.name: one.median_ns for one in measured.times}
-    peaks = {}
-    for data_type in DataType:
-        peak = spec.peak(data_type)
-        if data_type in typed:
-            peaks[data_type] = typed[data_type]
-        elif peak is not None:
-            is_derived = peak.evidence is SpecEvidence.DERIVED
-            how = f"{SpecEvidence.DERIVED.meaning}, {peak.source}" if is_derived else str(peak.source)
-            peaks[data_type] = Limit(peak.flop_per_s, LimitEvidence.DATASHEET, how)
     memory, bus = rates.get("copy"), spec.memory_bandwidth_bytes_per_s
     if memory is None and bus is not None:
         memory = Limit(bus, LimitEvidence.DATASHEET, str(spec.source_of("memory_bandwidth_bytes_per_s")))
@@ -286,7 +280,7 @@ def match_limits(
         name=spec.name,
         memory=memory,
         l2=rates.get("l2_read"),
-        peaks=peaks,
+        peaks={one: peaks[one] for one in DataType if one in peaks},
         launch_ns=times_ns.get("launch"),
         l2_bytes=spec.l2_bytes if measured is None else measured.l2_bytes or spec.l2_bytes,
         sm_count=sm_count or spec.sm_count,

@@ -211,7 +211,7 @@ def program(launch: LaunchFacts) -> Prediction:
     blocks = tuple(takewhile(bool, (compiled.get(f"{axis}BLOCK", 0) for axis in "XYZ")))
     given = () if launch.call is None else launch.call.arguments
     scalars = (one.value for one in given if isinstance(one, ScalarArgument))
-    counts = [one for one in scalars if isinstance(one, int) and not isinstance(one, bool)]
+    counts = [one for one in scalars if type(one) is int]
     reduced = counts.pop() if is_reduction and counts else 0
     sizes = counts[-len(blocks) :][::-1] if blocks and len(counts) >= len(blocks) else []
     if any(size <= 0 for size in sizes):

@@ -64,8 +64,7 @@ class DeviceFacts:
 
     @property
     def limits(self) -> Architecture | None:
-        known = architecture(self.compute_capability)
-        if known is None:
+        if (known := architecture(self.compute_capability)) is None:
             return None
         return replace(
             known,
@@ -141,10 +140,7 @@ class LaunchFacts:
 
     def template_integer(self, position: int) -> int | None:
         """The integer template argument at a position: `128`, `64u`, `(int)4`, `true`."""
-        text = self.template_argument(position)
-        if text is None:
-            return None
-        text = text.rpartition(")")[2].strip().rstrip("uUlL")
+        text = (self.template_argument(position) or "").rpartition(")")[2].strip().rstrip("uUlL")
         if text in ("true", "false"):
             return int(text == "true")
         return int(text) if text.lstrip("-").isdecimal() else None

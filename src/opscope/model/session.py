@@ -275,15 +275,14 @@ class Session(Shown):
 
     def insert_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows to a declared table; values as in `replace_rows`."""
-        declared = schema.table(table)
+        types = {one.name: one.type for one in schema.table(table).columns}
         if not rows:
             return
-        types = {one.name: one.type for one in declared.columns}
         lists = {name: [kind.removesuffix("[]")] for name, kind in types.items() if kind.endswith("[]")}
-        structure = json.dumps([types | lists])
+        structure = _literal(json.dumps([types | lists]))
         self.connection.execute(
             f'INSERT INTO "{table}" SELECT row.* FROM '
-            f"(SELECT unnest(from_json(?::JSON, {_literal(structure)})) AS row)",
+            f"(SELECT unnest(from_json(?::JSON, {structure})) AS row)",
             [msgspec.json.encode(rows).decode()],
         )
 
@@ -316,8 +315,7 @@ class Session(Shown):
 
     def lock(self) -> None:
         """Shut the database off from files and the network, for good: queries can neither read nor write."""
-        for setting in ("enable_external_access = false", "lock_configuration = true"):
-            self.connection.execute(f"SET {setting}")
+        self.connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
     def interrupt(self) -> None:
         """End what the engine computes, if it is open; from any thread."""

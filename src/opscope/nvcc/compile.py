@@ -71,8 +71,7 @@ def choose_targets(
 
 def ptx_target(targets: Iterable[Target]) -> Target:
     """The target whose PTX serves later GPUs: the first of the newest generation, as of nvcc's `all`."""
-    general = [target for target in targets if target.is_general]
-    if not general:
+    if not (general := [target for target in targets if target.is_general]):
         names = ", ".join(target.ptx_name for target in targets)
         raise InputError(
             f"PTX of {names} is for no later GPU: the letter means features of one GPU or family",

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ def autotuned(
         prune: Triton's `early_config_prune`: leaves out candidates that make no sense for given arguments.
     """
     if not is_compiled(_declared(function)):
-        return _FirstConfiguration(function, configs, prune)
+        return _FirstConfiguration(function, list(configs), prune)
     pruning = {"early_config_prune": prune} if prune else None
     return triton.autotune(configs=list(configs), key=list(key), prune_configs_by=pruning)(function)
 
@@ -51,27 +52,21 @@ def _declared(function: Any) -> Any:
     return function
 
 
+@dataclass
 class _FirstConfiguration:
-    def __init__(
-        self,
-        function: Any,
-        configs: Sequence[triton.Config],
-        prune: Callable[..., list[triton.Config]] | None,
-    ) -> None:
-        self._function = function
-        self._configs = list(configs)
-        self._prune = prune
-        self._names = list(inspect.signature(_declared(function).fn).parameters)
+    function: Any
+    configs: list[triton.Config]
+    prune: Callable[..., list[triton.Config]] | None
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return functools.partial(self._run, grid)
 
     def _run(self, grid: Any, *args: Any, **kwargs: Any) -> None:
-        named = dict(zip(self._names, args, strict=False))
-        configs = self._prune(self._configs, named, **kwargs) if self._prune else self._configs
+        named = dict(zip(inspect.signature(_declared(self.function).fn).parameters, args, strict=False))
+        configs = self.prune(self.configs, named, **kwargs) if self.prune else self.configs
         if configs[0].pre_hook is not None:
             configs[0].pre_hook({**named, **kwargs, **configs[0].kwargs})
-        self._function[grid](*args, **kwargs, **configs[0].kwargs)
+        self.function[grid](*args, **kwargs, **configs[0].kwargs)
 
 
 def check_arguments(**tensors: torch.Tensor) -> None:
