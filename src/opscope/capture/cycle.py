@@ -58,7 +58,6 @@ class CycleHandler(Protocol):
 
     def __call__(self, cycle: Cycle, /) -> object:
         """Use a finished cycle; the result is ignored."""
-        ...
 
 
 class Phase(Enum):

@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -134,11 +135,8 @@ class MainLoop:
         if self._main == number and self._on_step is not None:
             self._on_step()
 
-    def _note(self, frame: FrameType | None, number: int, around: tuple[int, ...], now: float) -> None:
-        frame_id, running = id(frame), set[int]()
-        while frame is not None:
-            running.add(id(frame))
-            frame = frame.f_back
+    def _note(self, frame: FrameType, number: int, around: tuple[int, ...], now: float) -> None:
+        frame_id, running = id(frame), {id(one) for one, _ in traceback.walk_stack(frame)}
         self._active = [
             one
             for one in self._active

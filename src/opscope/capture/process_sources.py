@@ -71,13 +71,10 @@ def tracked_objects() -> list[Any]:
 def _class_ids(module: str, name: str) -> set[int]:
     """Identities of a class and its subclasses; none if its module is not loaded."""
     root = getattr(sys.modules.get(module), name, None)
-    pending = [root] if isinstance(root, type) else []
-    ids = set()
-    while pending:
-        one = pending.pop()
-        ids.add(id(one))
-        pending.extend(one.__subclasses__())
-    return ids
+    found = [root] if isinstance(root, type) else []
+    for one in found:  # which grows meanwhile
+        found += one.__subclasses__()
+    return set(map(id, found))
 
 
 def compiled_graphs(graphs: Iterable[Any], traced: Iterable[Any] = ()) -> Iterator[CompiledGraph]:

@@ -396,7 +396,13 @@ _OVERLAP_BYTES = 1 << 16
 # What stands between the parts of an event; within the first bytes of each chunk.
 _LAYOUT = re.compile(rb'"cat"(\s*:\s*)"[^"]*"(\s*,\s*)"name"\s*:')
 _LAYOUT_BYTES = 1 << 20
-_GRAPH = b"## Call CompiledFxGraph "
+# What stands before names of each kind, between colons and commas of a layout.
+_BEFORE = {
+    "kernels": b'"cat"%(colon)s"kernel"%(comma)s"name"%(colon)s"',
+    "operators": b'"cat"%(colon)s"cpu_op"%(comma)s"name"%(colon)s"',
+    "kernel_files": b'"kernel_file"%(colon)s"',
+    "graph_keys": b'"name"%(colon)s"## Call CompiledFxGraph ',
+}
 
 
 def export_trace(save: Callable[[str], object], target: Path, read: Callable[[Path], T]) -> T:
@@ -449,10 +455,7 @@ class TraceNames(NamedTuple):
 
 
 def read_trace_names(path: Path) -> TraceNames:
-    kernels: set[bytes] = set()
-    operators: set[bytes] = set()
-    files: set[bytes] = set()
-    graphs: set[bytes] = set()
+    found: dict[str, set[bytes]] = {kind: set() for kind in _BEFORE}
     layouts: set[tuple[bytes, ...]] = set()
     chunk = b""
     with path.open("rb") as file:
@@ -461,13 +464,10 @@ def read_trace_names(path: Path) -> TraceNames:
             chunk = chunk[-_OVERLAP_BYTES:] + block
             layouts.update(match.groups() for match in _LAYOUT.finditer(chunk, 0, _LAYOUT_BYTES))
             for colon, comma in layouts:
-                for category, found in ((b"kernel", kernels), (b"cpu_op", operators)):
-                    start = b'"cat"%s"%s"%s"name"%s"' % (colon, category, comma, colon)
-                    found.update(_values(chunk, start))
-                files |= _values(chunk, b'"kernel_file"%s"' % colon)
-                graphs |= _values(chunk, b'"name"%s"%s' % (colon, _GRAPH))
-    keys = frozenset(name.removesuffix(" ##") for name in _decoded(graphs))
-    return TraceNames(_decoded(kernels), _decoded(operators), _decoded(files), keys)
+                for kind, before in _BEFORE.items():
+                    found[kind] |= _values(chunk, before % {b"colon": colon, b"comma": comma})
+    names = TraceNames(**{kind: _decoded(values) for kind, values in found.items()})
+    return names._replace(graph_keys=frozenset(one.removesuffix(" ##") for one in names.graph_keys))
 
 
 def _values(chunk: bytes, key: bytes) -> set[bytes]:

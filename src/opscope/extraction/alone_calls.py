@@ -23,7 +23,7 @@ from opscope.errors import InputError, OpscopeError
 from opscope.extraction.call_file import UNRECORDED_NUMBER, CallFile, Fed, call_file, kernel_file
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
-from opscope.model.queries import statements
+from opscope.model.queries import grouped, statements
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
 from opscope.operators.arguments import (
@@ -77,9 +77,10 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         if one.gap_ns is not None and one.roofline.device_ns
     }
     gradients, traces = read_gradients(session), session.query("SELECT source FROM traces")
-    launched: dict[tuple[str | None, ...], list[tuple[int, int, str, int, list[int]]]] = defaultdict(list)
-    for *key, call_id, kernel, blocks, operators, device_ns in session.query(_SQL["launched"]):
-        launched[tuple(key)].append((device_ns, call_id, kernel, blocks, operators))
+    launched = grouped(
+        (tuple(key), (device_ns, call_id, kernel, blocks, operators))
+        for *key, call_id, kernel, blocks, operators, device_ns in session.query(_SQL["launched"])
+    )
     if not launched:
         raise InputError(
             "no operator of PyTorch and no kernel of torch.compile was launched with its shapes recorded",

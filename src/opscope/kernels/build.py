@@ -18,6 +18,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -114,12 +115,11 @@ def compiler_message(output: str) -> str:
     Args:
         output: Of ninja, or of a compiler.
     """
-    before = ""
-    lines = []
-    for line in _PREFIX.sub("", output).splitlines():
-        if not (before.startswith(_NINJA_FAILURE) or _NINJA_LINE.match(line)):
-            lines.append(line.rstrip())
-        before = line
+    lines = [
+        line.rstrip()
+        for before, line in pairwise(["", *_PREFIX.sub("", output).splitlines()])
+        if not (before.startswith(_NINJA_FAILURE) or _NINJA_LINE.match(line))
+    ]
     first = next((number for number, line in enumerate(lines) if _FIRST_ERROR.search(line)), 0)
     shown = lines[first : first + _MESSAGE_LINES]
     left_out = len(lines) - first - len(shown)
@@ -146,8 +146,7 @@ def _build(torch: Any) -> None:
     # For this process's GPUs; torch adds none of its own beside them. TORCH_CUDA_ARCH_LIST is for extensions
     # that are handed on; images set it, and without PTX. PTX is embedded beside the machine code, so that it
     # can be shown.
-    devices = range(torch.cuda.device_count())
-    capabilities = sorted({torch.cuda.get_device_capability(device) for device in devices})
+    capabilities = sorted(set(map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))))
     flags = list(NVCC_FLAGS) + [
         f"-gencode=arch=compute_{major}{minor},code={kind}_{major}{minor}"
         for major, minor in capabilities

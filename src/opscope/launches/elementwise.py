@@ -202,11 +202,8 @@ def program(launch: LaunchFacts) -> Prediction:
     Block sizes come from the recorded compile-time arguments (`XBLOCK=1024`), element counts from the call's
     last integer arguments, written in the order znumel, ynumel, xnumel, then what is reduced.
     """
-    kind, threads, compiled = (
-        launch.function_name.split("_")[1],
-        launch.thread_count,
-        launch.compile_arguments,
-    )
+    kind, compiled = launch.function_name.split("_")[1], launch.compile_arguments
+    threads = launch.thread_count
     is_reduction = kind in ("red", "per")
     blocks = tuple(takewhile(bool, (compiled.get(f"{axis}BLOCK", 0) for axis in "XYZ")))
     given = () if launch.call is None else launch.call.arguments

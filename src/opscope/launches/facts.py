@@ -27,12 +27,8 @@ Extent = tuple[int, int, int]
 
 def parse_compile_arguments(text: str | None) -> dict[str, int]:
     """Numbers of the recorded `XBLOCK=4,RBLOCK=256`; other values are left out."""
-    found = {}
-    for part in (text or "").split(","):
-        name, _, value = part.partition("=")
-        if value.strip().lstrip("-").isdecimal():
-            found[name.strip()] = int(value)
-    return found
+    parts = (part.partition("=") for part in (text or "").split(","))
+    return {name.strip(): int(value) for name, _, value in parts if value.strip().lstrip("-").isdecimal()}
 
 
 class LaunchGeometry(msgspec.Struct, frozen=True):

@@ -307,11 +307,10 @@ class Session(Shown):
 
     def check(self) -> tuple[Check, ...]:
         """Test conservation and every other law of `checks.sql`; exact, in integer nanoseconds."""
-        found = []
-        for name, statement in statements(__package__, "checks").items():
-            law = statement.partition("\n")[0].removeprefix("-- ")
-            found.append(Check(name, law, tuple(self.records(f"{statement} LIMIT 10"))))
-        return tuple(found)
+        return tuple(
+            Check(name, text.partition("\n")[0].removeprefix("-- "), tuple(self.records(f"{text} LIMIT 10")))
+            for name, text in statements(__package__, "checks").items()
+        )
 
     def lock(self) -> None:
         """Shut the database off from files and the network, for good: queries can neither read nor write."""
