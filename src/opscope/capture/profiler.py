@@ -558,6 +558,7 @@ class Profiler:
         recording, self._recording = self._recording, None
         # Stopping has waited for the devices, so nothing waits here.
         self.unrecorded_steps += self._clock.read()
+        made_in = self._environment  # before writing the trace adds to what waits for a CPU
         trace_path, gaps = self._directory / self._file_names[index], list[Gap]()
         structure = attempted(gaps, "Python frames", recording.structure)
         facts = collect(recording.export(trace_path), kernels_folder(trace_path), gaps)
@@ -566,7 +567,7 @@ class Profiler:
         sidecar = Sidecar(
             trace=trace_path.name,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            environment=self._environment,
+            environment=made_in,
             schedule=RecordedSchedule(**vars(self.schedule), cycle=index),
             settings=self._settings,
             steps=len(wall_times_ns),
