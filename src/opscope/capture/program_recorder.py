@@ -128,8 +128,9 @@ class ForwardSteps(_Hooks):
 
     def watch(self, on_step: _OnStep, restart: _OnStep) -> None:
         calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        # Of its first calls.
-        lines_of: weakref.WeakKeyDictionary[Any, list[_Line]] = weakref.WeakKeyDictionary()
+        lines_of: weakref.WeakKeyDictionary[Any, list[_Line]] = (
+            weakref.WeakKeyDictionary()
+        )  # of its first calls
         model: weakref.ref[Any] | None = None
         model_calls = 1  # the second call makes a model
         last_line: _Line = None  # of a step's calls, where these come from several
