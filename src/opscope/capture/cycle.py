@@ -12,11 +12,10 @@ import torch.
 
 from __future__ import annotations
 
-import datetime
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -25,30 +24,18 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from opscope.capture.environment import launched_as
-from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.process_sources import (
     compiled_graphs,
     extension_sources,
     live_objects,
     triton_sources,
 )
-from opscope.capture.recording import Recording, TraceNames
+from opscope.capture.recording import TraceNames
 from opscope.capture.registrations import collect_registrations
 from opscope.errors import CaptureError, InputError
-from opscope.model.environment import Environment
 from opscope.model.files import replacing
 from opscope.model.origin import Gap, RecordedKernel
-from opscope.model.sidecar import (
-    RecordedDataflow,
-    RecordedSchedule,
-    RecordedSettings,
-    Sidecar,
-    UnrecordedStep,
-    kernels_folder,
-    sidecar_path,
-    write_sidecar,
-)
+from opscope.model.sidecar import Sidecar, UnrecordedStep, write_sidecar
 from opscope.provenance.binaries import recorded_origins
 from opscope.provenance.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 
@@ -71,7 +58,6 @@ class CycleHandler(Protocol):
 
     def __call__(self, cycle: Cycle, /) -> object:
         """Use a finished cycle; the result is ignored."""
-        ...
 
 
 class Phase(Enum):
@@ -243,53 +229,6 @@ def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
         with replacing(folder / f"{hash_}.py", error=CaptureError) as unfinished:
             unfinished.write_bytes(text.encode("utf-8", "surrogatepass"))
     return {hash_: f"{folder.name}/{hash_}.py" for hash_ in texts}
-
-
-def write_cycle(
-    trace_path: Path,
-    recording: Recording,
-    wall_times_ns: tuple[int, ...],
-    *,
-    schedule: RecordedSchedule,
-    settings: RecordedSettings,
-    environment: Environment,
-    is_partial: bool,
-    ended_by: str | None,
-    unrecorded_steps: Sequence[UnrecordedStep],
-    graphs: GraphNotes,
-    workload: Mapping[str, Any] | None,
-    dataflow: RecordedDataflow | None,
-) -> Cycle:
-    gaps: list[Gap] = []
-    structure = attempted(gaps, "Python frames", recording.structure)
-    names = recording.export(trace_path)
-    facts = collect(names, kernels_folder(trace_path), gaps)
-    kept_graphs = attempted(gaps, "CUDA graphs", lambda: graphs.keep_beside(trace_path)) or ()
-    rank, world_size = launched_as()
-    sidecar = Sidecar(
-        trace=trace_path.name,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        environment=environment,
-        schedule=schedule,
-        settings=settings,
-        steps=len(wall_times_ns),
-        partial=is_partial,
-        clean_window=True,
-        wall_time_ns_per_step=wall_times_ns,
-        workload=None if workload is None else dict(workload),
-        **facts,
-        gaps=(*gaps, *graphs.gaps),
-        regions=tuple(recording.regions),
-        ended_by=ended_by,
-        structure=structure,
-        unrecorded_steps=tuple(unrecorded_steps),
-        graphs=kept_graphs,
-        rank=rank,
-        world_size=world_size,
-        dataflow=dataflow,
-    )
-    write_sidecar(sidecar_path(trace_path), sidecar)
-    return Cycle(schedule.cycle, trace_path, sidecar_path(trace_path), sidecar)
 
 
 def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:

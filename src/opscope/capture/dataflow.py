@@ -162,8 +162,9 @@ class DataflowWatch:
             return None
         self._leave(mode)
         steps, self._steps = self._steps, []
-        there = (one.writers_before for one in self._storages.values() if one.is_there)
-        kept = self._read_later.union(*there)
+        kept = self._read_later.union(
+            *(one.writers_before for one in self._storages.values() if one.is_there)
+        )
         # What is called at forks keeps this object for as long as the process lives.
         for known in (self._storages, self._numbers, self._kinds, self._frames):
             known.clear()
@@ -441,16 +442,11 @@ def summarized(
         )
         for line, places, is_whole in _unused(operators, *before)
     )
-    has_new = any(one.has_new for one in operators)
-    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused)
+    return RecordedDataflow(tuple(sequences), any(one.has_new for one in operators), repeated, rounds, unused)
 
 
 def _by_thread(operators: Sequence[SeenOperator]) -> dict[int, list[int]]:
-    threads: dict[int, list[int]] = defaultdict(list)
-    for place, one in enumerate(operators):
-        if not one.is_view:
-            threads[one.thread_id].append(place)
-    return threads
+    return grouped((one.thread_id, place) for place, one in enumerate(operators) if not one.is_view)
 
 
 def _named(line: Line) -> str:
@@ -490,27 +486,21 @@ def _repeated(operators: Sequence[SeenOperator]) -> Iterator[tuple[RepeatedSince
         for place, one in enumerate(operators)
         if one.site.lines and not (one.is_view or one.site.is_recomputed or one.name in _UNWRITTEN)
     ]
-    first: dict[int, int] = {}
-    again: set[int] = set()  # all that this step does more than once
-    for place in working:
-        key = operators[place].key
-        if key in first:
-            again |= {first[key], place}
-        else:
-            first[key] = place
+    same = grouped((operators[place].key, place) for place in working).values()
     of_step = {place for place in working if operators[place].is_again}
-    of_call = _unchanged(operators, again - of_step)
+    # All that this step does more than once.
+    of_call = _unchanged(operators, {one for ones in same if len(ones) > 1 for one in ones} - of_step)
     of_step = _unchanged(operators, of_step)
     yield from ((RepeatedSince.STEP, *one) for one in _whole_lines(operators, working, of_step).items())
+    first = {ones[0] for ones in same}
     for line, places in _whole_lines(operators, working, of_call).items():
-        if others := [one for one in places if first[operators[one].key] != one]:
+        if others := [one for one in places if one not in first]:
             yield RepeatedSince.CALL, line, others
 
 
 def _unchanged(operators: Sequence[SeenOperator], places: set[int]) -> set[int]:
     """Those whose results nothing else writes to: what is kept of them stays what it is."""
-    others = (one.written for place, one in enumerate(operators) if place not in places)
-    changed = frozenset().union(*others)
+    changed = frozenset().union(*(one.written for at, one in enumerate(operators) if at not in places))
     return {place for place in places if changed.isdisjoint(operators[place].made | operators[place].written)}
 
 
@@ -535,11 +525,9 @@ def _unused(
     for line, of_line in _whole_lines(operators, places, rest).items():
         yield line, of_line, True
         rest -= set(of_line)
-    of_lines: dict[Line | None, list[int]] = defaultdict(list)
-    for place in sorted(rest):
-        site = operators[place].site
-        of_lines[None if site.is_backward else next(reversed(site.lines), None)].append(place)
-    for some, of_line in of_lines.items():
+    sites = [(operators[place].site, place) for place in sorted(rest)]
+    innermost = ((None if of.is_backward else next(reversed(of.lines), None), place) for of, place in sites)
+    for some, of_line in grouped(innermost).items():
         yield some, of_line, False
 
 
@@ -547,10 +535,10 @@ def _whole_lines(
     operators: Sequence[SeenOperator], places: Iterable[int], wanted: Collection[int]
 ) -> dict[Line, list[int]]:
     """The wanted operators by the outermost line below which (almost) all of `places` are such."""
-    below: dict[tuple[Line, ...], list[int]] = defaultdict(list)
-    for place in places:
-        for depth in range(1, len(operators[place].site.lines) + 1):
-            below[operators[place].site.lines[:depth]].append(place)
+    of_places = [(operators[place].site.lines, place) for place in places]
+    below = grouped(
+        (lines[:depth], place) for lines, place in of_places for depth in range(1, len(lines) + 1)
+    )
     chosen: set[tuple[Line, ...]] = set()
     of_lines: dict[Line, list[int]] = defaultdict(list)
     for lines in sorted(below, key=len):
@@ -665,14 +653,14 @@ def _need_not_wait(
     between = range(like[0][0], like[-1][-1] + 1)
     if any(operators[place].site.is_backward for place in between):
         return False  # gradients are summed up between rounds, mostly for want of memory
-    mine = [operators[place] for places in like for place in places]
-    if any(one.is_of_batch for one in mine):
+    if any(operators[place].is_of_batch for places in like for place in places):
         return False
     # Rounds that each change what was there before are a loop over tensors.
-    changed = set()
-    for places in like:
-        made = frozenset().union(*(operators[place].made for place in places))
-        changed.add(frozenset().union(*(operators[place].written for place in places)) - made)
+    of_rounds = [[operators[place] for place in places] for places in like]
+    changed = {
+        frozenset[int]().union(*(one.written for one in ones)).difference(*(one.made for one in ones))
+        for ones in of_rounds
+    }
     if len(changed) > 1:
         return False
     round_of = {place: 1 << number for number, places in members.items() for place in places}
@@ -692,7 +680,7 @@ def _need_not_wait(
         on_host += one.is_on_host and bool(others)
         entering += one.has_new and place > like[0][-1]
     # What happens between calls of a module may be anything.
-    if tied > _MOST_TIED * len(mine) or (rounds.module and leaving):
+    if tied > _MOST_TIED * sum(map(len, like)) or (rounds.module and leaving):
         return False
     return not on_host or not (entering or _differ_freely(operators, like))
 

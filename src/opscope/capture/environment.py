@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -69,10 +70,8 @@ def cpu_pressure_fraction() -> float | None:
 
 def _installed_version(*distributions: str) -> str | None:
     for name in distributions:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return None
 
 

@@ -134,8 +134,7 @@ class GraphNotes:
             self._note_gap(f"{type(error).__name__}: {error}")
 
     def _note_gap(self, reason: str) -> None:
-        gap = origin.Gap("CUDA graphs", reason)
-        if gap not in self.gaps:
+        if (gap := origin.Gap("CUDA graphs", reason)) not in self.gaps:
             self.gaps.append(gap)
 
     def _begin(self, graph: int) -> None:
@@ -166,8 +165,7 @@ class GraphNotes:
             self._open[graph].nodes = graph_nodes()
 
     def _end(self, graph: int) -> None:
-        capture = self._open.get(graph)
-        if capture is None:
+        if (capture := self._open.get(graph)) is None:
             return
         file = None
         try:
@@ -185,8 +183,7 @@ class GraphNotes:
         self._graphs.append(sidecar.RecordedGraph(file, capture.nodes))
 
     def _drop(self, graph: int) -> None:
-        capture = self._open.pop(graph, None)
-        if capture is not None:
+        if (capture := self._open.pop(graph, None)) is not None:
             with attached_profilers.own(), quiet_torch_log():
                 capture.stop()
                 if capture.stepped_aside:

@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -54,10 +55,10 @@ def _loops(
 
 def _called_from_the_top(tree: ast.Module) -> set[str]:
     """Functions that the program's own lines call by name, and that it hands to nobody."""
-    top = [one for one in tree.body if not isinstance(one, _Function | ast.ClassDef)]
     called = {
         node.func.id
-        for one in top
+        for one in tree.body
+        if not isinstance(one, _Function | ast.ClassDef)
         for node in ast.walk(one)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
@@ -105,15 +106,14 @@ class MainLoop:
         """
         if _NOT_MARKED.search(text) and not self.is_asked_for:
             return
-        called = _called_from_the_top(tree) if _COMPILED.search(text) else None
-        loops = list(_loops(tree, (), called))
+        loops = list(_loops(tree, (), _called_from_the_top(tree) if _COMPILED.search(text) else None))
         for number, (loop, around) in enumerate(loops):
             numbers: list[ast.expr] = [ast.Constant(at) for at, (one, _) in enumerate(loops) if one in around]
             given: list[ast.expr] = [ast.Constant(number), ast.Tuple(numbers, ast.Load())]
             call = ast.Expr(ast.Call(ast.Name(ROUND, ast.Load()), given, []))
             loop.body.insert(0, ast.fix_missing_locations(ast.copy_location(call, loop.body[0])))
 
-    def watch(self, on_step: Callable[[], object]) -> None:
+    def watch(self, on_step: Callable[[], object], restart: Callable[[], object] = lambda: None) -> None:
         self._on_step = on_step
 
     def stop(self) -> None:
@@ -121,7 +121,7 @@ class MainLoop:
 
     def round(self, number: int, around: tuple[int, ...]) -> None:
         """A round of a loop of the program begins."""
-        if self._on_step is None or (self._main is not None and self._main != number):
+        if self._on_step is None or self._main not in {None, number}:
             return
         if threading.get_ident() != self._thread_id:
             return
@@ -135,11 +135,8 @@ class MainLoop:
         if self._main == number and self._on_step is not None:
             self._on_step()
 
-    def _note(self, frame: FrameType | None, number: int, around: tuple[int, ...], now: float) -> None:
-        frame_id, running = id(frame), set[int]()
-        while frame is not None:
-            running.add(id(frame))
-            frame = frame.f_back
+    def _note(self, frame: FrameType, number: int, around: tuple[int, ...], now: float) -> None:
+        frame_id, running = id(frame), {id(one) for one, _ in traceback.walk_stack(frame)}
         self._active = [
             one
             for one in self._active

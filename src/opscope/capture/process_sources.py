@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.origin import RecordedKernel, RecordedSource, SourceEvidence, SourceKind
+from opscope.model.queries import grouped
 from opscope.model.sidecar import RecordedModule, RecordedStructure
 from opscope.provenance.generated_code import CompiledGraph, GraphCode, parse_graph, parse_tracking
 from opscope.workloads.runtime import require_torch
@@ -70,13 +71,10 @@ def tracked_objects() -> list[Any]:
 def _class_ids(module: str, name: str) -> set[int]:
     """Identities of a class and its subclasses; none if its module is not loaded."""
     root = getattr(sys.modules.get(module), name, None)
-    pending = [root] if isinstance(root, type) else []
-    ids = set()
-    while pending:
-        one = pending.pop()
-        ids.add(id(one))
-        pending.extend(one.__subclasses__())
-    return ids
+    found = [root] if isinstance(root, type) else []
+    for one in found:  # which grows meanwhile
+        found += one.__subclasses__()
+    return set(map(id, found))
 
 
 def compiled_graphs(graphs: Iterable[Any], traced: Iterable[Any] = ()) -> Iterator[CompiledGraph]:
@@ -90,8 +88,7 @@ def compiled_graphs(graphs: Iterable[Any], traced: Iterable[Any] = ()) -> Iterat
             getattr(graph, "inductor_provenance_stack_traces_str", None),
             getattr(graph, "inductor_provenance_mapping_str", None),
         )
-        parsed = parse_graph(code)
-        key = getattr(graph, "_fx_graph_cache_key", None)
+        parsed, key = parse_graph(code), getattr(graph, "_fx_graph_cache_key", None)
         yield CompiledGraph(parsed, key, stacks, nodes, _modules_of(parsed, modules))
 
 
@@ -143,8 +140,8 @@ def triton_sources(kernels: Set[str], functions: Iterable[Any]) -> list[Recorded
         if len(found) == 1:
             ((file, first_line),) = found
             linecache.checkcache(file)
-            text = "".join(linecache.getlines(file))
-            if text:  # else not a file anyone can open, as in exec of a string
+            # Else not a file that anyone can open, as in exec of a string.
+            if text := "".join(linecache.getlines(file)):
                 lines = _definition_lines(text, name, first_line) or (first_line, None)
                 sources.append(_source(name, SourceKind.TRITON, file, lines))
     return sources
@@ -215,10 +212,8 @@ def mapped_files(maps: Path = _MAPS) -> dict[str, list[Path]]:
         text = maps.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return {}
-    files: dict[str, list[Path]] = {}
-    for path in dict.fromkeys(re.findall(r"(/[^\n]+)$", text, re.MULTILINE)):
-        files.setdefault(path.rpartition("/")[2], []).append(Path(path))
-    return files
+    paths = map(Path, dict.fromkeys(re.findall(r"(/[^\n]+)$", text, re.MULTILINE)))
+    return grouped((path.name, path) for path in paths)
 
 
 def base_name(kernel: str) -> str | None:
@@ -313,9 +308,7 @@ def read_structure(roots: Iterable[Any], is_own: Callable[[str], bool] | None = 
 
 def _named(calls: set[tuple[_Module, _Module]]) -> list[RecordedModule]:
     """The attribute path of each called module in its caller, where the first is a part of the second."""
-    wanted: dict[int, list[_Module]] = {}
-    for module in {module for pair in calls for module in pair}:
-        wanted.setdefault(module.identity, []).append(module)
+    wanted = grouped((module.identity, module) for module in {module for pair in calls for module in pair})
     base = getattr(sys.modules.get("torch.nn"), "Module", None)
     if not wanted or base is None:
         return []
@@ -327,16 +320,14 @@ def _named(calls: set[tuple[_Module, _Module]]) -> list[RecordedModule]:
         if (owners := wanted.get(id(one))) and issubclass(type(one), base)
         if len(owners) == 1 and type(one).__name__ == owners[0].class_name
     }
-    paths: dict[_Module, dict[int, str]] = {}
-    named = []
-    for caller, called in sorted(calls, key=lambda pair: (pair[0].name, pair[1].name)):
-        if caller in live and called in live:
-            if caller not in paths:
-                # Of the base class: wrappers (FSDP) override it to leave their own names out.
-                paths[caller] = {id(part): name for name, part in base.named_modules(live[caller])}
-            if name := paths[caller].get(called.identity):
-                named.append(RecordedModule(caller.name, called.name, name))
-    return named
+    callers = {caller for caller, called in calls if caller in live and called in live}
+    # Of the base class: wrappers (FSDP) override it to leave their own names out.
+    paths = {one: {id(part): name for name, part in base.named_modules(live[one])} for one in callers}
+    return [
+        RecordedModule(caller.name, called.name, name)
+        for caller, called in sorted(calls, key=lambda pair: (pair[0].name, pair[1].name))
+        if called in live and (name := paths.get(caller, {}).get(called.identity))
+    ]
 
 
 class FileOwners:
@@ -350,14 +341,12 @@ class FileOwners:
         self._prefixes = _distinct(
             [*packages, *sys.path, site.getuserbase(), *(folder.parent for folder in torch_folder)]
         )
-        kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-        installed = [sysconfig.get_path(kind) for kind in kinds]
+        installed = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib", "scripts"))
         self._libraries = _distinct([*packages, *installed, *torch_folder, Path(__file__).parent.parent])
 
     def is_program_file(self, name: str) -> bool:
         """Whether a file, as the trace names it, is the program's; by its name where it is not found."""
-        paths = {prefix / name for prefix in self._prefixes}
-        files = [path.resolve() for path in paths if path.is_file()]
+        files = [path.resolve() for prefix in self._prefixes if (path := prefix / name).is_file()]
         owned = {not any(path.is_relative_to(folder) for folder in self._libraries) for path in files}
         return owned.pop() if len(owned) == 1 else is_program_file(name)
 

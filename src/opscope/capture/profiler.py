@@ -10,6 +10,7 @@ when a recording ends. Importing this module does not import torch.
 from __future__ import annotations
 
 import atexit
+import datetime
 import importlib
 import os
 import shutil
@@ -30,9 +31,10 @@ from opscope.capture.cycle import (
     Phase,
     Position,
     Schedule,
+    attempted,
+    collect,
     trace_file_names,
     with_unrecorded,
-    write_cycle,
 )
 from opscope.capture.recording import (
     AUTOGRAD,
@@ -45,15 +47,18 @@ from opscope.capture.recording import (
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.environment import Environment
 from opscope.model.files import claimed, scratch_prefix
+from opscope.model.origin import Gap
 from opscope.model.sidecar import (
     SIZE_LIMIT,
     RecordedDataflow,
     RecordedSchedule,
     RecordedSettings,
+    Sidecar,
     UnrecordedStep,
     graphs_folder,
     kernels_folder,
     sidecar_path,
+    write_sidecar,
 )
 from opscope.units import parse_bytes
 from opscope.workloads.runtime import is_out_of_memory, require_torch, resident_bytes
@@ -201,12 +206,11 @@ class Profiler:
         self.workload = workload  # as it is when a cycle ends, for that cycle's sidecar
         self._overwrite = overwrite
         self._track_compile = track_compile
-        self._tracking: tuple[Any, int] | None = None  # inductor's settings, and their level before
         self.unrecorded_steps: list[UnrecordedStep] = []  # also of who has timed some before the block
         self._clock = step_clock.StepClock()
         self._settings: RecordedSettings | None = None
         self._graphs = graph_notes.GraphNotes(self._step_aside, self._attach)
-        self._claim = ExitStack()  # of the files, while its block runs
+        self._ends = ExitStack()  # of its block: what stops then, and what is put back
         self._recording: Recording | None = None  # attached in warm-up, started in active steps
         self._is_open = False
         self._step_index = 0
@@ -260,8 +264,8 @@ class Profiler:
             return
         for file_name in self._file_names:
             trace_path = self._output_dir / file_name
-            made = (sidecar_path, kernels_folder, graphs_folder)
-            for file in (trace_path, *(place(trace_path) for place in made)):
+            beside = (place(trace_path) for place in (sidecar_path, kernels_folder, graphs_folder))
+            for file in (trace_path, *beside):
                 if file.exists():
                     raise InputError(
                         "the file exists",
@@ -290,6 +294,8 @@ class Profiler:
                     "an opscope Profiler is already running in this process", hint="End it first"
                 )
         _holder = self
+        self._ends.callback(self._graphs.discard)
+        self._ends.callback(self._clock.stop)
         try:
             require_no_profiler()
             self._directory = self._make_directory()  # of the traces
@@ -431,18 +437,10 @@ class Profiler:
         global _holder  # noqa: PLW0603
         self._is_open = False
         recording, self._recording = self._recording, None
-        tracking, self._tracking = self._tracking, None
         try:
-            with ExitStack() as ends:  # each of them, whichever fails; the last one first
+            with self._ends:  # each of them, whichever fails; the last one first
                 if recording is not None:
-                    ends.callback(recording.abandon)
-                if tracking is not None:
-                    ends.callback(setattr, tracking[0], _TRACKING, tracking[1])
-                if self._watch is not None:
-                    ends.callback(self._watch.stop)
-                ends.callback(self._graphs.discard)
-                ends.callback(self._clock.stop)
-                ends.callback(self._claim.close)
+                    recording.abandon()
         finally:
             _holder = None
             _session.release()
@@ -491,7 +489,7 @@ class Profiler:
             raise InputError(
                 f"the folder cannot be made ({error.strerror})", source=self._output_dir
             ) from error
-        self._claim.enter_context(claimed(self._output_dir / self._file_names[0]))
+        self._ends.enter_context(claimed(self._output_dir / self._file_names[0]))
         self.check_output()
         return self._output_dir
 
@@ -503,8 +501,9 @@ class Profiler:
                 f"torch {require_torch().__version__} cannot track where compiled kernels come from",
                 hint="Record without track_compile, or use torch 2.11 or newer",
             )
-        self._tracking = (settings, getattr(settings, _TRACKING))
-        if self._tracking[1] == 0:
+        level = getattr(settings, _TRACKING)
+        self._ends.callback(setattr, settings, _TRACKING, level)
+        if level == 0:
             setattr(settings, _TRACKING, _NORMAL)
 
     def _begin(self) -> None:
@@ -533,6 +532,7 @@ class Profiler:
             is_time = self._step_index == first_recorded - 2 >= self.schedule.wait
             if self.watches_dataflow and is_time and dataflow.has_device():
                 self._watch = dataflow.DataflowWatch()
+                self._ends.callback(self._watch.stop)
                 self._watch.start()
         elif self._step_index == first_recorded - 1:
             self._watch.next_step()
@@ -558,21 +558,36 @@ class Profiler:
         recording, self._recording = self._recording, None
         # Stopping has waited for the devices, so nothing waits here.
         self.unrecorded_steps += self._clock.read()
-        plan = self.schedule
-        cycle = write_cycle(
-            self._directory / self._file_names[index],
-            recording,
-            wall_times_ns,
-            schedule=RecordedSchedule(plan.wait, plan.warmup, plan.active, plan.repeat, cycle=index),
+        made_in = self._environment  # before writing the trace adds to what waits for a CPU
+        trace_path, gaps = self._directory / self._file_names[index], list[Gap]()
+        structure = attempted(gaps, "Python frames", recording.structure)
+        facts = collect(recording.export(trace_path), kernels_folder(trace_path), gaps)
+        graphs = attempted(gaps, "CUDA graphs", lambda: self._graphs.keep_beside(trace_path)) or ()
+        rank, world_size = environment.launched_as()
+        sidecar = Sidecar(
+            trace=trace_path.name,
+            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            environment=made_in,
+            schedule=RecordedSchedule(**vars(self.schedule), cycle=index),
             settings=self._settings,
-            environment=self._environment,
-            is_partial=partial,
+            steps=len(wall_times_ns),
+            partial=partial,
+            clean_window=True,
+            wall_time_ns_per_step=wall_times_ns,
+            workload=None if self.workload is None else dict(self.workload),
+            **facts,
+            gaps=(*gaps, *self._graphs.gaps),
+            regions=tuple(recording.regions),
             ended_by=SIZE_LIMIT if ended_by is None and self.grown_bytes is not None else ended_by,
-            unrecorded_steps=self.unrecorded_steps,
-            graphs=self._graphs,
-            workload=self.workload,
+            structure=structure,
+            unrecorded_steps=tuple(self.unrecorded_steps),
+            graphs=graphs,
+            rank=rank,
+            world_size=world_size,
             dataflow=self._dataflow,
         )
+        write_sidecar(sidecar_path(trace_path), sidecar)
+        cycle = Cycle(index, trace_path, sidecar_path(trace_path), sidecar)
         self.cycles.append(cycle)
         for handler in self._handlers:
             handler(cycle)

@@ -251,8 +251,7 @@ class _Finder(MetaPathFinder):
         if fullname not in self._waiting:
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
-            if spec is not None:
+            if finder is not self and (spec := finder.find_spec(fullname, path, target)) is not None:
                 self._hang_on(spec, fullname)
                 return spec
         return None

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from opscope.capture.cycle import Cycle
 from opscope.capture.main_loop import MainLoop
@@ -44,16 +44,19 @@ _MOST_LINES = 8  # of first calls of a model that are looked at
 _TAKES_OVER = 2  # times as many calls as of the model: one more call would let two models take turns
 
 
-class StepSource:
-    def __init__(self) -> None:
-        self._ends = ExitStack()
-
-    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
+class StepSource(Protocol):
+    def watch(self, on_step: _OnStep, restart: _OnStep) -> None:
         """Call `on_step` at the end of every step; `restart` before it, where those told before were none."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Leave no trace in torch; the program may go on."""
+
+
+class _Hooks:
+    def __init__(self) -> None:
+        self._ends = ExitStack()
+
+    def stop(self) -> None:
         self._ends.close()
 
 
@@ -62,8 +65,9 @@ def step_source(name: str) -> StepSource | None:
 
     None for `none`. A function without a module is one of the program itself.
     """
-    kinds = {
-        "auto": RecognizedSteps, "optimizer": OptimizerSteps, "forward": ForwardSteps, "loop": LoopSteps
+    kinds: dict[str, Callable[[], StepSource]] = {
+        "auto": RecognizedSteps, "optimizer": OptimizerSteps, "forward": ForwardSteps,
+        "loop": functools.partial(MainLoop, is_asked_for=True),
     }  # fmt: skip
     if name == "none" or name in kinds:
         return kinds[name]() if name in kinds else None
@@ -90,14 +94,14 @@ def program_of(
     if isinstance(source, FunctionSteps) and source.module in {own, "__main__"}:
         source.module = "__main__"
         return Program(script, arguments, is_module, source.function, source.wrapped)
-    loop = source.main_loop if isinstance(source, RecognizedSteps | LoopSteps) else None
-    return Program(script, arguments, is_module, main_loop=loop)
+    loop = source.main_loop if isinstance(source, RecognizedSteps) else source
+    return Program(script, arguments, is_module, main_loop=loop if isinstance(loop, MainLoop) else None)
 
 
-class OptimizerSteps(StepSource):
+class OptimizerSteps(_Hooks):
     """A step ends when the optimizer that steps first in the program has stepped."""
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep) -> None:
         first: list[weakref.ref[Any]] = []
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -112,7 +116,7 @@ class OptimizerSteps(StepSource):
         self._ends.callback(module.register_optimizer_step_post_hook(stepped).remove)
 
 
-class ForwardSteps(StepSource):
+class ForwardSteps(_Hooks):
     """A step ends when the model returns: of those called from outside of any, the one called most often.
 
     That is the first one that is called a second time, until another was called twice as often. Where the
@@ -122,7 +126,7 @@ class ForwardSteps(StepSource):
     calls_per_step = 1
     _is_watching = False
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep) -> None:
         calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         # Lines of the first calls, each once, until one comes again: from that one on they are a round.
         lines_of: weakref.WeakKeyDictionary[Any, list[_Line]] = weakref.WeakKeyDictionary()
@@ -170,19 +174,7 @@ class ForwardSteps(StepSource):
         super().stop()
 
 
-class LoopSteps(StepSource):
-    """A step ends where the program's main loop begins its next round."""
-
-    def __init__(self, *, is_asked_for: bool = True) -> None:
-        super().__init__()
-        self.main_loop = MainLoop(is_asked_for)
-
-    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
-        self.main_loop.watch(on_step)
-        self._ends.callback(self.main_loop.stop)
-
-
-class RecognizedSteps(StepSource):
+class RecognizedSteps(_Hooks):
     """A step ends when the optimizer has stepped; until the first one does, when the model returns.
 
     Where the program makes neither, a round of its main loop is a step. `taken` is which of these it is by
@@ -193,21 +185,22 @@ class RecognizedSteps(StepSource):
 
     def __init__(self) -> None:
         super().__init__()
-        self._loops, self._forwards = LoopSteps(is_asked_for=False), ForwardSteps()
-        self.main_loop = self._loops.main_loop
+        self.main_loop, self._forwards = MainLoop(), ForwardSteps()
 
     @property
     def calls_per_step(self) -> int:
         return self._forwards.calls_per_step
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep) -> None:
         forwards = self._forwards
-        sources = {"forward": forwards, "optimizer": OptimizerSteps(), "loop": self._loops}
+        sources: dict[str, StepSource] = {
+            "forward": forwards, "optimizer": OptimizerSteps(), "loop": self.main_loop
+        }  # fmt: skip
 
         def take(taken: str) -> None:
             before, self.taken = self.taken, taken
             if taken != "loop":
-                self._loops.stop()
+                self.main_loop.stop()
             if taken == "optimizer" != before:
                 forwards.stop()
             if before not in ("none", taken):
@@ -219,14 +212,14 @@ class RecognizedSteps(StepSource):
             self._ends.callback(source.stop)
 
 
-class MarkedSteps(StepSource):
+class MarkedSteps(_Hooks):
     """A step ends where the program ends a range of this name: of `record_function`, or of NVTX."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep) -> None:
         ranges = importlib.import_module("torch.autograd.profiler").record_function
         nvtx = importlib.import_module("torch.cuda.nvtx")
         leave, push, pop = ranges.__exit__, nvtx.range_push, nvtx.range_pop
@@ -258,7 +251,7 @@ class MarkedSteps(StepSource):
             setattr(owner, attribute, replacement)
 
 
-class FunctionSteps(StepSource):
+class FunctionSteps:
     """A step ends when a function (with dots, a method) of a module returns.
 
     `__main__` is the program, whose loader calls `wrapped` itself.
@@ -267,10 +260,9 @@ class FunctionSteps(StepSource):
     _on_step: _OnStep | None = None
 
     def __init__(self, module: str, function: str) -> None:
-        super().__init__()
         self.module, self.function = module, function
 
-    def watch(self, on_step: _OnStep, restart: _OnStep = lambda: None) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep) -> None:
         self._on_step = on_step
 
     def stop(self) -> None:
@@ -281,8 +273,7 @@ class FunctionSteps(StepSource):
         *owners, name = self.function.split(".")
         owner = functools.reduce(lambda one, part: getattr(one, part, None), owners, module)
         # From the dictionary, because getattr would bind static and class methods.
-        function = getattr(owner, "__dict__", {}).get(name)
-        if function is not None:
+        if (function := getattr(owner, "__dict__", {}).get(name)) is not None:
             setattr(owner, name, self.wrapped(function))
 
     def wrapped(self, function: Any) -> Any:
@@ -555,8 +546,7 @@ class ProgramRecorder:
             self._finish(None)
 
     def _note_growth(self) -> bool:
-        grown_bytes = self._profiler.grown_bytes
-        if grown_bytes is None:
+        if (grown_bytes := self._profiler.grown_bytes) is None:
             return False
         grown = format_bytes(grown_bytes)
         note = (
@@ -573,8 +563,7 @@ class ProgramRecorder:
     def _end(self, end: ProgramEnd) -> None:
         if self.is_child or self._is_over:
             return
-        is_whole = end.error is None or isinstance(end.error, KeyboardInterrupt)
-        if is_whole and self._whole is not None:
+        if isinstance(end.error, KeyboardInterrupt | None) and self._whole is not None:
             self._profiler.forget_graphs()
             self._profiler, self._whole, self.is_whole = self._whole, None, True
             self._is_entered = not self.cycles

@@ -27,12 +27,13 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from opscope.capture.process_sources import read_structure
 from opscope.errors import CaptureError
+from opscope.model.files import replacing
 from opscope.model.sidecar import RecordedRegion, RecordedSettings, RecordedStructure
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
@@ -70,8 +71,7 @@ def detached_afterwards() -> Iterator[None]:
     Source: libkineto, CuptiActivityApi.cpp; pytorch pull request 146604; kineto pull request 1554.
     """
     version = require_torch().version.cuda
-    is_old = version is None or tuple(map(int, version.split("."))) < _DETACHABLE
-    if is_old or _TEARDOWN in os.environ:
+    if version is None or tuple(map(int, version.split("."))) < _DETACHABLE or _TEARDOWN in os.environ:
         yield
         return
     os.environ[_TEARDOWN] = "1"
@@ -105,8 +105,9 @@ class CaptureEngine:
     def __init__(self, settings: RecordedSettings) -> None:
         torch = require_torch()
         # Modules come with stacks; torch's own `with_modules` is of TorchScript, and 2.15 warns of it.
-        names = ("record_shapes", "with_stack", "profile_memory")
-        options = {name: getattr(settings, name) for name in names}
+        options = {
+            name: getattr(settings, name) for name in ("record_shapes", "with_stack", "profile_memory")
+        }
         self._is_autograd = settings.engine == AUTOGRAD
         if self._is_autograd:
             self._profile = profile = torch.autograd.profiler.profile(
@@ -395,7 +396,13 @@ _OVERLAP_BYTES = 1 << 16
 # What stands between the parts of an event; within the first bytes of each chunk.
 _LAYOUT = re.compile(rb'"cat"(\s*:\s*)"[^"]*"(\s*,\s*)"name"\s*:')
 _LAYOUT_BYTES = 1 << 20
-_GRAPH = b"## Call CompiledFxGraph "
+# What stands before names of each kind, between colons and commas of a layout.
+_BEFORE = {
+    "kernels": b'"cat"%(colon)s"kernel"%(comma)s"name"%(colon)s"',
+    "operators": b'"cat"%(colon)s"cpu_op"%(comma)s"name"%(colon)s"',
+    "kernel_files": b'"kernel_file"%(colon)s"',
+    "graph_keys": b'"name"%(colon)s"## Call CompiledFxGraph ',
+}
 
 
 def export_trace(save: Callable[[str], object], target: Path, read: Callable[[Path], T]) -> T:
@@ -405,25 +412,16 @@ def export_trace(save: Callable[[str], object], target: Path, read: Callable[[Pa
     target that ends in `.gz` is compressed; an existing file is replaced. `read` is given the whole trace
     while it is uncompressed and still in the system's memory; what it returns is returned.
     """
-    partial = target.with_name(f".{target.name.removesuffix('.gz')}.{os.getpid()}.partial.json")
-    compressed = partial.with_name(f"{partial.name}.gz")
-    try:
-        save(str(partial))
-        _finish(partial, target.name)
-        result = read(partial)
+    with replacing(target, "the trace", error=CaptureError) as partial:
+        plain = partial.with_name(f"{partial.name}.json")  # torch would compress a `.gz` itself
+        save(str(plain))
+        _finish(plain, target.name)
+        result = read(plain)
         if target.name.endswith(".gz"):
-            with partial.open("rb") as plain, gzip.open(compressed, "wb", compresslevel=6) as packed:
-                shutil.copyfileobj(plain, packed)
-            compressed.replace(target)
+            with plain.open("rb") as written, gzip.open(partial, "wb", compresslevel=6) as packed:
+                shutil.copyfileobj(written, packed)
         else:
-            partial.replace(target)
-    except OSError as error:
-        raise CaptureError(
-            f"the trace cannot be written ({error.strerror or error})", source=target
-        ) from error
-    finally:
-        partial.unlink(missing_ok=True)
-        compressed.unlink(missing_ok=True)
+            plain.replace(partial)
     return result
 
 
@@ -457,10 +455,7 @@ class TraceNames(NamedTuple):
 
 
 def read_trace_names(path: Path) -> TraceNames:
-    kernels: set[bytes] = set()
-    operators: set[bytes] = set()
-    files: set[bytes] = set()
-    graphs: set[bytes] = set()
+    found: dict[str, set[bytes]] = {kind: set() for kind in _BEFORE}
     layouts: set[tuple[bytes, ...]] = set()
     chunk = b""
     with path.open("rb") as file:
@@ -469,13 +464,10 @@ def read_trace_names(path: Path) -> TraceNames:
             chunk = chunk[-_OVERLAP_BYTES:] + block
             layouts.update(match.groups() for match in _LAYOUT.finditer(chunk, 0, _LAYOUT_BYTES))
             for colon, comma in layouts:
-                for category, found in ((b"kernel", kernels), (b"cpu_op", operators)):
-                    start = b'"cat"%s"%s"%s"name"%s"' % (colon, category, comma, colon)
-                    found.update(_values(chunk, start))
-                files |= _values(chunk, b'"kernel_file"%s"' % colon)
-                graphs |= _values(chunk, b'"name"%s"%s' % (colon, _GRAPH))
-    keys = frozenset(name.removesuffix(" ##") for name in _decoded(graphs))
-    return TraceNames(_decoded(kernels), _decoded(operators), _decoded(files), keys)
+                for kind, before in _BEFORE.items():
+                    found[kind] |= _values(chunk, before % {b"colon": colon, b"comma": comma})
+    names = TraceNames(**{kind: _decoded(values) for kind, values in found.items()})
+    return names._replace(graph_keys=frozenset(one.removesuffix(" ##") for one in names.graph_keys))
 
 
 def _values(chunk: bytes, key: bytes) -> set[bytes]:
@@ -499,8 +491,6 @@ def _decoded(values: set[bytes]) -> frozenset[str]:
     """JSON strings without their quotes, as text; what is none is left out."""
     names = set()
     for value in values:
-        try:
+        with suppress(ValueError):
             names.add(json.loads(b'"' + value + b'"'))
-        except ValueError:
-            continue
     return frozenset(names)

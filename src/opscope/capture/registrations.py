@@ -183,16 +183,13 @@ class _Reader:
 
 def _wrapped(function: FunctionType) -> Any:
     """What a wrapper calls: `__wrapped__`, else what it holds under the name `fn`, else its only function."""
-    wrapped = getattr(function, "__wrapped__", None)
-    if wrapped is not None:
+    if (wrapped := getattr(function, "__wrapped__", None)) is not None:
         return wrapped
     functions = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
+        with suppress(ValueError):  # it is empty
             if isinstance(cell.cell_contents, FunctionType):
                 functions[name] = cell.cell_contents
-        except ValueError:  # empty
-            continue
     return functions.get("fn") or (next(iter(functions.values())) if len(functions) == 1 else None)
 
 

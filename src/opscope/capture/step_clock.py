@@ -150,8 +150,7 @@ class StepClock:
         return _Mark(step, reached_ns, self._now_ns(), event)
 
     def _add(self, kind: StepKind, begin: _Mark, end: _Mark) -> None:
-        is_before = self._profilers.changes == self._first_changes
-        place = StepPlace.BEFORE if is_before else StepPlace.AFTER
+        place = StepPlace.BEFORE if self._profilers.changes == self._first_changes else StepPlace.AFTER
         self._taken[place] += 1
         self.sample_count += kind is not StepKind.ALONE
         host_ns = max(0, end.reached_ns - begin.left_ns)

@@ -14,7 +14,6 @@ import platform
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from importlib import resources
 from pathlib import Path
 
 from opscope.errors import CaptureError, DependencyError, InputError
+from opscope.model.files import replacing
 from opscope.toolchain.programs import run_program
 
 _API_VERSION = re.compile(r"^\s*#\s*define\s+CUPTI_API_VERSION\s+(\d+)", re.MULTILINE)
@@ -60,9 +60,9 @@ class Cupti:
 def find_cupti(toolkits: Iterable[Path], packages: Iterable[Path], driver_version: int | None) -> Cupti:
     """The first CUPTI of these toolkits and folders of Python packages that the driver can serve."""
     found = list(installed_cupti(toolkits, packages))
-    fitting = [one for one in found if driver_version is None or one.cuda_major <= driver_version // 1000]
-    if fitting:
-        return fitting[0]
+    for one in found:
+        if driver_version is None or one.cuda_major <= driver_version // 1000:
+            return one
     if found:
         newest = ", ".join(f"{one.library} (CUDA {one.cuda_major})" for one in found)
         raise DependencyError(
@@ -116,8 +116,7 @@ def _folder_with(header: str, folders: Iterable[Path]) -> Path | None:
 
 def _library(folders: Iterable[Path]) -> Path | None:
     for folder in folders:
-        found = [path for path in folder.glob("libcupti.so.*") if _LIBRARY.fullmatch(path.name)]
-        if found:
+        if found := [path for path in folder.glob("libcupti.so.*") if _LIBRARY.fullmatch(path.name)]:
             return max(found, key=_natural)
     return None
 
@@ -142,8 +141,7 @@ def find_compiler(configured: str | None, search_path: str | None) -> tuple[str,
     """The C compiler: the one that is configured as in the variable CC, else the system's."""
     wanted = shlex.split(configured or "")
     for name in wanted[:1] or _COMPILERS:
-        found = shutil.which(name, path=search_path)
-        if found is not None:
+        if (found := shutil.which(name, path=search_path)) is not None:
             return (found, *wanted[1:])
     named = f" '{wanted[0]}' (of the variable CC)" if wanted else ""
     raise DependencyError(
@@ -163,15 +161,11 @@ def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path
     target = folder / f"cupti{cupti.api_version}-{digest.hexdigest()[:16]}" / LIBRARY_NAME
     if target.is_file():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{LIBRARY_NAME}.", dir=target.parent)
-    os.close(descriptor)
-    partial = Path(name)
     # The folder of this package comes first: its builtin_types.h stands for the runtime's.
     flags = [*_FLAGS, *(f"-I{include}" for include in (native_folder() / "include", *cupti.includes))]
     code = [str(path) for path in sources if path.suffix == ".c"]
-    try:
-        end = run_program([*compiler, *flags, *code, "-o", name, "-ldl"], timeout_s=_LIMIT_S)
+    with replacing(target, failures=()) as partial:
+        end = run_program([*compiler, *flags, *code, "-o", str(partial), "-ldl"], timeout_s=_LIMIT_S)
         if not end.succeeded:
             words = (end.err.strip() or end.out.strip() or end.failure or "it says nothing").splitlines()
             shown = "\n".join(words[:_SHOWN_LINES])
@@ -180,9 +174,6 @@ def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path
                 hint="Another compiler can be named by the variable CC, another CUDA toolkit by CUDA_HOME",
             )
         partial.chmod(0o755)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
     return target
 
 
@@ -212,8 +203,7 @@ def trace_environment(
     with_unified_memory: bool,
     most_bytes: int | None = None,
 ) -> dict[str, str]:
-    other = environment.get(INJECTION_VARIABLE)
-    if other:
+    if other := environment.get(INJECTION_VARIABLE):
         raise CaptureError(
             f"another tool records CUDA programs here ({INJECTION_VARIABLE} is {other})",
             hint=f"CUDA takes one such library: end the other tool, or unset {INJECTION_VARIABLE}",

@@ -126,7 +126,6 @@ def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], b
         _memory(whole, base_ns),
         _arrows(recording, whole, base_ns),
     )
-    called = (name for table in _FUNCTIONS for name in recording.names[table].values())
     return ProcessEvents(
         tuple(map(msgspec.json.Encoder().encode, events)),
         {
@@ -134,7 +133,7 @@ def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], b
             "calls": sum(len(whole[kind]) for kind in _CALLS),
         },
         unfinished,
-        any(name.startswith(_MANAGED) for name in called),
+        any(name.startswith(_MANAGED) for table in _FUNCTIONS for name in recording.names[table].values()),
     )
 
 
@@ -269,28 +268,27 @@ def _arrows(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_
 
 def _labels(recording: CuptiRecording, whole: Mapping[ChunkKind, Records]) -> Iterator[Event]:
     """What viewers call processes, threads and streams, and where they show them."""
-    program = recording.program.rpartition("/")[2] or "program"
-    processes = [(recording.process, "CPU", recording.process)]
-    names = recording.names[TextTable.THREAD]
+    program, names = recording.program.rpartition("/")[2] or "program", recording.names[TextTable.THREAD]
     threads = np.unique(np.concatenate([whole[kind]["thread"] for kind in _CALLS])).tolist()
-    rows: list[tuple[int, int | str, str]] = [
-        (recording.process, thread, f"thread {thread} ({names.get(thread, program)})") for thread in threads
-    ]
     places = {place for kind in _ON_STREAMS for place in whole[kind][["device", "stream"]].tolist()}
-    rows += [(device, stream, f"stream {stream}") for device, stream in sorted(places)]
-    migrated = sorted(set(map(_migration_device, whole[ChunkKind.MIGRATIONS])))
-    rows += [(device, _UNIFIED_ROW, _UNIFIED_ROW) for device in migrated]
-    devices = sorted({place[0] for place in places} | set(migrated))
-    processes += [(device, f"GPU {device}", _GPU_SORT_INDEX + device) for device in devices]
-    labels: list[tuple[str, int, int | str, Event]] = []
-    for process, text, index in processes:
-        labels += [
-            ("process_name", process, 0, {"name": program}), ("process_labels", process, 0, {"labels": text}),
-            ("process_sort_index", process, 0, {"sort_index": index}),
-        ]  # fmt: skip
-    labels += [("thread_name", process, row, {"name": text}) for process, row, text in rows]
-    for name, process, row, args in labels:
-        yield {"name": name, "ph": "M", "ts": 0, "pid": process, "tid": row, "args": args}
+    migrated = set(map(_migration_device, whole[ChunkKind.MIGRATIONS]))
+    devices = sorted({device for device, _ in places} | migrated)
+
+    def label(kind: str, process: int, row: int | str, **args: Any) -> Event:
+        return {"name": kind, "ph": "M", "ts": 0, "pid": process, "tid": row, "args": args}
+
+    of_devices = [(device, f"GPU {device}", _GPU_SORT_INDEX + device) for device in devices]
+    for process, text, index in [(recording.process, "CPU", recording.process), *of_devices]:
+        yield label("process_name", process, 0, name=program)
+        yield label("process_labels", process, 0, labels=text)
+        yield label("process_sort_index", process, 0, sort_index=index)
+    for thread in threads:
+        text = f"thread {thread} ({names.get(thread, program)})"
+        yield label("thread_name", recording.process, thread, name=text)
+    for device, stream in sorted(places):
+        yield label("thread_name", device, stream, name=f"stream {stream}")
+    for device in sorted(migrated):
+        yield label("thread_name", device, _UNIFIED_ROW, name=_UNIFIED_ROW)
 
 
 _FLUSH_PERIOD = "0.2 s"  # FLUSH_PERIOD_MS in native/recorder.c
@@ -392,28 +390,26 @@ def recording_sidecar(
     written: WrittenTrace, kernels: Sequence[RecordedKernel], gaps: Sequence[Gap], *, created: str
 ) -> Sidecar:
     """The sidecar of a trace: one window, which is the whole run, without steps."""
-    environment = Environment(
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}".strip(),
-        opscope=__version__,
-        cuda_driver=version_text(written.recording.driver_version),
-        gpu=tuple(
-            GpuInfo(
-                name=bytes(device["name"]).decode("utf-8", "replace"),
-                compute_capability=f"{device['major']}.{device['minor']}",
-                sm_count=int(device["multiprocessors"]),
-                memory_bytes=int(device["memory_bytes"]),
-            )
-            for device in written.recording.of(ChunkKind.DEVICES)
-        ),
-    )
-    settings = RecordedSettings(False, False, False, False, activities=("cuda",), engine="cupti")
     return Sidecar(
         trace=written.path.name,
         created=created,
-        environment=environment,
+        environment=Environment(
+            python=platform.python_version(),
+            platform=f"{platform.system()} {platform.machine()}".strip(),
+            opscope=__version__,
+            cuda_driver=version_text(written.recording.driver_version),
+            gpu=tuple(
+                GpuInfo(
+                    name=bytes(device["name"]).decode("utf-8", "replace"),
+                    compute_capability=f"{device['major']}.{device['minor']}",
+                    sm_count=int(device["multiprocessors"]),
+                    memory_bytes=int(device["memory_bytes"]),
+                )
+                for device in written.recording.of(ChunkKind.DEVICES)
+            ),
+        ),
         schedule=RecordedSchedule(wait=0, warmup=0, active=1, repeat=1, cycle=0),
-        settings=settings,
+        settings=RecordedSettings(False, False, False, False, activities=("cuda",), engine="cupti"),
         steps=0,
         partial=False,
         clean_window=written.is_clean,

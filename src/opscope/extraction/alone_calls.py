@@ -23,7 +23,7 @@ from opscope.errors import InputError, OpscopeError
 from opscope.extraction.call_file import UNRECORDED_NUMBER, CallFile, Fed, call_file, kernel_file
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
-from opscope.model.queries import statements
+from opscope.model.queries import grouped, statements
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
 from opscope.operators.arguments import (
@@ -77,9 +77,10 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         if one.gap_ns is not None and one.roofline.device_ns
     }
     gradients, traces = read_gradients(session), session.query("SELECT source FROM traces")
-    launched: dict[tuple[str | None, ...], list[tuple[int, int, str, int, list[int]]]] = defaultdict(list)
-    for *key, call_id, kernel, blocks, operators, device_ns in session.query(_SQL["launched"]):
-        launched[tuple(key)].append((device_ns, call_id, kernel, blocks, operators))
+    launched = grouped(
+        (tuple(key), (device_ns, call_id, kernel, blocks, operators))
+        for *key, call_id, kernel, blocks, operators, device_ns in session.query(_SQL["launched"])
+    )
     if not launched:
         raise InputError(
             "no operator of PyTorch and no kernel of torch.compile was launched with its shapes recorded",
@@ -127,8 +128,7 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]
         made = [(one.shape, one.type_name) for one in results]
         given = zip(call.names, call.arguments, strict=False)
         tensors = ((name, one) for name, one in given if isinstance(one, TensorArgument))
-        fitting = (name for name, one in tensors if [(one.shape, one.type_name)] == made)
-        return next(fitting, None)
+        return next((name for name, one in tensors if [(one.shape, one.type_name)] == made), None)
 
     runs: list[list[tuple[int, str | None, int]]] = [[]]
     last = None
@@ -202,9 +202,8 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
     """
 
     def what_it_calls(text: str) -> list[str]:
-        names = {"make_inputs", "reference"}
-        body = ast.parse(text).body
-        return [ast.unparse(one) for one in body if isinstance(one, ast.FunctionDef) and one.name in names]
+        functions = (one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef))
+        return [ast.unparse(one) for one in functions if one.name in {"make_inputs", "reference"}]
 
     try:
         wanted = what_it_calls(file.read_text(encoding="utf-8"))
@@ -259,8 +258,7 @@ def extracted(
                 hint="Leave --start out, or extract the operators that it fuses from a run without compiling",
             )
         texts = (read_generated(place, place.stem) for place in one.sources)
-        source = next((text for text in texts if text is not None), None)
-        if source is None:
+        if (source := next((text for text in texts if text is not None), None)) is None:
             raise InputError(
                 f"{one.name}: its source, {one.sources[-1].name}, is not at hand",
                 hint="Record with opscope run, which keeps it in TRACE.kernels, "
@@ -289,8 +287,7 @@ def step_gain(
 
     None where the recording's steps cannot be simulated.
     """
-    job = summary.job
-    if job is None:
+    if (job := summary.job) is None:
         return None
     # Of several in a row the first does the work of all, and the others are no longer called.
     first = [one for call in calls for one in call.operator_ids[:: 1 + len(call.then)]]

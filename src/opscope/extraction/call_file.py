@@ -198,8 +198,7 @@ def _tensor(
     member: int | None = None,
 ) -> str:
     """Code that makes a tensor as it was recorded, with values that make sense for this argument."""
-    known = element_type(type_name)
-    if known is None:
+    if (known := element_type(type_name)) is None:
         raise InputError(f"{call.name}: the element type of '{name}' was not recorded", hint=_HOW)
     shape, strides, laid = tensor.shape, tensor.strides, ""
     sizes, full_name = shape, f"{call.stem}.{name}"
@@ -227,10 +226,9 @@ def _tensor(
 
 
 def _recorded(call: CallArguments, given: Argument, name: str) -> str:
-    text = given.text if isinstance(given, ScalarArgument) else None
-    if text is None:
+    if not isinstance(given, ScalarArgument) or given.text is None:
         raise InputError(f"{call.name}: the value of '{name}' was not recorded", hint=_HOW)
-    return text
+    return given.text
 
 
 def _literal(call: CallArguments, given: Argument, declared: Declared, notes: list[str]) -> str:

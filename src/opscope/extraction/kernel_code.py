@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,12 @@ def kernel_code(
     file, grade, target, (used, sass), stated = found
     threads = stated["num_warps"] * WARP_SIZE if stated else blocks[0][0] if blocks else None
     registers, shared_bytes = used["REG"], max(stated.get("shared", 0), used.get("SHARED", 0))
-    limits, held = architecture(f"{target // 10}.{target % 10}"), {}
-    if limits is not None and threads is not None:
-        for count in range(1, _MOST_REGISTERS + 1):
-            held[count] = active_blocks(
-                limits, threads=threads, registers_per_thread=count, shared_bytes=shared_bytes
-            )
+    limits = architecture(f"{target // 10}.{target % 10}")
+    held = {
+        count: active_blocks(limits, threads=threads, registers_per_thread=count, shared_bytes=shared_bytes)
+        for count in range(1, _MOST_REGISTERS + 1)
+        if limits is not None and threads is not None
+    }
     many = {count: of.blocks_per_sm if of is not None else 0 for count, of in held.items()}
     now = many.get(registers, 0)
     return KernelCode(
@@ -122,8 +122,8 @@ def _in_caches(name: str, wanted: int | None) -> Iterator[_Found]:
         return
     inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     roots = [Path(inductor)] if inductor else sorted(Path(tempfile.gettempdir()).glob("torchinductor_*"))
-    own = os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"
-    places = [Path(own), *(one for root in roots for one in root.glob("triton/*"))]
+    own = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    places = [own, *(one for root in roots for one in root.glob("triton/*"))]
     cubins = [cubin for place in places for cubin in place.glob(f"*/{name}.cubin")]
     for cubin in sorted(cubins, key=lambda one: -one.stat().st_mtime_ns):
         stated = json.loads(cubin.with_suffix(".json").read_text(encoding="utf-8"))
@@ -132,8 +132,7 @@ def _in_caches(name: str, wanted: int | None) -> Iterator[_Found]:
 
 
 def _in_libraries(name: str, wanted: int | None, torch_version: str | None) -> Iterator[_Found]:
-    library = installed_libraries().holding(name)
-    if library is None:
+    if (library := installed_libraries().holding(name)) is None:
         return
     with open_elf(library.path) as elf:
         found = cubin_with(elf, lambda names: _named(names, name), wanted)
@@ -199,29 +198,25 @@ def instruction_mix(sass: str) -> dict[str, int]:
 
 
 def _cuobjdump(file: Path, *options: str) -> str:
-    program = find_cuda_tool("cuobjdump")
-    if program is None:
+    if (program := find_cuda_tool("cuobjdump")) is None:
         raise DependencyError(
             "cuobjdump, which prints machine code, was not found",
             hint="It comes with the CUDA toolkit, and with Triton: pip install triton",
         )
-    command = [program, *options, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    done = subprocess.run(
+        [program, *options, str(file)], capture_output=True, text=True, errors="replace", check=False
+    )
     if done.returncode != 0 and _NO_DEVICE_CODE not in done.stderr + done.stdout:
-        message = (done.stderr or done.stdout).strip()
-        raise MeasurementError(f"cuobjdump failed: {message}", source=file)
+        raise MeasurementError(f"cuobjdump failed: {(done.stderr or done.stdout).strip()}", source=file)
     return done.stdout
 
 
 def split_sass(text: str) -> dict[str, str]:
     """Machine code by symbol, of what cuobjdump prints."""
     found: dict[str, str] = {}
-    starts = list(_SASS_FUNCTION.finditer(text))
-    for start, following in zip_longest(starts, starts[1:]):
-        body = text[start.end() : len(text) if following is None else following.start()]
-        image, _, _ = body.partition(_FATBIN)
-        lines = (_ENCODING.sub("", line).rstrip() for line in image.splitlines())
-        found.setdefault(
-            start[1], "\n".join(line for line in lines if line.strip() and line.strip() != "." * 10)
-        )
+    parts = _SASS_FUNCTION.split(text)
+    for symbol, body in zip(parts[1::2], parts[2::2], strict=True):
+        lines = (_ENCODING.sub("", line).rstrip() for line in body.partition(_FATBIN)[0].splitlines())
+        code = "\n".join(line for line in lines if line.strip() not in {"", "." * 10})
+        found.setdefault(symbol, code)
     return found

@@ -115,8 +115,7 @@ def is_elementwise(call: CallArguments) -> bool:
 
 
 def results_of(call: CallArguments) -> tuple[TensorArgument, ...]:
-    effects = effects_by_rules(call)
-    if effects is not None:
+    if (effects := effects_by_rules(call)) is not None:
         return effects.outputs
     # An operator that only calls others, of those with a template here.
     x, dtype = call.tensor("self", "input"), call.integer("dtype")

@@ -13,6 +13,7 @@ import math
 import platform
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -129,15 +130,12 @@ class DeviceSpec(msgspec.Struct, frozen=True):
 
 def cpu_name(cpuinfo: str | None = None) -> str | None:
     """What this machine's processor calls itself; as Linux tells it, or by a file's text that is given."""
+    unnamed = None
     if cpuinfo is None:
-        try:
-            cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            cpuinfo = ""
         unnamed = platform.processor() or platform.machine() or None
-    else:
-        unnamed = None
-    pairs = (line.partition(":") for line in cpuinfo.splitlines())
+        with suppress(OSError):
+            cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    pairs = (line.partition(":") for line in (cpuinfo or "").splitlines())
     named = (value.strip() for key, _, value in pairs if key.strip().lower() == "model name")
     return next(filter(None, named), unnamed)
 
@@ -178,19 +176,12 @@ def _peaks(
         if data_type.value in published:
             yield Peak(data_type, published[data_type.value], SpecEvidence.PUBLISHED, device["source"])
         elif data_type.value in rate:
-            flop_per_s = rate[data_type.value] * device["sm_count"] * _clock_hz(data_type, device)
+            # fp64 runs at the full boost clock on tensor cores too. Source: NVIDIA H100 Tensor Core GPU
+            # Architecture, whitepaper (2023), table of clocks.
+            is_full = not data_type.uses_tensor_cores or data_type is DataType.FP64_TENSOR
+            clock = "boost_clock_hz" if is_full or "tensor_clock_hz" not in device else "tensor_clock_hz"
+            flop_per_s = rate[data_type.value] * device["sm_count"] * device[clock]
             yield Peak(data_type, flop_per_s, SpecEvidence.DERIVED, sources[rate["source"]])
-
-
-def _clock_hz(data_type: DataType, device: dict[str, Any]) -> float:
-    """Clock a peak is stated at: fp64 runs at the full boost clock on tensor cores too.
-
-    Source: NVIDIA H100 Tensor Core GPU Architecture, whitepaper (2023), table of clocks.
-    """
-    is_full = not data_type.uses_tensor_cores or data_type is DataType.FP64_TENSOR
-    key = "boost_clock_hz" if is_full or "tensor_clock_hz" not in device else "tensor_clock_hz"
-    clock_hz: float = device[key]
-    return clock_hz
 
 
 # A driver reports what is left of the labelled memory: at least 0.9 of it (ECC takes 1/16 of GDDR6).
@@ -242,11 +233,8 @@ def match_device(
     sm_count: int | None = None,
 ) -> DeviceMatch:
     """The one device that a driver's name and facts mean."""
-    partition = _PARTITION.search(name)
-    whole = name[: partition.start()] if partition else name
-    reported = _Reported(
-        whole, partition.group(1) if partition else None, compute_capability, memory_bytes, sm_count
-    )
+    whole, partition, *_ = [*_PARTITION.split(name), None]
+    reported = _Reported(whole, partition, compute_capability, memory_bytes, sm_count)
     if not _words(whole):
         return _by_facts(reported)
     named = [one for one in devices() if _words(whole) in _names(one)]
@@ -271,9 +259,8 @@ def _by_facts(reported: _Reported) -> DeviceMatch:
             agreeing[0], "the driver reported no name: its size and memory are this GPU's alone"
         )
     if agreeing and all(_has_limits_of(agreeing[0], one) for one in agreeing):
-        meant = " or ".join(one.name for one in agreeing)
         return DeviceMatch(
-            replace(agreeing[0], name=meant),
+            replace(agreeing[0], name=" or ".join(one.name for one in agreeing)),
             "its size and memory are those of several GPUs of the same limits",
         )
     return _as_reported(reported, ())
@@ -309,8 +296,7 @@ def search_devices(words: str) -> SearchResult:
         capabilities = {one.compute_capability for one in asked}
         found = tuple(one for one in devices() if one.compute_capability in capabilities)
         return SearchResult(found, tuple(asked))
-    found = _by_name(_PARTITION.sub("", words))
-    if not found:
+    if not (found := _by_name(_PARTITION.sub("", words))):
         raise _unknown(words)
     known = {one.compute_capability for one in found}
     return SearchResult(found, tuple(one for one in architectures() if one.compute_capability in known))
@@ -371,8 +357,7 @@ def _as_reported(reported: _Reported, named: Sequence[DeviceSpec]) -> DeviceMatc
         known = ", ".join(one.name for one in named)
         reason = f"what was reported of '{reported.name}' fits none of {known}"
     capability = cuda_capability(reported.name, reported.compute_capability)
-    facts = (capability, reported.memory_bytes, reported.sm_count)
-    if all(fact is None for fact in facts):
+    if (capability, reported.memory_bytes, reported.sm_count) == (None, None, None):
         return DeviceMatch(None, reason)
     spec = DeviceSpec(
         name=full_name,

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,7 @@ class CudaDriver:
         entry = getattr(self._library, function, None)
         if entry is None:
             raise DriverError(f"{function} is missing")
-        code = entry(*arguments)
-        if code:
+        if code := entry(*arguments):
             raise DriverError(f"{function}: {self._error_text(code)}")
 
     def integer(self, function: str, *arguments: Any) -> int:
@@ -128,10 +128,8 @@ def visible_gpus() -> tuple[CudaDevice, ...]:
         return ()
     found = []
     for index in range(count):
-        try:
+        with suppress(DriverError):
             found.append(driver.device(index))
-        except DriverError:
-            continue
     return tuple(found)
 
 
@@ -158,8 +156,7 @@ def find_cuda_tool(
 
 
 def require_nvcc() -> str:
-    nvcc = find_cuda_tool("nvcc")
-    if nvcc is None:
+    if (nvcc := find_cuda_tool("nvcc")) is None:
         raise DependencyError(
             "nvcc, the CUDA compiler, was not found",
             hint="pip install nvidia-cuda-nvcc (CUDA 13 or newer, finds its way here); or install the CUDA "

@@ -18,6 +18,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -110,8 +111,7 @@ def save_measured(path: str | os.PathLike[str], measured: MeasuredLimits) -> Pat
 def cache_measured(folder: Path, measured: MeasuredLimits) -> Path:
     """Keep a measurement in a folder: one file for each GPU, driver and torch version, the newest."""
     key = (measured.device, measured.compute_capability, measured.sm_count, measured.memory_bytes)
-    versions = (measured.driver, measured.torch)
-    digest = hashlib.sha256(repr((key, versions)).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(repr((key, (measured.driver, measured.torch))).encode()).hexdigest()[:12]
     slug = re.sub(r"[^a-z0-9]+", "-", measured.device.lower()).strip("-")[:48]
     return save_measured(folder / f"{slug}-{digest}.json", measured)
 
@@ -137,16 +137,14 @@ def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
         measured = msgspec.convert(document, MeasuredLimits)
     except UNREADABLE_JSON as error:
         raise InputError(f"this holds no measured limits ({error})", source=path, hint=_HINT) from error
-    defect = _defect(measured)
-    if defect is not None:
+    if (defect := _defect(measured)) is not None:
         raise InputError(f"measured limits that cannot be right: {defect}", source=path, hint=_HINT)
     return measured
 
 
 def read_folder(folder: Path) -> tuple[list[MeasuredLimits], tuple[str, ...]]:
     """The measurements in a folder, which may not exist, the newest last; and why other files are none."""
-    usable, ignored = [], []
-    paths: list[Path] = []
+    usable, ignored, paths = [], [], list[Path]()
     with suppress(OSError):  # a folder that may not be entered holds nothing for us
         paths = sorted(folder.glob("*.json"))
     for path in paths:
@@ -206,9 +204,8 @@ def _defect(measured: MeasuredLimits) -> str | None:
     for name, low, value, high in spans:
         if not (0 < low <= value <= high and math.isfinite(high)):
             return f"{name} of {value:g}, between {low:g} and {high:g}"
-    names = [name for name, *_ in spans]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    return None if twice is None else f"{twice} is there twice"
+    counts = Counter(name for name, *_ in spans)
+    return next((f"{name} is there twice" for name, count in counts.items() if count > 1), None)
 
 
 class LimitEvidence(TextEnum):
@@ -261,35 +258,29 @@ def match_limits(
         name, compute_capability=compute_capability, memory_bytes=memory_bytes, sm_count=sm_count
     )
     spec = match.spec or DeviceSpec(name, (name,), compute_capability, None, DEVICE_PROPERTIES)
+    peaks: dict[DataType | None, Limit] = {}
+    for peak in spec.peaks:
+        is_derived = peak.evidence is SpecEvidence.DERIVED
+        how = f"{SpecEvidence.DERIVED.meaning}, {peak.source}" if is_derived else str(peak.source)
+        peaks[peak.data_type] = Limit(peak.flop_per_s, LimitEvidence.DATASHEET, how)
     rates: dict[str, Limit] = {}
     times_ns: dict[str, float] = {}
-    typed: dict[DataType | None, Limit] = {}
     if measured is not None:
         for rate in measured.rates:
             how = (
                 f"{rate.how}; median of {rate.sample_count}, {measured.created[:10]}, torch {measured.torch}"
             )
             rates[rate.name] = Limit(rate.per_s, LimitEvidence.MEASURED, how)
-            typed[measured_type(rate.name, measured.compute_capability)] = rates[rate.name]
+            peaks[measured_type(rate.name, measured.compute_capability)] = rates[rate.name]
         times_ns = {one.name: one.median_ns for one in measured.times}
-    peaks = {}
-    for data_type in DataType:
-        peak = spec.peak(data_type)
-        if data_type in typed:
-            peaks[data_type] = typed[data_type]
-        elif peak is not None:
-            is_derived = peak.evidence is SpecEvidence.DERIVED
-            how = f"{SpecEvidence.DERIVED.meaning}, {peak.source}" if is_derived else str(peak.source)
-            peaks[data_type] = Limit(peak.flop_per_s, LimitEvidence.DATASHEET, how)
     memory, bus = rates.get("copy"), spec.memory_bandwidth_bytes_per_s
     if memory is None and bus is not None:
-        source = spec.source_of("memory_bandwidth_bytes_per_s")
-        memory = Limit(bus, LimitEvidence.DATASHEET, str(source))
+        memory = Limit(bus, LimitEvidence.DATASHEET, str(spec.source_of("memory_bandwidth_bytes_per_s")))
     limits = DeviceLimits(
         name=spec.name,
         memory=memory,
         l2=rates.get("l2_read"),
-        peaks=peaks,
+        peaks={one: peaks[one] for one in DataType if one in peaks},
         launch_ns=times_ns.get("launch"),
         l2_bytes=spec.l2_bytes if measured is None else measured.l2_bytes or spec.l2_bytes,
         sm_count=sm_count or spec.sm_count,

@@ -135,14 +135,13 @@ def static_occupancy(
             reason=f"the limits of compute capability {compute_capability} are not known here"
         )
     largest = min(max_threads or known.max_threads_per_block, known.max_threads_per_block)
-    can_start = shared_bytes <= known.max_shared_bytes_per_block
 
     def of_size(threads: int) -> BlockOccupancy:
-        if not can_start or not 0 < threads <= largest:
-            return BlockOccupancy(threads, None)
-        active = active_blocks(
-            known, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes
-        )
+        active = None
+        if shared_bytes <= known.max_shared_bytes_per_block and threads <= largest:
+            active = active_blocks(
+                known, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes
+            )
         return BlockOccupancy(threads, active)
 
     asked = tuple(of_size(size) for size in block_sizes)

@@ -18,6 +18,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -40,8 +41,7 @@ _NINJA_LINE = re.compile(r"^(\[\d+/\d+\] |FAILED: |ninja: (?!error)|\s*$)")
 _MESSAGE_LINES = 30
 
 _lock = Lock()
-_loaded: Any = None
-_failure: MeasurementError | None = None
+_loaded: Any = None  # or the MeasurementError that building them ended with
 
 
 def cuda_sources() -> tuple[Path, ...]:
@@ -55,20 +55,19 @@ def load_cuda_kernels() -> Any:
         DependencyError: torch has no CUDA, or a compiler is missing.
         MeasurementError: There is no CUDA device, or the kernels do not compile; with the compiler's message.
     """
-    global _loaded, _failure  # noqa: PLW0603 -- torch can register a library of operators once per process
+    global _loaded  # noqa: PLW0603 -- torch can register a library of operators once per process
     with _lock:
         if _loaded is None:
-            if _failure is not None:
-                raise _failure  # Compiling the same sources again takes as long and ends the same way.
             torch = require_torch()
             check_build_tools(torch)
             try:
                 _build(torch)
+                register_fakes(torch)
+                _loaded = getattr(torch.ops, EXTENSION)
             except MeasurementError as error:
-                _failure = error
-                raise
-            register_fakes(torch)
-            _loaded = getattr(torch.ops, EXTENSION)
+                _loaded = error  # Compiling the same sources again takes as long and ends the same way.
+        if isinstance(_loaded, MeasurementError):
+            raise _loaded
         return _loaded
 
 
@@ -116,12 +115,11 @@ def compiler_message(output: str) -> str:
     Args:
         output: Of ninja, or of a compiler.
     """
-    before = ""
-    lines = []
-    for line in _PREFIX.sub("", output).splitlines():
-        if not (before.startswith(_NINJA_FAILURE) or _NINJA_LINE.match(line)):
-            lines.append(line.rstrip())
-        before = line
+    lines = [
+        line.rstrip()
+        for before, line in pairwise(["", *_PREFIX.sub("", output).splitlines()])
+        if not (before.startswith(_NINJA_FAILURE) or _NINJA_LINE.match(line))
+    ]
     first = next((number for number, line in enumerate(lines) if _FIRST_ERROR.search(line)), 0)
     shown = lines[first : first + _MESSAGE_LINES]
     left_out = len(lines) - first - len(shown)
@@ -148,8 +146,7 @@ def _build(torch: Any) -> None:
     # For this process's GPUs; torch adds none of its own beside them. TORCH_CUDA_ARCH_LIST is for extensions
     # that are handed on; images set it, and without PTX. PTX is embedded beside the machine code, so that it
     # can be shown.
-    devices = range(torch.cuda.device_count())
-    capabilities = sorted({torch.cuda.get_device_capability(device) for device in devices})
+    capabilities = sorted(set(map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))))
     flags = list(NVCC_FLAGS) + [
         f"-gencode=arch=compute_{major}{minor},code={kind}_{major}{minor}"
         for major, minor in capabilities

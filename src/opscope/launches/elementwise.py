@@ -149,7 +149,7 @@ def _elements(
             )
             one = Expected(formula, (ceil_div(count // part, per_block), 1, 1), (threads, 1, 1))
             expected.append(one)
-            if one.matches(launch.grid, launch.block) and work not in fitting:
+            if one.matches(launch) and work not in fitting:
                 fitting.append(work)
     if not fitting and category_of(name) in _OTHER_WORK:
         return values, [], []
@@ -177,18 +177,13 @@ def _copy_strides(launch: LaunchFacts) -> dict[str, Any]:
     missing = len(destination.shape) - len(source.shape)
     if destination.strides is None or source.strides is None or missing < 0:
         return {}
-    steps = (0,) * missing + source.strides
-    sizes = (1,) * missing + source.shape
-    dimensions = [
-        (written, size, 0 if source_size == 1 else read)
-        for written, size, source_size, read in zip(
-            destination.strides, destination.shape, sizes, steps, strict=True
-        )
-        if size > 1 and written > 0
-    ]
-    if not dimensions:
+    steps = (0,) * missing + tuple(
+        0 if size == 1 else step for size, step in zip(source.shape, source.strides, strict=True)
+    )
+    dimensions = zip(destination.strides, destination.shape, steps, strict=True)
+    written, size, read = min((one for one in dimensions if one[1] > 1 and one[0] > 0), default=(0, 0, 0))
+    if not written:
         return {}
-    written, size, read = min(dimensions)
     item = item_size_bytes(source.type_name)
     return {
         "fastest": size,
@@ -207,16 +202,13 @@ def program(launch: LaunchFacts) -> Prediction:
     Block sizes come from the recorded compile-time arguments (`XBLOCK=1024`), element counts from the call's
     last integer arguments, written in the order znumel, ynumel, xnumel, then what is reduced.
     """
-    kind, threads, compiled = (
-        launch.function_name.split("_")[1],
-        launch.thread_count,
-        launch.compile_arguments,
-    )
+    kind, compiled = launch.function_name.split("_")[1], launch.compile_arguments
+    threads = launch.thread_count
     is_reduction = kind in ("red", "per")
     blocks = tuple(takewhile(bool, (compiled.get(f"{axis}BLOCK", 0) for axis in "XYZ")))
     given = () if launch.call is None else launch.call.arguments
     scalars = (one.value for one in given if isinstance(one, ScalarArgument))
-    counts = [one for one in scalars if isinstance(one, int) and not isinstance(one, bool)]
+    counts = [one for one in scalars if type(one) is int]
     reduced = counts.pop() if is_reduction and counts else 0
     sizes = counts[-len(blocks) :][::-1] if blocks and len(counts) >= len(blocks) else []
     if any(size <= 0 for size in sizes):

@@ -27,12 +27,8 @@ Extent = tuple[int, int, int]
 
 def parse_compile_arguments(text: str | None) -> dict[str, int]:
     """Numbers of the recorded `XBLOCK=4,RBLOCK=256`; other values are left out."""
-    found = {}
-    for part in (text or "").split(","):
-        name, _, value = part.partition("=")
-        if value.strip().lstrip("-").isdecimal():
-            found[name.strip()] = int(value)
-    return found
+    parts = (part.partition("=") for part in (text or "").split(","))
+    return {name.strip(): int(value) for name, _, value in parts if value.strip().lstrip("-").isdecimal()}
 
 
 class LaunchGeometry(msgspec.Struct, frozen=True):
@@ -64,8 +60,7 @@ class DeviceFacts:
 
     @property
     def limits(self) -> Architecture | None:
-        known = architecture(self.compute_capability)
-        if known is None:
+        if (known := architecture(self.compute_capability)) is None:
             return None
         return replace(
             known,
@@ -141,10 +136,7 @@ class LaunchFacts:
 
     def template_integer(self, position: int) -> int | None:
         """The integer template argument at a position: `128`, `64u`, `(int)4`, `true`."""
-        text = self.template_argument(position)
-        if text is None:
-            return None
-        text = text.rpartition(")")[2].strip().rstrip("uUlL")
+        text = (self.template_argument(position) or "").rpartition(")")[2].strip().rstrip("uUlL")
         if text in ("true", "false"):
             return int(text == "true")
         return int(text) if text.lstrip("-").isdecimal() else None
@@ -164,9 +156,9 @@ class Expected(msgspec.Struct, frozen=True):
     grid: Extent
     block: Extent | None = None
 
-    def matches(self, grid: Extent | None, block: Extent | None) -> bool:
+    def matches(self, launch: LaunchFacts) -> bool:
         """Whether the recorded launch is this one; a grid that is unknown never is."""
-        return self.grid == grid and (self.block is None or block is None or self.block == block)
+        return self.grid == launch.grid and (None in (self.block, launch.block) or self.block == launch.block)
 
 
 class Prediction(msgspec.Struct, frozen=True):

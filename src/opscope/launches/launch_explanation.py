@@ -99,7 +99,7 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
             for item in entry.get(heading.value, ()):
                 statements += _said(heading, item, values, grade)
         if launch.grid is not None and predicted.expected:
-            found = [one for one in predicted.expected if one.matches(launch.grid, launch.block)]
+            found = [one for one in predicted.expected if one.matches(launch)]
             is_predicted, expected = bool(found), (found or predicted.expected)[0]
             launched = f"grid {extent_text(launch.grid)} of blocks of {extent_text(launch.block)} threads"
             text = f"Launched as {launched}, as predicted from the recording: {expected.formula}."
@@ -119,8 +119,7 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
         statements.append(Statement(Heading.MEMORY, text, Grade.EXACT))
     if not statements:
         return None
-    order = list(Heading)
-    statements.sort(key=lambda one: order.index(one.heading))  # stable: a family's own order stays
+    statements.sort(key=lambda one: list(Heading).index(one.heading))  # stable: a family's own order stays
     name = None if entry is None else entry["family"]
     return LaunchExplanation(name, tuple(statements), is_predicted, launch.waves)
 
@@ -156,7 +155,6 @@ class _Wording(string.Formatter):
         return counted(value, format_spec)
 
 
-_WORDING = _Wording()
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 
 
@@ -171,8 +169,7 @@ def _said(heading: Heading, item: Any, values: Mapping[str, Any], grade: str) ->
     template = read_explanations()["shared"][template[1:]] if template.startswith("@") else template
     stated = given.get("grade", grade)
     for member in values.get(given["each"], ()) if "each" in given else ({},):
-        text = _worded(template, {**values, **member})
-        if text is not None:
+        if (text := _worded(template, {**values, **member})) is not None:
             yield Statement(heading, text, Grade(values.get(stated, stated)))
 
 
@@ -180,7 +177,7 @@ def _worded(text: str, values: Mapping[str, Any]) -> str | None:
     """Text with its values, parts in brackets left out if theirs are unknown; None if others are."""
     try:
         parts = [
-            (_worded(part, values) or "") if position % 2 else _WORDING.vformat(part, (), values)
+            (_worded(part, values) or "") if position % 2 else _Wording().vformat(part, (), values)
             for position, part in enumerate(_OPTIONAL.split(text))  # every second is a part in brackets
         ]
     except KeyError:

@@ -57,7 +57,8 @@ class Tiling:
 
 def tiled_product(launch: LaunchFacts) -> Prediction:
     """Output tiles in parallel, K in sequence."""
-    kernel, problem, tile = launch.kernel, _problem(launch), extents(launch.kernel.tile)
+    kernel, tile = launch.kernel, extents(launch.kernel.tile)
+    problem = None if launch.call is None else matrix_product(launch.call)
     values = _of_product(problem)
     if len(tile) < 2:
         return Prediction(values)
@@ -127,7 +128,7 @@ def tiled_product(launch: LaunchFacts) -> Prediction:
 
 def product(launch: LaunchFacts) -> Prediction:
     """Kernels whose blocks are no tiles: matrix-vector products, the sums after a split along K."""
-    values = _of_product(_problem(launch))
+    values = _of_product(None if launch.call is None else matrix_product(launch.call))
     # gemv2T_kernel_val and gemmSN_…_kernel: the first integers are threads, and how many share an output.
     arguments = map(launch.template_integer, range(len(launch.kernel.template_arguments)))
     threads, sharing = [*(number for number in arguments if number is not None), 0, 0][:2]
@@ -233,11 +234,6 @@ def find_tiling(
             how = "one block per multiprocessor, tiles in turn"
             return replace(cut, arrangement=how, is_persistent=True)
     return None
-
-
-def _problem(launch: LaunchFacts) -> MatrixProduct | None:
-    """The product an operator computes; None if it is none, or its shapes are unknown or do not fit."""
-    return None if launch.call is None else matrix_product(launch.call)
 
 
 def _of_product(problem: MatrixProduct | None) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Imports nothing that computes.
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import math
 import os
@@ -18,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -57,7 +56,7 @@ def scratch_prefix() -> str:
     processes of another container cannot be seen from here, so their folders have another name.
     """
     namespace = 0
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         namespace = Path("/proc/self/ns/pid").stat().st_ino
     for folder in Path(tempfile.gettempdir()).glob(f"opscope-{namespace}-*"):
         if _is_left_behind(folder, folder.name.split("-")[2]):
@@ -91,7 +90,7 @@ def remove_left_behind(target: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
+@contextmanager
 def claimed(target: str | os.PathLike[str]) -> Iterator[None]:
     """Inside the block no other process claims this file, which need not exist; its folder must.
 
@@ -100,7 +99,7 @@ def claimed(target: str | os.PathLike[str]) -> Iterator[None]:
     """
     path = Path(target)
     lock = path.with_name(f".{path.name}.lock")
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         try:
             import fcntl  # noqa: PLC0415 - of POSIX alone
 
@@ -124,7 +123,7 @@ def claimed(target: str | os.PathLike[str]) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
+@contextmanager
 def replacing(
     path: str | os.PathLike[str],
     what: str = "the file",
@@ -155,7 +154,7 @@ def replacing(
         reason = getattr(failure, "strerror", None) or str(failure).partition("\n")[0]
         raise error(f"{what} cannot be written ({reason})", source=target) from failure
     finally:
-        with contextlib.suppress(OSError):  # with what a database writes beside it
+        with suppress(OSError):  # with what a database writes beside it
             for left in partial.parent.glob(f"{glob.escape(partial.name)}*"):
                 left.unlink(missing_ok=True)
 

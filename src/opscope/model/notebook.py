@@ -56,8 +56,7 @@ class QueryRows(list[Any]):
         return self._as("fetch_arrow_table", "pyarrow")
 
     def _as(self, method: str, *packages: str) -> Any:
-        missing = [name for name in packages if find_spec(name) is None]
-        if missing:
-            wanted = " ".join(missing)
-            raise DependencyError(f"this needs {' and '.join(missing)}", hint=f"Run: pip install {wanted}")
+        if missing := [name for name in packages if find_spec(name) is None]:
+            hint = f"Run: pip install {' '.join(missing)}"
+            raise DependencyError(f"this needs {' and '.join(missing)}", hint=hint)
         return getattr(self._ask(), method)()

@@ -79,6 +79,9 @@ class Session(Shown):
 
     is_read_only = False
     is_open = True
+    _scratch: _ScratchFolder | None = None
+    _memory_limit: str | None = None
+    _whole_bytes: float | None = None  # of the engine, once it has made room
 
     def __init__(
         self,
@@ -88,9 +91,7 @@ class Session(Shown):
         threads: int | None = None,
         is_temporary_file: bool = False,
     ) -> None:
-        self._scratch: _ScratchFolder | None = None
         self._memory_limit = memory_limit
-        self._whole_bytes: float | None = None  # of the engine, once it has made room
         self.examined: dict[int, Any] = {}
         self.path = None if path is None else Path(path)
         if self.path is not None and self.path.exists():
@@ -195,10 +196,7 @@ class Session(Shown):
     def _opened(cls, file: Path) -> Session:
         session = cls.__new__(cls)
         session.path = file
-        session.is_file_backed = True
-        session.is_read_only = True
-        session._memory_limit = session._whole_bytes = None
-        session._scratch = None
+        session.is_file_backed = session.is_read_only = True
         session.examined = {}
         try:
             connection: Any = _SavedConnection(duckdb.connect(str(file), read_only=True), file)
@@ -242,8 +240,7 @@ class Session(Shown):
         return QueryRows(rows, lambda: self.connection.sql(sql, params=given))
 
     def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        rows = self.query(sql, parameters)
-        return rows[0][0] if rows else None
+        return next((value for value, *_ in self.query(sql, parameters)), None)
 
     def records(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         def ask() -> list[dict[str, Any]]:
@@ -278,15 +275,14 @@ class Session(Shown):
 
     def insert_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows to a declared table; values as in `replace_rows`."""
-        declared = schema.table(table)
+        types = {one.name: one.type for one in schema.table(table).columns}
         if not rows:
             return
-        types = {one.name: one.type for one in declared.columns}
         lists = {name: [kind.removesuffix("[]")] for name, kind in types.items() if kind.endswith("[]")}
-        structure = json.dumps([types | lists])
+        structure = _literal(json.dumps([types | lists]))
         self.connection.execute(
             f'INSERT INTO "{table}" SELECT row.* FROM '
-            f"(SELECT unnest(from_json(?::JSON, {_literal(structure)})) AS row)",
+            f"(SELECT unnest(from_json(?::JSON, {structure})) AS row)",
             [msgspec.json.encode(rows).decode()],
         )
 
@@ -311,16 +307,14 @@ class Session(Shown):
 
     def check(self) -> tuple[Check, ...]:
         """Test conservation and every other law of `checks.sql`; exact, in integer nanoseconds."""
-        found = []
-        for name, statement in statements(__package__, "checks").items():
-            law = statement.partition("\n")[0].removeprefix("-- ")
-            found.append(Check(name, law, tuple(self.records(f"{statement} LIMIT 10"))))
-        return tuple(found)
+        return tuple(
+            Check(name, text.partition("\n")[0].removeprefix("-- "), tuple(self.records(f"{text} LIMIT 10")))
+            for name, text in statements(__package__, "checks").items()
+        )
 
     def lock(self) -> None:
         """Shut the database off from files and the network, for good: queries can neither read nor write."""
-        for setting in ("enable_external_access = false", "lock_configuration = true"):
-            self.connection.execute(f"SET {setting}")
+        self.connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
     def interrupt(self) -> None:
         """End what the engine computes, if it is open; from any thread."""

@@ -38,9 +38,8 @@ class Baseline(msgspec.Struct, frozen=True):
     step_ns: float  # Median step, timed without a profiler
     interval_ns: Interval | None  # Its 95 % interval; None of fewer than six steps
     rounds: int  # Processes that were timed
-    steps: (
-        int  # Times of a step in all of them, warm-up left out: medians of blocks where changes are switched
-    )
+    # Times of a step in all of them, warm-up left out: medians of blocks where changes are switched
+    steps: int
     # Most device memory allocated at once before anything is switched; without a GPU, resident memory
     peak_bytes: int | None
     # What ends a step: `optimizer`, `forward` (the call of a model), or what was named; None of a workload

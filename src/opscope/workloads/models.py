@@ -83,8 +83,7 @@ class BertLayer(nn.Module):  # type: ignore[misc]
         self.dropout = nn.Dropout(_DROPOUT)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        attended = self.dropout(self.attention_output(self.attention(hidden)))
-        hidden = self.attention_norm(hidden + attended)
+        hidden = self.attention_norm(hidden + self.dropout(self.attention_output(self.attention(hidden))))
         return self.output_norm(hidden + self.dropout(self.feed_forward(hidden)))
 
 
@@ -138,9 +137,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
     vocabulary = 37000
 
-    def __init__(
-        self, layers: int, hidden: int, heads: int, max_positions: int, dropout: float = 0.1
-    ) -> None:
+    def __init__(self, layers: int, hidden: int, heads: int, max_positions: int) -> None:
         super().__init__()
         self.scale = math.sqrt(hidden)
         self.embedding = nn.Embedding(self.vocabulary, hidden)
@@ -150,8 +147,8 @@ class Transformer(nn.Module):  # type: ignore[misc]
         angles = positions * rates
         sinusoids = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
         self.register_buffer("positions", sinusoids, persistent=False)
-        self.dropout = nn.Dropout(dropout)
-        layer = nn.TransformerEncoderLayer(hidden, heads, 4 * hidden, dropout, batch_first=True)
+        self.dropout = nn.Dropout(_DROPOUT)
+        layer = nn.TransformerEncoderLayer(hidden, heads, 4 * hidden, _DROPOUT, batch_first=True)
         # Nested tensors only help padded batches; here every sequence is whole.
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 

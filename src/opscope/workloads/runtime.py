@@ -60,8 +60,7 @@ def resolve_device(name: str) -> str:
 
 def resolve_dtype(name: str) -> str:
     """The full name of a dtype: float32, float16 or bfloat16, also written fp32, fp16 and bf16."""
-    full = _DTYPE_NAMES.get(name.lower(), name.lower())
-    if full not in _DTYPE_NAMES.values():
+    if (full := _DTYPE_NAMES.get(name.lower(), name.lower())) not in _DTYPE_NAMES.values():
         raise InputError(f"'{name}' is not a dtype to profile with", hint="Use float32, float16 or bfloat16")
     return full
 
@@ -100,8 +99,7 @@ def synchronize() -> None:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return
-    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
-    if has_context is None:
+    if (has_context := getattr(torch._C, "_cuda_hasPrimaryContext", None)) is None:
         torch.cuda.synchronize()
         return
     for device in range(torch.cuda.device_count()):
@@ -129,6 +127,6 @@ def release_memory() -> None:
 def resident_bytes() -> int:
     """Memory that this process has in use; 0 where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
     return 0

@@ -151,16 +151,8 @@ def target_builder(target: str) -> Builder:
             return Workload(function, options.device, None, description)
         torch = require_torch()
         with seeded(options.seed, options.device):
-            values: dict[str, Any] = {
-                "batch_size": batch_size,
-                "seq_len": seq_len,
-                "device": torch.device(options.device),
-                "dtype": getattr(torch, options.dtype),
-                "attn_implementation": options.attn_implementation,
-                "train": options.train,
-                "layers": options.layers,
-                "hidden": options.hidden,
-            }
+            values = {**vars(options), "batch_size": batch_size, "seq_len": seq_len}
+            values |= {"device": torch.device(options.device), "dtype": getattr(torch, options.dtype)}
             # An unset size leaves the factory its own default.
             made = function(**{key: values[key] for key in accepted if values[key] is not None})
             if isinstance(made, Workload):

@@ -12,9 +12,8 @@ from opscope.workloads.runtime import require_torch
 
 @dataclass(frozen=True)
 class WorkloadOptions:
-    dtype: str = (
-        "float32"  # of parameters and floating-point inputs; float16 or bfloat16, also fp32, fp16, bf16
-    )
+    # Of parameters and floating-point inputs; float16 or bfloat16, also fp32, fp16, bf16
+    dtype: str = "float32"
     device: str = "auto"  # auto, cpu, cuda or cuda:N
     attn_implementation: str = "sdpa"  # the fused operator, or "eager": matmul, softmax, matmul
     train: bool = False  # a step is forward, loss, backward and AdamW; else a forward in inference mode

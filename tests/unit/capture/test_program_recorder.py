@@ -293,7 +293,7 @@ HOOKS = [
     (Profiler, "__enter__"), (Profiler, "step"), (Profiler, "keep_late_steps"), (Profiler, "_make_directory"),
     (StepClock, "start"), (StepClock, "mark"), (StepClock, "read"),
     (Recording, "prepare"), (Recording, "start"), (Recording, "next_step"), (Recording, "export"),
-    (Recording, "structure"), (profiler, "write_cycle"), (cycle_module, "collect"),
+    (Recording, "structure"), (profiler, "collect"), (profiler, "write_sidecar"),
     (cycle_module, "write_sidecar"), (profiler.environment, "collect_environment"),
     (profiler, "require_no_profiler"), (profiler, "resident_bytes"),
     (program_recorder.attached_profilers, "watch"), (OptimizerSteps, "watch"), (ProgramRecorder, "_enter"),
@@ -386,7 +386,7 @@ def watched(steps):
 
     def watch(source):
         sources.append(source)
-        source.watch(lambda: steps.append(1))
+        source.watch(lambda: steps.append(1), lambda: None)
         return source
 
     yield watch

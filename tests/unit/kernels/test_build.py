@@ -79,7 +79,6 @@ def builder(tmp_path, monkeypatch, torch) -> FakeBuilder:
     monkeypatch.setattr(build, "require_torch", lambda: torch)
     monkeypatch.setattr(build, "_cpp_extension", lambda: fake)
     monkeypatch.setattr(build, "_loaded", None)
-    monkeypatch.setattr(build, "_failure", None)
     for name in ("CXX", "TORCH_CUDA_ARCH_LIST", "TORCH_EXTENSIONS_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CXX", "sh")  # Any program that exists.

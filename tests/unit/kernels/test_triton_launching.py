@@ -64,10 +64,11 @@ def test_a_last_tile_that_is_not_full_is_right(name):
 def test_interpreted_kernels_take_the_first_configuration_that_fits():
     module = load_triton("elementwise", interpret=True)
     configs = [triton.Config({"BLOCK": block}) for block in (16, 64)]
-    only_large = autotuned(configs, key=["size"], prune=lambda configs, named, **_: configs[1:])
     seen = []
     x, out = torch.arange(100.0), torch.empty(100)
-    kernel = only_large(module.elementwise_kernel)
+    kernel = autotuned(
+        module.elementwise_kernel, configs, key=["size"], prune=lambda configs, named, **_: configs[1:]
+    )
     kernel[lambda meta: seen.append(meta["BLOCK"]) or (2,)](x, x, out, 100, OPERATOR="square")
     assert torch.equal(out, x * x)
     assert seen == [64]

@@ -79,7 +79,7 @@ def elementwise_kernel(x_ptr, y_ptr, out_ptr, size, OPERATOR: tl.constexpr, BLOC
         teaching_kernel(x_ptr, y_ptr, out_ptr, size, OPERATOR, BLOCK)
 
 
-_tuned = autotuned(CONFIGS, key=["size", "OPERATOR"])(elementwise_kernel)
+_tuned = autotuned(elementwise_kernel, CONFIGS, key=["size", "OPERATOR"])
 
 
 def gelu(x: torch.Tensor, approximate: str = "none", *, teaching: bool = False) -> torch.Tensor:

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,28 +23,26 @@ def is_compiled(function: object) -> bool:
 
 
 def autotuned(
+    function: Any,
     configs: Sequence[triton.Config],
     *,
     key: Sequence[str],
     prune: Callable[..., list[triton.Config]] | None = None,
-) -> Callable[[Any], Any]:
-    """Decorator: the fastest of some configurations, measured once for each value of the key.
+) -> Any:
+    """The kernel in the fastest of some configurations, measured once for each value of the key.
 
     The interpreter has no speed to tune; there the first configuration that fits is used.
 
     Args:
+        function: What `triton.jit` made.
         configs: Candidates, the one that is usually best first.
         key: Names of the arguments whose values, with the dtypes, decide anew.
         prune: Triton's `early_config_prune`: leaves out candidates that make no sense for given arguments.
     """
-
-    def decorate(function: Any) -> Any:
-        if not is_compiled(_declared(function)):
-            return _FirstConfiguration(function, configs, prune)
-        pruning = {"early_config_prune": prune} if prune else None
-        return triton.autotune(configs=list(configs), key=list(key), prune_configs_by=pruning)(function)
-
-    return decorate
+    if not is_compiled(_declared(function)):
+        return _FirstConfiguration(function, list(configs), prune)
+    pruning = {"early_config_prune": prune} if prune else None
+    return triton.autotune(configs=list(configs), key=list(key), prune_configs_by=pruning)(function)
 
 
 def _declared(function: Any) -> Any:
@@ -53,27 +52,21 @@ def _declared(function: Any) -> Any:
     return function
 
 
+@dataclass
 class _FirstConfiguration:
-    def __init__(
-        self,
-        function: Any,
-        configs: Sequence[triton.Config],
-        prune: Callable[..., list[triton.Config]] | None,
-    ) -> None:
-        self._function = function
-        self._configs = list(configs)
-        self._prune = prune
-        self._names = list(inspect.signature(_declared(function).fn).parameters)
+    function: Any
+    configs: list[triton.Config]
+    prune: Callable[..., list[triton.Config]] | None
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return functools.partial(self._run, grid)
 
     def _run(self, grid: Any, *args: Any, **kwargs: Any) -> None:
-        named = dict(zip(self._names, args, strict=False))
-        configs = self._prune(self._configs, named, **kwargs) if self._prune else self._configs
+        named = dict(zip(inspect.signature(_declared(self.function).fn).parameters, args, strict=False))
+        configs = self.prune(self.configs, named, **kwargs) if self.prune else self.configs
         if configs[0].pre_hook is not None:
             configs[0].pre_hook({**named, **kwargs, **configs[0].kwargs})
-        self._function[grid](*args, **kwargs, **configs[0].kwargs)
+        self.function[grid](*args, **kwargs, **configs[0].kwargs)
 
 
 def check_arguments(**tensors: torch.Tensor) -> None:
@@ -111,17 +104,10 @@ def launched(out: torch.Tensor, kernel: Any, grid: Any, *arguments: Any, **const
     return out
 
 
+@functools.cache
 def multiprocessors(device: torch.device) -> int:
     """How many the device has; 1 for a CPU, where the interpreter runs one program after another."""
-    if device.type != "cuda":
-        return 1
-    return _multiprocessors(device.index)
-
-
-@functools.cache
-def _multiprocessors(index: int) -> int:
-    count: int = torch.cuda.get_device_properties(index).multi_processor_count
-    return count
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 # How programs share out the rows of a matrix: how many each takes, how long a row registers can hold.
@@ -175,6 +161,10 @@ def launched_by_rows(
         return (triton.cdiv(row_count, meta["TILE"] // columns),)  # a program for each tile
 
     return launched(out, whole, grid, *tensors, out, row_count, column_count, *sizes, COLUMNS=columns)
+
+
+def tuned_by_rows(kernel: Any) -> Any:
+    return autotuned(kernel, ROW_CONFIGS, key=["column_count"], prune=fitting_configs)
 
 
 def fitting_configs(

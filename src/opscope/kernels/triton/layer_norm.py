@@ -16,13 +16,7 @@ import triton
 import triton.language as tl
 
 from opscope.errors import InputError
-from opscope.kernels.triton.launching import (
-    ROW_CONFIGS,
-    autotuned,
-    check_arguments,
-    fitting_configs,
-    launched_by_rows,
-)
+from opscope.kernels.triton.launching import check_arguments, launched_by_rows, tuned_by_rows
 
 
 @triton.jit
@@ -130,7 +124,7 @@ def layer_norm_teaching_kernel(x_ptr, weight_ptr, bias_ptr, out_ptr, column_coun
         tl.store(out_ptr + start_of_row + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-_tuned_layer_norm = autotuned(ROW_CONFIGS, key=["column_count"], prune=fitting_configs)(layer_norm_kernel)
+_tuned_layer_norm = tuned_by_rows(layer_norm_kernel)
 
 
 def layer_norm(

@@ -211,9 +211,9 @@ def matmul_teaching_kernel(
 
 
 _key = ["M", "N", "K"]
-_tuned_matmul = autotuned(CONFIGS, key=_key)(matmul_kernel)
-_tuned_float32_matmul = autotuned(FLOAT32_CONFIGS, key=[*_key, "PRECISION"])(matmul_kernel)
-_tuned_descriptor_matmul = autotuned(DESCRIPTOR_CONFIGS, key=_key)(matmul_descriptor_kernel)
+_tuned_matmul = autotuned(matmul_kernel, CONFIGS, key=_key)
+_tuned_float32_matmul = autotuned(matmul_kernel, FLOAT32_CONFIGS, key=[*_key, "PRECISION"])
+_tuned_descriptor_matmul = autotuned(matmul_descriptor_kernel, DESCRIPTOR_CONFIGS, key=_key)
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee") -> torch.Tensor:
@@ -238,8 +238,8 @@ def takes_descriptors(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if not (is_compiled(matmul_descriptor_kernel) and _has_copy_engine(a.get_device())):
         return False
-    tensors_aligned = all(tensor.data_ptr() % _DESCRIPTOR_ALIGNMENT == 0 for tensor in (a, b))
-    return tensors_aligned and all(2 * tensor.shape[-1] % _DESCRIPTOR_ALIGNMENT == 0 for tensor in (a, b))
+    places = (place for one in (a, b) for place in (one.data_ptr(), 2 * one.shape[-1]))
+    return all(place % _DESCRIPTOR_ALIGNMENT == 0 for place in places)
 
 
 def matmul_by_pointers(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee") -> torch.Tensor:

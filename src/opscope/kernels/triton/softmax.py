@@ -16,13 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from opscope.kernels.triton.launching import (
-    ROW_CONFIGS,
-    autotuned,
-    check_arguments,
-    fitting_configs,
-    launched_by_rows,
-)
+from opscope.kernels.triton.launching import check_arguments, launched_by_rows, tuned_by_rows
 
 
 @triton.jit
@@ -112,7 +106,7 @@ def softmax_teaching_kernel(x_ptr, out_ptr, column_count, BLOCK: tl.constexpr):
         tl.store(out_ptr + start_of_row + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-_tuned_softmax = autotuned(ROW_CONFIGS, key=["column_count"], prune=fitting_configs)(softmax_kernel)
+_tuned_softmax = tuned_by_rows(softmax_kernel)
 
 
 def softmax(x: torch.Tensor, *, teaching: bool = False) -> torch.Tensor:
