@@ -32,6 +32,7 @@ from opscope.model.benchmark import (
     reciprocal,
 )
 from opscope.model.finding import Finding
+from opscope.model.queries import grouped
 from opscope.report import document as doc
 from opscope.report.benchmark_explanation import explanations
 from opscope.report.json_encoding import Keys, encode
@@ -334,10 +335,8 @@ def _fastest(result: BenchmarkResult) -> doc.Text | None:
 
 def _not_measured(result: BenchmarkResult) -> tuple[doc.Text, ...]:
     """Why rows were not timed, or do not count, and what to do about it; rows of one reason together."""
-    by_reason: dict[tuple[Status, str], list[BenchmarkRow]] = {}
-    for row in result.rows:
-        if row.status is not Status.OK:
-            by_reason.setdefault((row.status, row.reason or ""), []).append(row)
+    lacking = (row for row in result.rows if row.status is not Status.OK)
+    by_reason = grouped(((row.status, row.reason or ""), row) for row in lacking)
     told: list[doc.Text] = []
     for (status, reason), rows in by_reason.items():
         names = doc.joined([doc.Code(row.name) for row in rows])
