@@ -437,23 +437,21 @@ def _scaling_sections(sweep: BenchmarkSweep) -> tuple[doc.Section, ...]:
         return doc.sections(replace(first, title=benchmark_title(points[0])), *others)
     swept = [name for name in sweep.parameters if name in points[0].parameters]
     # What was not measured and why, said once where it holds for every point.
-    reasons: dict[str, tuple[doc.Text, list[str]]] = {}
-    # Each kind of finding once for each implementation, where it came first, and where it came again.
-    found: dict[tuple[str, str | None], tuple[Finding, list[str]]] = {}
-    for point in points:
-        label = point_label(sweep, point)
-        for text in _not_measured(point):
-            reasons.setdefault(doc.plain(text), (text, []))[1].append(label)
-        for finding in _further_findings(point):
-            key = (finding.code, finding.evidence.get("implementation"))
-            found.setdefault(key, (finding, []))[1].append(label)
+    labeled = [(point_label(sweep, point), point) for point in points]
+    reasons = grouped((text, label) for label, point in labeled for text in _not_measured(point))
     told = (
         text if len(labels) == len(points) else (f"{'; '.join(labels)}: ", *doc.inlines(text))
-        for text, labels in reasons.values()
+        for text, labels in reasons.items()
+    )
+    # Each kind of finding once for each implementation, where it came first, and where it came again.
+    found = grouped(
+        ((one.code, one.evidence.get("implementation")), (label, one))
+        for label, point in labeled
+        for one in _further_findings(point)
     )
     findings = []
-    for finding, (first_at, *again) in found.values():
-        more = f" Likewise at {'; '.join(again)}." if again else ""
+    for (first_at, finding), *again in found.values():
+        more = f" Likewise at {'; '.join(label for label, _ in again)}." if again else ""
         findings.append(replace(finding, message=f"{first_at}: {finding.message}{more}"))
     return doc.sections(
         doc.Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept))),
