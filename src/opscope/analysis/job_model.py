@@ -49,7 +49,7 @@ from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import measure_timeline
 from opscope.analysis.timeline.values import Timeline
 from opscope.ingest.nesting import Int64
-from opscope.model.queries import summed
+from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
@@ -474,15 +474,16 @@ def look_at_job(
     late = straggler or (most if most is not None and most.awaited_ns else None)
     if late is not None and (change := job.as_fast_as_median(late.trace_id)) is not None:
         what_ifs.append(WhatIf(WhatIfKind.RANK_AS_MEDIAN, job.gain(change), rank=late.rank))
-    # Activities by process group and name of the collective, then by trace.
-    kernels: dict[tuple[str | None, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for of_one in collectives.matched:
-        for kernel in of_one:
-            kernels[of_one[0].members, of_one[0].title or ""][kernel.trace_id].add(kernel.activity_id)
+    # By process group and name of the collective; activities by trace.
+    kernels = grouped(
+        ((of_one[0].members, of_one[0].title or ""), (one.trace_id, one.activity_id))
+        for of_one in collectives.matched
+        for one in of_one
+    )
     what_ifs += [
         WhatIf(
             WhatIfKind.OVERLAPPED,
-            job.gain(job.overlapped(kernels[one.members, one.name])),
+            job.gain(job.overlapped(grouped(kernels[one.members, one.name]))),
             process_group=one.process_group,
             name=one.name,
         )

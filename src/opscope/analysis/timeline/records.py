@@ -74,6 +74,10 @@ def role_of(name: str) -> CallRole:
     return next((role for role, pattern in _ROLES if re.match(pattern, name)), CallRole.OTHER)
 
 
+def is_graph_launch(name: str) -> bool:
+    return "GraphLaunch" in name
+
+
 def names_of(session: Session, *roles: CallRole) -> list[str]:
     names = session.query("SELECT DISTINCT name FROM runtime_calls WHERE name IS NOT NULL ORDER BY name")
     return [name for (name,) in names if role_of(name) in roles]
@@ -152,7 +156,7 @@ def read_records(session: Session) -> tuple[TraceRecords, ...]:
             within_device += [name_id] if decoded.copy_direction == "device_to_device" else []
     # What calls do, by their names and, of copies, by the names of what they copied.
     roles = np.array([role_of(name) for name in call_names], dtype=np.int64)[calls["name_index"]]
-    graphs = np.array(["GraphLaunch" in name for name in call_names], dtype=np.bool_)
+    graphs = np.array([is_graph_launch(name) for name in call_names], dtype=np.bool_)
     copied = np.full(len(roles), -1, dtype=np.int64)
     copied[launcher[launcher >= 0]] = activities["name_id"][launcher >= 0]
     waits_to_copy = (roles == CallRole.COPIES) & ~np.isin(copied, within_device)
