@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -222,12 +223,11 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
 
 
 def _memory_chart(session: Session, summary: Summary) -> Iterator[Chart]:
-    is_one = len(summary.traces) < 2
-    of = ["" if is_one or rank is None else f"rank {rank}, " for rank in summary.ranks]
-    lines = grouped(
-        (f"{of[trace_id]}device {device}", (time_ns, used, held))
-        for trace_id, device, time_ns, used, held in session.query(_MEMORY_SQL, [_POINTS])
-    )
+    lines: dict[str, list[tuple[int, int, int | None]]] = defaultdict(list)
+    for trace_id, device, *point in session.query(_MEMORY_SQL, [_POINTS]):
+        rank = summary.ranks[trace_id]
+        of = f"rank {rank}, " if rank is not None and len(summary.traces) > 1 else ""
+        lines[f"{of}device {device}"].append((point[0], point[1], point[2]))
     yield from _memory_over_time("Overview", lines)
 
 
