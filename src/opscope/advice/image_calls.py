@@ -7,9 +7,8 @@ its time that such a layer took.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import Enum
-from typing import Any
 
 import msgspec
 
@@ -94,9 +93,28 @@ class ImageCall(msgspec.Struct, frozen=True):
 
 def image_calls(run: ProfiledRun) -> Iterator[ImageCall]:
     known = {call.call_id: call for call in run.calls}
-    for row in run.records("image_calls"):
-        if (call := known.get(row["call_id"])) and (found := _described(row, call)):
-            yield found
+    for row in (one for one in run.records("image_calls") if one["call_id"] in known):
+        name = row["name"]
+        columns = {one: row[one] for one in ("overload", "shapes", "types", "strides", "concrete")}
+        arguments = parse_arguments(name, **columns)
+        image = arguments.tensor("input", "self", "grad_output", "grad_out")
+        kind, is_padded = next((kind for part, kind in _OTHERS.items() if part in name), None), False
+        if kind is None and (shapes := convolution_shapes(arguments)) is not None:
+            kind = _convolution(shapes)
+            is_padded = kind is ImageKind.GROUPED and (shapes.data[1] // shapes.groups).bit_count() > 1
+        if image is None or len(image.shape) != 4 or kind is None:
+            continue
+        flags = ("training", "train") if kind is ImageKind.BATCH_NORM else ()
+        yield ImageCall(
+            kind,
+            known[row["call_id"]],
+            is_backward="backward" in name,
+            is_training=next((arguments.boolean(flag) for flag in flags if arguments.has(flag)), None),
+            is_padded=is_padded,
+            turning_ns=row["turning_ns"],
+            direct_ns=row["direct_ns"],
+            image=image,
+        )
 
 
 # Of the shared numbers, by layer, what it takes in 16 bits of its time in TF32, and in TF32 of that without.
@@ -121,36 +139,6 @@ def type_share(run: ProfiledRun, one: ImageCall, data_type: DataType) -> float:
     if data_type is not DataType.TF32 and one.kind in _HALF_SHARES:
         share *= run.book.number(f"{_HALF_SHARES[one.kind]}_{one.direction}")
     return share
-
-
-def _described(row: Mapping[str, Any], call: CallEfficiency) -> ImageCall | None:
-    arguments = parse_arguments(
-        row["name"],
-        overload=row["overload"],
-        shapes=row["shapes"],
-        types=row["types"],
-        strides=row["strides"],
-        concrete=row["concrete"],
-    )
-    image = arguments.tensor("input", "self", "grad_output", "grad_out")
-    kind, is_padded = next((kind for name, kind in _OTHERS.items() if name in row["name"]), None), False
-    shapes = convolution_shapes(arguments) if kind is None else None
-    if shapes is not None:
-        kind = _convolution(shapes)
-        is_padded = kind is ImageKind.GROUPED and (shapes.data[1] // shapes.groups).bit_count() > 1
-    if image is None or len(image.shape) != 4 or kind is None:
-        return None
-    flags = ("training", "train") if kind is ImageKind.BATCH_NORM else ()
-    return ImageCall(
-        kind,
-        call,
-        is_backward="backward" in row["name"],
-        is_training=next((arguments.boolean(name) for name in flags if arguments.has(name)), None),
-        is_padded=is_padded,
-        turning_ns=row["turning_ns"],
-        direct_ns=row["direct_ns"],
-        image=image,
-    )
 
 
 def _convolution(shapes: ConvolutionShapes) -> ImageKind:

@@ -40,13 +40,23 @@ def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     turning = [one.name for one in run.summary.operators if any(k.name in names for k in one.kernels)]
     nothing_slower_ns = {one.call.call_id: min(after_ns[one.call.call_id], one.computing_ns) for one in calls}
     layers = [one for one in calls if one.kind.is_convolution or one.kind is ImageKind.BATCH_NORM]
+    layer_names = list(dict.fromkeys(one.call.operator for one in layers))
     turned = [row["call_id"] for row in stay]
+    message = (
+        f"{run.times(count, 'kernel')} only convert tensors between channel layouts, "
+        f"in {listed(turning, 3) or 'no recorded operator'}: {run.device_time(turning_ns)}."
+    )
+    if not turning_ns:
+        layers_ns = sum(one.computing_ns for one in layers)
+        message = (
+            f"{listed(layer_names, 3)} work on channels-first (NCHW) images: {run.device_time(layers_ns)}."
+        )
     yield Advice(
-        _message(run, turning_ns, count, turning, layers),
+        message,
         run.evidence(
             turning_ns,
             calls=count,
-            operators=list(dict.fromkeys([*turning, *(one.call.operator for one in layers)])),
+            operators=list(dict.fromkeys([*turning, *layer_names])),
             kernels=names[:5],
         ),
         _effect(calls, after_ns, names, turned),
@@ -70,20 +80,6 @@ def _effect(
         if one.computing_ns
     }
     return lambda change: change.scale_calls(factors).drop_launches(turning, but_of=turned)
-
-
-def _message(
-    run: ProfiledRun, turning_ns: int, count: int, turning: Sequence[str], layers: Sequence[ImageCall]
-) -> str:
-    """What is turned; where that is little, which layers run with channels first."""
-    if turning_ns:
-        return (
-            f"{run.times(count, 'kernel')} only convert tensors between channel layouts, "
-            f"in {listed(turning, 3) or 'no recorded operator'}: {run.device_time(turning_ns)}."
-        )
-    layers_ns = sum(one.computing_ns for one in layers)
-    operators = list(dict.fromkeys(one.call.operator for one in layers))
-    return f"{listed(operators, 3)} work on channels-first (NCHW) images: {run.device_time(layers_ns)}."
 
 
 def _channels_last_ns(run: ProfiledRun, rule: Rule, one: ImageCall) -> float:

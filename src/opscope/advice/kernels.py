@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import ceil, prod
@@ -12,16 +11,13 @@ import msgspec
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.roofline import Bound
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import is_product
-from opscope.analysis.totals import KernelTotal
-from opscope.launches.facts import LaunchGeometry
 from opscope.model.queries import grouped
 from opscope.operators.arguments import parse_arguments
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.units import counted, format_fraction
+from opscope.units import counted, format_fraction, summed
 
 
 class _Chain(msgspec.Struct, frozen=True):
@@ -52,7 +48,11 @@ class _Chain(msgspec.Struct, frozen=True):
 def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     chains = _chains(run, int(rule.threshold("shortest_chain")))
     total_ns, host_ns = (sum(getattr(one, name) for one in chains) for name in ("device_ns", "host_ns"))
-    if run.is_minor(total_ns, rule) and not _is_of_host(run, host_ns, rule):
+    # Or launching takes much of a step for which the host is the slower side.
+    step, least = run.step, rule.threshold("least_fraction")
+    if run.is_minor(total_ns, rule) and not (
+        step is not None and step.is_host_bound and run.per_step(host_ns) >= least * step.recorded_host_ns
+    ):
         return
     after_ns = sum(chain.fused_ns(run.book.number("kernel_floor_ns")) for chain in chains)
     launches = sum(chain.calls * (len(chain.names) - 1) for chain in chains)
@@ -69,14 +69,6 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"the tensors read and written; {run.times(launches, 'launch')} and "
         f"{run.time(host_ns * run.unrecorded_share)} of host time go away",
     )
-
-
-def _is_of_host(run: ProfiledRun, host_ns: int, rule: Rule) -> bool:
-    """Whether launching takes much of a step for which the host is the slower side."""
-    step = run.step
-    if step is None or not step.is_host_bound:
-        return False
-    return run.per_step(host_ns) >= rule.threshold("least_fraction") * step.recorded_host_ns
 
 
 def _fused(change: GraphChange, chains: Iterable[_Chain], floor_ns: float) -> GraphChange:
@@ -125,76 +117,64 @@ def _sizes(row: Mapping[str, Any]) -> list[int]:
     return [tensor.element_count for tensor in call.tensors]
 
 
-class _Tail(msgspec.Struct, frozen=True):
-    """Launches of one kernel and geometry; `rounds` are blocks over multiprocessors."""
-
-    kernel: str
-    geometry: LaunchGeometry
-    blocks: int
-    rounds: float
-
-    @property
-    def loss(self) -> float:
-        """Share of the places of all rounds that stay empty."""
-        return 1 - self.rounds / ceil(self.rounds)
-
-
 @finds
 def tail_wave(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    found = [tail for kernel in run.summary.kernels for tail in _tails(kernel, run.sm_count, rule)]
-    total_ns = sum(tail.geometry.total_ns for tail in found)
+    # Rounds are counted by multiprocessors, not by the blocks that they can hold: blocks beside each other on
+    # one share its arithmetic, so that two of them take twice as long as one.
+    rounds = (
+        (kernel, geometry, prod(geometry.grid or ()) / run.sm_count)
+        for kernel in run.summary.kernels
+        # A block of a product computes a tile, which is much work.
+        if run.sm_count and kernel.kind == "kernel" and is_product(decode(kernel.name))
+        for geometry in kernel.geometries
+    )
+    # Kernel, geometry, rounds and the share of their places that stays empty.
+    found = [
+        (kernel, geometry, count, loss)
+        for kernel, geometry, count in rounds
+        if 1 < count < rule.threshold("most_rounds")
+        and (loss := 1 - count / ceil(count)) >= rule.threshold("least_loss")
+    ]
+    total_ns = sum(geometry.total_ns for _, geometry, *_ in found)
     if run.is_minor(total_ns, rule):
         return
-    lost_ns = sum(tail.geometry.total_ns * tail.loss for tail in found)
-    worst = max(found, key=lambda tail: (tail.geometry.total_ns, tail.kernel))
+    lost_ns = sum(geometry.total_ns * loss for _, geometry, _, loss in found)
+    lost_of = summed((kernel.name, geometry.total_ns * loss) for kernel, geometry, _, loss in found)
+    whole_ns = {kernel.name: kernel.total_ns for kernel, *_ in found}
+    _, longest, count, _ = max(found, key=lambda one: (one[1].total_ns, one[0].name))
+    blocks = prod(longest.grid or ())
     yield Advice(
         f"Kernels that take {run.device_share(total_ns)} end in a nearly empty wave: the "
-        f"longest has {worst.blocks:,} blocks for {run.sm_count} multiprocessors, {worst.rounds:.2f} "
-        "waves.",
+        f"longest has {blocks:,} blocks for {run.sm_count} multiprocessors, {count:.2f} waves.",
         run.evidence(
             total_ns,
             lost_ns=lost_ns,
-            kernels=list(dict.fromkeys(tail.kernel for tail in found))[:5],
-            rounds=round(worst.rounds, 3),
-            blocks=worst.blocks,
+            kernels=list(dict.fromkeys(kernel.name for kernel, *_ in found))[:5],
+            rounds=round(count, 3),
+            blocks=blocks,
         ),
         lambda change: [
-            change.scale(change.model.is_named([name]), 1.0 - lost) for name, lost in _losses(run, found)
+            change.scale(change.model.is_named([name]), 1.0 - ns / whole_ns[name])
+            for name, ns in lost_of.items()
         ],
         f"the empty slots of their waves: {run.time(lost_ns)} of {run.time(total_ns)}",
     )
 
 
-def _losses(run: ProfiledRun, tails: Iterable[_Tail]) -> Iterator[tuple[str, float]]:
-    """Share of each kernel's time that its empty places are."""
-    lost_ns: dict[str, float] = defaultdict(float)
-    for tail in tails:
-        lost_ns[tail.kernel] += tail.geometry.total_ns * tail.loss
-    for kernel in run.summary.kernels:
-        if kernel.name in lost_ns:
-            yield kernel.name, lost_ns[kernel.name] / kernel.total_ns
-
-
-def _tails(kernel: KernelTotal, sm_count: int | None, rule: Rule) -> Iterator[_Tail]:
-    """Its geometries with a nearly empty last round.
-
-    Counted by multiprocessors, not by the blocks that they can hold: blocks beside each other on one share
-    its arithmetic, so that two of them take twice as long as one.
-    """
-    if sm_count is None or kernel.kind != "kernel":
-        return
-    for geometry in kernel.geometries:
-        blocks = prod(geometry.grid or ())
-        tail = _Tail(kernel.name, geometry, blocks, blocks / sm_count)
-        is_short = 1 < tail.rounds < rule.threshold("most_rounds")
-        # A block of a product computes a tile, which is much work.
-        if is_short and tail.loss >= rule.threshold("least_loss") and is_product(decode(kernel.name)):
-            yield tail
-
-
 @finds
 def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    found = [quality for quality in run.summary.quality if _is_starved(run, quality, rule)]
+    rooflines = run.summary.efficiency.kernels
+    found = [
+        one
+        for one in run.summary.quality
+        if (roofline := rooflines.get((one.operator, one.kernel.name))) is not None
+        and roofline.bound is Bound.MEMORY
+        and roofline.fraction is not None
+        and roofline.fraction < rule.threshold("roofline_fraction")
+        and one.occupancy is not None
+        and one.occupancy <= rule.threshold("most_occupancy")
+        and not is_product(one.kernel)
+    ]
     total_ns = sum(quality.geometry.total_ns for quality in found)
     if run.is_minor(total_ns, rule):
         return
@@ -213,15 +193,6 @@ def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             shared_memory_bytes=worst.geometry.shared_memory_bytes,
         ),
     )
-
-
-def _is_starved(run: ProfiledRun, quality: LaunchQuality, rule: Rule) -> bool:
-    roofline = run.summary.efficiency.kernels.get((quality.operator, quality.kernel.name))
-    if roofline is None or roofline.bound is not Bound.MEMORY or roofline.fraction is None:
-        return False
-    if quality.occupancy is None or quality.occupancy > rule.threshold("most_occupancy"):
-        return False
-    return roofline.fraction < rule.threshold("roofline_fraction") and not is_product(quality.kernel)
 
 
 @finds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from opscope.advice.image_calls import ImageCall, ImageKind, image_calls, type_share
 from opscope.advice.kernel_times import HALF_TYPES, ITEM_BYTES, padded, product_ns
@@ -105,7 +104,9 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         saved = f"memory-bound kernels move half the bytes, which saves {run.time(saved_ns)}"
         basis = f"{basis}; {saved}" if calls else saved
     subject, reason = _subject(calls), "tensor cores are several times as fast"
-    error = _ERROR_OF_CONVOLUTIONS if _are_images(run, calls) else None
+    # Where most of the time is of convolutions with channels first.
+    first = {call_id for call_id, one in _images(run).items() if one.is_channels_first}
+    are_images = 2 * time_of(call for call in calls if call.call_id in first) > time_of(calls)
     if run.is_minor(total_ns, rule):
         calls = [*calls, *halved]
         subject, reason = f"Operators ({listed(operators_of(calls), 3)})", "they move half the bytes"
@@ -122,7 +123,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         best=best,
         worst=worst,
         change=(cast_whole if is_cast_whole else under_autocast).replace("bfloat16", _NAMES[half]),
-        error=error,
+        error=_ERROR_OF_CONVOLUTIONS if are_images else None,
         applicability=OPEN if after_ns is None else Applicability(),
         # Kernels of the program's own take the types that they were written for.
         is_sure=run.summary.leading_kernel is None,
@@ -185,12 +186,6 @@ def _takes_tokens(run: ProfiledRun) -> bool:
     """Whether what the model takes are whole numbers: it looks them up, and convolves no image."""
     looks_up = run.session.scalar("SELECT EXISTS (FROM operators WHERE name = 'aten::embedding')")
     return bool(looks_up) and all(category_of(call.operator) != "convolution" for call in run.calls)
-
-
-def _are_images(run: ProfiledRun, calls: Sequence[CallEfficiency]) -> bool:
-    """Whether most of the calls' time is of convolutions with channels first."""
-    first = {call_id for call_id, one in _images(run).items() if one.is_channels_first}
-    return 2 * time_of(call for call in calls if call.call_id in first) > time_of(calls)
 
 
 def _products(run: ProfiledRun, types: tuple[DataType, ...]) -> list[CallEfficiency]:
@@ -284,13 +279,12 @@ def _with_casts(
     The likely effect, the best, the worst (the host takes up to this share more), and words.
     """
     keeps_half = _keeps_half(run)
-    casts = {call.call_id: _cast_operands(call, keeps_half=keeps_half) for call in calls}
-    launches = sum(casts[call.call_id].operands * call.calls for call in calls)
+    casts = [(call, *_cast_operands(call, keeps_half=keeps_half)) for call in calls]
     cast_ns = {
-        call.call_id: call.calls * (run.rates.memory_ns(1.5 * casts[call.call_id].size_bytes) or 0.0)
-        for call in calls
+        call.call_id: call.calls * (run.rates.memory_ns(1.5 * size_bytes) or 0.0)
+        for call, _, size_bytes in casts
     }
-    host_ns = launches * run.launch_host_ns
+    host_ns = sum(operands * call.calls for call, operands, _ in casts) * run.launch_host_ns
     followers = _followers(run, keeps_half=keeps_half)
     others_ns = {call.call_id: _halved_ns(run, call) for call in followers}
     saved_ns = time_of(followers) - sum(others_ns.values())
@@ -322,21 +316,19 @@ def _with_casts(
     )
 
 
-class _Casts(NamedTuple):
-    operands: float
-    size_bytes: float  # in float32
+def _cast_operands(call: CallEfficiency, *, keeps_half: bool) -> tuple[float, float]:
+    """How many operands are cast, and their bytes in float32.
 
-
-def _cast_operands(call: CallEfficiency, *, keeps_half: bool) -> _Casts:
-    """Batched products take what products made; where all results stay in 16 bits, only weights are cast."""
+    Batched products take what products made; where all results stay in 16 bits, only weights are cast.
+    """
     share = _BATCHED_CAST_SHARE if call.operator in _BATCHED else 1.0
     if keeps_half:
         weight = parse_arguments(
             call.operator, overload=call.overload, shapes=call.shapes, types=call.types
         ).tensor("weight")
         if weight is not None:
-            return _Casts(1.0, 4.0 * weight.element_count)
-    return _Casts(2 * share, share * (call.cost.read_bytes or 0))
+            return 1.0, 4.0 * weight.element_count
+    return 2 * share, share * (call.cost.read_bytes or 0)
 
 
 def _keeps_half(run: ProfiledRun) -> bool:

@@ -7,7 +7,6 @@ as a Session, and removes it. torch is reached through capture alone.
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +18,7 @@ from opscope.errors import CaptureError, OpscopeError
 from opscope.ingest.reader import load
 from opscope.model.benchmark import CallProfile, KernelUse
 from opscope.model.files import scratch_prefix
-from opscope.model.queries import sql
+from opscope.model.queries import sql, summed
 from opscope.model.session import Session
 
 T = TypeVar("T")
@@ -52,15 +51,11 @@ def call_profile_of(session: Session, calls: int) -> CallProfile:
     launches = session.records(sql(__package__, "launches"))
     device_ns = sum(row["total_ns"] for row in launches)
     totals = kernel_totals(launches, provenance, device_ns)
-    # By kernel name: the operator whose launches of it took longest.
-    time_ns: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for row in launches:
-        if row["operator"]:
-            time_ns[row["name"]][row["operator"]] += row["total_ns"]
+    rows = [row for row in launches if row["operator"]]
     uses = []
     for total in totals:
-        facts, of = provenance.kernels.get(total.name), time_ns.get(total.name, {})
-        source_file = None
+        facts, source_file = provenance.kernels.get(total.name), None
+        time_ns = summed((row["operator"], row["total_ns"]) for row in rows if row["name"] == total.name)
         if facts is not None and len(facts.units) == 1:
             source_file = facts.units[0]
         elif facts is not None and facts.location is not None:
@@ -72,7 +67,7 @@ def call_profile_of(session: Session, calls: int) -> CallProfile:
                 kind=total.kind,
                 launches=_per_call(total.calls, calls),
                 device_ns=total.total_ns / calls,
-                operator=max(sorted(of), key=of.__getitem__, default=None),
+                operator=max(sorted(time_ns), key=time_ns.__getitem__, default=None),  # launched most of it
                 grid=_only(one.grid for one in total.geometries),
                 block=_only(one.block for one in total.geometries),
                 registers_per_thread=_only(one.registers_per_thread for one in total.geometries),

@@ -282,10 +282,9 @@ def _occupancy(launch: LaunchQuality | None) -> str | None:
     if launch is None or launch.active is None or launch.occupancy is None:
         return None
     held = launch.active
-    limited = " and ".join(str(limiter).replace("_", " ") for limiter in held.limiters)
     text = (
         f"{100 * launch.occupancy:.0f} % of the warps a multiprocessor holds ({held.warps_per_sm} of "
-        f"{held.max_warps_per_sm}), limited by {limited}"
+        f"{held.max_warps_per_sm}), limited by {held.limited_by}"
     )
     if launch.idle_sm_count:
         return f"{text}; {launch.block_count:,} blocks leave {launch.idle_sm_count} of {launch.sm_count} idle"

@@ -49,7 +49,7 @@ from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import measure_timeline
 from opscope.analysis.timeline.values import Timeline
 from opscope.ingest.nesting import Int64
-from opscope.model.queries import summed
+from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
@@ -307,12 +307,19 @@ class Job:
 
     def as_fast_as_median(self, trace_id: int) -> JobChange | None:
         """One rank whose host and device take no longer than the median of the others; None if not known."""
-        places = {one.trace.trace_id: place for place, one in enumerate(self.models)}
-        if self.graph is None or trace_id not in places:
+        graph, places = self.graph, {one.trace.trace_id: place for place, one in enumerate(self.models)}
+        if graph is None or trace_id not in places:
             return None
         late = self.models[places[trace_id]]
         of_hosts = [one.host_ns for one in self.models if one is not late]
-        of_devices = [self._device_alone_ns(place) for place in range(len(self.models))]
+        # What each device needs for a step if no other kept it waiting, with its gaps.
+        of_devices = []
+        for model, low, high in zip(self.models, graph.bounds, graph.bounds[1:], strict=False):
+            mine = (graph.ends >= low) & (graph.ends < high)
+            duration_ns = model.graph.duration_ns.copy()
+            duration_ns[graph.ends[mine] - low] = graph.transfer_ns[mine]
+            alone = simulate(model.graph, lag_ns=model.lags_without_host, duration_ns=duration_ns)
+            of_devices.append(alone.step_ns)
         more_ns = of_devices.pop(places[trace_id]) - median(of_devices)
         host_share = min(1.0, median(of_hosts) / late.host_ns) if late.host_ns else 1.0
         own_ns = int(late.graph.duration_ns[~late.is_communication].sum()) / late.graph.steps
@@ -320,16 +327,6 @@ class Job:
         changes = {one.trace.trace_id: one.change() for one in self.models}
         changes[trace_id].scale(~late.is_communication, device_share).host_scale *= host_share
         return JobChange(tuple(changes.values()))
-
-    def _device_alone_ns(self, place: int) -> float:
-        """What the device of one rank needs for a step if no other kept it waiting, with its gaps."""
-        graph, model = self.graph, self.models[place]
-        assert graph is not None
-        low, high = graph.bounds[place : place + 2]
-        mine = (graph.ends >= low) & (graph.ends < high)
-        duration_ns = model.graph.duration_ns.copy()
-        duration_ns[graph.ends[mine] - low] = graph.transfer_ns[mine]
-        return simulate(model.graph, lag_ns=model.lags_without_host, duration_ns=duration_ns).step_ns
 
     def overlapped(self, activities: Mapping[int, Collection[int]]) -> JobChange:
         """Collectives, by trace id and kernel, that move their data beside all else; ranks still meet."""
@@ -465,14 +462,6 @@ class JobOutlook(msgspec.Struct, frozen=True):
     path: tuple[JobPath, ...]  # the critical path of the recorded steps across ranks, the largest first
     what_ifs: tuple[WhatIf, ...]  # changes by kind, the most worth first
 
-    @property
-    def path_by_trace(self) -> dict[int, float]:
-        """Share of the critical path that runs through each rank, by trace id, the largest first."""
-        found: dict[int, float] = defaultdict(float)
-        for one in self.path:
-            found[one.trace_id] += one.fraction
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
-
 
 def look_at_job(
     job: Job | None, collectives: JobCollectives, straggler: Straggler | None
@@ -485,15 +474,16 @@ def look_at_job(
     late = straggler or (most if most is not None and most.awaited_ns else None)
     if late is not None and (change := job.as_fast_as_median(late.trace_id)) is not None:
         what_ifs.append(WhatIf(WhatIfKind.RANK_AS_MEDIAN, job.gain(change), rank=late.rank))
-    # Activities by process group and name of the collective, then by trace.
-    kernels: dict[tuple[str | None, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for of_one in collectives.matched:
-        for kernel in of_one:
-            kernels[of_one[0].members, of_one[0].title or ""][kernel.trace_id].add(kernel.activity_id)
+    # By process group and name of the collective; activities by trace.
+    kernels = grouped(
+        ((of_one[0].members, of_one[0].title or ""), (one.trace_id, one.activity_id))
+        for of_one in collectives.matched
+        for one in of_one
+    )
     what_ifs += [
         WhatIf(
             WhatIfKind.OVERLAPPED,
-            job.gain(job.overlapped(kernels[one.members, one.name])),
+            job.gain(job.overlapped(grouped(kernels[one.members, one.name]))),
             process_group=one.process_group,
             name=one.name,
         )

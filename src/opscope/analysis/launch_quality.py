@@ -228,10 +228,7 @@ def launch_explanations(
         (owner, kernel, geometry)
         for owner, of in [*((one.name, one.kernels) for one in operators), (None, tuple(kernels))]
         for kernel in of
-        for geometry in (
-            kernel.geometries
-            or (LaunchGeometry(None, None, None, None, None, kernel.calls, kernel.total_ns),)
-        )[:_GEOMETRIES]
+        for geometry in kernel.configurations[:_GEOMETRIES]
     ]
     ids = sorted({one.example_operator_id for _, _, one in wanted if one.example_operator_id is not None})
     calls = {row["operator_id"]: row for row in session.records(sql(__package__, "example_calls"), [ids])}

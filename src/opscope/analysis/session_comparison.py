@@ -44,10 +44,10 @@ from opscope.model.comparison import (
 )
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding, Severity, most_severe_first
-from opscope.model.queries import grouped, sql, summed
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
-from opscope.units import format_duration, format_fraction
+from opscope.units import format_duration, format_fraction, summed
 
 Row = TypeVar("Row", OperatorChange, KernelChange, VariantChange, UnattributedChange)
 Owner = tuple[str | None, str | None]  # an operator's name, or why there is none
@@ -232,9 +232,10 @@ class _Comparison:
         # Its own category; of an operator no table knows, that of its longest kernel.
         own = self._reference.category(name)
         own = self._candidate.category(name) if own == OTHER else own
-        times_ns: dict[str, float] = defaultdict(float)
-        for kernel in fields["kernels"]:
-            times_ns[kernel.category] += (kernel.time.reference_ns or 0) + (kernel.time.candidate_ns or 0)
+        times_ns = summed(
+            (one.category, (one.time.reference_ns or 0) + (one.time.candidate_ns or 0))
+            for one in fields["kernels"]
+        )
         longest = max(times_ns, key=lambda category: (times_ns[category], category), default=OTHER)
         return OperatorChange(
             name=name,
@@ -294,16 +295,19 @@ class _Comparison:
         facts = self._reference.facts(kernel)
         return facts if facts.function or facts.family else self._candidate.facts(kernel)
 
-    def _categories(self, operators: Iterable[OperatorChange], metric: Metric) -> tuple[CategoryChange, ...]:
-        spent: tuple[dict[str, float], ...] = (defaultdict(float), defaultdict(float))
-        for one in operators:
-            for side, of_side, which in zip((self._reference, self._candidate), spent, _SIDES, strict=True):
-                if metric is Metric.CPU:
-                    of_side[side.category(one.name)] += getattr(one.time, f"{which}_ns") or 0
-                    continue
-                for kernel in one.kernels:
-                    if name := getattr(kernel, f"{which}_name"):
-                        of_side[side.category(one.name, name)] += getattr(kernel.time, f"{which}_ns") or 0
+    def _categories(self, operators: Sequence[OperatorChange], metric: Metric) -> tuple[CategoryChange, ...]:
+        # What times are of: operators, or their kernels.
+        parts = [(one.name, kernel) for one in operators for kernel in one.kernels]
+        spent = [
+            summed((side.category(one.name), getattr(one.time, f"{which}_ns") or 0.0) for one in operators)
+            if metric is Metric.CPU
+            else summed(
+                (side.category(operator, name), getattr(one.time, f"{which}_ns") or 0.0)
+                for operator, one in parts
+                if (name := getattr(one, f"{which}_name"))
+            )
+            for side, which in zip((self._reference, self._candidate), _SIDES, strict=True)
+        ]
         names = sorted({*spent[0], *spent[1]})
         rows = [CategoryChange(name, *(of_side.get(name, 0.0) for of_side in spent)) for name in names]
         return tuple(sorted(rows, key=lambda row: (-abs(row.difference_ns), row.category)))

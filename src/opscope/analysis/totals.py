@@ -47,6 +47,12 @@ class KernelTotal(msgspec.Struct, frozen=True):
     geometries: tuple[LaunchGeometry, ...] = ()
     facts: KernelFacts | None = None
 
+    @property
+    def configurations(self) -> tuple[LaunchGeometry, ...]:
+        """The geometries; where there are none, of a copy for one, a single one without figures."""
+        whole = LaunchGeometry(None, None, None, None, None, self.calls, self.total_ns)
+        return self.geometries or (whole,)
+
 
 class OperatorTotal(msgspec.Struct, frozen=True):
     """All calls of one operator name. `total_*` counts a call nested in another of the same name once.

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from opscope.analysis.nsys_reports import REPORTS, report_tables
+from opscope.analysis.nsys_reports import REPORTS, ReportTable, report_tables
 from opscope.cli import console
 from opscope.cupti.library import (
     build_library,
@@ -235,18 +235,14 @@ def _origins(written: WrittenTrace) -> tuple[tuple[RecordedKernel, ...], tuple[G
 def _show(
     run: AttachedExit | None, written: Sequence[WrittenTrace], program: Sequence[str], *, json: bool
 ) -> None:
-    if not written:
-        if json:
-            console.print_json(_document(run, (), program, {}))
-        return
-    with load([str(one.path) for one in written], merge=True) as session:
-        if json:
-            console.print_json(
-                _document(run, written, program, stats_json(report_tables(session, list(REPORTS))))
-            )
-        else:
-            tables = report_tables(session, list(_SHOWN))
-            console.print_document(stats_tables_document(tables), on_stderr=True)
+    tables: tuple[ReportTable, ...] = ()
+    if written:
+        with load([str(one.path) for one in written], merge=True) as session:
+            tables = report_tables(session, list(REPORTS if json else _SHOWN))
+    if json:
+        console.print_json(_document(run, written, program, stats_json(tables)))
+    elif tables:
+        console.print_document(stats_tables_document(tables), on_stderr=True)
     for one in written:
         for finding in one.findings:
             kind = "note" if finding.severity is Severity.INFO else str(finding.severity)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from opscope.hardware.architectures import WARP_SIZE, Architecture, architecture
-from opscope.text_enum import TextEnum
+from opscope.text_enum import MeaningEnum
 
 BLOCK_SIZES = (128, 256, 512)
 # Source: cuda_occupancy.h of CUDA 13.0, register file partitions and granularity.
@@ -21,11 +21,13 @@ _SUB_PARTITIONS = 4
 _REGISTERS_PER_WARP_UNIT = 256
 
 
-class Limiter(TextEnum):
-    BLOCKS = "blocks"
-    THREADS = "threads"
-    REGISTERS = "registers"
-    SHARED_MEMORY = "shared_memory"
+class Limiter(MeaningEnum):
+    """What there is no more of; and by what a kernel's author knows it."""
+
+    BLOCKS = "blocks", "blocks"
+    THREADS = "threads", "block size"
+    REGISTERS = "registers", "registers"
+    SHARED_MEMORY = "shared_memory", "shared memory"
 
 
 class ActiveBlocks(msgspec.Struct, frozen=True):
@@ -40,6 +42,11 @@ class ActiveBlocks(msgspec.Struct, frozen=True):
     def occupancy(self) -> float:
         """Resident warps over the most there can be, 0–1."""
         return self.warps_per_sm / self.max_warps_per_sm
+
+    @property
+    def limited_by(self) -> str:
+        """`registers and shared memory`."""
+        return " and ".join(self.limiters).replace("_", " ")
 
 
 class Waves(msgspec.Struct, frozen=True):

@@ -24,13 +24,11 @@ _CHANGES = 3
 _TENTH = 0.1
 _KINDS = 3
 
-# Shorter than their meaning, so that each is one line.
+# Where the meaning is longer than a line.
 _CAUSES = {
-    IdleCause.HOST_LAUNCH: "the GPU ran out of queued kernels",
     IdleCause.SYNCHRONIZATION: "the host waited for the GPU",
     IdleCause.DATA_LOADING: "the host waited for the next batch",
     IdleCause.MEMORY_ALLOCATION: "device memory was allocated or freed",
-    IdleCause.PROFILER_OVERHEAD: "the profiler itself was busy",
     IdleCause.DEPENDENCY: "kernels waited for one another",
     IdleCause.NOTHING_SCHEDULED: "the host had no work for the GPU",
     IdleCause.UNKNOWN: "the trace does not tell why",
@@ -96,7 +94,10 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         yield "GPU busy", busy
     if causes := idle_causes(summary):
         cause, ns = causes.most_common(1)[0]
-        yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES[cause]}"
+        yield (
+            "GPU waits",
+            f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES.get(cause, cause.meaning)}",
+        )
 
 
 def _exposed(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
@@ -129,9 +130,8 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     quality = next(of_it, None)
     if quality is not None and quality.is_underfilled:
         told.append(f"; {counted(quality.block_count or 0, 'block')} for {quality.sm_count} multiprocessors")
-    elif quality is not None and (quality.occupancy or 1.0) < 1.0:
-        limiters = " and ".join(map(str, quality.limiters)).replace("_", " ")
-        told.append(f"; {format_fraction(quality.occupancy)} of warps resident ({limiters})")
+    elif quality is not None and quality.active is not None and 0.0 < quality.active.occupancy < 1.0:
+        told.append(f"; {format_fraction(quality.occupancy)} of warps resident ({quality.active.limited_by})")
     yield "Kernel", tuple(told)
 
 

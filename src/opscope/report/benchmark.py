@@ -32,6 +32,7 @@ from opscope.model.benchmark import (
     reciprocal,
 )
 from opscope.model.finding import Finding
+from opscope.model.queries import grouped
 from opscope.report import document as doc
 from opscope.report.benchmark_explanation import explanations
 from opscope.report.json_encoding import Keys, encode
@@ -334,10 +335,8 @@ def _fastest(result: BenchmarkResult) -> doc.Text | None:
 
 def _not_measured(result: BenchmarkResult) -> tuple[doc.Text, ...]:
     """Why rows were not timed, or do not count, and what to do about it; rows of one reason together."""
-    by_reason: dict[tuple[Status, str], list[BenchmarkRow]] = {}
-    for row in result.rows:
-        if row.status is not Status.OK:
-            by_reason.setdefault((row.status, row.reason or ""), []).append(row)
+    lacking = (row for row in result.rows if row.status is not Status.OK)
+    by_reason = grouped(((row.status, row.reason or ""), row) for row in lacking)
     told: list[doc.Text] = []
     for (status, reason), rows in by_reason.items():
         names = doc.joined([doc.Code(row.name) for row in rows])
@@ -438,23 +437,21 @@ def _scaling_sections(sweep: BenchmarkSweep) -> tuple[doc.Section, ...]:
         return doc.sections(replace(first, title=benchmark_title(points[0])), *others)
     swept = [name for name in sweep.parameters if name in points[0].parameters]
     # What was not measured and why, said once where it holds for every point.
-    reasons: dict[str, tuple[doc.Text, list[str]]] = {}
-    # Each kind of finding once for each implementation, where it came first, and where it came again.
-    found: dict[tuple[str, str | None], tuple[Finding, list[str]]] = {}
-    for point in points:
-        label = point_label(sweep, point)
-        for text in _not_measured(point):
-            reasons.setdefault(doc.plain(text), (text, []))[1].append(label)
-        for finding in _further_findings(point):
-            key = (finding.code, finding.evidence.get("implementation"))
-            found.setdefault(key, (finding, []))[1].append(label)
+    labeled = [(point_label(sweep, point), point) for point in points]
+    reasons = grouped((text, label) for label, point in labeled for text in _not_measured(point))
     told = (
         text if len(labels) == len(points) else (f"{'; '.join(labels)}: ", *doc.inlines(text))
-        for text, labels in reasons.values()
+        for text, labels in reasons.items()
+    )
+    # Each kind of finding once for each implementation, where it came first, and where it came again.
+    found = grouped(
+        ((one.code, one.evidence.get("implementation")), (label, one))
+        for label, point in labeled
+        for one in _further_findings(point)
     )
     findings = []
-    for finding, (first_at, *again) in found.values():
-        more = f" Likewise at {'; '.join(again)}." if again else ""
+    for (first_at, finding), *again in found.values():
+        more = f" Likewise at {'; '.join(label for label, _ in again)}." if again else ""
         findings.append(replace(finding, message=f"{first_at}: {finding.message}{more}"))
     return doc.sections(
         doc.Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept))),

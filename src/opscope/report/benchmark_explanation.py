@@ -12,6 +12,7 @@ from math import inf
 
 from opscope import units
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
+from opscope.model.queries import grouped
 from opscope.report.document import Code, Inline, Text, joined
 
 # From this share of a ceiling on, the ceiling decides the time.
@@ -116,12 +117,12 @@ def _teaching(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
 
 def _ceilings(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
     """Rows with nothing left to gain but from other bytes or fewer operations; and those beyond that."""
-    by_ceiling: dict[str, list[BenchmarkRow]] = {}
-    for row in rows:
-        is_near = row.ceiling_fraction is not None and _AT_CEILING <= row.ceiling_fraction <= _ABOVE_CEILING
-        if row.ceiling is not None and is_near and row.status is Status.OK:
-            by_ceiling.setdefault(row.ceiling, []).append(row)
-    for ceiling, near in by_ceiling.items():
+    at_one = (
+        (row.ceiling, row)
+        for row in rows
+        if row.status is Status.OK and _AT_CEILING <= (row.ceiling_fraction or 0) <= _ABOVE_CEILING
+    )
+    for ceiling, near in grouped(at_one).items():
         verb = "runs" if len(near) == 1 else "run"
         of_products = "as fast as torch's own matrix products."
         meaning = "as fast as a copy in this memory." if ceiling == "copy" else of_products

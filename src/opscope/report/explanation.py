@@ -11,6 +11,7 @@ from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.extraction.kernel_code import KernelCode
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
+from opscope.model.queries import grouped
 from opscope.provenance.categories import category_title
 from opscope.provenance.sources import is_unit
 from opscope.report import document as doc
@@ -44,9 +45,7 @@ def operator_functions(
     functions: Sequence[NativeFunctionUse], recorded: Sequence[str], most: int | None
 ) -> tuple[doc.Table, int]:
     """One row per operator, a recording's first, internal ones last; and the number of rows in full."""
-    by_operator: dict[str, list[NativeFunctionUse]] = {}
-    for function in functions:
-        by_operator.setdefault(function.name, []).append(function)
+    by_operator = grouped((function.name, function) for function in functions)
     rank = {name: index for index, name in enumerate(recorded)}
     names = sorted(by_operator, key=lambda name: (rank.get(name, len(rank)), "::_" in name, name))
     # Variants that only write into a given tensor say the least.
@@ -74,11 +73,12 @@ def file_functions(
     functions: Sequence[NativeFunctionUse], file: str, recorded: Sequence[str], most: int | None
 ) -> tuple[doc.Table, int]:
     """One row per place in a file and the functions it serves; and the number of rows in full."""
-    served: dict[SourceLocation, list[NativeFunctionUse]] = {}
-    for function in functions:
-        for place in dict.fromkeys((function.location, function.stub_location)):
-            if place is not None and is_unit(place.file, (file,)):
-                served.setdefault(place, []).append(function)
+    served = grouped(
+        (place, function)
+        for function in functions
+        for place in dict.fromkeys((function.location, function.stub_location))
+        if place is not None and is_unit(place.file, (file,))
+    )
     known = set(recorded)
     places = sorted(
         served,
@@ -134,25 +134,24 @@ def explanation_document(
         (doc.Meaning(("Gradients come from ", *doc.joined(doc.Code(one.name) for one in nodes), ".")),),
         tuple(doc.Section(one.name, (doc.FactList(tuple(function_facts(one))),)) for one in nodes),
     )
-    shown = (
+    shown = doc.sections(
         _chain_section(explanation) if is_one else None,
         _trace_section(explanation),
         _kernel_section(explanation, kernels) if is_one else _kernel_table_section(explanation, rows),
         None if is_one else _function_table_section(explanation, rows),
         backward if nodes else None,
         None if read_source is None else _source_section(explanation, read_source),
-        doc.Section("Machine code", sections=tuple(map(_code_section, codes))) if codes else None,
+        doc.Section("Machine code", sections=tuple(map(_code_section, codes))),
     )
-    return doc.Document(title, (_opening(explanation),), tuple(one for one in shown if one is not None))
+    return doc.Document(title, (_opening(explanation),), shown)
 
 
 def _code_section(code: KernelCode) -> doc.Section:
     active, total = code.active, sum(code.instructions.values())
     fit = "how many blocks fit a multiprocessor is not known"
     if active is not None:
-        limits = " and ".join(str(one).replace("_", " ") for one in active.limiters)
         blocks = counted(active.blocks_per_sm, "block")
-        fit = f"{blocks} of {code.threads} threads fit a multiprocessor, limited by {limits}"
+        fit = f"{blocks} of {code.threads} threads fit a multiprocessor, limited by {active.limited_by}"
         fit += f"; more from {code.more_blocks_at} registers down" if code.more_blocks_at else ""
         fit += f"; fewer from {code.fewer_blocks_at} up" if code.fewer_blocks_at else ""
     is_cached = code.grade is Grade.INFERRED
@@ -319,10 +318,8 @@ def _trace_section(explanation: Explanation) -> doc.Section | None:
     )
 
 
-def _kernel_section(explanation: Explanation, most: int | None) -> doc.Section | None:
+def _kernel_section(explanation: Explanation, most: int | None) -> doc.Section:
     uses, meaning = explanation.kernels, _kernels_meaning(explanation)
-    if not uses:
-        return None
     if explanation.subject is Subject.KERNEL and len(uses) == 1:
         return doc.Section("On the GPU", doc.blocks(*_kernel_blocks(uses[0], explanation, most), meaning))
     shown = uses[:most]
@@ -374,10 +371,8 @@ def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | N
     )
 
 
-def _kernel_table_section(explanation: Explanation, most: int | None) -> doc.Section | None:
+def _kernel_table_section(explanation: Explanation, most: int | None) -> doc.Section:
     uses = explanation.kernels[:most]
-    if not uses:
-        return None
     titles = distinct_titles([use.facts for use in uses])
 
     def places(use: ExplainedKernel) -> doc.Text:
@@ -425,7 +420,7 @@ def _rest(count: int, most: int | None) -> doc.Paragraph | None:
     return doc.Paragraph(f"{more:,} more; --full lists all.") if more > 0 else None
 
 
-def _source_section(explanation: Explanation, read_source: SourceReader) -> doc.Section | None:
+def _source_section(explanation: Explanation, read_source: SourceReader) -> doc.Section:
     parts = []
     for location in explanation.locations:
         lines, url = read_source(location), location.url
@@ -435,4 +430,4 @@ def _source_section(explanation: Explanation, read_source: SourceReader) -> doc.
             None if url is None else doc.Paragraph(doc.Link(url, url)),
         )
         parts.append(doc.Section(str(location), told))
-    return doc.Section("Source", (), tuple(parts)) if parts else None
+    return doc.Section("Source", (), tuple(parts))

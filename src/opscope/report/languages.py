@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from importlib import resources
@@ -23,6 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.model.finding import Severity
+from opscope.model.queries import grouped
 from opscope.report import document as doc
 from opscope.text_enum import TextEnum
 
@@ -152,11 +153,11 @@ class Catalog:
         # By the rarest word of each; with its rank.
         words = [set(_WHOLE_WORD.findall("\0".join(one.literals))) for one in templates]
         frequency = Counter(word for one in words for word in one)
-        self._by_word: dict[str, list[tuple[int, _Template]]] = defaultdict(list)
-        for rank, (template, found) in enumerate(zip(templates, words, strict=True)):
-            if found:
-                rarest = min(found, key=lambda word: (frequency[word], word))
-                self._by_word[rarest].append((rank, template))
+        self._by_word = grouped(
+            (min(found, key=lambda word: (frequency[word], word)), (rank, template))
+            for rank, (template, found) in enumerate(zip(templates, words, strict=True))
+            if found
+        )
 
     def part(self, part: _Part) -> _Part:
         return replace(

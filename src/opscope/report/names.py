@@ -7,10 +7,10 @@ of a matrix product the tile. Pure text: what a name says is the decoder's busin
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 
+from opscope.model.queries import grouped
 from opscope.provenance.kernel_names.decoder import decode
 
 _ELLIPSIS = "…"
@@ -81,10 +81,7 @@ def fitting_names(names: Sequence[str], width: int) -> list[str]:
         is_whole = len(name) <= width or is_operator_name(name)
         fitting = [name] if is_whole else [one for one in _forms(name) if len(one) <= width]
         short[name] = fitting[0] if fitting else shorten_middle(_forms(name)[-1], width)
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name, text in short.items():
-        alike[text].append(name)
-    for text, group in alike.items():
+    for text, group in grouped((text, name) for name, text in short.items()).items():
         if len(group) > 1:
             short.update(_told_apart(text, group, width))
     return [short[name] for name in names]

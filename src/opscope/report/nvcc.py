@@ -13,8 +13,6 @@ from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, versions
 from opscope.units import format_bytes, format_bytes_exactly, format_fraction
 
-_LIMITERS = {"shared_memory": "shared memory", "threads": "block size"}
-
 
 def nvcc_document(compilation: Compilation, command: Sequence[str]) -> doc.Document:
     request = compilation.request
@@ -106,8 +104,7 @@ def _share(block: BlockOccupancy) -> str:
     share = format_fraction(block.occupancy)
     if block.occupancy == 1:
         return share
-    limiters = " and ".join(_LIMITERS.get(name, str(name)) for name in block.active.limiters)
-    return f"{share} ({limiters})"
+    return f"{share} ({' and '.join(one.meaning for one in block.active.limiters)})"
 
 
 NVCC_SCHEMA_VERSION = 4

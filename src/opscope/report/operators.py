@@ -7,7 +7,6 @@ always says which limit it refers to, measured or of the datasheet.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable
 from itertools import groupby, islice
 from operator import itemgetter
@@ -22,6 +21,7 @@ from opscope.hardware.devices import DataType
 from opscope.hardware.limits import Limit
 from opscope.launches.facts import LaunchGeometry
 from opscope.model.finding import Finding, Severity, most_severe_first
+from opscope.model.queries import grouped
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
 from opscope.report import document as doc
@@ -102,16 +102,14 @@ def merged_findings(summary: Summary) -> tuple[Finding, ...]:
 
     Messages that differ in their figures alone become one with ranges of them.
     """
-    groups: dict[tuple[str, str], list[Finding]] = defaultdict(list)
-    for finding in _report_findings(summary):
-        groups[finding.code, _FIGURE.sub("#", finding.message)].append(finding)
+    groups = grouped(
+        ((finding.code, _FIGURE.sub("#", finding.message)), finding) for finding in _report_findings(summary)
+    )
     merged = []
     for group in groups.values():
-        parts: dict[str, list[Finding]] = defaultdict(list)
         # Of one trace that says several, each message is one.
         is_apart = len({finding.trace_id for finding in group}) < len(group)
-        for finding in group:
-            parts[finding.message if is_apart else ""].append(finding)
+        parts = grouped((finding.message if is_apart else "", finding) for finding in group)
         for first, *others in parts.values():
             if others:
                 merged.append(_joint(first, others))
@@ -220,12 +218,7 @@ def operator_section(summary: Summary, operator: OperatorTotal) -> doc.Section:
 
 def _geometry_table(operator: OperatorTotal) -> doc.Table:
     launches: list[tuple[doc.Text, LaunchGeometry]] = [
-        (doc.Code(kernel.name), geometry)
-        for kernel in operator.kernels
-        for geometry in (
-            kernel.geometries
-            or (LaunchGeometry(None, None, None, None, None, kernel.calls, kernel.total_ns),)
-        )
+        (doc.Code(kernel.name), geometry) for kernel in operator.kernels for geometry in kernel.configurations
     ]
     launches.sort(key=lambda launch: -launch[1].total_ns)
     known = doc.table(
@@ -289,10 +282,10 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...
     coverage, calls = efficiency.coverage, () if efficiency.limits is None else efficiency.calls
     far = sorted((call for call in calls if call.gap_ns), key=lambda call: -(call.gap_ns or 0))
     # One row for each reason, most time first: it names the first operator, and how many more there are.
-    reasons: dict[str, list[tuple[str, int]]] = {}
-    for name, ns, why in coverage.uncosted:
-        # The name stands beside it already.
-        reasons.setdefault(why.removeprefix(f"{name} is ").replace(name, "it"), []).append((name, ns))
+    reasons = grouped(
+        (why.removeprefix(f"{name} is ").replace(name, "it"), (name, ns))  # the name stands beside it
+        for name, ns, why in coverage.uncosted
+    )
     uncosted = [
         (doc.joined([doc.Code(name) for name, _ in members], most=1), sum(ns for _, ns in members), why)
         for why, members in reasons.items()

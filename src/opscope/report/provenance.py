@@ -379,5 +379,5 @@ def improvement_blocks(found: OperatorImprovement) -> tuple[doc.Block, ...]:
         (", ".join(still_open).capitalize(), _OPEN if still_open else None),
     )
     how = "To read what only counters show, for its longest launch (counted from the start of the recording):"
-    command = found.command and (doc.Paragraph(how), doc.CodeBlock(found.command, "bash"))
-    return (doc.Paragraph(("Room for improvement, ", doc.Code(found.kernel), ":")), known, *(command or ()))
+    opening = doc.Paragraph(("Room for improvement, ", doc.Code(found.kernel), ":"))
+    return opening, known, doc.Paragraph(how), doc.CodeBlock(found.command, "bash")

@@ -155,7 +155,8 @@ def _points(summary: Summary) -> Iterator[doc.Text]:
         )
     if outlook is None:
         return
-    for trace_id, fraction in [*outlook.path_by_trace.items()][:1]:
+    shares = summed((one.trace_id, one.fraction) for one in outlook.path)
+    for trace_id, fraction in shares.most_common(1):
         mine = [one for one in outlook.path if one.trace_id == trace_id][:_PARTS]
         yield (
             f"The critical path across ranks runs through rank {summary.ranks[trace_id]} for "

@@ -134,7 +134,6 @@ SUMMARY_KEYS: dict[type, Keys] = {
 
 _STATS_GEOMETRY = "grid block registers_per_thread shared_memory_bytes occupancy=occupancy_estimate"
 _STATS_LONGEST = Keys(_STATS_GEOMETRY)
-_NO_GEOMETRY = LaunchGeometry(None, None, None, None, None, 0, 0)
 
 _STATS_KEYS: dict[type, Keys] = {
     **SUMMARY_KEYS,
@@ -239,7 +238,7 @@ def _kernel(
     """One kernel, with what its name states, where its code lies and how far it is from the limit."""
     longest: dict[str, Any] = {}  # in the stats file, the configuration it spent most time in
     if keys is _STATS_KEYS:
-        longest = _STATS_LONGEST.record((*kernel.geometries, _NO_GEOMETRY)[0], keys)
+        longest = _STATS_LONGEST.record(kernel.configurations[0], keys)
     limited = encode(roofline or _NO_ROOFLINE, keys)
     return {**encode(kernel, keys), **limited, **longest, "launches": encode(kernel.geometries, keys)}
 

@@ -202,12 +202,18 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
     )
 
 
-def program_totals(session: Session) -> ProgramTotals:
-    """Device time by module and by line; empty where neither modules nor stacks were recorded."""
-    has_frames, has_modules, has_texts = session.query(
+def recorded_places(session: Session) -> tuple[bool, bool, bool]:
+    """Whether frames, calls of modules, and the text of any operator's stack were recorded."""
+    ((has_frames, has_modules, has_texts),) = session.query(
         "SELECT EXISTS (FROM frames), EXISTS (FROM modules), "
         "EXISTS (SELECT 1 FROM operators WHERE call_stack IS NOT NULL)"
-    )[0]
+    )
+    return has_frames, has_modules, has_texts
+
+
+def program_totals(session: Session) -> ProgramTotals:
+    """Device time by module and by line; empty where neither modules nor stacks were recorded."""
+    has_frames, has_modules, has_texts = recorded_places(session)
     if not has_frames and not has_texts:
         return ProgramTotals()
     operators = read_operators(session)

@@ -24,6 +24,7 @@ from opscope.analysis.program.places import (
     read_activities,
     read_operators,
     read_structure,
+    recorded_places,
 )
 from opscope.errors import InputError
 from opscope.ingest.linking import gather
@@ -163,10 +164,7 @@ def stack_profiles(
 
 
 def _basis(session: Session, by: StackBasis | None) -> StackBasis:
-    has_frames, has_modules, has_texts = session.query(
-        "SELECT EXISTS (FROM frames), EXISTS (FROM modules), "
-        "EXISTS (SELECT 1 FROM operators WHERE call_stack IS NOT NULL)"
-    )[0]
+    has_frames, has_modules, has_texts = recorded_places(session)
     if by is None:
         return StackBasis.PYTHON if has_frames or has_texts else StackBasis.OPERATOR
     if by is StackBasis.PYTHON and not (has_frames or has_texts):

@@ -7,7 +7,7 @@ from the tables; the Session is not changed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, groupby, pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from msgspec.structs import replace
@@ -52,7 +52,7 @@ from opscope.analysis.timeline.windows import (
 )
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
-from opscope.model.queries import summed
+from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 
 _UNCERTAINTY = "within a third on that host, a factor of two on others"
@@ -300,8 +300,7 @@ def join_timelines(timelines: Sequence[Timeline], skews: tuple[RankSkew, ...]) -
 
 
 def _hosts(devices: Sequence[DeviceIdle], device_steps: Sequence[DeviceStep]) -> Iterator[HostTime | None]:
-    for trace_id, group in groupby(devices, key=lambda one: one.trace.trace_id):
-        mine = list(group)
+    for trace_id, mine in grouped((one.trace.trace_id, one) for one in devices).items():
         window = mine[0].window.counted
         busy_ns = {one.device.device: one.occupation.parts.busy_ns for one in mine}
         if window.steps:

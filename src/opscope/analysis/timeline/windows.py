@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -37,7 +36,7 @@ from opscope.analysis.timeline.records import COME_ONCE, CallRole, DeviceRecords
 from opscope.analysis.timeline.values import DeviceStep, StartGap, StartUp, TimePartition, WindowKind
 from opscope.benchmarking.statistics import usual_and_limit
 from opscope.ingest.nesting import Int64
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
 
 
@@ -105,15 +104,11 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
 
 
 def read_windows(session: Session) -> dict[int, TraceWindow]:
-    steps = {
-        trace_id: tuple(Step(*row[1:]) for row in group)
-        for trace_id, group in groupby(
-            session.query(sql(__package__, "timeline:steps")), key=lambda row: row[0]
-        )
-    }
+    rows = session.query(sql(__package__, "timeline:steps"))
+    steps = grouped((trace_id, Step(*numbers)) for trace_id, *numbers in rows)
     found = {}
     for trace_id, start_ns, end_ns, host_end_ns in session.query(sql(__package__, "timeline:spans")):
-        mine = steps.get(trace_id, ())
+        mine = tuple(steps[trace_id])
         examined = session.examined.get(trace_id)
         start_ups = (
             tuple(find_start_ups(session, trace_id, mine, (start_ns, end_ns)))

@@ -21,6 +21,7 @@ from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepVi
 from opscope.analysis.timeline.values import IdleCause
 from opscope.ingest.memory_snapshot import DeviceMemory
 from opscope.ingest.nesting import Int64
+from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.report.html import figures as fig
 from opscope.report.html.figures import Bar, Chart
@@ -105,9 +106,7 @@ def _typical(summary: Summary, steps: Sequence[Sequence[StepTime]]) -> int:
 
 def _steps_chart(every: Sequence[StepTime]) -> Chart:
     # As many of each device as make no more bars than are read at once.
-    of_device: dict[tuple[int, int], list[StepTime]] = defaultdict(list)
-    for one in every:
-        of_device[one.trace_id, one.device].append(one)
+    of_device = grouped(((one.trace_id, one.device), one) for one in every)
     each = max(1, _STEP_BARS // len(of_device))
     times = [one for mine in of_device.values() for one in mine[:each]][:_STEP_BARS]
     unit = fig.unit_of(max(one.end_ns - one.start_ns for one in times))
@@ -310,9 +309,7 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
         }
         for text, xs, ys, place in lines
     ]  # fmt: skip
-    by_bound: dict[str, list[CallEfficiency]] = defaultdict(list)
-    for call in calls:
-        by_bound[str(call.roofline.bound or "unknown")].append(call)
+    by_bound = grouped((str(call.roofline.bound or "unknown"), call) for call in calls)
     largest_ns = max(one.roofline.device_ns for one in calls)
     for bound, mine in sorted(by_bound.items()):
         data.append(
@@ -436,10 +433,7 @@ def _timeline_chart(
     """Steps of the trace that is simulated, each on all of its devices; the typical one is in front."""
     typical = summary.typical_step
     trace_id = times[0].trace_id if typical is None and times else getattr(typical, "trace_id", None)
-    by_step: dict[int | None, list[StepTime]] = defaultdict(list)
-    for one in times:
-        if one.trace_id == trace_id:
-            by_step[one.step].append(one)
+    by_step = grouped((one.step, one) for one in times if one.trace_id == trace_id)
     steps = list(by_step.values())[:_MOST_STEPS]
     if not steps:
         return

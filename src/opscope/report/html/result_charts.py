@@ -17,6 +17,7 @@ from opscope.model.comparison import (
     TimeChange,
     UnattributedChange,
 )
+from opscope.model.queries import grouped
 from opscope.model.trial import TrialResult
 from opscope.report import benchmark
 from opscope.report.comparison import difference_text, point_title
@@ -172,11 +173,12 @@ def _scaling(sweep: BenchmarkSweep) -> Iterator[Chart]:
     """Median times over the swept parameter, with what the device allows at best."""
     points = sweep.points
     labels = [benchmark.point_label(sweep, point) for point in points]
-    measured: dict[str, list[tuple[int, BenchmarkRow, float]]] = {}
-    for place, point in enumerate(points):
-        for row in point.rows:
-            if row.median_ns:
-                measured.setdefault(row.name, []).append((place, row, row.median_ns))
+    measured = grouped(
+        (row.name, (place, row, row.median_ns))
+        for place, point in enumerate(points)
+        for row in point.rows
+        if row.median_ns
+    )
     if not measured:
         return
     # An axis of numbers, if one parameter is swept and its values are some.
