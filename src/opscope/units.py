@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from opscope.errors import InputError
 
@@ -119,17 +118,6 @@ def format_quantity(name: str, value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
-
-
-Key = TypeVar("Key")
-
-
-def summed(pairs: Iterable[tuple[Key, float]]) -> Counter[Key]:
-    """The numbers of each key together, keys in the order in which they come first."""
-    sums: Counter[Key] = Counter()
-    for key, number in pairs:
-        sums[key] += number  # type: ignore[assignment]  # a float, where they are
-    return sums
 
 
 def plural_of(noun: str) -> str:

@@ -14,10 +14,10 @@ from opscope.advice.rules import Rule
 from opscope.analysis.roofline import Bound
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import is_product
-from opscope.model.queries import grouped
+from opscope.model.queries import grouped, summed
 from opscope.operators.arguments import parse_arguments
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.units import counted, format_fraction, summed
+from opscope.units import counted, format_fraction
 
 
 class _Chain(msgspec.Struct, frozen=True):

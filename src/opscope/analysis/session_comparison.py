@@ -44,10 +44,10 @@ from opscope.model.comparison import (
 )
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding, Severity, most_severe_first
-from opscope.model.queries import grouped, sql
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
-from opscope.units import format_duration, format_fraction, summed
+from opscope.units import format_duration, format_fraction
 
 Row = TypeVar("Row", OperatorChange, KernelChange, VariantChange, UnattributedChange)
 Owner = tuple[str | None, str | None]  # an operator's name, or why there is none

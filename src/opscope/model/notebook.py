@@ -56,7 +56,8 @@ class QueryRows(list[Any]):
         return self._as("fetch_arrow_table", "pyarrow")
 
     def _as(self, method: str, *packages: str) -> Any:
-        if missing := [name for name in packages if find_spec(name) is None]:
-            hint = f"Run: pip install {' '.join(missing)}"
-            raise DependencyError(f"this needs {' and '.join(missing)}", hint=hint)
+        missing = [name for name in packages if find_spec(name) is None]
+        if missing:
+            wanted = " ".join(missing)
+            raise DependencyError(f"this needs {' and '.join(missing)}", hint=f"Run: pip install {wanted}")
         return getattr(self._ask(), method)()

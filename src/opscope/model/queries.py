@@ -29,11 +29,11 @@ def statements(package: str, file: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def summed(pairs: Iterable[tuple[Key, int]]) -> Counter[Key]:
+def summed(pairs: Iterable[tuple[Key, float]]) -> Counter[Key]:
     """The sum of the numbers beside each key; keys in the order in which they come."""
     sums: Counter[Key] = Counter()
     for key, number in pairs:
-        sums[key] += number
+        sums[key] += number  # type: ignore[assignment]  # a float, where they are
     return sums
 
 

@@ -21,7 +21,7 @@ from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
 from opscope.hardware.occupancy import StaticOccupancy, static_occupancy
 from opscope.model.files import replacing, scratch_prefix
-from opscope.model.finding import Finding, Severity, most_severe_first
+from opscope.model.finding import Finding, Severity
 from opscope.provenance.demangle import demangle
 from opscope.toolchain.programs import run_program
 
@@ -71,7 +71,8 @@ def choose_targets(
 
 def ptx_target(targets: Iterable[Target]) -> Target:
     """The target whose PTX serves later GPUs: the first of the newest generation, as of nvcc's `all`."""
-    if not (general := [target for target in targets if target.is_general]):
+    general = [target for target in targets if target.is_general]
+    if not general:
         names = ", ".join(target.ptx_name for target in targets)
         raise InputError(
             f"PTX of {names} is for no later GPU: the letter means features of one GPU or family",
@@ -358,39 +359,40 @@ _MOST_REGISTERS = 255  # Source: CUDA C++ Programming Guide 13.0, Technical Spec
 
 def findings_of(compilation: Compilation) -> tuple[Finding, ...]:
     """All findings: spills of kernels, then a stack that is no spill."""
-    return most_severe_first(filter(None, map(_finding_of, compilation.kernels)))
-
-
-def _finding_of(kernel: CompiledKernel) -> Finding | None:
-    use, target = kernel.use, kernel.target.name
-    evidence = {
-        "kernel": kernel.name,
-        "target": target,
-        "registers": use.registers,
-        "stack_bytes": kernel.stack_bytes,
-        "spill_store_bytes": use.spill_store_bytes,
-        "spill_load_bytes": use.spill_load_bytes,
-    }
-    if use.spill_store_bytes or use.spill_load_bytes:
-        return Finding(
-            "nvcc.spills",
-            Severity.WARNING,
-            f"{kernel.name} spills for {target}: each thread writes {use.spill_store_bytes:,} bytes to "
-            f"local memory and reads {use.spill_load_bytes:,} back, because {use.registers} registers "
-            "are not enough.",
-            f"{_more_registers(kernel)}.",
-            evidence=evidence,
-        )
-    if kernel.stack_bytes:  # arrays that no register can hold
-        return Finding(
-            "nvcc.local_memory",
-            Severity.INFO,
-            f"{kernel.name} keeps {kernel.stack_bytes} bytes of each thread in local memory for {target}.",
-            "An array whose index the compiler does not know, or a call that is not inlined; unroll the "
-            "loop over it, or hold it in shared memory.",
-            evidence=evidence,
-        )
-    return None
+    spills, stacks = [], []
+    for kernel in compilation.kernels:
+        use, target = kernel.use, kernel.target.name
+        evidence = {
+            "kernel": kernel.name,
+            "target": target,
+            "registers": kernel.use.registers,
+            "stack_bytes": kernel.stack_bytes,
+            "spill_store_bytes": use.spill_store_bytes,
+            "spill_load_bytes": use.spill_load_bytes,
+        }
+        if use.spill_store_bytes or use.spill_load_bytes:
+            spilled = Finding(
+                "nvcc.spills",
+                Severity.WARNING,
+                f"{kernel.name} spills for {target}: each thread writes {use.spill_store_bytes:,} bytes to "
+                f"local memory and reads {use.spill_load_bytes:,} back, because {use.registers} registers "
+                "are not enough.",
+                f"{_more_registers(kernel)}.",
+                evidence=evidence,
+            )
+            spills.append(spilled)
+        elif kernel.stack_bytes:  # arrays that no register can hold
+            kept = Finding(
+                "nvcc.local_memory",
+                Severity.INFO,
+                f"{kernel.name} keeps {kernel.stack_bytes} bytes of each thread in local memory for "
+                f"{target}.",
+                "An array whose index the compiler does not know, or a call that is not inlined; unroll the "
+                "loop over it, or hold it in shared memory.",
+                evidence=evidence,
+            )
+            stacks.append(kept)
+    return (*spills, *stacks)
 
 
 def _more_registers(kernel: CompiledKernel) -> str:

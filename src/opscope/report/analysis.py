@@ -22,6 +22,7 @@ from opscope.analysis.totals import CategoryTotal
 from opscope.model.benchmark import Latency
 from opscope.model.environment import Environment
 from opscope.model.finding import Severity
+from opscope.model.queries import summed
 from opscope.model.schema import Attribution
 from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
@@ -49,7 +50,6 @@ from opscope.units import (
     format_fraction,
     format_ratio,
     format_share,
-    summed,
 )
 
 _STEP_ROWS = 12
@@ -457,12 +457,10 @@ def _kernel_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
 
 def _unattributed(summary: Summary, *, is_full: bool) -> doc.Section | None:
     by_reason, whole = summary.unattributed_ns, summary.device_time_ns
-    if not is_full and not (by_reason and (summary.operators or not summary.has_device)):
+    if not summary.has_device or not (is_full or (by_reason and summary.operators)):
         return None
-    none, conserved, meaning = "Every nanosecond of device time belongs to an operator.", None, None
-    if not summary.has_device:
-        none = "No device activity was recorded, so there is nothing to attribute."
-    elif is_full:
+    conserved, meaning = None, None
+    if is_full:
         self_ns, rest_ns = sum(one.self_device_ns for one in summary.operators), sum(by_reason.values())
         sums: doc.Text = (
             f"Σ self device time of operators {self_ns:,} ns + Σ unattributed {rest_ns:,} ns = "
@@ -480,12 +478,11 @@ def _unattributed(summary: Summary, *, is_full: bool) -> doc.Section | None:
         doc.number("Share", lambda item: format_share(item[1], whole)),
         doc.words("Meaning", lambda item: Attribution(item[0]).meaning),
     )
-    if by_reason and summary.has_device:
+    if by_reason:
         share = format_fraction(summary.attributed_fraction)
         meaning = doc.Meaning(f"Figures of operators cover the other {share} of device time.")
-    return doc.Section(
-        "Unattributed time", doc.blocks(reasons if meaning else doc.Paragraph(none), conserved, meaning)
-    )
+    none = doc.Paragraph("Every nanosecond of device time belongs to an operator.")
+    return doc.Section("Unattributed time", doc.blocks(reasons if by_reason else none, conserved, meaning))
 
 
 def _basis(

@@ -12,7 +12,7 @@ from math import inf
 
 from opscope import units
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
-from opscope.model.queries import grouped
+from opscope.model.queries import grouped, summed
 from opscope.report.document import Code, Inline, Text, joined
 
 # From this share of a ceiling on, the ceiling decides the time.
@@ -145,7 +145,7 @@ def _kernels(row: BenchmarkRow) -> Counter[str]:
     if row.profile is None:
         return Counter()
     calls = row.profile.calls
-    return units.summed((use.name, round(use.launches * calls)) for use in row.profile.kernels)
+    return summed((use.name, round(use.launches * calls)) for use in row.profile.kernels)
 
 
 def _listed(rows: Sequence[BenchmarkRow]) -> tuple[Inline, ...]:

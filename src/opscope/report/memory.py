@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from opscope.ingest.memory_snapshot import DeviceMemory, OutOfMemory
+from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode, versions
-from opscope.units import format_bytes, format_fraction, summed
+from opscope.units import format_bytes, format_fraction
 
 MEMORY_SCHEMA_VERSION = 1
 _KINDS = {

@@ -19,6 +19,7 @@ from opscope.analysis.counters import (
 )
 from opscope.hardware.architectures import WARP_SIZE
 from opscope.model.finding import Finding
+from opscope.model.queries import summed
 from opscope.model.schema import Attribution
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, parsed, versions
@@ -41,7 +42,6 @@ from opscope.units import (
     format_extent,
     format_fraction,
     format_share,
-    summed,
 )
 
 _ABSENT = "not collected"

@@ -21,7 +21,7 @@ from opscope.hardware.devices import DataType
 from opscope.hardware.limits import Limit
 from opscope.launches.facts import LaunchGeometry
 from opscope.model.finding import Finding, Severity, most_severe_first
-from opscope.model.queries import grouped
+from opscope.model.queries import grouped, summed
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
 from opscope.report import document as doc
@@ -41,7 +41,6 @@ from opscope.units import (
     format_fraction,
     format_share,
     listed,
-    summed,
 )
 
 _NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it

@@ -13,6 +13,7 @@ from opscope.analysis.collectives import CollectiveTotal, LinkEvidence, LinkKind
 from opscope.analysis.job_model import JobOutlook, JobPath, WhatIf, WhatIfKind
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.summary import Summary
+from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode
 from opscope.units import (
@@ -21,7 +22,6 @@ from opscope.units import (
     format_duration,
     format_fraction,
     format_share,
-    summed,
 )
 
 _RANKS = 5

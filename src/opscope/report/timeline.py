@@ -22,6 +22,7 @@ from opscope.analysis.program.places import LineKind, ModuleTotal
 from opscope.analysis.step_model import PathTotal
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause, LaunchLatency, Timeline, TimePartition, WindowKind
+from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.names import trace_name
 from opscope.report.operators import time_name, whole_ns
@@ -31,7 +32,6 @@ from opscope.units import (
     format_fraction,
     format_quantity,
     format_share,
-    summed,
 )
 
 _GAP_ROWS = 5
@@ -412,7 +412,7 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
         doc.number("Self", f"total.self_{what}_ns"),
         doc.number("Forward", "total.forward_ns"),
         doc.number("Backward", "total.backward_ns"),
-        doc.number("Launches", "total.kernel_launches"),
+        doc.number("Launches", "total.kernel_launches") if summary.has_device else None,
         caption=caption,
     )
     own = summed((one.class_name, getattr(one, f"self_{what}_ns")) for one in summary.program.modules)

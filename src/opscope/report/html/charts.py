@@ -21,7 +21,7 @@ from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepVi
 from opscope.analysis.timeline.values import IdleCause
 from opscope.ingest.memory_snapshot import DeviceMemory
 from opscope.ingest.nesting import Int64
-from opscope.model.queries import grouped
+from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 from opscope.report.html import figures as fig
 from opscope.report.html.figures import Bar, Chart
@@ -187,13 +187,13 @@ def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
 def _waits_charts(summary: Summary) -> Iterator[Chart]:
     """Who waits in which collective, and what the rank that is waited for does longer."""
     ranks = summary.collectives.ranks
-    waits = units.summed(
+    waits = summed(
         ((f"rank {ranks[one.trace_id]}", fig.as_text(one.title or UNKNOWN)), one.duration_ns - least_ns)
         for kernels in summary.collectives.matched
         if (least_ns := transfer_ns(kernels)) is not None
         for one in kernels
     )
-    if columns := units.summed((title, ns) for (_, title), ns in waits.items()):
+    if columns := summed((title, ns) for (_, title), ns in waits.items()):
         note = (
             "How long kernels of a collective took beyond the shortest of the same one: the rank that waits "
             "least is the one that the others wait for."
