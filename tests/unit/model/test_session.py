@@ -351,9 +351,8 @@ class TestLocking:
         secret, target = tmp_path / "secret.csv", tmp_path / "target.csv"
         secret.write_text("a,b\n1,2\n")
         before = sorted(tmp_path.iterdir())
-        for statement in tables(Path(__file__).with_suffix(".toml"))[
-            "no_query_reaches_a_file_or_the_network"
-        ]:
+        statements = Path(__file__).with_suffix(".toml")
+        for statement in tables(statements)["no_query_reaches_a_file_or_the_network"]:
             with pytest.raises(duckdb.Error):
                 locked.query(statement.format(secret=secret, target=target, folder=tmp_path))
             assert sorted(tmp_path.iterdir()) == before, statement
