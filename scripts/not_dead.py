@@ -97,6 +97,9 @@ _.run_beside
 _.has_arrows
 _.height_px
 
+# What users read of `Session.check()`.
+_.law
+
 # Called by pytest, and by tests of users (`pytest_plugin.py`).
 _.pytest_addoption
 _.assert_not_slower
