@@ -156,14 +156,14 @@ _CALLED = "results = model(torch.cat(parts)).chunk(len(parts))   # one call of {
 def _costs(watched: Dataflow, found: FoundOperators) -> str:
     steps = len(watched.steps)
     return (
-        f"{counted(len(found.operator_ids) / steps, 'operator')} per step, "
+        f"{counted(len(found.ranges) / steps, 'operator')} per step, "
         f"{format_duration(found.device_ns / steps)} of work for the device and "
         f"{format_duration(found.host_ns / steps)} on the host as recorded"
     )
 
 
 def _evidence(run: ProfiledRun, found: FoundOperators, **more: Any) -> dict[str, Any]:
-    return run.evidence(found.device_ns, host_ns=found.host_ns, calls=len(found.operator_ids), **more)
+    return run.evidence(found.device_ns, host_ns=found.host_ns, calls=len(found.ranges), **more)
 
 
 def _is_nearly_all(watched: Dataflow, found: FoundOperators, rule: Rule) -> bool:
@@ -183,9 +183,9 @@ def _at_once(
     """The first round works for all: its kernels take this share of what all took, the others' none."""
 
     def effect(change: GraphChange) -> object:
-        mine = change.model.is_launched_by(first.launching_ids)
+        mine = change.model.is_launched_by(first.operator_ids)
         change.scale(mine, share * (1 + others.device_ns / max(first.device_ns, 1)))
-        return change.drop_operators(others.launching_ids).drop_host(others.spans)
+        return change.drop_operators(others.operator_ids).drop_host(others.spans)
 
     return effect
 
@@ -200,7 +200,7 @@ GROUP BY ALL"""
 def _share_at_limits(run: ProfiledRun, found: FoundOperators) -> float:
     """Of these operators' device time, what they would take at their limits; all of it where unknown."""
     gaps = {one.call_id: (one.gap_ns or 0.0) / one.roofline.device_ns for one in run.calls}
-    times_ns: dict[int, float] = dict(run.session.query(_CALLS_SQL, [found.launching_ids]))
+    times_ns: dict[int, float] = dict(run.session.query(_CALLS_SQL, [found.operator_ids]))
     beyond_ns = sum(ns * gaps.get(call_id, 0.0) for call_id, ns in times_ns.items())
     return 1 - beyond_ns / max(sum(times_ns.values()), 1)
 
@@ -208,5 +208,5 @@ def _share_at_limits(run: ProfiledRun, found: FoundOperators) -> float:
 def _without(found: FoundOperators, before: Mapping[int, Spans] | None = None) -> Any:
     # What Python does between them goes too.
     return lambda change: (
-        change.drop_operators(found.launching_ids).drop_host(found.spans).drop_host(dict(before or {}))
+        change.drop_operators(found.operator_ids).drop_host(found.spans).drop_host(dict(before or {}))
     )

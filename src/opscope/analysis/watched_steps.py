@@ -35,11 +35,15 @@ class _Sidecar(msgspec.Struct):
 class FoundOperators(NamedTuple):
     """Some of the watched operators, in all recorded steps."""
 
-    operator_ids: list[int]
-    launching_ids: list[int]  # and all that these call, which may launch for them
+    ranges: list[tuple[int, int]]  # of each its id, and the last one of those that it calls
     device_ns: int
     host_ns: int  # as recorded, from the first to the last of each stretch
     spans: dict[int, Spans]  # where that is, by thread
+
+    @property
+    def operator_ids(self) -> list[int]:
+        """With all that they call, which may launch for them."""
+        return [one for first, last in self.ranges for one in range(first, last + 1)]
 
 
 class Dataflow(NamedTuple):
@@ -55,8 +59,7 @@ class Dataflow(NamedTuple):
         rows = [row for part in parts for row in part]
         extents = [(part[0]["thread_id"], part[0]["start_ns"], part[-1]["end_ns"]) for part in parts if part]
         return FoundOperators(
-            [row["operator_id"] for row in rows],
-            [one for row in rows for one in range(row["operator_id"], row["last_descendant_id"] + 1)],
+            [(row["operator_id"], row["last_descendant_id"]) for row in rows],
             sum(row["total_device_ns"] for row in rows),
             sum(end_ns - start_ns for _, start_ns, end_ns in extents),
             as_extents(extents),

@@ -121,7 +121,7 @@ class MainLoop:
 
     def round(self, number: int, around: tuple[int, ...]) -> None:
         """A round of a loop of the program begins."""
-        if self._on_step is None or self._main not in {None, number}:
+        if self._on_step is None or self._main not in (None, number):
             return
         if threading.get_ident() != self._thread_id:
             return

@@ -141,13 +141,14 @@ class ForwardSteps(_Hooks):
         def around(module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             nonlocal model, model_calls
             calls = calls_of[module] = calls_of.get(module, 0) + 1
-            caller, lines = sys._getframe(1).f_back, lines_of.setdefault(module, [])
+            caller, is_found = sys._getframe(1).f_back, False
             line = caller and (caller.f_code, caller.f_lineno)
-            is_found = module not in round_of and line in lines
-            if is_found:
-                round_of[module] = lines[lines.index(line) :]
-            elif len(lines) < _MOST_LINES:
-                lines.append(line)
+            if module not in round_of:
+                lines = lines_of.setdefault(module, [])
+                if is_found := line in lines:
+                    round_of[module] = lines[lines.index(line) :]
+                elif len(lines) < _MOST_LINES:
+                    lines.append(line)
             if model is not None and model() is module:
                 model_calls = calls
                 if is_found and len(round_of[module]) > 1 and self._is_watching:

@@ -20,7 +20,7 @@ from opscope.analysis.roofline import Efficiency
 from opscope.analysis.step_model import Gain, GraphChange
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
-from opscope.extraction.call_file import UNRECORDED_NUMBER, CallFile, Fed, call_file, kernel_file
+from opscope.extraction.call_file import CallFile, Fed, call_file, kernel_file
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
 from opscope.model.queries import grouped, statements
@@ -29,6 +29,7 @@ from opscope.model.sidecar import kernels_folder
 from opscope.operators.arguments import (
     CallArguments,
     TensorArgument,
+    is_number,
     parse_arguments,
     read_gradients,
     with_kernel_types,
@@ -61,6 +62,13 @@ class AloneCall(NamedTuple):
     def name(self) -> str:
         """`aten::add`; `aten::add → relu` of several in a row."""
         return " → ".join([self.call.name, *(call.stem or "" for call, _ in self.then)])
+
+    @property
+    def has_unrecorded_numbers(self) -> bool:
+        """Whether its file has stand-ins for Python numbers, which are the user's to write."""
+        calls = () if self.sources else (self.call, *(call for call, _ in self.then))
+        given = (one for call in calls for one in call.arguments)
+        return any(isinstance(one, TensorArgument) and is_number(one) for one in given)
 
     @property
     def shapes(self) -> str:
@@ -201,23 +209,21 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
         InputError: There is none.
     """
 
-    def what_it_calls(text: str) -> list[str]:
+    def what_it_calls(text: str, *, is_open: bool) -> list[str]:
         functions = (one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef))
-        return [ast.unparse(one) for one in functions if one.name in {"make_inputs", "reference"}]
+        written = [ast.unparse(one) for one in functions if one.name in {"make_inputs", "reference"}]
+        return [*written[:1], *(_NUMBER.sub("0", one) if is_open else one for one in written[1:])]
 
+    text = file.read_text(encoding="utf-8")
     try:
-        wanted = what_it_calls(file.read_text(encoding="utf-8"))
+        wanted = {is_open: what_it_calls(text, is_open=is_open) for is_open in (False, True)}
     except SyntaxError as error:
         raise InputError(f"it is no Python ({error.msg})", source=f"{file}:{error.lineno}") from error
     found = []
     for one in calls:
-        own = extracted(0, one, start=StartKind.ATEN).file
-        if isinstance(own, CallFile):
-            written = what_it_calls(own.text)
-            # Numbers that were not recorded are the user's to write.
-            is_open = UNRECORDED_NUMBER in "".join(own.notes) and written[:1] == wanted[:1]
-            if written == wanted or (is_open and _without_numbers(written) == _without_numbers(wanted)):
-                found.append(one)
+        own, is_open = extracted(0, one, start=StartKind.ATEN).file, one.has_unrecorded_numbers
+        if isinstance(own, CallFile) and what_it_calls(own.text, is_open=is_open) == wanted[is_open]:
+            found.append(one)
     if not found:
         raise InputError(
             "the recording has no call that its make_inputs and reference stand for",
@@ -225,10 +231,6 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
             hint="Extract it from this recording, and change only `mine`: opscope extract TRACE",
         )
     return tuple(found)
-
-
-def _without_numbers(texts: Sequence[str]) -> list[str]:
-    return [_NUMBER.sub("0", one) for one in texts]
 
 
 class Extracted(NamedTuple):

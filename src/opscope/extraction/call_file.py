@@ -44,7 +44,6 @@ class CallFile(NamedTuple):
     start: StartKind  # of its own version
 
 
-UNRECORDED_NUMBER = "was not recorded"  # in a note
 Fed = tuple[CallArguments, str]  # a call, and its argument that is the result of the one before it
 
 
@@ -236,7 +235,7 @@ def _literal(call: CallArguments, given: Argument, declared: Declared, notes: li
     if isinstance(given, TensorArgument):  # a Python number, of which the recorder keeps the type alone
         known = type_of(given)
         value = _VALUES["numbers"].get(str(known.kind) if known else "", "0.5")
-        notes.append(f"The value of '{declared.name}' {UNRECORDED_NUMBER}; {value} stands for it.")
+        notes.append(f"The value of '{declared.name}' was not recorded; {value} stands for it.")
         return str(value)
     if declared.type.startswith("Device"):  # never recorded
         return "DEVICE"

@@ -178,7 +178,7 @@ def test_what_operators_take_at_their_limits() -> None:
         call = next(one for one in run.calls if "[3072,768]" in str(one.shapes))
         operators = "SELECT operator_id FROM operators WHERE name = $1 AND input_shapes::VARCHAR = $2"
         ids = [one for (one,) in session.query(operators, [call.operator, call.shapes])]
-        share = _share_at_limits(run, FoundOperators(ids, ids, 0, 0, {}))
+        share = _share_at_limits(run, FoundOperators([(one, one) for one in ids], 0, 0, {}))
     assert call.gap_ns is not None
     assert share == pytest.approx(1 - call.gap_ns / call.roofline.device_ns)
 
@@ -235,7 +235,7 @@ def test_operators_are_found_in_each_step(tmp_path: Path) -> None:
         found = watched.found(((1, 3),))
         rows = session.query(
             "SELECT step, name FROM operators WHERE list_contains($1, operator_id) ORDER BY ALL",
-            [found.operator_ids],
+            [[one for one, _ in found.ranges]],
         )
     assert rows == [
         (0, "aten::addmm"), (0, "aten::exp"),
