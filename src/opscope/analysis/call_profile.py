@@ -18,7 +18,7 @@ from opscope.errors import CaptureError, OpscopeError
 from opscope.ingest.reader import load
 from opscope.model.benchmark import CallProfile, KernelUse
 from opscope.model.files import scratch_prefix
-from opscope.model.queries import sql, summed
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session
 
 T = TypeVar("T")
@@ -51,11 +51,11 @@ def call_profile_of(session: Session, calls: int) -> CallProfile:
     launches = session.records(sql(__package__, "launches"))
     device_ns = sum(row["total_ns"] for row in launches)
     totals = kernel_totals(launches, provenance, device_ns)
-    rows = [row for row in launches if row["operator"]]
+    by_name = grouped((row["name"], row) for row in launches if row["operator"])
     uses = []
     for total in totals:
         facts, source_file = provenance.kernels.get(total.name), None
-        time_ns = summed((row["operator"], row["total_ns"]) for row in rows if row["name"] == total.name)
+        time_ns = summed((row["operator"], row["total_ns"]) for row in by_name[total.name])
         if facts is not None and len(facts.units) == 1:
             source_file = facts.units[0]
         elif facts is not None and facts.location is not None:

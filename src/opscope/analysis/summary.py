@@ -506,7 +506,8 @@ class Summary(Shown):
     @cached_property
     def job_outlook(self) -> JobOutlook | None:
         """What delays the ranks, and the gains of changes; None if they are not simulated."""
-        return look_at_job(self.job, self.collectives, self.straggler)
+        # One rank alone need not be simulated for it.
+        return look_at_job(self.job, self.collectives, self.straggler) if len(self.ranks) > 1 else None
 
     @cached_property
     def _examined(self) -> Mapping[int, RankExamination]:

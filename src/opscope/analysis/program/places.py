@@ -97,9 +97,8 @@ class ProgramTotals(msgspec.Struct, frozen=True):
 
     # Every recorded module, as a tree: each before its submodules, the one with more time first
     modules: tuple[ModuleTotal, ...] = ()
-    lines: tuple[
-        LineTotal, ...
-    ] = ()  # lines under which something was launched or, without a device, computed; most time first
+    # Lines under which something was launched or, without a device, computed; most time first
+    lines: tuple[LineTotal, ...] = ()
     module_ns: int = 0  # device time with a module; where no device was recorded, the operators' own CPU time
     line_ns: int = 0  # the same with a line
     has_modules: bool = False  # whether calls of modules were recorded
