@@ -30,7 +30,7 @@ from opscope.ingest.linking import REPLAYS, CallKind
 from opscope.ingest.nesting import Forest, Int64
 from opscope.ingest.staging import REPEATED, StagedEvents, columns, module_calls, rows_of, unmasked
 from opscope.model.queries import grouped, sql
-from opscope.model.schema import ReplayEvidence, ReplaySource
+from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
 from opscope.model.sidecar import GraphNode
 
 Demangle = Callable[[str], str | None]  # Kineto's text of a mangled name
@@ -231,7 +231,9 @@ def _in_blocks(grid: str | None, block: str | None) -> str | None:
     return json.dumps(blocks)
 
 
-_BY_NODE, _BY_SEQUENCE, _BY_GRAPH = range(1, len(REPLAYS) + 1)  # places in `REPLAYS`, from 1
+_BY_NODE, _BY_SEQUENCE, _BY_GRAPH = (
+    REPLAYS.index(one) + 1 for one in (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)
+)
 _SHOWN = 60
 
 

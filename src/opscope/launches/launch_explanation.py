@@ -119,7 +119,8 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
         statements.append(Statement(Heading.MEMORY, text, Grade.EXACT))
     if not statements:
         return None
-    statements.sort(key=lambda one: list(Heading).index(one.heading))  # stable: a family's own order stays
+    order = list(Heading)
+    statements.sort(key=lambda one: order.index(one.heading))  # stable: a family's own order stays
     name = None if entry is None else entry["family"]
     return LaunchExplanation(name, tuple(statements), is_predicted, launch.waves)
 
@@ -155,6 +156,9 @@ class _Wording(string.Formatter):
         return counted(value, format_spec)
 
 
+_WORDING = _Wording()
+
+
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 
 
@@ -177,7 +181,7 @@ def _worded(text: str, values: Mapping[str, Any]) -> str | None:
     """Text with its values, parts in brackets left out if theirs are unknown; None if others are."""
     try:
         parts = [
-            (_worded(part, values) or "") if position % 2 else _Wording().vformat(part, (), values)
+            (_worded(part, values) or "") if position % 2 else _WORDING.vformat(part, (), values)
             for position, part in enumerate(_OPTIONAL.split(text))  # every second is a part in brackets
         ]
     except KeyError:

@@ -57,8 +57,7 @@ class Tiling:
 
 def tiled_product(launch: LaunchFacts) -> Prediction:
     """Output tiles in parallel, K in sequence."""
-    kernel, tile = launch.kernel, extents(launch.kernel.tile)
-    problem = None if launch.call is None else matrix_product(launch.call)
+    kernel, problem, tile = launch.kernel, _problem(launch), extents(launch.kernel.tile)
     values = _of_product(problem)
     if len(tile) < 2:
         return Prediction(values)
@@ -126,9 +125,14 @@ def tiled_product(launch: LaunchFacts) -> Prediction:
     return Prediction(values, [Expected(formula, launch.grid)])
 
 
+def _problem(launch: LaunchFacts) -> MatrixProduct | None:
+    """The product an operator computes; None if it is none, or its shapes are unknown or do not fit."""
+    return None if launch.call is None else matrix_product(launch.call)
+
+
 def product(launch: LaunchFacts) -> Prediction:
     """Kernels whose blocks are no tiles: matrix-vector products, the sums after a split along K."""
-    values = _of_product(None if launch.call is None else matrix_product(launch.call))
+    values = _of_product(_problem(launch))
     # gemv2T_kernel_val and gemmSN_…_kernel: the first integers are threads, and how many share an output.
     arguments = map(launch.template_integer, range(len(launch.kernel.template_arguments)))
     threads, sharing = [*(number for number in arguments if number is not None), 0, 0][:2]
