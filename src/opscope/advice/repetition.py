@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
+from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.arrays import Spans
 from opscope.analysis.step_model import GraphChange
@@ -177,9 +177,7 @@ def _cost_ns(watched: Dataflow, work: RepeatedWork | UnusedWork) -> int:
     return found.device_ns + found.host_ns + (watched.python_before(work.operators)[0] if is_from_host else 0)
 
 
-def _at_once(
-    first: FoundOperators, others: FoundOperators, share: float = 1.0
-) -> Callable[[GraphChange], object]:
+def _at_once(first: FoundOperators, others: FoundOperators, share: float = 1.0) -> Effect:
     """The first round works for all: its kernels take this share of what all took, the others' none."""
 
     def effect(change: GraphChange) -> object:
@@ -205,7 +203,7 @@ def _share_at_limits(run: ProfiledRun, found: FoundOperators) -> float:
     return 1 - beyond_ns / max(sum(times_ns.values()), 1)
 
 
-def _without(found: FoundOperators, before: Mapping[int, Spans] | None = None) -> Any:
+def _without(found: FoundOperators, before: Mapping[int, Spans] | None = None) -> Effect:
     # What Python does between them goes too.
     return lambda change: (
         change.drop_operators(found.operator_ids).drop_host(found.spans).drop_host(dict(before or {}))

@@ -616,11 +616,7 @@ def _calls_in_a_row(
         if one.reads_before or one.has_new or not entering.isdisjoint(one.needs):
             entering.add(place)
             is_read |= one.is_read
-        elif (
-            is_read
-            and one.numbers
-            and not (one.is_again or (one is not other and one.numbers == other.numbers))
-        ):
+        elif is_read and one.numbers and not one.is_again and (one is other or one.numbers != other.numbers):
             return
         if (one.name, one.sizes) != (other.name, other.sizes) or one.is_of_batch or one.site.is_backward:
             return

@@ -219,11 +219,13 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
         wanted = {is_open: what_it_calls(text, is_open=is_open) for is_open in (False, True)}
     except SyntaxError as error:
         raise InputError(f"it is no Python ({error.msg})", source=f"{file}:{error.lineno}") from error
-    found = []
-    for one in calls:
-        own, is_open = extracted(0, one, start=StartKind.ATEN).file, one.has_unrecorded_numbers
-        if isinstance(own, CallFile) and what_it_calls(own.text, is_open=is_open) == wanted[is_open]:
-            found.append(one)
+    own = ((one, extracted(0, one, start=StartKind.ATEN).file) for one in calls)
+    found = [
+        one
+        for one, written in own
+        for is_open in [one.has_unrecorded_numbers]
+        if isinstance(written, CallFile) and what_it_calls(written.text, is_open=is_open) == wanted[is_open]
+    ]
     if not found:
         raise InputError(
             "the recording has no call that its make_inputs and reference stand for",

@@ -205,11 +205,8 @@ def _gradients(count: int) -> Rule:
     """The gradients wanted: of the data, of the weight, of the bias."""
 
     def rule(call: CallArguments) -> CallEffects:
-        data, weight, wanted = (
-            known(call.tensor("input")),
-            call.tensor("weight"),
-            wanted_gradients(call, count),
-        )
+        data, weight = known(call.tensor("input")), call.tensor("weight")
+        wanted = wanted_gradients(call, count)
         if weight is None and any(wanted[1:]):
             raise UnrecordedError
         of_weight = (data if weight is None else weight).shape, type_of(weight or data) or type_of(data)
