@@ -94,6 +94,42 @@ _NOT_READ = "parameter.requires_grad_(False)   # of each whose gradient nothing 
 
 
 @finds
+def padding(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    watched = run.dataflow
+    if watched is None:
+        return
+    for one in watched.recorded.padded:
+        is_to_cut = one.longest <= rule.threshold("most_longest") * one.columns
+        filled = (one.longest if is_to_cut else one.mean) / one.columns
+        if not is_to_cut and filled > rule.threshold("most_filled"):
+            continue
+        found = watched.found(one.operators)
+        kept = "-longest:" if one.is_left else ":longest"
+        yield Advice(
+            f"{listed(one.lines, _SHOWN)}: {one.rows} rows are filled up to {one.columns} columns; the "
+            f"longest needs {one.longest}, an average one {one.mean:.0f}. Work on all of them: "
+            f"{_costs(watched, found)}.",
+            _evidence(run, found, lines=one.lines, columns=one.columns, longest=one.longest, mean=one.mean),
+            _shortened(found, filled),
+            change=_TRIMMED.format(filler=f"{one.filler:g}", kept=kept) if is_to_cut else _SORTED,
+            is_sure=False,  # a part of a model may be made for this length
+        )
+
+
+def _shortened(found: FoundOperators, share: float) -> Effect:
+    return lambda change: change.scale(change.model.is_launched_by(found.operator_ids), share)
+
+
+_TRIMMED = """\
+longest = int((tokens != {filler}).sum(1).max())   # of each batch, on the host
+tokens, mask = tokens[:, {kept}], mask[:, {kept}]   # and all that has a column for each token"""
+_SORTED = """\
+order = sorted(range(len(dataset)), key=lambda at: len(dataset[at]))   # rows of like length side by side
+batches = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+loader = DataLoader(dataset, batch_sampler=random.sample(batches, len(batches)), collate_fn=collate)"""
+
+
+@finds
 def recomputation(run: ProfiledRun, _: Rule) -> Iterator[Advice]:
     watched = run.dataflow
     if watched is None:

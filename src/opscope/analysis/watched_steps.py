@@ -86,7 +86,7 @@ def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | 
     except UNREADABLE_JSON:  # a saved session may be a stranger's
         return None
     recorded = kept.dataflow
-    if recorded is None or not (recorded.repeated or recorded.rounds or recorded.unused):
+    if recorded is None or not any((recorded.repeated, recorded.rounds, recorded.unused, recorded.padded)):
         return None
     if session.scalar(_UNSEEN_SQL, [trace_id]):
         return None

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from opscope.capture.program_loops import CallSite, Line, LoopRun, ProgramFrames
 from opscope.model.queries import grouped
 from opscope.model.sidecar import (
+    PaddedInput,
     RecordedDataflow,
     RecordedRounds,
     RepeatedSince,
@@ -51,8 +52,21 @@ _ADDING = re.compile(r"aten::(add|sub|maximum|minimum|logaddexp|cat|stack|index_
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
 _UNWRITTEN = ("aten::empty", "aten::new_empty")
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
+_COPIES = frozenset({"aten::_to_copy", "aten::copy_"})
+_LEAST_COLUMNS = 16  # of a tensor whose rows may be filled up
 # Written by norms of batches, whose schema does not say so.
 _RUNNING = frozenset({"running_mean", "running_var"})
+
+
+class Padding(NamedTuple):
+    """Of a tensor whose rows are filled up to one length, each at its end or each at its beginning."""
+
+    rows: int
+    columns: int
+    longest: int  # row, without what fills it up
+    mean: float  # length of a row
+    filler: float
+    is_left: bool
 
 
 class OperatorSchema(NamedTuple):
@@ -89,6 +103,7 @@ class SeenOperator(NamedTuple):
     reads_before: bool  # what the step before has made
     is_of_batch: bool  # its results depend on what else is in the batch
     has_effect: bool  # beyond its results, or these cannot be followed
+    padding: Padding | None  # of what it copies from the host
 
 
 class _Storage:
@@ -280,6 +295,9 @@ class DataflowWatch:
                 or not made
                 or any(not storage.is_made for _, _, storage in written)
                 or any(storage.reference is None for storage in made),
+                padding=self._padding(read[0][0])
+                if kind.name in _COPIES and not is_on_host and read
+                else None,
             )
         )
         for _, storage in read:
@@ -297,6 +315,26 @@ class DataflowWatch:
                 storage.value, storage.is_new = self._number(("made", key, number)), False
                 storage.is_made = True
                 storage.writers, storage.is_of_weights = place, is_of_weights
+
+    def _padding(self, copied: Any) -> Padding | None:
+        """How a tensor on the host is filled up, if with one value that its rows hold nowhere else."""
+        if copied.device.type != "cpu" or copied.dim() not in {2, 3} or copied.shape[1] < _LEAST_COLUMNS:
+            return None
+        if not 0 < copied.numel() * copied.element_size() <= _LARGEST_HASHED_BYTES:
+            return None
+        rows, columns = copied.shape[:2]
+        for is_left in (False, True):
+            filler = copied[:, 0 if is_left else -1].flatten().mode().values
+            empty = (copied == filler).reshape(rows, columns, -1).all(2)
+            empty = empty.flip(1) if is_left else empty
+            lengths = columns - empty.sum(1)
+            mean = float(lengths.double().mean())
+            # Each row one longer than the one before: a mask of who may see whom.
+            is_triangle = rows > 2 and bool((lengths.diff().abs() == 1).all())
+            is_at_end = bool((empty[:, 1:] >= empty[:, :-1]).all())
+            if is_at_end and int(lengths.min()) and mean <= columns - 1 and not is_triangle:
+                return Padding(rows, columns, int(lengths.max()), mean, float(filler), is_left)
+        return None
 
     def _number(self, parts: Hashable) -> int:
         return self._numbers.setdefault(parts, len(self._numbers))
@@ -442,7 +480,12 @@ def summarized(
         )
         for line, places, is_whole in _unused(operators, *before)
     )
-    return RecordedDataflow(tuple(sequences), any(one.has_new for one in operators), repeated, rounds, unused)
+    padded = tuple(
+        PaddedInput(*padding, tuple(map(_named, lines)), _stretches(number_of[one] for one in places))
+        for padding, lines, places in _padded(operators, before[0])
+    )
+    has_new = any(one.has_new for one in operators)
+    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused, padded)
 
 
 def _by_thread(operators: Sequence[SeenOperator]) -> dict[int, list[int]]:
@@ -529,6 +572,33 @@ def _unused(
     innermost = ((None if of.is_backward else next(reversed(of.lines), None), place) for of, place in sites)
     for some, of_line in grouped(innermost).items():
         yield some, of_line, False
+
+
+def _padded(
+    operators: Sequence[SeenOperator], before: Sequence[SeenOperator]
+) -> Iterator[tuple[Padding, list[Line], list[int]]]:
+    """How inputs of a size are filled up, the lines that copy them, and the operators that work on these."""
+    earlier, now = (
+        grouped((one.padding[:2], (one.padding, one)) for one in step if one.padding)
+        for step in (before, operators)
+    )
+    for (rows, columns), ones in now.items():
+        paddings = [padding for padding, _ in (*ones, *earlier.get((rows, columns), ()))]
+        # Of other sizes from step to step, it is the longest row that decides.
+        longest = max(one.longest for one in paddings) if (rows, columns) in earlier else columns
+        lines = dict.fromkeys(line for _, one in ones for line in one.site.lines[-1:])
+        places = [
+            place
+            for place, one in enumerate(operators)
+            if not one.is_view and any(_is_of(shape, rows, columns) for shape in one.sizes)
+        ]
+        mean = sum(padding.mean for padding, _ in ones) / len(ones)
+        yield ones[0][0]._replace(longest=longest, mean=mean), list(lines), places
+
+
+def _is_of(shape: tuple[int, ...], rows: int, columns: int) -> bool:
+    """Whether a tensor holds something for each row and column of an input."""
+    return rows * columns in shape or (columns in shape[1:] and shape[0] % rows == 0)
 
 
 def _whole_lines(

@@ -167,6 +167,21 @@ class UnusedWork(msgspec.Struct, frozen=True):
     is_whole: bool  # whether that is (almost) all that the line does
 
 
+class PaddedInput(msgspec.Struct, frozen=True):
+    """Inputs of one size, which two watched steps copied from the host, rows filled up to one length."""
+
+    rows: _Count
+    columns: _Count
+    longest: (
+        _Count  # columns that the longest row of the two steps needs; all where sizes differ between them
+    )
+    mean: float  # columns that a row needs
+    filler: float  # what fills up the rest
+    is_left: bool  # whether rows begin with it, rather than end
+    lines: tuple[str, ...]  # of the program, that copy them
+    operators: _Stretches  # that work on tensors of this size
+
+
 class RecordedRounds(msgspec.Struct, frozen=True):
     """Rounds that do the same, of which none needs the results of another."""
 
@@ -193,6 +208,7 @@ class RecordedDataflow(msgspec.Struct, frozen=True):
     repeated: tuple[RepeatedWork, ...] = ()
     rounds: tuple[RecordedRounds, ...] = ()
     unused: tuple[UnusedWork, ...] = ()
+    padded: tuple[PaddedInput, ...] = ()
 
 
 class Sidecar(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from opscope.analysis.watched_steps import FoundOperators, dataflow
 from opscope.model.finding import Finding
 from opscope.model.sidecar import (
     SIZE_LIMIT,
+    PaddedInput,
     RecordedDataflow,
     RecordedRounds,
     RepeatedSince,
@@ -43,6 +44,7 @@ def session_of(
     repeated: Sequence[RepeatedWork] = (),
     rounds: Sequence[RecordedRounds] = (),
     unused: Sequence[UnusedWork] = (),
+    padded: Sequence[PaddedInput] = (),
     names: Sequence[str] = NAMES * ROUNDS,
     kernel_us: float = 150,
     waits: bool = False,
@@ -68,7 +70,9 @@ def session_of(
     path = program.write(folder / "t.json")
     order = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
     watched = ThreadOperators(1, tuple(order), " ".join(order[name] for name in names))
-    recorded = RecordedDataflow((watched,), has_new, tuple(repeated), tuple(rounds), tuple(unused))
+    recorded = RecordedDataflow(
+        (watched,), has_new, tuple(repeated), tuple(rounds), tuple(unused), tuple(padded)
+    )
     write_sidecar(sidecar_path(path), sidecar(dataflow=recorded, **facts))
     return opscope.load(path)
 
@@ -126,6 +130,30 @@ def test_what_nothing_reads_goes(tmp_path: Path, *, is_whole: bool, change: str)
     assert found.message.startswith(f"Nothing reads a part of what a step works out at {LINE}: 8 operators")
     assert (found.change or "").startswith(change)
     assert found.is_gain_known == is_whole
+
+
+@cases("longest", "mean", "is_left", "said", "change")
+def test_rows_that_are_filled_up(
+    tmp_path: Path, longest: int, mean: float, said: str, change: str, *, is_left: bool
+) -> None:
+    batch = PaddedInput(8, 64, longest, mean, 0.0, is_left, (LINE,), ((0, 12),))
+    with session_of(tmp_path, padded=[batch], kernel_us=120, waits=True) as session:
+        found = only(advice(session), "padding")
+    assert found.message.startswith(
+        f"{LINE}: 8 rows are filled up to 64 columns; {said}. Work on all of them: 12 "
+    )
+    assert change in (found.change or "")
+    # Of twelve kernels of 120 us a quarter is left.
+    assert found.estimated_gain_ns_per_step == pytest.approx(12 * 120_000 * 0.75, rel=0.2)
+    assert found.is_to_try
+    assert not found.is_gain_known
+
+
+@pytest.mark.parametrize(("longest", "mean"), [(60, 50.0), (64, 60.0)])
+def test_rows_are_filled_up_a_little_on_purpose(tmp_path: Path, longest: int, mean: float) -> None:
+    batch = PaddedInput(8, 64, longest, mean, 0.0, is_left=False, lines=(LINE,), operators=((0, 12),))
+    with session_of(tmp_path, padded=[batch], kernel_us=199) as session:
+        assert "padding" not in codes(advice(session))
 
 
 @pytest.mark.parametrize(("is_differentiated", "has_new"), [(True, True), (False, False)])

@@ -408,6 +408,50 @@ class Counting(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
         return func(*args, **(kwargs or {}))
 
 
+def padded(rows: list[int], columns: int, filler: int = 0) -> torch.Tensor:
+    """Numbers that are not the filler, as many in each row."""
+    filled = torch.arange(columns)[None] < torch.tensor(rows)[:, None]
+    return torch.where(filled, torch.randint(1, 99, filled.shape), filler)
+
+
+@pytest.mark.parametrize(
+    ("batches", "found"),
+    [
+        ([padded([3, 9, 20], 32), padded([8, 24, 4], 32)], [(32, 24, 12.0, False)]),
+        (
+            [padded([3, 9, 20], 32).flip(1), padded([8, 24, 4], 32, filler=-100).flip(1)],
+            [(32, 24, 12.0, True)],
+        ),
+        # Filled up batch by batch, it is the longest row that decides.
+        ([padded([3, 9, 20], 20), padded([8, 24, 4], 24)], [(24, 24, 12.0, False)]),
+        ([padded([3, 9, 20], 32)[..., None].expand(3, 32, 4) * 1.5] * 2, [(32, 20, 32 / 3, False)]),
+        ([torch.ones(32, 32).tril()] * 2, []),  # a mask of who may see whom
+        ([padded([3, 9, 0], 32)] * 2, []),
+        ([torch.eye(32)[:8]] * 2, []),
+        ([torch.ones(8, 32, dtype=torch.bool)] * 2, []),
+        ([padded([3, 9], 12)] * 2, []),
+    ],
+)
+def test_rows_of_a_batch_that_are_filled_up(
+    batches: list[torch.Tensor], found: list[tuple[int, int, float, bool]]
+) -> None:
+    given, layer = iter([batches[0], *batches]), nn.Linear(4, 4).to("meta")
+
+    def step() -> None:
+        there = next(given).to("meta")
+        layer(torch.randn(*there.shape[:2], 4, device="meta")).sum()
+        torch.ones(5, 4, device="meta").exp()
+
+    paddings = watched(step).padded
+    assert [(one.columns, one.longest, one.mean, one.is_left) for one in paddings] == [
+        (columns, longest, pytest.approx(mean), is_left) for columns, longest, mean, is_left in found
+    ]
+    for one in paddings:
+        assert one.lines[0].endswith(" step")
+        # All but what is of another size.
+        assert sum(end - start for start, end in one.operators) == 3
+
+
 def test_nothing_is_watched_where_a_mode_or_the_compiler_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     with Counting():
         (watch := DataflowWatch()).start()
