@@ -320,11 +320,13 @@ class DataflowWatch:
         """How a tensor on the host is filled up, if with one value that its rows hold nowhere else."""
         if copied.device.type != "cpu" or copied.dim() not in {2, 3} or copied.shape[1] < _LEAST_COLUMNS:
             return None
-        if not 0 < copied.numel() * copied.element_size() <= _LARGEST_HASHED_BYTES:
+        is_counted = copied.dtype in {self._torch.bool, self._torch.int64, self._torch.int32}
+        is_plain = self._storage(copied).reference is not None and (is_counted or copied.is_floating_point())
+        if not (is_plain and 0 < copied.numel() * copied.element_size() <= _LARGEST_HASHED_BYTES):
             return None
         rows, columns = copied.shape[:2]
         for is_left in (False, True):
-            filler = copied[:, 0 if is_left else -1].flatten().mode().values
+            filler = copied[:, 0 if is_left else -1].double().flatten().mode().values
             empty = (copied == filler).reshape(rows, columns, -1).all(2)
             empty = empty.flip(1) if is_left else empty
             lengths = columns - empty.sum(1)
