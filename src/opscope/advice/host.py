@@ -301,8 +301,9 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     computing = set(run.session.query(_COMPUTING_SQL, [least_ns]))
     silences = {of: first_calls(run.session, of) for of in {of for of, gap in long_gaps if gap.host is None}}
     places: dict[tuple[str | None, str | None], list[tuple[int, IdleGap]]] = {}
+    watched = run.dataflow
     for trace_id, gap in long_gaps:
-        end_ns, host = gap.start_ns + gap.duration_ns, gap.host
+        end_ns, host, line = gap.start_ns + gap.duration_ns, gap.host, gap.line
         computed_ns = sum(
             max(0, min(until_ns, end_ns) - max(since_ns, gap.start_ns))
             for of, since_ns, until_ns in computing
@@ -312,7 +313,9 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             host = _COMPUTED
         elif host in launching or (host is None and _is_compiling(gap, silences[trace_id])):
             continue
-        places.setdefault((host, gap.line), []).append((trace_id, gap))
+        elif host is None and watched and (python := watched.python_until(gap.start_ns, end_ns)):
+            line = python.line
+        places.setdefault((host, line), []).append((trace_id, gap))
     for (host, line), found in sorted(
         places.items(), key=lambda item: -sum(gap.duration_ns for _, gap in item[1])
     ):
@@ -320,6 +323,8 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
             continue
         where = " at ".join(part for part in (host, line) if part) or "code that was not recorded"
+        if host is None and line is not None:
+            where = f"Python, before it calls PyTorch at {line}"
         is_input = _PREPARES.search(host or "") is not None
         # What happens once, as compiling does, is nothing to prepare.
         is_python = len(found) > 1 and 2 * len(found) >= run.step_count and (host is None or ".py(" in host)

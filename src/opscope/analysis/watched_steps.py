@@ -16,7 +16,7 @@ from opscope.analysis.step_model import as_extents
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.queries import grouped
 from opscope.model.session import Session
-from opscope.model.sidecar import RecordedDataflow
+from opscope.model.sidecar import PythonWork, RecordedDataflow
 
 # Of a watched step's operators, which may have gone through more of something; of the device time of all
 # recorded ones.
@@ -65,6 +65,17 @@ class Dataflow(NamedTuple):
             as_extents(extents),
         )
 
+    def python_until(self, start_ns: int, end_ns: int) -> PythonWork | None:
+        """Where Python ran longest of what operators that begin within a time waited for."""
+        found = [
+            one
+            for one in self.recorded.python
+            for step in self.steps
+            for row in step[one.operator : one.operator + 1]
+            if row and start_ns < row["start_ns"] <= end_ns
+        ]
+        return max(found, key=lambda one: one.duration_ns, default=None)
+
     def python_before(self, stretches: Stretches) -> tuple[int, dict[int, Spans]]:
         """The time between the operator before each of these stretches and its first one, and where it is."""
         ends = [(step[first - 1], step[first]) for step in self.steps for first, _ in stretches if first]
@@ -86,7 +97,7 @@ def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | 
     except UNREADABLE_JSON:  # a saved session may be a stranger's
         return None
     recorded = kept.dataflow
-    if recorded is None or not any((recorded.repeated, recorded.rounds, recorded.unused, recorded.padded)):
+    if recorded is None or not any(msgspec.structs.astuple(recorded)[2:]):
         return None
     if session.scalar(_UNSEEN_SQL, [trace_id]):
         return None

@@ -33,6 +33,7 @@ from opscope.capture.program_loops import CallSite, Line, LoopRun, ProgramFrames
 from opscope.model.queries import grouped
 from opscope.model.sidecar import (
     PaddedInput,
+    PythonWork,
     RecordedDataflow,
     RecordedRounds,
     RepeatedSince,
@@ -52,6 +53,7 @@ _ADDING = re.compile(r"aten::(add|sub|maximum|minimum|logaddexp|cat|stack|index_
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
 _UNWRITTEN = ("aten::empty", "aten::new_empty")
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
+_LEAST_PYTHON_S = 0.001  # before an operator, without another, to say where
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_"})
 _LEAST_COLUMNS = 16  # of a tensor whose rows may be filled up
 # Written by norms of batches, whose schema does not say so.
@@ -104,6 +106,7 @@ class SeenOperator(NamedTuple):
     is_of_batch: bool  # its results depend on what else is in the batch
     has_effect: bool  # beyond its results, or these cannot be followed
     padding: Padding | None  # of what it copies from the host
+    python_s: float  # that Python ran before it, since the operator before
 
 
 class _Storage:
@@ -146,6 +149,9 @@ class DataflowWatch:
         self._first_number = 0  # of this step
         self._read_later: set[int] = set()  # operators of the first step whose results the second one reads
         self._hashed_bytes, self._spent_s = 0, 0.0
+        self._left_s = self._python_s = (
+            0.0  # when the last operator returned, of any thread; what passed since
+        )
         self._frames: dict[int, ProgramFrames] = defaultdict(ProgramFrames)
 
     def start(self) -> None:
@@ -166,6 +172,7 @@ class DataflowWatch:
         """The step is over and the next one begins."""
         self._steps.append([])
         self._first_number, self._hashed_bytes = len(self._numbers), 0
+        self._left_s = time.perf_counter()
         for storage in self._storages.values():
             storage.writers_before, storage.writers = storage.writers, frozenset()
             storage.is_new = storage.is_made = False
@@ -213,13 +220,15 @@ class DataflowWatch:
         if not self._is_on or func.namespace == "profiler" or not hasattr(func, "_schema"):
             return func(*args, **kwargs)
         begun = time.perf_counter()
+        self._python_s = begun - self._left_s
         given = self._guarded(self._given, func, args, kwargs)
         self._spent_s += time.perf_counter() - begun
         result = func(*args, **kwargs)
         begun = time.perf_counter()
         if given is not None:
             self._guarded(self._returned, *given, result)
-        self._spent_s += time.perf_counter() - begun
+        self._left_s = time.perf_counter()
+        self._spent_s += self._left_s - begun
         if self._spent_s > _MOST_SECONDS or len(self._steps[-1]) > _MOST_OPERATORS:
             self._is_on, self.why_not = False, "a step has too many operators to watch each"
         return result
@@ -298,6 +307,7 @@ class DataflowWatch:
                 padding=self._padding(read[0][0])
                 if kind.name in _COPIES and not is_on_host and read
                 else None,
+                python_s=self._python_s,
             )
         )
         for _, storage in read:
@@ -486,8 +496,15 @@ def summarized(
         PaddedInput(*padding, tuple(map(_named, lines)), _stretches(number_of[one] for one in places))
         for padding, lines, places in _padded(operators, before[0])
     )
+    python = tuple(
+        PythonWork(number, _named(line), round(one.python_s * 1e9))
+        for place, one in enumerate(operators)
+        if one.python_s >= _LEAST_PYTHON_S
+        for line in one.site.lines[-1:]
+        for number in [number_of[later] for later in range(place, len(operators)) if later in number_of][:1]
+    )
     has_new = any(one.has_new for one in operators)
-    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused, padded)
+    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused, padded, python)
 
 
 def _by_thread(operators: Sequence[SeenOperator]) -> dict[int, list[int]]:

@@ -182,6 +182,14 @@ class PaddedInput(msgspec.Struct, frozen=True):
     operators: _Stretches  # that work on tensors of this size
 
 
+class PythonWork(msgspec.Struct, frozen=True):
+    """Where Python ran for long in a watched step: up to the call of an operator, from the one before."""
+
+    operator: _Count  # its number
+    line: str  # of the program, that called it: `file:line function`
+    duration_ns: _Count
+
+
 class RecordedRounds(msgspec.Struct, frozen=True):
     """Rounds that do the same, of which none needs the results of another."""
 
@@ -209,6 +217,7 @@ class RecordedDataflow(msgspec.Struct, frozen=True):
     rounds: tuple[RecordedRounds, ...] = ()
     unused: tuple[UnusedWork, ...] = ()
     padded: tuple[PaddedInput, ...] = ()
+    python: tuple[PythonWork, ...] = ()
 
 
 class Sidecar(msgspec.Struct, frozen=True):

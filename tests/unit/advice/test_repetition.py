@@ -19,6 +19,7 @@ from opscope.model.finding import Finding
 from opscope.model.sidecar import (
     SIZE_LIMIT,
     PaddedInput,
+    PythonWork,
     RecordedDataflow,
     RecordedRounds,
     RepeatedSince,
@@ -45,9 +46,11 @@ def session_of(
     rounds: Sequence[RecordedRounds] = (),
     unused: Sequence[UnusedWork] = (),
     padded: Sequence[PaddedInput] = (),
+    python: Sequence[PythonWork] = (),
     names: Sequence[str] = NAMES * ROUNDS,
     kernel_us: float = 150,
     waits: bool = False,
+    pause_us: float = 0,  # of Python, in the middle
     has_new: bool = True,
     extra: Callable[[Any, float], object] = lambda *_: None,
     **facts: Any,
@@ -55,9 +58,10 @@ def session_of(
     """Three steps of four operators in six rounds, each below another one and above one that launches."""
     program, at = trace(), 0.0
     for step in range(3):
-        program.step(step, at, 5_000)
+        program.step(step, at, 5_000 + pause_us)
         start = at + 10
-        for name in NAMES * ROUNDS:
+        for number, name in enumerate(NAMES * ROUNDS):
+            start += pause_us if number == 12 else 0
             # In place or not, and below one that only calls it, it is the same operator.
             program.operator("aten::outer", start, 100).operator(f"{name}_" if step else name, start + 1, 98)
             program.operator("aten::inner", start + 2, 52).launch(start + 50, 2)
@@ -66,13 +70,12 @@ def session_of(
                 program.launch(start + 55, kernel_us + 7, name="cudaStreamSynchronize")
             start += 200
         extra(program, start)
-        at += 5_000
+        at += 5_000 + pause_us
     path = program.write(folder / "t.json")
     order = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
     watched = ThreadOperators(1, tuple(order), " ".join(order[name] for name in names))
-    recorded = RecordedDataflow(
-        (watched,), has_new, tuple(repeated), tuple(rounds), tuple(unused), tuple(padded)
-    )
+    parts = map(tuple, (repeated, rounds, unused, padded, python))
+    recorded = RecordedDataflow((watched,), has_new, *parts)
     write_sidecar(sidecar_path(path), sidecar(dataflow=recorded, **facts))
     return opscope.load(path)
 
@@ -130,6 +133,14 @@ def test_what_nothing_reads_goes(tmp_path: Path, *, is_whole: bool, change: str)
     assert found.message.startswith(f"Nothing reads a part of what a step works out at {LINE}: 8 operators")
     assert (found.change or "").startswith(change)
     assert found.is_gain_known == is_whole
+
+
+def test_python_for_which_the_device_waits_is_told_by_the_line_that_goes_on(tmp_path: Path) -> None:
+    lines = [PythonWork(number, f"train.py:{number} main", 10_000_000) for number in (0, 12)]
+    with session_of(tmp_path, python=lines, kernel_us=20, pause_us=3_000) as session:
+        found = only(advice(session), "host_work")
+    assert found.message.endswith("while the host is in Python, before it calls PyTorch at train.py:12 main.")
+    assert found.evidence["line"] == "train.py:12 main"
 
 
 @cases("longest", "mean", "is_left", "said", "change")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -406,6 +407,22 @@ class Counting(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         self.count += 1
         return func(*args, **(kwargs or {}))
+
+
+def test_long_work_of_python_is_told_by_the_line_that_goes_on() -> None:
+    net = Net().to("meta")
+
+    def step() -> None:
+        time.sleep(0.005)
+        x = torch.randn(8, 8).to("meta").T
+        net(x)
+        time.sleep(0.003)
+        (x * x).relu()
+
+    found = {one.line.rpartition(":")[2]: one.duration_ns for one in watched(step).python}
+    begin = step.__code__.co_firstlineno
+    assert found[f"{begin + 2} step"] >= 5_000_000
+    assert found[f"{begin + 5} step"] >= 3_000_000
 
 
 def padded(rows: list[int], columns: int, filler: int = 0) -> torch.Tensor:
