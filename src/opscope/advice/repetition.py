@@ -44,6 +44,8 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             [stretch for one in works if one.is_from_host for stretch in one.operators]
         )
         works.sort(key=lambda one: -_cost_ns(watched, one))
+        # Gradients of what is worked out once are summed up before they go back.
+        gradients = run.session.query(_GRADIENTS_SQL, [found.operator_ids])
         texts = dict.fromkeys(one.text for one in works[:_SHOWN] if one.text)
         said_of_python = (
             f" Python takes {format_duration(python_ns / len(watched.steps))} right before them."
@@ -54,11 +56,11 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             said.format(listed([one.line or "" for one in works], _SHOWN), _costs(watched, found))
             + said_of_python,
             _evidence(run, found, lines=[one.line for one in works], since=since.value),
-            _without(found, before),
-            worst=_without(found) if python_ns else None,
+            _without(found._replace(ranges=[*found.ranges, *gradients]), before),
+            worst=_without(found) if python_ns or gradients else None,
             change="\n".join(moved.format(text=text) for text in texts) or None,
-            # Steps that are given nothing new may all be one, for want of data; and where the backward pass
-            # comes, gradients go as well.
+            # Steps that are given nothing new may all be one, for want of data; and a graph that is kept is
+            # gone through more than once.
             is_sure=watched.recorded.has_new and not any(one.is_differentiated for one in works),
         )
 
@@ -237,6 +239,13 @@ def _share_at_limits(run: ProfiledRun, found: FoundOperators) -> float:
     times_ns: dict[int, float] = dict(run.session.query(_CALLS_SQL, [found.operator_ids]))
     beyond_ns = sum(ns * gaps.get(call_id, 0.0) for call_id, ns in times_ns.items())
     return 1 - beyond_ns / max(sum(times_ns.values()), 1)
+
+
+# The operators of the backward pass that belong to these.
+_GRADIENTS_SQL = """
+SELECT DISTINCT operator_id, last_descendant_id
+FROM (SELECT unnest($1::BIGINT[]) AS forward_operator_id) JOIN autograd_links USING (forward_operator_id)
+JOIN operators ON operator_id = backward_operator_id"""
 
 
 def _without(found: FoundOperators, before: Mapping[int, Spans] | None = None) -> Effect:

@@ -272,6 +272,7 @@ class DataflowWatch:
         results = [one for _, one in _flat({"": result}) if isinstance(one, tensor_type)]
         made = [self._storage(one) for one in results]
         known = {id(storage) for _, _, storage in tensors}
+        is_view = bool(made) and not written and known.issuperset(map(id, made))
         is_of_weights = bool(read) and all(storage.is_of_weights for _, storage in read)
         is_number = kind.name == "aten::_local_scalar_dense"
         # Attention keeps the state of random numbers there beside its result.
@@ -291,7 +292,7 @@ class DataflowWatch:
                 tuple(tuple(one.shape) for one, _ in read),
                 tuple(one for _, one in _flat(given) if type(one) in {int, float}),
                 is_again=0 <= key < self._first_number,
-                is_view=bool(made) and not written and known.issuperset(map(id, made)),
+                is_view=is_view,
                 is_of_weights=is_of_weights,
                 is_on_host=is_on_host,
                 is_read=is_read,
@@ -310,7 +311,7 @@ class DataflowWatch:
                 python_s=self._python_s,
             )
         )
-        for _, storage in read:
+        for _, storage in () if is_view else read:  # each tensor made from numpy is viewed first
             storage.is_new = False
         place = frozenset({len(step) - 1})
         for name, one, storage in written:

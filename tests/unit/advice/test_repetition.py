@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def session_of(
         for number, name in enumerate(NAMES * ROUNDS):
             start += pause_us if number == 12 else 0
             # In place or not, and below one that only calls it, it is the same operator.
-            program.operator("aten::outer", start, 100).operator(f"{name}_" if step else name, start + 1, 98)
+            sequence = {"Sequence number": 100 * step + number, "Fwd thread id": 0}
+            program.operator("aten::outer", start, 100)
+            program.operator(f"{name}_" if step else name, start + 1, 98, **sequence)
             program.operator("aten::inner", start + 2, 52).launch(start + 50, 2)
             program.kernel("kernel", start + 60, kernel_us)
             if waits:
@@ -174,6 +177,26 @@ def test_gradients_and_steps_without_data_of_their_own_leave_it_open(
     work = again(is_differentiated=is_differentiated)
     with session_of(tmp_path, repeated=[work], has_new=has_new) as session:
         assert not only(advice(session), "repeated_work").is_gain_known
+
+
+def gradients(program: Any, at: float, *, of: int) -> None:
+    """Of eight operators from one on."""
+    for number in range(8):
+        begin, sequence = at + 22 * number, {"Sequence number": 100 * int(at // 5_000) + of + number}
+        program.operator("aten::mm", begin, 20, thread=2, **sequence, **{"Fwd thread id": 1})
+        program.launch(begin + 5, thread=2).kernel("gemm", begin + 15, 2)
+
+
+def test_gradients_of_what_is_worked_out_again_go_with_it(tmp_path: Path) -> None:
+    gains_ns = []
+    for of in (0, 12):
+        (tmp_path / str(of)).mkdir()
+        work, extra = again(is_differentiated=True), partial(gradients, of=of)
+        with session_of(tmp_path / str(of), repeated=[work], kernel_us=60, extra=extra) as session:
+            found = only(advice(session), "repeated_work")
+        gains_ns.append(found.estimated_gain_ns_per_step or 0)
+        assert not found.is_gain_known
+    assert gains_ns[0] - gains_ns[1] > 50_000
 
 
 def test_a_forward_pass_that_runs_again_needs_memory_to_go(tmp_path: Path) -> None:

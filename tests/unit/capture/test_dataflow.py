@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -90,6 +91,24 @@ def test_what_both_steps_work_out_alike_is_told_by_the_outermost_line(device: st
     ]  # fmt: skip
     assert not one.is_differentiated
     assert found.has_new
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.from_numpy(np.hanning(8)).to("meta"),
+        lambda: torch.tensor([0.5] * 8).to("meta"),
+        lambda: torch.hann_window(8, device="meta"),
+    ],
+)
+def test_what_python_makes_on_the_host_alike_is_told(made: Callable[[], torch.Tensor]) -> None:
+    def step() -> None:
+        window = made()
+        (torch.randn(8, 8, device="meta") * window).sum()
+
+    (one,) = watched(step).repeated
+    assert one.text == "window = made()"
+    assert one.is_from_host == ("hann_window" not in made.__code__.co_names)
 
 
 def test_a_norm_that_is_evaluated_changes_nothing() -> None:
