@@ -66,7 +66,7 @@ def main() -> int:
 
 def trace_rows(root: Path) -> Iterator[dict[str, Any]]:
     import opscope
-    from opscope.analysis.summary import summarize
+    from opscope.analysis.summary import Summary
     from opscope.errors import InputError
 
     for name, source in trace_sources(root):
@@ -76,7 +76,7 @@ def trace_rows(root: Path) -> Iterator[dict[str, Any]]:
             print(f"skipped {name}: {error}", file=sys.stderr)
             continue
         with session:
-            summary = summarize(session)
+            summary = Summary(session).complete()
             if not summary.has_device or summary.accuracy is None:
                 continue
             costs = cost_figures(session)

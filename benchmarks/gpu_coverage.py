@@ -25,7 +25,7 @@ import torch
 
 import opscope
 from harness import environment, errors_kept, parser_of, write
-from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.summary import Summary
 from opscope.capture.calls import profile_call
 
 Step = Callable[[], Any]
@@ -225,7 +225,7 @@ def recorded(name: str, work_dir: Path) -> dict[str, Any]:
     )  # fmt: skip
     recording_s = time.perf_counter() - started
     with opscope.load(cycle.trace_path) as session:
-        summary = summarize(session)
+        summary = Summary(session).complete()
         (replays,) = session.records(REPLAYED)
         checks = {check.name: check.holds for check in session.check()}
         described = known(summary)

@@ -96,11 +96,7 @@ class Benched:
         import opscope as library  # noqa: PLC0415
         from opscope.analysis.comparison_rules import gate_reasons  # noqa: PLC0415
         from opscope.model.benchmark import Status, Verdict  # noqa: PLC0415
-        from opscope.model.comparison import (  # noqa: PLC0415
-            BenchmarkComparison,
-            ComparisonOptions,
-            FailOn,
-        )
+        from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn  # noqa: PLC0415
 
         if than is None and (self._config.getoption("--opscope-update") or not self.kept_path.exists()):
             rows = self.result.rows

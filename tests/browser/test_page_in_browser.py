@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.summary import summarize
+from opscope.analysis.summary import Summary
 from opscope.api import analyze
 from opscope.model.session import Session
 from opscope.report.html.page import session_page
@@ -23,7 +23,7 @@ Drawn = Callable[[Any, str], Any]
 def file(shared_session: Callable[[Path], Session], tmp_path_factory: pytest.TempPathFactory) -> Path:
     session = shared_session(BERT)
     path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(session_page(session, summarize(session), command="opscope analyze x"), "utf-8")
+    path.write_text(session_page(session, Summary(session).complete(), command="opscope analyze x"), "utf-8")
     return path
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fakes import TraceBuilder
-from opscope.analysis.summary import summarize
+from opscope.analysis.summary import Summary
 from opscope.api import load
 from opscope.cli.console import write_page, write_recording_page
 from opscope.cli.page_server import PageServer
@@ -127,7 +127,7 @@ def served(tmp_path: Path) -> Iterator[tuple[PageServer, Path]]:
     with recording(tmp_path) as session:
         trace = export_trace(session, tmp_path / "trace.json.gz")
         page = tmp_path / "page.html"
-        write_recording_page(page, session, summarize(session), top=10, trace=trace.name)
+        write_recording_page(page, session, Summary(session).complete(), top=10, trace=trace.name)
     with PageServer({"": page, trace.name: trace}) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()

@@ -8,7 +8,7 @@ import pytest
 
 import opscope
 from opscope.analysis.provenance import KernelFacts, read_provenance
-from opscope.analysis.summary import summarize
+from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -48,7 +48,7 @@ def test_a_hand_written_triton_kernel_has_its_line():
 
 def test_every_kernel_of_torch_is_exact():
     with recording("compiled_transformer_layer") as session:
-        summary = summarize(session)
+        summary = Summary(session).complete()
         assert all(check.holds for check in session.check())
     assert summary.torch_version == "2.11.0"
     assert summary.accuracy.attributed_fraction == 1.0

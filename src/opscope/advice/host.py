@@ -421,11 +421,7 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     yield Advice(
         f"The device waits {format_duration(idle_ns)} {run.period} for data, {format_fraction(fraction)} of "
         "the time.",
-        {
-            "idle_ns_per_step": idle_ns,
-            "idle_fraction": fraction,
-            "waits_in": list(dict.fromkeys(hosts)),
-        },
+        {"idle_ns_per_step": idle_ns, "idle_fraction": fraction, "waits_in": list(dict.fromkeys(hosts))},
         lambda change: change.drop_host(change.model.loading),
         # Workers hand over what they loaded, and may be slower than one process by itself.
         worst=lambda change: change.drop_host(change.model.loading, 0.5).add_host(

@@ -15,13 +15,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.analysis.provenance import (
-    KernelFacts,
-    NativeFunctionUse,
-    Provenance,
-    limited,
-    read_provenance,
-)
+from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenance, limited, read_provenance
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import InputError

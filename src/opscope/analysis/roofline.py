@@ -322,10 +322,7 @@ class ComputeLimit(msgspec.Struct, frozen=True):
 
 
 def compute_limit(
-    cost: CallCost,
-    launches: Iterable[Launches],
-    limits: DeviceLimits | None,
-    compute_capability: str | None,
+    cost: CallCost, launches: Iterable[Launches], limits: DeviceLimits | None, compute_capability: str | None
 ) -> ComputeLimit:
     by_name = summed((one.decoded, one.total_ns) for one in launches)
     products = {kernel: ns for kernel, ns in by_name.items() if is_product(kernel)}

@@ -551,19 +551,3 @@ _UNTIL_COMPLETE = (
 _COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
 # What is told, in the order in which it is worth computing it.
 _SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not in _UNTIL_COMPLETE))
-
-
-def summarize(
-    session: Session, *, measured_dir: Path | None = None, ceilings_file: Path | None = None
-) -> Summary:
-    """The complete Summary of a Session, without advice: `advice.assess` adds it.
-
-    Args:
-        session: The Session.
-        measured_dir: Folder of measured device limits; the datasheet's are used if it holds none.
-        ceilings_file: One measurement to use instead.
-
-    Raises:
-        InputError: The file cannot be used, or is of another GPU than the recording.
-    """
-    return Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file).complete()

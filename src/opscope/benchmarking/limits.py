@@ -26,12 +26,7 @@ from opscope.benchmarking.statistics import median_interval
 from opscope.benchmarking.timer import CudaEventTimer, Timer, WallTimer, take_samples
 from opscope.errors import InputError, MeasurementError
 from opscope.hardware.devices import cpu_name
-from opscope.hardware.limits import (
-    MEASURED_LIMITS_SCHEMA_VERSION,
-    MeasuredLimits,
-    MeasuredRate,
-    MeasuredTime,
-)
+from opscope.hardware.limits import MEASURED_LIMITS_SCHEMA_VERSION, MeasuredLimits, MeasuredRate, MeasuredTime
 from opscope.kernels.triton import load_triton
 from opscope.model.benchmark import CacheState, Ceiling
 from opscope.units import NS_PER_S

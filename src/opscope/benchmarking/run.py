@@ -27,14 +27,7 @@ from opscope.benchmarking.check import check_output
 from opscope.benchmarking.device_state import StateReader, state_reader
 from opscope.benchmarking.findings import benchmark_findings
 from opscope.benchmarking.limits import measure_ceilings as measure_device_ceilings
-from opscope.benchmarking.problem import (
-    Implementation,
-    Inputs,
-    Problem,
-    failure_of,
-    first_line,
-    lost_device,
-)
+from opscope.benchmarking.problem import Implementation, Inputs, Problem, failure_of, first_line, lost_device
 from opscope.benchmarking.statistics import (
     judge,
     median_interval,

@@ -17,16 +17,7 @@ from typing import Any
 from opscope.benchmarking.check import default_tolerance
 from opscope.benchmarking.limits import float32_products
 from opscope.benchmarking.problem import Implementation
-from opscope.benchmarking.suite import (
-    Parameter,
-    Settings,
-    Suite,
-    by_torch,
-    compiled,
-    cuda,
-    only_if,
-    triton,
-)
+from opscope.benchmarking.suite import Parameter, Settings, Suite, by_torch, compiled, cuda, only_if, triton
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import Engine
 from opscope.workloads.runtime import is_out_of_memory, require_torch

@@ -24,12 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from opscope.capture.process_sources import (
-    compiled_graphs,
-    extension_sources,
-    live_objects,
-    triton_sources,
-)
+from opscope.capture.process_sources import compiled_graphs, extension_sources, live_objects, triton_sources
 from opscope.capture.recording import TraceNames
 from opscope.capture.registrations import collect_registrations
 from opscope.errors import CaptureError, InputError

@@ -390,6 +390,7 @@ def _kineto_errors(action: str) -> Iterator[None]:
 # Kineto ends a trace with the name of the file it wrote, within this many bytes of the end.
 _TAIL_BYTES = 16_384
 _TRACE_NAME = re.compile(rb'"traceName": "(?:[^"\\]|\\.)*"')
+_STRING_END = re.compile(rb'([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _CHUNK_BYTES = 16 << 20
 # A kernel's name may take 8 KB (Kineto demangles up to that), a path 4 KB.
 _OVERLAP_BYTES = 1 << 16
@@ -465,26 +466,11 @@ def read_trace_names(path: Path) -> TraceNames:
             layouts.update(match.groups() for match in _LAYOUT.finditer(chunk, 0, _LAYOUT_BYTES))
             for colon, comma in layouts:
                 for kind, before in _BEFORE.items():
-                    found[kind] |= _values(chunk, before % {b"colon": colon, b"comma": comma})
+                    key = before % {b"colon": colon, b"comma": comma}
+                    ends = map(_STRING_END.match, chunk.split(key)[1:])
+                    found[kind].update(one[1] for one in ends if one is not None)
     names = TraceNames(**{kind: _decoded(values) for kind, values in found.items()})
     return names._replace(graph_keys=frozenset(one.removesuffix(" ##") for one in names.graph_keys))
-
-
-def _values(chunk: bytes, key: bytes) -> set[bytes]:
-    """The texts between occurrences of a key and the quotes that end them."""
-    find, values = chunk.find, set()
-    start = find(key)
-    while start >= 0:
-        start += len(key)
-        end = find(b'"', start)
-        # An odd number of backslashes before a quote escapes it.
-        while end >= 0 and (end - len(chunk[start:end].rstrip(b"\\")) - start) % 2:
-            end = find(b'"', end + 1)
-        if end < 0:
-            break
-        values.add(chunk[start:end])
-        start = find(key, end)
-    return values
 
 
 def _decoded(values: set[bytes]) -> frozenset[str]:

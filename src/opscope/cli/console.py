@@ -89,8 +89,7 @@ class Parts:
         ),
     ] = ()
     full: Annotated[
-        bool,
-        Parameter(group=_REPORT, help="Print everything: all sections, rows and details."),
+        bool, Parameter(group=_REPORT, help="Print everything: all sections, rows and details.")
     ] = False
 
     @property

@@ -21,13 +21,7 @@ from cyclopts import Parameter
 
 from opscope.analysis.nsys_reports import REPORTS, ReportTable, report_tables
 from opscope.cli import console
-from opscope.cupti.library import (
-    build_library,
-    check_program,
-    find_compiler,
-    find_cupti,
-    trace_environment,
-)
+from opscope.cupti.library import build_library, check_program, find_compiler, find_cupti, trace_environment
 from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import WrittenTrace, first_moment_ns, recording_sidecar, write_trace
 from opscope.errors import CaptureError, InputError, OpscopeError

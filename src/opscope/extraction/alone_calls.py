@@ -243,12 +243,7 @@ class Extracted(NamedTuple):
 
 
 def extracted(
-    rank: int,
-    one: AloneCall,
-    *,
-    what: str = "",
-    name: str | None = None,
-    start: StartKind | None = None,
+    rank: int, one: AloneCall, *, what: str = "", name: str | None = None, start: StartKind | None = None
 ) -> Extracted:
     stems = [one.call.stem or one.call.name, *(call.stem or "" for call, _ in one.then)]
     name = name or f"{rank:02}_{'_'.join(stems)[:_LONGEST_NAME]}.py"

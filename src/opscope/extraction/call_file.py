@@ -48,12 +48,7 @@ Fed = tuple[CallArguments, str]  # a call, and its argument that is the result o
 
 
 def call_file(
-    call: CallArguments,
-    *,
-    what: str,
-    name: str,
-    start: StartKind | None = None,
-    then: Sequence[Fed] = (),
+    call: CallArguments, *, what: str, name: str, start: StartKind | None = None, then: Sequence[Fed] = ()
 ) -> CallFile:
     """The file of a call with this name, `what` at its head; `then` are calls that follow it.
 

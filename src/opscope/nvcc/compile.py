@@ -313,10 +313,7 @@ def compilers_words(text: str) -> str:
 def compile_error(request: Request, text: str) -> InputError:
     source = request.source.name
     if request.is_program and _NO_MAIN.search(text):
-        return InputError(
-            f"{source} has no main, so no program can be made of it",
-            hint="Leave -o out",
-        )
+        return InputError(f"{source} has no main, so no program can be made of it", hint="Leave -o out")
     names = ", ".join(target.name for target in request.targets)
     lines = compilers_words(text).splitlines()
     left_out = len(lines) - _MOST_LINES
@@ -333,10 +330,7 @@ def _kept_ptx(folder: Path, stem: str, name: str) -> str:
 
 
 def compiled_kernel(
-    request: Request,
-    use: KernelResources,
-    target: Target,
-    bounds: LaunchBounds = _NO_BOUNDS,
+    request: Request, use: KernelResources, target: Target, bounds: LaunchBounds = _NO_BOUNDS
 ) -> CompiledKernel:
     """A kernel by what ptxas and its PTX tell."""
     return CompiledKernel(

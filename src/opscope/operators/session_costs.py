@@ -29,12 +29,7 @@ from opscope.operators.arguments import (
     with_list_members,
 )
 from opscope.operators.collective_costs import cost_of_collective
-from opscope.operators.distinct_calls import (
-    AlikeCalls,
-    DistinctCall,
-    collect_calls,
-    collect_launches,
-)
+from opscope.operators.distinct_calls import AlikeCalls, DistinctCall, collect_calls, collect_launches
 from opscope.operators.effects import CallCost, CostEvidence, FlopSource
 from opscope.operators.engine_operators import engine_cost
 from opscope.operators.generated_kernels import cost_of_generated

@@ -44,9 +44,7 @@ def call_list_document(
 def readme(document: doc.Document, source: str) -> doc.Document:
     """Of a folder of files: the list they are of, and what to do with them."""
     name, command = Path(source).name, doc.Code("opscope bench .", is_whole=True)
-    told = doc.Paragraph(
-        (f"From {name}; files are named by number and operator. Time all: ", command, "."),
-    )
+    told = doc.Paragraph((f"From {name}; files are named by number and operator. Time all: ", command, "."))
     return doc.Document(document.title, (told, *document.blocks[:-1]))
 
 

@@ -111,10 +111,7 @@ NVCC_SCHEMA_VERSION = 4
 
 
 def nvcc_json(
-    compilation: Compilation,
-    command: Sequence[str],
-    *,
-    output: str | None = None,
+    compilation: Compilation, command: Sequence[str], *, output: str | None = None
 ) -> dict[str, Any]:
     keys = Keys(
         "source=request.source output command nvcc targets=request.targets ptx "
@@ -139,7 +136,7 @@ _KEYS: dict[type, Keys] = {
         "shared_bytes=use.shared_bytes stack_bytes spill_store_bytes=use.spill_store_bytes "
         "spill_load_bytes=use.spill_load_bytes constant_bytes barriers=use.barriers launch_bounds=bounds "
         "occupancy=occupancy.blocks best_block=occupancy.best "
-        "largest_block_threads=occupancy.largest_threads no_occupancy_because=occupancy.reason",
+        "largest_block_threads=occupancy.largest_threads no_occupancy_because=occupancy.reason"
     ),
     Nvcc: Keys("path release version"),
     Target: Keys(

@@ -16,13 +16,7 @@ from opscope.analysis.summary import Summary
 from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode
-from opscope.units import (
-    UNKNOWN,
-    counted,
-    format_duration,
-    format_fraction,
-    format_share,
-)
+from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_share
 
 _RANKS = 5
 _STEPS = 6

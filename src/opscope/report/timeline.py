@@ -26,13 +26,7 @@ from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.names import trace_name
 from opscope.report.operators import time_name, whole_ns
-from opscope.units import (
-    counted,
-    format_duration,
-    format_fraction,
-    format_quantity,
-    format_share,
-)
+from opscope.units import counted, format_duration, format_fraction, format_quantity, format_share
 
 _GAP_ROWS = 5
 _PATH_ROWS = 6

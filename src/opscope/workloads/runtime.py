@@ -75,8 +75,7 @@ def check_dtype(dtype: str, device: str) -> None:
         if is_out_of_memory(error):
             raise
         raise InputError(
-            f"device '{device}' cannot compute in {dtype} ({str(error).splitlines()[0]})",
-            hint="Use float32",
+            f"device '{device}' cannot compute in {dtype} ({str(error).splitlines()[0]})", hint="Use float32"
         ) from error
 
 

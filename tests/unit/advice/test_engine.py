@@ -16,7 +16,7 @@ from opscope.advice import advise, assess, engine
 from opscope.advice.rules import rule_book
 from opscope.analysis.roofline import Bound, Efficiency, Roofline
 from opscope.analysis.step_model import Gain
-from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.summary import Summary
 from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
@@ -137,7 +137,7 @@ def test_a_set_sets_one_thing_in_one_way() -> None:
 
 def test_without_device_there_is_no_advice(load: Load) -> None:
     session = load(TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 50))
-    assert advise(session, summarize(session), None).advice == ()
+    assert advise(session, Summary(session).complete(), None).advice == ()
 
 
 def test_without_efficiency_and_timeline_nothing_is_guessed(load: Load) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import opscope
-from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.summary import Summary
 from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoder import decode
 
@@ -44,7 +44,7 @@ def read() -> Iterator[Read]:
         if name not in known:
             captures = [folder / "vllm_decode_capture.json.gz"] if "execution" in name else []
             session = opscope.load(folder / f"{name}.json.gz", captures=captures, threads=1)
-            known[name] = session, summarize(session)
+            known[name] = session, Summary(session).complete()
         return known[name]
 
     yield once

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes import TraceBuilder
-from opscope.analysis.summary import summarize
+from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import count_host_events
 from opscope.ingest.replays import Capture, CapturedEvent, CapturedLaunch, Replay, match, with_nodes
@@ -150,7 +150,8 @@ def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(lo
 def test_what_replays_hide_is_told_on_the_first_screen(load, make_trace) -> None:
     capture = make_trace(captured(TraceBuilder()), "capture.json")
     closed, opened = (
-        str(headline(summarize(load(replayed(TraceBuilder()), captures=one)))) for one in ([], [capture])
+        str(headline(Summary(load(replayed(TraceBuilder()), captures=one)).complete()))
+        for one in ([], [capture])
     )
     assert "100.0 % in CUDA graphs whose operators are unknown" in closed
     assert "CUDA graphs" not in opened

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fakes import Load, TraceBuilder
-from opscope.analysis.summary import summarize
+from opscope.analysis.summary import Summary
 from opscope.errors import InputError
 from opscope.report.exports import export_trace
 
@@ -62,7 +62,7 @@ def test_idle_causes_and_operators_are_tracks(load: Load, tmp_path: Path) -> Non
     assert operators[0]["args"]["attribution"] == "correlation"
     idle = by_track["idle: device 0"]
     # All of a step in which the device does nothing.
-    (partition,) = summarize(session).timeline.partitions
+    (partition,) = Summary(session).complete().timeline.partitions
     assert sum(one["dur"] for one in idle) * 1000 == sum(partition.idle_by_cause.values()) > 0
     assert all(one["args"]["why"] for one in idle)
 

@@ -45,11 +45,7 @@ from opscope.analysis.timeline.values import (
     StepStatistics,
     Timeline,
 )
-from opscope.analysis.timeline.windows import (
-    TraceWindow,
-    device_steps,
-    occupation,
-)
+from opscope.analysis.timeline.windows import TraceWindow, device_steps, occupation
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped, summed

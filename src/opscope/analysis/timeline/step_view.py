@@ -144,10 +144,7 @@ def _device_steps(
 
 
 def step_view(
-    session: Session,
-    records: SessionRecords,
-    times: Sequence[StepTime],
-    path: Sequence[PathPiece],
+    session: Session, records: SessionRecords, times: Sequence[StepTime], path: Sequence[PathPiece]
 ) -> StepView:
     """One step on each device of its trace, event by event; the path is empty if unknown."""
     first = times[0]

@@ -287,11 +287,7 @@ def _outside(call: RecordedCall, evidence: Evidence) -> NativeFunctionFacts:
     elif _NAMESPACED.match(call.name):
         kind = "custom"
     facts = NativeFunctionFacts(
-        call.name,
-        call.overload,
-        kind,
-        category_of(call.name),
-        location=evidence.user_sources.get(call.name),
+        call.name, call.overload, kind, category_of(call.name), location=evidence.user_sources.get(call.name)
     )
     registration = evidence.registration(call.name, call.overload)
     if registration is None:

@@ -26,7 +26,6 @@ from opscope.report.html.figures import BLUE, GRAY, GREEN, ORANGE, RED, Bar, Cha
 from opscope.units import NS_PER_MS, counted, format_duration, format_fraction
 
 _ROWS = 15  # of bars, that are read at once
-_TITLE = 36  # characters of a kernel beside its bars
 _EVERY_SAMPLE = 3_000  # points that a browser draws without delay
 _FEW_SAMPLES = 20
 _OUTLYING = 0.02  # of the samples of an implementation on each side may lie outside of the picture

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fakes import TraceBuilder
-from opscope.analysis.summary import summarize
+from opscope.analysis.summary import Summary
 from opscope.api import load as load_source
 from opscope.report.html.charts import session_charts
 from opscope.units import format_duration
@@ -26,7 +26,7 @@ def test_the_rank_that_computes_longer_stands_out(make_trace: Callable[..., Path
     for number, compute_us in ((0, 20), (1, 60)):
         make_trace(rank(number, compute_us), f"rank{number}.json")
     with load_source(str(tmp_path)) as session:
-        charts = {one.key: one for one in session_charts(session, summarize(session))}
+        charts = {one.key: one for one in session_charts(session, Summary(session).complete())}
     (cells,) = charts["ranks"].figure["data"]
     assert cells["y"] == ["rank 0"] * 2 + ["rank 1"] * 2
     # The step without the time in which only the collective ran.
@@ -40,7 +40,7 @@ def test_ranks_that_wait_and_what_the_late_one_takes_longer_for(
     for number, compute_us in ((0, 20), (1, 60), (2, 20)):
         make_trace(rank(number, compute_us), f"rank{number}.json")
     with load_source(str(tmp_path)) as session:
-        summary = summarize(session)
+        summary = Summary(session).complete()
         charts = {one.key: one for one in session_charts(session, summary)}
     (cells,) = charts["waits"].figure["data"]
     waiting = {f"rank {skew.rank}": format_duration(skew.waiting_ns) for skew in summary.timeline.skews}
@@ -57,7 +57,7 @@ def test_without_a_device_the_program_is_drawn_by_cpu_time_from_where_it_branche
     trace = TraceBuilder().frame("run.py(1): <module>", 0, 100).frame("train.py(7): main", 0, 100, parent=1)
     trace.operator("aten::mm", 5, 60).operator("aten::add", 70, 20)
     with load_source(make_trace(trace)) as session:
-        (chart,) = session_charts(session, summarize(session))
+        (chart,) = session_charts(session, Summary(session).complete())
     (data,) = chart.figure["data"]
     assert chart.title == "CPU time from the program down to the operators"
     assert data["labels"][int(data["level"]) + 1] == "train.py(7): main"
@@ -72,7 +72,7 @@ def test_every_step_has_a_timeline_and_the_typical_one_is_in_front(make_trace: C
         trace.step(step, start_us, 100 + 2 * step).operator("aten::mm", start_us + 1, 10)
         trace.launch(start_us + 2).kernel("gemm", start_us + 5, 90)
     with load_source(make_trace(trace)) as session:
-        charts = {one.key: one for one in session_charts(session, summarize(session))}
+        charts = {one.key: one for one in session_charts(session, Summary(session).complete())}
     front = charts["timeline"]
     shown = [*front.before, front, *front.after]
     assert [one.title for one in shown] == [f"Step {step}, event by event" for step in range(48)]

@@ -18,7 +18,7 @@ import pytest
 
 from case_tables import cases
 from fakes import Load, TraceBuilder
-from opscope.analysis.summary import summarize
+from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.step_view import step_times
 from opscope.model.session import Session
@@ -70,14 +70,14 @@ def hostile_trace(name: str) -> TraceBuilder:
 @pytest.fixture(scope="module")
 def bert(shared_session: Callable[[Path], Session]) -> tuple[Session, _Page, str]:
     session = shared_session(BERT)
-    text = session_page(session, summarize(session), command="opscope analyze x --output y")
+    text = session_page(session, Summary(session).complete(), command="opscope analyze x --output y")
     return session, _Page(text), text
 
 
 def test_bars_of_steps_are_the_steps_to_the_nanosecond(bert: tuple[Session, _Page, str]) -> None:
     session, page, _ = bert
     figure = page.json("data")["steps"]
-    (span_ns,) = {one.span_ns for one in summarize(session).timeline.partitions}
+    (span_ns,) = {one.span_ns for one in Summary(session).complete().timeline.partitions}
     unit_ns = 1e6 if "(ms)" in figure["layout"]["xaxis"]["title"]["text"] else 1e3
     drawn_ns = sum(round(value * unit_ns) for trace in figure["data"] for value in trace["x"])
     assert drawn_ns == span_ns
@@ -117,7 +117,7 @@ def test_streams_of_the_timeline_hold_every_activity_of_the_step(bert: tuple[Ses
 
 def test_tables_say_what_the_document_says(bert: tuple[Session, _Page, str]) -> None:
     session, page, _ = bert
-    document = recording_document(summarize(session), top=300, is_full=True, detailed=10)
+    document = recording_document(Summary(session).complete(), top=300, is_full=True, detailed=10)
     for section in document.sections:
         assert section.title in page.text
     table = next(section for section in document.sections if section.title == "Top operators").blocks[1]
@@ -149,7 +149,7 @@ def test_scripts_run_by_hash_and_nothing_is_loaded(bert: tuple[Session, _Page, s
 
 def test_the_same_recording_gives_the_same_bytes(bert: tuple[Session, _Page, str]) -> None:
     session, _, text = bert
-    assert session_page(session, summarize(session), command="opscope analyze x --output y") == text
+    assert session_page(session, Summary(session).complete(), command="opscope analyze x --output y") == text
 
 
 def markup(page: _Page) -> list[str]:
@@ -159,13 +159,13 @@ def markup(page: _Page) -> list[str]:
 @pytest.fixture
 def markup_of_harmless_names(load: Load) -> list[str]:
     session = load(hostile_trace("harmless"))
-    return markup(_Page(session_page(session, summarize(session), command="opscope analyze x")))
+    return markup(_Page(session_page(session, Summary(session).complete(), command="opscope analyze x")))
 
 
 @cases("name")
 def test_hostile_names_stay_text(name: str, load: Load, markup_of_harmless_names: list[str]) -> None:
     session = load(hostile_trace(name))
-    text = session_page(session, summarize(session), command=f"opscope analyze '{name}'")
+    text = session_page(session, Summary(session).complete(), command=f"opscope analyze '{name}'")
     page = _Page(text)
     assert markup(page) == markup_of_harmless_names
     assert not [a for _, a in page.elements if any(key.startswith("on") for key in a)]
@@ -178,7 +178,7 @@ def test_hostile_names_stay_text(name: str, load: Load, markup_of_harmless_names
 
 def test_a_name_of_a_megabyte_does_not_fill_the_page(load: Load) -> None:
     session = load(hostile_trace("x" * 1_000_000))
-    text = session_page(session, summarize(session))
+    text = session_page(session, Summary(session).complete())
     assert len(text) < MOST_BYTES
     assert "characters …" in text
 
@@ -186,7 +186,7 @@ def test_a_name_of_a_megabyte_does_not_fill_the_page(load: Load) -> None:
 @pytest.mark.parametrize("trace", ["", "trace.json.gz"])
 def test_only_a_served_page_may_ask_for_the_trace(load: Load, trace: str) -> None:
     session = load(hostile_trace("k"))
-    page = _Page(session_page(session, summarize(session), trace=trace))
+    page = _Page(session_page(session, Summary(session).complete(), trace=trace))
     policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv")) or ""
     assert ("connect-src 'self'" in policy) == bool(trace)
     assert [a["data-trace"] for _, a in page.elements if "data-trace" in a] == [trace] * bool(trace)
@@ -210,7 +210,7 @@ def test_only_https_is_linked() -> None:
 
 def test_without_operators_the_page_has_no_pictures(load: Load) -> None:
     session = load(TraceBuilder().step(1, 0, 10))
-    text = session_page(session, summarize(session))
+    text = session_page(session, Summary(session).complete())
     assert _Page(text).json("data") == {}
     assert len(text) < 200_000
 
@@ -222,7 +222,7 @@ def test_pages_cost_other_verbs_nothing() -> None:
 
 def figures(load: Load, trace: TraceBuilder) -> Any:
     session = load(trace)
-    return _Page(session_page(session, summarize(session))).json("data")
+    return _Page(session_page(session, Summary(session).complete())).json("data")
 
 
 def test_memory_is_drawn_in_bytes(load: Load) -> None:
