@@ -57,7 +57,7 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             + said_of_python,
             _evidence(run, found, lines=[one.line for one in works], since=since.value),
             _without(found._replace(ranges=[*found.ranges, *gradients]), before),
-            worst=_without(found) if python_ns or gradients else None,
+            worst=_without(found) if python_ns or (gradients and since is RepeatedSince.CALL) else None,
             change="\n".join(moved.format(text=text) for text in texts) or None,
             # Steps that are given nothing new may all be one, for want of data; and a graph that is kept is
             # gone through more than once.
@@ -71,7 +71,12 @@ def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if watched is None:
         return
     works = sorted(watched.recorded.unused, key=lambda one: -_cost_ns(watched, one))
-    found = watched.found([stretch for one in works for stretch in one.operators])
+    whole, partly = (
+        watched.found([part for one in works if one.is_of_weights is of for part in one.operators])
+        for of in (False, True)
+    )
+    kernels: dict[int, int] = dict(run.session.query(_OF_WEIGHTS_SQL, [partly.operator_ids]))
+    found = whole._replace(device_ns=whole.device_ns + sum(kernels.values()))
     if not works or _is_nearly_all(watched, found, rule):
         return
     lines = dict.fromkeys(
@@ -79,17 +84,26 @@ def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         for one in works[:_SHOWN]
         if one.text or one.line is None
     )
+
+    def effect(change: GraphChange) -> object:
+        nodes = change.model.node_of_activity
+        change.scale([nodes[one] for one in kernels if one in nodes], 0.0)
+        return _without(whole)(change)
+
+    where = listed([*dict.fromkeys(one.line or "the backward pass" for one in works)], _SHOWN)
     yield Advice(
-        f"Nothing reads a part of what a step works out at "
-        f"{listed([one.line or 'the backward pass' for one in works], _SHOWN)}: {_costs(watched, found)}.",
+        f"Nothing reads a part of what a step works out at {where}: {_costs(watched, found)}.",
         _evidence(run, found, lines=[one.line for one in works]),
-        _without(found),
+        effect,
         change="\n".join(lines),
         # A part of what a line calls may have no switch of its own.
         is_sure=all(one.is_whole for one in works[:_SHOWN]),
     )
 
 
+_OF_WEIGHTS_SQL = """
+SELECT activity_id, duration_ns FROM device_activities JOIN kernel_names USING (name_id)
+WHERE list_contains($1::BIGINT[], operator_id) AND contains(name, 'wgrad')"""
 _LEFT_OUT = "# {text}   # nothing reads its result"
 _CUT_SHORT = "{text}   # no further than something reads its result"
 _NOT_READ = "parameter.requires_grad_(False)   # of each whose gradient nothing reads"

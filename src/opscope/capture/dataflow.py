@@ -24,6 +24,7 @@ import re
 import sys
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import contains
@@ -113,12 +114,14 @@ class _Storage:
     """Memory behind tensors: the number of what is in it, and who has written that in this step."""
 
     __slots__ = (
-        "is_made", "is_new", "is_of_weights", "reference", "size", "value", "writers", "writers_before"
+        "is_made", "is_new", "is_of_weights", "is_read", "reference", "size", "value", "writers",
+        "writers_before",
     )  # fmt: skip
 
     def __init__(self, reference: Any, size: int, value: int, *, is_of_weights: bool) -> None:
         self.reference, self.size, self.value = reference, size, value
         self.is_made, self.is_new, self.is_of_weights = False, True, is_of_weights
+        self.is_read = False  # by an operator that does not write to it as well
         self.writers = self.writers_before = frozenset[int]()  # of this step and of the one before
 
     @property
@@ -137,6 +140,7 @@ class DataflowWatch:
         self._modes = importlib.import_module("torch.utils._python_dispatch")
         self._torch = require_torch()
         self._plain = {self._torch.Tensor, self._torch.nn.Parameter}
+        self._parameters: Any = weakref.WeakSet()
         self._weak = importlib.import_module("torch.multiprocessing.reductions").StorageWeakRef
         self._mode: Any = None
         self._is_on = False
@@ -184,8 +188,9 @@ class DataflowWatch:
             return None
         self._leave(mode)
         steps, self._steps = self._steps, []
+        unread = self._guarded(self._unread_gradients) or frozenset()
         kept = self._read_later.union(
-            *(one.writers_before for one in self._storages.values() if one.is_there)
+            *(one.writers_before for one in self._storages.values() if one.is_there and id(one) not in unread)
         )
         # What is called at forks keeps this object for as long as the process lives.
         for known in (self._storages, self._numbers, self._kinds, self._frames):
@@ -194,7 +199,19 @@ class DataflowWatch:
             self.why_not = "the program is compiled"
         if self.why_not is None and len(steps) < 2:
             self.why_not = "the program had no second step"
-        return None if self.why_not is not None else self._guarded(summarized, steps[1], (steps[0], kept))
+        return (
+            None
+            if self.why_not is not None
+            else self._guarded(summarized, steps[1], (steps[0], kept, unread))
+        )
+
+    def _unread_gradients(self) -> frozenset[int]:
+        """Memory of gradients that nothing but their own sums read, in steps in which an optimizer ran."""
+        if not all(any(one.site.is_of_optimizer for one in step) for step in self._steps):
+            return frozenset()
+        gradients = (one.grad.untyped_storage()._cdata for one in self._parameters if one.grad is not None)
+        found = (self._storages.get(one) for one in gradients)
+        return frozenset(id(one) for one in found if one is not None and not one.is_read)
 
     def _forked(self) -> None:
         """In a child, a worker that loads data say, nothing is watched."""
@@ -278,7 +295,10 @@ class DataflowWatch:
         # Attention keeps the state of random numbers there beside its result.
         is_on_host = is_number or (bool(results) and results[0].device.type == "cpu")
         is_read = is_number or (is_on_host and any(one.device.type != "cpu" for one, _ in read))
-        self._read_later.update(*(storage.writers_before for _, storage in read))
+        changed = {id(storage) for _, _, storage in written}
+        self._read_later.update(
+            *(storage.writers_before for _, storage in read if id(storage) not in changed)
+        )
         step.append(
             SeenOperator(
                 kind.name,
@@ -287,7 +307,7 @@ class DataflowWatch:
                 self._frames[threading.get_ident()].site(sys._getframe(), kind.name),
                 frozenset().union(*(storage.writers for _, storage in read)),
                 frozenset(id(storage) for one, storage in read if isinstance(one, self._torch.nn.Parameter)),
-                frozenset(id(storage) for _, _, storage in written),
+                frozenset(changed),
                 frozenset(map(id, made)) - known,
                 tuple(tuple(one.shape) for one, _ in read),
                 tuple(one for _, one in _flat(given) if type(one) in {int, float}),
@@ -313,6 +333,7 @@ class DataflowWatch:
         )
         for _, storage in () if is_view else read:  # each tensor made from numpy is viewed first
             storage.is_new = False
+            storage.is_read |= id(storage) not in changed
         place = frozenset({len(step) - 1})
         for name, one, storage in written:
             is_whole = one.numel() * one.element_size() == storage.size and name in kind.overwrites
@@ -359,6 +380,8 @@ class DataflowWatch:
         storage = tensor.untyped_storage()
         known = self._storages.get(storage._cdata)
         if known is None:
+            if isinstance(tensor, self._torch.nn.Parameter):
+                self._parameters.add(tensor)
             # As long as there is a weak reference, no other memory gets this address.
             known = self._storages[storage._cdata] = _Storage(
                 self._weak(storage),
@@ -449,11 +472,13 @@ def _has_compiled() -> bool:
 
 
 def summarized(
-    operators: Sequence[SeenOperator], before: tuple[Sequence[SeenOperator], Collection[int]] = ((), ())
+    operators: Sequence[SeenOperator],
+    before: tuple[Sequence[SeenOperator], Collection[int], frozenset[int]] = ((), (), frozenset()),
 ) -> RecordedDataflow:
     """What is worth a word of a step: work done before or for nothing, rounds that need not wait.
 
-    `before` is the step before, and its operators whose results were read, or were there, after it.
+    `before` is the step before, its operators whose results were read, or were there, after it, and memory
+    that nobody reads.
     """
     threads = _by_thread(operators)
     number_of = {place: number for number, place in enumerate(itertools.chain(*threads.values()))}
@@ -462,13 +487,16 @@ def summarized(
         names = [operators[place].name for place in places]
         ids = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
         sequences.append(ThreadOperators(thread_id, tuple(ids), " ".join(ids[name] for name in names)))
+    is_trained = any(one.site.is_of_optimizer for one in operators)
     repeated = tuple(
         RepeatedWork(
             since,
             None if line is None else _named(line),
             _stretches(number_of[one] for one in places),
             None if line is None else _statement(line),
-            any(operators[place].is_differentiated for place in places),
+            # What an optimizer leaves as it is, it does not train.
+            any(operators[place].is_differentiated for place in places)
+            and not (since is RepeatedSince.STEP and is_trained),
             since is RepeatedSince.STEP and any(operators[place].has_new for place in places),
         )
         for since, line, places in _repeated(operators)
@@ -490,8 +518,9 @@ def summarized(
             _stretches(number_of[one] for one in places),
             None if line is None else _statement(line),
             is_whole,
+            is_of_weights,
         )
-        for line, places, is_whole in _unused(operators, *before)
+        for line, places, is_whole, is_of_weights in _unused(operators, *before)
     )
     padded = tuple(
         PaddedInput(*padding, tuple(map(_named, lines)), _stretches(number_of[one] for one in places))
@@ -568,9 +597,14 @@ def _unchanged(operators: Sequence[SeenOperator], places: set[int]) -> set[int]:
 
 
 def _unused(
-    operators: Sequence[SeenOperator], before: Sequence[SeenOperator], kept: Collection[int]
-) -> Iterator[tuple[Line | None, list[int], bool]]:
+    operators: Sequence[SeenOperator],
+    before: Sequence[SeenOperator],
+    kept: Collection[int],
+    unread: frozenset[int],
+) -> Iterator[tuple[Line | None, list[int], bool, bool]]:
     """Operators whose results nothing reads, by line of the program, and whether that is all the line does.
+
+    The last is whether it is only the gradients of their weights that nothing reads.
 
     What the step before left, the steps after it could still read; of the last one that is not known. So
     they are those of the step before, found again in a step that does the same.
@@ -580,18 +614,35 @@ def _unused(
     )
     if [before[one].name for one in found] != [operators[one].name for one in places]:
         return
-    live = set(kept) | {place for place, one in enumerate(before) if one.has_effect}
+
+    def is_sum(one: SeenOperator) -> bool:  # of a gradient that nobody reads
+        return bool(one.written) and one.written <= unread
+
+    live = set(kept) | {place for place, one in enumerate(before) if one.has_effect and not is_sum(one)}
     for place in reversed(range(len(before))):
         if place in live:
             live |= before[place].needs
     rest = {place for place, earlier in zip(places, found, strict=True) if earlier not in live}
+    # What sums such gradients up reads them in the size of the weight, the third that a convolution takes.
+    summed = {
+        (need, size) for place in rest for need in operators[place].needs for size in operators[place].sizes
+    }
+    of_weights = [
+        place
+        for place, one in enumerate(operators)
+        if one.name == "aten::convolution_backward"
+        and place not in rest
+        and ((place, one.sizes[2]) in summed or one.made & unread)
+    ]
+    if of_weights:
+        yield None, of_weights, False, True
     for line, of_line in _whole_lines(operators, places, rest).items():
-        yield line, of_line, True
+        yield line, of_line, True, False
         rest -= set(of_line)
     sites = [(operators[place].site, place) for place in sorted(rest)]
     innermost = ((None if of.is_backward else next(reversed(of.lines), None), place) for of, place in sites)
     for some, of_line in grouped(innermost).items():
-        yield some, of_line, False
+        yield some, of_line, False, False
 
 
 def _padded(

@@ -47,6 +47,7 @@ class CallSite(NamedTuple):
     rounds: tuple[tuple[LoopRun, int], ...] = ()  # that it is in, outermost first
     is_backward: bool = False
     is_recomputed: bool = False  # a forward pass that runs again
+    is_of_optimizer: bool = False
 
 
 class _Mark:
@@ -124,7 +125,9 @@ class ProgramFrames:
             elif owner == "checkpoint":
                 is_recomputed |= code.co_name in {"recompute_fn", "backward"}
             elif owner == "optimizer":
-                return CallSite(is_backward=is_backward)  # parameter by parameter, as it must
+                return CallSite(
+                    is_backward=is_backward, is_of_optimizer=True
+                )  # for each parameter, as it must
             mark.last = frame.f_lasti
         self._last_name = name
         return CallSite(tuple(lines), tuple(rounds), is_backward, is_recomputed)

@@ -165,6 +165,7 @@ class UnusedWork(msgspec.Struct, frozen=True):
     operators: _Stretches
     text: str | None  # what the line says, where it is a whole statement
     is_whole: bool  # whether that is (almost) all that the line does
+    is_of_weights: bool = False  # whether it is what convolutions' backward passes work out for weights alone
 
 
 class PaddedInput(msgspec.Struct, frozen=True):

@@ -50,6 +50,7 @@ def session_of(
     python: Sequence[PythonWork] = (),
     names: Sequence[str] = NAMES * ROUNDS,
     kernel_us: float = 150,
+    kernel: str = "kernel",
     waits: bool = False,
     pause_us: float = 0,  # of Python, in the middle
     has_new: bool = True,
@@ -68,7 +69,7 @@ def session_of(
             program.operator("aten::outer", start, 100)
             program.operator(f"{name}_" if step else name, start + 1, 98, **sequence)
             program.operator("aten::inner", start + 2, 52).launch(start + 50, 2)
-            program.kernel("kernel", start + 60, kernel_us)
+            program.kernel(kernel, start + 60, kernel_us)
             if waits:
                 program.launch(start + 55, kernel_us + 7, name="cudaStreamSynchronize")
             start += 200
@@ -168,6 +169,18 @@ def test_rows_are_filled_up_a_little_on_purpose(tmp_path: Path, longest: int, me
     batch = PaddedInput(8, 64, longest, mean, 0.0, is_left=False, lines=(LINE,), operators=((0, 12),))
     with session_of(tmp_path, padded=[batch], kernel_us=199) as session:
         assert "padding" not in codes(advice(session))
+
+
+def test_of_gradients_that_nothing_reads_kernels_for_weights_alone_go(tmp_path: Path) -> None:
+    gains_ns = []
+    for name in ("sm90_xmma_wgrad_implicit_gemm", "sm90_xmma_dgrad_implicit_gemm"):
+        (tmp_path / name).mkdir()
+        work = UnusedWork(None, ((0, 12),), None, is_whole=False, is_of_weights=True)
+        with session_of(tmp_path / name, unused=[work], kernel_us=120, waits=True, kernel=name) as session:
+            found = [one for one in advice(session) if one.code == "advice.unused_work"]
+        gains_ns.append([one.estimated_gain_ns_per_step for one in found])
+    # Twelve kernels of 120 us, for which the host waits.
+    assert gains_ns == [[pytest.approx(12 * 120_000, rel=0.2)], []]
 
 
 @pytest.mark.parametrize(("is_differentiated", "has_new"), [(True, True), (False, False)])

@@ -93,6 +93,23 @@ def test_what_both_steps_work_out_alike_is_told_by_the_outermost_line(device: st
     assert found.has_new
 
 
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_what_an_optimizer_leaves_as_it_is_needs_no_gradient(*, is_trained: bool) -> None:
+    net, given = Net().to("meta"), torch.randn(8, 8, device="meta")
+    free = torch.randn(8, 8, device="meta").requires_grad_()
+    optimizer = torch.optim.SGD([free], lr=0.1)
+
+    def step() -> None:
+        wanted = net(given)
+        ((free * torch.randn_like(free)) - wanted).sum().backward()
+        if is_trained:
+            optimizer.step()
+
+    (one,) = watched(step).repeated
+    assert one.text == "wanted = net(given)"
+    assert one.is_differentiated != is_trained
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -248,6 +265,46 @@ def test_what_may_still_be_read_is_not_unused(
         optimizer.zero_grad()
 
     assert not unused(watched(step))
+
+
+@pytest.mark.parametrize(
+    ("reads", "is_unread"),
+    [
+        (lambda _: None, True),
+        (lambda net: net.zero_grad(), True),
+        (lambda net: (nn.utils.clip_grad_norm_(net.parameters(), 1.0), net.zero_grad()), True),
+        (lambda net: nn.utils.clip_grad_norm_(net.parameters(), 1.0), False),
+        (lambda net: torch.optim.SGD(net.parameters()).step(), False),
+        (lambda net: [one.detach().sub_(one.grad) for one in net.parameters()], False),
+    ],
+    ids=["nothing", "zeroed", "clipped in vain", "clipped and kept", "an optimizer", "an update by hand"],
+)
+def test_gradients_of_weights_that_nobody_trains_are_told(
+    reads: Callable[[nn.Module], object], *, is_unread: bool
+) -> None:
+    layers = (nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+    net = nn.Sequential(*layers).to("meta")
+    picture = torch.randn(1, 3, 16, 16, device="meta").requires_grad_()
+    optimizer = torch.optim.Adam([picture], lr=0.1)
+
+    def step() -> None:
+        loss = (net(picture) - net(torch.randn_like(picture))).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        reads(net)
+
+    step()
+    found = watched(step)
+    names = [found.threads[0].names[int(one)] for one in found.threads[0].order.split()]
+    convolutions = {
+        one.is_of_weights: sum(
+            names[begin:end].count("aten::convolution_backward") for begin, end in one.operators
+        )
+        for one in found.unused
+    }
+    # Of three for the picture only the weights' part; those for what nobody trains altogether.
+    assert convolutions == ({True: 3, False: 3} if is_unread else {})
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
