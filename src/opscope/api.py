@@ -350,7 +350,6 @@ def _side(
 def _opened(
     source: Source | Sequence[Source] | Session, *, merge: bool = False
 ) -> AbstractContextManager[Session]:
-    """The Session itself, or a source as one, closed afterwards."""
     return nullcontext(source) if isinstance(source, Session) else load(source, merge=merge)
 
 

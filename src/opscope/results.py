@@ -228,7 +228,6 @@ def _document(subject: object, top: int | None) -> Document:
 
 
 def _text_report(subject: Reportable | Finding) -> str:
-    """The output of `print_report`."""
     from rich.console import Console  # noqa: PLC0415 - needed only to show
 
     from opscope.report.terminal import render_terminal  # noqa: PLC0415
@@ -241,7 +240,6 @@ def _text_report(subject: Reportable | Finding) -> str:
 
 
 def _page_report(subject: Any) -> str:
-    """The page that a verb writes with `--output`, in a frame of a notebook."""
     from html import escape  # noqa: PLC0415 - needed only to show
 
     from opscope.report.html import page, result_charts  # noqa: PLC0415

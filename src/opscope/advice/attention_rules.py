@@ -45,7 +45,6 @@ def attention_backend(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 def _fusing(run: ProfiledRun, rule: Rule, what: str, *, is_math_path: bool) -> Iterator[Advice]:
-    """What one kernel in place of single operators saves."""
     found = [one for one in run.attention if one.is_math_path is is_math_path]
     total_ns = sum(one.device_ns for one in found)
     if not found or run.is_minor(total_ns, rule):

@@ -178,8 +178,6 @@ def _copies(
 
 
 def _askers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The operators above the copies, most device time first."""
-
     def asker(row: Mapping[str, Any]) -> str:
         known: list[str] = [row[one] for one in ("parent", "grandparent", "ancestor") if row[one] is not None]
         return next((name for name in known if name not in PASSING), (known or [row["name"]])[-1])

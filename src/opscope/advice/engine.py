@@ -274,7 +274,6 @@ def _spread_ns(job: Job) -> float:
 
 
 def _simulated(job: Job) -> str:
-    """The step that a gain is taken from."""
     together = f" of {len(job.models)} ranks together" if len(job.models) > 1 else ""
     return (
         f"simulated in a step of {format_duration(job.step_ns)}{together} without the profiler, for which "

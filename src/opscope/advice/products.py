@@ -234,7 +234,6 @@ def _times_ns(
 
 
 def _images(run: ProfiledRun) -> dict[int, ImageCall]:
-    """Convolutions of two-dimensional images, by call id."""
     return {one.call.call_id: one for one in image_calls(run) if one.kind.is_convolution}
 
 

@@ -407,7 +407,6 @@ def _idle_tensor_cores(kernel: CountedKernel) -> Iterator[Finding]:
 
 
 def _passed_on(kernel: CountedKernel) -> Iterator[Finding]:
-    """What NVIDIA's rules say, in their words, with what helps."""
     used = (kernel.counters.ratio(Quantity.SM_FRACTION), kernel.counters.ratio(Quantity.MEMORY_FRACTION))
     is_busy = any(fraction is not None and fraction >= _threshold("busy_fraction") for fraction in used)
     holds = {"any": True, "idle": not is_busy, "waiting": kernel.limit is CounterLimit.LATENCY}

@@ -173,8 +173,6 @@ def cuda_files(summary: Summary, operators: Iterable[OperatorTotal]) -> dict[str
 
 
 class _Asked(msgspec.Struct, frozen=True, dict=True):
-    """What the question is about: a recording, or a release."""
-
     summary: Summary | None
     version: str | None
 

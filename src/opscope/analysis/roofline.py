@@ -361,7 +361,6 @@ def _plain(data_type: DataType | None) -> DataType:
 def _computing_type(
     recorded: DataType | None, kernel: DecodedKernel, evidence: TensorCoreEvidence
 ) -> DataType | None:
-    """The type a product was computed in, or could have been."""
     if evidence.use is TensorCoreUse.NOT_APPLICABLE:
         return _plain(recorded or operand_type(kernel))
     data_type = operand_type(kernel) if recorded is None or kernel.multiply_type is not None else recorded

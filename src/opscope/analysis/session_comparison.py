@@ -187,8 +187,6 @@ def compare_sessions(
 
 
 class _Comparison:
-    """Pairs the things of two sides and judges their times."""
-
     def __init__(self, reference: _Side, candidate: _Side, options: ComparisonOptions) -> None:
         self._reference, self._candidate, self._options = reference, candidate, options
 

@@ -794,7 +794,6 @@ def _small(ids: Int64) -> Ints:
 
 
 def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
-    """Where a function that grows reaches a value."""
     for _ in range(_FIT_ROUNDS):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) < goal else (low, middle)

@@ -335,7 +335,6 @@ def _objections(name: str, one: Difference, tolerance: float) -> Iterator[str]:
 def _tolerances(
     problem: Problem, tolerance: float | None, inputs: Inputs, outputs: Any
 ) -> tuple[float, float]:
-    """Of floating-point outputs, and of integer ones."""
     given = problem.tolerance if tolerance is None else tolerance
     if given is not None:
         return given, given

@@ -156,7 +156,6 @@ _SPARSE_PARTS |= {f"sparse_{one}": ("ccol_indices", "row_indices", "values") for
 
 
 def _storage(tensor: Any) -> tuple[str, int]:
-    """What tells apart the memory tensors live in."""
     return str(tensor.device), tensor.untyped_storage().data_ptr()
 
 

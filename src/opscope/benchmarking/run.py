@@ -417,7 +417,6 @@ class Run:
             self.rounds_ns = self._now_ns() - self._began_ns
 
     def _sample(self, row: RunRow, number: int) -> None:
-        """One sample of a row, which fails if it raises."""
         try:
             began_ns = self._now_ns()
             duration_ns = self.timer.measure(row.bodies[number % len(row.bodies)])
@@ -432,7 +431,6 @@ class Run:
             self.release(row.name)
 
     def _still_wanted(self, active: list[RunRow], count: int) -> list[RunRow]:
-        """The rows that need more samples, of so many at the beginning."""
         options = self.options
         overhead_ns = (self._now_ns() - self._began_ns - self.in_samples_ns) / count
         budget_ns = options.time_budget_s * NS_PER_S

@@ -413,7 +413,6 @@ def _geometry(tensor: Any) -> tuple[Hashable, ...]:
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each value by its name, those of a list one by one."""
     for name, value in values.items():
         for one in value if isinstance(value, (list, tuple)) else (value,):
             yield name, one

@@ -507,7 +507,6 @@ class Profiler:
             setattr(settings, _TRACKING, _NORMAL)
 
     def _begin(self) -> None:
-        """Attach, or record too, as the position says."""
         phase = self._position.phase
         if phase not in {Phase.WARMUP, Phase.ACTIVE}:
             return

@@ -147,7 +147,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ended(error: BaseException, tokens: Sequence[str], own: int) -> int:
-    """One line on stderr, and the exit code."""
     if isinstance(error, CycloptsError):
         command = " ".join(("opscope", *(error.command_chain or ())))
         return _fail(f"{error}\nTry: {command} --help", EXIT_USAGE)

@@ -250,7 +250,6 @@ def _measured(
 
 
 def _result_of(sweep: BenchmarkSweep, has_several: bool) -> BenchmarkResult | BenchmarkSweep | None:
-    """The sweep, or its only point where there is but one."""
     return sweep if has_several else next(iter(sweep.points), None)
 
 
@@ -258,7 +257,6 @@ Price = Callable[[BenchmarkResult], "list[tuple[StepGain | None, Section]]"]
 
 
 def _pricing(targets: Sequence[str], within: str, session: Session) -> Price:
-    """What gives the gain by each version of a recorded call."""
     from opscope.analysis.summary import Summary  # noqa: PLC0415
     from opscope.extraction.alone_calls import alone_calls, calls_of_file, step_gain  # noqa: PLC0415 - DuckDB
     from opscope.report.extraction import gain_section  # noqa: PLC0415

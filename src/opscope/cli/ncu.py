@@ -114,7 +114,6 @@ def ncu(
 
 
 def _both(file: Path, collecting: Collecting, shown: console.ProgramShowing, reports: Sequence[Path]) -> int:
-    """The call of a file and the version beside it, each profiled by itself."""
     base = (reports or [Path(f"{file.stem}.ncu-rep")])[0]
     only = replace(collecting, ncu_option=(*collecting.ncu_option, "--profile-from-start=off"))
     # Calls the function once to compile it and once to be profiled.

@@ -167,7 +167,6 @@ def _literal(text: str) -> str:
 
 
 def _tables_query() -> str:
-    """Every table with its number of rows, what one row is, and its columns."""
     rows = [
         f'SELECT {_literal(table.name)} AS "table", count(*) AS "rows", '
         f'{_literal(table.row.partition(". ")[0])} AS "a row is", '

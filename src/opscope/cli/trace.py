@@ -137,7 +137,6 @@ def _places() -> tuple[list[Path], list[Path]]:
 
 
 def _clear(earlier: Sequence[Path], folder: Path, records: Path | None = None) -> None:
-    """Remove the traces of an earlier run; make an empty folder for new records."""
     try:
         for stale in earlier:
             stale.unlink()

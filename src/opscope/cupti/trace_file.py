@@ -251,7 +251,6 @@ def _graph(row: Event) -> Event:
 
 
 def _arrows(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:
-    """From each call to the device activities it caused."""
     calls = np.concatenate([whole[kind] for kind in _CALLS])
     caused = np.concatenate([whole[kind]["correlation"] for kind in _ON_STREAMS])
     calls = calls[np.isin(calls["correlation"], caused)]

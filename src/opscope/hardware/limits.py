@@ -194,7 +194,6 @@ def _moment(measured: MeasuredLimits) -> datetime.datetime:
 
 
 def _defect(measured: MeasuredLimits) -> str | None:
-    """The first value that no measurement gives."""
     try:
         _moment(measured)
     except ValueError:

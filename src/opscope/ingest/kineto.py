@@ -219,7 +219,6 @@ class _Filler:
         return found
 
     def _memory_events(self) -> Iterator[RowPart]:
-        """Allocations and releases, among the events with rare arguments."""
         for part in self.rows["detail"] if self._has("memory") else ():
             yield part.taken(part.has("start_ns") & part.told(lambda name: name == "[memory]", "name"))
 

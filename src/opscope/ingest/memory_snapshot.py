@@ -114,8 +114,6 @@ def read_memory_snapshot(path: Path) -> list[DeviceMemory]:
 
 
 class _State:
-    """Blocks in use by address, and what the allocator has of the driver."""
-
     def __init__(self, blocks: dict[int, tuple[int, _Frames]], reserved_bytes: int) -> None:
         self.blocks, self.reserved_bytes = blocks, reserved_bytes
         self.allocated_bytes = sum(size for size, _ in blocks.values())

@@ -306,7 +306,6 @@ def read_parts(
 
 
 def _together(traces: Sequence[TraceFile], workers: int) -> list[list[TraceFile]]:
-    """The files in their order, small ones in groups."""
     most = min(_MOST_TOGETHER, len(traces) // (_TURNS * max(1, workers)))
     groups: list[list[TraceFile]] = []
     whole_bytes = 0
@@ -515,7 +514,6 @@ def load(
 def _processes(
     files: int, workers: int | None, dask: str | None, folder: Path, note: Noted
 ) -> AbstractContextManager[Workers | None]:
-    """Processes to read files in; None where this one does."""
     if dask is not None:
         return dask_cluster(dask, note)
     is_automatic = workers == 0 and files > _FEW_FILES

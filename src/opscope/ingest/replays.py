@@ -100,8 +100,6 @@ _GLOBAL_SIZE = re.compile(r"hip(?:Hcc|Ext)ModuleLaunchKernel")
 
 
 class _Staged:
-    """The staged calls, operators and modules of a trace, nested and linked."""
-
     def __init__(self, events: StagedEvents) -> None:
         self._events = events
         placed = ("row_id", "thread_key", "start_ns", "duration_ns")
@@ -428,7 +426,6 @@ _Sequence = Sequence[tuple[str, str | None]]
 
 
 def _agreed(captured: _Sequence, replayed: _Sequence) -> int:
-    """How many launches agree from the first on."""
     for at, ((kind, name), (other_kind, other)) in enumerate(zip(captured, replayed, strict=False)):
         if kind != other_kind or (name is not None and name != other):
             return at

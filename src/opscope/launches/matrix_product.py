@@ -241,7 +241,6 @@ def find_tiling(
 
 
 def _of_product(problem: MatrixProduct | None) -> dict[str, Any]:
-    """What sentences say of a product."""
     if problem is None:
         return {}
     batch, m, n, k = problem.batch, problem.m, problem.n, problem.k

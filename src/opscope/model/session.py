@@ -346,7 +346,6 @@ _own_files: set[tuple[int, ...]] = set()
 
 
 def _state_of(file: Path) -> tuple[int, ...]:
-    """What changes when a file does."""
     status = file.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 

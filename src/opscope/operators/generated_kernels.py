@@ -38,15 +38,12 @@ _KEPT_NAMES = 10
 
 @cache
 def _operators() -> Mapping[str, frozenset[str]]:
-    """The lists of `generated_kernels.toml`."""
     lists = packaged_toml(__package__, "generated_kernels.toml")
     return {name: frozenset(words.split()) for name, words in lists.items()}
 
 
 @dataclass(frozen=True)
 class _Generated:
-    """One launch of a generated kernel, its name taken apart."""
-
     kernel: DecodedKernel
     tensors: tuple[TensorArgument, ...]
     extents: tuple[int, ...]

@@ -232,7 +232,6 @@ def _distances(call: CallArguments) -> CallEffects:
 
 
 def _factors(call: CallArguments) -> CallEffects:
-    """Factors, pivots of LU, error codes."""
     data, integer = known(call.tensor("A", "self")), element_type("int32")
     if len(data.shape) < 2:
         raise UnrecordedError
@@ -349,7 +348,6 @@ def attention_sizes(call: CallArguments) -> AttentionSizes | None:
 
 
 def _attention_shapes(call: CallArguments) -> list[Shape] | None:
-    """Of query, key and value, as batch, heads, sequence, size."""
     tensors = (call.tensor(name) for name in _OPERANDS)
     shapes = [one.shape for one in tensors if one is not None and len(one.shape) == _DIMENSIONS]
     if len(shapes) != len(_OPERANDS):
@@ -368,8 +366,6 @@ _EFFICIENT_ALIGNMENT = 32
 
 
 def _attended(library: str) -> Rule:
-    """The result, and what the backward pass needs of each row of scores."""
-
     def rule(call: CallArguments) -> CallEffects:
         sizes, query = attention_sizes(call), call.tensor("query")
         if sizes is None and _attention_shapes(call) is not None and not any(map(call.tensor, _BORDERS)):
@@ -391,7 +387,6 @@ def _attended(library: str) -> Rule:
 
 
 def _attention_gradients(call: CallArguments) -> CallEffects:
-    """Gradients of query, key and value, and of the bias where it is wanted."""
     known(attention_sizes(call))
     wanted: tuple[bool, ...] = (True, True, True, False)
     if call.has("grad_input_mask"):

@@ -221,7 +221,6 @@ def _condition_facts(result: BenchmarkResult) -> doc.FactList:
 
 
 def _samples(results: Sequence[BenchmarkResult]) -> str | None:
-    """How many samples the medians of some results rest on, and what ± means."""
     count = _sample_counts(results)
     if count is None:
         return None

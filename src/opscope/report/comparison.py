@@ -252,7 +252,6 @@ def _uses(
     *,
     what: str,
 ) -> str:
-    """Calls or launches of both sides, per step where steps are compared."""
     sides = ((comparison.reference, row.reference), (comparison.candidate, row.candidate))
     return count_text(*(None if use is None else side.per_step(getattr(use, what)) for side, use in sides))
 

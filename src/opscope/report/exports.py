@@ -109,7 +109,6 @@ _Tracks = Iterator[tuple[str, Iterable[_Slice]]]
 
 
 def _idle(session: Session) -> _Tracks:
-    """Gaps of each device by the cause of most of their time."""
     of_device: dict[int, list[_Slice]] = defaultdict(list)
     for time in step_times(read_session(session), most=_EVERY_STEP):
         for start_ns, end_ns, cause in zip(

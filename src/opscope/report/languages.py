@@ -113,8 +113,6 @@ _LONGEST = 2_000
 
 
 class _Template(msgspec.Struct, frozen=True):
-    """A message with places for names and numbers."""
-
     literals: tuple[str, ...]  # the words around the places
     text: str  # the translation, with `{}` or `{0}` for the places
 

@@ -309,7 +309,6 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...
 
 
 def _lost(summary: Summary) -> doc.Meaning | None:
-    """How much of the device time the limits would allow to save."""
     lost = summed((one.operator, one.gap_ns or 0) for one in summary.efficiency.calls)
     if not lost.total():
         return None

@@ -100,8 +100,6 @@ def render_terminal(document: doc.Document) -> RenderableType:
 
 
 class _Name:
-    """A name that shortens itself to the width it is given."""
-
     def __init__(self, words: Words) -> None:
         self._words = words
 

@@ -97,7 +97,6 @@ def idle_causes(summary: Summary) -> Counter[IdleCause]:
 
 
 def _waiting(summary: Summary) -> doc.Meaning | None:
-    """How much waiting there is, and what to do about most of it."""
     causes, span_ns = idle_causes(summary), sum(one.span_ns for one in summary.timeline.in_use)
     if not span_ns:
         return None
@@ -310,7 +309,6 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 def _bars(values: Sequence[float]) -> str:
-    """One character per value, by height; below zero counts as nothing."""
     top = max(values)
     if top <= 0:
         return _LEVELS[0] * len(values)
@@ -318,7 +316,6 @@ def _bars(values: Sequence[float]) -> str:
 
 
 def _of(summary: Summary, trace_id: int, device: int | None = None) -> str:
-    """Which trace and device a fact is of, where there are several."""
     rank = summary.ranks[trace_id] if trace_id < len(summary.ranks) else None
     parts = []
     if len(summary.traces) > 1:

@@ -128,7 +128,6 @@ _OPTIMIZES = (
 
 
 def _set(hooks: Hooks, setter: Callable[[Any], object], old: Any, new: Any) -> None:
-    """Change one of torch's settings until the change is off."""
     hooks.undo.callback(setter, old)
     setter(new)
     hooks.applied.add("settings")
@@ -164,7 +163,6 @@ def _whole_for_losses(output: Any) -> Any:
 
 
 def _scale_losses(hooks: Hooks) -> None:
-    """What a GradScaler does, around the program's own backward and step."""
     torch = hooks.torch
     scaler = hooks.made.setdefault("scaler", torch.amp.GradScaler(init_scale=_LOSS_SCALE))
     backward = torch.Tensor.backward
@@ -498,8 +496,6 @@ def _cudnn_benchmark(hooks: Hooks) -> None:
 
 
 def _loader(fits: Callable[[dict[str, Any]], object], values: dict[str, Any], hooks: Hooks) -> None:
-    """Have DataLoaders that fit made with other arguments."""
-
     def change(_: Any, arguments: dict[str, Any]) -> None:
         if fits(arguments):
             arguments.update(values)

@@ -129,7 +129,6 @@ class KeptStep:
                 one.training = True
 
     def _call(self, made: _Made) -> list[Any]:
-        """Floating-point outputs of one call, after its backward pass."""
         torch, (device, dtype, is_on) = self._torch, made.autocast
         _set_random(torch, made.random)
         self._switches.calls.watch()

@@ -145,7 +145,6 @@ class Trial:
         return self._began + self._startup_s + self.plan.budget_s - time.monotonic()
 
     def _said(self, tried: _Tried) -> rounds.Pooled | None:
-        """What its processes say; None if it was not timed."""
         if tried.switched:
             said = rounds.pooled(tried.switched, self._noise)
             is_enough = sum(map(len, tried.switched)) >= rounds.FEW_ROUNDS
@@ -164,12 +163,9 @@ class Trial:
 
     @property
     def _usual_logarithms(self) -> list[float]:
-        """Of the step of the program as it is, by process."""
         return [math.log(median(one.base_ns)) for one in self._bases]
 
     def _ordered(self) -> list[catalog.TriedChange]:
-        """What advice says most of first; what compiles last."""
-
         def promise(change: catalog.TriedChange) -> tuple[bool, float]:
             said = self._suggestion(change)
             return change.is_costly, 0.0 if said is None else -(said.estimated_gain_ns_per_step or 0.0)
@@ -177,7 +173,6 @@ class Trial:
         return sorted(self.plan.changes, key=promise)
 
     def _switch_first(self) -> None:
-        """The first process: all changes that can be switched, and sets of them."""
         live = tuple((one.name,) for one in self._ordered() if one.is_live and not self._is_constant)
         self._is_constant |= not live
         seconds = _CONSTANT_S if self._is_constant else max(_LEAST_S, _FIRST * self._left_s)
@@ -233,7 +228,6 @@ class Trial:
         return not tried.count or self._ratio(tried) < _HOPELESS
 
     def _grow(self, anew: Sequence[catalog.TriedChange], *, takes_coarser: bool) -> None:
-        """Add changes that stay on to the best set, one by one."""
         of = None if self._is_constant else self._switched()
         best = self._best_of(takes_coarser=takes_coarser, is_final=False, of=of)
         for change in sorted(anew, key=lambda one: self._ratio(self._of((one.name,)))):
@@ -270,7 +264,6 @@ class Trial:
         return tuple(dict.fromkeys([*best, *((one.name,) for one in new), *open_ones]))
 
     def _is_open(self, tried: _Tried) -> bool:
-        """Whether more rounds may say more."""
         said = self._said(tried)
         if said is None or said.ratio >= _HOPELESS:
             return False
@@ -281,7 +274,6 @@ class Trial:
         return [one for one in self._tried.values() if one.switched]
 
     def _new(self) -> list[catalog.TriedChange]:
-        """What can be switched and had no turn."""
         live = [one for one in self._ordered() if one.is_live and one.name not in self._not_tried]
         return [one for one in live if not ((of := self._of((one.name,))).count or of.is_wrong)]
 
@@ -309,7 +301,6 @@ class Trial:
         return self._switch(arms, seconds)
 
     def _stay(self, names: _Names) -> tuple[rounds.TrialRun | None, str]:
-        """One process with these changes on to its end."""
         live = tuple(one for one in names if self._by_name[one].is_live)
         self._stays = True
         asked = replace(
@@ -367,7 +358,6 @@ class Trial:
         self._noise = rounds.noise_of(one for tried in self._tried.values() for one in tried.switched)
 
     def _take_constant(self, run: rounds.TrialRun, names: _Names, said: str) -> None:
-        """Take in what a process found in which these changes stayed on."""
         if not names:
             if len(run.step_ns) >= rounds.LEAST_STEPS:
                 self._bases.append(run)
@@ -400,7 +390,6 @@ class Trial:
             tried.correctness, tried.numbers = correctness, numbers
 
     def _require_program(self, run: rounds.TrialRun | None, said: str) -> None:
-        """Refuse a program that fails as it is, or has too few steps."""
         error, hint = None, None
         if run is None:
             error = said
@@ -482,7 +471,6 @@ class Trial:
         return "\n".join(parts)
 
     def _suggestion(self, change: catalog.TriedChange) -> Finding | None:
-        """The finding that suggests a change."""
         known = self._expected.findings
         return next((known[code] for code in change.findings if code in known), None)
 

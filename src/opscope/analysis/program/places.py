@@ -106,8 +106,6 @@ class ProgramTotals(msgspec.Struct, frozen=True):
 
 
 class _Sidecar(msgspec.Struct):
-    """The one field of a kept sidecar that is read here."""
-
     structure: RecordedStructure | None = None
 
 

@@ -94,7 +94,6 @@ def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
 
 
 def _typical(summary: Summary, steps: Sequence[Sequence[StepTime]]) -> int:
-    """Which of the steps is nearest to the median duration."""
     used = {(one.trace_id, one.step) for one in summary.counted_steps}
     lengths = {
         (one.trace_id, one.step): one.end_ns - one.start_ns for devices in steps for one in devices[:1]
@@ -245,7 +244,6 @@ def snapshot_charts(devices: Sequence[DeviceMemory]) -> Iterator[Chart]:
 def _memory_over_time(
     section: str, lines: Mapping[str, Sequence[tuple[int, int, int | None]]]
 ) -> Iterator[Chart]:
-    """Allocated and reserved bytes by the time in nanoseconds, of each line."""
     points = [point for each in lines.values() for point in each]
     if not points:
         return

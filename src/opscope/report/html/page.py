@@ -160,7 +160,6 @@ def _shown(chart: Chart) -> dict[str, Any]:
 
 
 def _in_language(chart: Chart, said: Callable[[str], str]) -> Chart:
-    """The picture with its words, and those of its legend and axes."""
     data = [{**one, "name": said(one["name"])} if one.get("name") else one for one in chart.figure["data"]]
     layout = dict(chart.figure["layout"])
     for key, axis in layout.items():

@@ -270,7 +270,6 @@ def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart,
 
 
 def _operators(done: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
-    """What each configuration spends its time on, operator by operator."""
     side = "cuda" if any(one["summary"]["total_cuda_time_ms"] for one in done) else "cpu"
     spent: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(done))
     for place, one in enumerate(done):

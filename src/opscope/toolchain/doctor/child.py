@@ -70,7 +70,6 @@ def ask_driver() -> int:
 
 
 def _launch(driver: Any) -> None:
-    """Have the kernel double 0, 1, 2, … on the first device."""
     context, module, kernel = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), driver.integer("cuDeviceGet", 0))
     driver.call("cuCtxSetCurrent", context)
@@ -153,7 +152,6 @@ def _calculations(torch: Any) -> dict[str, Any]:
 
 
 def _calculate(torch: Any, index: int) -> None:
-    """Double three numbers on a device: a copy there, a kernel, a copy back."""
     device = torch.device("cuda", index)
     result = (torch.tensor([1.0, 2.0, 3.0]).to(device) * 2).cpu()
     torch.cuda.synchronize(device)
@@ -162,7 +160,6 @@ def _calculate(torch: Any, index: int) -> None:
 
 
 def _multiply(torch: Any, index: int) -> None:
-    """A product whose sums are exact in any precision."""
     ones = torch.ones(64, 64, device=torch.device("cuda", index))
     result = (ones @ ones).cpu()
     if not bool((result == 64).all()):
@@ -196,7 +193,6 @@ def _capture(torch: Any, has_device: bool) -> dict[str, Any]:
 
 
 def _attempt(function: Callable[..., object], *arguments: Any) -> str | None:
-    """Why a call failed; None if it did not."""
     try:
         function(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever stops a calculation is the answer
