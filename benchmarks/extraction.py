@@ -70,7 +70,7 @@ def trace_row(path: Path) -> dict[str, Any]:
     held_ns = sum(row["device_ns"] for row in held) or 1
     shares = {
         name: round(sum(row["device_ns"] for row in held if row[name]) / held_ns, 4)
-        for name in ("same_kernels", "same_names", "near")
+        for name in ("same_kernels", "near")
         if held
     }
     return {"trace": path.name, "count": len(rows), **counted, **shares, "calls": rows}
@@ -86,10 +86,8 @@ def call_row(session: Session, one: AloneCall) -> dict[str, Any]:
     try:
         exec(compile(text, "call.py", "exec"), names)
         names["DEVICE"] = "meta"
-        sizes = [
-            one.untyped_storage().nbytes() for one in flat(names["make_inputs"](torch.device("meta"), 0))
-        ]
-        names["DEVICE"] = "cuda" if HAS_GPU else "cpu" if sum(sizes) < MOST_BYTES else "meta"
+        size = sum(one.nbytes for one in flat(names["make_inputs"](torch.device("meta"), 0)))
+        names["DEVICE"] = "cuda" if HAS_GPU else "cpu" if size < MOST_BYTES else "meta"
         inputs = names["make_inputs"](torch.device(names["DEVICE"]), 0)
         if not HAS_GPU:
             names["reference"](*inputs)
@@ -100,12 +98,7 @@ def call_row(session: Session, one: AloneCall) -> dict[str, Any]:
         kernels, device_ns = recorded_alone(names["reference"], inputs, left)
         cold_ns = recorded_alone(names["reference"], inputs, [])[1]
     except Exception as error:  # noqa: BLE001 - each is counted
-        return {
-            **row,
-            "outcome": "fails",
-            "error": f"{type(error).__name__}: {str(error)[:300]}",
-            "code": text,
-        }
+        return {**row, "outcome": "fails", "error": f"{type(error).__name__}: {str(error)[:300]}"}
     before = session.query(RECORDED, [list(one.operator_ids)])
     median_ns = statistics.median(ns for _, ns, _ in before)
     sets = [Counter((name, *grid, *block) for name, grid, block in launched) for *_, launched in before]
@@ -113,14 +106,10 @@ def call_row(session: Session, one: AloneCall) -> dict[str, Any]:
         **row,
         "outcome": "runs on cuda",
         "same_kernels": kernels in sets,
-        "same_names": Counter(name for name, *_ in kernels.elements())
-        in [Counter(name for name, *_ in of.elements()) for of in sets],
         "near": abs(device_ns / median_ns - 1) <= NEAR,
         "recorded_ns": median_ns,
         "alone_ns": device_ns,
         "cold_ns": cold_ns,
-        "kernels": [list(map(str, one)) for one in kernels],
-        "recorded_kernels": [list(map(str, one)) for one in sets[0]],
     }
 
 
