@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_tables import cases
 from fakes import H200, Load, TraceBuilder
 from opscope import load
 from opscope.analysis.counter_commands import (
@@ -87,17 +88,7 @@ def test_a_profile_gives_exact_names_and_the_last_window(
         plan_by_profile(report_of(kernel("k", values={})), kernels=1, limit=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern"),
-    [
-        (GELU, r"\bvectorized_elementwise_kernel\b.*\bGeluCUDAKernelImpl\b"),
-        ("triton_poi_fused_gelu_0", r"\btriton_poi_fused_gelu_0\b"),
-        (
-            "void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_nn_align1>(cutlass::Params)",
-            r"\bKernel2\b.*\bcutlass_80_simt_sgemm_64x64_8x5_nn_align1\b",
-        ),
-    ],
-)
+@cases("name", "pattern")
 def test_a_filter_is_as_narrow_as_the_name_allows(name: str, pattern: str) -> None:
     matches = kernel_filter([name])
     assert matches.pattern == pattern
@@ -127,18 +118,9 @@ def launches(text: str) -> list[Launch]:
     return [Launch((word[0], (1, 1, 1), None), int(word[1:] or 10)) for word in text.split()]
 
 
-@pytest.mark.parametrize(
-    ("text", "names", "limit", "window"),
-    [
-        ("c a a b a a b c a", "ab", 20, (2, 4, 70)),  # the first of the shortest with one of each kind
-        ("a5 b100 c100 d5", "abcd", 2, (1, 3, 200)),  # a limit takes what is worth most
-        ("", "a", 5, None),
-    ],
-)
-def test_the_window_to_profile(
-    text: str, names: str, limit: int, window: tuple[int, int, int] | None
-) -> None:
-    assert best_window(launches(text), names, limit) == window
+@cases("text", "names", "limit", "window")
+def test_the_window_to_profile(text: str, names: str, limit: int, window: list[int] | None) -> None:
+    assert best_window(launches(text), names, limit) == (window and tuple(window))
 
 
 def test_kinds_are_told_apart_by_geometry() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.analysis.execution_graph import simulate
 from opscope.analysis.job_model import Job, choose_ranks
@@ -79,16 +80,7 @@ def test_the_recorded_job_simulates_as_itself(job_of: JobOf, shift: int) -> None
     assert job.host_ns == 100 * US
 
 
-@pytest.mark.parametrize(
-    ("factors", "gained_us"),
-    [
-        ((0.5, 1), 0),  # it waits longer
-        ((1, 0.5), 300),
-        ((0.5, 0.5), 300),
-        ((1, 1 / 12), 500),  # then the other one is the slower
-        ((6.5, 1), -50),
-    ],
-)
+@cases("factors", "gained_us")
 def test_a_rank_that_others_wait_for_decides(
     job_of: JobOf, factors: tuple[float, ...], gained_us: float
 ) -> None:

@@ -7,6 +7,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from case_tables import cases
+
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking import device_state  # noqa: E402
@@ -132,15 +134,7 @@ def test_what_the_device_does_not_report_is_unknown(install):
     assert state.temperature_c == 41
 
 
-@pytest.mark.parametrize(
-    ("properties", "devices", "looked_up", "clock_mhz"),
-    [
-        ({"uuid": UUIDS[0]}, 2, [f"GPU-{UUIDS[0]}"], 1980),
-        ({"uuid": "other"}, 2, ["GPU-other"], None),
-        ({"multi_processor_count": 132}, 2, [], None),  # never by number among several
-        ({"multi_processor_count": 132}, 1, [0], 1980),
-    ],
-)  # fmt: skip
+@cases("properties", "devices", "looked_up", "clock_mhz")
 def test_which_device_it_is(  # noqa: PLR0917 - a row
     install, monkeypatch, properties, devices, looked_up, clock_mhz
 ):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.cupti.recording import WRITE_LIMIT, ChunkKind, FileState, TextTable, UnifiedState, read_recording
 
 START_NS = 1_790_857_026_000_000_000
@@ -98,16 +99,7 @@ def test_threads_are_told_apart_and_named(run: Any) -> None:
     assert set(names.values()) <= {"launcher"}
 
 
-@pytest.mark.parametrize(
-    ("mode", "code"),
-    [
-        (("exit", 0), 0),
-        (("exit", 9), 9),
-        (("own_handler",), 7),  # of a signal
-        (("reset",), -signal.SIGKILL),  # of the device, which flushes first
-        (("fork",), 5),  # after CUDA began: the child is not recorded
-    ],
-)
+@cases("mode", "code")
 def test_the_exit_code_is_the_programs_own(run: Any, mode: tuple[Any, ...], code: int) -> None:
     found, (recording,) = run(*mode)
     assert (found, kernels(recording), recording.outcome.signal) == (code, 4, None)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder, sidecar
 from opscope.model.origin import (
     Gap,
@@ -148,13 +149,7 @@ def test_one_without_the_newer_fields_still_reads(load: Load, recorded: Callable
     assert session.query("SELECT * FROM kernel_origins UNION ALL BY NAME SELECT * FROM kernel_sources") == []
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"kernels": [{"library": "no name"}]}, {"kernel_sources": [5]}, {"schema_version": 2}, {"gaps": None},
-        "not JSON", "{}", '{"schema_version": 999}',
-    ],
-)  # fmt: skip
+@cases("damage")
 def test_a_broken_or_newer_one_is_a_finding(
     load: Load, recorded: Callable[..., Path], damage: dict[str, Any] | str
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.ingest import scan as scanning
 from opscope.ingest.scan import (
@@ -132,15 +133,7 @@ class TestNumbers:
             assert event.get("start_ns") == (exact if abs(exact) < 1 << 63 else None), text
 
     @passes
-    @pytest.mark.parametrize(
-        ("text", "value"),
-        [
-            ('"0x1F"', 31), ('"0xffffffffffffffff"', -1), ('"0x"', None),
-            ("5", 5), ('"5"', 5), ("-3", -3), ("5.0", 5), ("9223372036854775807", 2**63 - 1),
-            ("9223372036854775808", None), ("5.5", None), ("true", None),
-            ('"x"', None), ("[5]", None), ("{}", None),
-        ],
-    )  # fmt: skip
+    @cases("text", "value")
     def test_a_value_of_another_type_is_none(self, one_pass: Pass, text: str, value: int | None) -> None:
         found, chunk = events(one_pass, b'[{"ph":"X","args":{"stream": %b}}]' % text.encode())
         assert found[0].get("stream") == value

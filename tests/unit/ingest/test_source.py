@@ -220,11 +220,7 @@ class TestRemote:
         with pytest.raises(InputError, match=r"cannot be reached \(ConnectionResetError: gone\)"):
             find_traces("memory://a.json")
 
-    @pytest.mark.parametrize(
-        ("address", "module", "extra"),
-        [("s3://b/t.json", "s3fs", "s3"), ("gs://b/t.json", "gcsfs", "gcs"),
-         ("https://h/t.json", "aiohttp", "https")],
-    )  # fmt: skip
+    @cases("address", "module", "extra")
     def test_an_extra_that_is_not_installed(
         self, monkeypatch: pytest.MonkeyPatch, address: str, module: str, extra: str
     ) -> None:

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 import opscope
-from case_tables import tables
+from case_tables import cases, tables
 from fakes import Load, TraceBuilder
 from opscope.errors import InputError
 from opscope.model import schema
@@ -192,11 +192,7 @@ class TestOpening:
         with pytest.raises(InputError):
             opscope.load(saved)
 
-    @pytest.mark.parametrize(
-        "statement",
-        ["DELETE FROM metadata", "UPDATE metadata SET value = 'x' WHERE key = 'schema_version'",
-         "DROP TABLE metadata"],
-    )  # fmt: skip
+    @cases("statement")
     def test_another_database_is_refused(self, saved: Path, statement: str) -> None:
         self.tamper(saved, statement)
         with pytest.raises(InputError, match="a DuckDB database without opscope's tables"):
@@ -221,13 +217,7 @@ class TestOpening:
         assert not is_session_file(tmp_path / "none.opscope")
         assert not is_session_file(tmp_path)
 
-    @pytest.mark.parametrize(
-        "statement",
-        [
-            "CREATE VIEW kernel_names AS SELECT * FROM read_text('/etc/hostname')",
-            "CREATE MACRO first_line(x) AS (SELECT content FROM read_text('/etc/hostname'))",
-        ],
-    )
+    @cases("statement")
     def test_what_reads_other_files_when_it_is_asked_is_refused(self, saved: Path, statement: str) -> None:
         self.tamper(saved, f"DROP TABLE IF EXISTS kernel_names; {statement}")
         with pytest.raises(InputError, match="holds views or functions"):

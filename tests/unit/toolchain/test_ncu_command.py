@@ -26,13 +26,7 @@ from opscope.toolchain.ncu_command import (
 from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, TOPICS, WANTED, Quantity, metrics_to_collect
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::Iterator&)",
-        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::GeluCUDAKernelImpl(at::X &)",
-    ],
-)
+@cases("name")
 def test_a_function_with_a_functor_is_found_however_it_is_spelled(name: str) -> None:
     assert filter_of_functions([("vectorized_elementwise_kernel", "GeluCUDAKernelImpl")]).covers(name)
     assert not filter_of_functions([("elementwise_kernel", None)]).covers(name)

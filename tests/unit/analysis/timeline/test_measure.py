@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.analysis.arrays import Spans
 from opscope.analysis.summary import Summary
@@ -26,19 +27,12 @@ class TestSteps:
         trace = TraceBuilder().step(3, 0, 10).step(4, 10, 14).step(5, 24, 12)
         assert timeline(trace).steps == (StepStatistics(0, 3, 12_000, 12_000, 10_000, 14_000),)
 
-    @pytest.mark.parametrize(
-        ("durations", "outliers"),
-        [
-            ((10, 11, 10, 30, 11, 10, 2), (3, 6)),  # far beyond the quartiles
-            ((10, 10, 1000), ()),  # three are too few
-            ((50,) * 6, ()),
-        ],
-    )
-    def test_outliers(self, timeline: Measure, durations: tuple[int, ...], outliers: tuple[int, ...]) -> None:
+    @cases("durations", "outliers")
+    def test_outliers(self, timeline: Measure, durations: list[int], outliers: list[int]) -> None:
         trace = TraceBuilder()
         for number, duration in enumerate(durations):
             trace.step(number, 1000 * number, duration)
-        assert timeline(trace).steps[0].outliers == outliers
+        assert list(timeline(trace).steps[0].outliers) == outliers
 
 
 class TestHostTime:

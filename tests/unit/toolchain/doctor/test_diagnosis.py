@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from case_tables import cases
 from opscope.report.machine import doctor_document, doctor_json
 from opscope.report.markdown import render_markdown
 from opscope.toolchain.doctor import checks
@@ -74,24 +75,13 @@ def _check(
     return EnvironmentCheck("a.b", "something", answer, is_required)
 
 
-@pytest.mark.parametrize(
-    ("verdict", "is_required", "expected"),
-    [
-        (CheckVerdict.PROBLEM, True, CheckVerdict.PROBLEM),
-        (CheckVerdict.PROBLEM, False, CheckVerdict.WARNING),
-        (CheckVerdict.WARNING, True, CheckVerdict.WARNING),
-        (CheckVerdict.UNKNOWN, True, CheckVerdict.OK),
-        (CheckVerdict.NOT_APPLICABLE, True, CheckVerdict.OK),
-    ],
-)
-def test_only_a_required_problem_stops_profiling(
-    verdict: CheckVerdict, is_required: bool, expected: CheckVerdict
-) -> None:
-    outcome = DoctorOutcome(verdict, "reason")
+@cases("verdict", "is_required", "expected")
+def test_only_a_required_problem_stops_profiling(verdict: str, is_required: bool, expected: str) -> None:
+    outcome = DoctorOutcome(CheckVerdict(verdict), "reason")
     check = _check(lambda machine: outcome, is_required=is_required)
     diagnosis = Diagnosis({}, (CheckResult(check, outcome),))
-    assert diagnosis.verdict is expected
-    assert diagnosis.can_profile == (expected is not CheckVerdict.PROBLEM)
+    assert diagnosis.verdict == expected
+    assert diagnosis.can_profile == (expected != CheckVerdict.PROBLEM)
 
 
 def test_a_defect_of_a_check_hides_no_other(

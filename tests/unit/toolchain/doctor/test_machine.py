@@ -70,13 +70,7 @@ def test_kinds_of_containers(
     assert machine(files=files, variables=variables).machine().container == kind
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025\n",
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n",
-    ],
-)
+@cases("text")
 def test_the_driver_from_its_files(machine: Make, text: str) -> None:
     files = {
         "/proc/driver/nvidia/version": text,
@@ -509,13 +503,7 @@ def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
         assert facts.capture.error == stopped
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("raise OSError('libcudart.so.13: cannot open')", "OSError: libcudart.so.13: cannot open"),
-        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-    ],
-)
+@cases("text", "error")
 def test_a_torch_that_cannot_be_imported(machine: Make, tmp_path: Path, text: str, error: str) -> None:
     facts = _asked_torch(machine, tmp_path, text)
     assert (facts.import_error, facts.stopped, facts.version) == (error, None, None)
