@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_tables import cases
 from opscope.ingest.linking import ATTRIBUTIONS, CLOCK_SLACK_NS, Activities, Calls, Links, link
 from opscope.ingest.nesting import Forest, nest
 from opscope.model.schema import Attribution
@@ -95,39 +96,23 @@ def outcome(
 OUTER, INNER = Operator(0, 100 * US, 1), Operator(10 * US, 50 * US, 2)
 
 
-@pytest.mark.parametrize(
-    ("call", "activity", "expected"),
-    [
-        (Call(20 * US, 5), Activity(900 * US, 5), ("correlation", 1, 0)),
-        (Call(20 * US, 5, external_id=1), Activity(900 * US, 5), ("external_id", 0, 0)),
-        (Call(20 * US, 5), Activity(900 * US, 5, external_id=1), ("external_id", 0, 0)),
-        (Call(20 * US, 5, external_id=2), Activity(900 * US, 5, external_id=1), ("external_id", 1, 0)),
-        (Call(20 * US, 5), Activity(900 * US, external_id=1), ("external_id", 0, None)),
-        (Call(20 * US, 5, is_graph=True), Activity(900 * US, 5), ("graph", 1, 0)),
-        (Call(20 * US, 5, 1, is_graph=True), Activity(900 * US, 5), ("graph", 0, 0)),
-        (Call(100 * US, 5), Activity(900 * US, 5), ("outside_operator", None, 0)),
-        (Call(20 * US, 5, thread=2), Activity(900 * US, 5), ("outside_operator", None, 0)),
-        (Call(200 * US, 5, is_graph=True), Activity(900 * US, 5), ("outside_operator", None, 0)),
-        (Call(20 * US, 5), Activity(900 * US, 4), ("before_window", None, None)),
-        (Call(20 * US, 5), Activity(900 * US, 6), ("no_launch_record", None, None)),
-        (Call(20 * US, 5), Activity(900 * US), ("no_correlation", None, None)),
-        (Call(20 * US), Activity(900 * US, 6), ("no_launch_record", None, None)),
-        (Call(20 * US), Activity(900 * US), ("no_correlation", None, None)),
-        (Call(20 * US, 5, external_id=77), Activity(900 * US, 5), ("correlation", 1, 0)),
-        (Call(20 * US, 5), Activity(900 * US, 5, external_id=77), ("correlation", 1, 0)),
-    ],
-)
+@cases("call", "activity", "attribution", "operator", "launch")
 def test_an_activity_finds_its_operator_or_keeps_the_reason(
-    call: Call, activity: Activity, expected: tuple[str, int | None, int | None]
+    call: dict[str, Any],
+    activity: dict[str, Any],
+    attribution: str,
+    operator: int | None,
+    launch: int | None,
 ) -> None:
-    assert outcome([OUTER, INNER], [call], [activity]) == [expected]
+    found = outcome([OUTER, INNER], [Call(**{"start": 20 * US, **call})], [Activity(900 * US, **activity)])
+    assert found == [(attribution, operator, launch)]
 
 
 def test_every_attribution_occurs_above() -> None:
     cases = test_an_activity_finds_its_operator_or_keeps_the_reason.pytestmark[0].args[1]
     # What replays of CUDA graphs are matched with is tested where they are.
     replayed = {str(Attribution.GRAPH_NODE), str(Attribution.GRAPH_SEQUENCE)}
-    assert {case[2][0] for case in cases} | replayed == {str(attribution) for attribution in Attribution}
+    assert {case.values[2] for case in cases} | replayed == {str(attribution) for attribution in Attribution}
 
 
 def test_without_calls_an_activity_is_not_called_early() -> None:

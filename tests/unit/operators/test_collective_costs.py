@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.hardware.devices import DataType
 from opscope.operators.collective_costs import collective_rates, cost_of_collective
@@ -13,20 +14,9 @@ from opscope.operators.distinct_calls import Collective
 from opscope.operators.effects import CostEvidence, FlopSource
 
 
-@pytest.mark.parametrize(
-    ("collective", "read_bytes", "written_bytes", "flop_count"),
-    [
-        (Collective("allreduce", "BFloat16", 100, 100, 4), 200, 200, 75),
-        (Collective("_allgather_base", "Float", 25, 100, 4), 100, 400, 0),
-        (Collective("reduce_scatter_tensor_coalesced", "Float", 100, 25, 4), 400, 100, 75),
-        (Collective("all_to_allv", "Half", 60, 40, 8), 120, 80, 0),
-        (Collective("send", "Double", 10, 10, 2), 80, 0, 0),
-        (Collective("recv", "Double", 10, 10, 2), 0, 80, 0),
-        (Collective("allreduce", "Long", 10, 10, 2), 80, 80, 0),
-    ],
-)
-def test_costs(collective: Collective, read_bytes: int, written_bytes: int, flop_count: int) -> None:
-    cost = cost_of_collective(collective)
+@cases("collective", "read_bytes", "written_bytes", "flop_count")
+def test_costs(collective: list[Any], read_bytes: int, written_bytes: int, flop_count: int) -> None:
+    cost = cost_of_collective(Collective(*collective))
     assert (cost.read_bytes, cost.written_bytes, cost.flop_count) == (read_bytes, written_bytes, flop_count)
     assert cost.evidence is CostEvidence.RECORDED
     assert cost.flop_source is (FlopSource.DEFINITION if flop_count else FlopSource.NONE)

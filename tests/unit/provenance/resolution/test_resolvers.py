@@ -67,54 +67,26 @@ def shown(location: SourceLocation | None) -> str | None:
     return f"{location} {location.file_grade} {location.line_grade}".removeprefix(f"{FOLDER}/")
 
 
-RELEASE, NEIGHBOR = Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION
+KERNELS = {"a template": KERNEL, "a functor": LAUNCHER}
+TEXTS = {"the kernel": TEMPLATE, "later": f"// B\n//\n{TEMPLATE}", "the launcher": APPLY, "the functor": IMPL}
 
 
-@pytest.mark.parametrize(
-    ("files", "units", "kernel", "places"),
-    [
-        # The unit says the file; the line is that of the index.
-        ({"A.cu": TEMPLATE}, "A", KERNEL, (NEIGHBOR, "A.cu:≈3 exact neighbor_version", "the same")),
-        # A unit vetoes a definition in another `.cu` file; of two the unit's own is meant.
-        ({"A.cu": TEMPLATE}, "B", KERNEL, (RELEASE, "B.cu exact None", None)),
-        (
-            {"A.cu": TEMPLATE, "B.cu": f"// B\n//\n{TEMPLATE}"},
-            "B",
-            KERNEL,
-            (RELEASE, "B.cu:6 exact release_index", "the same"),
-        ),
-        # A header serves all its units; without a definition or a unit there is no place.
-        ({"S.cuh": TEMPLATE}, "AB", KERNEL, (RELEASE, "S.cuh:3 release_index release_index", "the same")),
-        ({}, "AB", KERNEL, (RELEASE, None, None)),
-        ({"A.cu": TEMPLATE}, "", KERNEL, (RELEASE, None, None)),
-        # The functor of a generic launcher is its own code; where no index knows it, the launcher is left.
-        (
-            {"Loops.cuh": APPLY, "A.cu": IMPL},
-            "A",
-            LAUNCHER,
-            (NEIGHBOR, "A.cu:≈2 exact neighbor_version", "Loops.cuh:≈3 neighbor_version neighbor_version"),
-        ),
-        (
-            {"Loops.cuh": APPLY},
-            "A",
-            LAUNCHER,
-            (RELEASE, "Loops.cuh:3 release_index release_index", "the same"),
-        ),
-    ],
-)
-def test_where_a_kernel_is_defined(
+@cases("files", "units", "kernel", "index", "location", "template")
+def test_where_a_kernel_is_defined(  # noqa: PLR0917
     evidence_of: MakeEvidence,
     files: dict[str, str],
     units: str,
     kernel: str,
-    places: tuple[Grade, str | None, str | None],
+    index: str,
+    location: str | None,
+    template: str | None,
 ) -> None:
-    index_grade, location, template = places
+    kernel = KERNELS[kernel]
     paths = tuple(f"{FOLDER}/{unit}.cu" for unit in units)
     evidence = evidence_of(
-        {f"{FOLDER}/{name}": text for name, text in files.items()},
+        {f"{FOLDER}/{name}": TEXTS[text] for name, text in files.items()},
         recorded=recorded(*paths, kernel=kernel) if paths else {},
-        index_grade=index_grade,
+        index_grade=Grade(index),
     )
     found = resolve_kernel(kernel, evidence)
     assert shown(found.location) == location
@@ -129,7 +101,7 @@ def test_where_a_kernel_is_defined(
 def test_the_first_index_that_knows_a_definition_answers(evidence_of: MakeEvidence) -> None:
     header = f"{FOLDER}/S.cuh"
     own = evidence_of({header: TEMPLATE}, index_grade=Grade.EXACT).sources
-    neighbors = evidence_of({header: f"// older\n{TEMPLATE}"}, index_grade=NEIGHBOR).sources
+    neighbors = evidence_of({header: f"// older\n{TEMPLATE}"}, index_grade=Grade.NEIGHBOR_VERSION).sources
     evidence = evidence_of(sources=(*own, *neighbors), recorded=recorded(f"{FOLDER}/A.cu"))
     assert shown(resolve_kernel(KERNEL, evidence).location) == "S.cuh:3 exact exact"
 
@@ -230,49 +202,24 @@ class TestNative:
         assert place(facts.location) == f"{NATIVE}/ufunc/add.h:15"
         assert facts.details["dispatch_kind"] == "ufunc"
 
-    @pytest.mark.parametrize(
-        ("name", "units", "functor", "reached"),
-        [
-            ("div.Tensor", (), None, ("div_true_stub", "BinaryDivTrueKernel.cu:20")),
-            # Of several stubs the one whose unit the kernels are of, or that they name
-            ("div.Tensor_mode", (), None, (None, None)),
-            (
-                "div.Tensor_mode",
-                ("BinaryDivFloorKernel",),
-                None,
-                ("div_floor_stub", "BinaryDivFloorKernel.cu:21"),
-            ),
-            (
-                "div.Tensor_mode",
-                ("BinaryDivFloorKernel", "BinaryDivTrueKernel", "BinaryDivTruncKernel"),
-                "div_trunc_kernel_cuda",
-                ("div_trunc_stub", "BinaryDivTruncKernel.cu:18"),
-            ),
-            # Kernels of another file rule it out.
-            ("div.Tensor", ("Shape",), None, (None, None)),
-            # A host function leads to the launcher in its `.cu` file, unless recorded kernels are of another.
-            ("gelu", (), None, (None, "ActivationGeluKernel.cu:21")),
-            ("gelu", ("ActivationGeluKernel",), None, (None, "ActivationGeluKernel.cu:21")),
-            ("gelu", ("Shape",), None, (None, None)),
-        ],
-    )
-    def test_how_it_reaches_the_device(
+    @cases("name", "units", "functor", "stub", "at")
+    def test_how_it_reaches_the_device(  # noqa: PLR0917
         self,
         resolved: Resolve,
         name: str,
-        units: tuple[str, ...],
+        units: list[str] | None,
         functor: str | None,
-        reached: tuple[str | None, str | None],
+        stub: str | None,
+        at: str | None,
     ) -> None:
-        stub, place_of_stub = reached
         text = f"at::native::{functor}(at::TensorIteratorBase&)::{{lambda(float)#1}}"
         kernel = f"void at::native::vectorized_elementwise_kernel<4, {text}, int>(int)" if functor else "k"
-        paths = tuple(f"{NATIVE}/cuda/{unit}.cu" for unit in units)
+        paths = tuple(f"{NATIVE}/cuda/{unit}.cu" for unit in units or ())
         kernels = (KernelProvenance(decode(kernel), "elementwise", units=paths),) if units else ()
         base, _, overload = name.partition(".")
         facts = resolved(f"aten::{base}", overload, kernels=kernels)
         assert facts.stub == stub
-        assert place(facts.stub_location) == (place_of_stub and f"{NATIVE}/cuda/{place_of_stub}")
+        assert place(facts.stub_location) == (at and f"{NATIVE}/cuda/{at}")
         if base == "gelu":
             assert facts.details["launchers"] == ["GeluCUDAKernelImpl"]
             assert place(facts.location) == f"{NATIVE}/cuda/Activation.cpp:96"
