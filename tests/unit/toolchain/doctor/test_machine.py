@@ -154,15 +154,7 @@ def test_kinds_of_compilers(machine: Make, first_line: str, kind: str, version: 
     assert (found.name, found.version) == (kind, version)
 
 
-RAW_PAGE = (
-    "==PROF== Connected to process 1\n"
-    'opscope-doctor {"launched": true}\n'
-    "==PROF== Disconnected from process 1\n"
-    '"ID","Process ID","Process Name","MachineFacts Name","Kernel Name","Context","Stream","Block Size",'
-    '"Grid Size","Device","CC","sm__cycles_elapsed.max"\n'
-    '"","","","","","","","","","","","cycle"\n'
-    '"0","1","python","127.0.0.1","opscope_doctor","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0","2,816"\n'
-)
+RAW_PAGE = (FOLDER / "ncu_raw_page.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -289,37 +281,7 @@ def _module(folder: Path, name: str, text: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder / "modules")}
 
 
-SMI = f"""<?xml version="1.0" ?>
-<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
-<nvidia_smi_log>
-  <driver_version>535.183.01</driver_version>
-  <cuda_version>12.2</cuda_version>
-  <gpu id="00000000:1B:00.0">
-    <product_name>NVIDIA A100-SXM4-80GB</product_name>
-    <uuid>{SECOND}</uuid>
-    <mig_mode><current_mig>Disabled</current_mig></mig_mode>
-    <mig_devices>None</mig_devices>
-    <fb_memory_usage><total>81920 MiB</total><reserved>500 MiB</reserved><used>4 MiB</used></fb_memory_usage>
-    <utilization><gpu_util>3 %</gpu_util></utilization>
-    <temperature><gpu_temp>31 C</gpu_temp></temperature>
-    <gpu_power_readings>
-      <power_draw>62.10 W</power_draw><current_power_limit>400.00 W</current_power_limit>
-    </gpu_power_readings>
-    <clocks><sm_clock>210 MHz</sm_clock><mem_clock>1593 MHz</mem_clock></clocks>
-    <max_clocks><sm_clock>1410 MHz</sm_clock></max_clocks>
-    <processes>
-      <process_info>
-        <pid>42</pid><type>C</type><process_name>python</process_name><used_memory>10 MiB</used_memory>
-      </process_info>
-    </processes>
-  </gpu>
-  <gpu id="00000000:1C:00.0">
-    <product_name>Old</product_name>
-    <mig_mode><current_mig>N/A</current_mig></mig_mode>
-    <power_readings><power_draw>N/A</power_draw></power_readings>
-  </gpu>
-</nvidia_smi_log>
-"""
+SMI = (FOLDER / "nvidia_smi.xml").read_text(encoding="utf-8")
 
 
 def test_the_state_of_gpus_by_nvidia_smi(machine: Make, tmp_path: Path) -> None:
@@ -389,47 +351,7 @@ def test_a_slice_of_the_only_gpu_is_that_gpu() -> None:
     assert [other.is_visible for other in two] == [None, None], "which one is partly shown is not known"
 
 
-TORCH = """
-import sys, os, types
-__version__ = "2.11.0+cu130"
-version = types.SimpleNamespace(cuda="13.0", hip=None, git_version="abc")
-def _boom(*arguments, **options): raise RuntimeError("CUDA unknown error\\nmore")
-class Tensor:
-    def __init__(self, values): self.values = values
-    def to(self, device): return self
-    def cpu(self): return self
-    def tolist(self): return [float(one) for one in self.values]
-    def __mul__(self, number): {multiply}
-    def __matmul__(self, other): return Tensor([64])
-    def __eq__(self, number): return Tensor([one == number for one in self.values])
-    def all(self): return all(self.values)
-def tensor(values): return Tensor(values)
-def ones(*shape, device=None): return Tensor([1.0])
-def device(kind, index): return f"{{kind}}:{{index}}"
-cuda = types.SimpleNamespace(
-    is_available=lambda: {available}, device_count=lambda: 2, get_arch_list=lambda: ["sm_90"], init={init},
-    get_device_properties=lambda index: types.SimpleNamespace(
-        name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=5, uuid="0-1"),
-    synchronize=lambda device=None: None,
-)
-backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(version=lambda: 91002))
-class _Activity:
-    def __init__(self, name): self.name = name
-    def __str__(self): return f"ProfilerActivity.{{self.name}}"
-profiler = types.SimpleNamespace(supported_activities=lambda: {{_Activity("CUDA"), _Activity("CPU")}})
-class _Profile:
-    def __init__(self, use_kineto, use_device=None): self.device = use_device
-    def __enter__(self): {enter}
-    def __exit__(self, *error): pass
-    @property
-    def function_events(self):
-        event = lambda name, kind: types.SimpleNamespace(name=name, device_type=kind)
-        kernels = [event("void kernel<4>()", "CUDA")] * {kernels} + [event("Memcpy DtoH", "CUDA")]
-        calls = [event("aten::mul", "CPU"), event("cudaLaunchKernel", "CPU")]
-        return calls + (kernels if self.device else [])
-autograd = types.SimpleNamespace(
-    DeviceType=types.SimpleNamespace(CPU="CPU"), profiler=types.SimpleNamespace(profile=_Profile))
-"""
+TORCH = (FOLDER / "fake_torch.txt").read_text(encoding="utf-8")
 WORKING = {
     "multiply": "return Tensor([one * number for one in self.values])",
     "available": "True",
