@@ -172,34 +172,9 @@ def test_the_series_has_the_mean_of_every_interval(load: Load) -> None:
     assert series.mean == pytest.approx((1.8, 1.0, 0.2, 1.0))
 
 
-ROLES = {
-    CallRole.WAITS: """
-        cudaStreamSynchronize cudaStreamSynchronize_ptsz cudaDeviceSynchronize cudaEventSynchronize
-        hipDeviceSynchronize cuCtxSynchronize cuStreamSynchronize
-    """,
-    CallRole.COPIES: "cudaMemcpy cudaMemcpy2D_ptds hipMemcpyWithStream cuMemcpyDtoH_v2",
-    CallRole.COPIES_ASYNC: "cudaMemcpyAsync cuMemcpyHtoDAsync_v2 cudaMemcpyPeer",
-    CallRole.ALLOCATES: """
-        cudaMalloc cudaMallocManaged cudaHostAlloc cuMemCreate cuMemMap hipExtMallocWithFlags
-    """,
-    CallRole.FREES: "cudaFree cudaFreeHost cuMemFree_v2",
-    CallRole.POOLS: "cudaMallocAsync cudaMallocFromPoolAsync cudaFreeAsync cuMemFreeAsync",
-    CallRole.LOADS: "cuModuleLoadData cuLibraryLoadData hipModuleLoadDataEx cuModuleUnload",
-    CallRole.SETS_UP: """
-        cuInit cudaSetDevice cudaStreamCreateWithFlags cudaEventCreate cudaStreamBeginCapture
-        cudaGraphInstantiate cuModuleGetFunction cudaFuncGetAttributes
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor
-    """,
-    CallRole.LAUNCHES: "cudaLaunchKernel cuLaunchKernelEx hipExtModuleLaunchKernel cudaGraphLaunch",
-    CallRole.OTHER: """
-        cuMemsetD8Async cudaMemsetAsync cudaMemGetInfo cudaEventQuery cudaStreamWaitEvent
-    """,
-}
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_roles(role: CallRole) -> None:
-    assert {name: role_of(name) for name in ROLES[role].split()} == dict.fromkeys(ROLES[role].split(), role)
+@cases("role", "names")
+def test_roles(role: str, names: str) -> None:
+    assert {name: role_of(name) for name in names.split()} == dict.fromkeys(names.split(), CallRole[role])
 
 
 def test_a_call_without_a_name_has_no_role() -> None:
