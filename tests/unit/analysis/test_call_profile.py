@@ -87,8 +87,5 @@ def test_a_profiler_that_runs_already_is_an_error_to_report(tmp_path: Path) -> N
     pytest.importorskip("torch")
     from opscope.capture.profiler import Profiler
 
-    with (
-        Profiler(tmp_path, warmup=0, active=1),
-        pytest.raises(CaptureError, match="already running"),
-    ):
+    with Profiler(tmp_path, warmup=0, active=1), pytest.raises(CaptureError, match="already running"):
         profile_calls(lambda: None)

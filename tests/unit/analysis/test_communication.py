@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from fakes import Load, TraceBuilder
-from opscope.analysis.collectives import (
-    LinkEvidence,
-    LinkKind,
-    RankClock,
-    RankLink,
-    align,
-    link_of,
-)
+from opscope.analysis.collectives import LinkEvidence, LinkKind, RankClock, RankLink, align, link_of
 from opscope.analysis.summary import Summary
 from opscope.hardware.devices import match_device
 from opscope.report.analysis import recording_document
@@ -131,6 +124,3 @@ def test_in_the_report_and_in_json(load: Load) -> None:
     summary = summarize(load([FIRST, LAST]))
     assert [one["bubble_ns_per_step"] for one in analysis_json(summary)["pipeline"]] == [200_000, 110_000]
     assert "Pipeline bubbles" in render_markdown(recording_document(summary))
-
-
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -97,10 +97,7 @@ def test_of_a_collective_only_its_transfer_can_get_shorter(job_of: JobOf) -> Non
 
 @pytest.mark.exhaustive(few=False)
 def test_several_collectives_each_wait_for_the_last(job_of: JobOf) -> None:
-    job = job_of(
-        rank(0, 100, (450, 80), sequence=(1, 2)),
-        rank(1, 500, (50, 80), sequence=(1, 2)),
-    )
+    job = job_of(rank(0, 100, (450, 80), sequence=(1, 2)), rank(1, 500, (50, 80), sequence=(1, 2)))
     assert job.step_ns == (500 + 1 + 50 + 1 + 80 + 1) * US
     assert gain_us(job, "gemm", 1, 0.2) == pytest.approx(400, abs=0.01)
 

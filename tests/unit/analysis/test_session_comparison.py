@@ -18,14 +18,7 @@ from opscope.analysis.comparison_rules import differences, gate_reasons
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.session_comparison import compare_sessions, describe_replacement, pair_kernels
 from opscope.model.benchmark import Verdict
-from opscope.model.comparison import (
-    Basis,
-    ComparisonOptions,
-    FailOn,
-    Metric,
-    Presence,
-    SessionComparison,
-)
+from opscope.model.comparison import Basis, ComparisonOptions, FailOn, Metric, Presence, SessionComparison
 from opscope.model.session import Session
 
 Compare = Callable[[Any, Any], SessionComparison]

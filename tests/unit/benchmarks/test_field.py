@@ -31,9 +31,6 @@ def test_every_script_has_trials_whose_edits_apply_once_and_compile(script: Path
         assert text.count("STEP()") + text.count("ENDLESS(") == 1
 
 
-NARROW, WIDE = (9.0, 11.0), (-3.0, 25.0)
-
-
 @cases("gain", "interval", "true", "expected")
 def test_verdict(
     gain: float | None, interval: list[float] | None, true: list[float] | None, expected: str

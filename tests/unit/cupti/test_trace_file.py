@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +135,6 @@ def test_the_sidecar_says_which_devices(tmp_path: Path, recording: CuptiRecordin
     assert kept.environment.gpu[0].name == "NVIDIA H200"
     assert (kept.environment.gpu[0].compute_capability, kept.environment.cuda_driver) == ("9.0", "13.0")
     assert (kept.settings.activities, kept.settings.engine, kept.clean_window) == (("cuda",), "cupti", True)
-
-
-ended = partial(Outcome, FileState.ENDED, unified=UnifiedState.RECORDED)
 
 
 @cases("outcome", "code", "words")

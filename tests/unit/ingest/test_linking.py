@@ -98,11 +98,7 @@ OUTER, INNER = Operator(0, 100 * US, 1), Operator(10 * US, 50 * US, 2)
 
 @cases("call", "activity", "attribution", "operator", "launch")
 def test_an_activity_finds_its_operator_or_keeps_the_reason(
-    call: dict[str, Any],
-    activity: dict[str, Any],
-    attribution: str,
-    operator: int | None,
-    launch: int | None,
+    call: dict[str, Any], activity: dict[str, Any], attribution: str, operator: int | None, launch: int | None
 ) -> None:
     found = outcome([OUTER, INNER], [Call(**{"start": 20 * US, **call})], [Activity(900 * US, **activity)])
     assert found == [(attribution, operator, launch)]

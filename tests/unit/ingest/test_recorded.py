@@ -24,13 +24,7 @@ from opscope.model.origin import (
     SourceKind,
 )
 from opscope.model.session import Session
-from opscope.model.sidecar import (
-    RecordedRegion,
-    Sidecar,
-    read_sidecar,
-    sidecar_path,
-    write_sidecar,
-)
+from opscope.model.sidecar import RecordedRegion, Sidecar, read_sidecar, sidecar_path, write_sidecar
 
 Make = Callable[..., Path]
 

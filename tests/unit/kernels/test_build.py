@@ -52,9 +52,7 @@ def torch() -> SimpleNamespace:
         __version__="2.9.0+cu130",
         version=SimpleNamespace(cuda="13.0"),
         cuda=SimpleNamespace(
-            is_available=lambda: True,
-            device_count=lambda: 2,
-            get_device_capability=lambda device: (9, 0),
+            is_available=lambda: True, device_count=lambda: 2, get_device_capability=lambda device: (9, 0)
         ),
         library=SimpleNamespace(register_fake=fakes.__setitem__),
         ops=SimpleNamespace(opscope_kernels="the operators"),

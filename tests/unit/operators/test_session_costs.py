@@ -11,12 +11,7 @@ from fakes import Load, TraceBuilder
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost, CostEvidence, FlopSource
-from opscope.operators.session_costs import (
-    COST_TABLES,
-    CostedCall,
-    fill_costs,
-    read_costs,
-)
+from opscope.operators.session_costs import COST_TABLES, CostedCall, fill_costs, read_costs
 
 # Trace: least share of device time with known bytes, and with known operations.
 EAGER = {

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from case_tables import cases
-from opscope.provenance.categories import (
-    OTHER,
-    category_of,
-    category_title,
-    kernel_category,
-)
+from opscope.provenance.categories import OTHER, category_of, category_title, kernel_category
 from opscope.provenance.kernel_names.decoder import decode
 
 

@@ -90,8 +90,7 @@ def python(code: str) -> AttachedExit:
 
 
 @pytest.mark.parametrize(
-    ("code", "ended"),
-    [("raise SystemExit(7)", (7, 7)), ("import os; os.kill(os.getpid(), 9)", (137, -9))],
+    ("code", "ended"), [("raise SystemExit(7)", (7, 7)), ("import os; os.kill(os.getpid(), 9)", (137, -9))]
 )
 def test_the_exit_code_is_that_of_shells(code: str, ended: tuple[int, int]) -> None:
     run = python(code)

@@ -85,9 +85,7 @@ def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(
 
 
 @pytest.mark.parametrize("kind", ["tensor", "named", "holds its loss"])
-def test_autocast_leaves_losses_in_float32_as_around_them_it_would(
-    kind: str,
-) -> None:
+def test_autocast_leaves_losses_in_float32_as_around_them_it_would(kind: str) -> None:
     torch = pytest.importorskip("torch")
     switches = Switches(torch)
     hooks = Hooks(switches)

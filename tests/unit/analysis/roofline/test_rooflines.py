@@ -219,9 +219,7 @@ def test_of_unknown_cost_only_what_the_launch_alone_shows(
 
 def test_the_shortest_kernel_is_the_device_s_own_where_measured() -> None:
     found = bound_ns_of(
-        work(cost(), launches(total_ns=30_000, count=10)),
-        (1_000, 0),
-        shortest_kernel_ns=3_100.0,
+        work(cost(), launches(total_ns=30_000, count=10)), (1_000, 0), shortest_kernel_ns=3_100.0
     )
     assert found == {Bound.LATENCY: 30_000}
 

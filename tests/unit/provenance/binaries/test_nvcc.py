@@ -58,7 +58,7 @@ def unit_facts(library):
 
 
 OPTIONS = [
-    ("-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90", "--compress-mode=size"),
+    ("-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90", "--compress-mode=size")
 ]
 MORE_OPTIONS = [
     (),

@@ -6,11 +6,7 @@ import pytest
 
 from opscope.errors import InputError
 from opscope.provenance import torch_releases
-from opscope.provenance.torch_releases import (
-    git_version,
-    release,
-    release_versions,
-)
+from opscope.provenance.torch_releases import git_version, release, release_versions
 
 
 def test_versions_are_in_order_of_age(packaged):

@@ -6,10 +6,7 @@ import torch_tables.libraries as builder
 from case_tables import cases
 from opscope.errors import InputError
 from opscope.provenance.torch_releases import Unit
-from torch_tables.libraries import (
-    build_table,
-    unit_at,
-)
+from torch_tables.libraries import build_table, unit_at
 
 OWNED = "void at::launch<at::{}(at::Iterator&)::{{lambda()#1}}, {}>(int)"
 

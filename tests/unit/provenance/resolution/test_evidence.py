@@ -96,7 +96,6 @@ class FakeLibraries:
         return self.library
 
 
-NATIVE = "aten/src/ATen/native/cuda"
 LINK = "https://github.com/pytorch/pytorch/blob"
 COMMIT_OF_2_11 = "70d99e998b4955e0049d13a98d77ae1b14db1f45"
 
@@ -141,11 +140,7 @@ class TestRegistration:
          ("my::mul", None, None)],
     )  # fmt: skip
     def test_it_is_of_the_recorded_overload_or_the_only_one(
-        self,
-        evidence_of: MakeEvidence,
-        name: str,
-        overload: str | None,
-        found: OperatorRegistration | None,
+        self, evidence_of: MakeEvidence, name: str, overload: str | None, found: OperatorRegistration | None
     ) -> None:
         known = {one.name: one for one in (self.SCALE, self.SCALE_OUT, self.ADD_OUT)}
         assert evidence_of(registrations=known).registration(name, overload) is found

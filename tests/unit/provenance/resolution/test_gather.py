@@ -23,16 +23,13 @@ from opscope.model.origin import (
 from opscope.model.session import Session
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, gather_evidence
-from opscope.provenance.sources import SourceIndex
 from opscope.provenance.torch_releases import release_versions
 
 from .conftest import recorded_units
 
 Record = Callable[..., Path]
-MakeIndex = Callable[..., SourceIndex]
 
 COMMIT_OF_2_6 = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
-FILE = "aten/src/ATen/native/cuda/A.cu"
 
 
 def trace(kernel: str = "k") -> TraceBuilder:
@@ -52,17 +49,9 @@ NEWEST = release_versions()[-1]
     [
         (["2.6.0+cu124"], ("2.6.0", RELEASE), [("2.6.0", RELEASE)]),
         # A release without tables has its neighbors.
-        (
-            ["2.12.0+cu126"],
-            ("2.12.1", NEIGHBOR),
-            [("2.12.1+cu130", NEIGHBOR), ("2.6.0", NEIGHBOR)],
-        ),
+        (["2.12.0+cu126"], ("2.12.1", NEIGHBOR), [("2.12.1+cu130", NEIGHBOR), ("2.6.0", NEIGHBOR)]),
         # Without a source tree headers come before a neighbor's tree.
-        (
-            ["2.11.0"],
-            ("2.11.0", RELEASE),
-            [("2.11.0+cu130", RELEASE), ("2.6.0", NEIGHBOR)],
-        ),
+        (["2.11.0"], ("2.11.0", RELEASE), [("2.11.0+cu130", RELEASE), ("2.6.0", NEIGHBOR)]),
         # Ranks that disagree have no label, and without any the newest release answers.
         (["2.6.0", "2.6.1"], (None, NEIGHBOR), None),
         ([None], (None, NEIGHBOR), None),

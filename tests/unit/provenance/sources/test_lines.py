@@ -80,8 +80,7 @@ LAST = release_versions()[-1]
 
 
 @pytest.mark.parametrize(
-    "version",
-    [LAST, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in release_versions()[1:-1])],
+    "version", [LAST, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in release_versions()[1:-1])]
 )
 def test_lines_of_headers_are_those_that_the_release_ships(version: str) -> None:
     index, headers = source_index(INDEXED), HEADERS_FORMAT.of_release(version)
