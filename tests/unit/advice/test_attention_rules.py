@@ -64,9 +64,7 @@ def test_forward_is_found_with_its_copies(load: Load) -> None:
 
 
 @pytest.mark.parametrize(("type_name", "is_estimated"), [("float", False), (HALF, True)])
-def test_heads_that_share_keys_have_no_kernel_in_float32(
-    advise_on: Program, type_name: str, is_estimated: bool
-) -> None:
+def test_heads_that_share_keys_have_no_kernel_in_float32(advise_on, type_name, is_estimated):
     builder = run([LINEAR, *FORWARD], type_name)
     builder.operator("aten::expand", 1, 2, **{"Input Dims": [[8, 1, 1, 128, 64], [], []]})
     finding = only(advise_on(builder, hosts=[host(1_000_000, 100_000)]), "eager_attention")
@@ -172,9 +170,7 @@ def efficient(type_name: str, mask: list[int] | None = None, size: int = 64) -> 
     ],
     ids=["float32", "mask", "head size", "choice"],
 )
-def test_what_keeps_attention_from_flash_is_read_from_its_arguments(
-    advise_on: Program, arguments: dict[str, Any], reason: str
-) -> None:
+def test_what_keeps_attention_from_flash_is_read_from_its_arguments(advise_on, arguments, reason):
     builder = trace().step(1, 0, 3100).operator("aten::_efficient_attention_forward", 10, 20)
     builder.launch(15).kernel("fmha_cutlassF_f32_aligned_64x64_rf_sm80", 50, 3000)
     found = only(advise_on(builder, **arguments), "attention_backend")
@@ -200,9 +196,7 @@ def test_heads_beyond_flash_are_left_alone(advise_on: Program) -> None:
     ],
     ids=str,
 )
-def test_attention_kernels_of_an_h200_are_met_within_a_quarter(
-    sizes: AttentionWork, data_type: DataType, measured_ns: int
-) -> None:
+def test_attention_kernels_of_an_h200_are_met_within_a_quarter(sizes, data_type, measured_ns):
     assert attention_ns(sizes, data_type, Rates(limits(), 132)) == pytest.approx(measured_ns, rel=0.25)
 
 

@@ -62,9 +62,7 @@ def test_results_are_copied_into_pinned_memory(advise_on: Program) -> None:
     [(H200, 50e9), ({**H200, "computeMajor": 8}, 24e9), ({**H200, "computeMajor": 7}, 12e9)],
     ids=["PCIe 5", "PCIe 4", "PCIe 3"],
 )
-def test_pageable_copies_are_held_against_the_bus(
-    advise_on: Program, device: dict[str, Any], rate: float
-) -> None:
+def test_pageable_copies_are_held_against_the_bus(advise_on, device, rate):
     found = advise_on(copies_to("Pageable", device=device), hosts=[host(20 * MS, 12 * MS)])
     finding = told(found, "pageable_copy", "pin_memory()", format_byte_rate(rate), has_gain=True)
     assert finding.evidence["copied_bytes"] == 67_108_864
@@ -114,9 +112,7 @@ def test_strided_copies_are_told_with_who_asked_for_them(advise_on: Program) -> 
 
 
 @pytest.mark.parametrize(("asker", "is_to_try"), [("aten::linear", True), ("aten::to", False)])
-def test_casts_that_autocast_makes_can_go_and_those_of_the_program_are_a_remark(
-    advise_on: Program, asker: str, is_to_try: bool
-) -> None:
+def test_casts_that_autocast_makes_can_go_and_those_of_the_program_are_a_remark(advise_on, asker, is_to_try):
     builder = copying(("c10::BFloat16", "float"), UNROLLED, asker=asker)
     found = advise_on(builder, hosts=[host(10 * MS, 1 * MS)])
     assert codes(found) == ["repeated_casts"]

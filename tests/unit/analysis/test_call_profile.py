@@ -54,9 +54,7 @@ def test_geometry_that_differs_between_launches_is_unknown(load: Load) -> None:
 
 
 @pytest.mark.torch
-def test_calls_are_recorded_and_nothing_is_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_are_recorded_and_nothing_is_left_behind(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     seen: list[Any] = []

@@ -29,9 +29,7 @@ GB = 1e9
         (None, [0, 1], RankLink(LinkKind.UNKNOWN, 40 * GB, LinkEvidence.BEST_SEEN)),
     ],
 )
-def test_by_the_data_sheet_of_one_host_else_the_best_seen(
-    spec: object, devices: list[int], link: RankLink
-) -> None:
+def test_by_the_data_sheet_of_one_host_else_the_best_seen(spec, devices, link):
     assert link_of(spec, devices, [10 * GB, None, 40 * GB]) == link  # type: ignore[arg-type]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from opscope.analysis.launch_quality import launch_quality
 from opscope.analysis.summary import Summary
 from opscope.errors import CaptureError, InputError
 from opscope.toolchain.ncu_command import NameBase
-from opscope.toolchain.ncu_report import KernelCounters, NcuReport
 
 GELU = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::Iterator&)>(int)"
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::ReluCUDAKernelImpl(at::Iterator&)>(int)"
@@ -75,9 +73,7 @@ def test_a_recording_without_kernels(load: Load) -> None:
         plan_by_recording(load(TraceBuilder().operator("aten::mm", 0, 1)), kernels=1, limit=1)
 
 
-def test_a_profile_gives_exact_names_and_the_last_window(
-    report_of: Callable[..., NcuReport], kernel: Callable[..., KernelCounters]
-) -> None:
+def test_a_profile_gives_exact_names_and_the_last_window(report_of, kernel):
     report = report_of("_Z5setupv", "_Z4gemmv", "_Z4normv", "_Z4gemmv", "_Z4normv")
     plan = plan_by_profile(report, kernels=2, limit=20)
     assert (plan.kernels.base, plan.kernels.pattern) == (NameBase.MANGLED, "^(_Z4gemmv|_Z4normv)$")
@@ -133,9 +129,7 @@ def test_kinds_are_told_apart_by_geometry() -> None:
     limit=st.integers(min_value=1, max_value=12),
     names=st.sets(st.sampled_from("abcd"), min_size=1),
 )
-def test_no_window_of_the_limit_covers_more_or_is_shorter(
-    text: list[str], limit: int, names: set[str]
-) -> None:
+def test_no_window_of_the_limit_covers_more_or_is_shorter(text, limit, names):
     sequence = launches(" ".join(text))
 
     def covered(start: int, end: int) -> int:

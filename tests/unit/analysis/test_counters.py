@@ -66,9 +66,7 @@ def test_every_launch_alike_of_one_call_settles_it(load: Load, report_of: Report
     assert found.recorded_ns == 10_000
 
 
-def test_a_launch_of_another_geometry_is_not_recorded(
-    load: Load, report_of: ReportOf, kernel: Kernel
-) -> None:
+def test_a_launch_of_another_geometry_is_not_recorded(load, report_of, kernel):
     session = load(launched(("aten::square", [8], "k")))
     found = join_counters(report_of(kernel("k", grid=(5, 1, 1)), "none"), session)
     assert [one.match for one in found] == [Match.NOT_RECORDED, Match.NOT_RECORDED]
@@ -138,9 +136,7 @@ def test_an_empty_recording_and_an_empty_report(load: Load, report_of: ReportOf)
     assert join_counters(report_of(), session) == ()
 
 
-def test_bytes_of_streaming_kernels_are_near_the_least_and_layer_norms_are_not(
-    load: Load, real_report: NcuReport, its_trace: TraceBuilder
-) -> None:
+def test_bytes_of_streaming_kernels_are_near_the_least_and_layer_norms_are_not(load, real_report, its_trace):
     found = {one.operators[0]: one for one in join_counters(real_report, load(its_trace))}
     for operator in ("aten::_softmax", "aten::gelu", "aten::copy_"):
         assert found[operator].min_bytes == 2 * 4 * 8192**2
@@ -226,9 +222,7 @@ def test_a_real_report_by_itself(real_report: NcuReport) -> None:
     assert (findings[3].suggestion or "").startswith("Give it more work at a time")
 
 
-def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(
-    load: Load, real_report: NcuReport, its_trace: TraceBuilder
-) -> None:
+def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(load, real_report, its_trace):
     analysis = analyze_counters(real_report, load(its_trace))
     extra = [one for one in analysis.findings if one.code == "counters.extra_traffic"]
     (finding,) = extra
@@ -287,9 +281,7 @@ def test_stores_and_accesses_counted_together(kernel: Kernel) -> None:
 
 
 @cases("wavefronts", "ideal", "cycles", "fires")
-def test_bank_conflicts_that_cost_time(
-    kernel: Kernel, wavefronts: int, ideal: int, cycles: int | None, fires: bool
-) -> None:
+def test_bank_conflicts_that_cost_time(kernel, wavefronts, ideal, cycles, fires):
     values: dict[Quantity, float] = {
         Quantity.SHARED_WAVEFRONTS: wavefronts,
         Quantity.SHARED_WAVEFRONTS_IDEAL: ideal,
@@ -317,9 +309,7 @@ def test_the_hardwares_count_of_conflicts_accuses_nobody(kernel: Kernel) -> None
         ("FPInstructions", WAITING, False),
     ],
 )
-def test_nvidias_rules_are_passed_on_where_they_matter(
-    kernel: Kernel, rule: str, values: dict[Quantity, float], is_told: bool
-) -> None:
+def test_nvidias_rules_are_passed_on_where_they_matter(kernel, rule, values, is_told):
     advice = NcuAdvice(rule, "Long Scoreboard Stalls", "Some words.", 0.25)
     found = counter_findings([with_values(kernel, values, advice=(advice,))])
     assert [one.code for one in found] == ([f"ncu.{rule}"] if is_told else [])

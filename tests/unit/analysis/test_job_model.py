@@ -81,9 +81,7 @@ def test_the_recorded_job_simulates_as_itself(job_of: JobOf, shift: int) -> None
 
 
 @cases("factors", "gained_us")
-def test_a_rank_that_others_wait_for_decides(
-    job_of: JobOf, factors: tuple[float, ...], gained_us: float
-) -> None:
+def test_a_rank_that_others_wait_for_decides(job_of, factors, gained_us):
     assert gain_us(job_of(*pair()), "gemm", *factors) == pytest.approx(gained_us, abs=0.01)
 
 
@@ -110,9 +108,7 @@ def test_several_collectives_each_wait_for_the_last(job_of: JobOf) -> None:
         (rank(0, 100, (50,), sequence=(1,)), rank(1, 100, (50,), sequence=(1,), steps=3)),
     ],
 )
-def test_ranks_that_do_not_fit_are_told_by_the_middle_one(
-    job_of: JobOf, builders: tuple[TraceBuilder, ...]
-) -> None:
+def test_ranks_that_do_not_fit_are_told_by_the_middle_one(job_of, builders):
     job = job_of(*builders)
     assert job.graph is None
     assert job.models == (job.middle,)

@@ -135,9 +135,7 @@ def test_what_the_device_does_not_report_is_unknown(install):
 
 
 @cases("properties", "devices", "looked_up", "clock_mhz")
-def test_which_device_it_is(  # noqa: PLR0917 - a row
-    install, monkeypatch, properties, devices, looked_up, clock_mhz
-):
+def test_which_device_it_is(install, monkeypatch, properties, devices, looked_up, clock_mhz):  # noqa: PLR0917 - a row
     nvml = install(FakeNvml(), **properties)
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: devices)
     if clock_mhz is None:

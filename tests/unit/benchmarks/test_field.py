@@ -32,9 +32,7 @@ def test_every_script_has_trials_whose_edits_apply_once_and_compile(script: Path
 
 
 @cases("gain", "interval", "true", "expected")
-def test_verdict(
-    gain: float | None, interval: list[float] | None, true: list[float] | None, expected: str
-) -> None:
+def test_verdict(gain, interval, true, expected):
     assert verdict(Shown("tf32", gain, interval), {"tf32": true and Measured(*true)}) == expected
 
 

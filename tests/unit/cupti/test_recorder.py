@@ -127,9 +127,7 @@ def test_a_signal_from_outside(fake_cuda: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "code"), [("leave", 3), ("kill", -signal.SIGKILL)])
-def test_a_program_that_leaves_no_time_keeps_what_was_flushed(
-    run: Any, fake_cuda: Any, mode: str, code: int
-) -> None:
+def test_a_program_that_leaves_no_time_keeps_what_was_flushed(run, fake_cuda, mode, code):
     found, (recording,) = run(mode)
     assert (found, kernels(recording)) == (code, 4)
     assert recording.outcome.state is FileState.RECORDING
@@ -185,9 +183,7 @@ def test_what_cannot_be_written_is_counted_and_the_rest_stays_readable(run: Any)
         ({"OPSCOPE_TRACE_UNIFIED": 0}, UnifiedState.UNWANTED, None),
     ],
 )
-def test_unified_memory_is_recorded_or_refused_or_unwanted(
-    run: Any, variable: dict[str, int], state: UnifiedState, refusal: str | None
-) -> None:
+def test_unified_memory_is_recorded_or_refused_or_unwanted(run, variable, state, refusal):
     _, (recording,) = run("launch", 1, **variable)
     assert (recording.outcome.unified, recording.outcome.unified_refusal) == (state, refusal)
 
@@ -222,9 +218,7 @@ def test_a_cupti_that_cannot_be_loaded_is_named(run: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("folder", "variables"), [("none", {}), (".", {"OPSCOPE_TRACE_CUPTI": ""})])
-def test_without_its_folder_or_variables_it_disturbs_no_program(
-    fake_cuda: Any, tmp_path: Path, folder: str, variables: dict[str, str]
-) -> None:
+def test_without_its_folder_or_variables_it_disturbs_no_program(fake_cuda, tmp_path, folder, variables):
     process = fake_cuda.start(tmp_path / folder, "exit", 4, FAKE_SUBSCRIBE=1, **variables)
     process.communicate(timeout=10)
     assert process.returncode == 4

@@ -138,9 +138,7 @@ def test_the_sidecar_says_which_devices(tmp_path: Path, recording: CuptiRecordin
 
 
 @cases("outcome", "code", "words")
-def test_findings(
-    tmp_path: Path, make_recording: Make, outcome: dict[str, Any], code: str | None, words: str | None
-) -> None:
+def test_findings(tmp_path, make_recording, outcome, code, words):
     words_of = {"state": "ENDED", "unified": "RECORDED", **outcome}
     states = {"state": FileState[words_of["state"]], "unified": UnifiedState[words_of["unified"]]}
     made = Outcome(**{**outcome, **states})

@@ -32,9 +32,7 @@ def built(folder: Path, *options: str) -> Path:
     return target
 
 
-def test_code_of_a_library_is_found_by_the_name_that_a_trace_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_a_library_is_found_by_the_name_that_a_trace_shows(tmp_path, monkeypatch):
     library = built(tmp_path, "--shared", "-Xcompiler=-fPIC")
     monkeypatch.setattr(looked_up, "installed_libraries", lambda: LocalLibraries([library]))
     found = kernel_code(NAME)
@@ -53,9 +51,7 @@ def test_code_of_a_library_is_found_by_the_name_that_a_trace_shows(
         kernel_codes([])
 
 
-def test_code_of_tritons_cache_says_what_its_registers_cost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_tritons_cache_says_what_its_registers_cost(tmp_path, monkeypatch):
     text = (tmp_path / "many.cu").write_text(SOURCE.replace("many(", "many_kernel("))
     assert text
     entry = tmp_path / "cache" / "HASH"

@@ -67,9 +67,7 @@ def damaged(make: Make, **changes: Any) -> bytes:
         ({"times__0__name": "copy"}, "copy is there twice"),
     ],
 )
-def test_a_file_that_cannot_be_right(
-    make_measured: Make, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_a_file_that_cannot_be_right(make_measured, tmp_path, changes, message):
     path = tmp_path / "limits.json"
     path.write_bytes(damaged(make_measured, **changes))
     with pytest.raises(InputError, match=message) as caught:

@@ -97,9 +97,7 @@ OUTER, INNER = Operator(0, 100 * US, 1), Operator(10 * US, 50 * US, 2)
 
 
 @cases("call", "activity", "attribution", "operator", "launch")
-def test_an_activity_finds_its_operator_or_keeps_the_reason(
-    call: dict[str, Any], activity: dict[str, Any], attribution: str, operator: int | None, launch: int | None
-) -> None:
+def test_an_activity_finds_its_operator_or_keeps_the_reason(call, activity, attribution, operator, launch):
     found = outcome([OUTER, INNER], [Call(**{"start": 20 * US, **call})], [Activity(900 * US, **activity)])
     assert found == [(attribution, operator, launch)]
 
@@ -264,9 +262,7 @@ def disjoint_operators(draw: st.DrawFn) -> list[Operator]:
     st.lists(st.builds(Activity, TIMES, IDS, IDS), max_size=8),
     st.randoms(use_true_random=False),
 )
-def test_links_are_those_of_the_naive_rules_in_any_order(
-    operators: list[Operator], calls: list[Call], activities: list[Activity], random: Any
-) -> None:
+def test_links_are_those_of_the_naive_rules_in_any_order(operators, calls, activities, random):
     unique_calls = list({(call.start, call.correlation): call for call in calls}.values())
     found = outcome(operators, unique_calls, activities)
     assert found == naive(operators, unique_calls, activities)

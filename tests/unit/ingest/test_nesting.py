@@ -167,9 +167,7 @@ def test_any_intervals_nest_as_the_naive_construction_says(intervals: list[Inter
 
 
 @given(ANY, st.integers(0, 2), st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 34)), max_size=20))
-def test_enclosing_is_the_last_opened_that_is_open(
-    intervals: list[Interval], tolerance: int, moments: list[tuple[int, int]]
-) -> None:
+def test_enclosing_is_the_last_opened_that_is_open(intervals, tolerance, moments):
     forest = forest_of(intervals, tolerance)
     found = enclosing(forest, int64([t for t, _ in moments]), int64([m for _, m in moments]))
     for (thread, moment), index in zip(moments, found.tolist(), strict=True):
@@ -182,9 +180,7 @@ def test_enclosing_is_the_last_opened_that_is_open(
 
 
 @given(ANY, st.integers(0, 2), st.data())
-def test_sums_and_names_by_walking_the_tree(
-    intervals: list[Interval], tolerance: int, data: st.DataObject
-) -> None:
+def test_sums_and_names_by_walking_the_tree(intervals, tolerance, data):
     forest = forest_of(intervals, tolerance)
     count = len(forest)
     parent = forest.parent.tolist()
@@ -211,9 +207,7 @@ def test_sums_and_names_by_walking_the_tree(
 
 
 @given(ANY, st.randoms(use_true_random=False), st.integers(-(10**15), 2 * 10**18))
-def test_neither_order_of_input_nor_the_time_of_day_matters(
-    intervals: list[Interval], random: Any, shift: int
-) -> None:
+def test_neither_order_of_input_nor_the_time_of_day_matters(intervals, random, shift):
     before = forest_of(intervals)
     positions = list(range(len(intervals)))
     random.shuffle(positions)
@@ -227,9 +221,7 @@ def test_neither_order_of_input_nor_the_time_of_day_matters(
 
 
 @given(ANY, st.integers(0, 2), st.integers(0, 34))
-def test_what_begins_after_a_pause_nests_alone(
-    intervals: list[Interval], tolerance: int, until_ns: int
-) -> None:
+def test_what_begins_after_a_pause_nests_alone(intervals, tolerance, until_ns):
     """Cut at the last pause before any moment, both parts are those of the whole."""
     early = [one for one in intervals if one[1] < until_ns]
     pause_ns = last_pause(int64([one[1] for one in early]), int64([one[2] for one in early]))

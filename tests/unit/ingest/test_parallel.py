@@ -119,9 +119,7 @@ def test_of_a_recorded_job_too(shared: Path) -> None:
         ([1, 1, 5 << 20, 1, 1, 1, 3 << 20, 1 << 20], 1, [2, 1, 2, 2, 1]),
     ],
 )
-def test_small_files_are_read_together(
-    tmp_path: Path, sizes: list[int], workers: int, groups: list[int]
-) -> None:
+def test_small_files_are_read_together(tmp_path, sizes, workers, groups):
     traces = []
     for number, size in enumerate(sizes):
         path = tmp_path / str(number)
@@ -210,9 +208,7 @@ def test_what_a_worker_cannot_see_is_said_and_read_here(ranks: Path) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
-    shared: Path, shared_session: Callable[[Path], Session]
-) -> None:
+def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(shared, shared_session):
     job = shared / "traces/h200/ddp_straggler_w4"
     here = summarize(shared_session(job))
     session = load(job, workers=2)
@@ -226,9 +222,7 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_is_worked_out_of_a_rank_moves_with_its_ids(
-    shared: Path, shared_session: Callable[[Path], Session]
-) -> None:
+def test_what_is_worked_out_of_a_rank_moves_with_its_ids(shared, shared_session):
     session = shared_session(shared / "traces/h200/ddp_w4")
     found = examine_ranks(session)
     ids = {"traces": 8, "threads": 100, "runtime_calls": 1000}

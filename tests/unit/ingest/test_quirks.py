@@ -338,14 +338,7 @@ class TestErrors:
             ((0, 2, 1), (None, None, 1), r"b\.json has no rank, while .*a\.json is one of 2"),
         ],
     )
-    def test_traces_of_different_jobs_are_refused(
-        self,
-        load: Load,
-        make_trace: Make,
-        first: tuple[Any, ...],
-        second: tuple[Any, ...],
-        reason: str | None,
-    ) -> None:
+    def test_traces_of_different_jobs_are_refused(self, load, make_trace, first, second, reason):
         def trace(  # noqa: PLR0917
             name: str,
             rank: int | None,
@@ -388,9 +381,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("option", "value"), [("memory_limit", one) for one in ("nonsense", "-1GB", "")] + [("threads", 0)]
     )
-    def test_a_memory_limit_or_number_of_threads_that_is_none(
-        self, load: Load, option: str, value: str | int
-    ) -> None:
+    def test_a_memory_limit_or_number_of_threads_that_is_none(self, load, option, value):
         with pytest.raises(InputError):
             load(TraceBuilder().operator("a", 1, 2), **{option: value})
 

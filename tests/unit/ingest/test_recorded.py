@@ -144,9 +144,7 @@ def test_one_without_the_newer_fields_still_reads(load: Load, recorded: Callable
 
 
 @cases("damage")
-def test_a_broken_or_newer_one_is_a_finding(
-    load: Load, recorded: Callable[..., Path], damage: dict[str, Any] | str
-) -> None:
+def test_a_broken_or_newer_one_is_a_finding(load, recorded, damage):
     path = recorded(kernels=(GEMM,))
     fields = json.loads(sidecar_path(path).read_text())
     sidecar_path(path).write_text(damage if isinstance(damage, str) else json.dumps({**fields, **damage}))
@@ -190,9 +188,7 @@ def test_half_recorded_regions_are_a_warning_per_kind(load: Load, recorded: Call
 @pytest.mark.parametrize(
     ("ended_by", "shown"), [("ValueError", "ended by ValueError after"), (None, "ended after")]
 )
-def test_a_window_left_early_is_told(
-    load: Load, recorded: Callable[..., Path], ended_by: str | None, shown: str
-) -> None:
+def test_a_window_left_early_is_told(load, recorded, ended_by, shown):
     (finding,) = window_findings(load(recorded(partial=True, steps=1, ended_by=ended_by)))
     assert finding.code == "capture.partial_window"
     assert shown in finding.message

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.ingest import scan as scanning
 from opscope.ingest.scan import (
     MEMBERS,
@@ -184,9 +184,7 @@ class TestChunks:
     @pytest.mark.parametrize(
         ("chunk_bytes", "name"), [(1_000, "a"), (300, 'q"},{"ph":"X","name":"'), (1 << 20, "a")]
     )
-    def test_cuts_change_nothing(
-        self, load: Load, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, name: str
-    ) -> None:
+    def test_cuts_change_nothing(self, load, monkeypatch, chunk_bytes, name):
         trace = TraceBuilder()
         for index in range(60):
             trace.operator(f"{name}{index % 7}", 10 * index, 8, decoy=[{"name": "a"}, {"ph": "X"}] * 3)
@@ -267,9 +265,7 @@ def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
         assert run.returncode == 0, run.stderr[-3000:]
 
 
-def test_a_machine_without_a_compiler_reads_the_same(
-    load: Load, shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_a_compiler_reads_the_same(load, shared, monkeypatch):
     file = shared / "traces" / "h200" / "bert_compile_bf16.json.gz"
     queries = (
         "FROM operators", "FROM device_activities", "FROM runtime_calls", "FROM frames", "FROM modules",

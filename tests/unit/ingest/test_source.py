@@ -114,9 +114,7 @@ class TestCompression:
 
     # The last one ends where the first member does.
     @pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 16, len(gzip.compress(TEXT[:100]))])
-    def test_gzip_of_several_members(
-        self, make_trace: Make, tmp_path: Path, inflate: str, monkeypatch: pytest.MonkeyPatch, chunk: int
-    ) -> None:
+    def test_gzip_of_several_members(self, make_trace, tmp_path, inflate, monkeypatch, chunk):
         monkeypatch.setattr(source, "_GZIP_CHUNK_BYTES", chunk)
         parts = [TEXT[:100], b"", TEXT[100:101], TEXT[101:]]
         path = make_trace(b"".join(map(gzip.compress, parts)) + b"\0" * 99, "t.json.gz")
@@ -221,9 +219,7 @@ class TestRemote:
             find_traces("memory://a.json")
 
     @cases("address", "module", "extra")
-    def test_an_extra_that_is_not_installed(
-        self, monkeypatch: pytest.MonkeyPatch, address: str, module: str, extra: str
-    ) -> None:
+    def test_an_extra_that_is_not_installed(self, monkeypatch, address, module, extra):
         forget(monkeypatch, module)
         with pytest.raises(DependencyError) as caught:
             find_traces(address)
@@ -304,9 +300,7 @@ class TestWholeFiles:
     @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n\t", " :\r\n")])
     @pytest.mark.parametrize("trailer", [{}, TRAILER], ids=["array-last", "keys-after"])
     @pytest.mark.parametrize("header", [{}, {"schemaVersion": 1, "deviceProperties": [{"id": 0}, {"id": 1}]}])
-    def test_keys_before_and_after(
-        self, header: dict[str, Any], trailer: dict[str, Any], separators: tuple[str, str]
-    ) -> None:
+    def test_keys_before_and_after(self, header, trailer, separators):
         text = json.dumps({**header, "traceEvents": EVENTS, **trailer}, separators=separators)
         assert events_of(text) == (EVENTS, {**header, **trailer}, 0)
 

@@ -108,16 +108,12 @@ class TestSaving:
             table.name for table in schema.TABLES
         }
 
-    def test_a_session_kept_in_a_file_comes_back_equal(
-        self, load: Load, tmp_path: Path, reopen: Reopen
-    ) -> None:
+    def test_a_session_kept_in_a_file_comes_back_equal(self, load, tmp_path, reopen):
         session = load(full_trace(), memory_limit="500MB")
         assert content(reopen(session.save(tmp_path / "s.opscope"))) == content(session)
 
     @pytest.mark.exhaustive(few=False)
-    def test_an_opened_session_can_be_saved_again(
-        self, session: Session, saved: Path, reopen: Reopen, tmp_path: Path
-    ) -> None:
+    def test_an_opened_session_can_be_saved_again(self, session, saved, reopen, tmp_path):
         again = reopen(saved).save(tmp_path / "again.opscope")
         assert content(reopen(again)) == content(session)
 
@@ -150,9 +146,7 @@ class TestSaving:
             session.save(tmp_path, overwrite=overwrite)
         assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
-    def test_a_failed_save_leaves_the_old_file(
-        self, session: Session, saved: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_failed_save_leaves_the_old_file(self, session, saved, monkeypatch):
         before = saved.read_bytes()
 
         def fail(_: Session, file: Path) -> None:
@@ -394,9 +388,7 @@ def test_what_is_closed_has_nothing_to_interrupt(tmp_path: Path) -> None:
     saved.interrupt()
 
 
-def test_a_file_of_others_is_looked_at_in_a_process_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_others_is_looked_at_in_a_process_of_its_own(tmp_path, monkeypatch):
     with Session() as session:
         own = session.save(tmp_path / "own.opscope")
     other = tmp_path / "other.opscope"

@@ -47,9 +47,7 @@ def kernel(report: NcuReport, function: str) -> KernelCounters:
 
 @needs_reader
 @cases("function", "duration_ns", "dram_bytes", "launch")
-def test_times_bytes_and_geometry(
-    report: NcuReport, function: str, duration_ns: int, dram_bytes: int, launch: list[Any]
-) -> None:
+def test_times_bytes_and_geometry(report, function, duration_ns, dram_bytes, launch):
     found = kernel(report, function)
     assert (found.duration_ns, found.dram_bytes) == (duration_ns, dram_bytes)
     geometry = [*map(list, (found.grid, found.block)), found.registers_per_thread, found.shared_memory_bytes]

@@ -61,9 +61,7 @@ def test_launchers_are_located(index: SourceIndex) -> None:
 
 
 @cases("function", "launchers")
-def test_of_the_packaged_release(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object, function: str, launchers: list[str]
-) -> None:
+def test_of_the_packaged_release(monkeypatch, tmp_path, function, launchers):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     index = source_index("2.6.0")
     assert index is not None

@@ -47,17 +47,13 @@ def index(index_of: IndexOf) -> SourceIndex:
 
 
 @cases("name", "key", "parameters", "place")
-def test_a_native_function(
-    index: SourceIndex, name: str, key: str, parameters: list[str] | None, place: str | None
-) -> None:
+def test_a_native_function(index, name, key, parameters, place):
     found = native_function(index, name, key=key, parameters=parameters)
     assert (found and f"{found.file}:{found.line}") == (place and f"{NATIVE}/{place}")
 
 
 @cases("name", "key", "parameters", "file")
-def test_a_native_function_of_a_release(
-    name: str, key: str, parameters: list[str] | None, file: str | None
-) -> None:
+def test_a_native_function_of_a_release(name, key, parameters, file):
     index = source_index("2.6.0")
     assert index is not None
     found = native_function(index, name, key=key, parameters=parameters)
@@ -100,9 +96,7 @@ class TestEvidence:
             ),
         ],
     )
-    def test_lines_of_a_neighbor_move_with_the_checks(
-        self, index_of: IndexOf, segments: Any, expected: Place
-    ) -> None:
+    def test_lines_of_a_neighbor_move_with_the_checks(self, index_of, segments, expected):
         assert self.place(index_of, segments=segments) == expected
 
     def test_lines_of_the_release_stay(self, index_of: IndexOf) -> None:
@@ -110,9 +104,7 @@ class TestEvidence:
         assert self.place(index_of, own=True, segments=((1, 9, 20),)) == place
 
     @pytest.mark.parametrize("files", [(FUNCTION,), (FUNCTION, "Z.cu")])
-    def test_a_file_that_the_binary_supports_is_known_as_well_as_the_binary(
-        self, index_of: IndexOf, files: tuple[str, ...]
-    ) -> None:
+    def test_a_file_that_the_binary_supports_is_known_as_well_as_the_binary(self, index_of, files):
         supported = Place(FUNCTION, "release", 3, 5, "neighbor_version", None, False)
         assert self.place(index_of, files=files) == supported
 

@@ -58,9 +58,7 @@ def test_a_change_of_the_users_own_is_a_file(tmp_path: Path) -> None:
         change_of_file(file)
 
 
-def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu"))
     hooks, backward, losses = Hooks(Switches(torch)), torch.Tensor.backward, []

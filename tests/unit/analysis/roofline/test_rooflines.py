@@ -210,9 +210,7 @@ def test_what_binds(what: str, known: dict[str, Any], at_limits: list[float], ex
         ({"total_ns": 1_000}, Bound.LATENCY),
     ],
 )
-def test_of_unknown_cost_only_what_the_launch_alone_shows(
-    known: dict[str, int | None], expected: Bound | None
-) -> None:
+def test_of_unknown_cost_only_what_the_launch_alone_shows(known, expected):
     found = bound_ns_of(work(cost(None, None), launches(**known)), None)
     assert list(found) == ([] if expected is None else [expected])
 
@@ -260,13 +258,7 @@ REGISTRY = FlopSource.REGISTRY
         ("somebodys_sum", (DataType.BF16, FlopSource.DEFINITION), DataType.FP32, None),
     ],
 )  # fmt: skip
-def test_the_peak_is_that_of_what_computed(
-    limits: DeviceLimits,
-    kernel: str,
-    operands: tuple[DataType | None, FlopSource],
-    expected: DataType,
-    use: TensorCoreUse | None,
-) -> None:
+def test_the_peak_is_that_of_what_computed(limits, kernel, operands, expected, use):
     found = compute_limit(cost(1_000, 1_000, *operands), [launches(kernel)], limits, "9.0")
     assert (found.data_type, found.flop_per_s, found.tensor_cores) == (expected, PEAKS[expected], use)
 
@@ -303,9 +295,7 @@ def test_unknown_limits_keep_what_the_kernel_says() -> None:
     ("read", "written", "rate"),
     [(50, 50, 4e12), (95, 5, 4.5e12), (89, 11, 4e12), (5, 95, 4.2e12), (0, 0, 4.5e12)],
 )
-def test_one_way_traffic_is_held_against_its_own_rate(
-    limits: DeviceLimits, read: int, written: int, rate: float
-) -> None:
+def test_one_way_traffic_is_held_against_its_own_rate(limits, read, written, rate):
     faster = replace(limits, read=limit(4.5e12), write=limit(4.2e12))
     found = memory_limit(CallCost(read_bytes=read, written_bytes=written), faster)
     assert found.per_s == rate

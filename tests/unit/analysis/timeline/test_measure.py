@@ -103,9 +103,7 @@ class TestTheRecordersPart:
         ("name", "bare_ms", "recorded_ms"),
         [("gpt2_generate_fp16", 84, 120), ("bert_bs8_seq128_infer", 3.12, 6.2)],
     )
-    def test_bare_times_measured_without_a_recorder_are_met(
-        self, load: Load, shared: Path, name: str, bare_ms: float, recorded_ms: float
-    ) -> None:
+    def test_bare_times_measured_without_a_recorder_are_met(self, load, shared, name, bare_ms, recorded_ms):
         session = load(shared / f"traces/h200/{name}.json.gz")
         (host,) = Summary(session).timeline.host
         assert host.launch_path_ns == pytest.approx(recorded_ms * 1e6, rel=0.02)

@@ -237,9 +237,7 @@ class TestTheGapAtTheStart:
 
 
 @cases("name", "busy", "longest_ms", "host")
-def test_programs_known_to_leave_the_device_idle(
-    shared: Path, name: str, busy: float, longest_ms: float, host: str
-) -> None:
+def test_programs_known_to_leave_the_device_idle(shared, name, busy, longest_ms, host):
     with opscope.load(shared / "traces" / name) as session:
         (one,) = Summary(session).timeline.partitions
     assert one.busy_ns / one.span_ns == pytest.approx(busy, abs=0.001)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -57,13 +56,7 @@ UNKNOWN = "void at::native::unheard_of<float>(float*)"
         (SOFTMAX, (None, "", None), {}, ((), None, None)),
     ],
 )
-def test_units_of_a_kernel(
-    evidence_of: MakeEvidence,
-    name: str,
-    recorded: tuple[str | None, str, str | None] | None,
-    fields: dict[str, Any],
-    answer: tuple[tuple[str, ...], str | None, str | None],
-) -> None:
+def test_units_of_a_kernel(evidence_of, name, recorded, fields, answer):
     if recorded is not None:
         names = tuple(recorded[1].split())
         of_kernel = recorded_units(recorded[0], names, (recorded[2],) * len(names))
@@ -115,9 +108,7 @@ OWN, NEAR = "release_index", "neighbor_version"
         (Place("A.cu", "release"), (OWN, None, None, None), (NEAR, None, None, None)),
     ],
 )  # fmt: skip
-def test_a_place_is_as_sure_as_its_evidence_and_the_release(
-    evidence_of: MakeEvidence, place: Place, known: tuple[Any, ...], a_neighbors: tuple[Any, ...]
-) -> None:
+def test_a_place_is_as_sure_as_its_evidence_and_the_release(evidence_of, place, known, a_neighbors):
     place = replace(place, file=FILE)
     for grade, expected in ((Grade.RELEASE_INDEX, known), (Grade.NEIGHBOR_VERSION, a_neighbors)):
         found = evidence_of(operators=packaged_table("2.11.0"), version="2.11.0", grade=grade).location(place)
@@ -139,9 +130,7 @@ class TestRegistration:
          ("my::scale", None, None), ("my::add", None, ADD_OUT), ("my::add", "", None),
          ("my::mul", None, None)],
     )  # fmt: skip
-    def test_it_is_of_the_recorded_overload_or_the_only_one(
-        self, evidence_of: MakeEvidence, name: str, overload: str | None, found: OperatorRegistration | None
-    ) -> None:
+    def test_it_is_of_the_recorded_overload_or_the_only_one(self, evidence_of, name, overload, found):
         known = {one.name: one for one in (self.SCALE, self.SCALE_OUT, self.ADD_OUT)}
         assert evidence_of(registrations=known).registration(name, overload) is found
 

@@ -57,9 +57,7 @@ NEWEST = release_versions()[-1]
         ([None], (None, NEIGHBOR), None),
     ],
 )
-def test_the_tables_that_are_asked(
-    load: Load, record: Record, torch: list[str | None], recognized: Any, sources: Any
-) -> None:
+def test_the_tables_that_are_asked(load, record, torch, recognized, sources):
     paths = [record(trace(), f"r{rank}.json", torch=label) for rank, label in enumerate(torch)]
     evidence = gathered(load(paths))
     assert (evidence.recognition.version, evidence.recognition.grade) == recognized
@@ -77,9 +75,7 @@ class TestLines:
     @pytest.mark.parametrize(
         ("torch", "shown"), [("2.11.0", "1420–1447 bracket"), ("2.11.0a0+nv25.01", "≈1420 neighbor_version")]
     )
-    def test_a_range_is_of_the_users_own_release(
-        self, load: Load, record: Record, torch: str, shown: str
-    ) -> None:
+    def test_a_range_is_of_the_users_own_release(self, load, record, torch, shown):
         evidence = gathered(load(record(trace(), torch=torch)))
         source = evidence.sources[-1]
         definition = source.index.functor("at::native::structured_softmax_cuda_out::impl")
@@ -107,9 +103,7 @@ class TestInstalledTorch:
             ({"torch": "2.11.0", "commit": None}, False),
         ],
     )
-    def test_the_libraries_are_asked_of_the_build_that_recorded(
-        self, load: Load, record: Record, build: dict[str, str | None], are_asked: bool
-    ) -> None:
+    def test_the_libraries_are_asked_of_the_build_that_recorded(self, load, record, build, are_asked):
         assert (gathered(load(record(trace(), **build))).libraries is not None) is are_asked
 
 

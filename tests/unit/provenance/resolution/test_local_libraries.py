@@ -55,9 +55,7 @@ def test_vendors_are_read_only_for_what_torch_does_not_hold(read: list[str]) -> 
     assert read == ["libtorch_cuda.so", "libtorch_cuda_linalg.so", "libcublas.so"]
 
 
-def test_those_of_the_installation_are_found_without_importing_it(
-    read: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_of_the_installation_are_found_without_importing_it(read, tmp_path, monkeypatch):
     library = tmp_path / "torch" / "lib" / "libtorch_cuda.so"
     library.parent.mkdir(parents=True)
     library.touch()

@@ -72,15 +72,7 @@ TEXTS = {"the kernel": TEMPLATE, "later": f"// B\n//\n{TEMPLATE}", "the launcher
 
 
 @cases("files", "units", "kernel", "index", "location", "template")
-def test_where_a_kernel_is_defined(  # noqa: PLR0917
-    evidence_of: MakeEvidence,
-    files: dict[str, str],
-    units: str,
-    kernel: str,
-    index: str,
-    location: str | None,
-    template: str | None,
-) -> None:
+def test_where_a_kernel_is_defined(evidence_of, files, units, kernel, index, location, template):  # noqa: PLR0917
     kernel = KERNELS[kernel]
     paths = tuple(f"{FOLDER}/{unit}.cu" for unit in units)
     evidence = evidence_of(
@@ -124,9 +116,7 @@ def test_a_link_is_given_only_with_a_path(evidence_of: MakeEvidence) -> None:
 @pytest.mark.parametrize(
     ("binary", "library"), [("libcublasLt.so.12", "cublasLt"), ("libmine.so", "libmine"), (None, None)]
 )
-def test_the_library_that_registered_it_outweighs_its_name(
-    evidence_of: MakeEvidence, binary: str | None, library: str | None
-) -> None:
+def test_the_library_that_registered_it_outweighs_its_name(evidence_of, binary, library):
     evidence = evidence_of(recorded={KERNEL: recorded_units(binary, (), ())} if binary else {})
     decoded = resolve_kernel(KERNEL, evidence).decoded
     assert decoded.library == library
@@ -203,15 +193,7 @@ class TestNative:
         assert facts.details["dispatch_kind"] == "ufunc"
 
     @cases("name", "units", "functor", "stub", "at")
-    def test_how_it_reaches_the_device(  # noqa: PLR0917
-        self,
-        resolved: Resolve,
-        name: str,
-        units: list[str] | None,
-        functor: str | None,
-        stub: str | None,
-        at: str | None,
-    ) -> None:
+    def test_how_it_reaches_the_device(self, resolved, name, units, functor, stub, at):  # noqa: PLR0917
         text = f"at::native::{functor}(at::TensorIteratorBase&)::{{lambda(float)#1}}"
         kernel = f"void at::native::vectorized_elementwise_kernel<4, {text}, int>(int)" if functor else "k"
         paths = tuple(f"{NATIVE}/cuda/{unit}.cu" for unit in units or ())
@@ -231,9 +213,7 @@ class TestNative:
 
 class TestKinds:
     @cases("name", "overload", "kind", "key")
-    def test_who_wrote_the_function(
-        self, resolved: Resolve, name: str, overload: str, kind: str, key: str
-    ) -> None:
+    def test_who_wrote_the_function(self, resolved, name, overload, kind, key):
         facts = resolved(name, overload)
         assert (facts.kind, facts.dispatch_key) == (kind, key)
 
@@ -353,9 +333,7 @@ class TestRegistered:
         return evidence_of(registrations={one.name: one for one in known})
 
     @pytest.mark.parametrize("overload", ["", None])
-    def test_a_python_operator_is_where_its_function_is(
-        self, evidence: Evidence, overload: str | None
-    ) -> None:
+    def test_a_python_operator_is_where_its_function_is(self, evidence, overload):
         facts = resolve_operator(RecordedCall("my::scale", overload), evidence)
         assert facts.location == SourceLocation("/me/ops.py", Grade.EXACT, 3, 6, Grade.EXACT)
         assert (facts.kind, facts.schema, facts.overload_grade) == (

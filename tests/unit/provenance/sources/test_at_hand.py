@@ -156,9 +156,7 @@ def test_the_nearest_release(index_of: IndexOf, tmp_path: Path, monkeypatch: pyt
     INDEX_FORMAT.of_release.cache_clear()
 
 
-def test_lines_from_a_checkout_or_the_installation(
-    monkeypatch: pytest.MonkeyPatch, torch: Path, tmp_path: Path
-) -> None:
+def test_lines_from_a_checkout_or_the_installation(monkeypatch, torch, tmp_path):
     pretend_installed(monkeypatch, torch)
     checkout = tmp_path / "checkout"
     (checkout / HEADER).parent.mkdir(parents=True)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -64,9 +63,7 @@ def test_the_machine_from_its_files(machine: Make) -> None:
 
 
 @cases("files", "variables", "kind")
-def test_kinds_of_containers(
-    machine: Make, files: dict[str, str], variables: dict[str, str], kind: str | None
-) -> None:
+def test_kinds_of_containers(machine, files, variables, kind):
     assert machine(files=files, variables=variables).machine().container == kind
 
 
@@ -174,9 +171,7 @@ def test_whether_a_counter_was_read(out: str, words: str | None) -> None:
     assert (facts.failure is None) if words is None else words in (facts.failure or "")
 
 
-def test_counters_are_read_with_ncu_of_doctors_own_kernel(
-    machine: Make, tmp_path: Path, gpu_machine: dict[str, Any]
-) -> None:
+def test_counters_are_read_with_ncu_of_doctors_own_kernel(machine, tmp_path, gpu_machine):
     page = tmp_path / "page.csv"
     page.write_text(RAW_PAGE, encoding="utf-8")
     known = {name: gpu_machine[name] for name in ("driver", "devices", "torch")}
@@ -201,9 +196,7 @@ def test_counters_are_read_with_ncu_of_doctors_own_kernel(
         (ProgramExit(None, "", "", "did not end within 3 s"), {}, "did not end within 3 s"),
     ],
 )  # fmt: skip
-def test_what_was_said_before_an_end_counts(
-    end: ProgramExit, facts: dict[str, Any], stopped: str | None
-) -> None:
+def test_what_was_said_before_an_end_counts(end, facts, stopped):
     assert read_answer(end) == (facts, stopped)
 
 
@@ -241,18 +234,14 @@ def test_a_driver_that_runs_a_kernel(machine: Make, fake_cuda: Path) -> None:
 
 
 @cases("mode", "part", "words")
-def test_a_driver_that_fails_says_where(
-    machine: Make, fake_cuda: Path, mode: str, part: str, words: str
-) -> None:
+def test_a_driver_that_fails_says_where(machine, fake_cuda, mode, part, words):
     facts = _driver(machine, fake_cuda, mode)
     assert words in getattr(facts, part)
     assert facts.launched is (False if part == "launch_error" else None)
     assert (facts.devices is None) == (part == "init_error")
 
 
-def test_a_driver_that_hangs_does_not_hang_doctor(
-    machine: Make, fake_cuda: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_hangs_does_not_hang_doctor(machine, fake_cuda, monkeypatch):
     monkeypatch.setattr(asked, "DRIVER_TIMEOUT_S", 1.5)
     facts = _driver(machine, fake_cuda, "hang")
     assert facts.init_error == "the program that asks the driver did not end within 1.5 s"
@@ -454,9 +443,7 @@ def test_a_recording_that_fails_and_what_the_profiler_says(machine: Make, tmp_pa
 
 @cases("parts", "stopped")
 @pytest.mark.exhaustive(few=False)
-def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
-    machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, str], stopped: str
-) -> None:
+def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(machine, tmp_path, monkeypatch, parts, stopped):
     monkeypatch.setattr(asked, "TORCH_TIMEOUT_S", 1.5)
     facts = _torch(machine, tmp_path, **parts)
     assert facts.stopped == stopped
