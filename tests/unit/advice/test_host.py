@@ -139,15 +139,7 @@ def test_an_explicit_wait_gets_no_code_for_losses(advise_on: Program, is_torch: 
     assert (finding.change is None) is is_torch
 
 
-@pytest.mark.parametrize(
-    ("operator", "words", "change"),
-    [
-        ("aten::nonzero", "How large its result is", None),
-        ("aten::inverse", "a check", None),
-        # Whether the mask stays the same is not known.
-        ("aten::index", "torch.where", "mask.nonzero()"),
-    ],
-)
+@cases("operator", "words", "change")
 def test_a_wait_for_sizes_or_checks_gets_no_code_for_losses(advise_on, operator, words, change):
     finding = only(advise_on(step_of(10), **stopped_by("cudaStreamSynchronize", operator)), "host_sync")
     assert words in (finding.suggestion or "")

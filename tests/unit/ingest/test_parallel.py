@@ -22,16 +22,7 @@ from opscope.analysis.job_model import examine_ranks
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.measure import join_timelines
 from opscope.errors import DependencyError, InputError
-from opscope.ingest.reader import (
-    Part,
-    ReadOptions,
-    Workers,
-    _fit_workers,
-    _together,
-    dask_cluster,
-    read_part,
-    read_parts,
-)
+from opscope.ingest import reader
 from opscope.ingest.source import TraceFile, find_traces
 from opscope.model.schema import TABLES
 from opscope.model.session import Session
@@ -50,7 +41,7 @@ def rows(session: Session) -> Rows:
 class Here(Executor):
     """Runs what is submitted at once; `answers` take its place, by their order."""
 
-    def __init__(self, *answers: Callable[..., Part]) -> None:
+    def __init__(self, *answers: Callable[..., reader.Part]) -> None:
         self._answers = list(answers)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -81,11 +72,11 @@ def of_traces(found: Rows) -> Rows:
 
 def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) -> Rows:
     session, waiting = Session(), list(executors)
-    read_parts(
+    reader.read_parts(
         session,
         find_traces(str(folder)),
-        Workers(lambda: waiting.pop(0)),
-        ReadOptions(demangle),
+        reader.Workers(lambda: waiting.pop(0)),
+        reader.ReadOptions(demangle),
         note=(lambda text: None) if said is None else said.append,
     )
     return of_traces(rows(session))
@@ -126,11 +117,11 @@ def test_small_files_are_read_together(tmp_path, sizes, workers, groups):
         with path.open("wb") as file:
             file.truncate(size)
         traces.append(TraceFile(path.name, path))
-    together = _together(traces, workers)
+    together = reader._together(traces, workers)
     assert [len(group) for group in together] == groups
     assert [trace for group in together for trace in group] == traces
     remote = [TraceFile(name, address=f"s3://{name}") for name in "abcdefgh"]
-    assert [len(group) for group in _together(remote, 1)] == [1] * 8
+    assert [len(group) for group in reader._together(remote, 1)] == [1] * 8
 
 
 @pytest.mark.exhaustive(few=False)
@@ -142,19 +133,19 @@ def test_processes_of_this_machine(ranks: Path, alone: Rows) -> None:
 
 @pytest.mark.exhaustive(few=False)
 def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path, alone: Rows) -> None:
-    def killed(*_: Any) -> Part:
+    def killed(*_: Any) -> reader.Part:
         raise BrokenProcessPool("a process was killed")
 
-    assert parts_of(ranks, Here(read_part, read_part, killed), Here()) == of_traces(alone)
+    assert parts_of(ranks, Here(reader.read_part, reader.read_part, killed), Here()) == of_traces(alone)
     with pytest.raises(InputError, match=r"rank0\.json: processes that read it were killed"):
         parts_of(ranks, Here(killed), Here(killed), Here(killed))
 
 
-def kill_once(traces: Sequence[TraceFile], how: ReadOptions, mark: str) -> Part:
+def kill_once(traces: Sequence[TraceFile], how: reader.ReadOptions, mark: str) -> reader.Part:
     if not Path(mark).exists():
         Path(mark).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return read_part(traces, how)
+    return reader.read_part(traces, how)
 
 
 class Killing(ProcessPoolExecutor):
@@ -177,11 +168,11 @@ def test_a_process_killed_for_real(ranks: Path, alone: Rows, tmp_path: Path) -> 
 
 @pytest.mark.exhaustive(few=False)
 def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path, alone: Rows) -> None:
-    def without_opscope(*_: Any) -> Part:
+    def without_opscope(*_: Any) -> reader.Part:
         raise ModuleNotFoundError("No module named 'opscope'")
 
-    def older(traces: Sequence[TraceFile], how: ReadOptions) -> Part:
-        part = read_part(traces, how)
+    def older(traces: Sequence[TraceFile], how: reader.ReadOptions) -> reader.Part:
+        part = reader.read_part(traces, how)
         part.version = "0.0.1"
         return part
 
@@ -216,7 +207,7 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(sha
     there = summarize(session)
     assert analysis_json(there) == analysis_json(here)
     assert there.timeline == here.timeline
-    together = read_part(find_traces(str(job)), ReadOptions(examine=examine_ranks)).examined
+    together = reader.read_part(find_traces(str(job)), reader.ReadOptions(examine=examine_ranks)).examined
     timeline = Summary(shared_session(job)).timeline
     assert join_timelines([one.timeline for one in together.values()], timeline.skews) == timeline
 
@@ -254,7 +245,7 @@ def test_workers_without_this_opscope_are_told_apart() -> None:
     client = FakeClient(
         a=__version__, b="0.0.1", c=ModuleNotFoundError("No module named 'opscope'"), d=__version__
     )
-    fit, unfit = _fit_workers(client)
+    fit, unfit = reader._fit_workers(client)
     assert fit == ["a", "d"]
     assert unfit == {f"opscope 0.0.1 is there, {__version__} here": ["b"], "No module named 'opscope'": ["c"]}
 
@@ -280,7 +271,10 @@ def test_a_dask_cluster(ranks: Path, alone: Rows) -> None:
 @pytest.mark.exhaustive(few=False)
 def test_no_scheduler_there(ranks: Path) -> None:
     pytest.importorskip("distributed")
-    with pytest.raises(InputError, match="no Dask scheduler answers"), dask_cluster("tcp://127.0.0.1:1"):
+    with (
+        pytest.raises(InputError, match="no Dask scheduler answers"),
+        reader.dask_cluster("tcp://127.0.0.1:1"),
+    ):
         pass
 
 

@@ -232,12 +232,7 @@ class TestKinds:
         assert facts.kind == "triton"
         assert facts.location == (generated if name == "my_kernel" else None)
 
-    @pytest.mark.parametrize(
-        ("name", "kind"),
-        [("aten::of_the_future", "native"), ("my::op", "custom"), ("c10d::allreduce_", "custom"),
-         ("nccl:all_reduce", "range"), ("my range", "range"), ("", "range"),
-         ("Optimizer.step#SGD.step", "range")],
-    )  # fmt: skip
+    @cases("name", "kind")
     def test_what_no_yaml_describes(self, resolved: Resolve, name: str, kind: str) -> None:
         facts = resolved(name)
         assert facts.kind == kind
