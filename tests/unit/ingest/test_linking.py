@@ -109,26 +109,6 @@ def test_every_attribution_occurs_above() -> None:
     assert {case.values[2] for case in cases} | replayed == {str(attribution) for attribution in Attribution}
 
 
-def test_without_calls_an_activity_is_not_called_early() -> None:
-    assert outcome([OUTER], [], [Activity(5, 3)]) == [("no_launch_record", None, None)]
-
-
-def test_without_operators_or_activities_there_is_nothing_to_link() -> None:
-    assert outcome([], [Call(1, 5)], [Activity(5, 5)]) == [("outside_operator", None, 0)]
-    assert outcome([OUTER], [Call(1, 5)], []) == outcome([], [], []) == []
-
-
-def test_of_calls_with_one_correlation_id_the_earliest_launched_it() -> None:
-    later, earlier = Call(70 * US, 5), Call(20 * US, 5)
-    assert outcome([OUTER, INNER], [later, earlier], [Activity(900 * US, 5)]) == [("correlation", 1, 1)]
-    assert outcome([OUTER, INNER], [earlier, later], [Activity(900 * US, 5)]) == [("correlation", 1, 0)]
-
-
-def test_an_external_id_of_two_operators_names_none_of_them() -> None:
-    twins = [Operator(0, 10 * US, 1), Operator(20 * US, 10 * US, 1)]
-    assert outcome(twins, [Call(22 * US, 5, 1)], [Activity(900, 5)]) == [("correlation", 1, 0)]
-
-
 def many(count: int) -> tuple[list[Operator], list[Call], list[Activity]]:
     """Operators of 10 us each, every one with a call that names it and an activity."""
     gap = 10 * CLOCK_SLACK_NS

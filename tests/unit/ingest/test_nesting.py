@@ -38,28 +38,12 @@ def parents(forest: Forest) -> dict[int, int | None]:
 
 
 class TestNest:
-    def test_children_follow_their_parent(self) -> None:
-        forest = forest_of([(1, 5, 2), (1, 0, 10), (1, 8, 1), (1, 20, 5)])
-        assert parents(forest) == {1: None, 0: 1, 2: 1, 3: None}
-        assert forest.order.tolist() == [1, 0, 2, 3]
-        assert forest.depth.tolist() == [0, 1, 1, 0]
-        assert forest.last_descendant.tolist() == [2, 1, 2, 3]
-        assert forest.irregular_count == 0
-        assert not forest.has_overruns
-
     def test_no_intervals(self) -> None:
         forest = forest_of([])
         assert len(forest) == 0
         assert len(children_time(forest)) == len(subtree_sums(forest.last_descendant, int64([]))) == 0
         assert len(outermost_of_name(forest, np.array([], dtype=np.uint64))) == 0
         assert enclosing(forest, int64([1]), int64([0])).tolist() == [-1]
-
-    def test_of_equal_intervals_the_one_opened_first_is_the_outer_one(self) -> None:
-        assert parents(forest_of([(1, 0, 5), (1, 0, 5), (1, 0, 5)], sequence=[3, 1, 2])) == {
-            1: None,
-            2: 1,
-            0: 2,
-        }
 
     def test_an_overrun_beyond_the_tolerance_is_not(self) -> None:
         forest = forest_of([(1, 0, 10), (1, 5, 7)], tolerance_ns=1)

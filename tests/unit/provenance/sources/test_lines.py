@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope.model.evidence import Grade
 from opscope.provenance import packaged, sources
 from opscope.provenance.torch_releases import release_versions
@@ -39,22 +40,9 @@ def moved(version: str, indexed: str, file: str, line: int) -> sources.Moved:
     return sources.Moved(line) if table is None else sources.moved_in(table, file, line)
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (5, sources.Moved(5, grade=Grade.COMPILED)),
-        (30, sources.Moved(30, grade=Grade.COMPILED)),
-        (60, sources.Moved(67, grade=Grade.COMPILED)),
-        # Between checks that moved differently: behind the one, before the other
-        (45, sources.Moved(41, 57, Grade.BRACKET)),
-        # Too far apart to say more than whether the indexed line can still be right
-        (200, sources.Moved(200)),
-        (92, sources.Moved(None)),
-        # Nothing behind it, and what is before it moved
-        (500, sources.Moved(None)),
-    ],
-)
-def test_a_line_follows_the_checks_around_it(line: int, expected: sources.Moved) -> None:
+@cases("line", "at", "until", "grade")
+def test_a_line_follows_the_checks_around_it(line, at, until, grade):
+    expected = sources.Moved(at) if grade is None else sources.Moved(at, until, Grade(grade))
     assert moved("2.99.0", INDEXED, FILE, line) == expected
 
 
