@@ -188,6 +188,12 @@ WAITING = {Quantity.SM_FRACTION: 0.3, Quantity.MEMORY_FRACTION: 0.4, Quantity.DR
 LIMITED_BY_DRAM = {Quantity.SM_FRACTION: 0.3, Quantity.MEMORY_FRACTION: 0.9, Quantity.DRAM_FRACTION: 0.9}
 
 
+VALUES = {
+    "waiting": WAITING, "limited by DRAM": LIMITED_BY_DRAM,
+    "computing": {Quantity.SM_FRACTION: 0.7, Quantity.MEMORY_FRACTION: 0.2},
+}  # fmt: skip
+
+
 def counted(counters: KernelCounters, **fields: Any) -> CountedKernel:
     return CountedKernel(counters, counters.mangled_name, decode(counters.mangled_name), **fields)
 
@@ -240,20 +246,9 @@ def test_silence_without_counters(kernel: Kernel) -> None:
     assert counter_findings([]) == ()
 
 
-@pytest.mark.parametrize(
-    ("values", "fires"),
-    [
-        (loads(sectors=3200, requests=100, bytes_per_sector=4.0), True),
-        (loads(sectors=800, requests=100, bytes_per_sector=16.0), True),
-        (loads(sectors=400, requests=100, bytes_per_sector=32.0), False),
-        (loads(sectors=1600, requests=100, bytes_per_sector=32.0), False),  # 16 bytes a thread
-        (loads(sectors=100, requests=100, bytes_per_sector=128.0), False),  # one word for all threads
-        (loads(sectors=3200, requests=100), True),  # no width of access explains 32
-        (loads(sectors=1600, requests=100), False),  # 16 bytes a thread would
-        (loads(sectors=0, requests=0), False),
-    ],
-)
-def test_loads_that_waste_sectors(kernel: Kernel, values: dict[Quantity, float], fires: bool) -> None:
+@cases("sectors", "requests", "bytes_per_sector", "fires")
+def test_loads_that_waste_sectors(kernel, sectors, requests, bytes_per_sector, fires):
+    values = loads(sectors=sectors, requests=requests, bytes_per_sector=bytes_per_sector)
     codes = [one.code for one in counter_findings([with_values(kernel, values)])]
     assert codes == (["counters.uncoalesced_loads"] if fires else [])
 
@@ -297,21 +292,10 @@ def test_the_hardwares_count_of_conflicts_accuses_nobody(kernel: Kernel) -> None
     assert counter_findings([with_values(kernel, values)]) == ()
 
 
-@pytest.mark.parametrize(
-    ("rule", "values", "is_told"),
-    [
-        ("TheoreticalOccupancy", WAITING, True),
-        ("TheoreticalOccupancy", LIMITED_BY_DRAM, False),
-        ("CPIStall", LIMITED_BY_DRAM, False),
-        ("LaunchConfiguration", {Quantity.SM_FRACTION: 0.7, Quantity.MEMORY_FRACTION: 0.2}, True),
-        ("AchievedOccupancy", LIMITED_BY_DRAM, False),
-        ("ThreadDivergence", LIMITED_BY_DRAM, True),
-        ("FPInstructions", WAITING, False),
-    ],
-)
+@cases("rule", "values", "is_told")
 def test_nvidias_rules_are_passed_on_where_they_matter(kernel, rule, values, is_told):
     advice = NcuAdvice(rule, "Long Scoreboard Stalls", "Some words.", 0.25)
-    found = counter_findings([with_values(kernel, values, advice=(advice,))])
+    found = counter_findings([with_values(kernel, VALUES[values], advice=(advice,))])
     assert [one.code for one in found] == ([f"ncu.{rule}"] if is_told else [])
     for one in found:
         assert one.message.endswith(f": NVIDIA's rule {rule} applies (25 % of its time). Some words.")

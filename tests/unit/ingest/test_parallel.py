@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope._version import __version__
 from opscope.analysis.job_model import examine_ranks
@@ -98,27 +99,16 @@ def test_of_a_recorded_job_too(shared: Path) -> None:
     assert parts_of(job, Here()) == of_traces(rows(load(job)))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "workers", "groups"),
-    [
-        ([1] * 20, 1, [5, 5, 5, 5]),
-        ([1] * 20, 4, [1] * 20),
-        ([1] * 100, 2, [8] * 12 + [4]),
-        ([1] * 100, 0, [8] * 12 + [4]),
-        ([5 << 20] * 16, 1, [1] * 16),
-        ([1 << 20] * 48, 1, [4] * 12),
-        ([1, 1, 5 << 20, 1, 1, 1, 3 << 20, 1 << 20], 1, [2, 1, 2, 2, 1]),
-    ],
-)
+@cases("sizes", "workers", "groups")
 def test_small_files_are_read_together(tmp_path, sizes, workers, groups):
     traces = []
-    for number, size in enumerate(sizes):
+    for number, size in enumerate([size for count, size in sizes for _ in range(count)]):
         path = tmp_path / str(number)
         with path.open("wb") as file:
             file.truncate(size)
         traces.append(TraceFile(path.name, path))
     together = reader._together(traces, workers)
-    assert [len(group) for group in together] == groups
+    assert [len(group) for group in together] == [size for count, size in groups for _ in range(count)]
     assert [trace for group in together for trace in group] == traces
     remote = [TraceFile(name, address=f"s3://{name}") for name in "abcdefgh"]
     assert [len(group) for group in reader._together(remote, 1)] == [1] * 8

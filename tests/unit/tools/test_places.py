@@ -82,22 +82,10 @@ class TestEvidence:
         places = Places(index if own else None, None if own else index, lines, {"f": files} if files else {})
         return places.function("f", "CUDA", [], "CUDA")[0]
 
-    @pytest.mark.parametrize(
-        ("segments", "expected"),
-        [
-            (None, Place(FUNCTION, "neighbor_version", 3, 5, "neighbor_version", None, False)),
-            (((1, 9, 20),), Place(FUNCTION, "compiled", 23, 25, "compiled")),
-            (((1, 4, 20), (6, 9, 30)), Place(FUNCTION, "compiled", 23, None, "compiled")),
-            (((1, 2, 0), (6, 9, 30)), Place(FUNCTION, "bracket", 3, 36, "bracket", 3)),
-            (((1, 2, 20),), Place(FUNCTION, "neighbor_version")),
-            (
-                ((1, 2, 0), (6, 9, 300)),
-                Place(FUNCTION, "neighbor_version", 3, 5, "neighbor_version", None, False),
-            ),
-        ],
-    )
-    def test_lines_of_a_neighbor_move_with_the_checks(self, index_of, segments, expected):
-        assert self.place(index_of, segments=segments) == expected
+    @cases("segments", "place")
+    def test_lines_of_a_neighbor_move_with_the_checks(self, index_of, segments, place):
+        facts = [None if one == "none" else one for one in place]
+        assert self.place(index_of, segments=segments) == Place(FUNCTION, *facts)
 
     def test_lines_of_the_release_stay(self, index_of: IndexOf) -> None:
         place = Place(FUNCTION, "release", 3, 5, "release")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
@@ -40,31 +41,17 @@ def gathered(session: Session) -> Evidence:
     return gather_evidence(session, [name for (name,) in session.query("SELECT name FROM kernel_names")])
 
 
-RELEASE, NEIGHBOR = Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION
 NEWEST = release_versions()[-1]
 
 
-@pytest.mark.parametrize(
-    ("torch", "recognized", "sources"),
-    [
-        (["2.6.0+cu124"], ("2.6.0", RELEASE), [("2.6.0", RELEASE)]),
-        # A release without tables has its neighbors.
-        (["2.12.0+cu126"], ("2.12.1", NEIGHBOR), [("2.12.1+cu130", NEIGHBOR), ("2.6.0", NEIGHBOR)]),
-        # Without a source tree headers come before a neighbor's tree.
-        (["2.11.0"], ("2.11.0", RELEASE), [("2.11.0+cu130", RELEASE), ("2.6.0", NEIGHBOR)]),
-        # Ranks that disagree have no label, and without any the newest release answers.
-        (["2.6.0", "2.6.1"], (None, NEIGHBOR), None),
-        ([None], (None, NEIGHBOR), None),
-    ],
-)
-def test_the_tables_that_are_asked(load, record, torch, recognized, sources):
-    paths = [record(trace(), f"r{rank}.json", torch=label) for rank, label in enumerate(torch)]
+@cases("torch", "version", "grade", "asked")
+def test_the_tables_that_are_asked(load, record, torch, version, grade, asked):  # noqa: PLR0917
+    paths = [record(trace(), f"r{rank}.json", torch=label) for rank, label in enumerate(torch or [None])]
     evidence = gathered(load(paths))
-    assert (evidence.recognition.version, evidence.recognition.grade) == recognized
-    version, grade = recognized
+    assert (evidence.recognition.version, evidence.recognition.grade) == (version, grade)
     assert (evidence.operators.version, evidence.operators.grade) == (version or NEWEST, grade)
-    asked = [(source.index.version, source.grade) for source in evidence.sources]
-    assert asked == sources if sources else {grade for _, grade in asked} == {NEIGHBOR}
+    found = [[source.index.version, source.grade] for source in evidence.sources]
+    assert found == asked if asked else {one for _, one in found} == {Grade.NEIGHBOR_VERSION}
     if torch == ["2.12.0+cu126"]:
         assert evidence.recognition.release == "2.12.0"
 
