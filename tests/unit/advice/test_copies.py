@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from case_tables import tables
 from fakes import H200, Load, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.timeline.values import HostTime
@@ -14,25 +16,9 @@ from opscope.units import format_byte_rate
 from .conftest import MS, Program, codes, host, only, told, trace
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"
-STRIDED = (
-    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direc"
-    "t_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::ope"
-    "rator()() const::{lambda(float)#1}>(at::TensorIteratorBase&, at::native::direct_copy_kernel_cuda"
-    "(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::operator()() const::{"
-    "lambda(float)#1} const&)::{lambda(int)#1}>(int, at::native::gpu_kernel_impl_nocast<at::native::d"
-    "irect_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}:"
-    ":operator()() const::{lambda(float)#1}>(at::TensorIteratorBase&, at::native::direct_copy_kernel_"
-    "cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::operator()() cons"
-    "t::{lambda(float)#1} const&)::{lambda(int)#1})"
-)
-UNROLLED = (
-    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorItera"
-    "torBase&)::{lambda()#3}::operator()() const::{lambda()#12}::operator()() const::{lambda(c10::BFl"
-    "oat16)#1}, std::array<char*, 2ul>, 4, TrivialOffsetCalculator<1, unsigned int>, TrivialOffsetCal"
-    "culator<1, unsigned int>, at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast"
-    "<1> >(int, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator("
-    ")() const::{lambda()#12}::operator()() const::{lambda(c10::BFloat16)#1}, std::array<char*, 2ul>)"
-)
+KERNELS = tables(Path(__file__).with_suffix(".toml"))["kernels"]
+STRIDED = KERNELS["strided"]
+UNROLLED = KERNELS["unrolled"]
 
 
 def copies_to(

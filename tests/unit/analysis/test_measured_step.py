@@ -1,7 +1,5 @@
 """Steps without the profiler: which samples are warm-up, which clock is true, what follows from them."""
 
-from __future__ import annotations
-
 import pytest
 
 from case_tables import cases

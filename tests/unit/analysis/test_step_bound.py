@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from case_tables import cases
 from opscope.analysis.step_model import StepExecution
 

@@ -1,7 +1,5 @@
 """Reading a device by NVML, with a fake binding: old and new drivers, missing values, the right device."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 

@@ -1,7 +1,5 @@
 """From options to a problem: what is filled in, what is refused and with which words."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

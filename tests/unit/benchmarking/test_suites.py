@@ -1,7 +1,5 @@
 """Every implementation of every suite that runs on a CPU, called and compared with the suite's own answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from case_tables import cases

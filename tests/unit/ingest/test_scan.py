@@ -218,30 +218,22 @@ class TestChunks:
 def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
     """scan.c under the sanitizers of addresses and undefined behaviour, on broken texts of every kind."""
     source = Path(scanning.__file__).with_name("scan.c")
-    program, driver = tmp_path / "driver", tmp_path / "driver.c"
+    program, driver = tmp_path / "driver", Path(__file__).with_name("scan_driver.c")
     keys = ", ".join(
         f'{{"{one.key}", {len(one.key.encode())}, {one.kind.value}, {target}, '
         f"{int(one.in_arguments)}, {int(one.is_rare)}}}"
         for one, target in zip(MEMBERS, TARGETS, strict=True)
     )
-    driver.write_text(
-        f'#include "{source}"\n#include <stdio.h>\nstatic const column members[] = {{{keys}}};\n'
-        'static const char *const skipped[] = {"ac2g", "async"};\n'
-        "int main(int count, char **files) {\n"
-        "    for (int i = 1; i < count; i++) {\n"
-        '        FILE *file = fopen(files[i], "rb");\n'
-        "        fseek(file, 0, SEEK_END);\n"
-        "        long size = ftell(file);\n"
-        "        rewind(file);\n"
-        "        uint8_t *text = malloc((size_t)size + 1); /* a byte more would hide reading one too far */\n"
-        "        text = realloc(text, (size_t)size ? (size_t)size : 1);\n"
-        "        if (fread(text, 1, (size_t)size, file) != (size_t)size) return 2;\n"
-        "        fclose(file);\n"
-        "        int count_of_members = sizeof members / sizeof *members;\n"
-        "        scan_free(scan_events(text, size, 0, size, members, count_of_members, 0, 1, skipped, 2));\n"
-        "        free(text);\n    }\n    return 0;\n}\n"
-    )
-    flags = ["-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    (tmp_path / "members.h").write_text(keys)
+    flags = [
+        f"-I{source.parent}",
+        f"-I{tmp_path}",
+        "-std=gnu11",
+        "-g",
+        "-O1",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ]
     built = subprocess.run(
         ["gcc", *flags, str(driver), "-o", str(program)], capture_output=True, text=True, check=False
     )

@@ -1,7 +1,5 @@
 """Bounds in a PTX file, and reports of ptxas."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from opscope.nvcc.compile import KernelResources, LaunchBounds, launch_bounds, parse_ptxas

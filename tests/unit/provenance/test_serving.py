@@ -1,7 +1,5 @@
 """Annotations of serving engines: phase, requests, tokens, and what attention sees."""
 
-from __future__ import annotations
-
 from case_tables import cases
 from opscope.provenance.serving import ServingPhase, engine_of, serving_step
 

@@ -1,7 +1,5 @@
 """The packaged tables of native functions and the files that may define them."""
 
-from __future__ import annotations
-
 import pytest
 
 from opscope.errors import InputError
