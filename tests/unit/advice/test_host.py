@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from case_tables import cases
+from case_tables import cases, tables
 from fakes import TraceBuilder
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.model.finding import Severity
 
 from .conftest import MS, Program, codes, host, only, partition, told, trace
 
-DROPOUT = (
-    "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned "
-    "int, 1, 8, bool>(at::cuda::detail::TensorInfo<c10::BFloat16 const, unsigned int>, at::cuda::deta"
-    "il::TensorInfo<c10::BFloat16, unsigned int>, at::cuda::detail::TensorInfo<bool, unsigned int>, u"
-    "nsigned int, float, at::PhiloxCudaState)"
-)
+DROPOUT = tables(Path(__file__).with_suffix(".toml"))["kernels"]["dropout"]
 
 
 def step_of(milliseconds: float, kernel_us: float = 10) -> TraceBuilder:

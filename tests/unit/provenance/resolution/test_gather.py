@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -94,33 +93,20 @@ class TestInstalledTorch:
         assert (gathered(load(record(trace(), **build))).libraries is not None) is are_asked
 
 
-A_CU, B_CU = RecordedUnit("a.cu", "1", "src/a.cu"), RecordedUnit("b.cu", "1", "src/b.cu")
+UNITS = {
+    "a": RecordedUnit("a.cu"), "src/a": RecordedUnit("a.cu", "1", "src/a.cu"),
+    "b": RecordedUnit("b.cu"), "src/b": RecordedUnit("b.cu", "1", "src/b.cu"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("of_ranks", "expected"),
-    [
-        (
-            [("libown.so", "ab", (B_CU, RecordedUnit("a.cu")))],
-            ("libown.so", ("a.cu", "b.cu"), (None, "src/b.cu")),
-        ),
-        ([("libcublas.so.12", None, ())], ("libcublas.so.12", (), ())),
-        # Ranks of other builds name the same unit once.
-        ([("libown.so", build, (A_CU,)) for build in ("ab", "cd")], ("libown.so", ("a.cu",), ("src/a.cu",))),
-        # Libraries that share a name are not told apart, nor are units known if one of them tells none.
-        (
-            [("liba.so", None, (RecordedUnit("a.cu"),)), ("libb.so", None, (RecordedUnit("b.cu"),))],
-            (None, ("a.cu", "b.cu"), (None, None)),
-        ),
-        ([("liba.so", None, (RecordedUnit("a.cu"),)), ("libcublas.so.12", None, ())], (None, (), ())),
-    ],
-)
-def test_recorded_units(load: Load, record: Record, of_ranks: list[Any], expected: tuple[Any, ...]) -> None:
-    paths = [
-        record(trace(), f"r{rank}.json", kernels=(RecordedKernel("k", *recorded),))
-        for rank, recorded in enumerate(of_ranks)
-    ]
-    assert gathered(load(paths)).recorded == {"k": recorded_units(*expected)}
+@cases("of_ranks", "library", "names", "paths")
+def test_recorded_units(load, record, of_ranks, library, names, paths):  # noqa: PLR0917
+    files = []
+    for rank, (name, build, units) in enumerate(of_ranks):
+        kernel = RecordedKernel("k", name, build or None, tuple(UNITS[one] for one in units))
+        files.append(record(trace(), f"r{rank}.json", kernels=(kernel,)))
+    expected = recorded_units(library, tuple(names), tuple(one or None for one in paths))
+    assert gathered(load(files)).recorded == {"k": expected}
 
 
 class TestOwnKernels:
