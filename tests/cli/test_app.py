@@ -58,9 +58,7 @@ for _ in range(400):
 
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize("source", [*EXAMPLES, *JOURNEYS])
-def test_the_commands_of_help_and_of_journeys_work(
-    opscope, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_help_and_of_journeys_work(opscope, source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("trace", "before", "after"):
         shutil.copy(example_trace(), f"{name}.json.gz")
@@ -108,9 +106,7 @@ def test_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
         (RuntimeError("a defect"), 1, "error: internal error, RuntimeError: a defect"),
     ],
 )
-def test_every_way_to_end_has_its_exit_code(
-    opscope, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
-) -> None:
+def test_every_way_to_end_has_its_exit_code(opscope, monkeypatch, error, code, message):
     def fail(tokens: list[str]) -> int:
         raise error
 
@@ -127,9 +123,7 @@ def test_entry_point_exits_with_the_code() -> None:
     assert done.stderr.endswith("Try: opscope --help\n")
 
 
-def test_a_signal_right_before_the_verb_has_its_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signal_right_before_the_verb_has_its_exit_code(monkeypatch, capsys):
     def terminated() -> int:
         raise Terminated(signal.SIGTERM)
 
@@ -138,9 +132,7 @@ def test_a_signal_right_before_the_verb_has_its_exit_code(
     assert capsys.readouterr().err.startswith("interrupted: ")
 
 
-def test_arguments_default_to_those_of_the_process(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arguments_default_to_those_of_the_process(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["opscope", "--version"])
     assert main() == 0
     assert capsys.readouterr().out.strip() == __version__

@@ -184,9 +184,7 @@ def test_a_users_mistake_is_one_line(opscope, file: Path, arguments: list[object
     opscope("bench", *(str(argument).format(file=file) for argument in arguments)).fails(message, lines=1)
 
 
-def test_a_loaded_machine_is_noticed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loaded_machine_is_noticed(capsys, monkeypatch):
     pressures = iter([0.05, 0.67])
     monkeypatch.setattr("opscope.capture.environment.cpu_pressure_fraction", lambda: next(pressures))
     with load_noticed():

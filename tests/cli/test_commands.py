@@ -71,9 +71,7 @@ def place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @pytest.mark.usefixtures("place")
 @cases("verb", "commands")
-def test_verbs_print_what_they_always_printed(
-    opscope, verb: str, commands: list[str], pytestconfig: pytest.Config
-) -> None:
+def test_verbs_print_what_they_always_printed(opscope, verb, commands, pytestconfig):
     parts = []
     for command in commands:
         outcome = opscope(*shlex.split(command))

@@ -55,9 +55,7 @@ def test_measured_rates_stand_beside_published_ones(opscope: Run, measuring: Mak
     assert outcome.err == ""
 
 
-def test_a_measurement_is_kept_and_shown_with_the_device_from_then_on(
-    opscope: Run, measuring: Make, cache: Path
-) -> None:
+def test_a_measurement_is_kept_and_shown_with_the_device_from_then_on(opscope, measuring, cache):
     measured = measuring(RATES, TIMES)
     outcome = opscope("devices", "--measure", "cuda:0")
     (path,) = cache.iterdir()
@@ -71,9 +69,7 @@ def test_a_measurement_is_kept_and_shown_with_the_device_from_then_on(
     assert record["rates"][1]["published_per_s"] is None
 
 
-def test_json_is_the_measurement_and_can_be_read_as_a_file(
-    opscope: Run, measuring: Make, tmp_path: Path
-) -> None:
+def test_json_is_the_measurement_and_can_be_read_as_a_file(opscope, measuring, tmp_path):
     measured = measuring(RATES, TIMES)
     path, printed = tmp_path / "limits.json", tmp_path / "printed.json"
     path.write_text("mine")
@@ -89,9 +85,7 @@ def test_json_is_the_measurement_and_can_be_read_as_a_file(
     assert read_measured(printed) == measured
 
 
-def test_a_slice_stands_with_its_device_and_beside_nothing_published(
-    opscope: Run, cache: Path, make_measured: Make
-) -> None:
+def test_a_slice_stands_with_its_device_and_beside_nothing_published(opscope, cache, make_measured):
     cache_measured(cache, make_measured({"copy": 5e11}, device="NVIDIA H200 MIG 1g.18gb", sm_count=16))
     out = opscope("devices", "h200").fine("Measured: NVIDIA H200 MIG 1g.18gb").out
     assert "10.4 %" not in out  # of the whole device's bandwidth
@@ -116,9 +110,7 @@ def test_a_cache_that_cannot_be_written_or_read_is_a_note(opscope: Run, measurin
     assert "note: passed over: " in err and "damaged.json" in err
 
 
-def test_without_a_device_and_where_measuring_fails_it_is_one_error(
-    opscope: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_device_and_where_measuring_fails_it_is_one_error(opscope, monkeypatch):
     def fail(device: str) -> MeasuredLimits:
         raise MeasurementError(f"{device} was lost")
 

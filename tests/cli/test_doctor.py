@@ -59,9 +59,7 @@ def test_a_machine_that_is_ready(opscope: Run, on: Callable[[dict[str, Any]], No
     opscope("doctor").fine(ready, "8 CPU operators recorded", "not applicable")
 
 
-def test_what_stands_badly_comes_with_what_mends_it(
-    opscope: Run, on: Callable[[dict[str, Any]], None]
-) -> None:
+def test_what_stands_badly_comes_with_what_mends_it(opscope, on):
     blocking = MachineFacts("Linux", pci_gpu_count=0, variables={"CUDA_LAUNCH_BLOCKING": "1"})
     on({**BARE, "machine": blocking})
     outcome = opscope("doctor")

@@ -114,9 +114,7 @@ def fresh(argv: list[str], places: dict[str, Path]) -> int:
 @pytest.mark.torch
 @pytest.mark.exhaustive(few=False)
 @cases("name", "patterns")
-def test_an_example_says_what_it_promises(
-    name: str, patterns: list[str], request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_an_example_says_what_it_promises(name, patterns, request, tmp_path):
     if "triton" in name:
         pytest.importorskip("triton")
     places = {part: tmp_path / part for part in ("work", "temporary", "given", "out", "err")}

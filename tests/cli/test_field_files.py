@@ -67,9 +67,7 @@ def test_flawed_facts_end_nothing(opscope, tmp_path: Path, name: str) -> None:
 
 @pytest.mark.exhaustive(few=False)
 @cases("name", "there", "absent", "has_torch")
-def test_what_is_said(
-    opscope, tmp_path: Path, *, name: str, there: list[str], absent: list[str], has_torch: bool
-) -> None:
+def test_what_is_said(opscope, tmp_path, *, name, there, absent, has_torch):
     path = FIELD / "files" / name
     if path.suffix == ".xz":
         path = tmp_path / path.stem

@@ -1,15 +1,7 @@
-from __future__ import annotations
-
-from pathlib import Path
-
-import pytest
-
 from .conftest import script
 
 
-def test_a_stale_page_fails_the_check_and_is_rewritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stale_page_fails_the_check_and_is_rewritten(tmp_path, monkeypatch, capsys):
     docs = script("generate_docs")
     assert docs.main(["--check"]) == 0
     page = tmp_path / "reference" / "tables.md"

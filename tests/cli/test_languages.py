@@ -35,9 +35,7 @@ def test_the_language_is_asked_for(
     assert opscope("analyze", recording, "--json", *options).json["summary"]["steps"] == 1
 
 
-def test_wide_characters_stay_in_their_columns(
-    opscope, recording: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wide_characters_stay_in_their_columns(opscope, recording, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = opscope("analyze", recording, "--lang", "zh").out.splitlines()
     assert max(cell_len(line) for line in lines if not re.match("  [a-z#@]", line)) <= 80  # but for code

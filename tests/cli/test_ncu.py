@@ -89,9 +89,7 @@ def test_a_cut_off_report_is_one_line(opscope: Run, packed: Path, tmp_path: Path
     assert outcome.err.startswith(f"error: {cut}: the packed report cannot be unpacked")
 
 
-def test_without_ncu_it_says_what_is_missing_and_what_works(
-    opscope: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_ncu_it_says_what_is_missing_and_what_works(opscope, monkeypatch, tmp_path):
     monkeypatch.setattr(running, "_PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     opscope("ncu", "--", sys.executable, "-c", "pass").fails(
@@ -172,9 +170,7 @@ def test_the_programs_exit_code_is_passed_on_with_what_was_counted(ncu_run: Run)
 
 
 @cases("log", "message")
-def test_what_ncu_could_not_do_is_one_error(
-    ncu_run: Run, monkeypatch: pytest.MonkeyPatch, log: str, message: str
-) -> None:
+def test_what_ncu_could_not_do_is_one_error(ncu_run, monkeypatch, log, message):
     monkeypatch.setenv("NCU_LOG", log)
     monkeypatch.setenv("NCU_REPORT", "")
     ncu_run("--kernel", "x", "--", *SAYS).fails(message, out="said\n")

@@ -41,9 +41,7 @@ def test_every_verb_exports_a_report_for_itself(report: str, capsys: pytest.Capt
     assert not Path("r.sqlite").exists()
 
 
-def test_an_export_that_fails_says_what_nsys_said(
-    report: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_export_that_fails_says_what_nsys_said(report, monkeypatch, capsys):
     monkeypatch.setenv("NSYS_FAILS", "1")
     assert main(["stats", report]) == 1
     said = capsys.readouterr().err

@@ -107,9 +107,7 @@ def test_json_with_a_benchmark_is_one_document(opscope, out: Path) -> None:
     assert len(stats["benchmark"]["latency_ms"]["samples"]) >= 10
 
 
-def test_a_configuration_that_fails_does_not_stop_the_others(
-    profile: Run, out: Path, workloads: Path
-) -> None:
+def test_a_configuration_that_fails_does_not_stop_the_others(profile, out, workloads):
     outcome = profile(f"{workloads}:fails_at_4", "--batch-sizes", 4, 2).fails("bs4_seq8: failed: ", out=None)
     assert "no such | batch" in outcome.out
     assert "fails_at_4_trace_bs2_seq8.json" in names(out)
@@ -119,9 +117,7 @@ def test_a_configuration_that_fails_does_not_stop_the_others(
 
 
 @pytest.mark.exhaustive(few=False)
-def test_an_interrupt_keeps_what_is_done_and_resume_continues(
-    profile: Run, out: Path, workloads: Path
-) -> None:
+def test_an_interrupt_keeps_what_is_done_and_resume_continues(profile, out, workloads):
     target = f"{workloads}:interrupted_at_4"
     profile(target, "--batch-sizes", 1, 4, 8).fails(
         f"interrupted: 1 of 3 configurations are kept in {out}; continue with --resume", code=130, out=None
@@ -153,9 +149,7 @@ def test_resume_refuses_results_of_other_settings(profile: Run) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_resume_runs_again_what_is_incomplete_or_lacks_its_benchmark(
-    opscope, out: Path, workloads: Path
-) -> None:
+def test_resume_runs_again_what_is_incomplete_or_lacks_its_benchmark(opscope, out, workloads):
     target = f"{workloads}:fails_at_4"
     arguments = ("profile", target, "--batch-sizes", 1, "--seq-lens", 8, "--output-dir", out)
     assert opscope(*arguments, "--skip-benchmark").code == 0

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Run
 
 Trace = dict[str, Any]
 _GROUP_KEYS = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Group size", "Seq")
@@ -57,9 +56,7 @@ def write(folder: Path, recorded: list[Trace], change: Change) -> Path:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("change", [unchanged, without_groups, minutes_apart])
-def test_the_straggler_is_found_whatever_clocks_and_metadata(
-    opscope: Run, tmp_path: Path, recorded: list[Trace], change: Change
-) -> None:
+def test_the_straggler_is_found_whatever_clocks_and_metadata(opscope, tmp_path, recorded, change):
     found = opscope("analyze", write(tmp_path, recorded, change), "--json").json
     assert (found["straggler"]["rank"], found["straggler"]["kind"]) == (1, "steady")
     apart_ns = [one["offset_ns"] for one in found["clocks"]]
@@ -68,9 +65,7 @@ def test_the_straggler_is_found_whatever_clocks_and_metadata(
 
 
 @pytest.mark.exhaustive
-def test_a_rank_that_is_cut_off_is_read_as_far_as_it_goes(
-    opscope: Run, tmp_path: Path, recorded: list[Trace]
-) -> None:
+def test_a_rank_that_is_cut_off_is_read_as_far_as_it_goes(opscope, tmp_path, recorded):
     write(tmp_path, recorded, unchanged)
     file = tmp_path / "rank2.json.gz"
     text = gzip.decompress(file.read_bytes())

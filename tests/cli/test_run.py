@@ -157,9 +157,7 @@ def test_a_module_and_a_step_function(run, script: str) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_compilation_is_tracked_from_the_scripts_start(
-    run, script: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compilation_is_tracked_from_the_scripts_start(run, script, monkeypatch):
     monkeypatch.setenv("INDUCTOR_PROVENANCE", "")  # so that it is as before in the end
     monkeypatch.delenv("INDUCTOR_PROVENANCE")
     show = "print(os.environ.get('INDUCTOR_PROVENANCE'))"
@@ -239,9 +237,7 @@ def test_an_option_that_the_script_refuses_is_said_to_be_ours(run, script: str) 
 
 
 @cases("text", "is_said")
-def test_an_option_that_the_script_does_not_look_at_is_said_to_be_ours(
-    run, script: str, text: str, is_said: bool
-) -> None:
+def test_an_option_that_the_script_does_not_look_at_is_said_to_be_ours(run, script, text, is_said):
     Path("parts.py").write_text("import torch")
     Path("other.py").write_text(f"{text}\nraise SystemExit(7)")
     ended = run("--quiet", "other.py", "--stop").fails(code=7, out=None)
@@ -273,9 +269,7 @@ FLAGS = tuple(word for pair in EACH for word in pair)
 @pytest.mark.parametrize("steps", ["forward", "optimizer"])
 @pytest.mark.parametrize("kind", ["train", "infer"])
 @pytest.mark.parametrize("given", [FLAGS, *EACH], ids=" ".join)
-def test_no_recording_changes_the_program(
-    steps: str, kind: str, given: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_no_recording_changes_the_program(steps, kind, given, tmp_path):
     """Each in a process of its own: what the tracer takes for the call of a module it decides once."""
     if (steps, kind) == ("optimizer", "infer"):
         steps = "auto"  # it has no such steps
@@ -295,9 +289,7 @@ def test_no_recording_changes_the_program(
 PLANTED = "hf_PlantedKeyThatNobodyMaySee123"
 
 
-def test_planted_keys_are_in_no_file(
-    run, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_keys_are_in_no_file(run, script, tmp_path, monkeypatch):
     """Neither those of the environment nor those of the command."""
     text = SCRIPT.replace("options = parser", 'parser.add_argument("--api-key")\n    options = parser')
     (tmp_path / "train.py").write_text(text)

@@ -33,9 +33,7 @@ def test_no_input_is_replaced(opscope, trace: Path, arguments: list[str]) -> Non
 
 
 @cases("command")
-def test_a_file_that_exists_is_kept_unless_forced(
-    opscope, trace: Path, recording: Path, command: str
-) -> None:
+def test_a_file_that_exists_is_kept_unless_forced(opscope, trace, recording, command):
     file = command.rsplit(maxsplit=1)[-1]
     arguments = [str(recording) if word == "RECORDING" else word for word in shlex.split(command)]
     existing = Path(file)

@@ -151,16 +151,7 @@ def test_records_that_cannot_be_written(trace: Run) -> None:
 
 
 @cases("variable", "value", "words", "out")
-def test_what_keeps_it_from_recording(
-    trace: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    *,
-    variable: str,
-    value: str,
-    words: str,
-    out: str,
-) -> None:
+def test_what_keeps_it_from_recording(trace, monkeypatch, tmp_path, *, variable, value, words, out):
     monkeypatch.setenv(variable, value)
     trace("--", "./program", "exit", 0).fails(words, out=out)
     assert not (tmp_path / "opscope_trace").exists() or files(tmp_path / "opscope_trace") == []
@@ -184,9 +175,7 @@ def test_files_of_an_earlier_run(trace: Run, tmp_path: Path) -> None:
     assert files(folder) == ["trace.json", "trace.opscope.json", "trace_old.json"]
 
 
-def test_raw_records_make_the_trace_again(
-    trace: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_raw_records_make_the_trace_again(trace, tmp_path, monkeypatch):
     written = module._written
 
     def kept(output: Any, records: Path, run: Any) -> Any:
@@ -203,9 +192,7 @@ def test_raw_records_make_the_trace_again(
     assert events[0] == events[1]
 
 
-def test_a_trace_that_cannot_be_written_keeps_the_records(
-    trace: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_that_cannot_be_written_keeps_the_records(trace, tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise module.CaptureError("the trace cannot be written", source="trace.json")
 
@@ -214,9 +201,7 @@ def test_a_trace_that_cannot_be_written_keeps_the_records(
     assert len(files(tmp_path / "opscope_trace" / "trace.records")) == 1
 
 
-def test_kernels_are_sought_in_what_the_program_had_loaded(
-    trace: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_are_sought_in_what_the_program_had_loaded(trace, tmp_path, monkeypatch):
     def find(names: Any, *, maps: Path) -> dict[str, RecordedKernel]:
         assert str(Path("program").resolve()) in maps.read_text()
         unit = RecordedUnit("add.cu", "0123abcd", "/src/add.cu")
@@ -246,9 +231,7 @@ def test_without_cupti(trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_cache_that_cannot_be_written_is_done_without(
-    trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_cache_that_cannot_be_written_is_done_without(trace, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert trace("--", "./program", "exit", 0).code == 0

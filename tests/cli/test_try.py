@@ -197,9 +197,7 @@ def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script: 
     assert (tmp_path / "notes.txt").exists()
 
 
-def test_a_patch_is_applied_with_a_backup_and_never_over_one(
-    opscope, script: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_patch_is_applied_with_a_backup_and_never_over_one(opscope, script, capsys):
     plan = trial_plan(script)
     assert _applied(plan, ["set_to_none", "fused_optimizer"], Path("train.py.orig"))
     assert Path("train.py.orig").read_text() == TRAINING
@@ -241,9 +239,7 @@ def looping(before: str = "", within: str = "pass") -> str:
     ],
     ids=["reads its source", "looks at its name", "has a profiler", "exits early", "forks", "fails"],
 )  # fmt: skip
-def test_programs_that_look_at_themselves_or_end_early(
-    opscope, script: str, tmp_path: Path, program: str, words: str
-) -> None:
+def test_programs_that_look_at_themselves_or_end_early(opscope, script, tmp_path, program, words):
     Path("other.py").write_text(program)
     kept = left_behind(tmp_path)
     quick = ("--budget", "4s", "--only", "inference_mode", "--skip", "predict")
@@ -289,9 +285,7 @@ def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path:
     assert left_behind(tmp_path) == kept | {"rank0", "rank1"}
 
 
-def test_a_rank_that_is_asked_to_try_is_refused(
-    opscope, script: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_is_asked_to_try_is_refused(opscope, script, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     opscope("try", script).fails("opscope try torchrun")
 
@@ -330,9 +324,7 @@ def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -
     [(RANKS, "notes.txt"), (RANKS.replace("range(10_000)", "range(3)") + STUCK, "stuck0.txt")],
     ids=["at work", "inside of a library"],
 )
-def test_killed_it_leaves_no_rank_of_torchrun(
-    script: str, tmp_path: Path, program: str, written: str
-) -> None:
+def test_killed_it_leaves_no_rank_of_torchrun(script, tmp_path, program, written):
     Path("ranks.py").write_text(program)
     before = left_behind(tmp_path)
     command = [sys.executable, "-m", "opscope", "try", *TORCHRUN]

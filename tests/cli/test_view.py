@@ -85,9 +85,7 @@ def test_a_file_that_exists_is_kept(opscope, tmp_path: Path, command: tuple[str,
     assert page.read_text() == "precious"
 
 
-def test_the_page_tells_the_command(
-    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_tells_the_command(trace, tmp_path, monkeypatch, capsys):
     page = tmp_path / "a page.html"
     typed = ["compare", str(trace), str(trace), "--json", "--output", str(page)]
     monkeypatch.setattr(sys, "argv", ["/somewhere/opscope", *typed])

@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @cases("words")
-def test_names_paths_and_queries_reach_nothing_unseen(
-    opscope: Callable[..., Any], file: Path, words: str
-) -> None:
+def test_names_paths_and_queries_reach_nothing_unseen(opscope, file, words):
     Path("out").mkdir()
     arguments = [word.format(file=os.fspath(file), evil=file.stem) for word in shlex.split(words)]
     outcome = opscope(*arguments)
@@ -43,9 +40,7 @@ def test_names_paths_and_queries_reach_nothing_unseen(
     assert "internal error" not in outcome.err
 
 
-def test_of_a_page_that_is_served(
-    opscope: Callable[..., Any], file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_page_that_is_served(opscope, file, monkeypatch):
     pages = []
 
     def serve(server: Any) -> None:

@@ -62,6 +62,7 @@ from opscope.toolchain.ncu_report import read_report
 MOST_S, MOST_BYTES = 10.0, 1 << 30
 _CASES_OF_A_WORKER = 400
 CORPUS = Path(__file__).parent / "corpus"
+SOUND = Path(__file__).parent / "sound"
 _NASTY = (
     "null", "true", '"abc"', '""', "[]", "{}", "-1", "0", "1e400", "-1e400", "NaN", "9223372036854775808",
     "18446744073709551616", "1.5", '"\\u0000"', '"\\ud800"', "[" * 200 + "]" * 200, '"' + "x" * 5000 + '"',
@@ -167,73 +168,10 @@ def _limits(_: Path) -> bytes:
     return json.dumps(json.loads(text)["measured"]).encode()
 
 
-_SASS = """
-Fatbin elf code:
-================
-arch = sm_90
-
-\tcode for sm_90
-\t\tFunction : _Z3addPf
-\t.headerflags\t@"EF_CUDA_TEXMODE_UNIFIED EF_CUDA_64BIT_ADDRESS EF_CUDA_SM90"
-        /*0000*/                   LDC R1, c[0x0][0x28] ;    /* 0x00000a00ff017b82 */
-                                                             /* 0x000fe20000000800 */
-        /*0010*/                   S2R R2, SR_TID.X ;        /* 0x0000000000027919 */
-        /*0020*/                   EXIT ;                    /* 0x000000000000794d */
-\t\t..........
-\t\tFunction : plain
-        /*0000*/                   EXIT ;                    /* 0x000000000000794d */
-\t\t..........
-"""
-_PTX = """.version 9.0
-.target sm_90
-.address_size 64
-.file 1 "/src/add.cu"
-.visible .entry _Z3addPf(
-\t.param .u64 _Z3addPf_param_0
-)
-.maxntid 32, 8, 2
-.minnctapersm 2
-{
-\t.loc 1 4 3
-\tcvt.f64.f32 %fd1, %f1;
-\tmul.f64 %fd2, %fd1, 0d3FF0000000000000;
-\tret;
-}
-"""
-_COMPILER = """add.cu(4): warning #177-D: variable "unused" was declared but never referenced
-     int unused;
-         ^
-ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function '_Z3addPf' for 'sm_80'
-ptxas info    : Function properties for _Z3addPf
-    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
-ptxas info    : Used 16 registers, used 0 barriers, 376 bytes cmem[0]
-gw.cu:2:28: warning: format '%s' expects argument of type 'char*' [-Wformat=]
-    2 | int main() { printf("%s", 5); }
-gw.cu:2:9: note: declared here
-ptxas /tmp/tmpxft_00002e45-6_asm.ptx, line 27; error   : Not a name of any known instruction: 'wrong'
-ptxas fatal   : Ptx assembly aborted due to errors
-collect2: error: ld returned 1 exit status
-"""
-_GENERATED = """
-# Topologically Sorted Source Nodes: [x, y], Original ATen: [aten.add, aten.relu]
-# Source node to ATen node mapping:
-#   x => add
-# Graph fragment:
-#   %add : Tensor "f32[8, 8]" = call_function[target=torch.ops.aten.add](args = (%a, 1), kwargs = {})
-triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
-import triton
-import triton.language as tl
-@triton_heuristics.pointwise(
-    size_hints={'x': 64}, filename=__file__,
-    triton_meta={'signature': {'in_ptr0': '*fp32', 'xnumel': 'i32'}, 'device': None},
-    inductor_meta={'kernel_name': 'triton_poi_fused_add_0', 'num_load': 1},
-)
-@triton.jit
-def triton_poi_fused_add_0(in_ptr0, xnumel, XBLOCK : tl.constexpr):
-    xnumel = 64
-''', device_str='cuda')
-"""
+_SASS = (SOUND / "sass.txt").read_text(encoding="utf-8")
+_PTX = (SOUND / "add.ptx").read_text(encoding="utf-8")
+_COMPILER = (SOUND / "compiler.txt").read_text(encoding="utf-8")
+_GENERATED = (SOUND / "generated.txt").read_text(encoding="utf-8")
 
 
 def _load(path: Path) -> None:

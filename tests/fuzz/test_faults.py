@@ -160,9 +160,7 @@ def opscope_verb(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int,
 
 
 @pytest.mark.parametrize("years", [-30, 30])
-def test_a_clock_that_jumps_removes_nothing_of_the_living(
-    place: Path, monkeypatch: pytest.MonkeyPatch, years: int
-) -> None:
+def test_a_clock_that_jumps_removes_nothing_of_the_living(place, monkeypatch, years):
     with opscope.load("trace.json") as session:
         folder = session.temporary_directory
         now = time.time

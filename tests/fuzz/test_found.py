@@ -194,9 +194,7 @@ def test_many_loads_keep_no_objects_and_no_descriptors(tmp_path: Path) -> None:
 
 class TestInterrupts:
     @pytest.mark.parametrize("raised", [KeyboardInterrupt, Terminated])
-    def test_one_that_the_engine_swallows_is_one(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
-    ) -> None:
+    def test_one_that_the_engine_swallows_is_one(self, tmp_path, monkeypatch, raised):
         """In what it calls to read rows, errors become its own."""
 
         def column(*_: object) -> None:
@@ -239,9 +237,7 @@ def used_s(process: int) -> float:
 
 
 @pytest.mark.parametrize("limit", ["0", "1", "1MB", "1e999"])
-def test_a_limit_of_memory_that_nothing_fits_in(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: str
-) -> None:
+def test_a_limit_of_memory_that_nothing_fits_in(tmp_path, capsys, limit):
     from opscope.cli import main
 
     (tmp_path / "trace.json").write_text(trace_text())

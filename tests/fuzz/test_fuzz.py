@@ -61,9 +61,7 @@ def test_a_minute_of_new_inputs() -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_failing_input_is_made_as_small_as_it_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_input_is_made_as_small_as_it_can_be(tmp_path, monkeypatch):
     def read(path: Path) -> None:
         data = path.read_bytes()
         if b"{" in data and b"bad" in data[data.index(b"{") :]:

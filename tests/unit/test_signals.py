@@ -116,9 +116,7 @@ def test_a_forked_process_ends_by_the_signal_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_printed", [False, True])
-def test_errors_of_signals_on_the_way_into_a_callback_are_not_printed(
-    tmp_path: Path, *, is_printed: bool
-) -> None:
+def test_errors_of_signals_on_the_way_into_a_callback_are_not_printed(tmp_path, *, is_printed):
     error = "ValueError('of its own')" if is_printed else "Terminated(15)"
     script = tmp_path / "calls.py"
     script.write_text(

@@ -26,12 +26,7 @@ from opscope.model.session import Session
 from opscope.operators.effects import CallCost
 
 # As measured on one: DESIGN's copy and products of 8192³.
-MEASURED = {
-    DataType.FP32: 51e12,
-    DataType.TF32: 409e12,
-    DataType.FP16: 780e12,
-    DataType.BF16: 810e12,
-}
+MEASURED = {DataType.FP32: 51e12, DataType.TF32: 409e12, DataType.FP16: 780e12, DataType.BF16: 810e12}
 
 Program = Callable[..., tuple[Finding, ...]]
 MS = 1_000_000

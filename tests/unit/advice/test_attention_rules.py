@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.advice.attention_pattern import composed_attention
 from opscope.advice.kernel_times import AttentionMask, AttentionWork, Rates, attention_ns, attention_type
@@ -64,9 +65,7 @@ def test_forward_is_found_with_its_copies(load: Load) -> None:
 
 
 @pytest.mark.parametrize(("type_name", "is_estimated"), [("float", False), (HALF, True)])
-def test_heads_that_share_keys_have_no_kernel_in_float32(
-    advise_on: Program, type_name: str, is_estimated: bool
-) -> None:
+def test_heads_that_share_keys_have_no_kernel_in_float32(advise_on, type_name, is_estimated):
     builder = run([LINEAR, *FORWARD], type_name)
     builder.operator("aten::expand", 1, 2, **{"Input Dims": [[8, 1, 1, 128, 64], [], []]})
     finding = only(advise_on(builder, hosts=[host(1_000_000, 100_000)]), "eager_attention")
@@ -74,21 +73,12 @@ def test_heads_that_share_keys_have_no_kernel_in_float32(
     assert ("heads share keys and values" in (finding.gain_basis or "")) is not is_estimated
 
 
-@pytest.mark.parametrize(
-    ("mask", "kind"),
-    [
-        ([8, 1, 1, 128], AttentionMask.KEYS),
-        ([8, 1, 128, 128], AttentionMask.SQUARE),
-        ([128, 128], AttentionMask.SQUARE),
-        ([1, 12, 128, 128], AttentionMask.BIAS),
-    ],
-    ids=str,
-)
-def test_masks_and_dropout_belong_to_it(load: Load, mask: list[int], kind: AttentionMask) -> None:
+@cases("mask", "kind")
+def test_masks_and_dropout_belong_to_it(load: Load, mask: list[int], kind: str) -> None:
     for name, value in (("aten::add", []), ("aten::masked_fill", [1])):  # what is filled in is no mask
         masking: Operator = (name, [[8, 12, 128, 128], mask, value], 3)
         operators = [LINEAR, SCORES, SCALE, masking, SOFTMAX, DROPOUT, VALUES, LINEAR]
-        assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, kind, 6)]
+        assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, AttentionMask[kind], 6)]
 
 
 def test_backward_is_found_by_two_products_on_each_side(load: Load) -> None:
@@ -172,9 +162,7 @@ def efficient(type_name: str, mask: list[int] | None = None, size: int = 64) -> 
     ],
     ids=["float32", "mask", "head size", "choice"],
 )
-def test_what_keeps_attention_from_flash_is_read_from_its_arguments(
-    advise_on: Program, arguments: dict[str, Any], reason: str
-) -> None:
+def test_what_keeps_attention_from_flash_is_read_from_its_arguments(advise_on, arguments, reason):
     builder = trace().step(1, 0, 3100).operator("aten::_efficient_attention_forward", 10, 20)
     builder.launch(15).kernel("fmha_cutlassF_f32_aligned_64x64_rf_sm80", 50, 3000)
     found = only(advise_on(builder, **arguments), "attention_backend")
@@ -188,22 +176,11 @@ def test_heads_beyond_flash_are_left_alone(advise_on: Program) -> None:
     assert codes(advise_on(builder, **efficient(HALF, size=512))) == []
 
 
-@pytest.mark.parametrize(
-    ("sizes", "data_type", "measured_ns"),
-    [
-        (AttentionWork(AttentionSizes(96, 1, 128, 128, 64, 64)), DataType.FP32, 22_208),
-        (AttentionWork(AttentionSizes(128, 1, 512, 512, 64, 64)), DataType.BF16, 25_376),
-        (AttentionWork(AttentionSizes(128, 1, 512, 512, 64, 64), is_backward=True), DataType.BF16, 94_400),
-        (AttentionWork(AttentionSizes(12, 1, 16, 16, 64, 64)), DataType.FP16, 4_512),
-        (AttentionWork(AttentionSizes(96, 1, 128, 128, 64, 64), is_backward=True), DataType.BF16, 18_106),
-        (AttentionWork(AttentionSizes(64, 1, 2048, 2048, 128, 128)), DataType.FP32, 3_035_250),
-    ],
-    ids=str,
-)
-def test_attention_kernels_of_an_h200_are_met_within_a_quarter(
-    sizes: AttentionWork, data_type: DataType, measured_ns: int
-) -> None:
-    assert attention_ns(sizes, data_type, Rates(limits(), 132)) == pytest.approx(measured_ns, rel=0.25)
+@cases("sizes", "is_backward", "data_type", "measured_ns")
+def test_attention_kernels_of_an_h200_are_met_within_a_quarter(sizes, is_backward, data_type, measured_ns):
+    work = AttentionWork(AttentionSizes(*sizes), is_backward=is_backward)
+    found_ns = attention_ns(work, DataType[data_type], Rates(limits(), 132))
+    assert found_ns == pytest.approx(measured_ns, rel=0.25)
 
 
 def test_a_mask_makes_attention_slower() -> None:

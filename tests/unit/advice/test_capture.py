@@ -95,9 +95,7 @@ def test_a_graph_that_cannot_be_is_no_numbered_change(advise_on: Program) -> Non
 
 
 @pytest.mark.parametrize(("lengths", "grows"), [(8, True), (3, False)])
-def test_a_loop_that_generates_has_other_shapes_for_each_token(
-    tmp_path: Path, lengths: int, grows: bool
-) -> None:
+def test_a_loop_that_generates_has_other_shapes_for_each_token(tmp_path, lengths, grows):
     builder = forwards(steps=1)
     for held in range(lengths):
         shapes = [[[1, 12, held + 16, 64], [1, 12, 1, 64]], []]

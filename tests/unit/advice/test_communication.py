@@ -115,10 +115,7 @@ LEFT_ALONE: dict[str, tuple[list[TraceBuilder], dict[str, Any]]] = {
         ranks(4),
         {"skews": tuple(late_one(0.4)), "hosts": hosts(11), "partitions": exposed(range(4), 0.4)},
     ),
-    "hidden communication": (
-        ranks(1, 8),
-        {"hosts": [host(19 * MS, 5 * MS)], "partitions": exposed([0], 1)},
-    ),
+    "hidden communication": (ranks(1, 8), {"hosts": [host(19 * MS, 5 * MS)], "partitions": exposed([0], 1)}),
 }
 
 

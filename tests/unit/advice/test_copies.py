@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from case_tables import tables
 from fakes import H200, Load, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.timeline.values import HostTime
@@ -14,25 +16,9 @@ from opscope.units import format_byte_rate
 from .conftest import MS, Program, codes, host, only, told, trace
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"
-STRIDED = (
-    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direc"
-    "t_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::ope"
-    "rator()() const::{lambda(float)#1}>(at::TensorIteratorBase&, at::native::direct_copy_kernel_cuda"
-    "(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::operator()() const::{"
-    "lambda(float)#1} const&)::{lambda(int)#1}>(int, at::native::gpu_kernel_impl_nocast<at::native::d"
-    "irect_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}:"
-    ":operator()() const::{lambda(float)#1}>(at::TensorIteratorBase&, at::native::direct_copy_kernel_"
-    "cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#7}::operator()() cons"
-    "t::{lambda(float)#1} const&)::{lambda(int)#1})"
-)
-UNROLLED = (
-    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorItera"
-    "torBase&)::{lambda()#3}::operator()() const::{lambda()#12}::operator()() const::{lambda(c10::BFl"
-    "oat16)#1}, std::array<char*, 2ul>, 4, TrivialOffsetCalculator<1, unsigned int>, TrivialOffsetCal"
-    "culator<1, unsigned int>, at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast"
-    "<1> >(int, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator("
-    ")() const::{lambda()#12}::operator()() const::{lambda(c10::BFloat16)#1}, std::array<char*, 2ul>)"
-)
+KERNELS = tables(Path(__file__).with_suffix(".toml"))["kernels"]
+STRIDED = KERNELS["strided"]
+UNROLLED = KERNELS["unrolled"]
 
 
 def copies_to(
@@ -62,9 +48,7 @@ def test_results_are_copied_into_pinned_memory(advise_on: Program) -> None:
     [(H200, 50e9), ({**H200, "computeMajor": 8}, 24e9), ({**H200, "computeMajor": 7}, 12e9)],
     ids=["PCIe 5", "PCIe 4", "PCIe 3"],
 )
-def test_pageable_copies_are_held_against_the_bus(
-    advise_on: Program, device: dict[str, Any], rate: float
-) -> None:
+def test_pageable_copies_are_held_against_the_bus(advise_on, device, rate):
     found = advise_on(copies_to("Pageable", device=device), hosts=[host(20 * MS, 12 * MS)])
     finding = told(found, "pageable_copy", "pin_memory()", format_byte_rate(rate), has_gain=True)
     assert finding.evidence["copied_bytes"] == 67_108_864
@@ -114,9 +98,7 @@ def test_strided_copies_are_told_with_who_asked_for_them(advise_on: Program) -> 
 
 
 @pytest.mark.parametrize(("asker", "is_to_try"), [("aten::linear", True), ("aten::to", False)])
-def test_casts_that_autocast_makes_can_go_and_those_of_the_program_are_a_remark(
-    advise_on: Program, asker: str, is_to_try: bool
-) -> None:
+def test_casts_that_autocast_makes_can_go_and_those_of_the_program_are_a_remark(advise_on, asker, is_to_try):
     builder = copying(("c10::BFloat16", "float"), UNROLLED, asker=asker)
     found = advise_on(builder, hosts=[host(10 * MS, 1 * MS)])
     assert codes(found) == ["repeated_casts"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -61,9 +60,7 @@ def test_findings_are_ranked_by_gain_with_those_of_none_last(advise_on: Program)
     assert codes(found)[-1] == "recording_inflates_host"
 
 
-def test_a_gain_that_is_less_than_what_steps_differ_by_is_no_number(
-    advise_on: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gain_that_is_less_than_what_steps_differ_by_is_no_number(advise_on, monkeypatch):
     """What is a tenth of a step all the same is worth trying."""
     quiet = {one.code: one for one in advise_on(ill_program(), **ill()) if one.estimated_gain_ns_per_step}
     monkeypatch.setattr(AskedStep, "timed", SimpleNamespace(low=10.0 * MS, high=40.0 * MS))
@@ -196,9 +193,7 @@ def healthy_streaming() -> tuple[TraceBuilder, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("program", [healthy_products, healthy_training, healthy_streaming])
-def test_a_healthy_program_is_told_nothing(
-    advise_on: Program, program: Callable[[], tuple[TraceBuilder, dict[str, Any]]]
-) -> None:
+def test_a_healthy_program_is_told_nothing(advise_on, program):
     content, values = program()
     assert codes(advise_on(content, **values)) == []
 

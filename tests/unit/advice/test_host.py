@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from case_tables import cases
+from case_tables import cases, tables
 from fakes import TraceBuilder
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.model.finding import Severity
 
 from .conftest import MS, Program, codes, host, only, partition, told, trace
 
-DROPOUT = (
-    "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned "
-    "int, 1, 8, bool>(at::cuda::detail::TensorInfo<c10::BFloat16 const, unsigned int>, at::cuda::deta"
-    "il::TensorInfo<c10::BFloat16, unsigned int>, at::cuda::detail::TensorInfo<bool, unsigned int>, u"
-    "nsigned int, float, at::PhiloxCudaState)"
-)
+DROPOUT = tables(Path(__file__).with_suffix(".toml"))["kernels"]["dropout"]
 
 
 def step_of(milliseconds: float, kernel_us: float = 10) -> TraceBuilder:
@@ -100,9 +96,7 @@ def test_a_wait_within_a_step_is_told_with_its_line(advise_on: Program) -> None:
 
 
 @pytest.mark.parametrize(("recorder_ns", "is_told"), [(6 * MS, True), (0.0, False)])
-def test_a_wait_counts_of_the_step_without_the_recorder(
-    advise_on: Program, recorder_ns: float, is_told: bool
-) -> None:
+def test_a_wait_counts_of_the_step_without_the_recorder(advise_on, recorder_ns, is_told):
     """0.15 ms are 1.5 % of the 10 ms recorded, and 3.75 % of the 4 ms that are left without the recorder."""
     asks = WaitingCall("cudaStreamSynchronize", "aten::item", None, 3, 150_000, 150_000)
     hosts = [host(2 * MS, 10 * MS, recorder_ns=recorder_ns)]
@@ -126,9 +120,7 @@ def test_results_are_copied_beside_the_next_step_and_numbers_asked_for_later(
     assert asked == ([free] if operator == "aten::to" else [(("drop_questions", ([7],)),), free])
 
 
-def test_the_wait_with_which_a_recorder_ends_the_last_step_is_none_of_the_programs(
-    advise_on: Program,
-) -> None:
+def test_the_wait_with_which_a_recorder_ends_the_last_step_is_none_of_the_programs(advise_on):
     facts = stopped_by("cudaDeviceSynchronize", None)
     assert "host_sync" in codes(advise_on(step_of(10), **facts))
     assert "host_sync" not in codes(advise_on(step_of(10).step(2, 10_000, 10_000), **facts))
@@ -143,18 +135,8 @@ def test_an_explicit_wait_gets_no_code_for_losses(advise_on: Program, is_torch: 
     assert (finding.change is None) is is_torch
 
 
-@pytest.mark.parametrize(
-    ("operator", "words", "change"),
-    [
-        ("aten::nonzero", "How large its result is", None),
-        ("aten::inverse", "a check", None),
-        # Whether the mask stays the same is not known.
-        ("aten::index", "torch.where", "mask.nonzero()"),
-    ],
-)
-def test_a_wait_for_sizes_or_checks_gets_no_code_for_losses(
-    advise_on: Program, operator: str, words: str, change: str | None
-) -> None:
+@cases("operator", "words", "change")
+def test_a_wait_for_sizes_or_checks_gets_no_code_for_losses(advise_on, operator, words, change):
     finding = only(advise_on(step_of(10), **stopped_by("cudaStreamSynchronize", operator)), "host_sync")
     assert words in (finding.suggestion or "")
     assert finding.change is None if change is None else change in (finding.change or "")
@@ -164,9 +146,7 @@ def test_a_wait_for_sizes_or_checks_gets_no_code_for_losses(
 @pytest.mark.parametrize(
     ("per_step", "change"), [(2, ".pin_memory()"), (60, 'torch.arange(size, device="cuda")')]
 )
-def test_an_upload_that_waits_for_its_stream_is_told_to_pin_or_to_be_made_there(
-    advise_on: Program, per_step: int, change: str
-) -> None:
+def test_an_upload_that_waits_for_its_stream_is_told_to_pin_or_to_be_made_there(advise_on, per_step, change):
     """A small copy from pageable memory returns at once; the operator then waits for the stream."""
     builder = step_of(10).operator("aten::to", 50, 30).launch(52, 4, name="cudaMemcpyAsync")
     builder.kernel("Memcpy HtoD (Pageable -> Device)", 58, 2, category="gpu_memcpy", bytes=4096)
@@ -188,9 +168,7 @@ def test_waiting_for_data_is_told_with_where(advise_on: Program) -> None:
 
 
 @cases("place", "is_input")
-def test_a_loader_is_the_answer_to_what_makes_inputs_alone(
-    advise_on: Program, place: str | None, is_input: bool
-) -> None:
+def test_a_loader_is_the_answer_to_what_makes_inputs_alone(advise_on, place, is_input):
     gaps = tuple(IdleGap(at * MS, 3 * MS, IdleCause.HOST_LAUNCH, host=place) for at in (0, 5))
     slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 6 * MS}, longest_gaps=gaps)
     finding = only(advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow]), "host_work")
@@ -202,9 +180,7 @@ def test_a_loader_is_the_answer_to_what_makes_inputs_alone(
 
 
 @pytest.mark.parametrize("computes", [True, False])
-def test_an_operator_that_launches_elsewhere_may_compute_on_the_host(
-    advise_on: Program, asked: list[Any], computes: bool
-) -> None:
+def test_an_operator_that_launches_elsewhere_may_compute_on_the_host(advise_on, asked, computes):
     gaps = tuple(IdleGap(at * MS, 2 * MS, IdleCause.HOST_LAUNCH, host="aten::mul") for at in (1, 5))
     slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 4 * MS}, longest_gaps=gaps)
     program = step_of(10).operator("aten::mul", 40, 20).launch(45).kernel("kernel", 70, 10)
@@ -236,9 +212,7 @@ def test_a_gap_that_happens_once_is_a_remark(advise_on: Program) -> None:
 
 
 @pytest.mark.parametrize(("place", "is_told"), [("aten::empty", True), ("cudaLaunchKernel", False)])
-def test_a_gap_in_which_the_host_runs_something_of_its_own_is_told(
-    advise_on: Program, place: str, is_told: bool
-) -> None:
+def test_a_gap_in_which_the_host_runs_something_of_its_own_is_told(advise_on, place, is_told):
     """A call of the driver is none: a DataLoader does not load a kernel ahead of its first launch."""
     gap = IdleGap(0, 3 * MS, IdleCause.HOST_LAUNCH, host=place)
     slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 3 * MS}, longest_gaps=(gap,))
@@ -351,9 +325,7 @@ LEFT_ALONE: dict[str, tuple[str, TraceBuilder, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("code", "content", "values"), LEFT_ALONE.values(), ids=LEFT_ALONE)
-def test_what_is_left_alone(
-    advise_on: Program, code: str, content: TraceBuilder, values: dict[str, Any]
-) -> None:
+def test_what_is_left_alone(advise_on, code, content, values):
     found = codes(advise_on(content, **values))
     assert code not in found
     # Where compiling or allocating is the scene, the host is slow by itself.

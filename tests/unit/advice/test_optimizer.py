@@ -116,9 +116,7 @@ def accumulating(passes: int, *, fills: bool = True) -> TraceBuilder:
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_adding_to_filled_gradients_goes_with_the_fills_once(
-    advise_on: Program, asked: list[Any], passes: int
-) -> None:
+def test_adding_to_filled_gradients_goes_with_the_fills_once(advise_on, asked, passes):
     content = accumulating(passes)
     found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
     words = ("fills gradients by 2 launches per step", "adds to them by 12 launches per step")
@@ -158,9 +156,7 @@ def test_no_fused_form_is_suggested_that_cuda_has_not(advise_on: Program, operat
 
 
 @cases("shapes", "launches", "phase", "is_told")
-def test_a_loop_over_tensors_that_is_not_the_optimizers_is_told(
-    advise_on: Program, shapes: int, launches: int, phase: str | None, is_told: bool
-) -> None:
+def test_a_loop_over_tensors_that_is_not_the_optimizers_is_told(advise_on, shapes, launches, phase, is_told):
     program = trace().step(1, 0, 5_000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 2_000)
     if phase is not None:
         program.operator(phase, 100, 10 * launches + 10)

@@ -116,9 +116,7 @@ def test_casting_the_whole_model_halves_what_memory_bounds(advise_on: Program) -
 @pytest.mark.parametrize(
     ("code", "line"), [("tf32_off", "cudnn.allow_tf32"), ("reduced_precision", "model.to(torch.bfloat16)")]
 )
-def test_layers_that_were_not_measured_have_no_gain(
-    advise_on: Program, operator: str, code: str, line: str
-) -> None:
+def test_layers_that_were_not_measured_have_no_gain(advise_on, operator, code, line):
     """Convolutions of images that are known, and products, have."""
     layer = call(
         operator, 4_000_000, calls=40, data_type=DataType.FP32, tensor_cores=TensorCoreUse.ELIGIBLE,
@@ -177,7 +175,5 @@ LEFT_ALONE: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("kernel", "values"), LEFT_ALONE.values(), ids=LEFT_ALONE)
-def test_products_that_do_well_are_left_alone(
-    advise_on: Program, kernel: str, values: dict[str, Any]
-) -> None:
+def test_products_that_do_well_are_left_alone(advise_on, kernel, values):
     assert codes(advise_on(program(kernel), **values)) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope.advice import advise
 from opscope.advice.profiled_run import ProfiledRun
 from opscope.analysis.step_model import StepModel
@@ -137,30 +138,8 @@ def test_where_nothing_is_known_to_be_wrong_nothing_is_said(advised: Advised, na
     assert codes(found) == []
 
 
-LOUD = (
-    "public/HTA/tests/data/triton_example/triton_example.json.gz",
-    "public/HTA/tests/data/critical_path/cuda_event_sync_multi_stream/event_sync_trace.json.gz",
-    "public/HTA/tests/data/amd_trace/mi250_minitoy_train_ROCm6_2_kineto.json.gz",
-    "public/HTA/tests/data/critical_path/cuda_event_sync/event_sync_trace.json.gz",
-    "public/HTA/tests/data/call_stack/backward_thread.json",
-    "field/h100_timesformer.json.gz",
-    "field/mi300_resnet_act_checkpoint.json.gz",
-    "h200/own_kernels.json.gz",
-    "h200/ddp_w4",
-    "h200/ddp_straggler_w4",
-    "h200/bert_train_bf16.json.gz",
-    "h200/misc_ops_fp32.json.gz",
-    "public/HTA/tests/data/critical_path/alexnet/benchmark_result_2869224_1695835535_trace.json.gz",
-    "public/HTA/tests/data/df_index_resolver/df_index_resolver.json.gz",
-    "public/HTA/tests/data/nccl_parser_config/nccl_data.json.gz",
-    "public/HTA/tests/data/trace_diff/control/control.json.gz",
-    "public/HTA/tests/data/trace_diff/test/test.json.gz",
-    "public/HTA/tests/data/trace_filter",
-)
-
-
 @pytest.mark.exhaustive(few=False)
-@pytest.mark.parametrize("name", LOUD)
+@cases("name")
 def test_no_gain_exceeds_what_a_step_takes(advised: Advised, name: str) -> None:
     step, found = advised(name)
     for finding in found:

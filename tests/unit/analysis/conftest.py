@@ -122,28 +122,10 @@ NCU_H200 = NcuDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 62_914_560)
 _X, _STRIDES = [8192, 8192], [8192, 1]
 # The operators whose kernels are in the report, in its order: shapes, types, strides, scalars.
 _CALLS: tuple[tuple[str, list[Any], list[str], list[Any], list[str]], ...] = (
-    (
-        "aten::_softmax",
-        [_X, [], []],
-        ["float", "Scalar", "Scalar"],
-        [_STRIDES, [], []],
-        ["", "-1", "False"],
-    ),
+    ("aten::_softmax", [_X, [], []], ["float", "Scalar", "Scalar"], [_STRIDES, [], []], ["", "-1", "False"]),
     ("aten::gelu", [_X, []], ["float", ""], [_STRIDES, []], ["", "tanh"]),
-    (
-        "aten::copy_",
-        [_X, _X, []],
-        ["float", "float", "Scalar"],
-        [_STRIDES, [1, 8192], []],
-        ["", "", "False"],
-    ),
-    (
-        "aten::mm",
-        [[1024, 1024], [1024, 1024]],
-        ["float", "float"],
-        [[1024, 1], [1024, 1]],
-        ["", ""],
-    ),
+    ("aten::copy_", [_X, _X, []], ["float", "float", "Scalar"], [_STRIDES, [1, 8192], []], ["", "", "False"]),
+    ("aten::mm", [[1024, 1024], [1024, 1024]], ["float", "float"], [[1024, 1], [1024, 1]], ["", ""]),
     (
         "aten::native_layer_norm",
         [_X, [], [8192], [8192], []],

@@ -54,9 +54,7 @@ def test_geometry_that_differs_between_launches_is_unknown(load: Load) -> None:
 
 
 @pytest.mark.torch
-def test_calls_are_recorded_and_nothing_is_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_are_recorded_and_nothing_is_left_behind(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     seen: list[Any] = []
@@ -87,8 +85,5 @@ def test_a_profiler_that_runs_already_is_an_error_to_report(tmp_path: Path) -> N
     pytest.importorskip("torch")
     from opscope.capture.profiler import Profiler
 
-    with (
-        Profiler(tmp_path, warmup=0, active=1),
-        pytest.raises(CaptureError, match="already running"),
-    ):
+    with Profiler(tmp_path, warmup=0, active=1), pytest.raises(CaptureError, match="already running"):
         profile_calls(lambda: None)

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from fakes import Load, TraceBuilder
-from opscope.analysis.collectives import (
-    LinkEvidence,
-    LinkKind,
-    RankClock,
-    RankLink,
-    align,
-    link_of,
-)
+from opscope.analysis.collectives import LinkEvidence, LinkKind, RankClock, RankLink, align, link_of
 from opscope.analysis.summary import Summary
 from opscope.hardware.devices import match_device
 from opscope.report.analysis import recording_document
@@ -36,9 +29,7 @@ GB = 1e9
         (None, [0, 1], RankLink(LinkKind.UNKNOWN, 40 * GB, LinkEvidence.BEST_SEEN)),
     ],
 )
-def test_by_the_data_sheet_of_one_host_else_the_best_seen(
-    spec: object, devices: list[int], link: RankLink
-) -> None:
+def test_by_the_data_sheet_of_one_host_else_the_best_seen(spec, devices, link):
     assert link_of(spec, devices, [10 * GB, None, 40 * GB]) == link  # type: ignore[arg-type]
 
 
@@ -131,6 +122,3 @@ def test_in_the_report_and_in_json(load: Load) -> None:
     summary = summarize(load([FIRST, LAST]))
     assert [one["bubble_ns_per_step"] for one in analysis_json(summary)["pipeline"]] == [200_000, 110_000]
     assert "Pipeline bubbles" in render_markdown(recording_document(summary))
-
-
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

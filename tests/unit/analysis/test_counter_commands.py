@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_tables import cases
 from fakes import H200, Load, TraceBuilder
 from opscope import load
 from opscope.analysis.counter_commands import (
@@ -27,7 +27,6 @@ from opscope.analysis.launch_quality import launch_quality
 from opscope.analysis.summary import Summary
 from opscope.errors import CaptureError, InputError
 from opscope.toolchain.ncu_command import NameBase
-from opscope.toolchain.ncu_report import KernelCounters, NcuReport
 
 GELU = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::Iterator&)>(int)"
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::ReluCUDAKernelImpl(at::Iterator&)>(int)"
@@ -74,9 +73,7 @@ def test_a_recording_without_kernels(load: Load) -> None:
         plan_by_recording(load(TraceBuilder().operator("aten::mm", 0, 1)), kernels=1, limit=1)
 
 
-def test_a_profile_gives_exact_names_and_the_last_window(
-    report_of: Callable[..., NcuReport], kernel: Callable[..., KernelCounters]
-) -> None:
+def test_a_profile_gives_exact_names_and_the_last_window(report_of, kernel):
     report = report_of("_Z5setupv", "_Z4gemmv", "_Z4normv", "_Z4gemmv", "_Z4normv")
     plan = plan_by_profile(report, kernels=2, limit=20)
     assert (plan.kernels.base, plan.kernels.pattern) == (NameBase.MANGLED, "^(_Z4gemmv|_Z4normv)$")
@@ -87,17 +84,7 @@ def test_a_profile_gives_exact_names_and_the_last_window(
         plan_by_profile(report_of(kernel("k", values={})), kernels=1, limit=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern"),
-    [
-        (GELU, r"\bvectorized_elementwise_kernel\b.*\bGeluCUDAKernelImpl\b"),
-        ("triton_poi_fused_gelu_0", r"\btriton_poi_fused_gelu_0\b"),
-        (
-            "void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_nn_align1>(cutlass::Params)",
-            r"\bKernel2\b.*\bcutlass_80_simt_sgemm_64x64_8x5_nn_align1\b",
-        ),
-    ],
-)
+@cases("name", "pattern")
 def test_a_filter_is_as_narrow_as_the_name_allows(name: str, pattern: str) -> None:
     matches = kernel_filter([name])
     assert matches.pattern == pattern
@@ -127,18 +114,9 @@ def launches(text: str) -> list[Launch]:
     return [Launch((word[0], (1, 1, 1), None), int(word[1:] or 10)) for word in text.split()]
 
 
-@pytest.mark.parametrize(
-    ("text", "names", "limit", "window"),
-    [
-        ("c a a b a a b c a", "ab", 20, (2, 4, 70)),  # the first of the shortest with one of each kind
-        ("a5 b100 c100 d5", "abcd", 2, (1, 3, 200)),  # a limit takes what is worth most
-        ("", "a", 5, None),
-    ],
-)
-def test_the_window_to_profile(
-    text: str, names: str, limit: int, window: tuple[int, int, int] | None
-) -> None:
-    assert best_window(launches(text), names, limit) == window
+@cases("text", "names", "limit", "window")
+def test_the_window_to_profile(text: str, names: str, limit: int, window: list[int] | None) -> None:
+    assert best_window(launches(text), names, limit) == (window and tuple(window))
 
 
 def test_kinds_are_told_apart_by_geometry() -> None:
@@ -151,9 +129,7 @@ def test_kinds_are_told_apart_by_geometry() -> None:
     limit=st.integers(min_value=1, max_value=12),
     names=st.sets(st.sampled_from("abcd"), min_size=1),
 )
-def test_no_window_of_the_limit_covers_more_or_is_shorter(
-    text: list[str], limit: int, names: set[str]
-) -> None:
+def test_no_window_of_the_limit_covers_more_or_is_shorter(text, limit, names):
     sequence = launches(" ".join(text))
 
     def covered(start: int, end: int) -> int:

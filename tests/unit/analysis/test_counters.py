@@ -66,9 +66,7 @@ def test_every_launch_alike_of_one_call_settles_it(load: Load, report_of: Report
     assert found.recorded_ns == 10_000
 
 
-def test_a_launch_of_another_geometry_is_not_recorded(
-    load: Load, report_of: ReportOf, kernel: Kernel
-) -> None:
+def test_a_launch_of_another_geometry_is_not_recorded(load, report_of, kernel):
     session = load(launched(("aten::square", [8], "k")))
     found = join_counters(report_of(kernel("k", grid=(5, 1, 1)), "none"), session)
     assert [one.match for one in found] == [Match.NOT_RECORDED, Match.NOT_RECORDED]
@@ -138,9 +136,7 @@ def test_an_empty_recording_and_an_empty_report(load: Load, report_of: ReportOf)
     assert join_counters(report_of(), session) == ()
 
 
-def test_bytes_of_streaming_kernels_are_near_the_least_and_layer_norms_are_not(
-    load: Load, real_report: NcuReport, its_trace: TraceBuilder
-) -> None:
+def test_bytes_of_streaming_kernels_are_near_the_least_and_layer_norms_are_not(load, real_report, its_trace):
     found = {one.operators[0]: one for one in join_counters(real_report, load(its_trace))}
     for operator in ("aten::_softmax", "aten::gelu", "aten::copy_"):
         assert found[operator].min_bytes == 2 * 4 * 8192**2
@@ -192,6 +188,12 @@ WAITING = {Quantity.SM_FRACTION: 0.3, Quantity.MEMORY_FRACTION: 0.4, Quantity.DR
 LIMITED_BY_DRAM = {Quantity.SM_FRACTION: 0.3, Quantity.MEMORY_FRACTION: 0.9, Quantity.DRAM_FRACTION: 0.9}
 
 
+VALUES = {
+    "waiting": WAITING, "limited by DRAM": LIMITED_BY_DRAM,
+    "computing": {Quantity.SM_FRACTION: 0.7, Quantity.MEMORY_FRACTION: 0.2},
+}  # fmt: skip
+
+
 def counted(counters: KernelCounters, **fields: Any) -> CountedKernel:
     return CountedKernel(counters, counters.mangled_name, decode(counters.mangled_name), **fields)
 
@@ -226,9 +228,7 @@ def test_a_real_report_by_itself(real_report: NcuReport) -> None:
     assert (findings[3].suggestion or "").startswith("Give it more work at a time")
 
 
-def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(
-    load: Load, real_report: NcuReport, its_trace: TraceBuilder
-) -> None:
+def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(load, real_report, its_trace):
     analysis = analyze_counters(real_report, load(its_trace))
     extra = [one for one in analysis.findings if one.code == "counters.extra_traffic"]
     (finding,) = extra
@@ -246,20 +246,9 @@ def test_silence_without_counters(kernel: Kernel) -> None:
     assert counter_findings([]) == ()
 
 
-@pytest.mark.parametrize(
-    ("values", "fires"),
-    [
-        (loads(sectors=3200, requests=100, bytes_per_sector=4.0), True),
-        (loads(sectors=800, requests=100, bytes_per_sector=16.0), True),
-        (loads(sectors=400, requests=100, bytes_per_sector=32.0), False),
-        (loads(sectors=1600, requests=100, bytes_per_sector=32.0), False),  # 16 bytes a thread
-        (loads(sectors=100, requests=100, bytes_per_sector=128.0), False),  # one word for all threads
-        (loads(sectors=3200, requests=100), True),  # no width of access explains 32
-        (loads(sectors=1600, requests=100), False),  # 16 bytes a thread would
-        (loads(sectors=0, requests=0), False),
-    ],
-)
-def test_loads_that_waste_sectors(kernel: Kernel, values: dict[Quantity, float], fires: bool) -> None:
+@cases("sectors", "requests", "bytes_per_sector", "fires")
+def test_loads_that_waste_sectors(kernel, sectors, requests, bytes_per_sector, fires):
+    values = loads(sectors=sectors, requests=requests, bytes_per_sector=bytes_per_sector)
     codes = [one.code for one in counter_findings([with_values(kernel, values)])]
     assert codes == (["counters.uncoalesced_loads"] if fires else [])
 
@@ -287,9 +276,7 @@ def test_stores_and_accesses_counted_together(kernel: Kernel) -> None:
 
 
 @cases("wavefronts", "ideal", "cycles", "fires")
-def test_bank_conflicts_that_cost_time(
-    kernel: Kernel, wavefronts: int, ideal: int, cycles: int | None, fires: bool
-) -> None:
+def test_bank_conflicts_that_cost_time(kernel, wavefronts, ideal, cycles, fires):
     values: dict[Quantity, float] = {
         Quantity.SHARED_WAVEFRONTS: wavefronts,
         Quantity.SHARED_WAVEFRONTS_IDEAL: ideal,
@@ -305,23 +292,10 @@ def test_the_hardwares_count_of_conflicts_accuses_nobody(kernel: Kernel) -> None
     assert counter_findings([with_values(kernel, values)]) == ()
 
 
-@pytest.mark.parametrize(
-    ("rule", "values", "is_told"),
-    [
-        ("TheoreticalOccupancy", WAITING, True),
-        ("TheoreticalOccupancy", LIMITED_BY_DRAM, False),
-        ("CPIStall", LIMITED_BY_DRAM, False),
-        ("LaunchConfiguration", {Quantity.SM_FRACTION: 0.7, Quantity.MEMORY_FRACTION: 0.2}, True),
-        ("AchievedOccupancy", LIMITED_BY_DRAM, False),
-        ("ThreadDivergence", LIMITED_BY_DRAM, True),
-        ("FPInstructions", WAITING, False),
-    ],
-)
-def test_nvidias_rules_are_passed_on_where_they_matter(
-    kernel: Kernel, rule: str, values: dict[Quantity, float], is_told: bool
-) -> None:
+@cases("rule", "values", "is_told")
+def test_nvidias_rules_are_passed_on_where_they_matter(kernel, rule, values, is_told):
     advice = NcuAdvice(rule, "Long Scoreboard Stalls", "Some words.", 0.25)
-    found = counter_findings([with_values(kernel, values, advice=(advice,))])
+    found = counter_findings([with_values(kernel, VALUES[values], advice=(advice,))])
     assert [one.code for one in found] == ([f"ncu.{rule}"] if is_told else [])
     for one in found:
         assert one.message.endswith(f": NVIDIA's rule {rule} applies (25 % of its time). Some words.")

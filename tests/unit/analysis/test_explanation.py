@@ -23,25 +23,8 @@ def of(name: str) -> Explanation:
 
 
 class TestNames:
-    @pytest.mark.parametrize(
-        ("name", "found", "subject"),
-        [
-            ("aten::_softmax", "aten::_softmax", Subject.OPERATOR),
-            ("gelu", "aten::gelu", Subject.OPERATOR),
-            (" gelu ", "aten::gelu", Subject.OPERATOR),
-            ("efficient_attention_forward", "aten::_efficient_attention_forward", Subject.OPERATOR),
-            ("SoftmaxBackward0", "SoftmaxBackward0", Subject.OPERATOR),
-            ("matrix", "matrix", Subject.CATEGORY),
-            ("control", "control", Subject.CATEGORY),
-            ("SoftMax.cu", "SoftMax.cu", Subject.FILE),
-            (f"{NATIVE}/cuda/SoftMax.cu", f"{NATIVE}/cuda/SoftMax.cu", Subject.FILE),
-            (FILL_KERNEL, FILL_KERNEL, Subject.KERNEL),
-            (FILL_KERNEL_MANGLED, FILL_KERNEL, Subject.KERNEL),
-            ("nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT",) * 2 + (Subject.KERNEL,),
-            ("void mine<float>(float*)", "void mine<float>(float*)", Subject.KERNEL),
-        ],
-    )
-    def test_a_name_is_found(self, name: str, found: str, subject: Subject) -> None:
+    @cases("name", "found", "subject")
+    def test_a_name_is_found(self, name: str, found: str, subject: str) -> None:
         explanation = of(name)
         assert (explanation.name, explanation.subject) == (found, subject)
         assert explanation.torch_version == "2.6.0"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.analysis.execution_graph import simulate
 from opscope.analysis.job_model import Job, choose_ranks
@@ -79,19 +80,8 @@ def test_the_recorded_job_simulates_as_itself(job_of: JobOf, shift: int) -> None
     assert job.host_ns == 100 * US
 
 
-@pytest.mark.parametrize(
-    ("factors", "gained_us"),
-    [
-        ((0.5, 1), 0),  # it waits longer
-        ((1, 0.5), 300),
-        ((0.5, 0.5), 300),
-        ((1, 1 / 12), 500),  # then the other one is the slower
-        ((6.5, 1), -50),
-    ],
-)
-def test_a_rank_that_others_wait_for_decides(
-    job_of: JobOf, factors: tuple[float, ...], gained_us: float
-) -> None:
+@cases("factors", "gained_us")
+def test_a_rank_that_others_wait_for_decides(job_of, factors, gained_us):
     assert gain_us(job_of(*pair()), "gemm", *factors) == pytest.approx(gained_us, abs=0.01)
 
 
@@ -105,10 +95,7 @@ def test_of_a_collective_only_its_transfer_can_get_shorter(job_of: JobOf) -> Non
 
 @pytest.mark.exhaustive(few=False)
 def test_several_collectives_each_wait_for_the_last(job_of: JobOf) -> None:
-    job = job_of(
-        rank(0, 100, (450, 80), sequence=(1, 2)),
-        rank(1, 500, (50, 80), sequence=(1, 2)),
-    )
+    job = job_of(rank(0, 100, (450, 80), sequence=(1, 2)), rank(1, 500, (50, 80), sequence=(1, 2)))
     assert job.step_ns == (500 + 1 + 50 + 1 + 80 + 1) * US
     assert gain_us(job, "gemm", 1, 0.2) == pytest.approx(400, abs=0.01)
 
@@ -121,9 +108,7 @@ def test_several_collectives_each_wait_for_the_last(job_of: JobOf) -> None:
         (rank(0, 100, (50,), sequence=(1,)), rank(1, 100, (50,), sequence=(1,), steps=3)),
     ],
 )
-def test_ranks_that_do_not_fit_are_told_by_the_middle_one(
-    job_of: JobOf, builders: tuple[TraceBuilder, ...]
-) -> None:
+def test_ranks_that_do_not_fit_are_told_by_the_middle_one(job_of, builders):
     job = job_of(*builders)
     assert job.graph is None
     assert job.models == (job.middle,)

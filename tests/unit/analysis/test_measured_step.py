@@ -1,9 +1,8 @@
 """Steps without the profiler: which samples are warm-up, which clock is true, what follows from them."""
 
-from __future__ import annotations
-
 import pytest
 
+from case_tables import cases
 from opscope.analysis.measured_step import (
     MeasuredStep,
     StepClockKind,
@@ -32,27 +31,10 @@ from opscope.model.sidecar import (
 NOISE = [10.0, 10.2, 9.9, 10.1, 10.0, 9.8, 10.1, 10.0, 10.3, 9.9]
 
 
-@pytest.mark.parametrize(
-    ("times", "warmup"),
-    [
-        ([10.0, *NOISE], 1),  # the first always
-        ([900.0, *NOISE], 1),
-        ([900.0, 300.0, 40.0, *NOISE], 3),
-        ([900.0, 10.0, 10.0, 700.0, *NOISE], 4),  # compiled twice, with quick steps in between
-        ([900.0, *NOISE, 40.0], 1),  # a late outlier is the program's
-        ([900.0, *NOISE[:5], 10.6, *NOISE], 1),  # 6 % is noise
-        ([900.0, *[10.0, 20.0] * 8], 1),  # two kinds of step are no warm-up
-        (
-            [900.0, *[5.0] * 3, *NOISE],
-            1,
-        ),  # the queue fills: the device's clock decides
-        ([900.0], 1),
-        ([900.0, 10.0], 1),
-        ([], 0),
-    ],
-)
+@cases("times", "warmup")
 def test_warm_up_is_recognized(times, warmup):
-    assert warmup_count(times) == warmup
+    listed = [[one] if one != "noise" else NOISE for one in times]
+    assert warmup_count([time for some in listed for time in some]) == warmup
 
 
 def samples(host, device=None, place=StepPlace.BEFORE, stretch=0, count=1):

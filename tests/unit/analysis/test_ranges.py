@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import range_totals, serving_engine
@@ -53,13 +54,7 @@ def test_steps_of_an_engine_are_known_whatever_is_asked_for(load) -> None:
     assert (asked.ranges, asked.engine_steps) == ((), Summary(session).ranges)
 
 
-@pytest.mark.parametrize(
-    ("ranges", "expected"),
-    [
-        ((("outer", 0, 30), ("inner", 10, 10)), {"outer": 6000, "inner": 3000}),  # to the innermost
-        ((("a", 0, 20), ("b", 10, 20)), {"a": 3000, "b": 6000}),  # not nested: to the later
-    ],
-)
+@cases("ranges", "expected")
 def test_what_lies_in_several_ranges_counts_once(load, ranges, expected) -> None:
     trace = annotated(*ranges)
     for start in (5, 15, 25):

@@ -18,14 +18,7 @@ from opscope.analysis.comparison_rules import differences, gate_reasons
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.session_comparison import compare_sessions, describe_replacement, pair_kernels
 from opscope.model.benchmark import Verdict
-from opscope.model.comparison import (
-    Basis,
-    ComparisonOptions,
-    FailOn,
-    Metric,
-    Presence,
-    SessionComparison,
-)
+from opscope.model.comparison import Basis, ComparisonOptions, FailOn, Metric, Presence, SessionComparison
 from opscope.model.session import Session
 
 Compare = Callable[[Any, Any], SessionComparison]
@@ -344,9 +337,7 @@ SIDES = st.tuples(st.dictionaries(NAMES, st.integers(1, 400), max_size=3), st.sa
 @settings(max_examples=settings.default.max_examples // 8, phases=[Phase.explicit, Phase.generate])
 @given(SIDES, SIDES)
 @pytest.mark.exhaustive(few=False)
-def test_the_laws_hold_whatever_the_sides(
-    first: tuple[dict[str, float], int], second: tuple[dict[str, float], int]
-) -> None:
+def test_the_laws_hold_whatever_the_sides(first, second):
     with tempfile.TemporaryDirectory() as folder:
         paths = [
             steps(durations, count).write(Path(folder) / f"{index}.json")

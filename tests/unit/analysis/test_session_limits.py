@@ -40,9 +40,7 @@ def test_the_data_sheet_without_measurements(load: Load, tmp_path: Path) -> None
         assert (limits.name, str(limits.memory.evidence), reason) == ("H200 SXM", "datasheet", None)
 
 
-def test_a_cached_measurement_of_the_same_gpu_comes_before_it(
-    load: Load, make_measured: Make, tmp_path: Path
-) -> None:
+def test_a_cached_measurement_of_the_same_gpu_comes_before_it(load, make_measured, tmp_path):
     cache = tmp_path / "cache"
     cache_measured(cache, make_measured({"copy": 4.28e12}))
     cache_measured(cache, make_measured({"copy": 9e12}, device="NVIDIA H200 NVL"))

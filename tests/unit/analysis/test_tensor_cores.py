@@ -31,9 +31,7 @@ SKINNY = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x4_nt_al
 
 
 @cases("name", "data_type", "use", "grade")
-def test_evidence_of_a_name_on_an_h200(
-    name: str, data_type: str | None, use: str | None, grade: str | None
-) -> None:
+def test_evidence_of_a_name_on_an_h200(name, data_type, use, grade):
     found = tensor_core_evidence(decode(name), data_type and DataType(data_type), "9.0")
     assert (found.use, found.grade) == (use, grade), found.reason
     assert found.reason
@@ -49,9 +47,7 @@ def test_loads_of_single_elements_are_named() -> None:
 
 
 @cases("name", "data_type", "capability", "use")
-def test_what_could_run_follows_from_operands_and_device(
-    name: str, data_type: str | None, capability: str | None, use: str | None
-) -> None:
+def test_what_could_run_follows_from_operands_and_device(name, data_type, capability, use):
     assert tensor_core_evidence(decode(name), data_type and DataType(data_type), capability).use == use
 
 

@@ -43,9 +43,7 @@ def test_a_range_no_table_knows_is_split_by_its_kernels_categories(load: Load) -
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["misc_ops_fp32", "bert_compile_bf16", "bert_train_bf16"])
-def test_category_times_are_the_operators_times_to_the_nanosecond(
-    load: Load, shared: Path, name: str
-) -> None:
+def test_category_times_are_the_operators_times_to_the_nanosecond(load, shared, name):
     summary = Summary(load(shared / "traces" / "h200" / f"{name}.json.gz"))
     own_ns = sum(operator.self_device_ns for operator in summary.operators)
     of_operators = [category for category in summary.categories if not category.without_operator]

@@ -217,9 +217,7 @@ def test_functions_are_swept_over_what_they_or_their_inputs_take(file: Path) -> 
         (["{file}:slow"], {"parameters": {"m": (1,)}}, "nothing takes the parameter 'm'"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_measured(
-    file: Path, targets: list[Any], fields: dict[str, Any], message: str
-) -> None:
+def test_what_does_not_fit_is_refused_before_anything_is_measured(file, targets, fields, message):
     named = [target.format(file=file) if isinstance(target, str) else target for target in targets]
     with pytest.raises(InputError) as caught:
         sweep_on_cpu(named, **fields)

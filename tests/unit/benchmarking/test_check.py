@@ -8,6 +8,8 @@ import warnings
 
 import pytest
 
+from case_tables import cases
+
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking import check  # noqa: E402
@@ -328,34 +330,14 @@ def test_chunks_do_not_matter(monkeypatch):
     assert parts.squared_error == pytest.approx(whole.squared_error, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("output", "reference", "missing", "unexpected"),
-    [
-        (math.nan, math.nan, 0, 0),
-        (math.inf, math.inf, 0, 0),
-        (math.inf, -math.inf, 0, 1),
-        (math.nan, math.inf, 0, 1),
-        (1.0, math.nan, 0, 1),
-        (math.nan, 1.0, 1, 0),
-        (math.inf, 1.0, 1, 0),
-    ],
-)
+@cases("output", "reference", "missing", "unexpected")
 def test_elements_that_are_not_finite(output, reference, missing, unexpected):
     one = of([output, 1.0], [reference, 1.0])
     assert (one.missing_count, one.unexpected_count) == (missing, unexpected)
     assert one.max_relative_error == 0.0
 
 
-@pytest.mark.parametrize(
-    ("output", "reference", "missing"),
-    [
-        (math.inf, 70_000.0, 0),
-        (-math.inf, -1e30, 0),
-        (math.inf, 65_500.0, 0),  # within the tolerance of the largest number, 65504
-        (math.inf, 65_000.0, 1),
-        (math.inf, -70_000.0, 1),
-    ],
-)
+@cases("output", "reference", "missing")
 def test_infinity_is_right_beyond_the_range_of_the_dtype(output, reference, missing):
     assert of(torch.tensor([output]).half(), [reference]).missing_count == missing
 

@@ -1,11 +1,11 @@
 """Reading a device by NVML, with a fake binding: old and new drivers, missing values, the right device."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+
+from case_tables import cases
 
 torch = pytest.importorskip("torch")
 
@@ -132,18 +132,8 @@ def test_what_the_device_does_not_report_is_unknown(install):
     assert state.temperature_c == 41
 
 
-@pytest.mark.parametrize(
-    ("properties", "devices", "looked_up", "clock_mhz"),
-    [
-        ({"uuid": UUIDS[0]}, 2, [f"GPU-{UUIDS[0]}"], 1980),
-        ({"uuid": "other"}, 2, ["GPU-other"], None),
-        ({"multi_processor_count": 132}, 2, [], None),  # never by number among several
-        ({"multi_processor_count": 132}, 1, [0], 1980),
-    ],
-)  # fmt: skip
-def test_which_device_it_is(  # noqa: PLR0917 - a row
-    install, monkeypatch, properties, devices, looked_up, clock_mhz
-):
+@cases("properties", "devices", "looked_up", "clock_mhz")
+def test_which_device_it_is(install, monkeypatch, properties, devices, looked_up, clock_mhz):  # noqa: PLR0917 - a row
     nvml = install(FakeNvml(), **properties)
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: devices)
     if clock_mhz is None:

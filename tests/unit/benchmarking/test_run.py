@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
 
+from case_tables import cases
 from fakes import FakeTimer, scripted
 from opscope.benchmarking import run as engine
 from opscope.benchmarking.problem import Implementation, Problem
@@ -391,13 +391,7 @@ def test_an_interruption_while_preparing_keeps_nothing_unfinished():
     assert "bench.interrupted" in codes(result)
 
 
-@pytest.mark.parametrize(
-    ("sample", "taken", "status", "reason"),
-    [
-        (8, 4, Status.INTERRUPTED, "stopped by the user after 4 of at least 8 samples"),
-        (24, 12, Status.OK, None),
-    ],
-)
+@cases("sample", "taken", "status", "reason")
 def test_an_interruption_in_the_rounds_keeps_figures_and_says_so(sample, taken, status, reason):
     seen: list[BenchmarkResult] = []
     result = run(
@@ -410,7 +404,7 @@ def test_an_interruption_in_the_rounds_keeps_figures_and_says_so(sample, taken, 
     assert [len(row.samples_ns) for row in result.rows] == [taken, taken]
     assert (row.status, row.reason) == (status, reason)
     assert row.median_ns is not None
-    assert (row.verdict is None) == (status is Status.INTERRUPTED)
+    assert (row.verdict is None) == (status == Status.INTERRUPTED)
     assert seen[-1] == result
 
 
@@ -433,15 +427,7 @@ def test_after_a_lost_device_every_row_says_so(monkeypatch):
     assert codes(result)[0] == "bench.device_lost"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"min_samples": 0},
-        {"min_samples": 9, "max_samples": 8},
-        {"time_budget_s": -1.0},
-        {"precision": math.nan},
-    ],
-)
+@cases("changes")
 def test_contradicting_options_are_refused(changes):
     with pytest.raises(InputError):
         run(problem_of(implementation("reference")), options(**changes))

@@ -1,11 +1,10 @@
-from __future__ import annotations
-
 import itertools
 import math
 
 import numpy as np
 import pytest
 
+from case_tables import cases
 from opscope.benchmarking.statistics import (
     FEWEST_ROUNDS,
     RatioInterval,
@@ -86,46 +85,22 @@ def test_rounds_that_resemble_their_neighbors_are_resampled_in_blocks():
     assert ratio.high - ratio.low > 2 * (single.high - single.low)
 
 
-@pytest.mark.parametrize(
-    ("freedom", "quantile"),  # Abramowitz and Stegun, table 26.10; beyond it, scipy.stats.t.ppf
-    [(1, 12.706205), (2, 4.302653), (3, 3.182446), (4, 2.776445), (5, 2.570582),
-     (10, 2.228139), (60, 2.000298), (120, 1.979930), (100_000, 1.959988)],
-)  # fmt: skip
+@cases("freedom", "quantile")
 def test_the_quantile_of_student_is_exact(freedom: int, quantile: float) -> None:
     assert student_quantile(freedom) == pytest.approx(quantile, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict", "words"),
-    [
-        (0.985, 1.015, Verdict.SAME, "lies within 1 ± 0.02"),
-        (1.001, 1.015, Verdict.SAME, "lies within 1 ± 0.02"),
-        (0.90, 0.95, Verdict.FASTER, "lies below 1"),
-        (1.01, 1.05, Verdict.SLOWER, "lies above 1"),
-        (0.97, 1.03, Verdict.AMBIGUOUS, "includes 1 and extends beyond 1 ± 0.02"),
-    ],
-)
+@cases("low", "high", "verdict", "words")
 def test_verdicts_follow_from_the_interval_and_name_it(low, high, verdict, words):
     given, reason = judge(RatioInterval((low + high) / 2, low, high, low, high, rounds=40), 0.02)
-    assert given is verdict
+    assert given == verdict
     assert f"{low:.4f}–{high:.4f}× over 40 rounds {words}" in reason
 
 
-@pytest.mark.parametrize(
-    ("medians", "within", "verdict"),
-    [
-        ((0.95, 1.10), (0.99, 1.01), Verdict.SAME),
-        ((0.95, 1.10), (1.02, 1.04), Verdict.SLOWER),
-        ((1.001, 1.03), (0.98, 1.03), Verdict.AMBIGUOUS),
-        ((0.98, 1.03), (1.001, 1.03), Verdict.AMBIGUOUS),
-        ((0.95, 0.99), (1.01, 1.05), Verdict.AMBIGUOUS),
-        ((0.50, 1.60), (0.60, 0.90), Verdict.AMBIGUOUS),
-        ((1.001, 1.03), (0.99, 1.01), Verdict.SAME),
-    ],
-)
+@cases("medians", "within", "verdict")
 def test_ratios_within_rounds_are_asked_too(medians, within, verdict):
     given, reason = judge(RatioInterval(1.0, *medians, *within, rounds=40), 0.02)
-    assert given is verdict
+    assert given == verdict
     assert f"within rounds, {within[0]:.4f}–{within[1]:.4f}× " in reason
 
 

@@ -1,7 +1,5 @@
 """From options to a problem: what is filled in, what is refused and with which words."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -110,19 +108,7 @@ def implementation(name, which, **options):
     return problem(name, implementations=(which,), **options).implementations[0]
 
 
-@pytest.mark.parametrize(
-    ("suite", "which", "options", "reason"),
-    [
-        *(("gelu", one, {}, "needs a CUDA device") for one in ("cuda", "cuda_teaching")),
-        # The interpreter does not pretend to.
-        ("matmul", "triton", {"dtype": "bfloat16"}, "cannot multiply bfloat16"),
-        # In the words of torch.
-        *(
-            ("attention", one, {}, "not offered here for float32, head_dim 64: No viable backend")
-            for one in ("sdpa_efficient", "sdpa_cudnn")
-        ),
-    ],
-)
+@cases("suite", "which", "options", "reason")
 def test_what_this_machine_does_not_offer_says_why(suite, which, options, reason):
     with pytest.raises(MeasurementError, match=reason):
         implementation(suite, which, **options).build()

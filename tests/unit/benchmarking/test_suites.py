@@ -1,8 +1,8 @@
 """Every implementation of every suite that runs on a CPU, called and compared with the suite's own answer."""
 
-from __future__ import annotations
-
 import pytest
+
+from case_tables import cases
 
 torch = pytest.importorskip("torch")
 
@@ -106,18 +106,7 @@ def test_exact_and_tanh_gelu_are_told_apart_in_the_interpreter():
             assert outcome_of(made, implementation).check.max_relative_error < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "min_bytes", "flop_count"),
-    [
-        ("gelu", {"dtype": "float16"}, 2 * 7 * 33 * 2, None),
-        ("add", {}, 3 * 7 * 33 * 4, 7 * 33),
-        ("layer_norm", {}, (2 * 5 * 37 + 2 * 37) * 4, None),
-        ("matmul", {}, (19 * 31 + 31 * 23 + 19 * 23) * 4, 2 * 19 * 23 * 31),
-        ("cdist", {}, (13 * 5 + 29 * 5 + 13 * 29) * 4, 2 * 13 * 29 * 5),
-        ("attention", {}, 4 * 2 * 3 * 17 * 16 * 4, 4 * 2 * 3 * 17 * 17 * 16),
-        ("attention", {"causal": "true"}, 4 * 2 * 3 * 17 * 16 * 4, 4 * 6 * 153 * 16),
-    ],
-)
+@cases("name", "options", "min_bytes", "flop_count")
 def test_bytes_and_operations_are_those_of_the_problem(name, options, min_bytes, flop_count):
     made = problem(name, **options)
     assert (made.min_bytes, made.flop_count) == (min_bytes, flop_count)

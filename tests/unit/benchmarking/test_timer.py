@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from case_tables import cases
 from fakes import FakeTimer
 from opscope.benchmarking import timer
 from opscope.benchmarking.timer import LaunchHiding, WallTimer, benchmark_timer, measure_latency, take_samples
@@ -167,13 +168,7 @@ def test_all_samples_are_kept_in_order_and_outliers_stay():
     assert timer.calls == 5
 
 
-@pytest.mark.parametrize(
-    ("duration_ns", "least", "budget_ns", "count"),
-    [
-        (250_000_000, 2, 10**9, 4),  # the number follows from the time budget
-        (10**10, 3, 10**9, 3),  # a spent one still takes the minimum
-    ],
-)
+@cases("duration_ns", "least", "budget_ns", "count")
 def test_the_sample_count_follows_from_the_time_budget(duration_ns, least, budget_ns, count):
     assert len(take_samples(nothing, FakeTimer([duration_ns] * 100), 0, least, 50, budget_ns)) == count
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
+
 pytest.importorskip("torch")
 
 FIELD = Path(__file__).parents[3] / "benchmarks/field"
@@ -29,29 +31,9 @@ def test_every_script_has_trials_whose_edits_apply_once_and_compile(script: Path
         assert text.count("STEP()") + text.count("ENDLESS(") == 1
 
 
-NARROW, WIDE = (9.0, 11.0), (-3.0, 25.0)
-
-
-@pytest.mark.parametrize(
-    ("gain", "interval", "true", "expected"),
-    [
-        (8.0, None, Measured(10.0, *NARROW), "right"),
-        (5.0, (4.0, 11.0), Measured(10.0, *NARROW), "right"),
-        (5.0, (4.0, 6.0), Measured(10.0, *NARROW), "wrong"),
-        (5.0, (4.0, 6.0), Measured(10.0, *WIDE), "undecided"),
-        (5.0, (4.0, 6.0), Measured(10.0, 7.0, 12.0), "undecided"),
-        (5.0, (4.0, 6.0), Measured(10.0, 7.2, 12.0), "wrong"),
-        (5.0, (3.0, 9.5), Measured(10.0, *NARROW), "undecided"),
-        (7.2, (5.7, 10.5), Measured(25.0, 23.0, 28.0), "wrong"),
-        (7.2, (5.7, 10.5), Measured(-1.0, -2.0, 0.5), "wrong"),
-        (1.0, None, None, "impossible"),
-        (None, None, Measured(1.0, *NARROW), "unknown"),
-    ],
-)
-def test_verdict(
-    gain: float | None, interval: tuple[float, float] | None, true: Measured | None, expected: str
-) -> None:
-    assert verdict(Shown("tf32", gain, interval), {"tf32": true}) == expected
+@cases("gain", "interval", "true", "expected")
+def test_verdict(gain, interval, true, expected):
+    assert verdict(Shown("tf32", gain, interval), {"tf32": true and Measured(*true)}) == expected
 
 
 @pytest.mark.parametrize(("count", "at"), [(2, 1), (5, 1), (6, 1), (8, 1), (9, 2), (12, 3), (25, 8)])

@@ -1,7 +1,5 @@
 """Notes of captured CUDA graphs: around the program's capture, without harming it, whatever goes wrong."""
 
-from __future__ import annotations
-
 import ctypes
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Every way in which the guides record a program, in ours: bare, by a schedule, with handlers, in parts."""
 
-from __future__ import annotations
-
 import io
 import json
 

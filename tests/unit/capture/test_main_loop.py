@@ -110,9 +110,7 @@ run()
     [(SIMULATION, 0.2, 20), (SERVER, 0.24, 40), (COMPILED, 0.1, 15), (BATCHES, 0.21, 10)],
     ids=["simulation", "server", "compiled", "batches"],
 )
-def test_a_step_is_a_round_of_the_outermost_loop_that_comes_round_soon(
-    steps_of: Callable[..., list[float]], text: str, step_s: float, least: int
-) -> None:
+def test_a_step_is_a_round_of_the_outermost_loop_that_comes_round_soon(steps_of, text, step_s, least):
     ends = steps_of(text)
     assert len(ends) >= least
     apart = [after - before for before, after in itertools.pairwise(ends)]
@@ -135,9 +133,7 @@ def test_other_loops_are_no_steps(steps_of: Callable[..., list[float]], text: st
     assert not steps_of(text)
 
 
-def test_asked_for_rounds_are_steps_whatever_the_program_is_made_of(
-    steps_of: Callable[..., list[float]],
-) -> None:
+def test_asked_for_rounds_are_steps_whatever_the_program_is_made_of(steps_of):
     assert steps_of("import torch.optim\nfor _ in range(30): work(0.1)", is_asked_for=True)
 
 

@@ -1,7 +1,5 @@
 """Regions of a running profile: what is recorded inside, between and after them, and what is said of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

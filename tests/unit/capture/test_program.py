@@ -1,7 +1,5 @@
 """A program in this process: what it finds there, how it ends, and what can be wrong with it."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import signal

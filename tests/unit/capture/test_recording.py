@@ -1,7 +1,5 @@
 """torch.autograd.profiler as the engine: the same schedule, files and Session."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

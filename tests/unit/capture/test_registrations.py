@@ -155,17 +155,7 @@ def test_operators_that_come_with_pytorch(torch):
     assert not any(name.startswith("aten::relu") for name in found)
 
 
-DUMP = """\
-name: aten::f
-schema: aten::f(Tensor x) -> Tensor
-debug: registered at /b/build/aten/src/ATen/RegisterSchema.cpp:6
-alias analysis kind: FROM_SCHEMA
-CUDA: registered at /env/torch/_native/registry.py:9 :: (none) [ boxed ]
-Meta: registered at /env/torch/_meta_registrations.py:5 :: (none) [ boxed ]
-CPU: registered at /b/build/aten/src/ATen/RegisterCPU.cpp:7 :: (Tensor _0) -> Tensor _0 [ boxed unboxed ]
-Autograd[alias]: registered by RegisterOperators :: (none) [ boxed ]
-CUDA (inactive): registered at /b/build/aten/src/ATen/RegisterCUDA.cpp:8 :: (none) [ boxed ]
-"""
+DUMP = Path(__file__).with_name("registrations.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture

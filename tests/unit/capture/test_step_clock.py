@@ -1,7 +1,5 @@
 """Timing steps without a profiler: what is a sample and what is none; with fakes of both clocks."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.cupti.recording import WRITE_LIMIT, ChunkKind, FileState, TextTable, UnifiedState, read_recording
 
 START_NS = 1_790_857_026_000_000_000
@@ -98,16 +99,7 @@ def test_threads_are_told_apart_and_named(run: Any) -> None:
     assert set(names.values()) <= {"launcher"}
 
 
-@pytest.mark.parametrize(
-    ("mode", "code"),
-    [
-        (("exit", 0), 0),
-        (("exit", 9), 9),
-        (("own_handler",), 7),  # of a signal
-        (("reset",), -signal.SIGKILL),  # of the device, which flushes first
-        (("fork",), 5),  # after CUDA began: the child is not recorded
-    ],
-)
+@cases("mode", "code")
 def test_the_exit_code_is_the_programs_own(run: Any, mode: tuple[Any, ...], code: int) -> None:
     found, (recording,) = run(*mode)
     assert (found, kernels(recording), recording.outcome.signal) == (code, 4, None)
@@ -135,9 +127,7 @@ def test_a_signal_from_outside(fake_cuda: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "code"), [("leave", 3), ("kill", -signal.SIGKILL)])
-def test_a_program_that_leaves_no_time_keeps_what_was_flushed(
-    run: Any, fake_cuda: Any, mode: str, code: int
-) -> None:
+def test_a_program_that_leaves_no_time_keeps_what_was_flushed(run, fake_cuda, mode, code):
     found, (recording,) = run(mode)
     assert (found, kernels(recording)) == (code, 4)
     assert recording.outcome.state is FileState.RECORDING
@@ -193,9 +183,7 @@ def test_what_cannot_be_written_is_counted_and_the_rest_stays_readable(run: Any)
         ({"OPSCOPE_TRACE_UNIFIED": 0}, UnifiedState.UNWANTED, None),
     ],
 )
-def test_unified_memory_is_recorded_or_refused_or_unwanted(
-    run: Any, variable: dict[str, int], state: UnifiedState, refusal: str | None
-) -> None:
+def test_unified_memory_is_recorded_or_refused_or_unwanted(run, variable, state, refusal):
     _, (recording,) = run("launch", 1, **variable)
     assert (recording.outcome.unified, recording.outcome.unified_refusal) == (state, refusal)
 
@@ -230,9 +218,7 @@ def test_a_cupti_that_cannot_be_loaded_is_named(run: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("folder", "variables"), [("none", {}), (".", {"OPSCOPE_TRACE_CUPTI": ""})])
-def test_without_its_folder_or_variables_it_disturbs_no_program(
-    fake_cuda: Any, tmp_path: Path, folder: str, variables: dict[str, str]
-) -> None:
+def test_without_its_folder_or_variables_it_disturbs_no_program(fake_cuda, tmp_path, folder, variables):
     process = fake_cuda.start(tmp_path / folder, "exit", 4, FAKE_SUBSCRIBE=1, **variables)
     process.communicate(timeout=10)
     assert process.returncode == 4

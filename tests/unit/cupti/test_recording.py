@@ -114,9 +114,7 @@ def test_a_header_in_words(tmp_path: Path) -> None:
 
 
 @given(length=st.integers(HEADER.itemsize, len(WHOLE)))
-def test_a_file_cut_anywhere_gives_its_whole_records(
-    tmp_path_factory: pytest.TempPathFactory, length: int
-) -> None:
+def test_a_file_cut_anywhere_gives_its_whole_records(tmp_path_factory, length):
     recording = read(tmp_path_factory.mktemp("cut"), WHOLE[:length])
     first = HEADER.itemsize + len(NAME) + HEAD
     starts = recording.of(ChunkKind.KERNELS)["start_ns"].tolist()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from case_tables import cases
 from opscope.cupti.recording import ChunkKind, CuptiRecording, FileState, Outcome, TextTable, UnifiedState
 from opscope.cupti.trace_file import (
     WrittenTrace,
@@ -137,35 +137,14 @@ def test_the_sidecar_says_which_devices(tmp_path: Path, recording: CuptiRecordin
     assert (kept.settings.activities, kept.settings.engine, kept.clean_window) == (("cuda",), "cupti", True)
 
 
-ended = partial(Outcome, FileState.ENDED, unified=UnifiedState.RECORDED)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "expected"),
-    [
-        (ended(), {}),
-        (ended(signal=15), {"recorder.signal": "SIGTERM"}),
-        (ended(signal=250), {"recorder.signal": "signal 250"}),
-        (Outcome(FileState.RECORDING, unified=UnifiedState.RECORDED), {"recorder.not_ended": "last 0.2 s"}),
-        (
-            ended(lost_count=1, write_errno=28),
-            {"recorder.lost": r"1 record could not be written \(No space left on device\)"},
-        ),
-        (ended(dropped_count=2), {"recorder.dropped": "CUPTI dropped 2 records"}),
-        (ended(unreadable_count=1), {"recorder.unreadable": "1 buffer to the end"}),
-        (
-            ended(unified=UnifiedState.REFUSED, unified_refusal="CUPTI_ERROR_X"),
-            {"recorder.unified_memory": "CUPTI_ERROR_X"},
-        ),
-        (ended(unified=UnifiedState.UNWANTED), {"recorder.unified_memory": "switched off"}),
-        (Outcome(FileState.ENDED), {"recorder.unified_memory": "not ready"}),
-    ],
-)
-def test_findings(tmp_path: Path, make_recording: Make, outcome: Outcome, expected: dict[str, str]) -> None:
-    result = written(tmp_path / "trace.json", make_recording(outcome=outcome))
-    found = {one.code: one.message for one in result.findings}
-    assert set(found) == set(expected)
-    assert all(re.search(pattern, found[code]) for code, pattern in expected.items())
+@cases("outcome", "code", "words")
+def test_findings(tmp_path, make_recording, outcome, code, words):
+    words_of = {"state": "ENDED", "unified": "RECORDED", **outcome}
+    states = {"state": FileState[words_of["state"]], "unified": UnifiedState[words_of["unified"]]}
+    made = Outcome(**{**outcome, **states})
+    found = written(tmp_path / "trace.json", make_recording(outcome=made)).findings
+    assert [one.code for one in found] == ([f"recorder.{code}"] if code else [])
+    assert all(re.search(words or "", one.message) for one in found)
 
 
 def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording: Make) -> None:

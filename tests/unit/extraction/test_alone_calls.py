@@ -98,9 +98,7 @@ def reference(in_out_ptr0, in_ptr0):
 """
 
 
-def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(tmp_path, monkeypatch):
     name = source_hash(GENERATED)
     given = {
         "Input Dims": [[32, 32], [32], [32, 32], []],

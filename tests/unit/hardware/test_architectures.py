@@ -15,9 +15,7 @@ KIB = 1024
 
 
 @cases("capability", "least_cuda_version", "threads", "blocks", "shared_kib")
-def test_facts_of_a_capability(
-    capability: str, least_cuda_version: str, threads: int, blocks: int, shared_kib: int
-) -> None:
+def test_facts_of_a_capability(capability, least_cuda_version, threads, blocks, shared_kib):
     found = architecture(capability)
     assert found.least_cuda_version == least_cuda_version
     assert (found.max_threads_per_sm, found.max_blocks_per_sm) == (threads, blocks)

@@ -238,9 +238,7 @@ MIB = 1024**2
 
 
 @cases("reported", "memory_mib", "sm_count", "name")
-def test_a_device_is_found_by_what_is_reported(
-    reported: str, memory_mib: int | None, sm_count: int | None, name: str
-) -> None:
+def test_a_device_is_found_by_what_is_reported(reported, memory_mib, sm_count, name):
     memory_bytes = None if memory_mib is None else memory_mib * MIB
     assert find_device(reported, memory_bytes=memory_bytes, sm_count=sm_count).name == name
 

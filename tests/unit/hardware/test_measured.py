@@ -12,18 +12,10 @@ import pytest
 
 from case_tables import cases
 from opscope.errors import InputError
-from opscope.hardware.limits import (
-    MeasuredLimits,
-    cache_measured,
-    mismatch,
-    read_folder,
-    read_measured,
-    save_measured,
-    spec_of,
-)
+from opscope.hardware import limits
 from opscope.model.benchmark import DeviceState
 
-Make = Callable[..., MeasuredLimits]
+Make = Callable[..., limits.MeasuredLimits]
 
 L4 = {"device": "NVIDIA L4", "compute_capability": "8.9", "sm_count": 58, "memory_bytes": 23 * 2**30}
 
@@ -36,8 +28,8 @@ def test_what_is_saved_is_read_back(make_measured: Make, tmp_path: Path) -> None
         missing={"l2_read": "Triton is not installed"},
         state_before=state,
     )
-    path = save_measured(tmp_path / "limits.json", measured)
-    assert read_measured(path) == measured
+    path = limits.save_measured(tmp_path / "limits.json", measured)
+    assert limits.read_measured(path) == measured
 
 
 def damaged(make: Make, **changes: Any) -> bytes:
@@ -67,15 +59,13 @@ def damaged(make: Make, **changes: Any) -> bytes:
         ({"times__0__name": "copy"}, "copy is there twice"),
     ],
 )
-def test_a_file_that_cannot_be_right(
-    make_measured: Make, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_a_file_that_cannot_be_right(make_measured, tmp_path, changes, message):
     path = tmp_path / "limits.json"
     path.write_bytes(damaged(make_measured, **changes))
     with pytest.raises(InputError, match=message) as caught:
-        read_measured(path)
+        limits.read_measured(path)
     assert str(path) in str(caught.value)
-    usable, ignored = read_folder(tmp_path)
+    usable, ignored = limits.read_folder(tmp_path)
     assert (usable, len(ignored)) == ([], 1)
 
 
@@ -84,37 +74,37 @@ def test_a_file_of_anything_else(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "limits.json"
     path.write_bytes(content)
     with pytest.raises(InputError):
-        read_measured(path)
+        limits.read_measured(path)
 
 
 def test_a_file_cut_anywhere_is_never_half_used(make_measured: Make, tmp_path: Path) -> None:
-    whole = save_measured(tmp_path / "whole.json", make_measured()).read_bytes().rstrip()
+    whole = limits.save_measured(tmp_path / "whole.json", make_measured()).read_bytes().rstrip()
     path = tmp_path / "cut.json"
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
         with pytest.raises(InputError):
-            read_measured(path)
+            limits.read_measured(path)
 
 
 def test_files_that_are_missing_folders_or_huge(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
-        read_measured(tmp_path / "none.json")
+        limits.read_measured(tmp_path / "none.json")
     with pytest.raises(InputError, match="cannot be read"):
-        read_measured(tmp_path)
+        limits.read_measured(tmp_path)
     huge = tmp_path / "huge.json"
     huge.write_bytes(b" " * ((1 << 20) + 1))
     with pytest.raises(InputError, match="too large"):
-        read_measured(huge)
+        limits.read_measured(huge)
 
 
 class TestFolder:
     def test_one_file_for_each_gpu_driver_and_torch(self, make_measured: Make, tmp_path: Path) -> None:
         for facts in ({}, {"driver": "590.1"}, {"torch": "2.13.0"}, L4):
-            cache_measured(tmp_path, make_measured(**facts))
-        again = cache_measured(tmp_path, make_measured({"copy": 1.0}))
+            limits.cache_measured(tmp_path, make_measured(**facts))
+        again = limits.cache_measured(tmp_path, make_measured({"copy": 1.0}))
         assert len(list(tmp_path.iterdir())) == 4
         assert again.name.startswith("nvidia-h200-")
-        assert read_measured(again).rates[0].per_s == 1.0
+        assert limits.read_measured(again).rates[0].per_s == 1.0
 
     def test_the_newest_is_the_last(self, make_measured: Make, tmp_path: Path) -> None:
         for day, facts in (
@@ -123,20 +113,20 @@ class TestFolder:
             ("2026-11-04T23:30:00+00:00", {"driver": "3"}),  # later, the one before being at 22:00 in UTC
             ("2026-11-02T00:00:00+00:00", L4),
         ):
-            cache_measured(tmp_path, make_measured(created=day, **facts))
-        usable, ignored = read_folder(tmp_path)
+            limits.cache_measured(tmp_path, make_measured(created=day, **facts))
+        usable, ignored = limits.read_folder(tmp_path)
         assert [one.driver for one in usable] == ["580.159.04", "1", "2", "3"]
         assert ignored == ()
-        assert read_folder(tmp_path / "none") == ([], ())
+        assert limits.read_folder(tmp_path / "none") == ([], ())
 
     def test_a_slice_goes_by_its_profile(self, make_measured: Make) -> None:
         measured = make_measured(device="NVIDIA H200 MIG 1g.18gb", sm_count=16)
-        spec = spec_of(measured)
+        spec = limits.spec_of(measured)
         assert spec.name == "H200 SXM MIG 1g.18gb"
-        assert mismatch(measured, "NVIDIA H200") is not None
+        assert limits.mismatch(measured, "NVIDIA H200") is not None
 
 
 @cases("facts", "reason")
 def test_whether_it_is_the_same_gpu(make_measured: Make, facts: dict[str, Any], reason: str | None) -> None:
-    found = mismatch(make_measured(), facts.pop("name", "NVIDIA H200"), **facts)
+    found = limits.mismatch(make_measured(), facts.pop("name", "NVIDIA H200"), **facts)
     assert found is None if reason is None else reason in str(found)

@@ -46,9 +46,7 @@ def test_registers_are_given_to_warps_in_units_of_256() -> None:
     ("threads", "registers", "shared_bytes"),
     [(128, None, 0), (128, 32, None), (0, 32, 0), (1056, 64, 0), (128, 32, 300 * 1024)],
 )
-def test_a_missing_figure_or_one_that_cannot_be_gives_none(
-    threads: int, registers: int | None, shared_bytes: int | None
-) -> None:
+def test_a_missing_figure_or_one_that_cannot_be_gives_none(threads, registers, shared_bytes):
     assert held("9.0", threads, registers, shared_bytes) is None
 
 
@@ -56,9 +54,7 @@ def test_a_missing_figure_or_one_that_cannot_be_gives_none(
     ("blocks", "count", "tail_fraction", "tail_loss"),
     [(132, 0.5, 0.5, 0.5), (264, 1.0, 1.0, 0.0), (290, 290 / 264, 26 / 264, 0.4507575), (528, 2.0, 1.0, 0.0)],
 )
-def test_waves_and_what_their_tail_loses(
-    blocks: int, count: float, tail_fraction: float, tail_loss: float
-) -> None:
+def test_waves_and_what_their_tail_loses(blocks, count, tail_fraction, tail_loss):
     found = waves_of(held("9.0", 128, 218, 19_200), blocks=blocks, sm_count=132)  # two blocks fit
     assert (found.slots, found.count) == (264, count)
     assert (found.tail_fraction, found.tail_loss) == (tail_fraction, pytest.approx(tail_loss))

@@ -86,9 +86,7 @@ def built() -> Iterator[tuple[str, TraceBuilder]]:
 @pytest.mark.parametrize(
     "most", [3, *(pytest.param(one, marks=pytest.mark.exhaustive(few=False)) for one in (1, 5))]
 )
-def test_of_a_built_trace(
-    name: str, builder: TraceBuilder, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_built_trace(name, builder, most, tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
     path.write_text(builder.text())
     extents = compare(path, monkeypatch, most)

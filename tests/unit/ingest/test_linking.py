@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from case_tables import cases
 from opscope.ingest.linking import ATTRIBUTIONS, CLOCK_SLACK_NS, Activities, Calls, Links, link
 from opscope.ingest.nesting import Forest, nest
 from opscope.model.schema import Attribution
@@ -95,59 +96,17 @@ def outcome(
 OUTER, INNER = Operator(0, 100 * US, 1), Operator(10 * US, 50 * US, 2)
 
 
-@pytest.mark.parametrize(
-    ("call", "activity", "expected"),
-    [
-        (Call(20 * US, 5), Activity(900 * US, 5), ("correlation", 1, 0)),
-        (Call(20 * US, 5, external_id=1), Activity(900 * US, 5), ("external_id", 0, 0)),
-        (Call(20 * US, 5), Activity(900 * US, 5, external_id=1), ("external_id", 0, 0)),
-        (Call(20 * US, 5, external_id=2), Activity(900 * US, 5, external_id=1), ("external_id", 1, 0)),
-        (Call(20 * US, 5), Activity(900 * US, external_id=1), ("external_id", 0, None)),
-        (Call(20 * US, 5, is_graph=True), Activity(900 * US, 5), ("graph", 1, 0)),
-        (Call(20 * US, 5, 1, is_graph=True), Activity(900 * US, 5), ("graph", 0, 0)),
-        (Call(100 * US, 5), Activity(900 * US, 5), ("outside_operator", None, 0)),
-        (Call(20 * US, 5, thread=2), Activity(900 * US, 5), ("outside_operator", None, 0)),
-        (Call(200 * US, 5, is_graph=True), Activity(900 * US, 5), ("outside_operator", None, 0)),
-        (Call(20 * US, 5), Activity(900 * US, 4), ("before_window", None, None)),
-        (Call(20 * US, 5), Activity(900 * US, 6), ("no_launch_record", None, None)),
-        (Call(20 * US, 5), Activity(900 * US), ("no_correlation", None, None)),
-        (Call(20 * US), Activity(900 * US, 6), ("no_launch_record", None, None)),
-        (Call(20 * US), Activity(900 * US), ("no_correlation", None, None)),
-        (Call(20 * US, 5, external_id=77), Activity(900 * US, 5), ("correlation", 1, 0)),
-        (Call(20 * US, 5), Activity(900 * US, 5, external_id=77), ("correlation", 1, 0)),
-    ],
-)
-def test_an_activity_finds_its_operator_or_keeps_the_reason(
-    call: Call, activity: Activity, expected: tuple[str, int | None, int | None]
-) -> None:
-    assert outcome([OUTER, INNER], [call], [activity]) == [expected]
+@cases("call", "activity", "attribution", "operator", "launch")
+def test_an_activity_finds_its_operator_or_keeps_the_reason(call, activity, attribution, operator, launch):
+    found = outcome([OUTER, INNER], [Call(**{"start": 20 * US, **call})], [Activity(900 * US, **activity)])
+    assert found == [(attribution, operator, launch)]
 
 
 def test_every_attribution_occurs_above() -> None:
     cases = test_an_activity_finds_its_operator_or_keeps_the_reason.pytestmark[0].args[1]
     # What replays of CUDA graphs are matched with is tested where they are.
     replayed = {str(Attribution.GRAPH_NODE), str(Attribution.GRAPH_SEQUENCE)}
-    assert {case[2][0] for case in cases} | replayed == {str(attribution) for attribution in Attribution}
-
-
-def test_without_calls_an_activity_is_not_called_early() -> None:
-    assert outcome([OUTER], [], [Activity(5, 3)]) == [("no_launch_record", None, None)]
-
-
-def test_without_operators_or_activities_there_is_nothing_to_link() -> None:
-    assert outcome([], [Call(1, 5)], [Activity(5, 5)]) == [("outside_operator", None, 0)]
-    assert outcome([OUTER], [Call(1, 5)], []) == outcome([], [], []) == []
-
-
-def test_of_calls_with_one_correlation_id_the_earliest_launched_it() -> None:
-    later, earlier = Call(70 * US, 5), Call(20 * US, 5)
-    assert outcome([OUTER, INNER], [later, earlier], [Activity(900 * US, 5)]) == [("correlation", 1, 1)]
-    assert outcome([OUTER, INNER], [earlier, later], [Activity(900 * US, 5)]) == [("correlation", 1, 0)]
-
-
-def test_an_external_id_of_two_operators_names_none_of_them() -> None:
-    twins = [Operator(0, 10 * US, 1), Operator(20 * US, 10 * US, 1)]
-    assert outcome(twins, [Call(22 * US, 5, 1)], [Activity(900, 5)]) == [("correlation", 1, 0)]
+    assert {case.values[2] for case in cases} | replayed == {str(attribution) for attribution in Attribution}
 
 
 def many(count: int) -> tuple[list[Operator], list[Call], list[Activity]]:
@@ -283,9 +242,7 @@ def disjoint_operators(draw: st.DrawFn) -> list[Operator]:
     st.lists(st.builds(Activity, TIMES, IDS, IDS), max_size=8),
     st.randoms(use_true_random=False),
 )
-def test_links_are_those_of_the_naive_rules_in_any_order(
-    operators: list[Operator], calls: list[Call], activities: list[Activity], random: Any
-) -> None:
+def test_links_are_those_of_the_naive_rules_in_any_order(operators, calls, activities, random):
     unique_calls = list({(call.start, call.correlation): call for call in calls}.values())
     found = outcome(operators, unique_calls, activities)
     assert found == naive(operators, unique_calls, activities)

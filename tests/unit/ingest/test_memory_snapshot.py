@@ -126,9 +126,7 @@ class Harmful:
     ],
     ids=["code", "keys", "empty", "event", "cut"],
 )
-def test_what_is_no_snapshot_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, reason: str
-) -> None:
+def test_what_is_no_snapshot_is_refused(tmp_path, capsys, content, reason):
     path = tmp_path / "s.pickle"
     path.write_bytes(content)
     with pytest.raises(InputError, match=reason):

@@ -38,28 +38,12 @@ def parents(forest: Forest) -> dict[int, int | None]:
 
 
 class TestNest:
-    def test_children_follow_their_parent(self) -> None:
-        forest = forest_of([(1, 5, 2), (1, 0, 10), (1, 8, 1), (1, 20, 5)])
-        assert parents(forest) == {1: None, 0: 1, 2: 1, 3: None}
-        assert forest.order.tolist() == [1, 0, 2, 3]
-        assert forest.depth.tolist() == [0, 1, 1, 0]
-        assert forest.last_descendant.tolist() == [2, 1, 2, 3]
-        assert forest.irregular_count == 0
-        assert not forest.has_overruns
-
     def test_no_intervals(self) -> None:
         forest = forest_of([])
         assert len(forest) == 0
         assert len(children_time(forest)) == len(subtree_sums(forest.last_descendant, int64([]))) == 0
         assert len(outermost_of_name(forest, np.array([], dtype=np.uint64))) == 0
         assert enclosing(forest, int64([1]), int64([0])).tolist() == [-1]
-
-    def test_of_equal_intervals_the_one_opened_first_is_the_outer_one(self) -> None:
-        assert parents(forest_of([(1, 0, 5), (1, 0, 5), (1, 0, 5)], sequence=[3, 1, 2])) == {
-            1: None,
-            2: 1,
-            0: 2,
-        }
 
     def test_an_overrun_beyond_the_tolerance_is_not(self) -> None:
         forest = forest_of([(1, 0, 10), (1, 5, 7)], tolerance_ns=1)
@@ -167,9 +151,7 @@ def test_any_intervals_nest_as_the_naive_construction_says(intervals: list[Inter
 
 
 @given(ANY, st.integers(0, 2), st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 34)), max_size=20))
-def test_enclosing_is_the_last_opened_that_is_open(
-    intervals: list[Interval], tolerance: int, moments: list[tuple[int, int]]
-) -> None:
+def test_enclosing_is_the_last_opened_that_is_open(intervals, tolerance, moments):
     forest = forest_of(intervals, tolerance)
     found = enclosing(forest, int64([t for t, _ in moments]), int64([m for _, m in moments]))
     for (thread, moment), index in zip(moments, found.tolist(), strict=True):
@@ -182,9 +164,7 @@ def test_enclosing_is_the_last_opened_that_is_open(
 
 
 @given(ANY, st.integers(0, 2), st.data())
-def test_sums_and_names_by_walking_the_tree(
-    intervals: list[Interval], tolerance: int, data: st.DataObject
-) -> None:
+def test_sums_and_names_by_walking_the_tree(intervals, tolerance, data):
     forest = forest_of(intervals, tolerance)
     count = len(forest)
     parent = forest.parent.tolist()
@@ -211,9 +191,7 @@ def test_sums_and_names_by_walking_the_tree(
 
 
 @given(ANY, st.randoms(use_true_random=False), st.integers(-(10**15), 2 * 10**18))
-def test_neither_order_of_input_nor_the_time_of_day_matters(
-    intervals: list[Interval], random: Any, shift: int
-) -> None:
+def test_neither_order_of_input_nor_the_time_of_day_matters(intervals, random, shift):
     before = forest_of(intervals)
     positions = list(range(len(intervals)))
     random.shuffle(positions)
@@ -227,9 +205,7 @@ def test_neither_order_of_input_nor_the_time_of_day_matters(
 
 
 @given(ANY, st.integers(0, 2), st.integers(0, 34))
-def test_what_begins_after_a_pause_nests_alone(
-    intervals: list[Interval], tolerance: int, until_ns: int
-) -> None:
+def test_what_begins_after_a_pause_nests_alone(intervals, tolerance, until_ns):
     """Cut at the last pause before any moment, both parts are those of the whole."""
     early = [one for one in intervals if one[1] < until_ns]
     pause_ns = last_pause(int64([one[1] for one in early]), int64([one[2] for one in early]))

@@ -58,9 +58,7 @@ class TestProcesses:
         left_out = finding(session, "nsys.other_processes")
         assert left_out.evidence == {"processes": [40]}
 
-    def test_a_process_that_only_pushed_ranges_is_a_trace_where_none_called_cuda(
-        self, load_export: LoadExport
-    ) -> None:
+    def test_a_process_that_only_pushed_ranges_is_a_trace_where_none_called_cuda(self, load_export):
         session = load_export(ExportBuilder().range("aten::mm, op_id = 1", 0, 50))
         assert session.query("SELECT name FROM operators") == [("aten::mm",)]
         absent = finding(session, "trace.no_device_activity")
@@ -450,9 +448,7 @@ def facts(path: Path, shift: int) -> list[Any]:
 @settings(max_examples=settings.default.max_examples // 10)
 @given(events=EVENTS, seed=st.integers(0, 1000))
 @pytest.mark.exhaustive(few=False)
-def test_conservation_order_and_shift(
-    events: list[Any], seed: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_conservation_order_and_shift(events, seed, tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
     builder = build(events)
     straight = facts(builder.write(folder / "a.sqlite"), 0)

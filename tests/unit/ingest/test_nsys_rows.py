@@ -45,9 +45,7 @@ class TestKernels:
             ("kernel", 1, 9, 2, 20, 7, 3, 4, 5, 64, 2, 1, 40, 48, 6, 8, None, "cudaLaunchKernel", True)
         ]  # fmt: skip
 
-    def test_a_kernel_is_named_as_kineto_names_it_and_keeps_what_nsys_wrote(
-        self, load_export: LoadExport
-    ) -> None:
+    def test_a_kernel_is_named_as_kineto_names_it_and_keeps_what_nsys_wrote(self, load_export):
         session = load_export(
             ExportBuilder().launch(1).kernel(GEMM_BY_NSYS, 2, 3, mangledName=GEMM, shortName="gemm")
         )
@@ -68,9 +66,7 @@ class TestKernels:
             ({"mangledName": None, "demangledName": None, "shortName": "gemm"}, "gemm"),
         ],
     )
-    def test_the_next_best_name_where_there_is_no_symbol(
-        self, load_export: LoadExport, columns: dict[str, str | None], name: str
-    ) -> None:
+    def test_the_next_best_name_where_there_is_no_symbol(self, load_export, columns, name):
         builder = ExportBuilder().launch(1)
         columns = {"demangledName": GEMM_BY_NSYS, "shortName": "gemm", **columns}
         assert names(load_export(builder.kernel("", 2, 3, **columns))) == [name]

@@ -16,22 +16,14 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope._version import __version__
 from opscope.analysis.job_model import examine_ranks
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.measure import join_timelines
 from opscope.errors import DependencyError, InputError
-from opscope.ingest.reader import (
-    Part,
-    ReadOptions,
-    Workers,
-    _fit_workers,
-    _together,
-    dask_cluster,
-    read_part,
-    read_parts,
-)
+from opscope.ingest import reader
 from opscope.ingest.source import TraceFile, find_traces
 from opscope.model.schema import TABLES
 from opscope.model.session import Session
@@ -50,7 +42,7 @@ def rows(session: Session) -> Rows:
 class Here(Executor):
     """Runs what is submitted at once; `answers` take its place, by their order."""
 
-    def __init__(self, *answers: Callable[..., Part]) -> None:
+    def __init__(self, *answers: Callable[..., reader.Part]) -> None:
         self._answers = list(answers)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -81,11 +73,11 @@ def of_traces(found: Rows) -> Rows:
 
 def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) -> Rows:
     session, waiting = Session(), list(executors)
-    read_parts(
+    reader.read_parts(
         session,
         find_traces(str(folder)),
-        Workers(lambda: waiting.pop(0)),
-        ReadOptions(demangle),
+        reader.Workers(lambda: waiting.pop(0)),
+        reader.ReadOptions(demangle),
         note=(lambda text: None) if said is None else said.append,
     )
     return of_traces(rows(session))
@@ -107,32 +99,19 @@ def test_of_a_recorded_job_too(shared: Path) -> None:
     assert parts_of(job, Here()) == of_traces(rows(load(job)))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "workers", "groups"),
-    [
-        ([1] * 20, 1, [5, 5, 5, 5]),
-        ([1] * 20, 4, [1] * 20),
-        ([1] * 100, 2, [8] * 12 + [4]),
-        ([1] * 100, 0, [8] * 12 + [4]),
-        ([5 << 20] * 16, 1, [1] * 16),
-        ([1 << 20] * 48, 1, [4] * 12),
-        ([1, 1, 5 << 20, 1, 1, 1, 3 << 20, 1 << 20], 1, [2, 1, 2, 2, 1]),
-    ],
-)
-def test_small_files_are_read_together(
-    tmp_path: Path, sizes: list[int], workers: int, groups: list[int]
-) -> None:
+@cases("sizes", "workers", "groups")
+def test_small_files_are_read_together(tmp_path, sizes, workers, groups):
     traces = []
-    for number, size in enumerate(sizes):
+    for number, size in enumerate([size for count, size in sizes for _ in range(count)]):
         path = tmp_path / str(number)
         with path.open("wb") as file:
             file.truncate(size)
         traces.append(TraceFile(path.name, path))
-    together = _together(traces, workers)
-    assert [len(group) for group in together] == groups
+    together = reader._together(traces, workers)
+    assert [len(group) for group in together] == [size for count, size in groups for _ in range(count)]
     assert [trace for group in together for trace in group] == traces
     remote = [TraceFile(name, address=f"s3://{name}") for name in "abcdefgh"]
-    assert [len(group) for group in _together(remote, 1)] == [1] * 8
+    assert [len(group) for group in reader._together(remote, 1)] == [1] * 8
 
 
 @pytest.mark.exhaustive(few=False)
@@ -144,19 +123,19 @@ def test_processes_of_this_machine(ranks: Path, alone: Rows) -> None:
 
 @pytest.mark.exhaustive(few=False)
 def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path, alone: Rows) -> None:
-    def killed(*_: Any) -> Part:
+    def killed(*_: Any) -> reader.Part:
         raise BrokenProcessPool("a process was killed")
 
-    assert parts_of(ranks, Here(read_part, read_part, killed), Here()) == of_traces(alone)
+    assert parts_of(ranks, Here(reader.read_part, reader.read_part, killed), Here()) == of_traces(alone)
     with pytest.raises(InputError, match=r"rank0\.json: processes that read it were killed"):
         parts_of(ranks, Here(killed), Here(killed), Here(killed))
 
 
-def kill_once(traces: Sequence[TraceFile], how: ReadOptions, mark: str) -> Part:
+def kill_once(traces: Sequence[TraceFile], how: reader.ReadOptions, mark: str) -> reader.Part:
     if not Path(mark).exists():
         Path(mark).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return read_part(traces, how)
+    return reader.read_part(traces, how)
 
 
 class Killing(ProcessPoolExecutor):
@@ -179,11 +158,11 @@ def test_a_process_killed_for_real(ranks: Path, alone: Rows, tmp_path: Path) -> 
 
 @pytest.mark.exhaustive(few=False)
 def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path, alone: Rows) -> None:
-    def without_opscope(*_: Any) -> Part:
+    def without_opscope(*_: Any) -> reader.Part:
         raise ModuleNotFoundError("No module named 'opscope'")
 
-    def older(traces: Sequence[TraceFile], how: ReadOptions) -> Part:
-        part = read_part(traces, how)
+    def older(traces: Sequence[TraceFile], how: reader.ReadOptions) -> reader.Part:
+        part = reader.read_part(traces, how)
         part.version = "0.0.1"
         return part
 
@@ -210,9 +189,7 @@ def test_what_a_worker_cannot_see_is_said_and_read_here(ranks: Path) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
-    shared: Path, shared_session: Callable[[Path], Session]
-) -> None:
+def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(shared, shared_session):
     job = shared / "traces/h200/ddp_straggler_w4"
     here = summarize(shared_session(job))
     session = load(job, workers=2)
@@ -220,15 +197,13 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
     there = summarize(session)
     assert analysis_json(there) == analysis_json(here)
     assert there.timeline == here.timeline
-    together = read_part(find_traces(str(job)), ReadOptions(examine=examine_ranks)).examined
+    together = reader.read_part(find_traces(str(job)), reader.ReadOptions(examine=examine_ranks)).examined
     timeline = Summary(shared_session(job)).timeline
     assert join_timelines([one.timeline for one in together.values()], timeline.skews) == timeline
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_is_worked_out_of_a_rank_moves_with_its_ids(
-    shared: Path, shared_session: Callable[[Path], Session]
-) -> None:
+def test_what_is_worked_out_of_a_rank_moves_with_its_ids(shared, shared_session):
     session = shared_session(shared / "traces/h200/ddp_w4")
     found = examine_ranks(session)
     ids = {"traces": 8, "threads": 100, "runtime_calls": 1000}
@@ -260,7 +235,7 @@ def test_workers_without_this_opscope_are_told_apart() -> None:
     client = FakeClient(
         a=__version__, b="0.0.1", c=ModuleNotFoundError("No module named 'opscope'"), d=__version__
     )
-    fit, unfit = _fit_workers(client)
+    fit, unfit = reader._fit_workers(client)
     assert fit == ["a", "d"]
     assert unfit == {f"opscope 0.0.1 is there, {__version__} here": ["b"], "No module named 'opscope'": ["c"]}
 
@@ -286,7 +261,10 @@ def test_a_dask_cluster(ranks: Path, alone: Rows) -> None:
 @pytest.mark.exhaustive(few=False)
 def test_no_scheduler_there(ranks: Path) -> None:
     pytest.importorskip("distributed")
-    with pytest.raises(InputError, match="no Dask scheduler answers"), dask_cluster("tcp://127.0.0.1:1"):
+    with (
+        pytest.raises(InputError, match="no Dask scheduler answers"),
+        reader.dask_cluster("tcp://127.0.0.1:1"),
+    ):
         pass
 
 

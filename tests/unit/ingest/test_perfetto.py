@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +166,7 @@ def annotate(annotation: Any, value: Any) -> None:
         annotation.int_value = value
 
 
-def test_a_perfetto_trace_becomes_the_rows_of_the_json(
-    make_trace: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_perfetto_trace_becomes_the_rows_of_the_json(make_trace, tmp_path):
     trace = recorded()
     written = in_perfetto(trace.events)
     path = tmp_path / "trace.pftrace"
@@ -207,9 +204,7 @@ def test_slices_that_end_out_of_order_are_of_another_recorder(tmp_path: Path) ->
         load(path)
 
 
-def test_without_the_package_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatch):
     path = tmp_path / "trace.pftrace"
     path.write_bytes(in_perfetto(recorded().events).SerializeToString())
     monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)

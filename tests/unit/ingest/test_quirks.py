@@ -338,14 +338,7 @@ class TestErrors:
             ((0, 2, 1), (None, None, 1), r"b\.json has no rank, while .*a\.json is one of 2"),
         ],
     )
-    def test_traces_of_different_jobs_are_refused(
-        self,
-        load: Load,
-        make_trace: Make,
-        first: tuple[Any, ...],
-        second: tuple[Any, ...],
-        reason: str | None,
-    ) -> None:
+    def test_traces_of_different_jobs_are_refused(self, load, make_trace, first, second, reason):
         def trace(  # noqa: PLR0917
             name: str,
             rank: int | None,
@@ -388,9 +381,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("option", "value"), [("memory_limit", one) for one in ("nonsense", "-1GB", "")] + [("threads", 0)]
     )
-    def test_a_memory_limit_or_number_of_threads_that_is_none(
-        self, load: Load, option: str, value: str | int
-    ) -> None:
+    def test_a_memory_limit_or_number_of_threads_that_is_none(self, load, option, value):
         with pytest.raises(InputError):
             load(TraceBuilder().operator("a", 1, 2), **{option: value})
 
@@ -403,25 +394,7 @@ class TestErrors:
         assert not folder.exists()
 
 
-LEGACY = """{"schemaVersion": 1, "traceEvents": [
-{"ph": "X", "cat": "Operator", "name": "ProfilerStep#7", "pid": 9, "tid": "9",
- "ts": 1623143089861000, "dur": 90,
- "args": {"Device": 9, "External id": 1, "Trace name": "PyTorch Profiler", "Call stack": ""}},
-{"ph": "X", "cat": "Operator", "name": "aten::mm", "pid": 9, "tid": "9", "ts": 1623143089861010, "dur": 20,
- "args": {"external id": 2, "Call stack": "a.py(1): f;b.py(2): g", "Module Hierarchy": "Net.fc"}},
-{"ph": "X", "cat": "Runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": "9",
- "ts": 1623143089861015, "dur": 2,
- "args": {"cbid": 211, "correlation": 5, "external id": "2", "external ts": "1623143089861010"}},
-{"ph": "X", "cat": "Kernel", "name": "sgemm", "pid": 0, "tid": "stream 7", "ts": 1623143089861040, "dur": 8,
- "args": {"queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": 5, "external id": "2",
-          "registers per thread": 32, "grid": [1, 2, 3], "block": [4, 5, 6]}},
-{"ph": "X", "cat": "Memcpy", "name": "Memcpy DtoH", "pid": 0, "tid": "stream 7",
- "ts": 1623143089861050, "dur": 1,
- "args": {"device": 0, "stream": 7, "correlation": 6, "bytes": 4}},
-{"ph": "X", "cat": "Memset", "name": "Memset", "pid": 0, "tid": "stream 7",
- "ts": 1623143089861052, "dur": 1,
- "args": {"device": 0, "stream": 7, "correlation": 7, "bytes": 4}}
-]}"""
+LEGACY = Path(__file__).with_name("legacy_trace.json").read_text(encoding="utf-8")
 
 
 class TestLegacyFormat:

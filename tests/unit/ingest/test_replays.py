@@ -58,9 +58,7 @@ def replayed(
 
 
 @pytest.mark.parametrize("memory_limit", [None, "500MB"], ids=["memory", "disk"])
-def test_a_replay_has_the_operators_modules_and_arguments_of_its_capture(
-    load, make_trace, memory_limit: str | None
-) -> None:
+def test_a_replay_has_the_operators_modules_and_arguments_of_its_capture(load, make_trace, memory_limit):
     capture = make_trace(captured(TraceBuilder()), "capture.json")
     session = load(replayed(TraceBuilder()), captures=[capture], memory_limit=memory_limit)
     assert session.query(ROWS) == [
@@ -200,9 +198,7 @@ def test_of_captures_of_several_batches_the_grid_tells_which_is_replayed(load, m
     assert session.query(OPERATORS) == [("aten::mm", "[[4,8],[8,2]]"), ("aten::add", "[[4,8],[8,2]]")]
 
 
-def test_where_nothing_tells_captures_of_several_batches_apart_no_argument_is_guessed(
-    load, make_trace
-) -> None:
+def test_where_nothing_tells_captures_of_several_batches_apart_no_argument_is_guessed(load, make_trace):
     capture = make_trace(captured(captured(TraceBuilder(), rows=64), 50), "capture.json")
     session = load(replayed(TraceBuilder()), captures=[capture])
     assert session.query(OPERATORS) == [("aten::mm", None), ("aten::add", None)]
@@ -312,9 +308,7 @@ def replay_of(*names: str, numbers: tuple[int, ...] | None = None) -> Replay:
         (capture_of(None, None, places=(0, 0)), replay_of("a", "a"), ReplayEvidence.LAUNCH_ORDER, (0, 1)),
     ],
 )  # fmt: skip
-def test_replays_match(
-    capture: Capture, replay: Replay, evidence: ReplayEvidence, launches: tuple[int, ...]
-) -> None:
+def test_replays_match(capture, replay, evidence, launches):
     found = match(capture, replay)
     assert (found.evidence, found.launches) == (evidence, launches)
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import Load, TraceBuilder
+from case_tables import cases
+from fakes import TraceBuilder
 from opscope.ingest import scan as scanning
 from opscope.ingest.scan import (
     MEMBERS,
@@ -132,15 +133,7 @@ class TestNumbers:
             assert event.get("start_ns") == (exact if abs(exact) < 1 << 63 else None), text
 
     @passes
-    @pytest.mark.parametrize(
-        ("text", "value"),
-        [
-            ('"0x1F"', 31), ('"0xffffffffffffffff"', -1), ('"0x"', None),
-            ("5", 5), ('"5"', 5), ("-3", -3), ("5.0", 5), ("9223372036854775807", 2**63 - 1),
-            ("9223372036854775808", None), ("5.5", None), ("true", None),
-            ('"x"', None), ("[5]", None), ("{}", None),
-        ],
-    )  # fmt: skip
+    @cases("text", "value")
     def test_a_value_of_another_type_is_none(self, one_pass: Pass, text: str, value: int | None) -> None:
         found, chunk = events(one_pass, b'[{"ph":"X","args":{"stream": %b}}]' % text.encode())
         assert found[0].get("stream") == value
@@ -191,9 +184,7 @@ class TestChunks:
     @pytest.mark.parametrize(
         ("chunk_bytes", "name"), [(1_000, "a"), (300, 'q"},{"ph":"X","name":"'), (1 << 20, "a")]
     )
-    def test_cuts_change_nothing(
-        self, load: Load, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, name: str
-    ) -> None:
+    def test_cuts_change_nothing(self, load, monkeypatch, chunk_bytes, name):
         trace = TraceBuilder()
         for index in range(60):
             trace.operator(f"{name}{index % 7}", 10 * index, 8, decoy=[{"name": "a"}, {"ph": "X"}] * 3)
@@ -227,30 +218,22 @@ class TestChunks:
 def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
     """scan.c under the sanitizers of addresses and undefined behaviour, on broken texts of every kind."""
     source = Path(scanning.__file__).with_name("scan.c")
-    program, driver = tmp_path / "driver", tmp_path / "driver.c"
+    program, driver = tmp_path / "driver", Path(__file__).with_name("scan_driver.c")
     keys = ", ".join(
         f'{{"{one.key}", {len(one.key.encode())}, {one.kind.value}, {target}, '
         f"{int(one.in_arguments)}, {int(one.is_rare)}}}"
         for one, target in zip(MEMBERS, TARGETS, strict=True)
     )
-    driver.write_text(
-        f'#include "{source}"\n#include <stdio.h>\nstatic const column members[] = {{{keys}}};\n'
-        'static const char *const skipped[] = {"ac2g", "async"};\n'
-        "int main(int count, char **files) {\n"
-        "    for (int i = 1; i < count; i++) {\n"
-        '        FILE *file = fopen(files[i], "rb");\n'
-        "        fseek(file, 0, SEEK_END);\n"
-        "        long size = ftell(file);\n"
-        "        rewind(file);\n"
-        "        uint8_t *text = malloc((size_t)size + 1); /* a byte more would hide reading one too far */\n"
-        "        text = realloc(text, (size_t)size ? (size_t)size : 1);\n"
-        "        if (fread(text, 1, (size_t)size, file) != (size_t)size) return 2;\n"
-        "        fclose(file);\n"
-        "        int count_of_members = sizeof members / sizeof *members;\n"
-        "        scan_free(scan_events(text, size, 0, size, members, count_of_members, 0, 1, skipped, 2));\n"
-        "        free(text);\n    }\n    return 0;\n}\n"
-    )
-    flags = ["-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    (tmp_path / "members.h").write_text(keys)
+    flags = [
+        f"-I{source.parent}",
+        f"-I{tmp_path}",
+        "-std=gnu11",
+        "-g",
+        "-O1",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ]
     built = subprocess.run(
         ["gcc", *flags, str(driver), "-o", str(program)], capture_output=True, text=True, check=False
     )
@@ -274,9 +257,7 @@ def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
         assert run.returncode == 0, run.stderr[-3000:]
 
 
-def test_a_machine_without_a_compiler_reads_the_same(
-    load: Load, shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_a_compiler_reads_the_same(load, shared, monkeypatch):
     file = shared / "traces" / "h200" / "bert_compile_bf16.json.gz"
     queries = (
         "FROM operators", "FROM device_activities", "FROM runtime_calls", "FROM frames", "FROM modules",

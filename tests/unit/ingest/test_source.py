@@ -114,9 +114,7 @@ class TestCompression:
 
     # The last one ends where the first member does.
     @pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 16, len(gzip.compress(TEXT[:100]))])
-    def test_gzip_of_several_members(
-        self, make_trace: Make, tmp_path: Path, inflate: str, monkeypatch: pytest.MonkeyPatch, chunk: int
-    ) -> None:
+    def test_gzip_of_several_members(self, make_trace, tmp_path, inflate, monkeypatch, chunk):
         monkeypatch.setattr(source, "_GZIP_CHUNK_BYTES", chunk)
         parts = [TEXT[:100], b"", TEXT[100:101], TEXT[101:]]
         path = make_trace(b"".join(map(gzip.compress, parts)) + b"\0" * 99, "t.json.gz")
@@ -220,14 +218,8 @@ class TestRemote:
         with pytest.raises(InputError, match=r"cannot be reached \(ConnectionResetError: gone\)"):
             find_traces("memory://a.json")
 
-    @pytest.mark.parametrize(
-        ("address", "module", "extra"),
-        [("s3://b/t.json", "s3fs", "s3"), ("gs://b/t.json", "gcsfs", "gcs"),
-         ("https://h/t.json", "aiohttp", "https")],
-    )  # fmt: skip
-    def test_an_extra_that_is_not_installed(
-        self, monkeypatch: pytest.MonkeyPatch, address: str, module: str, extra: str
-    ) -> None:
+    @cases("address", "module", "extra")
+    def test_an_extra_that_is_not_installed(self, monkeypatch, address, module, extra):
         forget(monkeypatch, module)
         with pytest.raises(DependencyError) as caught:
             find_traces(address)
@@ -308,9 +300,7 @@ class TestWholeFiles:
     @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n\t", " :\r\n")])
     @pytest.mark.parametrize("trailer", [{}, TRAILER], ids=["array-last", "keys-after"])
     @pytest.mark.parametrize("header", [{}, {"schemaVersion": 1, "deviceProperties": [{"id": 0}, {"id": 1}]}])
-    def test_keys_before_and_after(
-        self, header: dict[str, Any], trailer: dict[str, Any], separators: tuple[str, str]
-    ) -> None:
+    def test_keys_before_and_after(self, header, trailer, separators):
         text = json.dumps({**header, "traceEvents": EVENTS, **trailer}, separators=separators)
         assert events_of(text) == (EVENTS, {**header, **trailer}, 0)
 
@@ -407,40 +397,20 @@ def event_ends(data: bytes) -> list[int]:
 
 
 class TestNoTrace:
-    @pytest.mark.parametrize(
-        ("content", "message", "byte_offset"),
-        [
-            (b"", "the file is empty", 0),
-            (b" \n ", "the file is empty", 0),
-            (b"\xef\xbb\xbf", "the file is empty", 0),
-            (b"hello", "not JSON", 0),
-            (b"NVR\0" + bytes(64), "a report of Nsight Compute, not a trace", 0),
-            (b"PK\3\4" + bytes(64), "an archive, not a trace", 0),
-            (b"t.json".ljust(257, b"\0") + b"ustar", "an archive, not a trace", 0),
-            (bytes(8) + b"DUCK" + bytes(64), "a saved session, not a trace", 0),
-            (b"\n\n<html>", "not JSON", 2),
-            (b"\xff\xfe{\x00", "not JSON", 0),
-            (b'{"a": 1}', "JSON without a traceEvents array", 0),
-            (b'  {"a": 1}', "JSON without a traceEvents array", 2),
-            (b'{"a": [1, 2}', "not valid JSON", 11),
-            (b'{"a": 1', "not valid JSON", 7),
-            (b'{"a": b"traceEvents": []}', "not valid JSON", 6),
-            (b'{"a": ' + b"[" * 100_000 + b', "traceEvents": []}', "not valid JSON", None),
-            (b'{"traceEvents": 5}', "traceEvents is not an array", 16),
-            (b'{"traceEvents": {"a": 1}}', "traceEvents is not an array", 16),
-            (b'{"traceEvents": null}', "traceEvents is not an array", 16),
-            (b'{"traceEvents": []}', "the traceEvents array is empty", 16),
-            (b'{"traceEvents": [ \n ], "a": [{}]}', "the traceEvents array is empty", 16),
-            (b"[]", "the traceEvents array is empty", 0),
-            (b'{"traceEvents" ', "the file ends before its first event", 15),
-            (b'{"traceEvents":', "the file ends before its first event", 15),
-            (b'{"traceEvents": [', "the file ends before its first complete event", 17),
-            (b'{"traceEvents": [{"ph": "X", "args": {"a": 1}', "the file ends before its first", 45),
-            (b"[", "the file ends before its first complete event", 1),
-            (b'["a", 5]', "the file ends before its first complete event", 8),
-        ],
-    )
-    def test_says_what_and_where(self, content: bytes, message: str, byte_offset: int | None) -> None:
-        error = error_of(content)
+    @cases("content", "message", "byte_offset")
+    def test_says_what_and_where(self, content: str, message: str, byte_offset: int | None) -> None:
+        error = error_of(content.encode("latin-1"))
         assert error.message.startswith(message)
-        assert byte_offset is None or error.byte_offset == byte_offset
+        assert error.byte_offset == byte_offset
+
+    def test_says_which_other_file_it_is(self) -> None:
+        archive = "an archive, not a trace"
+        for head, message in (
+            (b"NVR\0", "a report of Nsight Compute, not a trace"), (b"PK\3\4", archive),
+            (b"t.json".ljust(257, b"\0") + b"ustar", archive),
+            (bytes(8) + b"DUCK", "a saved session, not a trace"),
+        ):  # fmt: skip
+            error = error_of(head + bytes(64))
+            assert (error.message[: len(message)], error.byte_offset) == (message, 0)
+        deep = b'{"a": ' + b"[" * 100_000 + b', "traceEvents": []}'
+        assert error_of(deep).message.startswith("not valid JSON")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import opscope
+from case_tables import cases
 from fakes import H200, Load, TraceBuilder
 from opscope.model import schema
 from opscope.model.session import Session
@@ -616,17 +617,7 @@ def test_a_small_trace_is_the_same_optimized_or_not(load: Load, monkeypatch: pyt
     assert everything() == as_written
 
 
-@pytest.mark.parametrize(
-    ("spans", "busy_us"),
-    [
-        ([(3, 0)], 0),
-        ([(0, 5), (5, 4)], 9),
-        ([(0, 5), (4, 5)], 9),
-        ([(0, 9), (2, 1), (8, 4)], 12),
-        ([(0, 9), (20, 1), (2, 1)], 10),
-        ([(0, 2), (1, 0), (7, 0)], 2),
-    ],
-)
+@cases("spans", "busy_us")
 def test_what_is_covered_twice_counts_once(load: Load, spans: list[tuple[int, int]], busy_us: int) -> None:
     trace = TraceBuilder()
     for start, duration in spans:

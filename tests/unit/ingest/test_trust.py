@@ -67,9 +67,7 @@ def test_one_early_record_is_no_clock(load: Load) -> None:
     ],
     ids=["none", "half"],
 )
-def test_launches_without_device_records(
-    load: Load, kernels: Callable[[int], bool], code: str, count: int
-) -> None:
+def test_launches_without_device_records(load, kernels, code, count):
     summary = assess(load(program(kernels=kernels)))
     assert defects(summary) == {code: (count, True)}
     assert summary.advice == ()
@@ -95,9 +93,7 @@ def test_launches_into_a_captured_graph_are_no_losses(load: Load) -> None:
     ("start_us", "duration_us", "reason"),
     [(-1e9, 0, "outside_recording"), (1e9, 5, "outside_recording"), (20, 3000, "overruns_stream")],
 )
-def test_a_time_that_cannot_be_is_set_aside(
-    load: Load, start_us: float, duration_us: float, reason: str
-) -> None:
+def test_a_time_that_cannot_be_is_set_aside(load, start_us, duration_us, reason):
     builder = program()
     builder.operator("aten::mul", 12, 4).launch(13, 1).kernel("mul", start_us, duration_us)
     session = load(builder)

@@ -13,18 +13,7 @@ from opscope.errors import DependencyError, MeasurementError
 from opscope.hardware.driver import find_cuda_tool
 from opscope.kernels import build
 
-NINJA_OUTPUT = """Error building extension 'opscope_kernels_1': [1/3] nvcc -DTORCH_EXTENSION_NAME=x -c a.cu
-[2/3] nvcc -DTORCH_EXTENSION_NAME=x -c b.cu -o b.cuda.o
-FAILED: [code=2] b.cuda.o
-nvcc -DTORCH_EXTENSION_NAME=x -c b.cu -o b.cuda.o --error-limit
-b.cu(1): warning #177-D: variable "unused" was declared but never referenced
-b.cu(3): error: identifier "wrong" is undefined
-      y[0] = wrong;
-             ^
-
-1 error detected in the compilation of "b.cu".
-ninja: build stopped: subcommand failed.
-"""
+NINJA_OUTPUT = Path(__file__).with_name("ninja_output.txt").read_text(encoding="utf-8")
 
 
 class FakeBuilder:
@@ -63,9 +52,7 @@ def torch() -> SimpleNamespace:
         __version__="2.9.0+cu130",
         version=SimpleNamespace(cuda="13.0"),
         cuda=SimpleNamespace(
-            is_available=lambda: True,
-            device_count=lambda: 2,
-            get_device_capability=lambda device: (9, 0),
+            is_available=lambda: True, device_count=lambda: 2, get_device_capability=lambda device: (9, 0)
         ),
         library=SimpleNamespace(register_fake=fakes.__setitem__),
         ops=SimpleNamespace(opscope_kernels="the operators"),

@@ -1,7 +1,5 @@
 """What the Triton kernels become for sm_90, seen without a GPU: width of accesses, tensor cores."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Every Triton kernel beside float64, in Triton's interpreter, at sizes that fill programs or do not."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

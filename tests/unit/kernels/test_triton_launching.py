@@ -1,7 +1,5 @@
 """Which configurations a kernel may run with, and what is checked before it is launched."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Triton compiles or interprets, for a whole process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The reading kernel: every chunk is read."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -47,9 +47,7 @@ def patterns_of(entry: dict[str, Any]) -> Iterator[str]:
             yield rf"{heading}: {text} \("
 
 
-def test_explanations_are_those_expected(
-    launches: tuple[tuple[str, LaunchFacts], ...], pytestconfig: pytest.Config
-) -> None:
+def test_explanations_are_those_expected(launches, pytestconfig):
     found = [line for title, launch in launches for line in lines_of(title, explain(launch))]
     if pytestconfig.getoption("--update-golden"):
         EXPECTED.write_text("\n".join(found) + "\n", encoding="utf-8")
@@ -102,9 +100,7 @@ def test_without_geometry_and_device_neither_launch_nor_waves(record: Record, fa
 
 @pytest.mark.parametrize("forgotten", ["strides", "concrete"])
 @each_record
-def test_less_recorded_says_less_and_nothing_else(
-    record: Record, facts_from: FactsFrom, forgotten: str
-) -> None:
+def test_less_recorded_says_less_and_nothing_else(record, facts_from, forgotten):
     whole, part = explain(facts_from(record)), explain(facts_from(record, **{forgotten: None}))
     if part is None:
         return

@@ -122,9 +122,7 @@ def test_no_statement_holds_a_figure_that_is_missing(record: Record, facts_from:
     shared_bytes=st.integers(0, 100_000),
     capability=st.sampled_from(["7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"]),
 )
-def test_resident_blocks_stay_within_every_limit(
-    threads: int, registers: int, shared_bytes: int, capability: str
-) -> None:
+def test_resident_blocks_stay_within_every_limit(threads, registers, shared_bytes, capability):
     limits = architecture(capability)
     found = active_blocks(limits, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes)
     if found is None:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
-
+from case_tables import cases
 from opscope.launches.facts import DeviceFacts, LaunchFacts, LaunchGeometry, parse_compile_arguments
 from opscope.launches.launch_explanation import explain
 from opscope.operators.arguments import parse_arguments
 from opscope.provenance.kernel_names.decoder import decode
 
 H200 = DeviceFacts("NVIDIA H200", "9.0", 132)
-# Trace: distinct launches with a check at least, and the share of kernel launches of a known family at least.
-TRACES = {
-    "bert_bs8_seq128_infer": (8, 1.0),
-    "bert_compile_bf16": (10, 1.0),
-    "bert_eager_attn": (12, 1.0),
-    "bert_train_bf16": (38, 0.99),
-    "gpt2_generate_fp16": (42, 1.0),
-    "misc_ops_fp32": (23, 0.85),
-    "own_kernels": (1, 0.3),
-}
 _LAUNCHES = """
 SELECT k.name, o.name AS operator, o.input_shapes, o.input_types, o.input_strides, o.concrete_inputs, grid_x,
     grid_y, grid_z, block_x, block_y, block_z, registers_per_thread, shared_memory_bytes, occupancy_estimate,
@@ -55,8 +42,8 @@ def facts(row: dict[str, Any]) -> LaunchFacts:
     return LaunchFacts(decode(row["name"]), geometry, call or None, H200, arguments)
 
 
-@pytest.mark.parametrize("trace", TRACES)
-def test_predicted_launches_are_the_recorded_ones(trace: str, shared: Path, load: Callable[..., Any]) -> None:
+@cases("trace", "least_checked", "least_known")
+def test_predicted_launches_are_the_recorded_ones(shared, load, trace, least_checked, least_known):
     session = load(shared / "traces" / "h200" / f"{trace}.json.gz")
     rows = session.records(_LAUNCHES)
     checked, known = set(), 0
@@ -67,6 +54,5 @@ def test_predicted_launches_are_the_recorded_ones(trace: str, shared: Path, load
         if told.is_predicted is not None:
             assert told.is_predicted, (row, told.statements)
             checked.add((row["name"], row["grid_x"], row["grid_y"], row["grid_z"], row["operator"]))
-    least_checked, least_known = TRACES[trace]
     assert len(checked) >= least_checked
     assert known >= least_known * sum(row["launches"] for row in rows)

@@ -33,9 +33,7 @@ def made(path: Path, *, age_s: float) -> Path:
     return path
 
 
-def test_folders_of_killed_processes_go_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_pid: int
-) -> None:
+def test_folders_of_killed_processes_go_and_no_others(tmp_path, monkeypatch, ended_pid):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     space = scratch_prefix.__wrapped__().split("-")[1]
     old = 2 * HOUR_S
@@ -98,9 +96,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_two_processes_exclude_each_other_and_the_holder_is_named(
-    tmp_path: Path, holder: subprocess.Popen[str]
-) -> None:
+def test_two_processes_exclude_each_other_and_the_holder_is_named(tmp_path, holder):
     with (
         pytest.raises(InputError, match=f"process {holder.pid} on .* is writing it"),
         claimed(tmp_path / "trace.json"),
@@ -110,9 +106,7 @@ def test_two_processes_exclude_each_other_and_the_holder_is_named(
         pass
 
 
-def test_a_claim_ends_with_its_process_however_that_ends(
-    tmp_path: Path, holder: subprocess.Popen[str]
-) -> None:
+def test_a_claim_ends_with_its_process_however_that_ends(tmp_path, holder):
     holder.kill()
     holder.wait()
     with claimed(tmp_path / "trace.json"):
@@ -188,9 +182,7 @@ def test_its_own_error_is_raised_as_it_was(file: Path) -> None:
     ],
 )
 @pytest.mark.exhaustive(few=False)
-def test_what_goes_wrong_is_an_error_of_the_file(
-    file: Path, read: object, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_goes_wrong_is_an_error_of_the_file(file, read, said, monkeypatch):
     monkeypatch.setattr(room, "_CPU_S", 1)
     monkeypatch.setattr(room, "_WALL_PER_CPU", 3)
     monkeypatch.setattr(room, "_MEMORY_BYTES", 512 << 20)

@@ -1,7 +1,5 @@
 """Rows by key: grouped and summed, in the order in which they come."""
 
-from __future__ import annotations
-
 from opscope.model.queries import grouped, summed
 
 

@@ -1,7 +1,5 @@
 """The declared tables are complete and consistent in themselves."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

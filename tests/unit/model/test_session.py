@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 import opscope
-from case_tables import tables
+from case_tables import cases, tables
 from fakes import Load, TraceBuilder
 from opscope.errors import InputError
 from opscope.model import schema
@@ -108,16 +108,12 @@ class TestSaving:
             table.name for table in schema.TABLES
         }
 
-    def test_a_session_kept_in_a_file_comes_back_equal(
-        self, load: Load, tmp_path: Path, reopen: Reopen
-    ) -> None:
+    def test_a_session_kept_in_a_file_comes_back_equal(self, load, tmp_path, reopen):
         session = load(full_trace(), memory_limit="500MB")
         assert content(reopen(session.save(tmp_path / "s.opscope"))) == content(session)
 
     @pytest.mark.exhaustive(few=False)
-    def test_an_opened_session_can_be_saved_again(
-        self, session: Session, saved: Path, reopen: Reopen, tmp_path: Path
-    ) -> None:
+    def test_an_opened_session_can_be_saved_again(self, session, saved, reopen, tmp_path):
         again = reopen(saved).save(tmp_path / "again.opscope")
         assert content(reopen(again)) == content(session)
 
@@ -150,9 +146,7 @@ class TestSaving:
             session.save(tmp_path, overwrite=overwrite)
         assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
-    def test_a_failed_save_leaves_the_old_file(
-        self, session: Session, saved: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_failed_save_leaves_the_old_file(self, session, saved, monkeypatch):
         before = saved.read_bytes()
 
         def fail(_: Session, file: Path) -> None:
@@ -192,11 +186,7 @@ class TestOpening:
         with pytest.raises(InputError):
             opscope.load(saved)
 
-    @pytest.mark.parametrize(
-        "statement",
-        ["DELETE FROM metadata", "UPDATE metadata SET value = 'x' WHERE key = 'schema_version'",
-         "DROP TABLE metadata"],
-    )  # fmt: skip
+    @cases("statement")
     def test_another_database_is_refused(self, saved: Path, statement: str) -> None:
         self.tamper(saved, statement)
         with pytest.raises(InputError, match="a DuckDB database without opscope's tables"):
@@ -221,13 +211,7 @@ class TestOpening:
         assert not is_session_file(tmp_path / "none.opscope")
         assert not is_session_file(tmp_path)
 
-    @pytest.mark.parametrize(
-        "statement",
-        [
-            "CREATE VIEW kernel_names AS SELECT * FROM read_text('/etc/hostname')",
-            "CREATE MACRO first_line(x) AS (SELECT content FROM read_text('/etc/hostname'))",
-        ],
-    )
+    @cases("statement")
     def test_what_reads_other_files_when_it_is_asked_is_refused(self, saved: Path, statement: str) -> None:
         self.tamper(saved, f"DROP TABLE IF EXISTS kernel_names; {statement}")
         with pytest.raises(InputError, match="holds views or functions"):
@@ -404,9 +388,7 @@ def test_what_is_closed_has_nothing_to_interrupt(tmp_path: Path) -> None:
     saved.interrupt()
 
 
-def test_a_file_of_others_is_looked_at_in_a_process_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_others_is_looked_at_in_a_process_of_its_own(tmp_path, monkeypatch):
     with Session() as session:
         own = session.save(tmp_path / "own.opscope")
     other = tmp_path / "other.opscope"

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
 from opscope.hardware.driver import find_cuda_tool
-from opscope.nvcc.compile import (
-    Request,
-    choose_targets,
-    code_options,
-    command_text,
-    ptx_target,
-    read_nvcc,
-)
+from opscope.nvcc.compile import Request, choose_targets, code_options, command_text, ptx_target, read_nvcc
 
 
 def test_a_command_is_written_as_in_a_shell():

@@ -24,24 +24,7 @@ from opscope.nvcc.compile import (
 pytestmark = pytest.mark.skipif(find_cuda_tool("nvcc") is None, reason="no nvcc")
 
 AMPERE, HOPPER = Target(8, 0), Target(9, 0)
-KERNELS = """\
-__constant__ float table[256];
-__device__ __noinline__ int rec(int n) { return n < 2 ? n : rec(n - 1) + rec(n - 2); }
-namespace {
-template <typename T> __global__ void __launch_bounds__(128, 4) scale(T* x, T f) {
-  __shared__ T s[128];
-  s[threadIdx.x] = x[threadIdx.x];
-  __syncthreads();
-  x[threadIdx.x] = s[127 - threadIdx.x] * f * (T)table[threadIdx.x];
-}
-}
-__global__ void recursive(int* x) { x[0] = rec(x[1]); }
-__global__ void promoted(float* x) {
-  int unused;
-  x[threadIdx.x] = x[threadIdx.x] * 2.0 + 1.0;
-}
-void go(float* x) { scale<float><<<1, 128>>>(x, 2.f); }
-"""
+KERNELS = Path(__file__).with_name("kernels.cu").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -121,24 +104,7 @@ Scrt1.o: in function `_start':
 collect2: error: ld returned 1 exit status
 """
 SHARED = "ptxas error   : Entry function '_Z1kPf' uses too much shared data (0x61a80 bytes, 0xc000 max)\n"
-TWO_TARGETS = """\
-a.cu(4): warning #177-D: variable "x" was declared but never referenced
-      int x;
-          ^
-
-Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"
-
-ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function '_Z3addPf' for 'sm_80'
-ptxas info    : Function properties for _Z3addPf
-    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
-ptxas info    : Used 16 registers, used 0 barriers, 376 bytes cmem[0]
-ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized
-a.cu(4): warning #177-D: variable "x" was declared but never referenced
-      int x;
-          ^
-
-"""
+TWO_TARGETS = (Path(__file__).parent / "outputs/two_targets.txt").read_text(encoding="utf-8")
 
 
 def error(output: str, *, is_program: bool = True) -> InputError:

@@ -14,11 +14,8 @@ from math import prod
 from typing import Any
 
 from opscope.operators.arguments import (
-    Argument,
     CallArguments,
-    ScalarArgument,
     TensorArgument,
-    TensorListArgument,
     parse_arguments,
     with_list_types,
 )
@@ -48,18 +45,6 @@ def call_of(row: dict[str, Any]) -> CallArguments:
     )
 
 
-def row_of(call: CallArguments) -> dict[str, Any]:
-    """The row that states a call."""
-    row: dict[str, Any] = {"call": call.name.removeprefix("aten::")}
-    if call.overload is not None:
-        row["overload"] = call.overload
-    if not call.values_recorded:
-        row["without"] = "values"
-    elif call.tensors and all(one.strides is None for one in call.tensors):
-        row["without"] = "strides"
-    return row | {"arguments": [_stated(one) for one in call.arguments]}
-
-
 def tensor_text(tensor: TensorArgument) -> str:
     """`"float32[2,3]"`."""
     known = element_type(tensor.type_name)
@@ -84,17 +69,6 @@ def _recorded(value: Any) -> tuple[Any, str, Any, str]:
         return [], "", [], ""
     text = "" if value == "?" else value[1:] if isinstance(value, str) else str(value)
     return [], "ScalarList" if isinstance(value, list) else "Scalar", [], text
-
-
-def _stated(argument: Argument) -> Any:
-    if isinstance(argument, TensorArgument):
-        return tensor_text(argument)
-    if isinstance(argument, TensorListArgument):
-        return "list?" if argument.tensors is None else [tensor_text(one) for one in argument.tensors]
-    if isinstance(argument, ScalarArgument):
-        unreadable = "?" if argument.text is None else f"={argument.text}"
-        return unreadable if argument.value is None else argument.value
-    return None
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -67,9 +67,7 @@ def test_rules_answer_any_arguments(operator: str, arguments: list[Argument], va
     outputs=st.lists(tensors(), max_size=3).map(tuple),
 )
 @pytest.mark.exhaustive(few=False)
-def test_costs_come_of_any_effects(
-    operator: str, arguments: list[Argument], outputs: tuple[TensorArgument, ...]
-) -> None:
+def test_costs_come_of_any_effects(operator, arguments, outputs):
     call = CallArguments(f"aten::{operator}", arguments=tuple(arguments))
     assert_consistent(assemble_cost(CallEffects(call, call.tensors, outputs), CostEvidence.REPLAYED))
 

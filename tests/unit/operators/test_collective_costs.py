@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.hardware.devices import DataType
 from opscope.operators.collective_costs import collective_rates, cost_of_collective
@@ -13,20 +14,9 @@ from opscope.operators.distinct_calls import Collective
 from opscope.operators.effects import CostEvidence, FlopSource
 
 
-@pytest.mark.parametrize(
-    ("collective", "read_bytes", "written_bytes", "flop_count"),
-    [
-        (Collective("allreduce", "BFloat16", 100, 100, 4), 200, 200, 75),
-        (Collective("_allgather_base", "Float", 25, 100, 4), 100, 400, 0),
-        (Collective("reduce_scatter_tensor_coalesced", "Float", 100, 25, 4), 400, 100, 75),
-        (Collective("all_to_allv", "Half", 60, 40, 8), 120, 80, 0),
-        (Collective("send", "Double", 10, 10, 2), 80, 0, 0),
-        (Collective("recv", "Double", 10, 10, 2), 0, 80, 0),
-        (Collective("allreduce", "Long", 10, 10, 2), 80, 80, 0),
-    ],
-)
-def test_costs(collective: Collective, read_bytes: int, written_bytes: int, flop_count: int) -> None:
-    cost = cost_of_collective(collective)
+@cases("collective", "read_bytes", "written_bytes", "flop_count")
+def test_costs(collective: list[Any], read_bytes: int, written_bytes: int, flop_count: int) -> None:
+    cost = cost_of_collective(Collective(*collective))
     assert (cost.read_bytes, cost.written_bytes, cost.flop_count) == (read_bytes, written_bytes, flop_count)
     assert cost.evidence is CostEvidence.RECORDED
     assert cost.flop_source is (FlopSource.DEFINITION if flop_count else FlopSource.NONE)
@@ -37,22 +27,10 @@ def test_sums_of_half_precision_are_computed_in_fp32() -> None:
     assert cost_of_collective(Collective("allreduce", "Half", 8, 8, 2)).data_type is DataType.FP32
 
 
-@pytest.mark.parametrize(
-    ("collective", "known"),
-    [
-        (Collective("allreduce", "Float", None, 100, 4), (None, None)),
-        (Collective("allreduce", "Float", 100, -1, 4), (None, None)),
-        (Collective("allreduce", "Quaternion", 100, 100, 4), (None, None)),
-        (Collective("allreduce", None, 100, 100, 4), (None, None)),
-        (Collective("broadcast", "Float", 100, 100, 4), (None, 0)),  # which side it is
-        (Collective("allreduce", "Float", 100, 100, None), (800, None)),  # additions need the number of ranks
-    ],
-)
-def test_what_is_not_recorded_is_unknown(
-    collective: Collective, known: tuple[int | None, int | None]
-) -> None:
-    cost = cost_of_collective(collective)
-    assert (cost.min_bytes, cost.flop_count) == known
+@cases("name", "type", "read", "written", "ranks", "min_bytes", "flop_count")
+def test_what_is_not_recorded_is_unknown(name, type, read, written, ranks, min_bytes, flop_count):  # noqa: A002, PLR0917
+    cost = cost_of_collective(Collective(name, type, read, written, ranks))
+    assert (cost.min_bytes, cost.flop_count) == (min_bytes, flop_count)
     assert cost.reason is not None
 
 

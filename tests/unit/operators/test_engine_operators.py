@@ -44,9 +44,7 @@ EXPERTS = ("vllm::moe_forward", [[32, 64], [32, 8], []], [HALF, HALF, "Scalar"])
         (EXPERTS, {"kernel": "unknown_kernel"}, "experts"),
     ],
 )
-def test_what_neither_arguments_nor_the_step_say_has_no_cost(
-    load: Load, call: tuple[Any, ...], where: dict[str, str], unknown: str
-) -> None:
+def test_what_neither_arguments_nor_the_step_say_has_no_cost(load, call, where, unknown):
     evidence, _, _, reason = cost(load, *call, **where)
     assert evidence is None
     assert unknown in reason

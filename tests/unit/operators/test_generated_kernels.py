@@ -68,9 +68,7 @@ def stored(*, load: int, store: int, changed: int = 0) -> dict[str, Any]:
         ("poi_fused_embedding_0", [ROWS, [50000, 128], X], (N,), UNKNOWN),
     ],
 )
-def test_what_the_order_of_arguments_tells(
-    kernel: str, tensors: list[list[int]], extents: tuple[int, ...], expected: tuple[Any, ...]
-) -> None:
+def test_what_the_order_of_arguments_tells(kernel, tensors, extents, expected):
     one = cost(f"triton_{kernel}", *tensors, extents=extents)
     found = (one.read_bytes, one.written_bytes, one.flop_count, one.flop_source)
     assert found[: len(expected)] == expected
@@ -138,9 +136,7 @@ def test_the_compilers_own_counts_win() -> None:
         ("add_slice", [[3, 8, 128], [4, 128], X], stored(load=2, store=1), UNKNOWN),
     ],
 )
-def test_what_the_source_tells(
-    operators: str, tensors: list[list[int]], source: dict[str, Any] | None, expected: tuple[Any, ...]
-) -> None:
+def test_what_the_source_tells(operators, tensors, source, expected):
     assert moved(f"triton_poi_fused_{operators}_1", *tensors, source=source) == expected
 
 

@@ -57,9 +57,7 @@ def test_every_element_type_has_the_size_torch_gives_it(recorder: Any) -> None:
     operator=st.sampled_from(["add.Tensor", "mul.Tensor", "div.Tensor", "eq.Tensor"]),
 )
 @pytest.mark.exhaustive(few=False)
-def test_operands_broadcast_and_promote(
-    recorder: Any, stated: Any, shapes: tuple[Any, Any], types: tuple[str, str], operator: str
-) -> None:
+def test_operands_broadcast_and_promote(recorder, stated, shapes, types, operator):
     operands = [recorder.meta(*shape, dtype=name) for shape, name in zip(shapes, types, strict=True)]
     numbers = [
         not one.shape and str(one.dtype)[6:] in ("float64", "int64", "complex128", "bool") for one in operands
@@ -92,9 +90,7 @@ REDUCTIONS = st.tuples(
 
 
 @given(shape=SHAPES, reduction=REDUCTIONS, keeps=st.booleans())
-def test_reductions_keep_what_torch_keeps(
-    recorder: Any, stated: Any, shape: tuple[int, ...], reduction: tuple[str, list[int] | None], keeps: bool
-) -> None:
+def test_reductions_keep_what_torch_keeps(recorder, stated, shape, reduction, keeps):
     operator, dimensions = reduction
     data = recorder.meta(*shape)
     if operator == "amax":
@@ -165,9 +161,7 @@ WINDOWS = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2), st.
 
 
 @given(size=st.integers(1, 12), window=WINDOWS, rounds_up=st.booleans())
-def test_windows_are_as_many_as_in_torch(
-    recorder: Any, stated: Any, size: int, window: tuple[int, ...], rounds_up: bool
-) -> None:
+def test_windows_are_as_many_as_in_torch(recorder, stated, size, window, rounds_up):
     kernel, _, padding, _ = window
     assume(padding <= kernel // 2)
     arguments = (
@@ -184,9 +178,7 @@ def test_windows_are_as_many_as_in_torch(
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 7)), max_size=4))
-def test_distinct_elements_are_those_of_all_addresses_or_what_lies_between(
-    pairs: list[tuple[int, int]],
-) -> None:
+def test_distinct_elements_are_those_of_all_addresses_or_what_lies_between(pairs):
     offsets = {0}
     for size, stride in pairs:
         offsets = {offset + index * stride for offset in offsets for index in range(size)}

@@ -11,12 +11,7 @@ from fakes import Load, TraceBuilder
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost, CostEvidence, FlopSource
-from opscope.operators.session_costs import (
-    COST_TABLES,
-    CostedCall,
-    fill_costs,
-    read_costs,
-)
+from opscope.operators.session_costs import COST_TABLES, CostedCall, fill_costs, read_costs
 
 # Trace: least share of device time with known bytes, and with known operations.
 EAGER = {
@@ -75,9 +70,7 @@ def test_a_product(load: Load) -> None:
 
 
 @pytest.mark.parametrize("keeps_mark", [True, False])
-def test_a_saved_session_without_cost_tables_gets_them(
-    load: Load, tmp_path: Path, *, keeps_mark: bool
-) -> None:
+def test_a_saved_session_without_cost_tables_gets_them(load, tmp_path, *, keeps_mark):
     session = load(product(TraceBuilder(), 0, 16))
     expected = filled(session)
     file = session.save(tmp_path / "old.opscope")
@@ -109,9 +102,7 @@ def test_what_is_unknown_has_a_reason(load: Load) -> None:
     [(2, 1, True), (4, 1, False), (2, 2, False)],
     ids=["as long", "longer", "a part of a call"],
 )
-def test_early_launches_have_the_cost_of_the_call_they_are_like(
-    load: Load, early_us: int, launches: int, is_matched: bool
-) -> None:
+def test_early_launches_have_the_cost_of_the_call_they_are_like(load, early_us, launches, is_matched):
     built = product(TraceBuilder().kernel("gemm", 0, early_us, correlation=1), 10, 16)
     for number in range(1, launches):
         built.launch(11 + number).kernel("gemm", 16 + 4 * number, 2)
@@ -166,9 +157,7 @@ class TestSavedSessions:
             assert read_costs(saved) == rows
             assert filled(saved) == rows
 
-    def test_a_saved_session_without_costs_is_filled_for_its_connection(
-        self, load: Load, tmp_path: Path
-    ) -> None:
+    def test_a_saved_session_without_costs_is_filled_for_its_connection(self, load, tmp_path):
         session = load(product(TraceBuilder().kernel("gemm", 0, 3, correlation=1), 10, 16))
         file = session.save(tmp_path / "a.opscope")
         rows = filled(session)

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import pytest
 
+from case_tables import cases
 from opscope.provenance.generated_code import parse_graph, parse_kernel, source_hash
 
 USER_KERNEL = """
@@ -57,11 +56,7 @@ def test_a_text_that_defines_no_kernel_or_several_yields_none(text):
     assert parse_kernel(text) is None
 
 
-@pytest.mark.parametrize(
-    ("literal", "value"),
-    [("1e999", None), ("2**70", None), ("-1.5", -1.5), ("call()", None), ("(1, {2})", [1, [2]]),
-     ("True", True), ("b'x'", None), (str(2**70), None), ("set()", [])],
-)  # fmt: skip
+@cases("literal", "value")
 def test_values_are_json_or_unknown(literal, value):
     text = f"@triton_heuristics.x(inductor_meta={{'num_load': {literal}}})\n@triton.jit\ndef k(): pass\n"
     assert parse_kernel(text)["meta"] == ({} if value is None else {"num_load": value})

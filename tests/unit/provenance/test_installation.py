@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from importlib.machinery import ModuleSpec
 
 import pytest
@@ -9,20 +7,12 @@ from opscope.provenance import installation
 from opscope.provenance.installation import installed_torch, package_folders, parse_version
 
 
-@pytest.mark.parametrize(
-    ("text", "build"),
-    [
-        ("__version__ = '2.11.0+cu130'\ngit_version = '70d99e99'\n", ("2.11.0+cu130", "70d99e99")),
-        ('__version__: str = "2.13.0"\n', ("2.13.0", None)),
-        ("debug = False\n", (None, None)),
-        ("# __version__ = '1'\ngit_version = ''\n", (None, None)),
-    ],
-)
-def test_a_build_is_what_its_version_file_says(tmp_path, monkeypatch, text, build):
+@cases("text", "version", "commit")
+def test_a_build_is_what_its_version_file_says(tmp_path, monkeypatch, text, version, commit):
     monkeypatch.setattr(installation, "package_folders", lambda name: (tmp_path,))
     assert installed_torch() == (None, None)
     (tmp_path / "version.py").write_text(text)
-    assert installed_torch() == build
+    assert installed_torch() == (version, commit)
 
 
 def test_without_torch_no_build_is_known(monkeypatch):

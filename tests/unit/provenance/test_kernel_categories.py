@@ -1,14 +1,7 @@
 """The category of a kernel, and of operators that only their tags or kernels tell."""
 
-from __future__ import annotations
-
 from case_tables import cases
-from opscope.provenance.categories import (
-    OTHER,
-    category_of,
-    category_title,
-    kernel_category,
-)
+from opscope.provenance.categories import OTHER, category_of, category_title, kernel_category
 from opscope.provenance.kernel_names.decoder import decode
 
 

@@ -20,9 +20,7 @@ def finding(change: str | None = None, interval: tuple[float, float] | None = No
 
 
 @cases("interval", "text")
-def test_a_gain_known_to_no_better_than_a_factor_of_three_is_no_number(
-    interval: list[float] | None, text: str
-) -> None:
+def test_a_gain_known_to_no_better_than_a_factor_of_three_is_no_number(interval, text):
     assert gain_text(finding(interval=interval), "a step") == text
 
 

@@ -24,8 +24,6 @@ from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline import values
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
-from opscope.model.benchmark import Latency
-from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace
@@ -252,13 +250,7 @@ def test_what_is_different(summary: Summary, expect: Callable[[str, str], None])
     expect("differences.txt", "\n".join(told))
 
 
-def test_the_report_and_the_stats_file_of_a_configuration(
-    summary: Summary,
-    config: dict[str, object],
-    environment: Environment,
-    latency: Latency,
-    expect: Callable[[str, str], None],
-) -> None:
+def test_the_report_and_the_stats_file_of_a_configuration(summary, config, environment, latency, expect):
     def stats(*given: Any, **fields: Any) -> str:
         return to_json(stats_document(*given, **fields)).replace(f'"{__version__}"', '"VERSION"')
 
@@ -280,9 +272,7 @@ def test_the_stats_file_without_a_device(cpu_summary: Summary, expect: Callable[
 
 
 @pytest.mark.parametrize("of", OF_THE_PLAIN.values(), ids=OF_THE_PLAIN)
-def test_self_times_and_unattributed_add_up_in_json(
-    summary: Summary, of: Callable[[Summary], Summary]
-) -> None:
+def test_self_times_and_unattributed_add_up_in_json(summary, of):
     document = json.loads(to_json(analysis_json(of(summary), top=None)))
     self_ns = sum(operator["self_device_ns"] for operator in document["top_operators"])
     assert self_ns == document["summary"]["attributed_ns"]

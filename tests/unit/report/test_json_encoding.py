@@ -61,9 +61,7 @@ class Whole:
         (Keys("shapes path", shapes=parsed("part.shapes")), {"shapes": [[2]], "path": "a/b"}),
     ],
 )
-def test_keys_say_what_of_a_value_is_written_and_in_which_order(
-    keys: Keys, expected: dict[str, object]
-) -> None:
+def test_keys_say_what_of_a_value_is_written_and_in_which_order(keys, expected):
     record = encode(Whole("ab", Part(1500, "[[2]]"), path=Path("a/b")), {Whole: keys})
     assert list(record.items()) == list(expected.items())
 

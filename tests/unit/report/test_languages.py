@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,21 +77,9 @@ def test_a_strangers_private_characters_are_no_names() -> None:
     assert document.plain(shown.text).count("self") == 1
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        ([None, None, None, None], "en"),
-        (["zh", "de_DE", None, None], "zh"),
-        (["en", "zh_CN.UTF-8", None, None], "en"),
-        ([None, "", "zh_TW.UTF-8", "en_US"], "zh"),
-        ([None, None, None, "zh-Hans"], "zh"),
-        ([None, "C", None, "zh_CN"], "en"),
-        ([None, "zhuang", None, None], "en"),
-    ],
-)
-def test_the_first_that_says_a_language_decides(case: tuple[list[str | None], str]) -> None:
-    environment, language = case
-    assert language_of(environment) == language
+@cases("environment", "language")
+def test_the_first_that_says_a_language_decides(environment, language):
+    assert language_of([None if one == "unset" else one for one in environment]) == language
 
 
 KNOWN = Catalog((

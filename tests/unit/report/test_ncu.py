@@ -11,14 +11,7 @@ from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.json_encoding import to_json
 from opscope.report.ncu import ncu_document, ncu_json
-from opscope.toolchain.ncu_report import (
-    QUANTITIES,
-    KernelCounters,
-    NcuDevice,
-    NcuReport,
-    Occupancy,
-    Quantity,
-)
+from opscope.toolchain.ncu_report import QUANTITIES, KernelCounters, NcuDevice, NcuReport, Occupancy, Quantity
 
 from .conftest import text_of
 

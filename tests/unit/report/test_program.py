@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from msgspec.structs import replace
 
@@ -39,9 +37,7 @@ def program(summary: Summary) -> Summary:
     return summary.having(program=totals)
 
 
-def test_what_is_said_of_modules_and_lines(
-    summary: Summary, cpu_summary: Summary, program: Summary, expect: Callable[[str, str], None]
-) -> None:
+def test_what_is_said_of_modules_and_lines(summary, cpu_summary, program, expect):
     stacks_alone = summary.having(program=ProgramTotals(lines=LINES, has_stacks=True))
     hints = {"nothing recorded": recording_hint(summary), "no modules": recording_hint(stacks_alone)}
     shown = [

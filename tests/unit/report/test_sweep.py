@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from opscope.analysis.measured_step import MeasuredStep, StepClockKind, UnrecordedTime
 from opscope.analysis.summary import Summary
 from opscope.model.benchmark import Latency
@@ -20,9 +18,7 @@ def entries(summary: Summary, config: dict[str, object], latency: Latency | None
     ]
 
 
-def test_the_document_keeps_every_configuration(
-    summary: Summary, config: dict[str, object], latency: Latency
-) -> None:
+def test_the_document_keeps_every_configuration(summary, config, latency):
     document = sweep_json(entries(summary, config, latency))
     done, failed = document["configurations"]
     assert (done["status"], failed["status"], failed["error"]) == ("complete", "failed", "out of memory")
@@ -36,13 +32,7 @@ def test_the_document_keeps_every_configuration(
     assert failed["top_operator"] is None
 
 
-def test_reports(
-    summary: Summary,
-    cpu_summary: Summary,
-    config: dict[str, object],
-    latency: Latency,
-    expect: Callable[[str, str], None],
-) -> None:
+def test_reports(summary, cpu_summary, config, latency, expect):
     time = UnrecordedTime(4e6, 3.9e6, 4.2e6, 12, 0.96, 1, StepClockKind.DEVICE, StepKind.PERIOD)
     stepping = summary.having(measured_steps=(MeasuredStep(0, 9.5e6, 3.6e6, time),))
     version_1 = stats_document(summary, config, None, latency)

@@ -26,13 +26,7 @@ from opscope.toolchain.ncu_command import (
 from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, TOPICS, WANTED, Quantity, metrics_to_collect
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::Iterator&)",
-        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::GeluCUDAKernelImpl(at::X &)",
-    ],
-)
+@cases("name")
 def test_a_function_with_a_functor_is_found_however_it_is_spelled(name: str) -> None:
     assert filter_of_functions([("vectorized_elementwise_kernel", "GeluCUDAKernelImpl")]).covers(name)
     assert not filter_of_functions([("elementwise_kernel", None)]).covers(name)
@@ -105,9 +99,7 @@ def run_of(log: str, *, exit_code: int = 1, target_code: int = 0) -> NcuRun:
     return NcuRun(exit_code, target_code, log)
 
 
-def test_ncu_is_found_on_a_path_and_missed_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ncu_is_found_on_a_path_and_missed_with_what_to_do(tmp_path, monkeypatch):
     found = executable(tmp_path / "bin", "ncu", "")
     assert find_ncu(f"/nowhere{os.pathsep}{tmp_path / 'bin'}") == str(found)
     monkeypatch.setattr("opscope.toolchain.ncu_command._PLACES", ())
@@ -154,9 +146,7 @@ def test_a_command_that_cannot_start(tmp_path: Path) -> None:
 
 
 @cases("log", "message", "target_code")
-def test_what_went_wrong_is_one_error_with_a_remedy(
-    tmp_path: Path, log: str, message: str, target_code: int | None
-) -> None:
+def test_what_went_wrong_is_one_error_with_a_remedy(tmp_path, log, message, target_code):
     with pytest.raises(CaptureError, match=message):
         check_run(run_of(log, target_code=target_code or 0), tmp_path / "none.ncu-rep")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.errors import DependencyError, InputError
 from opscope.toolchain import ncu_report as reading
 from opscope.toolchain.ncu_report import (
@@ -45,21 +46,11 @@ def kernel(report: NcuReport, function: str) -> KernelCounters:
 
 
 @needs_reader
-@pytest.mark.parametrize(
-    ("function", "duration_ns", "dram_bytes", "launch"),
-    [
-        ("cunn_SoftMaxForwardReg", 274_048, 516_887_808, ((8192, 1, 1), (1024, 1, 1), 37, 128)),
-        ("vectorized_elementwise_kernel", 125_280, 512_355_584, ((65536, 1, 1), (128, 1, 1), 31, 0)),
-        ("elementwise_kernel", 460_128, 521_934_592, ((262144, 1, 1), (128, 1, 1), 18, 0)),
-        ("vectorized_layer_norm_kernel", 210_784, 773_424_640, ((8192, 1, 1), (32, 4, 1), 39, 24)),
-    ],
-)
-def test_times_bytes_and_geometry(
-    report: NcuReport, function: str, duration_ns: int, dram_bytes: int, launch: tuple[Any, ...]
-) -> None:
+@cases("function", "duration_ns", "dram_bytes", "launch")
+def test_times_bytes_and_geometry(report, function, duration_ns, dram_bytes, launch):
     found = kernel(report, function)
     assert (found.duration_ns, found.dram_bytes) == (duration_ns, dram_bytes)
-    geometry = (found.grid, found.block, found.registers_per_thread, found.shared_memory_bytes)
+    geometry = [*map(list, (found.grid, found.block)), found.registers_per_thread, found.shared_memory_bytes]
     assert geometry == launch
 
 

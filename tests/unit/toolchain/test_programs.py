@@ -90,8 +90,7 @@ def python(code: str) -> AttachedExit:
 
 
 @pytest.mark.parametrize(
-    ("code", "ended"),
-    [("raise SystemExit(7)", (7, 7)), ("import os; os.kill(os.getpid(), 9)", (137, -9))],
+    ("code", "ended"), [("raise SystemExit(7)", (7, 7)), ("import os; os.kill(os.getpid(), 9)", (137, -9))]
 )
 def test_the_exit_code_is_that_of_shells(code: str, ended: tuple[int, int]) -> None:
     run = python(code)
@@ -102,9 +101,7 @@ WAITS = "import os, time, pathlib; pathlib.Path({!r}).touch(); time.sleep(20)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_to_this_process_reaches_the_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_a_signal_to_this_process_reaches_the_program(tmp_path, monkeypatch, number):
     monkeypatch.setattr(programs, "_is_of_terminal", lambda: False)
     ready = tmp_path / "ready"
 

@@ -47,17 +47,13 @@ def index(index_of: IndexOf) -> SourceIndex:
 
 
 @cases("name", "key", "parameters", "place")
-def test_a_native_function(
-    index: SourceIndex, name: str, key: str, parameters: list[str] | None, place: str | None
-) -> None:
+def test_a_native_function(index, name, key, parameters, place):
     found = native_function(index, name, key=key, parameters=parameters)
     assert (found and f"{found.file}:{found.line}") == (place and f"{NATIVE}/{place}")
 
 
 @cases("name", "key", "parameters", "file")
-def test_a_native_function_of_a_release(
-    name: str, key: str, parameters: list[str] | None, file: str | None
-) -> None:
+def test_a_native_function_of_a_release(name, key, parameters, file):
     index = source_index("2.6.0")
     assert index is not None
     found = native_function(index, name, key=key, parameters=parameters)
@@ -86,33 +82,17 @@ class TestEvidence:
         places = Places(index if own else None, None if own else index, lines, {"f": files} if files else {})
         return places.function("f", "CUDA", [], "CUDA")[0]
 
-    @pytest.mark.parametrize(
-        ("segments", "expected"),
-        [
-            (None, Place(FUNCTION, "neighbor_version", 3, 5, "neighbor_version", None, False)),
-            (((1, 9, 20),), Place(FUNCTION, "compiled", 23, 25, "compiled")),
-            (((1, 4, 20), (6, 9, 30)), Place(FUNCTION, "compiled", 23, None, "compiled")),
-            (((1, 2, 0), (6, 9, 30)), Place(FUNCTION, "bracket", 3, 36, "bracket", 3)),
-            (((1, 2, 20),), Place(FUNCTION, "neighbor_version")),
-            (
-                ((1, 2, 0), (6, 9, 300)),
-                Place(FUNCTION, "neighbor_version", 3, 5, "neighbor_version", None, False),
-            ),
-        ],
-    )
-    def test_lines_of_a_neighbor_move_with_the_checks(
-        self, index_of: IndexOf, segments: Any, expected: Place
-    ) -> None:
-        assert self.place(index_of, segments=segments) == expected
+    @cases("segments", "place")
+    def test_lines_of_a_neighbor_move_with_the_checks(self, index_of, segments, place):
+        facts = [None if one == "none" else one for one in place]
+        assert self.place(index_of, segments=segments) == Place(FUNCTION, *facts)
 
     def test_lines_of_the_release_stay(self, index_of: IndexOf) -> None:
         place = Place(FUNCTION, "release", 3, 5, "release")
         assert self.place(index_of, own=True, segments=((1, 9, 20),)) == place
 
     @pytest.mark.parametrize("files", [(FUNCTION,), (FUNCTION, "Z.cu")])
-    def test_a_file_that_the_binary_supports_is_known_as_well_as_the_binary(
-        self, index_of: IndexOf, files: tuple[str, ...]
-    ) -> None:
+    def test_a_file_that_the_binary_supports_is_known_as_well_as_the_binary(self, index_of, files):
         supported = Place(FUNCTION, "release", 3, 5, "neighbor_version", None, False)
         assert self.place(index_of, files=files) == supported
 

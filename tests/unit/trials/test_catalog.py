@@ -7,9 +7,11 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.advice.rules import rule_book
 from opscope.errors import InputError
 from opscope.trials.catalog import (
@@ -40,37 +42,9 @@ def test_what_takes_minutes_is_tried_on_request_alone() -> None:
         changes_named(["tf33"])
 
 
-TRAINING = ProgramTraits(device="cuda", is_training=True, dtypes=["float32"], optimizers=["AdamW"])
-
-
-@pytest.mark.parametrize(
-    ("facts", "names"),
-    [
-        (
-            TRAINING,
-            "tf32 bf16_autocast fp16_autocast compile compile_dynamic compile_reduce_overhead "
-            "compile_max_autotune cuda_graph fused_optimizer foreach_optimizer",
-        ),
-        (
-            ProgramTraits(device="cpu", dtypes=["float32"], convolutions=3, threads=1000, loaders=1),
-            "bf16_autocast bf16_weights inference_mode compile compile_dynamic compile_max_autotune "
-            "channels_last loader_workers",
-        ),
-        (ProgramTraits(device="cuda", dtypes=["bfloat16"], is_graphed=True, attention=["eager"]),
-         "inference_mode sdpa"),
-        (
-            ProgramTraits(
-                device="cuda", dtypes=["float16"], has_step=True, attends=True, forgetful_loaders=1,
-                allocates=True,
-            ),
-            "inference_mode sdpa_cudnn sdpa_flash sdpa_efficient compile compile_dynamic "
-            "compile_reduce_overhead compile_max_autotune cuda_graph step_graph kept_workers "
-            "expandable_segments"
-        ),
-    ],
-)  # fmt: skip
-def test_what_applies_follows_from_the_program(facts: ProgramTraits, names: str) -> None:
-    assert [one.name for one in CATALOG if one.applies(facts) is None] == names.split()
+@cases("facts", "names")
+def test_what_applies_follows_from_the_program(facts: dict[str, Any], names: str) -> None:
+    assert [one.name for one in CATALOG if one.applies(ProgramTraits(**facts)) is None] == names.split()
 
 
 def test_a_change_of_the_users_own_is_a_file(tmp_path: Path) -> None:
@@ -84,9 +58,7 @@ def test_a_change_of_the_users_own_is_a_file(tmp_path: Path) -> None:
         change_of_file(file)
 
 
-def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu"))
     hooks, backward, losses = Hooks(Switches(torch)), torch.Tensor.backward, []
@@ -111,9 +83,7 @@ def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(
 
 
 @pytest.mark.parametrize("kind", ["tensor", "named", "holds its loss"])
-def test_autocast_leaves_losses_in_float32_as_around_them_it_would(
-    kind: str,
-) -> None:
+def test_autocast_leaves_losses_in_float32_as_around_them_it_would(kind: str) -> None:
     torch = pytest.importorskip("torch")
     switches = Switches(torch)
     hooks = Hooks(switches)

@@ -1,7 +1,5 @@
 """Edits of sources, and that what cannot be edited is left alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from case_tables import cases

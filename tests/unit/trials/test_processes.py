@@ -52,9 +52,7 @@ def found(answer: tuple[TrialRun | None, str]) -> TrialRun:
 
 
 @exhaustive
-def test_a_run_finds_the_program_in_a_folder_of_its_own(
-    runs: ProgramRuns, request_of_program: TrialRequest, tmp_path: Path
-) -> None:
+def test_a_run_finds_the_program_in_a_folder_of_its_own(runs, request_of_program, tmp_path):
     run, said = runs.run(request_of_program, {"GIVEN": "value"}, 60)
     assert run is not None, said
     work, temporary, given, arguments = said.split(" ", 3)
@@ -66,9 +64,7 @@ def test_a_run_finds_the_program_in_a_folder_of_its_own(
 
 
 @exhaustive
-def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(
-    runs: ProgramRuns, request_of_program: TrialRequest
-) -> None:
+def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(runs, request_of_program):
     waiting = TrialRequest(kind="script", target=request_of_program.target, arguments=("wait",))
     assert runs.run(waiting, {}, 2) == (None, "no end after 2 s")
     assert runs.scratch.exists()
@@ -103,9 +99,7 @@ while sys.argv[2:]:
 @pytest.mark.parametrize(
     ("arguments", "taken"), [(("5", "train"), "optimizer"), (("50",), "forward"), (("1",), "none")]
 )
-def test_steps_are_recognized_and_what_was_counted_before_is_cleared(
-    runs: ProgramRuns, tmp_path: Path, arguments: tuple[str, ...], taken: str
-) -> None:
+def test_steps_are_recognized_and_what_was_counted_before_is_cleared(runs, tmp_path, arguments, taken):
     (tmp_path / "program.py").write_text(TWO_KINDS)
     request = TrialRequest(
         kind="script", target=str(tmp_path / "program.py"), arguments=arguments, seconds=0.02,

@@ -185,9 +185,7 @@ def switched(tmp_path: Path) -> Switched:
     [TRAINING, ACCUMULATING, ADVERSARIAL, GENERATING],
     ids=["training", "closure", "adversarial", "generating"],
 )
-def test_checks_and_switches_that_change_nothing_leave_every_bit(
-    switched: Switched, tmp_path: Path, program: str
-) -> None:
+def test_checks_and_switches_that_change_nothing_leave_every_bit(switched, tmp_path, program):
     names = ("restless", "shallow", "skipping", *(("scaled", "rate") if "backward" in program else ()))
     found, arms, said = switched(program, *names, steps=600, seconds=60)
     alone = subprocess.run(
@@ -314,9 +312,7 @@ def test_a_program_that_no_change_fits_is_timed_all_the_same(switched: Switched)
 
 
 @pytest.mark.parametrize("constant", [False, True])
-def test_the_program_as_it_is_is_recorded_before_it_ends(
-    switched: Switched, tmp_path: Path, constant: bool
-) -> None:
+def test_the_program_as_it_is_is_recorded_before_it_ends(switched, tmp_path, constant):
     folder, steps = tmp_path / "recording", 200
     folder.mkdir()
     options = {"most_steps": steps, "recording": str(folder), "is_constant": constant}

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import pytest
 
+from case_tables import cases
 from opscope.errors import InputError
 from opscope.workloads import runtime
 
@@ -23,17 +22,7 @@ def torch():
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    ("name", "count", "expected"),
-    [
-        *((name, 0, "is not a device") for name in ("gpu", "cpu:0", "cuda:x", "")),
-        ("cpu", 2, "cpu"),
-        ("auto", 0, "cpu"),
-        ("cuda", 0, r"finds no CUDA device.*--device cpu"),
-        ("cuda:1", 2, "cuda:1"),
-        ("cuda:2", 2, "cuda:0 to cuda:1"),
-    ],
-)
+@cases("name", "count", "expected")
 def test_names_of_devices(torch, monkeypatch, name, count, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)

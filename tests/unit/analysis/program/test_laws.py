@@ -77,9 +77,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     max_examples=settings.default.max_examples // 6,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-def test_every_nanosecond_is_charged_once_or_not_at_all(
-    path: Path, threads: list[list[Tree]], arrows: st.DataObject
-) -> None:
+def test_every_nanosecond_is_charged_once_or_not_at_all(path, threads, arrows):
     trace = Writer(threads, arrows).trace
     with opscope.load(trace.write(path)) as session:
         totals = program_totals(session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.analysis.program.stacks import (
     BackwardPlace,
@@ -69,16 +70,9 @@ def test_the_backward_pass_can_stand_under_the_forward_operator(load: Load) -> N
     assert found[f"{net} > aten::linear > [backward] > {ENGINE} > MmBackward0 > gemm"] == 40_000
 
 
-@pytest.mark.parametrize(
-    ("by", "above", "backward"),
-    [
-        # The backward pass stands under the forward operator by default.
-        (StackBasis.MODULE, "nn.Module: Net_0 > ", "nn.Module: Net_0 > aten::linear > [backward] > "),
-        (StackBasis.OPERATOR, "", ""),
-    ],
-)
-def test_by_module_or_operator(load: Load, by: StackBasis, above: str, backward: str) -> None:
-    assert only(load(trace()), by=by) == {
+@cases("by", "above", "backward")
+def test_by_module_or_operator(load: Load, by: str, above: str, backward: str) -> None:
+    assert only(load(trace()), by=StackBasis(by)) == {
         f"{above}aten::linear > aten::mm > gemm": 21_000,
         f"{backward}{ENGINE} > MmBackward0 > gemm": 40_000,
         "[unattributed: outside_operator] > own": 6_000,
@@ -143,18 +137,11 @@ def test_each_trace_is_a_profile(load: Load) -> None:
     assert [(profile.name, profile.total) for profile in profiles] == [("rank 0", 74_000), ("rank 1", 74_000)]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"by": StackBasis.PYTHON}, "no Python stacks were recorded"),
-        ({"by": StackBasis.MODULE}, "no calls of modules were recorded"),
-        ({"step": 3}, "there is no step 3. The steps are 0"),
-    ],
-)
-def test_what_was_not_recorded_is_said(load: Load, options: dict[str, object], message: str) -> None:
+@cases("by", "step", "message")
+def test_what_was_not_recorded_is_said(load: Load, by: str | None, step: int | None, message: str) -> None:
     one = TraceBuilder().step(0, 0, 50).operator("aten::mm", 0, 20).launch(5).kernel("gemm", 50, 4)
     with pytest.raises(InputError, match=message):
-        only(load(one), **options)
+        only(load(one), by=by and StackBasis(by), step=step)
 
 
 def test_without_a_device_there_is_host_time(load: Load) -> None:

@@ -145,9 +145,7 @@ def recorded(shared: Path, load: Load) -> Callable[[str], Session]:
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_every_nanosecond_is_in_one_call_and_costed_or_named(
-    recorded: Callable[[str], Session], name: str
-) -> None:
+def test_every_nanosecond_is_in_one_call_and_costed_or_named(recorded, name):
     session = recorded(name)
     found = measure_efficiency(session, measured())
     device_ns = session.scalar("SELECT sum(duration_ns)::BIGINT FROM device_activities")
@@ -166,9 +164,7 @@ def test_every_nanosecond_is_in_one_call_and_costed_or_named(
 
 @pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize("limits_of", [published, measured])
-def test_nothing_that_the_cache_cannot_hold_beats_the_limits(
-    recorded: Callable[[str], Session], name: str, limits_of: Callable[[], DeviceLimits]
-) -> None:
+def test_nothing_that_the_cache_cannot_hold_beats_the_limits(recorded, name, limits_of):
     limits = limits_of()
     found = measure_efficiency(recorded(name), limits)
     for call in found.calls:
@@ -194,9 +190,7 @@ def test_operators_have_their_own_device_time(recorded: Callable[[str], Session]
 
 
 @pytest.mark.parametrize("limits_of", [published, measured])
-def test_bert_in_fp32_is_bound_by_compute_and_could_use_tensor_cores(
-    recorded: Callable[[str], Session], limits_of: Callable[[], DeviceLimits]
-) -> None:
+def test_bert_in_fp32_is_bound_by_compute_and_could_use_tensor_cores(recorded, limits_of):
     found = measure_efficiency(recorded("bert_bs8_seq128_infer"), limits_of())
     products = found.operators["aten::addmm"]
     assert (products.bound, products.data_type) == (Bound.COMPUTE, DataType.FP32)
@@ -276,9 +270,7 @@ def only(found: dict[int, tuple[Launches, ...]], call_id: int) -> Launches:
 
 
 @cases("kernel_start", "duration", "expected")
-def test_launch_bound_is_held_to_the_host_time_and_the_start(
-    load: Load, kernel_start: float, duration: float, expected: int
-) -> None:
+def test_launch_bound_is_held_to_the_host_time_and_the_start(load, kernel_start, duration, expected):
     built = TraceBuilder().operator("op0", 0, 20).launch(2, 4).kernel("k", kernel_start, duration)
     assert only(read(load, built), 0).launch_bound_ns == expected
 

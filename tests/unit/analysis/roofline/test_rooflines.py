@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from case_tables import cases
 from opscope.analysis.roofline import (
     Bound,
-    Launches,
     Roofline,
     bound_ns_of,
     combine,
@@ -188,34 +190,13 @@ def test_sums_of_sums_are_sums(first: list[Roofline], second: list[Roofline]) ->
 
 HELPER = launches("memset", total_ns=10_000, blocks=1, is_helper=True)
 # Of launches with so much time at the memory's and at the units' rates, what binds.
-BOUND: list[tuple[str, tuple[Launches, ...], tuple[float, float], Bound | None]] = [
-    ("the roof of most of the time", (launches(),), (90_000, 10_000), Bound.MEMORY),
-    ("the roof of most of the time", (launches(),), (10_000, 90_000), Bound.COMPUTE),
-    ("a filled device far from both: the nearer", (launches(),), (2_000, 1_000), Bound.MEMORY),
-    ("less than a wave of 2,112 slots", (launches(blocks=1_000),), (49_000, 0), Bound.LATENCY),
-    ("near a roof all the same", (launches(blocks=1_000),), (51_000, 0), Bound.MEMORY),
-    ("a whole wave", (launches(blocks=2_112),), (20_000, 0), Bound.MEMORY),
-    # A grid smaller than the device has the peak of the multiprocessors it uses; memory serves few as all.
-    ("55 % of 96 of 132", (launches(blocks=96),), (0, 40_000), Bound.COMPUTE),
-    ("memory of a few", (launches(blocks=96),), (40_000, 0), Bound.LATENCY),
-    ("too far for a few", (launches(blocks=96),), (0, 30_000), Bound.LATENCY),
-    # They are those of the work, not of its helpers.
-    ("beside a helper", (launches(total_ns=90_000), HELPER), (0, 49_000), Bound.COMPUTE),
-    ("few beside a helper", (launches(blocks=96), HELPER), (0, 41_000), Bound.COMPUTE),
-    ("shorter than nothing takes", (launches(total_ns=19_000, count=10),), (9_000, 0), Bound.LATENCY),
-    ("short, but near", (launches(total_ns=19_000, count=10),), (10_000, 0), Bound.MEMORY),
-    ("not so short", (launches(total_ns=21_000, count=10),), (9_000, 0), Bound.MEMORY),
-    ("nothing needed", (launches(),), (0, 0), None),
-    ("nothing needed, and too little", (launches(total_ns=1_000),), (0, 0), Bound.LATENCY),
-    ("unknown geometry counts as filled", (launches(quality=None),), (1_000, 0), Bound.MEMORY),
-]
 
 
-@pytest.mark.parametrize(("what", "parts", "at_limits", "expected"), BOUND)
-def test_what_binds(
-    what: str, parts: tuple[Launches, ...], at_limits: tuple[float, float], expected: Bound | None
-) -> None:
-    found = bound_ns_of(work(cost(), *parts), at_limits)
+@cases("what", "known", "at_limits", "expected")
+def test_what_binds(what: str, known: dict[str, Any], at_limits: list[float], expected: str | None) -> None:
+    facts = {name: None if value == "unknown" else value for name, value in known.items() if name != "helper"}
+    helpers = [HELPER] if "helper" in known else []
+    found = bound_ns_of(work(cost(), launches(**facts), *helpers), at_limits)
     assert list(found) == ([] if expected is None else [expected]), what
 
 
@@ -229,18 +210,14 @@ def test_what_binds(
         ({"total_ns": 1_000}, Bound.LATENCY),
     ],
 )
-def test_of_unknown_cost_only_what_the_launch_alone_shows(
-    known: dict[str, int | None], expected: Bound | None
-) -> None:
+def test_of_unknown_cost_only_what_the_launch_alone_shows(known, expected):
     found = bound_ns_of(work(cost(None, None), launches(**known)), None)
     assert list(found) == ([] if expected is None else [expected])
 
 
 def test_the_shortest_kernel_is_the_device_s_own_where_measured() -> None:
     found = bound_ns_of(
-        work(cost(), launches(total_ns=30_000, count=10)),
-        (1_000, 0),
-        shortest_kernel_ns=3_100.0,
+        work(cost(), launches(total_ns=30_000, count=10)), (1_000, 0), shortest_kernel_ns=3_100.0
     )
     assert found == {Bound.LATENCY: 30_000}
 
@@ -281,13 +258,7 @@ REGISTRY = FlopSource.REGISTRY
         ("somebodys_sum", (DataType.BF16, FlopSource.DEFINITION), DataType.FP32, None),
     ],
 )  # fmt: skip
-def test_the_peak_is_that_of_what_computed(
-    limits: DeviceLimits,
-    kernel: str,
-    operands: tuple[DataType | None, FlopSource],
-    expected: DataType,
-    use: TensorCoreUse | None,
-) -> None:
+def test_the_peak_is_that_of_what_computed(limits, kernel, operands, expected, use):
     found = compute_limit(cost(1_000, 1_000, *operands), [launches(kernel)], limits, "9.0")
     assert (found.data_type, found.flop_per_s, found.tensor_cores) == (expected, PEAKS[expected], use)
 
@@ -324,9 +295,7 @@ def test_unknown_limits_keep_what_the_kernel_says() -> None:
     ("read", "written", "rate"),
     [(50, 50, 4e12), (95, 5, 4.5e12), (89, 11, 4e12), (5, 95, 4.2e12), (0, 0, 4.5e12)],
 )
-def test_one_way_traffic_is_held_against_its_own_rate(
-    limits: DeviceLimits, read: int, written: int, rate: float
-) -> None:
+def test_one_way_traffic_is_held_against_its_own_rate(limits, read, written, rate):
     faster = replace(limits, read=limit(4.5e12), write=limit(4.2e12))
     found = memory_limit(CallCost(read_bytes=read, written_bytes=written), faster)
     assert found.per_s == rate

@@ -135,9 +135,7 @@ SCENES: dict[str, Scene] = {
 
 
 @pytest.mark.parametrize(("trace", "expected", "host"), SCENES.values(), ids=SCENES)
-def test_why_a_device_waits(
-    timeline: Measure, trace: TraceBuilder, expected: dict[IdleCause, float], host: str | None
-) -> None:
+def test_why_a_device_waits(timeline, trace, expected, host):
     found = timeline(trace)
     assert causes(found) == expected
     if host is not None:

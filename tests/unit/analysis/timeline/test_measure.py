@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.analysis.arrays import Spans
 from opscope.analysis.summary import Summary
@@ -26,19 +27,12 @@ class TestSteps:
         trace = TraceBuilder().step(3, 0, 10).step(4, 10, 14).step(5, 24, 12)
         assert timeline(trace).steps == (StepStatistics(0, 3, 12_000, 12_000, 10_000, 14_000),)
 
-    @pytest.mark.parametrize(
-        ("durations", "outliers"),
-        [
-            ((10, 11, 10, 30, 11, 10, 2), (3, 6)),  # far beyond the quartiles
-            ((10, 10, 1000), ()),  # three are too few
-            ((50,) * 6, ()),
-        ],
-    )
-    def test_outliers(self, timeline: Measure, durations: tuple[int, ...], outliers: tuple[int, ...]) -> None:
+    @cases("durations", "outliers")
+    def test_outliers(self, timeline: Measure, durations: list[int], outliers: list[int]) -> None:
         trace = TraceBuilder()
         for number, duration in enumerate(durations):
             trace.step(number, 1000 * number, duration)
-        assert timeline(trace).steps[0].outliers == outliers
+        assert list(timeline(trace).steps[0].outliers) == outliers
 
 
 class TestHostTime:
@@ -109,9 +103,7 @@ class TestTheRecordersPart:
         ("name", "bare_ms", "recorded_ms"),
         [("gpt2_generate_fp16", 84, 120), ("bert_bs8_seq128_infer", 3.12, 6.2)],
     )
-    def test_bare_times_measured_without_a_recorder_are_met(
-        self, load: Load, shared: Path, name: str, bare_ms: float, recorded_ms: float
-    ) -> None:
+    def test_bare_times_measured_without_a_recorder_are_met(self, load, shared, name, bare_ms, recorded_ms):
         session = load(shared / f"traces/h200/{name}.json.gz")
         (host,) = Summary(session).timeline.host
         assert host.launch_path_ns == pytest.approx(recorded_ms * 1e6, rel=0.02)
@@ -178,34 +170,9 @@ def test_the_series_has_the_mean_of_every_interval(load: Load) -> None:
     assert series.mean == pytest.approx((1.8, 1.0, 0.2, 1.0))
 
 
-ROLES = {
-    CallRole.WAITS: """
-        cudaStreamSynchronize cudaStreamSynchronize_ptsz cudaDeviceSynchronize cudaEventSynchronize
-        hipDeviceSynchronize cuCtxSynchronize cuStreamSynchronize
-    """,
-    CallRole.COPIES: "cudaMemcpy cudaMemcpy2D_ptds hipMemcpyWithStream cuMemcpyDtoH_v2",
-    CallRole.COPIES_ASYNC: "cudaMemcpyAsync cuMemcpyHtoDAsync_v2 cudaMemcpyPeer",
-    CallRole.ALLOCATES: """
-        cudaMalloc cudaMallocManaged cudaHostAlloc cuMemCreate cuMemMap hipExtMallocWithFlags
-    """,
-    CallRole.FREES: "cudaFree cudaFreeHost cuMemFree_v2",
-    CallRole.POOLS: "cudaMallocAsync cudaMallocFromPoolAsync cudaFreeAsync cuMemFreeAsync",
-    CallRole.LOADS: "cuModuleLoadData cuLibraryLoadData hipModuleLoadDataEx cuModuleUnload",
-    CallRole.SETS_UP: """
-        cuInit cudaSetDevice cudaStreamCreateWithFlags cudaEventCreate cudaStreamBeginCapture
-        cudaGraphInstantiate cuModuleGetFunction cudaFuncGetAttributes
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor
-    """,
-    CallRole.LAUNCHES: "cudaLaunchKernel cuLaunchKernelEx hipExtModuleLaunchKernel cudaGraphLaunch",
-    CallRole.OTHER: """
-        cuMemsetD8Async cudaMemsetAsync cudaMemGetInfo cudaEventQuery cudaStreamWaitEvent
-    """,
-}
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_roles(role: CallRole) -> None:
-    assert {name: role_of(name) for name in ROLES[role].split()} == dict.fromkeys(ROLES[role].split(), role)
+@cases("role", "names")
+def test_roles(role: str, names: str) -> None:
+    assert {name: role_of(name) for name in names.split()} == dict.fromkeys(names.split(), CallRole[role])
 
 
 def test_a_call_without_a_name_has_no_role() -> None:

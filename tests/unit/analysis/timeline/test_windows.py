@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import opscope
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.session_comparison import compare_sessions
@@ -235,16 +236,8 @@ class TestTheGapAtTheStart:
         assert found.partitions[0].span_ns == 600_000_000
 
 
-@pytest.mark.parametrize(
-    ("name", "busy", "longest_ms", "host"),
-    [
-        ("field/h100_timesformer.json.gz", 0.414, 218.1, "image_processing_videomae.py(235): preprocess"),
-        ("h200/misc_ops_fp32.json.gz", 0.916, 2.8, "cudaMemcpyAsync"),
-    ],
-)
-def test_programs_known_to_leave_the_device_idle(
-    shared: Path, name: str, busy: float, longest_ms: float, host: str
-) -> None:
+@cases("name", "busy", "longest_ms", "host")
+def test_programs_known_to_leave_the_device_idle(shared, name, busy, longest_ms, host):
     with opscope.load(shared / "traces" / name) as session:
         (one,) = Summary(session).timeline.partitions
     assert one.busy_ns / one.span_ns == pytest.approx(busy, abs=0.001)

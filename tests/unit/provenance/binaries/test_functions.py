@@ -1,7 +1,5 @@
 """Where a function's symbol lies tells the files that may define it; what is not certain is left out."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
 import pytest
 
@@ -16,25 +17,7 @@ from opscope.provenance.binaries.library import by_shown_name, cached_library, r
 NVCC, STRIP = shutil.which("nvcc"), shutil.which("strip")
 needs_nvcc = pytest.mark.skipif(NVCC is None or STRIP is None, reason="no nvcc or strip here")
 
-SOURCE = """
-namespace {
-__device__ int hidden;
-__global__ void internal(int* p) { *p = hidden; }
-}
-namespace mine {
-__device__ int variable;
-__constant__ float constants[4];
-template <class T>
-__global__ void scale(T* p, int n) { *p = n * constants[1] + variable; }
-}
-extern "C" __global__ void plain(int* p) { *p = 1; }
-void run(int* p, float* q, double* r) {
-  internal<<<1, 1>>>(p);
-  mine::scale<<<1, 1>>>(q, 1);
-  mine::scale<<<1, 1>>>(r, 2);
-  plain<<<1, 1>>>(p);
-}
-"""
+SOURCE = Path(__file__).with_name("several_kernels.cu").read_text(encoding="utf-8")
 KERNELS = {
     "(anonymous namespace)::internal(int*)",
     "void mine::scale<float>(float*, int)",
@@ -75,7 +58,7 @@ def unit_facts(library):
 
 
 OPTIONS = [
-    ("-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90", "--compress-mode=size"),
+    ("-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90", "--compress-mode=size")
 ]
 MORE_OPTIONS = [
     (),

@@ -68,9 +68,7 @@ _CONVERTING = ("aten::sum", "aten::cumsum")
 
 
 @pytest.mark.parametrize("trace", ["bert_train_bf16", "gpt2_generate_fp16", "misc_ops_fp32"])
-def test_operand_types_agree_with_what_the_operator_was_given(
-    trace: str, shared: Path, load: Callable[..., Any]
-) -> None:
+def test_operand_types_agree_with_what_the_operator_was_given(trace, shared, load):
     session = load(shared / "traces" / "h200" / f"{trace}.json.gz")
     compared = 0
     for kernel, operator, types in session.query(_WITH_TYPES):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import msgspec
 import pytest
 import zstandard
@@ -20,17 +18,7 @@ def forget():
     packaged_versions.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("version", "recognized", "answers", "grade"),
-    [
-        ("2.13.0", None, "2.13.0", Grade.RELEASE_INDEX),
-        ("2.13.0+cu130", None, "2.13.0", Grade.RELEASE_INDEX),
-        ("2.12.0", "2.12.1", "2.12.1", Grade.NEIGHBOR_VERSION),
-        ("2.12.0", None, "2.12.1", Grade.NEIGHBOR_VERSION),
-        ("2.13.0a0+git1", "2.13.0", "2.13.0", Grade.NEIGHBOR_VERSION),
-        (None, "2.8.0", "2.8.0", Grade.NEIGHBOR_VERSION),
-    ],
-)
+@cases("version", "recognized", "answers", "grade")
 def test_the_grade_says_how_near_the_table_is(version, recognized, answers, grade):
     table = table_for(version, recognized=recognized)
     assert (table.version, table.grade) == (answers, grade)

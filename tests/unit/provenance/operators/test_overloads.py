@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -72,16 +70,7 @@ def test_the_stack_of_the_interpreter(table):
     assert overload(table, *rest, InputRecord.STACK) == ""
 
 
-@pytest.mark.parametrize(
-    ("kind", "record"),
-    [
-        ("arguments", InputRecord.ARGUMENTS),
-        ("arguments", InputRecord.STACK),
-        ("arguments", InputRecord.UNKNOWN),
-        ("stack", InputRecord.STACK),
-        ("stack", InputRecord.UNKNOWN),
-    ],
-)
+@cases("kind", "record")
 def test_no_recorded_call_is_taken_for_another(table, kind, record):
     """Ground truth: `scripts/record_operator_calls.py`, PyTorch 2.13.0."""
     calls = json.loads(gzip.decompress(RECORDED.read_bytes()))[kind]
@@ -89,13 +78,13 @@ def test_no_recorded_call_is_taken_for_another(table, kind, record):
     assert input_record(table, bare).value == kind
     correct = wrong = 0
     for (name, _), (base, types) in zip(calls, bare, strict=True):
-        found = resolve(table, base, None, types, record)
+        found = resolve(table, base, None, types, InputRecord(record))
         truth = table.entry(base, name.partition(".")[2])
         assert truth is not None, name
         if found.entry is not None:
             correct += found.entry == truth
             wrong += found.entry != truth
-        elif record.value == kind:
+        elif record == kind:
             assert truth in found.candidates, (name, types)
     assert wrong == 0
-    assert correct >= {"arguments": 0.95, "stack": 0.8, "unknown": 0.8}[record.value] * len(calls)
+    assert correct >= {"arguments": 0.95, "stack": 0.8, "unknown": 0.8}[record] * len(calls)

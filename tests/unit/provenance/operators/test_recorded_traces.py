@@ -1,7 +1,5 @@
 """Real traces of the H200 (PyTorch 2.11.0), where the folder of material is at hand."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

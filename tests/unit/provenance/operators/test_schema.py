@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import pytest
 
+from case_tables import cases
 from opscope.provenance.native_functions import out_of_place, parse_schema
 
 
@@ -19,17 +18,7 @@ def test_arguments_of_a_schema():
     assert [len(part) for part in (schema.positional, schema.keyword_only, schema.out)] == [2, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("text", "is_inplace"),
-    [
-        ("relu(Tensor self) -> Tensor", False),
-        ("relu_(Tensor(a!) self) -> Tensor(a!)", True),
-        ("__iadd__.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)", True),
-        ("__and__.Scalar(Tensor self, Scalar other) -> Tensor", False),
-        ("abs.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)", False),
-        ("norm(Tensor input, Tensor(a!) running) -> Tensor", False),
-    ],
-)
+@cases("text", "is_inplace")
 def test_what_changes_its_first_argument(text, is_inplace):
     assert parse_schema(text).is_inplace is is_inplace
 

@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from opscope.provenance import packaged as packaged_data
-from opscope.provenance.torch_releases import (
-    UNITS_FORMAT,
-    Origin,
-    ReleaseTable,
-    Unit,
-)
+from opscope.provenance.torch_releases import UNITS_FORMAT, Origin, ReleaseTable, Unit
 from torch_tables.libraries import build_table
 
 MakeTable = Callable[..., ReleaseTable]

@@ -1,16 +1,10 @@
 """The packaged tables of native functions and the files that may define them."""
 
-from __future__ import annotations
-
 import pytest
 
 from opscope.errors import InputError
 from opscope.provenance import torch_releases
-from opscope.provenance.torch_releases import (
-    git_version,
-    release,
-    release_versions,
-)
+from opscope.provenance.torch_releases import git_version, release, release_versions
 
 
 def test_versions_are_in_order_of_age(packaged):

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from case_tables import cases
-from opscope.model.evidence import Grade
 from opscope.provenance.torch_releases import kernel_units, recognize, release, release_versions
 
 VERSIONS = ("2.6.0", "2.11.0", "2.13.0", "2.14.1")  # whose registrations are at hand
@@ -120,17 +119,7 @@ def test_paths_are_of_the_repository_and_the_rest_is_no_file_of_it(version):
     }
 
 
-@pytest.mark.parametrize(
-    ("trace", "grade"),
-    [
-        ("bert_train_bf16.json.gz", Grade.RELEASE_INDEX),
-        ("misc_ops_fp32.json.gz", Grade.RELEASE_INDEX),
-        ("bert_eager_attn.json.gz", Grade.RELEASE_INDEX),
-        ("bert_bs8_seq128_infer.json.gz", Grade.NEIGHBOR_VERSION),
-        ("gpt2_generate_fp16.json.gz", Grade.NEIGHBOR_VERSION),
-        ("ddp_w4/rank0.json.gz", Grade.NEIGHBOR_VERSION),
-    ],
-)
+@cases("trace", "grade")
 def test_recorded_traces_are_recognized_and_every_kernel_of_pytorch_is_found(kernels_of, trace, grade):
     names = kernels_of(trace)
     recognition = recognize(names, cuda_major=13)

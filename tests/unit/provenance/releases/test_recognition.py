@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from case_tables import cases
@@ -9,7 +7,9 @@ from opscope.provenance.torch_releases import Recognition, kernel_units, recogni
 SHARED = [f"void at::native::shared_{number}<float>(int)" for number in range(20)]
 OLD = [f"void at::native::old_{number}<float>(int)" for number in range(10)]
 NEW = [f"void at::native::new_{number}<float>(int)" for number in range(10)]
+OTHER = [f"void at::native::other_{number}<float>(int)" for number in range(10)]
 FOREIGN = ["nvjet_tst_64x64_bias_TNT", "triton_poi_fused_add_0", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"]
+KERNELS = {"shared": SHARED, "old": OLD, "new": NEW, "other": OTHER, "foreign": FOREIGN}
 
 
 @pytest.fixture
@@ -18,80 +18,13 @@ def two_releases(packaged):
     packaged("2.11.0", {name: ["aten/F.cu"] for name in SHARED + NEW})
 
 
-def others(count):
-    return [f"void at::native::other_{number}<float>(int)" for number in range(count)]
-
-
-RELEASE, NEIGHBOR = Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION
-NEAREST = "the nearest release that is known"
-MISLABELED = "labeled 2.11.0, but its kernels are not those of that release"
-
-
-@pytest.mark.parametrize(
-    ("names", "label", "answer"),
-    [
-        # A label of a release is believed, unless enough kernels contradict it.
-        *(
-            (FOREIGN, label, ("2.11.0", RELEASE, (), f"labeled {label.strip()}"))
-            for label in ("2.11.0", "2.11.0+cu126", "2.11.0+cpu", "2.11", "  2.11.0+cu130\n")
-        ),
-        ([*others(9), SHARED[0]], "2.11.0", ("2.11.0", NEIGHBOR, (), MISLABELED)),
-        (others(2), "2.11.0", ("2.11.0", RELEASE, (), "labeled 2.11.0")),
-        # Another build of that number is a neighbor, as is the nearest release of one without a table.
-        *(
-            (SHARED + NEW, label, ("2.11.0", NEIGHBOR, (), "from the release 2.11.0"))
-            for label in ("2.11.0a0+git70d99e9", "2.11.0.dev20250901+cu130", "2.11.0+rocm6.4", "2.11.0rc3")
-        ),
-        (SHARED, "2.9.1+cu128", ("2.11.0", NEIGHBOR, ("2.6.0",), f"from 2.11.0, {NEAREST}")),
-        (SHARED, "2.7.0", ("2.6.0", NEIGHBOR, ("2.11.0",), f"from 2.6.0, {NEAREST}")),
-        (SHARED, "2.15.0", ("2.11.0", NEIGHBOR, (), f"from 2.11.0, {NEAREST}")),
-        (SHARED, "2.3.1", ("2.6.0", NEIGHBOR, (), f"from 2.6.0, {NEAREST}")),
-        (SHARED, "2.6.1", ("2.6.0", NEIGHBOR, ("2.11.0",), f"from 2.6.0, {NEAREST}")),
-        # A label that leads nowhere leaves it to the kernels.
-        (OLD, "1.13.1", ("2.6.0", NEIGHBOR, (), "from 2.6.0, by its kernels; no near release is known")),
-        (OLD, "3.0.0", ("2.6.0", NEIGHBOR, (), "from 2.6.0, by its kernels; no near release is known")),
-        (OLD, "unknown", ("2.6.0", RELEASE, (), "2.6.0 alone knows 10 of 10 kernel names")),
-        *(
-            (FOREIGN, label, (None, NEIGHBOR, (), "no kernel names that could be PyTorch's own"))
-            for label in ("1.13.1", "unknown", "")
-        ),
-        # The table that alone knows all kernels is the release; a few, or most, make a neighbor only.
-        (
-            [*SHARED[:10], NEW[0], *FOREIGN],
-            "",
-            ("2.11.0", RELEASE, (), "2.11.0 alone knows 11 of 11 kernel names"),
-        ),
-        (NEW[:3], "", ("2.11.0", NEIGHBOR, (), "2.11.0 knows 3 of 3 kernel names, more than any other")),
-        *(
-            (
-                NEW + others(count),
-                "",
-                (
-                    "2.11.0",
-                    NEIGHBOR,
-                    (),
-                    f"2.11.0 knows 10 of {10 + count} kernel names, more than any other",
-                ),
-            )
-            for count in (6, 7)
-        ),
-        # A tie is said and makes the oldest a neighbor.
-        (
-            SHARED,
-            "",
-            (
-                "2.6.0",
-                NEIGHBOR,
-                ("2.11.0",),
-                "2.6.0 and 2.11.0 know the same 20 of 20 kernel names; the oldest is taken",
-            ),
-        ),
-        (others(3), "", (None, NEIGHBOR, (), "no table knows one of 3 kernel names")),
-    ],
-)
-def test_the_release_of_a_trace(two_releases, names, label, answer):
-    found = recognize(names, torch_version=label)
-    assert (found.version, found.grade, found.compared, found.reason) == answer
+@cases("kernels", "labels", "version", "grade", "compared", "reason")
+def test_the_release_of_a_trace(two_releases, kernels, labels, version, grade, compared, reason):  # noqa: PLR0917
+    names = [name for kind, count in kernels.items() for name in KERNELS[kind][:count]]
+    for label in labels:
+        found = recognize(names, torch_version=label)
+        assert (found.version, found.grade, list(found.compared)) == (version, grade, compared)
+        assert found.reason == reason.replace("LABEL", label.strip())
 
 
 def test_what_the_user_has_is_said(two_releases):
@@ -150,20 +83,9 @@ def test_without_a_version_or_support_there_is_no_answer(packaged):
     assert kernel_units("void mine::kernel<float>()", recognition("2.11.0"))[0] == ()
 
 
-@pytest.mark.parametrize(
-    ("others", "expected"),
-    [
-        ({F: ["aten/F.cu"]}, ("aten/F.cu",)),
-        ({}, ("aten/F.cu",)),
-        ({F: ["F.cu"]}, ("F.cu",)),
-        ({F: ["aten/moved/F.cu"]}, ("F.cu",)),
-        ({F: ["aten/G.cu"]}, ()),
-        ({F_OF_ANOTHER_RELEASE: ["aten/G.cu"]}, ()),
-    ],
-    ids=["agrees", "does not know", "knows the name", "moved", "another file", "another file, loosely"],
-)
+@cases("others", "expected")
 def test_a_release_that_fits_as_well_may_contradict(packaged, others, expected):
-    packaged("2.6.0", others)
+    packaged("2.6.0", {{"F": F, "F of another": F_OF_ANOTHER_RELEASE}[name]: others[name] for name in others})
     packaged("2.11.0", {F: ["aten/F.cu"]})
     units, _ = kernel_units(F, recognition("2.11.0", compared=("2.6.0",)))
-    assert units == expected
+    assert list(units) == expected

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest
@@ -9,12 +7,7 @@ from hypothesis import strategies as st
 
 from opscope.errors import InputError
 from opscope.provenance import packaged
-from opscope.provenance.torch_releases import (
-    UNITS_FORMAT,
-    HashMap,
-    packed_map,
-    text_hash,
-)
+from opscope.provenance.torch_releases import UNITS_FORMAT, HashMap, packed_map, text_hash
 
 ENTRIES = st.dictionaries(st.integers(0, 2**48 - 1), st.integers(0, 2**16 - 1), max_size=30)
 

@@ -1,15 +1,10 @@
-from __future__ import annotations
-
 import pytest
 
 import torch_tables.libraries as builder
 from case_tables import cases
 from opscope.errors import InputError
-from opscope.provenance.torch_releases import Origin, Unit
-from torch_tables.libraries import (
-    build_table,
-    unit_at,
-)
+from opscope.provenance.torch_releases import Unit
+from torch_tables.libraries import build_table, unit_at
 
 OWNED = "void at::launch<at::{}(at::Iterator&)::{{lambda()#1}}, {}>(int)"
 
@@ -54,16 +49,7 @@ def test_names_that_share_a_hash_are_found_when_the_table_is_made(monkeypatch, o
         build_table({"at::f()": [Unit("F.cu")], "at::g()": [Unit("F.cu")]}, "2.11.0")
 
 
-@pytest.mark.parametrize(
-    ("path", "origin", "label"),
-    [
-        (None, Origin.UNKNOWN, "U.cu"),
-        ("aten/src/ATen/U.cu", Origin.REPOSITORY, "aten/src/ATen/U.cu"),
-        ("third_party/gloo/gloo/U.cu", Origin.SUBMODULE, "third_party/gloo/gloo/U.cu"),
-        ("build/aten/src/ATen/U.cu", Origin.GENERATED, "U.cu"),
-        ("/builder/magma-2.6.1/magmablas/U.cu", Origin.OTHER_PROJECT, "U.cu"),
-    ],
-)
+@cases("path", "origin", "label")
 def test_what_a_builds_own_path_says(path, origin, label):
     unit = unit_at("U.cu", path)
     assert (unit.origin, unit.label) == (origin, label)

@@ -124,9 +124,7 @@ class TestRows:
 
 
 class TestOnce:
-    def test_a_second_time_changes_nothing(
-        self, annotated: Load, record: Record, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_second_time_changes_nothing(self, annotated, record, monkeypatch):
         session = annotated(record(softmax_trace()))
         before = provenance(session)
         assert all(before.values())
@@ -148,9 +146,7 @@ class TestOnce:
         annotate(opened)
         assert provenance(opened) == provenance(session)
 
-    def test_a_failure_leaves_the_session_to_be_filled_later(
-        self, load: Load, record: Record, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_failure_leaves_the_session_to_be_filled_later(self, load, record, monkeypatch):
         session = load(record(softmax_trace()))
         with monkeypatch.context() as patch:
             patch.setattr(MODULE, "resolve_operator", refuse)
@@ -166,9 +162,7 @@ class TestReadOnly:
         """A saved Session that was never annotated."""
         return load(record(softmax_trace())).save(tmp_path / "s.opscope")
 
-    def test_its_tables_hide_the_empty_ones_and_the_file_stays(
-        self, load: Load, annotated: Load, record: Record, bare: Path
-    ) -> None:
+    def test_its_tables_hide_the_empty_ones_and_the_file_stays(self, load, annotated, record, bare):
         before = bare.read_bytes()
         opened = load(bare)
         annotate(opened)
@@ -176,9 +170,7 @@ class TestReadOnly:
         opened.close()
         assert bare.read_bytes() == before
 
-    def test_it_is_filled_once_per_connection(
-        self, load: Load, bare: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_it_is_filled_once_per_connection(self, load, bare, monkeypatch):
         opened = load(bare)
         annotate(opened)
         with monkeypatch.context() as patch:
@@ -205,9 +197,7 @@ class TestTraces:
             ("aten::softmax", 3, 0),
         ]
 
-    def test_a_trace_without_a_device_reaches_the_cpus_functions(
-        self, annotated: Load, record: Record
-    ) -> None:
+    def test_a_trace_without_a_device_reaches_the_cpus_functions(self, annotated, record):
         session = annotated(record(TraceBuilder().operator("aten::mm", 1, 5)))
         assert session.query("SELECT dispatch_key, cuda_function, file FROM native_functions") == [
             ("CPU", "mm_out_cpu", "aten/src/ATen/native/LinearAlgebra.cpp")
@@ -279,9 +269,7 @@ def test_laws_of_every_trace(annotated: Load, trace: Path) -> None:
     assert all(has_units is has_grade for has_units, has_grade in session.query(query))
 
 
-def test_where_overloads_are_recorded_a_name_without_one_is_the_default(
-    annotated: Load, record: Record
-) -> None:
+def test_where_overloads_are_recorded_a_name_without_one_is_the_default(annotated, record):
     trace = TraceBuilder().operator("aten::mul.Tensor", 0, 10).operator("aten::mm", 20, 10)
     rows = annotated(record(trace)).query("SELECT name, overload FROM native_functions ORDER BY name")
     assert rows == [("aten::mm", ""), ("aten::mul", "Tensor")]

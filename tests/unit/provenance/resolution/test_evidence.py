@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from case_tables import cases
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RecordedUnit, RegistrationKind
@@ -32,43 +32,18 @@ FILE = "aten/src/ATen/native/cuda/A.cu"
 UNKNOWN = "void at::native::unheard_of<float>(float*)"
 
 
-@pytest.mark.parametrize(
-    ("name", "recorded", "fields", "answer"),
-    [
-        (SOFTMAX, None, {}, ((SOFTMAX_FILE,), "release_index", None)),
-        (SOFTMAX, None, {"grade": Grade.NEIGHBOR_VERSION}, ((SOFTMAX_FILE,), "neighbor_version", None)),
-        *((name, None, {}, ((), None, None)) for name in ("mine", "", UNKNOWN)),
-        (SOFTMAX, None, {"version": None}, ((), None, None)),
-        # Recorded units beat the tables; a path from a table is known as well as the table.
-        (SOFTMAX, ("libmine.so", "Mine.cu", "src/Mine.cu"), {}, (("src/Mine.cu",), "exact", "libmine.so")),
-        (SOFTMAX, (TORCH, "SoftMax.cu", None), {}, ((SOFTMAX_FILE,), "release_index", TORCH)),
-        (
-            SOFTMAX,
-            (TORCH, "SoftMax.cu", None),
-            {"grade": Grade.NEIGHBOR_VERSION},
-            ((SOFTMAX_FILE,), "neighbor_version", TORCH),
-        ),
-        # A unit the table has not stays a name, as do two of one name.
-        (SOFTMAX, (TORCH, "Max.cu", None), {}, (("Max.cu",), "exact", TORCH)),
-        (SOFTMAX, (TORCH, "SoftMax.cu SoftMax.cu", None), {}, (("SoftMax.cu", "SoftMax.cu"), "exact", TORCH)),
-        # A library without units is looked up only if the table was read from it.
-        (SOFTMAX, (TORCH, "", None), {}, ((SOFTMAX_FILE,), "release_index", TORCH)),
-        (SOFTMAX, ("libmine.so", "", None), {}, ((), None, "libmine.so")),
-        (SOFTMAX, (None, "", None), {}, ((), None, None)),
-    ],
-)
-def test_units_of_a_kernel(
-    evidence_of: MakeEvidence,
-    name: str,
-    recorded: tuple[str | None, str, str | None] | None,
-    fields: dict[str, Any],
-    answer: tuple[tuple[str, ...], str | None, str | None],
-) -> None:
+@cases("name", "recorded", "fields", "found", "grade", "binary")
+def test_units_of_a_kernel(evidence_of, name, recorded, fields, found, grade, binary):  # noqa: PLR0917
+    name, fields = {"softmax": SOFTMAX, "unknown": UNKNOWN}.get(name, name), dict(fields or {})
+    if "grade" in fields:
+        fields["grade"] = Grade(fields["grade"])
+    if fields.pop("has_no_version", False):
+        fields["version"] = None
     if recorded is not None:
-        names = tuple(recorded[1].split())
-        of_kernel = recorded_units(recorded[0], names, (recorded[2],) * len(names))
-        fields = {**fields, "recorded": {name: of_kernel}}
-    assert evidence_of(**fields).units(name) == answer
+        names = tuple(recorded["units"])
+        paths = (recorded.get("path"),) * len(names)
+        fields["recorded"] = {name: recorded_units(recorded.get("library"), names, paths)}
+    assert evidence_of(**fields).units(name) == (tuple(found), grade, binary)
 
 
 def test_local_libraries_come_before_tables_and_after_the_recording(evidence_of: MakeEvidence) -> None:
@@ -96,7 +71,6 @@ class FakeLibraries:
         return self.library
 
 
-NATIVE = "aten/src/ATen/native/cuda"
 LINK = "https://github.com/pytorch/pytorch/blob"
 COMMIT_OF_2_11 = "70d99e998b4955e0049d13a98d77ae1b14db1f45"
 
@@ -116,9 +90,7 @@ OWN, NEAR = "release_index", "neighbor_version"
         (Place("A.cu", "release"), (OWN, None, None, None), (NEAR, None, None, None)),
     ],
 )  # fmt: skip
-def test_a_place_is_as_sure_as_its_evidence_and_the_release(
-    evidence_of: MakeEvidence, place: Place, known: tuple[Any, ...], a_neighbors: tuple[Any, ...]
-) -> None:
+def test_a_place_is_as_sure_as_its_evidence_and_the_release(evidence_of, place, known, a_neighbors):
     place = replace(place, file=FILE)
     for grade, expected in ((Grade.RELEASE_INDEX, known), (Grade.NEIGHBOR_VERSION, a_neighbors)):
         found = evidence_of(operators=packaged_table("2.11.0"), version="2.11.0", grade=grade).location(place)
@@ -140,13 +112,7 @@ class TestRegistration:
          ("my::scale", None, None), ("my::add", None, ADD_OUT), ("my::add", "", None),
          ("my::mul", None, None)],
     )  # fmt: skip
-    def test_it_is_of_the_recorded_overload_or_the_only_one(
-        self,
-        evidence_of: MakeEvidence,
-        name: str,
-        overload: str | None,
-        found: OperatorRegistration | None,
-    ) -> None:
+    def test_it_is_of_the_recorded_overload_or_the_only_one(self, evidence_of, name, overload, found):
         known = {one.name: one for one in (self.SCALE, self.SCALE_OUT, self.ADD_OUT)}
         assert evidence_of(registrations=known).registration(name, overload) is found
 

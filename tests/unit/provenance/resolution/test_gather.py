@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
@@ -23,16 +23,13 @@ from opscope.model.origin import (
 from opscope.model.session import Session
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, gather_evidence
-from opscope.provenance.sources import SourceIndex
 from opscope.provenance.torch_releases import release_versions
 
 from .conftest import recorded_units
 
 Record = Callable[..., Path]
-MakeIndex = Callable[..., SourceIndex]
 
 COMMIT_OF_2_6 = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
-FILE = "aten/src/ATen/native/cuda/A.cu"
 
 
 def trace(kernel: str = "k") -> TraceBuilder:
@@ -43,41 +40,17 @@ def gathered(session: Session) -> Evidence:
     return gather_evidence(session, [name for (name,) in session.query("SELECT name FROM kernel_names")])
 
 
-RELEASE, NEIGHBOR = Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION
 NEWEST = release_versions()[-1]
 
 
-@pytest.mark.parametrize(
-    ("torch", "recognized", "sources"),
-    [
-        (["2.6.0+cu124"], ("2.6.0", RELEASE), [("2.6.0", RELEASE)]),
-        # A release without tables has its neighbors.
-        (
-            ["2.12.0+cu126"],
-            ("2.12.1", NEIGHBOR),
-            [("2.12.1+cu130", NEIGHBOR), ("2.6.0", NEIGHBOR)],
-        ),
-        # Without a source tree headers come before a neighbor's tree.
-        (
-            ["2.11.0"],
-            ("2.11.0", RELEASE),
-            [("2.11.0+cu130", RELEASE), ("2.6.0", NEIGHBOR)],
-        ),
-        # Ranks that disagree have no label, and without any the newest release answers.
-        (["2.6.0", "2.6.1"], (None, NEIGHBOR), None),
-        ([None], (None, NEIGHBOR), None),
-    ],
-)
-def test_the_tables_that_are_asked(
-    load: Load, record: Record, torch: list[str | None], recognized: Any, sources: Any
-) -> None:
-    paths = [record(trace(), f"r{rank}.json", torch=label) for rank, label in enumerate(torch)]
+@cases("torch", "version", "grade", "asked")
+def test_the_tables_that_are_asked(load, record, torch, version, grade, asked):  # noqa: PLR0917
+    paths = [record(trace(), f"r{rank}.json", torch=label) for rank, label in enumerate(torch or [None])]
     evidence = gathered(load(paths))
-    assert (evidence.recognition.version, evidence.recognition.grade) == recognized
-    version, grade = recognized
+    assert (evidence.recognition.version, evidence.recognition.grade) == (version, grade)
     assert (evidence.operators.version, evidence.operators.grade) == (version or NEWEST, grade)
-    asked = [(source.index.version, source.grade) for source in evidence.sources]
-    assert asked == sources if sources else {grade for _, grade in asked} == {NEIGHBOR}
+    found = [[source.index.version, source.grade] for source in evidence.sources]
+    assert found == asked if asked else {one for _, one in found} == {Grade.NEIGHBOR_VERSION}
     if torch == ["2.12.0+cu126"]:
         assert evidence.recognition.release == "2.12.0"
 
@@ -88,9 +61,7 @@ class TestLines:
     @pytest.mark.parametrize(
         ("torch", "shown"), [("2.11.0", "1420–1447 bracket"), ("2.11.0a0+nv25.01", "≈1420 neighbor_version")]
     )
-    def test_a_range_is_of_the_users_own_release(
-        self, load: Load, record: Record, torch: str, shown: str
-    ) -> None:
+    def test_a_range_is_of_the_users_own_release(self, load, record, torch, shown):
         evidence = gathered(load(record(trace(), torch=torch)))
         source = evidence.sources[-1]
         definition = source.index.functor("at::native::structured_softmax_cuda_out::impl")
@@ -118,39 +89,24 @@ class TestInstalledTorch:
             ({"torch": "2.11.0", "commit": None}, False),
         ],
     )
-    def test_the_libraries_are_asked_of_the_build_that_recorded(
-        self, load: Load, record: Record, build: dict[str, str | None], are_asked: bool
-    ) -> None:
+    def test_the_libraries_are_asked_of_the_build_that_recorded(self, load, record, build, are_asked):
         assert (gathered(load(record(trace(), **build))).libraries is not None) is are_asked
 
 
-A_CU, B_CU = RecordedUnit("a.cu", "1", "src/a.cu"), RecordedUnit("b.cu", "1", "src/b.cu")
+UNITS = {
+    "a": RecordedUnit("a.cu"), "src/a": RecordedUnit("a.cu", "1", "src/a.cu"),
+    "b": RecordedUnit("b.cu"), "src/b": RecordedUnit("b.cu", "1", "src/b.cu"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("of_ranks", "expected"),
-    [
-        (
-            [("libown.so", "ab", (B_CU, RecordedUnit("a.cu")))],
-            ("libown.so", ("a.cu", "b.cu"), (None, "src/b.cu")),
-        ),
-        ([("libcublas.so.12", None, ())], ("libcublas.so.12", (), ())),
-        # Ranks of other builds name the same unit once.
-        ([("libown.so", build, (A_CU,)) for build in ("ab", "cd")], ("libown.so", ("a.cu",), ("src/a.cu",))),
-        # Libraries that share a name are not told apart, nor are units known if one of them tells none.
-        (
-            [("liba.so", None, (RecordedUnit("a.cu"),)), ("libb.so", None, (RecordedUnit("b.cu"),))],
-            (None, ("a.cu", "b.cu"), (None, None)),
-        ),
-        ([("liba.so", None, (RecordedUnit("a.cu"),)), ("libcublas.so.12", None, ())], (None, (), ())),
-    ],
-)
-def test_recorded_units(load: Load, record: Record, of_ranks: list[Any], expected: tuple[Any, ...]) -> None:
-    paths = [
-        record(trace(), f"r{rank}.json", kernels=(RecordedKernel("k", *recorded),))
-        for rank, recorded in enumerate(of_ranks)
-    ]
-    assert gathered(load(paths)).recorded == {"k": recorded_units(*expected)}
+@cases("of_ranks", "library", "names", "paths")
+def test_recorded_units(load, record, of_ranks, library, names, paths):  # noqa: PLR0917
+    files = []
+    for rank, (name, build, units) in enumerate(of_ranks):
+        kernel = RecordedKernel("k", name, build or None, tuple(UNITS[one] for one in units))
+        files.append(record(trace(), f"r{rank}.json", kernels=(kernel,)))
+    expected = recorded_units(library, tuple(names), tuple(one or None for one in paths))
+    assert gathered(load(files)).recorded == {"k": expected}
 
 
 class TestOwnKernels:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.errors import InputError
 from opscope.provenance import installation
 from opscope.provenance.binaries import library as local_libraries
@@ -38,11 +39,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 TORCH = [Path("libtorch_cuda.so"), Path("libtorch_cuda_linalg.so")]
 
 
-@pytest.mark.parametrize(
-    ("name", "library"),
-    [("at::f", "libtorch_cuda.so"), ("at::g", "libtorch_cuda_linalg.so"), ("gemm", "libcublas.so"),
-     ("shared", None), ("mine", None)],
-)  # fmt: skip
+@cases("name", "library")
 def test_the_only_holder_torchs_own_first(read: list[str], name: str, library: str | None) -> None:
     found = LocalLibraries(TORCH, [Path("libcublasLt_static.so"), Path("libcublas.so")]).holding(name)
     assert found is (None if library is None else KERNELS[library])
@@ -58,9 +55,7 @@ def test_vendors_are_read_only_for_what_torch_does_not_hold(read: list[str]) -> 
     assert read == ["libtorch_cuda.so", "libtorch_cuda_linalg.so", "libcublas.so"]
 
 
-def test_those_of_the_installation_are_found_without_importing_it(
-    read: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_of_the_installation_are_found_without_importing_it(read, tmp_path, monkeypatch):
     library = tmp_path / "torch" / "lib" / "libtorch_cuda.so"
     library.parent.mkdir(parents=True)
     library.touch()

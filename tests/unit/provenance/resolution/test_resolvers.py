@@ -67,54 +67,18 @@ def shown(location: SourceLocation | None) -> str | None:
     return f"{location} {location.file_grade} {location.line_grade}".removeprefix(f"{FOLDER}/")
 
 
-RELEASE, NEIGHBOR = Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION
+KERNELS = {"a template": KERNEL, "a functor": LAUNCHER}
+TEXTS = {"the kernel": TEMPLATE, "later": f"// B\n//\n{TEMPLATE}", "the launcher": APPLY, "the functor": IMPL}
 
 
-@pytest.mark.parametrize(
-    ("files", "units", "kernel", "places"),
-    [
-        # The unit says the file; the line is that of the index.
-        ({"A.cu": TEMPLATE}, "A", KERNEL, (NEIGHBOR, "A.cu:≈3 exact neighbor_version", "the same")),
-        # A unit vetoes a definition in another `.cu` file; of two the unit's own is meant.
-        ({"A.cu": TEMPLATE}, "B", KERNEL, (RELEASE, "B.cu exact None", None)),
-        (
-            {"A.cu": TEMPLATE, "B.cu": f"// B\n//\n{TEMPLATE}"},
-            "B",
-            KERNEL,
-            (RELEASE, "B.cu:6 exact release_index", "the same"),
-        ),
-        # A header serves all its units; without a definition or a unit there is no place.
-        ({"S.cuh": TEMPLATE}, "AB", KERNEL, (RELEASE, "S.cuh:3 release_index release_index", "the same")),
-        ({}, "AB", KERNEL, (RELEASE, None, None)),
-        ({"A.cu": TEMPLATE}, "", KERNEL, (RELEASE, None, None)),
-        # The functor of a generic launcher is its own code; where no index knows it, the launcher is left.
-        (
-            {"Loops.cuh": APPLY, "A.cu": IMPL},
-            "A",
-            LAUNCHER,
-            (NEIGHBOR, "A.cu:≈2 exact neighbor_version", "Loops.cuh:≈3 neighbor_version neighbor_version"),
-        ),
-        (
-            {"Loops.cuh": APPLY},
-            "A",
-            LAUNCHER,
-            (RELEASE, "Loops.cuh:3 release_index release_index", "the same"),
-        ),
-    ],
-)
-def test_where_a_kernel_is_defined(
-    evidence_of: MakeEvidence,
-    files: dict[str, str],
-    units: str,
-    kernel: str,
-    places: tuple[Grade, str | None, str | None],
-) -> None:
-    index_grade, location, template = places
+@cases("files", "units", "kernel", "index", "location", "template")
+def test_where_a_kernel_is_defined(evidence_of, files, units, kernel, index, location, template):  # noqa: PLR0917
+    kernel = KERNELS[kernel]
     paths = tuple(f"{FOLDER}/{unit}.cu" for unit in units)
     evidence = evidence_of(
-        {f"{FOLDER}/{name}": text for name, text in files.items()},
+        {f"{FOLDER}/{name}": TEXTS[text] for name, text in files.items()},
         recorded=recorded(*paths, kernel=kernel) if paths else {},
-        index_grade=index_grade,
+        index_grade=Grade(index),
     )
     found = resolve_kernel(kernel, evidence)
     assert shown(found.location) == location
@@ -129,7 +93,7 @@ def test_where_a_kernel_is_defined(
 def test_the_first_index_that_knows_a_definition_answers(evidence_of: MakeEvidence) -> None:
     header = f"{FOLDER}/S.cuh"
     own = evidence_of({header: TEMPLATE}, index_grade=Grade.EXACT).sources
-    neighbors = evidence_of({header: f"// older\n{TEMPLATE}"}, index_grade=NEIGHBOR).sources
+    neighbors = evidence_of({header: f"// older\n{TEMPLATE}"}, index_grade=Grade.NEIGHBOR_VERSION).sources
     evidence = evidence_of(sources=(*own, *neighbors), recorded=recorded(f"{FOLDER}/A.cu"))
     assert shown(resolve_kernel(KERNEL, evidence).location) == "S.cuh:3 exact exact"
 
@@ -152,9 +116,7 @@ def test_a_link_is_given_only_with_a_path(evidence_of: MakeEvidence) -> None:
 @pytest.mark.parametrize(
     ("binary", "library"), [("libcublasLt.so.12", "cublasLt"), ("libmine.so", "libmine"), (None, None)]
 )
-def test_the_library_that_registered_it_outweighs_its_name(
-    evidence_of: MakeEvidence, binary: str | None, library: str | None
-) -> None:
+def test_the_library_that_registered_it_outweighs_its_name(evidence_of, binary, library):
     evidence = evidence_of(recorded={KERNEL: recorded_units(binary, (), ())} if binary else {})
     decoded = resolve_kernel(KERNEL, evidence).decoded
     assert decoded.library == library
@@ -230,49 +192,16 @@ class TestNative:
         assert place(facts.location) == f"{NATIVE}/ufunc/add.h:15"
         assert facts.details["dispatch_kind"] == "ufunc"
 
-    @pytest.mark.parametrize(
-        ("name", "units", "functor", "reached"),
-        [
-            ("div.Tensor", (), None, ("div_true_stub", "BinaryDivTrueKernel.cu:20")),
-            # Of several stubs the one whose unit the kernels are of, or that they name
-            ("div.Tensor_mode", (), None, (None, None)),
-            (
-                "div.Tensor_mode",
-                ("BinaryDivFloorKernel",),
-                None,
-                ("div_floor_stub", "BinaryDivFloorKernel.cu:21"),
-            ),
-            (
-                "div.Tensor_mode",
-                ("BinaryDivFloorKernel", "BinaryDivTrueKernel", "BinaryDivTruncKernel"),
-                "div_trunc_kernel_cuda",
-                ("div_trunc_stub", "BinaryDivTruncKernel.cu:18"),
-            ),
-            # Kernels of another file rule it out.
-            ("div.Tensor", ("Shape",), None, (None, None)),
-            # A host function leads to the launcher in its `.cu` file, unless recorded kernels are of another.
-            ("gelu", (), None, (None, "ActivationGeluKernel.cu:21")),
-            ("gelu", ("ActivationGeluKernel",), None, (None, "ActivationGeluKernel.cu:21")),
-            ("gelu", ("Shape",), None, (None, None)),
-        ],
-    )
-    def test_how_it_reaches_the_device(
-        self,
-        resolved: Resolve,
-        name: str,
-        units: tuple[str, ...],
-        functor: str | None,
-        reached: tuple[str | None, str | None],
-    ) -> None:
-        stub, place_of_stub = reached
+    @cases("name", "units", "functor", "stub", "at")
+    def test_how_it_reaches_the_device(self, resolved, name, units, functor, stub, at):  # noqa: PLR0917
         text = f"at::native::{functor}(at::TensorIteratorBase&)::{{lambda(float)#1}}"
         kernel = f"void at::native::vectorized_elementwise_kernel<4, {text}, int>(int)" if functor else "k"
-        paths = tuple(f"{NATIVE}/cuda/{unit}.cu" for unit in units)
+        paths = tuple(f"{NATIVE}/cuda/{unit}.cu" for unit in units or ())
         kernels = (KernelProvenance(decode(kernel), "elementwise", units=paths),) if units else ()
         base, _, overload = name.partition(".")
         facts = resolved(f"aten::{base}", overload, kernels=kernels)
         assert facts.stub == stub
-        assert place(facts.stub_location) == (place_of_stub and f"{NATIVE}/cuda/{place_of_stub}")
+        assert place(facts.stub_location) == (at and f"{NATIVE}/cuda/{at}")
         if base == "gelu":
             assert facts.details["launchers"] == ["GeluCUDAKernelImpl"]
             assert place(facts.location) == f"{NATIVE}/cuda/Activation.cpp:96"
@@ -284,9 +213,7 @@ class TestNative:
 
 class TestKinds:
     @cases("name", "overload", "kind", "key")
-    def test_who_wrote_the_function(
-        self, resolved: Resolve, name: str, overload: str, kind: str, key: str
-    ) -> None:
+    def test_who_wrote_the_function(self, resolved, name, overload, kind, key):
         facts = resolved(name, overload)
         assert (facts.kind, facts.dispatch_key) == (kind, key)
 
@@ -305,12 +232,7 @@ class TestKinds:
         assert facts.kind == "triton"
         assert facts.location == (generated if name == "my_kernel" else None)
 
-    @pytest.mark.parametrize(
-        ("name", "kind"),
-        [("aten::of_the_future", "native"), ("my::op", "custom"), ("c10d::allreduce_", "custom"),
-         ("nccl:all_reduce", "range"), ("my range", "range"), ("", "range"),
-         ("Optimizer.step#SGD.step", "range")],
-    )  # fmt: skip
+    @cases("name", "kind")
     def test_what_no_yaml_describes(self, resolved: Resolve, name: str, kind: str) -> None:
         facts = resolved(name)
         assert facts.kind == kind
@@ -406,9 +328,7 @@ class TestRegistered:
         return evidence_of(registrations={one.name: one for one in known})
 
     @pytest.mark.parametrize("overload", ["", None])
-    def test_a_python_operator_is_where_its_function_is(
-        self, evidence: Evidence, overload: str | None
-    ) -> None:
+    def test_a_python_operator_is_where_its_function_is(self, evidence, overload):
         facts = resolve_operator(RecordedCall("my::scale", overload), evidence)
         assert facts.location == SourceLocation("/me/ops.py", Grade.EXACT, 3, 6, Grade.EXACT)
         assert (facts.kind, facts.schema, facts.overload_grade) == (

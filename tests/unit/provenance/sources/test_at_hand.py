@@ -9,18 +9,7 @@ import pytest
 from case_tables import cases
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.provenance import installation, packaged
-from opscope.provenance.sources import (
-    INDEX_FORMAT,
-    SourceIndex,
-    include_path,
-    indexed_versions,
-    nearest_index,
-    permalink,
-    read_lines,
-    repository_path,
-    source_reader,
-)
+from opscope.provenance import installation, packaged, sources
 
 COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"
@@ -29,40 +18,40 @@ SOFTMAX = "aten/src/ATen/native/cuda/SoftMax.cu"
 
 @cases("line", "end_line", "anchor")
 def test_the_address_of_lines(line: int | None, end_line: int | None, anchor: str) -> None:
-    assert permalink(COMMIT, SOFTMAX, line, end_line) == f"{BLOB}/{SOFTMAX}{anchor}"
+    assert sources.permalink(COMMIT, SOFTMAX, line, end_line) == f"{BLOB}/{SOFTMAX}{anchor}"
 
 
 @cases("header", "file")
 def test_headers_lead_to_the_repository_and_back(header: str, file: str) -> None:
-    assert repository_path(header) == file
-    assert include_path(file) == header
-    assert permalink(COMMIT, header, 3) == permalink(COMMIT, file, 3) == f"{BLOB}/{file}#L3"
+    assert sources.repository_path(header) == file
+    assert sources.include_path(file) == header
+    assert sources.permalink(COMMIT, header, 3) == sources.permalink(COMMIT, file, 3) == f"{BLOB}/{file}#L3"
 
 
 @cases("header")
 def test_generated_and_foreign_headers_are_not_in_the_repository(header: str) -> None:
-    assert repository_path(header) is None
-    assert permalink(COMMIT, header, 3) is None
+    assert sources.repository_path(header) is None
+    assert sources.permalink(COMMIT, header, 3) is None
 
 
 @cases("file")
 def test_no_permalink_for_what_the_repository_does_not_hold(file: str) -> None:
-    assert permalink(COMMIT, file, 1) is None
+    assert sources.permalink(COMMIT, file, 1) is None
 
 
 @pytest.mark.parametrize("commit", [None, "", "main", "v2.6.0", COMMIT[:12], COMMIT + "0", COMMIT.upper()])
 def test_no_permalink_without_a_commit(commit: str | None) -> None:
-    assert permalink(commit, SOFTMAX, 1) is None
+    assert sources.permalink(commit, SOFTMAX, 1) is None
 
 
 def test_odd_characters_are_escaped() -> None:
-    assert permalink(COMMIT, "aten/a b#c.cu", 1) == f"{BLOB}/aten/a%20b%23c.cu#L1"
+    assert sources.permalink(COMMIT, "aten/a b#c.cu", 1) == f"{BLOB}/aten/a%20b%23c.cu#L1"
 
 
 def test_other_files_of_the_repository() -> None:
-    assert include_path("tools/x.py") is None
+    assert sources.include_path("tools/x.py") is None
     assert (
-        permalink(COMMIT, "tools/autograd/derivatives.yaml", 5)
+        sources.permalink(COMMIT, "tools/autograd/derivatives.yaml", 5)
         == f"{BLOB}/tools/autograd/derivatives.yaml#L5"
     )
 
@@ -81,43 +70,43 @@ def root(tmp_path: Path) -> Path:
 
 @cases("line", "end_line", "lines")
 def test_lines_of_a_file(root: Path, line: int, end_line: int | None, lines: list[str] | None) -> None:
-    assert read_lines(FILE, line, end_line, [root]) == lines
+    assert sources.read_lines(FILE, line, end_line, [root]) == lines
 
 
 def test_headers_of_an_installation(root: Path, tmp_path: Path) -> None:
     header = tmp_path / "include" / "ATen/native/cuda/A.cuh"
     header.parent.mkdir(parents=True)
     header.write_text("of the installation\n", encoding="utf-8")
-    assert read_lines(FILE, 1, None, [tmp_path / "include", root]) == ["of the installation"]
-    assert read_lines(FILE, 1, None, [root, tmp_path / "include"]) == ["one"]
+    assert sources.read_lines(FILE, 1, None, [tmp_path / "include", root]) == ["of the installation"]
+    assert sources.read_lines(FILE, 1, None, [root, tmp_path / "include"]) == ["one"]
 
 
 @pytest.mark.parametrize(
     "file", ["../secret.cu", "aten/../../secret.cu", "/etc/passwd", "", "a\0b", "none.cu", "aten", ".."]
 )
 def test_nothing_outside_the_roots(root: Path, file: str) -> None:
-    assert read_lines(file, 1, None, [root]) is None
+    assert sources.read_lines(file, 1, None, [root]) is None
 
 
 def test_a_link_that_leads_out_is_not_followed(root: Path, tmp_path: Path) -> None:
     (root / "link.cu").symlink_to(tmp_path / "secret.cu")
     (root / "aten" / "loop.cu").symlink_to(root / "aten" / "loop.cu")
-    assert read_lines("link.cu", 1, None, [root]) is None
-    assert read_lines("aten/loop.cu", 1, None, [root]) is None
+    assert sources.read_lines("link.cu", 1, None, [root]) is None
+    assert sources.read_lines("aten/loop.cu", 1, None, [root]) is None
 
 
 def test_no_roots(tmp_path: Path) -> None:
-    assert read_lines(FILE, 1, None, []) is None
-    assert read_lines(FILE, 1, None, [tmp_path / "none"]) is None
+    assert sources.read_lines(FILE, 1, None, []) is None
+    assert sources.read_lines(FILE, 1, None, [tmp_path / "none"]) is None
 
 
 def test_not_more_than_a_screenful_of_screens(root: Path) -> None:
     (root / "long.cu").write_text("x\n" * 5000, encoding="utf-8")
-    lines = read_lines("long.cu", 1, 5000, [root])
+    lines = sources.read_lines("long.cu", 1, 5000, [root])
     assert len(lines) == 2000
 
 
-IndexOf = Callable[..., SourceIndex]
+IndexOf = Callable[..., sources.SourceIndex]
 HEADER = "aten/src/ATen/native/cuda/A.cuh"
 
 
@@ -138,40 +127,38 @@ def torch(tmp_path: Path) -> Path:
 
 def test_the_nearest_release(index_of: IndexOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
-    INDEX_FORMAT.releases.cache_clear()
+    sources.INDEX_FORMAT.releases.cache_clear()
     for version in ("3.1.0", "3.5.0"):
         (tmp_path / version).mkdir()
-        (tmp_path / version / INDEX_FORMAT.file).write_bytes(
-            INDEX_FORMAT.encode(index_of({"a.cu": "void f() {}"}, version))
+        (tmp_path / version / sources.INDEX_FORMAT.file).write_bytes(
+            sources.INDEX_FORMAT.encode(index_of({"a.cu": "void f() {}"}, version))
         )
-    assert indexed_versions() == ("3.1.0", "3.5.0")
-    nearest = {wanted: nearest_index(wanted) for wanted in ("3.2.0+cu130", "3.4.1", "9.0.0", None)}
+    assert sources.indexed_versions() == ("3.1.0", "3.5.0")
+    nearest = {wanted: sources.nearest_index(wanted) for wanted in ("3.2.0+cu130", "3.4.1", "9.0.0", None)}
     assert {wanted: found and found.version for wanted, found in nearest.items()} == {
         "3.2.0+cu130": "3.1.0",
         "3.4.1": "3.5.0",
         "9.0.0": "3.5.0",
         None: "3.5.0",
     }
-    INDEX_FORMAT.releases.cache_clear()
-    INDEX_FORMAT.of_release.cache_clear()
+    sources.INDEX_FORMAT.releases.cache_clear()
+    sources.INDEX_FORMAT.of_release.cache_clear()
 
 
-def test_lines_from_a_checkout_or_the_installation(
-    monkeypatch: pytest.MonkeyPatch, torch: Path, tmp_path: Path
-) -> None:
+def test_lines_from_a_checkout_or_the_installation(monkeypatch, torch, tmp_path):
     pretend_installed(monkeypatch, torch)
     checkout = tmp_path / "checkout"
     (checkout / HEADER).parent.mkdir(parents=True)
     (checkout / HEADER).write_text("// of the checkout\n", encoding="utf-8")
     (tmp_path / "own.py").write_text("def kernel(): ...\n", encoding="utf-8")
     location = SourceLocation(HEADER, Grade.EXACT, 1, 1, Grade.EXACT)
-    assert source_reader()(location) == ["// of the installation"]
-    assert source_reader(checkout)(location) == ["// of the checkout"]
+    assert sources.source_reader()(location) == ["// of the installation"]
+    assert sources.source_reader(checkout)(location) == ["// of the checkout"]
     own = SourceLocation(str(tmp_path / "own.py"), Grade.EXACT, 1, None, Grade.EXACT)
     for folders in (own_folder := [tmp_path], [tmp_path.parent]):
-        assert source_reader(folders=folders)(own) == ["def kernel(): ..."]
-    assert source_reader(copies=own_folder)(own) == ["def kernel(): ..."]
-    assert source_reader()(SourceLocation(HEADER, Grade.EXACT)) is None
+        assert sources.source_reader(folders=folders)(own) == ["def kernel(): ..."]
+    assert sources.source_reader(copies=own_folder)(own) == ["def kernel(): ..."]
+    assert sources.source_reader()(SourceLocation(HEADER, Grade.EXACT)) is None
 
 
 def test_a_recording_has_no_file_read_outside_of_its_folder(tmp_path: Path) -> None:
@@ -180,7 +167,7 @@ def test_a_recording_has_no_file_read_outside_of_its_folder(tmp_path: Path) -> N
     secret.write_text("password = 'x'\n", encoding="utf-8")
     (folder / "link.py").symlink_to(secret)
     (folder / "up").symlink_to(tmp_path)
-    read = source_reader(folders=[folder])
+    read = sources.source_reader(folders=[folder])
     named = [secret, folder / "link.py", folder / "up" / "secret.py", folder / ".." / "secret.py"]
     for file in (*named, Path("/etc/passwd"), Path("/dev/zero")):
         assert read(SourceLocation(str(file), Grade.EXACT, 1, None, Grade.EXACT)) is None, file

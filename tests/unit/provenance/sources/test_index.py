@@ -82,9 +82,7 @@ class TestFunctor:
         )
 
     @cases("owner", "units", "place", "kind")
-    def test_where_it_is_defined(
-        self, index: SourceIndex, owner: str, units: list[str], place: str, kind: str
-    ) -> None:
+    def test_where_it_is_defined(self, index, owner, units, place, kind):
         found = index.functor(owner, units)
         assert (f"{found.file}:{found.line}", found.kind) == (f"{NATIVE}/{place}", kind)
 

@@ -8,18 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope.model.evidence import Grade
-from opscope.provenance import packaged
-from opscope.provenance.sources import (
-    HEADERS_FORMAT,
-    LINES_FORMAT,
-    Definition,
-    Moved,
-    StoredLines,
-    moved_in,
-    release_lines,
-    source_index,
-)
+from opscope.provenance import packaged, sources
 from opscope.provenance.torch_releases import release_versions
 
 INDEXED = "2.6.0"
@@ -32,11 +23,11 @@ SEGMENTS = ((20, 40, 0), (50, 90, 7), (300, 400, 100))
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
     for real in packaged.packaged_releases().iterdir():
         (tmp_path / real.name).symlink_to(real)
-    file = tmp_path / "2.99.0" / LINES_FORMAT.file
+    file = tmp_path / "2.99.0" / sources.LINES_FORMAT.file
     file.parent.mkdir()
-    file.write_bytes(LINES_FORMAT.encode(StoredLines(1, INDEXED, {FILE: SEGMENTS})))
+    file.write_bytes(sources.LINES_FORMAT.encode(sources.StoredLines(1, INDEXED, {FILE: SEGMENTS})))
     monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
-    caches = (LINES_FORMAT.releases, LINES_FORMAT.of_release)
+    caches = (sources.LINES_FORMAT.releases, sources.LINES_FORMAT.of_release)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -44,27 +35,14 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
         cache.cache_clear()
 
 
-def moved(version: str, indexed: str, file: str, line: int) -> Moved:
-    table = release_lines(version, indexed)
-    return Moved(line) if table is None else moved_in(table, file, line)
+def moved(version: str, indexed: str, file: str, line: int) -> sources.Moved:
+    table = sources.release_lines(version, indexed)
+    return sources.Moved(line) if table is None else sources.moved_in(table, file, line)
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (5, Moved(5, grade=Grade.COMPILED)),
-        (30, Moved(30, grade=Grade.COMPILED)),
-        (60, Moved(67, grade=Grade.COMPILED)),
-        # Between checks that moved differently: behind the one, before the other
-        (45, Moved(41, 57, Grade.BRACKET)),
-        # Too far apart to say more than whether the indexed line can still be right
-        (200, Moved(200)),
-        (92, Moved(None)),
-        # Nothing behind it, and what is before it moved
-        (500, Moved(None)),
-    ],
-)
-def test_a_line_follows_the_checks_around_it(line: int, expected: Moved) -> None:
+@cases("line", "at", "until", "grade")
+def test_a_line_follows_the_checks_around_it(line, at, until, grade):
+    expected = sources.Moved(at) if grade is None else sources.Moved(at, until, Grade(grade))
     assert moved("2.99.0", INDEXED, FILE, line) == expected
 
 
@@ -73,18 +51,17 @@ def test_a_line_follows_the_checks_around_it(line: int, expected: Moved) -> None
     [("2.99.0", INDEXED, "B.cu"), ("2.99.0", "2.5.0", FILE), ("2.98.0", INDEXED, FILE)],
 )
 def test_without_evidence_the_indexed_line_is_a_neighbors(version: str, indexed: str, file: str) -> None:
-    assert moved(version, indexed, file, 45) == Moved(45)
+    assert moved(version, indexed, file, 45) == sources.Moved(45)
 
 
 LAST = release_versions()[-1]
 
 
 @pytest.mark.parametrize(
-    "version",
-    [LAST, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in release_versions()[1:-1])],
+    "version", [LAST, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in release_versions()[1:-1])]
 )
 def test_lines_of_headers_are_those_that_the_release_ships(version: str) -> None:
-    index, headers = source_index(INDEXED), HEADERS_FORMAT.of_release(version)
+    index, headers = sources.source_index(INDEXED), sources.HEADERS_FORMAT.of_release(version)
     assert index is not None and headers is not None
     before, after = by_name(index), by_name(headers)
     counts: Counter[tuple[Grade, bool]] = Counter()
@@ -98,9 +75,9 @@ def test_lines_of_headers_are_those_that_the_release_ships(version: str) -> None
     assert counts[Grade.BRACKET, False] == 0
 
 
-def by_name(definitions: Iterable[Definition]) -> dict[tuple[str, ...], Definition]:
+def by_name(definitions: Iterable[sources.Definition]) -> dict[tuple[str, ...], sources.Definition]:
     """Definitions whose names occur once."""
-    found: dict[tuple[str, ...], list[Definition]] = {}
+    found: dict[tuple[str, ...], list[sources.Definition]] = {}
     for one in definitions:
         found.setdefault((one.file, one.scope, one.name, one.kind), []).append(one)
     return {name: of[0] for name, of in found.items() if len(of) == 1}

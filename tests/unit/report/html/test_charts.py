@@ -34,9 +34,7 @@ def test_the_rank_that_computes_longer_stands_out(make_trace: Callable[..., Path
     assert len(charts["steps"].figure["data"][0]["y"]) == 4
 
 
-def test_ranks_that_wait_and_what_the_late_one_takes_longer_for(
-    make_trace: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_ranks_that_wait_and_what_the_late_one_takes_longer_for(make_trace, tmp_path):
     for number, compute_us in ((0, 20), (1, 60), (2, 20)):
         make_trace(rank(number, compute_us), f"rank{number}.json")
     with load_source(str(tmp_path)) as session:
@@ -51,9 +49,7 @@ def test_ranks_that_wait_and_what_the_late_one_takes_longer_for(
     assert (device["name"], device["x"]) == ("device", [40.0])
 
 
-def test_without_a_device_the_program_is_drawn_by_cpu_time_from_where_it_branches(
-    make_trace: Callable[..., Path],
-) -> None:
+def test_without_a_device_the_program_is_drawn_by_cpu_time_from_where_it_branches(make_trace):
     trace = TraceBuilder().frame("run.py(1): <module>", 0, 100).frame("train.py(7): main", 0, 100, parent=1)
     trace.operator("aten::mm", 5, 60).operator("aten::add", 70, 20)
     with load_source(make_trace(trace)) as session:

@@ -141,11 +141,7 @@ def machine(tmp_path: Path) -> Callable[..., ExaminedMachine]:
             **(variables or {}),
         }
         return ExaminedMachine(
-            environment,
-            python,
-            root=root,
-            package_path=(str(tmp_path / "site"),),
-            answers=answers,
+            environment, python, root=root, package_path=(str(tmp_path / "site"),), answers=answers
         )
 
     return make

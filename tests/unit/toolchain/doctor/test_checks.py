@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
+from case_tables import cases
 from opscope.toolchain.doctor.checks import CHECKS, CheckVerdict, DoctorOutcome, _hides_all, _signs
 from opscope.toolchain.doctor.machine import Driver, ExaminedMachine, ProgramFacts
 
@@ -65,12 +66,6 @@ def test_the_drivers_packages_without_a_gpu_are_no_gpu(cpu_machine: dict[str, An
     assert list(_signs(given({**cpu_machine, "driver": driver}))) == []
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, False), ("", True), ("-1", True), ("NoDevFiles", True), ("0", False), ("1,-1", False),
-        ("-1,0", True), ("GPU-5f5a", False), ("MIG-1", False), (" 2", False),
-    ],
-)  # fmt: skip
+@cases("value", "expected")
 def test_what_hides_every_device(value: str | None, expected: bool) -> None:
     assert _hides_all(value) is expected

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from case_tables import cases
 from opscope.report.machine import doctor_document, doctor_json
 from opscope.report.markdown import render_markdown
 from opscope.toolchain.doctor import checks
@@ -74,29 +74,16 @@ def _check(
     return EnvironmentCheck("a.b", "something", answer, is_required)
 
 
-@pytest.mark.parametrize(
-    ("verdict", "is_required", "expected"),
-    [
-        (CheckVerdict.PROBLEM, True, CheckVerdict.PROBLEM),
-        (CheckVerdict.PROBLEM, False, CheckVerdict.WARNING),
-        (CheckVerdict.WARNING, True, CheckVerdict.WARNING),
-        (CheckVerdict.UNKNOWN, True, CheckVerdict.OK),
-        (CheckVerdict.NOT_APPLICABLE, True, CheckVerdict.OK),
-    ],
-)
-def test_only_a_required_problem_stops_profiling(
-    verdict: CheckVerdict, is_required: bool, expected: CheckVerdict
-) -> None:
-    outcome = DoctorOutcome(verdict, "reason")
+@cases("verdict", "is_required", "expected")
+def test_only_a_required_problem_stops_profiling(verdict: str, is_required: bool, expected: str) -> None:
+    outcome = DoctorOutcome(CheckVerdict(verdict), "reason")
     check = _check(lambda machine: outcome, is_required=is_required)
     diagnosis = Diagnosis({}, (CheckResult(check, outcome),))
-    assert diagnosis.verdict is expected
-    assert diagnosis.can_profile == (expected is not CheckVerdict.PROBLEM)
+    assert diagnosis.verdict == expected
+    assert diagnosis.can_profile == (expected != CheckVerdict.PROBLEM)
 
 
-def test_a_defect_of_a_check_hides_no_other(
-    cpu_machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_of_a_check_hides_no_other(cpu_machine, monkeypatch):
     def defect(machine: ExaminedMachine) -> DoctorOutcome:
         raise KeyError("x")
 
@@ -107,9 +94,7 @@ def test_a_defect_of_a_check_hides_no_other(
     assert {one.outcome.verdict for one in others} <= set(GOOD)
 
 
-def test_what_several_checks_ask_is_found_out_once(
-    machine: Callable[..., ExaminedMachine], tmp_path: Path
-) -> None:
+def test_what_several_checks_ask_is_found_out_once(machine, tmp_path):
     here = machine(
         python="/nonexistent/python", programs={"nsys": f"echo x >> {tmp_path}/log; echo version 1.2"}
     )
@@ -118,9 +103,7 @@ def test_what_several_checks_ask_is_found_out_once(
     assert (tmp_path / "log").read_text(encoding="utf-8") == "x\n"
 
 
-def test_gpus_are_looked_at_first_and_counted_last(
-    machine: Callable[..., ExaminedMachine], gpu_machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_are_looked_at_first_and_counted_last(machine, gpu_machine, monkeypatch):
     order: list[str] = []
     device = {"index": 0, "name": "A", "compute_capability": "9.0"}
     said = {"driver": {"devices": [device], "launched": True}, "torch": {"import_error": "OSError: x"}}
@@ -166,9 +149,7 @@ ANY_ANSWERS = st.fixed_dictionaries(
     deadline=None,
 )
 @given(answers=ANY_ANSWERS)
-def test_whatever_is_missing_every_check_answers_and_is_shown(
-    answers: dict[str, Any], cpu_machine: dict[str, Any]
-) -> None:
+def test_whatever_is_missing_every_check_answers_and_is_shown(answers, cpu_machine):
     diagnosis = diagnose(_given({**cpu_machine, **answers}))
     for one in diagnosis.results:
         assert one.outcome.reason

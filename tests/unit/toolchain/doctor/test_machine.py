@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -64,19 +63,11 @@ def test_the_machine_from_its_files(machine: Make) -> None:
 
 
 @cases("files", "variables", "kind")
-def test_kinds_of_containers(
-    machine: Make, files: dict[str, str], variables: dict[str, str], kind: str | None
-) -> None:
+def test_kinds_of_containers(machine, files, variables, kind):
     assert machine(files=files, variables=variables).machine().container == kind
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025\n",
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n",
-    ],
-)
+@cases("text")
 def test_the_driver_from_its_files(machine: Make, text: str) -> None:
     files = {
         "/proc/driver/nvidia/version": text,
@@ -160,15 +151,7 @@ def test_kinds_of_compilers(machine: Make, first_line: str, kind: str, version: 
     assert (found.name, found.version) == (kind, version)
 
 
-RAW_PAGE = (
-    "==PROF== Connected to process 1\n"
-    'opscope-doctor {"launched": true}\n'
-    "==PROF== Disconnected from process 1\n"
-    '"ID","Process ID","Process Name","MachineFacts Name","Kernel Name","Context","Stream","Block Size",'
-    '"Grid Size","Device","CC","sm__cycles_elapsed.max"\n'
-    '"","","","","","","","","","","","cycle"\n'
-    '"0","1","python","127.0.0.1","opscope_doctor","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0","2,816"\n'
-)
+RAW_PAGE = (FOLDER / "ncu_raw_page.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -188,9 +171,7 @@ def test_whether_a_counter_was_read(out: str, words: str | None) -> None:
     assert (facts.failure is None) if words is None else words in (facts.failure or "")
 
 
-def test_counters_are_read_with_ncu_of_doctors_own_kernel(
-    machine: Make, tmp_path: Path, gpu_machine: dict[str, Any]
-) -> None:
+def test_counters_are_read_with_ncu_of_doctors_own_kernel(machine, tmp_path, gpu_machine):
     page = tmp_path / "page.csv"
     page.write_text(RAW_PAGE, encoding="utf-8")
     known = {name: gpu_machine[name] for name in ("driver", "devices", "torch")}
@@ -215,9 +196,7 @@ def test_counters_are_read_with_ncu_of_doctors_own_kernel(
         (ProgramExit(None, "", "", "did not end within 3 s"), {}, "did not end within 3 s"),
     ],
 )  # fmt: skip
-def test_what_was_said_before_an_end_counts(
-    end: ProgramExit, facts: dict[str, Any], stopped: str | None
-) -> None:
+def test_what_was_said_before_an_end_counts(end, facts, stopped):
     assert read_answer(end) == (facts, stopped)
 
 
@@ -255,18 +234,14 @@ def test_a_driver_that_runs_a_kernel(machine: Make, fake_cuda: Path) -> None:
 
 
 @cases("mode", "part", "words")
-def test_a_driver_that_fails_says_where(
-    machine: Make, fake_cuda: Path, mode: str, part: str, words: str
-) -> None:
+def test_a_driver_that_fails_says_where(machine, fake_cuda, mode, part, words):
     facts = _driver(machine, fake_cuda, mode)
     assert words in getattr(facts, part)
     assert facts.launched is (False if part == "launch_error" else None)
     assert (facts.devices is None) == (part == "init_error")
 
 
-def test_a_driver_that_hangs_does_not_hang_doctor(
-    machine: Make, fake_cuda: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_hangs_does_not_hang_doctor(machine, fake_cuda, monkeypatch):
     monkeypatch.setattr(asked, "DRIVER_TIMEOUT_S", 1.5)
     facts = _driver(machine, fake_cuda, "hang")
     assert facts.init_error == "the program that asks the driver did not end within 1.5 s"
@@ -295,37 +270,7 @@ def _module(folder: Path, name: str, text: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder / "modules")}
 
 
-SMI = f"""<?xml version="1.0" ?>
-<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
-<nvidia_smi_log>
-  <driver_version>535.183.01</driver_version>
-  <cuda_version>12.2</cuda_version>
-  <gpu id="00000000:1B:00.0">
-    <product_name>NVIDIA A100-SXM4-80GB</product_name>
-    <uuid>{SECOND}</uuid>
-    <mig_mode><current_mig>Disabled</current_mig></mig_mode>
-    <mig_devices>None</mig_devices>
-    <fb_memory_usage><total>81920 MiB</total><reserved>500 MiB</reserved><used>4 MiB</used></fb_memory_usage>
-    <utilization><gpu_util>3 %</gpu_util></utilization>
-    <temperature><gpu_temp>31 C</gpu_temp></temperature>
-    <gpu_power_readings>
-      <power_draw>62.10 W</power_draw><current_power_limit>400.00 W</current_power_limit>
-    </gpu_power_readings>
-    <clocks><sm_clock>210 MHz</sm_clock><mem_clock>1593 MHz</mem_clock></clocks>
-    <max_clocks><sm_clock>1410 MHz</sm_clock></max_clocks>
-    <processes>
-      <process_info>
-        <pid>42</pid><type>C</type><process_name>python</process_name><used_memory>10 MiB</used_memory>
-      </process_info>
-    </processes>
-  </gpu>
-  <gpu id="00000000:1C:00.0">
-    <product_name>Old</product_name>
-    <mig_mode><current_mig>N/A</current_mig></mig_mode>
-    <power_readings><power_draw>N/A</power_draw></power_readings>
-  </gpu>
-</nvidia_smi_log>
-"""
+SMI = (FOLDER / "nvidia_smi.xml").read_text(encoding="utf-8")
 
 
 def test_the_state_of_gpus_by_nvidia_smi(machine: Make, tmp_path: Path) -> None:
@@ -498,9 +443,7 @@ def test_a_recording_that_fails_and_what_the_profiler_says(machine: Make, tmp_pa
 
 @cases("parts", "stopped")
 @pytest.mark.exhaustive(few=False)
-def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
-    machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, str], stopped: str
-) -> None:
+def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(machine, tmp_path, monkeypatch, parts, stopped):
     monkeypatch.setattr(asked, "TORCH_TIMEOUT_S", 1.5)
     facts = _torch(machine, tmp_path, **parts)
     assert facts.stopped == stopped
@@ -509,13 +452,7 @@ def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
         assert facts.capture.error == stopped
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("raise OSError('libcudart.so.13: cannot open')", "OSError: libcudart.so.13: cannot open"),
-        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-    ],
-)
+@cases("text", "error")
 def test_a_torch_that_cannot_be_imported(machine: Make, tmp_path: Path, text: str, error: str) -> None:
     facts = _asked_torch(machine, tmp_path, text)
     assert (facts.import_error, facts.stopped, facts.version) == (error, None, None)
