@@ -12,7 +12,9 @@ gigabyte there only have their shapes worked out, on `meta`.
 from __future__ import annotations
 
 import inspect
+import json
 import statistics
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,8 +53,7 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, Any] = {"environment": environment(), "traces": []}
     for path in options.traces:
-        row = trace_row(path)
-        results["traces"].append(row)
+        results["traces"].append(row := trace_row(path))
         print({key: value for key, value in row.items() if key != "calls"}, flush=True)
         write(options.output, results)
 
@@ -115,9 +116,6 @@ def call_row(session: Session, one: AloneCall) -> dict[str, Any]:
 
 def recorded_alone(function: Any, inputs: Any, left: Sequence[Any]) -> tuple[Counter[tuple[Any, ...]], float]:
     """The kernels of one call, and the median of their time, with these tensors alone left in the cache."""
-    import json
-    import tempfile
-
     flush = torch.zeros(64 << 20, dtype=torch.float32, device="cuda")
     for _ in range(3):
         function(*inputs)

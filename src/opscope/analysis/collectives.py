@@ -476,7 +476,6 @@ def _matched(keyed: Iterable[tuple[CollectiveKernel, Hashable]]) -> list[list[Co
 def _exposed(
     runs: Sequence[Sequence[CollectiveKernel]], computing: Mapping[tuple[int, int], Spans]
 ) -> dict[int, int]:
-    """How long no other kernel ran beside each of these, by activity."""
     by_device = grouped(((one.trace_id, one.device), one) for run in runs for one in run)
     found: dict[int, int] = {}
     for device, mine in by_device.items():

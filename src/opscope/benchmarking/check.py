@@ -346,7 +346,6 @@ def _tolerances(
 
 
 def _upcast(tensor: Any) -> Any:
-    """A copy in float64 (complex128) of floating-point data; a copy of any other."""
     if not _has_nan(tensor):
         return copied(tensor)
     wide = require_torch().complex128 if tensor.is_complex() else require_torch().float64

@@ -179,7 +179,6 @@ def _ended(error: BaseException, tokens: Sequence[str], own: int) -> int:
 
 
 def _reads_arguments(script: Path) -> bool:
-    """Whether a program may read its arguments: itself, or by a module beside it."""
     try:
         text = script.read_text(errors="replace") if script.suffix == ".py" else "argv"
         beside = {one.stem for one in script.parent.iterdir()} - {script.stem}

@@ -212,7 +212,6 @@ class _Filler:
         return thread_of
 
     def _columns(self, parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
-        """Columns of events, and `thread` for `thread_key`."""
         found = columns(parts, *names, **others)
         if "thread_key" in found:
             found["thread"] = self.threads(found.pop("thread_key"))
@@ -458,7 +457,6 @@ def _sizes(text: str | None, bits: int) -> list[int]:
 
 
 def _operator_links(columns: Columns, links: linking.Links, duration_ns: Int64) -> Columns:
-    """The same columns, and the device time of each operator."""
     ids = columns["operator_id"]
     place = linking.look_up(ids, np.arange(len(ids)), links.activity_operator)
     owned = np.flatnonzero(place >= 0)

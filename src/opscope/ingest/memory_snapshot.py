@@ -181,7 +181,6 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
 
 
 def _used(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The blocks in use by address, which some releases do not give."""
     for segment in segments:
         address = int(segment["address"])
         for block in segment["blocks"]:

@@ -216,7 +216,6 @@ def _solves(name: str, triangles: int) -> Formula:
 
 
 def _distance_flops(effects: CallEffects) -> int:
-    """For each pair of points and each coordinate a difference, a power, a sum."""
     coordinates = (1, *known(effects.call.tensor("x1")).shape)[-1]
     return 3 * coordinates * effects.output_elements
 

@@ -87,8 +87,6 @@ def _index(element: ElementType | None) -> ElementType | None:
 
 
 def _reduction(*types: _Typed) -> Rule:
-    """One result for each type, the dimensions named reduced, all if none is."""
-
     def rule(call: CallArguments) -> CallEffects:
         data, dimensions = known(call.tensor("self")), reduced_dimensions(call)
         keeps = known(call.boolean("keepdim")) if call.has("keepdim") else False

@@ -136,7 +136,6 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
 
 
 def _ranges(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
-    """That no annotation has a name that was asked for."""
     if summary.ranges_by is None or summary.ranges:
         return
     kinds = summary.annotation_kinds
@@ -273,7 +272,6 @@ def short_edit(finding: Finding) -> str | None:
 
 
 def _joined_points(points: Iterable[doc.Block]) -> Iterator[doc.Block]:
-    """Points without code between them are one list."""
     for kind, run in groupby(points, type):
         if kind is not doc.BulletList:
             yield from run
@@ -369,7 +367,6 @@ def _label(key: str) -> str:
 
 
 def _value(key: str, value: Any) -> doc.Text:
-    """A number by the unit in its name; a list by its members."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, int | float):

@@ -341,7 +341,6 @@ def _occupancy(counters: KernelCounters) -> str:
 
 
 def _missing(analysis: CounterAnalysis) -> tuple[doc.Block, ...]:
-    """What no launch of the report has, and the options that would collect it."""
     absent = [
         quantity
         for quantity in WANTED
