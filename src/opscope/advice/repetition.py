@@ -106,7 +106,7 @@ SELECT activity_id, duration_ns FROM device_activities JOIN kernel_names USING (
 WHERE list_contains($1::BIGINT[], operator_id) AND contains(name, 'wgrad')"""
 _LEFT_OUT = "# {text}   # nothing reads its result"
 _CUT_SHORT = "{text}   # no further than something reads its result"
-_NOT_READ = "loss.backward(inputs=trained)   # what has its gradient read; or requires_grad_(False) for the rest"
+_NOT_READ = "loss.backward(inputs=trained)   # whose gradients are read; else requires_grad_(False)"
 
 
 @finds
