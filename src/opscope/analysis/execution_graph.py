@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from opscope.analysis.arrays import Columns, Flags, covering
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host
-from opscope.analysis.timeline.records import CallRole, TraceRecords, blocked_launches
+from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, CallRole, TraceRecords, blocked_launches
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
 
@@ -357,7 +357,7 @@ class _Builder:
         threads, counts = np.unique(calls.thread_id[launches], return_counts=True)
         busiest = int(threads[counts.argmax()]) if len(threads) else trace.launch_threads[0]
         self.main = window.thread_id if window.thread_id in trace.launch_threads else busiest
-        holds = np.isin(calls.role, (CallRole.WAITS, CallRole.FREES, CallRole.ALLOCATES))
+        holds = np.isin(calls.role, (CallRole.WAITS, *OF_DRIVER_MEMORY))
         holds[blocked_launches(trace)[0]] = True
         waits = np.flatnonzero(
             within & holds & ((calls.thread_id != self.main) | (calls.end_ns <= window.end_ns))
@@ -504,6 +504,9 @@ class _Builder:
         own_copy = np.full(len(calls), -1, dtype=np.int64)
         own_copy[self.work.call[self.work.call >= 0]] = np.flatnonzero(self.work.call >= 0)
         latest = {thread: _last_lane(self, thread) for thread in self.trace.launch_threads}
+        by_launch = np.argsort(self.work.launched_ns, kind="stable")
+        launched_ns = self.work.launched_ns[by_launch]
+        through_ns = np.maximum.accumulate(np.append(NEVER_NS, self.work.end_ns[by_launch]))
         late_ns, found = [], []
         for node in nodes.tolist():
             call = int(self.call[node])
@@ -511,6 +514,9 @@ class _Builder:
             name = self.trace.call_name(call)
             sync = self.syncs.get(call)
             is_wait = int(calls.role[call]) == CallRole.WAITS
+            is_memory = calls.role[call] in OF_DRIVER_MEMORY
+            if is_memory and through_ns[np.searchsorted(launched_ns, start_ns)] > end_ns:
+                continue  # for memory of the driver it is all of the device's work that is waited for
             if is_wait and calls.is_launch[call]:
                 source = int(own_copy[call])
                 returned_ns = int(self.time_ns[node]) + self.origin_ns

@@ -404,7 +404,7 @@ class StepModel:
         if by_alone and self._step_ns(by_alone[0]) > longest_ns:
             # Recorded steps held pauses of the host that the timed ones did not.
             by_alone = tuple(one._replace(work=self._least_work(one, timed.median)) for one in by_alone)
-        if by_alone and _DEVICE_DECIDES * timed.median <= self._step_ns(by_alone[0]) <= longest_ns:
+        if by_alone and _DEVICE_DECIDES * timed.low <= self._step_ns(by_alone[0]) <= longest_ns:
             return by_alone
         if device_ns <= _DEVICE_DECIDES * timed.median:
             # Where both disagree, the host was one or the other.

@@ -265,6 +265,15 @@ def test_where_the_device_decides_the_host_is_as_fast_as_with_an_idle_device(loa
     assert timed.step_ns == model.step_ns
 
 
+@pytest.mark.parametrize("low", [1.0, 1.2])
+def test_a_step_with_an_idle_device_counts_where_timed_steps_may_be_as_short(load: Load, low: float) -> None:
+    """Recorded steps had less to do than the timed ones, which differ."""
+    model = model_of(load, device_bound(3))
+    steps_ns = [share * model.recorded_ns for share in (low, 1.25, 1.4)]
+    timed = refit(model, *steps_ns, alone_ns=(150.0 * US, 150.0 * US, 150.0 * US))
+    assert (timed.host_ns == pytest.approx(150 * US, rel=0.01)) == (low == 1.0)
+
+
 def test_a_gain_holds_what_hosts_differ_by_from_process_to_process(load: Load) -> None:
     """The host decides once the device is quick; how fast it is, one process does not show."""
     model = model_of(load, device_bound(3))
@@ -480,6 +489,19 @@ def test_a_full_launch_queue_holds_the_host_up(load: Load) -> None:
         builder.launch(5 * number, 2 if number < 1009 else 500).kernel("k", 5_400 + 2 * number, 2)
     model = without_recorder(model_of(load, builder))
     assert int((model.graph.edge[1] == Edge.WAIT).sum()) == 1
+
+
+@pytest.mark.parametrize(("last_us", "waits"), [(50, 1), (500, 0)])
+def test_what_is_allocated_beside_a_busy_device_waits_for_nothing(
+    load: Load, last_us: int, waits: int
+) -> None:
+    """A kernel ends within the call; another one, launched before, runs on."""
+    builder = TraceBuilder().step(1, 0, 1_000).launch(0, 2).kernel("first", 10, 40).launch(4, 2)
+    builder.kernel("second", 51, last_us).launch(20, 100, name="cudaMalloc").launch(200, 2).kernel(
+        "k", 600, 5
+    )
+    model = without_recorder(model_of(load, builder))
+    assert int((model.graph.edge[1] == Edge.WAIT).sum()) == waits
 
 
 def test_a_synchronization_with_nothing_to_wait_for_costs_what_it_took(load: Load) -> None:
