@@ -141,8 +141,7 @@ longest = int((tokens != {filler}).sum(1).max())   # of each batch, on the host
 tokens, mask = tokens[:, {kept}], mask[:, {kept}]   # and all that has a column for each token"""
 _SORTED = """\
 order = sorted(range(len(dataset)), key=lambda at: len(dataset[at]))   # rows of like length side by side
-batches = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
-loader = DataLoader(dataset, batch_sampler=random.sample(batches, len(batches)), collate_fn=collate)"""
+batches = [order[at:at + size] for at in range(0, len(order), size)]   # shuffle them: a batch_sampler"""
 
 
 @finds
