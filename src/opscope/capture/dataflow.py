@@ -44,6 +44,7 @@ from opscope.model.sidecar import (
 )
 from opscope.workloads.runtime import require_torch
 
+COMPILED = "the program is compiled"
 _MOST_OPERATORS = 50_000  # of a step
 _MOST_SECONDS = 20.0  # that watching may add
 # Of tensors on the host: of one, since data are large and differ in any case; of all in a step.
@@ -165,7 +166,7 @@ class DataflowWatch:
         elif self._modes._get_current_dispatch_mode() is not None:
             self.why_not = "the program has a dispatch mode of its own"
         elif _has_compiled():
-            self.why_not = "the program is compiled"
+            self.why_not = COMPILED
         else:
             self._mode, self._is_on, self._steps = _mode_class()(), True, [[]]
             self._mode.seen = self._seen
@@ -196,7 +197,7 @@ class DataflowWatch:
         for known in (self._storages, self._numbers, self._kinds, self._frames):
             known.clear()
         if _has_compiled():
-            self.why_not = "the program is compiled"
+            self.why_not = COMPILED
         if self.why_not is None and len(steps) < 2:
             self.why_not = "the program had no second step"
         return (
@@ -541,13 +542,11 @@ def _by_thread(operators: Sequence[SeenOperator]) -> dict[int, list[int]]:
 
 
 def _named(line: Line) -> str:
-    """As `file:line function`, the file from where Python would import it."""
     folders = [folder.rstrip("/") + "/" for folder in sys.path if folder and line.file.startswith(folder)]
     return f"{line.file.removeprefix(max(folders, key=len, default=''))}:{line.line} {line.function}"
 
 
 def _statement(line: Line) -> str | None:
-    """What a line of the program says, if that is a whole statement."""
     text = linecache.getline(line.file, line.line).strip()
     try:
         ast.parse(text)

@@ -561,6 +561,9 @@ class Profiler:
         trace_path, gaps = self._directory / self._file_names[index], list[Gap]()
         structure = attempted(gaps, "Python frames", recording.structure)
         facts = collect(recording.export(trace_path), kernels_folder(trace_path), gaps)
+        # What is compiled is not watched, as documented.
+        if self._watch is not None and self._watch.why_not not in {None, dataflow.COMPILED}:
+            gaps.append(Gap("watched steps", str(self._watch.why_not)))
         graphs = attempted(gaps, "CUDA graphs", lambda: self._graphs.keep_beside(trace_path)) or ()
         rank, world_size = environment.launched_as()
         sidecar = Sidecar(

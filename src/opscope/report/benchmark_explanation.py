@@ -139,7 +139,6 @@ def _ceilings(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
 
 
 def _kernels(row: BenchmarkRow) -> Counter[str]:
-    """Launches per call by kernel name; empty where nothing was recorded."""
     if row.profile is None:
         return Counter()
     calls = row.profile.calls

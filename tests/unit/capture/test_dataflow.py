@@ -604,6 +604,16 @@ def test_the_last_two_steps_of_the_warm_up_are_watched(watching: Profiler) -> No
     assert repeated(found) == {("step", "torch.ones(4, 4).exp()")}
 
 
+@pytest.mark.parametrize(("why_not", "gaps"), [("too many operators", 1), (dataflow.COMPILED, 0)])
+def test_a_recording_says_why_nothing_was_watched(watching: Profiler, why_not: str, gaps: int) -> None:
+    with watching:
+        for number in range(watching.total_steps):
+            watching.step()
+            if number == 0:
+                watching._watch.why_not = why_not
+    assert len(read_sidecar(watching.cycles[0].sidecar_path).gaps) == gaps
+
+
 def test_a_block_that_ends_before_leaves_torch_as_it_was(watching: Profiler) -> None:
     with pytest.raises(ZeroDivisionError), watching:
         watching.step()
