@@ -125,9 +125,8 @@ class ProgramFrames:
             elif owner == "checkpoint":
                 is_recomputed |= code.co_name in {"recompute_fn", "backward"}
             elif owner == "optimizer":
-                return CallSite(
-                    is_backward=is_backward, is_of_optimizer=True
-                )  # for each parameter, as it must
+                # For each parameter, as it must.
+                return CallSite(is_backward=is_backward, is_of_optimizer=True)
             mark.last = frame.f_lasti
         self._last_name = name
         return CallSite(tuple(lines), tuple(rounds), is_backward, is_recomputed)

@@ -171,12 +171,10 @@ class UnusedWork(msgspec.Struct, frozen=True):
 class PaddedInput(msgspec.Struct, frozen=True):
     """Inputs of one size, which two watched steps copied from the host, rows filled up to one length."""
 
-    rows: _Count
-    columns: _Count
-    longest: (
-        _Count  # columns that the longest row of the two steps needs; all where sizes differ between them
-    )
-    mean: float  # columns that a row needs
+    rows: Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
+    columns: Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
+    longest: _Count  # columns that the longest row of both steps needs; all where their sizes differ
+    mean: Annotated[float, msgspec.Meta(ge=0)]  # columns that a row needs
     filler: float  # what fills up the rest
     is_left: bool  # whether rows begin with it, rather than end
     lines: tuple[str, ...]  # of the program, that copy them
