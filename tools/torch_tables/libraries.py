@@ -15,38 +15,33 @@ import numpy as np
 
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
+from opscope.provenance import torch_releases
 from opscope.provenance.binaries.device_code import host_stem, paths_by_name, repository_paths
 from opscope.provenance.binaries.elf import FILE, FUNCTION, open_elf
 from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.sources import Segment
-from opscope.provenance.torch_releases import (
-    SEVERAL_UNITS,
-    Library,
-    Origin,
-    ReleaseTable,
-    Unit,
-    loose_hash,
-    loose_keys,
-    numbered_sets,
-    packed_map,
-    text_hash,
-)
+from opscope.provenance.torch_releases import Library, Origin, ReleaseTable, Unit
 
 
 def build_table(kernels: Mapping[str, Iterable[Unit]], version: str, **facts: Any) -> ReleaseTable:
     """The table of kernels and the units that register them; the order of either does not matter."""
     known = {name: units for name, of in sorted(kernels.items()) if (units := frozenset(of))}
-    units, sets, numbers = numbered_sets(known, lambda unit: (unit.label, unit.origin.value))
+    units, sets, numbers = torch_releases.numbered_sets(known, lambda unit: (unit.label, unit.origin.value))
     of_key: dict[tuple[str, str], set[int]] = defaultdict(set)
     for name, number in numbers.items():
-        for key in loose_keys(name).items():
+        for key in torch_releases.loose_keys(name).items():
             of_key[key].update(sets[number])
-    exact = {text_hash(name): number for name, number in numbers.items()}
-    loose = {loose_hash(*key): min(of) if len(of) == 1 else SEVERAL_UNITS for key, of in of_key.items()}
+    exact = {torch_releases.text_hash(name): number for name, number in numbers.items()}
+    loose = {
+        torch_releases.loose_hash(*key): min(of) if len(of) == 1 else torch_releases.SEVERAL_UNITS
+        for key, of in of_key.items()
+    }
     if len(exact) < len(numbers) or len(loose) < len(of_key):
         raise InputError(f"two names of {version} share a hash")
-    return ReleaseTable(version, units, sets, packed_map(exact), packed_map(loose), **facts)
+    return ReleaseTable(
+        version, units, sets, torch_releases.packed_map(exact), torch_releases.packed_map(loose), **facts
+    )
 
 
 def unit_at(name: str, path: str | None) -> Unit:
@@ -192,8 +187,8 @@ def _calls(code: bytes, base: int, texts: list[tuple[int, bytes]]) -> Iterator[t
                 break
 
 
-def anchors(old: set[tuple[int, str]], new: set[tuple[int, str]]) -> list[tuple[int, int]]:
-    """Lines of checks of a file that two releases have in common, in both, in their order.
+def segments(old: Iterable[tuple[int, str]], new: Iterable[tuple[int, str]]) -> tuple[Segment, ...]:
+    """Runs of checks of a file that two releases have in common and that moved equally far.
 
     Checks of one function cannot be told apart: where their number differs, which one is new is open, and
     only those count that moved as far as a check of another function beside them.
@@ -201,21 +196,15 @@ def anchors(old: set[tuple[int, str]], new: set[tuple[int, str]]) -> list[tuple[
     before, after = sorted(old), sorted(new)
     names, others = [name for _, name in before], [name for _, name in after]
     counts, other_counts = Counter(names), Counter(others)
-    matcher = SequenceMatcher(None, names, others, autojunk=False)
-    pairs = [
-        (*before[first + index], after[second + index][0])
-        for first, second, size in matcher.get_matching_blocks()
-        for index in range(size)
+    moves = [
+        (line, after[second + index][0] - line, counts[name] == other_counts[name])
+        for first, second, size in SequenceMatcher(None, names, others, autojunk=False).get_matching_blocks()
+        for index, (line, name) in enumerate(before[first : first + size])
     ]
-    moves = [(there - here, counts[name] == other_counts[name]) for here, name, there in pairs]
-    return [
-        (here, there)
-        for index, (here, _, there) in enumerate(pairs)
-        if (there - here, True) in moves[max(0, index - 1) : index + 2]
+    certain = [
+        (line, moved)
+        for index, (line, moved, _) in enumerate(moves)
+        if any(beside[1:] == (moved, True) for beside in moves[max(0, index - 1) : index + 2])
     ]
-
-
-def segments(found: list[tuple[int, int]]) -> tuple[Segment, ...]:
-    """The same in short: runs of checks that moved equally far."""
-    runs = (list(run) for _, run in groupby(found, key=lambda pair: pair[1] - pair[0]))
-    return tuple((run[0][0], run[-1][0], run[0][1] - run[0][0]) for run in runs)
+    runs = (list(run) for _, run in groupby(certain, key=lambda one: one[1]))
+    return tuple((run[0][0], run[-1][0], run[0][1]) for run in runs)
