@@ -67,7 +67,7 @@ def read_tree(texts: Mapping[str, str]) -> Tree:
     # Names of functions that a `.cu` file defines and no other file does: a call can mean nothing else.
     defining: dict[str, set[str]] = defaultdict(set)
     for row, _ in found:
-        if row.kind in _CALLABLE and not is_member(row):
+        if row.kind in CALLABLE and not is_member(row):
             defining[row.name].add(row.file)
     launchers = {name for name, of in defining.items() if len(of) == 1 and next(iter(of)).endswith(".cu")}
     definitions = [
@@ -81,7 +81,7 @@ def read_tree(texts: Mapping[str, str]) -> Tree:
     return definitions, list(registrations)
 
 
-_CALLABLE = ("function", "structured", "kernel")
+CALLABLE = ("function", "structured", "kernel")
 _MACRO_NAME = re.compile(r"[A-Z][A-Z0-9_]*[A-Z0-9]")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from itertools import groupby
@@ -15,6 +15,7 @@ import numpy as np
 
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
+from opscope.model.queries import grouped
 from opscope.provenance import torch_releases
 from opscope.provenance.binaries.device_code import host_stem, paths_by_name, repository_paths
 from opscope.provenance.binaries.elf import FILE, FUNCTION, open_elf
@@ -28,10 +29,8 @@ def build_table(kernels: Mapping[str, Iterable[Unit]], version: str, **facts: An
     """The table of kernels and the units that register them; the order of either does not matter."""
     known = {name: units for name, of in sorted(kernels.items()) if (units := frozenset(of))}
     units, sets, numbers = torch_releases.numbered_sets(known, lambda unit: (unit.label, unit.origin.value))
-    of_key: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for name, number in numbers.items():
-        for key in torch_releases.loose_keys(name).items():
-            of_key[key].update(sets[number])
+    keys = ((key, name) for name in numbers for key in torch_releases.loose_keys(name).items())
+    of_key = {key: set().union(*(sets[numbers[name]] for name in of)) for key, of in grouped(keys).items()}
     exact = {torch_releases.text_hash(name): number for name, number in numbers.items()}
     loose = {
         torch_releases.loose_hash(*key): min(of) if len(of) == 1 else torch_releases.SEVERAL_UNITS
@@ -112,13 +111,15 @@ def defining_files(
         around = set(owners[place - 1 : place + 1].tolist()) if 0 < place < len(local) else {-1}
         if -1 not in around and texts.startswith(_NATIVE, int(text_offsets[row])):
             found.append((text_of(row), frozenset(map(path_of, around))))
-    candidates: dict[str, set[frozenset[str | None]]] = defaultdict(set)
-    for name, (_, paths) in zip(demangle_all(mangled for mangled, _ in found), found, strict=True):
-        if match := _FUNCTION.match(name or ""):
-            candidates[match["structured"] or match["plain"]].add(paths)
+    shown = (_FUNCTION.match(name or "") for name in demangle_all(mangled for mangled, _ in found))
+    places = grouped(
+        (match["structured"] or match["plain"], paths)
+        for match, (_, paths) in zip(shown, found, strict=True)
+        if match
+    )
     # Of overloads in several places, and of a place without a certain path, nothing is said.
-    places = {name: sets.pop() for name, sets in sorted(candidates.items()) if len(sets) == 1}
-    return {name: tuple(sorted(filter(None, of))) for name, of in places.items() if None not in of}
+    certain = {name: of[0] for name, of in places.items() if len(set(of)) == 1 and None not in of[0]}
+    return {name: tuple(sorted(filter(None, of))) for name, of in certain.items()}
 
 
 # Where checks stand in the sources of a build: file, function and line, as its code passes them on.
@@ -142,21 +143,16 @@ _LARGEST_LINE = 30_000
 _PATH = re.compile(rb"/(?:[\w.+-]+/)*?((?:aten/src|torch/csrc|c10)/[\w./+-]+\.(?:cuh?|cpp|h))\0")
 _IDENTIFIER = re.compile(rb"([A-Za-z_]\w*|operator\(\))\0")
 
-Sites = dict[str, set[tuple[int, str]]]
-"""By file, (line, function)."""
 
-
-def sites_of(library: Path) -> Sites:
-    sites: Sites = defaultdict(set)
+def sites_of(library: Path) -> dict[str, list[tuple[int, str]]]:
+    """Line and function of each check, by file."""
     with open_elf(library) as elf:
         texts, codes = (
             [(one.address, elf.content(one)) for name in names if (one := elf.sections.get(name)) is not None]
             for names in (_STRINGS, _CODE)
         )
-    for base, code in codes:
-        for file, function, line in _calls(code, base, texts):
-            sites[file].add((line, function))
-    return dict(sites)
+    calls = (call for base, code in codes for call in _calls(code, base, texts))
+    return grouped((file, (line, function)) for file, function, line in calls)
 
 
 def _calls(code: bytes, base: int, texts: list[tuple[int, bytes]]) -> Iterator[tuple[str, str, int]]:

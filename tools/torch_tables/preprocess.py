@@ -17,7 +17,13 @@ from typing import NamedTuple
 from opscope.data import packaged_toml
 
 PYTORCH = packaged_toml(__package__, "pytorch.toml")
-_KNOWN = {name: kind == "true" for kind in ("true", "false") for name in PYTORCH["macros"][kind].split()}
+# A condition is true (1), false (0), or neither: then it depends on the build.
+_OPEN = 0.5
+_KNOWN = {
+    name: int(kind == "true")
+    for kind in ("true", "false")
+    for name in [kind, *PYTORCH["macros"][kind].split()]
+}
 _PYTHON = (
     (r"\bdefined\s+(\w+)", r"defined(\1)"),
     (r"\b(\d+)[uUlL]+\b", r"\1"),
@@ -31,27 +37,25 @@ _PYTHON = (
 def evaluate(condition: str) -> bool | None:
     """The value of the text after `#if`, or None if it depends on the build or cannot be read."""
 
-    def value_of(node: ast.expr) -> bool | None:
+    def value_of(node: ast.expr) -> float:
         match node:
             case ast.Constant(value=int(value)):
-                return bool(value)
+                return int(bool(value))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                value = value_of(operand)
-                return None if value is None else not value
+                return 1 - value_of(operand)
             case ast.BoolOp(op=op, values=values):
-                decisive, found = isinstance(op, ast.Or), [value_of(one) for one in values]
-                return decisive if decisive in found else None if None in found else not decisive
+                return (max if isinstance(op, ast.Or) else min)(map(value_of, values))
             case ast.Call(func=ast.Name(id="defined"), args=[ast.Name(id=name)]):
                 # AT_ macros are tested by value: whether they are defined says nothing.
-                return None if name.startswith("AT_") else _KNOWN.get(name)
+                return _OPEN if name.startswith("AT_") else _KNOWN.get(name, _OPEN)
             case ast.Name(id=name) | ast.Call(func=ast.Name(id=name), args=[]):
-                return {"true": True, "false": False}.get(name, _KNOWN.get(name))
-        return None
+                return _KNOWN.get(name, _OPEN)
+        return _OPEN
 
     for pattern, replacement in _PYTHON:
         condition = re.sub(pattern, replacement, condition)
     try:
-        return value_of(ast.parse(condition.strip(), mode="eval").body)
+        return {0: False, 1: True}.get(value_of(ast.parse(condition.strip(), mode="eval").body))
     except SyntaxError:
         return None
 
