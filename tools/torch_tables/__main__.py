@@ -4,8 +4,7 @@
     PYTHONPATH=src:tools python -m torch_tables 2.15.0 --torch site-packages/torch
     PYTHONPATH=src:tools python -m torch_tables 2.6.0 --torch site-packages/torch --checkout pytorch
 
-Without --torch, pip downloads the wheel, of which the needed part is unpacked into a folder that is deleted
-afterwards. Tables lie in `src/opscope/provenance/releases/data/VERSION`; one whose input is not given is left
+Without --torch, pip installs the wheel into a folder that is deleted afterwards. Tables lie in `src/opscope/provenance/releases/data/VERSION`; one whose input is not given is left
 as it is:
 
     units      kernel -> source file, from the libraries
@@ -21,12 +20,10 @@ Tables hold facts only: names, paths, lines, hashes of kernel names. The same in
 from __future__ import annotations
 
 import argparse
-import re
 import runpy
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +43,6 @@ DATA = HERE.parents[1] / "src/opscope/provenance/releases/data"
 LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 # Checks of C++ code are in that of the CPU as well.
 CHECKED_LIBRARIES = (*LIBRARIES, "libtorch_cpu.so")
-NEEDED = re.compile(rf"torch/(?:lib/(?:{'|'.join(CHECKED_LIBRARIES)})|include/.*|version\.py)|torchgen/.*")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -68,14 +64,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def unpacked(version: str, folder: Path) -> Path:
-    """The torch folder of the release's CUDA wheel, which pip finds, with what is needed of it."""
+    """The torch folder of the release's CUDA wheel, which pip finds."""
     # Three equal signs: else pip takes 2.13.0+cpu for 2.13.0.
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"torch==={version}"]
-    subprocess.run([*command, "--dest", str(folder)], check=True)
-    wheel = next(folder.glob("torch-*.whl"))
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder, [name for name in archive.namelist() if NEEDED.fullmatch(name)])
-    wheel.unlink()
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    subprocess.run([*command, "--target", str(folder), f"torch==={version}"], check=True)
     return folder / "torch"
 
 

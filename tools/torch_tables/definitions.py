@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from tree_sitter import Language, Node, Parser
 
 from opscope.errors import InputError
+from opscope.model.queries import grouped
 from opscope.provenance import sources
 from opscope.provenance.sources import Definition, Registration, SourceIndex
 from torch_tables.preprocess import BUILT_IN, PYTORCH, MacroTable, Source, rewritten, spaces, split_arguments
@@ -47,13 +48,10 @@ def index_of(version: str, git_version: str | None, tree: Tree) -> SourceIndex:
     """The index of definitions whose lines are known, in any order."""
     numbers: dict[str | tuple[str, ...], int] = {}
     rows: dict[str, list[sources.IndexRow]] = defaultdict(list)
-    for one in sorted(tree[0], key=lambda one: (one.file, one.line or 0)):
-        texts = {
-            field: numbers.setdefault(getattr(one, field), len(numbers)) for field in sources.INDEX_TEXTS
-        }
-        line = one.line or 0
-        lines = {"line": line, "span": max(0, (one.end_line or 0) - line)}
-        rows[one.name].append(sources.IndexRow(**texts, **lines, is_specialization=one.is_specialization))
+    for one in sorted(tree[0], key=lambda one: (one.file, one.line)):
+        of = {field: numbers.setdefault(getattr(one, field), len(numbers)) for field in sources.INDEX_TEXTS}
+        of |= {"line": one.line, "span": one.end_line - one.line}
+        rows[one.name].append(sources.IndexRow(**of, is_specialization=one.is_specialization))
     packed = {name: msgspec.Raw(msgspec.msgpack.encode(of)) for name, of in rows.items()}
     listed = tuple(sorted(tree[1], key=lambda entry: (entry.file, entry.line, entry.stub)))
     return SourceIndex(sources.INDEX_FORMAT.number, version, git_version, list(numbers), packed, listed)
@@ -65,19 +63,14 @@ def read_tree(texts: Mapping[str, str]) -> Tree:
     macros, stubs, registrations = MacroTable(files), set[str](), dict[Registration, None]()
     found = [one for file in files for one in _found(file, macros, stubs, registrations)]
     # Names of functions that a `.cu` file defines and no other file does: a call can mean nothing else.
-    defining: dict[str, set[str]] = defaultdict(set)
-    for row, _ in found:
-        if row.kind in CALLABLE and not is_member(row):
-            defining[row.name].add(row.file)
-    launchers = {name for name, of in defining.items() if len(of) == 1 and next(iter(of)).endswith(".cu")}
-    definitions = [
-        replace(
-            row,
-            stubs=tuple(sorted(calls & stubs)),
-            launchers=() if row.file.endswith((".cu", ".cuh")) else tuple(sorted(calls & launchers)),
-        )
-        for row, calls in found
-    ]
+    callable_rows = (row for row, _ in found if row.kind in CALLABLE and not is_member(row))
+    defining = grouped((row.name, row.file) for row in callable_rows)
+    launchers = {name for name, of in defining.items() if len(set(of)) == 1 and of[0].endswith(".cu")}
+    definitions = []
+    for row, calls in found:
+        launched = set() if row.file.endswith((".cu", ".cuh")) else calls & launchers
+        called = {"stubs": tuple(sorted(calls & stubs)), "launchers": tuple(sorted(launched))}
+        definitions.append(replace(row, **called))
     return definitions, list(registrations)
 
 
@@ -106,7 +99,7 @@ def _found(
     found: dict[tuple[object, ...], _Found] = {}
     for text in source.texts:
         seen: dict[tuple[object, ...], int] = defaultdict(int)
-        plain = _without_macros(macros.expanded(text, source.file), source.file, stubs, registrations)
+        plain = _without_macros(macros.expanded(text, source.file)[0], source.file, stubs, registrations)
         for row, calls in _Reader(source.file, plain).definitions():
             place = (row.line, row.name, row.parameters)
             seen[place] += 1
@@ -252,9 +245,7 @@ class _Reader:
         return scope, name
 
     def _function(self, node: Node, scope: tuple[str, ...], template: Node | None) -> _Found | None:
-        body = next(
-            (one for one in node.children if one.type in ("compound_statement", "try_statement")), None
-        )
+        body = node.child_by_field_name("body")
         declarator = node.child_by_field_name("declarator")
         while declarator is not None and declarator.type not in ("function_declarator", "operator_cast"):
             if declarator.type == "qualified_identifier":  # of a conversion
@@ -338,14 +329,13 @@ def coarse_type(parameter: str) -> str:
     return coarse_type(split_arguments(wrapped[2])[0]) + _TYPES["wrappers"][wrapped[1]]
 
 
-def signature_distance(types: str, wanted: Sequence[str]) -> int | None:
+def signature_distance(types: str, wanted: Sequence[str]) -> int:
     """How far a definition's coarse `types` are from those wanted, which may be C++ or schema types.
 
-    0 if they are the same, 1 if they may be (a type is an alias that only its file knows), else None.
+    0 if they are the same, 1 if they may be (a type is an alias that only its file knows), else 2.
     """
     mine, theirs = types.split(", ") if types else [], list(map(coarse_type, wanted))
-    pairs = list(zip(mine, theirs, strict=False))
-    if mine == theirs:
-        return 0
-    may_be = all(one == other or one.rstrip("?[]") not in _SCHEMA_TYPES for one, other in pairs)
-    return 1 if may_be and len(mine) == len(theirs) else None
+    if mine == theirs or len(mine) != len(theirs):
+        return 0 if mine == theirs else 2
+    pairs = zip(mine, theirs, strict=True)
+    return 1 if all(one == other or one.rstrip("?[]") not in _SCHEMA_TYPES for one, other in pairs) else 2

@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
+from opscope.model.queries import grouped
 from opscope.provenance import native_functions as tables
 from opscope.provenance import sources
 from opscope.provenance.native_functions import OperatorTable, Place, Registered, Served
@@ -190,13 +191,10 @@ def native_function(
         and not (row.template_parameters or row.is_specialization)  # no entry names a template
     ]
     if parameters is not None:
-        near: dict[int | None, list[Definition]] = defaultdict(list)
-        for row in candidates:
-            # A structured function's may differ from its schema's: one of another signature comes last.
-            last = 2 if row.kind == "structured" else None
-            distance = signature_distance(row.parameters, parameters)
-            near[last if distance is None else distance].append(row)
-        candidates = next((near[distance] for distance in range(3) if distance in near), [])
+        near = grouped((signature_distance(row.parameters, parameters), row) for row in candidates)
+        # A structured function's may differ from its schema's: one of another signature comes last.
+        near[2] = [row for row in near[2] if row.kind == "structured"]
+        candidates = near[0] or near[1] or near[2]
     if scope:
         return only(candidates, ())
     areas = PYTORCH["key_areas"].get(key, PYTORCH["key_areas"]["composite"])

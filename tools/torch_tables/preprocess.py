@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from opscope.data import packaged_toml
+from opscope.model.queries import grouped
 
 PYTORCH = packaged_toml(__package__, "pytorch.toml")
 # A condition is true (1), false (0), or neither: then it depends on the build.
@@ -183,20 +183,18 @@ class MacroTable:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._includes = {source.file: source.includes for source in sources}
-        macros: dict[str, list[Macro]] = defaultdict(list)
-        for macro in (macro for source in sources for macro in source.macros):
-            if not re.fullmatch(BUILT_IN, macro.name):
-                macros[macro.name].append(macro)
+        macros = grouped((macro.name, macro) for source in sources for macro in source.macros)
         self._macros = {
-            name: of for name, of in macros.items() if not all(_STATEMENT.match(one.body) for one in of)
+            name: of
+            for name, of in macros.items()
+            if not (re.fullmatch(BUILT_IN, name) or all(_STATEMENT.match(one.body) for one in of))
         }
 
-    def expanded(self, text: str, file: str) -> str:
-        """The text with uses of defining macros replaced, each on the line where it begins."""
-        return self._expanded(text, file, ())[0]
+    def expanded(self, text: str, file: str, within: tuple[str, ...] = ()) -> tuple[str, bool]:
+        """The text with uses of defining macros replaced, each on the line where it begins.
 
-    def _expanded(self, text: str, file: str, within: tuple[str, ...]) -> tuple[str, bool]:
-        """The same, and whether a body among those that were put in defines something."""
+        And whether a body among those that were put in defines something.
+        """
         is_defining = False
 
         def body_of(match: re.Match[str], arguments: str) -> str | None:
@@ -212,7 +210,7 @@ class MacroTable:
                 values[macro.parameters[-1].removesuffix("...") or "__VA_ARGS__"] = rest
             body = _WORD.sub(lambda word: values.get(word.group(), word.group()), macro.body)
             body = re.sub(r"\s*##\s*", "", body).replace("#", " ").replace("\n", " ")
-            body, calls_defining = self._expanded(body, file, (*within, name))
+            body, calls_defining = self.expanded(body, file, (*within, name))
             defines = calls_defining or _DEFINING.search(macro.body) is not None
             is_defining = is_defining or defines
             return body if defines else None
