@@ -4,8 +4,8 @@
     PYTHONPATH=src:tools python -m torch_tables 2.15.0 --torch site-packages/torch
     PYTHONPATH=src:tools python -m torch_tables 2.6.0 --torch site-packages/torch --checkout pytorch
 
-Without --torch, pip installs the wheel into a folder that is deleted afterwards. Tables lie in `src/opscope/provenance/releases/data/VERSION`; one whose input is not given is left
-as it is:
+Without --torch, pip installs the wheel into a folder that is deleted afterwards. Tables lie in
+`src/opscope/provenance/releases/data/VERSION`; one whose input is not given is left as it is:
 
     units      kernel -> source file, from the libraries
     sources    definitions and their lines, from --checkout
@@ -83,9 +83,7 @@ def write_units(options: argparse.Namespace) -> None:
     write(options, torch_releases.UNITS_FORMAT, libraries.build_table(placed, options.version, **facts))
 
 
-def write_index(
-    options: argparse.Namespace, stored: TableFormat[sources.SourceIndex], root: Path | None
-) -> None:
+def write_index(options: argparse.Namespace, stored: TableFormat[Any], root: Path | None) -> None:
     """The index of the source tree; of the headers where there is none of the tree."""
     headers = stored is not sources.INDEX_FORMAT
     if root is not None and not (headers and packaged_table(options, sources.INDEX_FORMAT)):
@@ -112,14 +110,13 @@ def write_lines(options: argparse.Namespace) -> None:
     if index.version == options.version:
         files = {file: sorted(sites[file]) for file in sorted(sites)}
         reference.write_bytes(CHECKS_FORMAT.encode(StoredChecks(CHECKS_FORMAT.number, files)))
-        print(f"Wrote {reference}")
         return
     before = CHECKS_FORMAT.read(reference).files
     known = sorted(set(index.files) & set(before) & set(sites))
     runs = ((file, libraries.segments(before[file], sites[file])) for file in known)
     moved = {file: found for file, found in runs if found}
-    table = sources.StoredLines(sources.LINES_FORMAT.number, index.version, moved)
-    write(options, sources.LINES_FORMAT, table)
+    stored = sources.LINES_FORMAT
+    write(options, stored, sources.StoredLines(stored.number, index.version, moved))
 
 
 def write_operators(options: argparse.Namespace) -> None:

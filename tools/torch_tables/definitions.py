@@ -106,15 +106,12 @@ def _found(
             first, known = found.get((place, seen[place]), (row, frozenset()))
             found[place, seen[place]] = first, known | calls  # in another branch it may call others
 
-    def signature(row: Definition) -> tuple[object, ...]:
-        return row.scope, row.name, row.parameters, row.template_parameters
-
-    def raises(row: Definition, calls: frozenset[str]) -> bool:
-        return row.kind in ("function", "structured") and bool(calls) and calls <= _RAISING
-
-    every = sorted(found.values(), key=lambda one: one[0].line or 0)
-    real = {signature(row) for row, calls in every if not raises(row, calls)}
-    return [one for one in every if not raises(*one) or signature(one[0]) not in real]
+    every = sorted(found.values(), key=lambda one: one[0].line)
+    signatures = [(row.scope, row.name, row.parameters, row.template_parameters) for row, _ in every]
+    raising = [row.kind in ("function", "structured") and set() < calls <= _RAISING for row, calls in every]
+    real = {signature for signature, raises in zip(signatures, raising, strict=True) if not raises}
+    known = zip(every, signatures, raising, strict=True)
+    return [one for one, signature, raises in known if not raises or signature not in real]
 
 
 # Macros whose argument is a function's name, those of dispatch stubs, and one that makes a text.

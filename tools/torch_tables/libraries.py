@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,14 +61,10 @@ def kernels_of_library(path: Path) -> tuple[Library, dict[str, frozenset[Recorde
 _GLOBAL = 1
 _NATIVE = b"_ZN2at6native"
 # `at::native::structured_mm_out_cuda::impl(…)` is TORCH_IMPL_FUNC(mm_out_cuda).
-_FUNCTION = re.compile(
-    r"at::native::(?:structured_(?P<structured>\w+)::impl|(?P<plain>\w+))(?:\[abi:\w+\])?\("
-)
+_FUNCTION = re.compile(r"at::native::(?:structured_(\w+)::impl|(\w+))(?:\[abi:\w+\])?\(")
 
 
-def defining_files(
-    path: str | os.PathLike[str], unit_paths: Iterable[str] = ()
-) -> dict[str, tuple[str, ...]]:
+def defining_files(path: Path, unit_paths: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:
     """The files, one or two, that may define each function of `at::native`, by its name without namespace.
 
     They follow from where its symbol lies in an unstripped library; of one without a symbol table the answer
@@ -112,11 +107,8 @@ def defining_files(
         if -1 not in around and texts.startswith(_NATIVE, int(text_offsets[row])):
             found.append((text_of(row), frozenset(map(path_of, around))))
     shown = (_FUNCTION.match(name or "") for name in demangle_all(mangled for mangled, _ in found))
-    places = grouped(
-        (match["structured"] or match["plain"], paths)
-        for match, (_, paths) in zip(shown, found, strict=True)
-        if match
-    )
+    named = ((match, paths) for match, (_, paths) in zip(shown, found, strict=True) if match)
+    places = grouped((match[1] or match[2], paths) for match, paths in named)
     # Of overloads in several places, and of a place without a certain path, nothing is said.
     certain = {name: of[0] for name, of in places.items() if len(set(of)) == 1 and None not in of[0]}
     return {name: tuple(sorted(filter(None, of))) for name, of in certain.items()}

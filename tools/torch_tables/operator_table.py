@@ -44,8 +44,8 @@ def build_operator_table(
     """The table of a PyTorch installation, from the yaml files it ships. Takes some seconds."""
     sys.path.insert(0, str(packaged.resolve().parents[1]))
     torchgen = importlib.import_module("torchgen.gen")
-    derivatives, *files = (str(packaged / name) for name in YAML_FILES)
-    parsed = torchgen.parse_native_yaml(*files)
+    files = [str(packaged / name) for name in YAML_FILES]
+    parsed = torchgen.parse_native_yaml(*files[1:])
     by_name = {one.func.name: one for one in parsed.native_functions}
     kernels = {str(key): index.index for key, index in parsed.backend_indices.items()}
 
@@ -102,18 +102,15 @@ def build_operator_table(
         )
         for one in functions
     )
-    nodes = tuple(_derivatives(torchgen, derivatives, files, parsed.native_functions))
+    nodes = tuple(_derivatives(torchgen, files, list(parsed.native_functions)))
     return OperatorTable(2, version, git_version, rows, nodes, **facts)
 
 
-def _derivatives(
-    torchgen: Any, derivatives: str, files: Sequence[str], functions: Sequence[Any]
-) -> Iterable[tables.Derivative]:
-    load, api = map(
-        importlib.import_module, ("torchgen.packaged.autograd.load_derivatives", "torchgen.api.autograd")
-    )
-    infos, _ = load.load_derivatives(derivatives, *files)
-    items = yaml.load(Path(derivatives).read_text(encoding="utf-8"), torchgen.LineLoader)
+def _derivatives(torchgen: Any, files: list[str], functions: list[Any]) -> Iterable[tables.Derivative]:
+    load = importlib.import_module("torchgen.packaged.autograd.load_derivatives").load_derivatives
+    match = importlib.import_module("torchgen.api.autograd").match_differentiability_info
+    infos, _ = load(*files)
+    items = yaml.load(Path(files[0]).read_text(encoding="utf-8"), torchgen.LineLoader)
     lines = {" ".join(item["name"].split()): item["__line__"] for item in items}
     formulas: dict[str, dict[str, str]] = {}
     at: dict[str, int] = {}
@@ -128,7 +125,7 @@ def _derivatives(
             # The copying variant of a view has the view's.
             at[info.op] = lines.get(str(schema)) or at[info.op.removesuffix("_copy")]
             forward[info.op][f"{info.func.namespace}::{info.func.func.name}"] = None
-    for matched in api.match_differentiability_info(list(functions), infos):
+    for matched in match(functions, infos):
         for info in (matched.info or {}).values():
             if info.op is None or matched.func.func.kind().name in ("out", "scratch"):
                 continue

@@ -19,11 +19,7 @@ from opscope.model.queries import grouped
 PYTORCH = packaged_toml(__package__, "pytorch.toml")
 # A condition is true (1), false (0), or neither: then it depends on the build.
 _OPEN = 0.5
-_KNOWN = {
-    name: int(kind == "true")
-    for kind in ("true", "false")
-    for name in [kind, *PYTORCH["macros"][kind].split()]
-}
+_KNOWN = {name: int(kind == "true") for kind in ("true", "false") for name in PYTORCH["macros"][kind].split()}
 _PYTHON = (
     (r"\bdefined\s+(\w+)", r"defined(\1)"),
     (r"\b(\d+)[uUlL]+\b", r"\1"),
