@@ -76,11 +76,8 @@ def write_units(options: argparse.Namespace) -> None:
     kernels = joined(found for _, found in read)
     if not kernels:
         raise InputError("no kernels", hint="Give the torch folder of a CUDA wheel")
-    placed = {
-        name: {libraries.unit_at(unit.name, unit.source_path) for unit in of} for name, of in kernels.items()
-    }
     facts = {"git_version": options.commit, "cuda": options.cuda, "libraries": tuple(one for one, _ in read)}
-    write(options, torch_releases.UNITS_FORMAT, libraries.build_table(placed, options.version, **facts))
+    write(options, torch_releases.UNITS_FORMAT, libraries.build_table(kernels, options.version, **facts))
 
 
 def write_index(options: argparse.Namespace, stored: TableFormat[Any], root: Path | None) -> None:

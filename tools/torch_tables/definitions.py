@@ -136,9 +136,9 @@ def _without_macros(text: str, file: str, stubs: set[str], registrations: dict[R
             line = text.count("\n", 0, match.start()) + 1
             key = _dispatch_key(macro, file)
             registrations[Registration(arguments[0], key, function, file, line)] = None
-        return {"DEFINE_DISPATCH": f"dispatch_stub {arguments[0]};", "jiterator_stringify": "0"}.get(
-            macro, ""
-        )
+        if macro == "DEFINE_DISPATCH":
+            return f"dispatch_stub {arguments[0]};"
+        return "0" if macro == "jiterator_stringify" else ""
 
     return rewritten(text, _MACRO, code_of)
 
@@ -168,8 +168,6 @@ _BODY = re.compile(
     r"\)\s*(?:(?:const|noexcept|override|final|try|mutable|volatile|throw|&&?|[A-Z][A-Z0-9_]+)\s*|->[^;{}]*"
     r"|:[^:;{}][^;{}]*\)\s*)*\{"
 )
-
-
 _BODY_END = "\1"
 _ENDED = re.compile(rf"{_BODY_END}((?:\s*;)*)")
 
@@ -185,7 +183,7 @@ class _Reader:
         code = _FOREIGN.sub(lambda match: spaces(match[0]), self._text.replace("__global__", "register  "))
         code = _MISREAD.sub(lambda match: "==" if match[1] is None else "0".rjust(len(match[0])), code)
         code = rewritten(
-            code, _ATTRIBUTE, lambda match, given: spaces(f"{match[0]}{given}{')' * bool(match[1])}")
+            code, _ATTRIBUTE, lambda match, given: spaces(match[0] + given + ")" * bool(match[1]))
         )
         code = rewritten(code, _BODY, lambda match, body: f"{match[0]}{spaces(body)}{_BODY_END}")
         # With a semicolon behind its end the body might be an initializer's.

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from opscope.errors import InputError
-from opscope.model.origin import RecordedUnit
 from opscope.model.queries import grouped
 from opscope.provenance import torch_releases
 from opscope.provenance.binaries.device_code import host_stem, paths_by_name, repository_paths
@@ -37,9 +36,7 @@ def build_table(kernels: Mapping[str, Iterable[Unit]], version: str, **facts: An
     }
     if len(exact) < len(numbers) or len(loose) < len(of_key):
         raise InputError(f"two names of {version} share a hash")
-    return ReleaseTable(
-        version, units, sets, torch_releases.packed_map(exact), torch_releases.packed_map(loose), **facts
-    )
+    return ReleaseTable(version, units, sets, *map(torch_releases.packed_map, (exact, loose)), **facts)
 
 
 def unit_at(name: str, path: str | None) -> Unit:
@@ -51,11 +48,12 @@ def unit_at(name: str, path: str | None) -> Unit:
     return Unit(name, path, Origin.SUBMODULE if path.startswith("third_party/") else Origin.REPOSITORY)
 
 
-def kernels_of_library(path: Path) -> tuple[Library, dict[str, frozenset[RecordedUnit]]]:
+def kernels_of_library(path: Path) -> tuple[Library, dict[str, set[Unit]]]:
     """What a library is, and the units of each of its kernels by the name a trace shows."""
     with open_elf(path) as elf:
-        kernels = by_shown_name(units_by_kernel(elf))
-        return Library(path.name, elf.build_id, len(kernels)), kernels
+        kernels = by_shown_name(units_by_kernel(elf)).items()
+        units = {name: {unit_at(one.name, one.source_path) for one in of} for name, of in kernels}
+        return Library(path.name, elf.build_id, len(kernels)), units
 
 
 _GLOBAL = 1

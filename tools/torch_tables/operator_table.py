@@ -119,9 +119,8 @@ def _derivatives(torchgen: Any, files: list[str], functions: list[Any]) -> Itera
         names = [argument.name for argument in schema.arguments.flat_all]
         for info in (info for info in by_key.values() if info.op is not None):
             ordered = sorted(info.derivatives, key=lambda one: names.index(one.var_names[0]))
-            formulas[info.op] = {
-                ", ".join(one.var_names): " ".join(one.original_formula.split()) for one in ordered
-            }
+            written = {", ".join(one.var_names): one.original_formula for one in ordered}
+            formulas[info.op] = {inputs: " ".join(text.split()) for inputs, text in written.items()}
             # The copying variant of a view has the view's.
             at[info.op] = lines.get(str(schema)) or at[info.op.removesuffix("_copy")]
             forward[info.op][f"{info.func.namespace}::{info.func.func.name}"] = None
@@ -225,7 +224,7 @@ class Places:
 
     def scalar_function(self, name: str) -> Place | None:
         found = ((one, one.functor(name)) for one in self._indexes)
-        return next((self._place(index, row) for index, row in found if row is not None), None)
+        return next((self._place(index, row) for index, row in found if row), None)
 
     def _place(self, index: SourceIndex, found: Definition) -> Place:
         return sources.place_of(found, self.lines, is_own=index is self.own)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.model.origin import RecordedUnit
 from opscope.provenance.native_functions import OperatorTable, Place
 from opscope.provenance.sources import INDEX_FORMAT
 from opscope.provenance.torch_releases import UNITS_FORMAT, Library, ReleaseTable
+from torch_tables.libraries import unit_at
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def read(folder: Path, version: str) -> ReleaseTable:
 
 
 def test_the_kernels_of_its_libraries_make_a_table(script, torch, tmp_path, monkeypatch):
-    placed, bare = RecordedUnit("F.cu", None, "aten/src/ATen/F.cu"), RecordedUnit("zswap.cu")
+    placed, bare = unit_at("F.cu", "aten/src/ATen/F.cu"), unit_at("zswap.cu", None)
     kernels = {"at::f()": (placed,), "at::g()": (placed, bare)}
     monkeypatch.setattr(script.libraries, "kernels_of_library", lambda path: (Library(path.name), kernels))
     arguments = ["2.9.0", "--torch", str(torch), "--table", "units"]
