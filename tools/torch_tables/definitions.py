@@ -299,14 +299,11 @@ def _name_of(parameter: Node) -> Node | None:
     return name
 
 
-_QUALIFIERS = re.compile(
-    r"\b(?:const|volatile|typename|struct|class|constexpr|__restrict__|__restrict|C10_UNUSED|__grid_constant__)\b"
-    r"|\[\[[^\]]*\]\]"
-)
 _NAMESPACES = re.compile(r"(?<![\w>])(?:::)?(?:at|c10|std|torch|native|caffe2)\s*::\s*(?=[A-Za-z_])")
 _WRAPPED = re.compile(r"(\w+)\s*<(.*)>$", re.DOTALL)
 _SCHEMA_SUFFIX = re.compile(r"(.*?)\s*(\?|\[\d*\])$", re.DOTALL)
 _TYPES = PYTORCH["types"]
+_QUALIFIERS = re.compile(rf"\b(?:{'|'.join(_TYPES['qualifiers'].split())})\b|\[\[[^\]]*\]\]")
 _SCHEMA_TYPES = frozenset(_TYPES["schema"]["words"].split())
 
 

@@ -38,9 +38,7 @@ _NON_FUNCTIONAL = "CompositeExplicitAutogradNonFunctional"
 _EVERYWHERE = {"pt2_compliant_tag"}
 
 
-def build_operator_table(
-    packaged: Path, places: Places, version: str | None = None, git_version: str | None = None, **facts: Any
-) -> OperatorTable:
+def build_operator_table(packaged: Path, places: Places, **facts: Any) -> OperatorTable:
     """The table of a PyTorch installation, from the yaml files it ships. Takes some seconds."""
     sys.path.insert(0, str(packaged.resolve().parents[1]))
     torchgen = importlib.import_module("torchgen.gen")
@@ -103,7 +101,7 @@ def build_operator_table(
         for one in functions
     )
     nodes = tuple(_derivatives(torchgen, files, list(parsed.native_functions)))
-    return OperatorTable(2, version, git_version, rows, nodes, **facts)
+    return OperatorTable(2, functions=rows, derivatives=nodes, **facts)
 
 
 def _derivatives(torchgen: Any, files: list[str], functions: list[Any]) -> Iterable[tables.Derivative]:

@@ -71,6 +71,7 @@ _TOKENS = re.compile(
 )
 _INCLUDED = re.compile(r'\s*["<](?:[^">]*/)?([^">/]+)[">]')
 _DEFINE = re.compile(r"\s*([A-Za-z_]\w*)\(([^()]*)\)")
+Pieces = Iterator[str | re.Match[str]]
 _IF = {"else": "", "ifdef": "defined({})", "ifndef": "!defined({})"}
 
 
@@ -100,9 +101,7 @@ class Source:
                 self.macros.append(Macro(found[1], parameters, code[found.end() :].strip(), file))
 
 
-def _texts(
-    pieces: Iterator[str | re.Match[str]], *, is_branch: bool = False
-) -> tuple[list[str], re.Match[str] | None]:
+def _texts(pieces: Pieces, *, is_branch: bool = False) -> tuple[list[str], re.Match[str] | None]:
     """The texts of a branch, or of all that is left, and the directive that ends it."""
     parts: list[list[str]] = []
     end = None
@@ -121,7 +120,7 @@ def _texts(
     return ["".join(part[min(number, len(part) - 1)] for part in parts) for number in range(count)], end
 
 
-def _conditional(directive: re.Match[str] | None, pieces: Iterator[str | re.Match[str]]) -> list[str]:
+def _conditional(directive: re.Match[str] | None, pieces: Pieces) -> list[str]:
     """The texts from `#if` to `#endif`: each shows one of the branches that may be compiled."""
     hidden: list[str] = []
     live: list[tuple[int, str]] = []
@@ -137,7 +136,7 @@ def _conditional(directive: re.Match[str] | None, pieces: Iterator[str | re.Matc
     return ["".join((*hidden[:at], text, *hidden[at + 1 :])) for at, text in live] or ["".join(hidden)]
 
 
-def _pieces(text: str) -> Iterator[str | re.Match[str]]:
+def _pieces(text: str) -> Pieces:
     """Code, with comments and literals blanked, and directives."""
     position = 0
     for match in _TOKENS.finditer(text):
