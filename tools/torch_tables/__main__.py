@@ -4,9 +4,8 @@
     PYTHONPATH=src:tools python -m torch_tables 2.15.0 --torch site-packages/torch
     PYTHONPATH=src:tools python -m torch_tables 2.6.0 --torch site-packages/torch --checkout pytorch
 
-Without --torch, pip downloads the wheel, of which the needed part is unpacked into a folder that is deleted
-afterwards. Tables lie in `src/opscope/provenance/releases/data/VERSION`; one whose input is not given is left
-as it is:
+Without --torch, pip installs the wheel into a folder that is deleted afterwards. Tables lie in
+`src/opscope/provenance/releases/data/VERSION`; one whose input is not given is left as it is:
 
     units      kernel -> source file, from the libraries
     sources    definitions and their lines, from --checkout
@@ -21,32 +20,22 @@ Tables hold facts only: names, paths, lines, hashes of kernel names. The same in
 from __future__ import annotations
 
 import argparse
-import re
+import runpy
 import subprocess
 import sys
 import tempfile
-import zipfile
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from opscope.errors import InputError, OpscopeError
+from opscope.errors import InputError
+from opscope.model.queries import grouped
 from opscope.provenance import native_functions, sources, torch_releases
 from opscope.provenance.packaged import TableFormat
+from torch_tables import libraries
 from torch_tables.definitions import tree_index
-from torch_tables.libraries import (
-    anchors,
-    build_table,
-    defining_files,
-    kernels_of_library,
-    segments,
-    sites_of,
-    unit_at,
-)
 from torch_tables.operator_table import Places, build_operator_table
 
 HERE = Path(__file__).resolve().parent
@@ -54,10 +43,9 @@ DATA = HERE.parents[1] / "src/opscope/provenance/releases/data"
 LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 # Checks of C++ code are in that of the CPU as well.
 CHECKED_LIBRARIES = (*LIBRARIES, "libtorch_cpu.so")
-NEEDED = re.compile(rf"torch/(?:lib/(?:{'|'.join(CHECKED_LIBRARIES)})|include/.*|version\.py)|torchgen/.*")
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     add("version", help="the release, e.g. 2.11.0")
@@ -66,55 +54,37 @@ def main(argv: list[str] | None = None) -> int:
     add("--table", choices=_BUILDERS, action="append", help="tables to build (default: all)")
     add("--output", type=Path, default=DATA, help="folder of tables (default: the packaged ones)")
     options = parser.parse_args(argv)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            options.torch = options.torch or unpacked(options.version, Path(folder))
-            options.commit, options.cuda = release_facts(options.torch)
-            options.include = next(options.torch.glob("include"), None)
-            for table in options.table or _BUILDERS:
-                _BUILDERS[table](options)
-    except (OpscopeError, subprocess.CalledProcessError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    with tempfile.TemporaryDirectory() as folder:
+        options.torch = options.torch or unpacked(options.version, Path(folder))
+        facts = runpy.run_path(str(options.torch / "version.py"))
+        options.commit, options.cuda = facts.get("git_version"), facts.get("cuda")
+        options.include = next(options.torch.glob("include"), None)
+        for table in options.table or _BUILDERS:
+            _BUILDERS[table](options)
 
 
 def unpacked(version: str, folder: Path) -> Path:
-    """The torch folder of the release's CUDA wheel, which pip finds, with what is needed of it."""
+    """The torch folder of the release's CUDA wheel, which pip finds."""
     # Three equal signs: else pip takes 2.13.0+cpu for 2.13.0.
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"torch==={version}"]
-    subprocess.run([*command, "--dest", str(folder)], check=True)
-    wheel = next(folder.glob("torch-*.whl"))
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder, [name for name in archive.namelist() if NEEDED.fullmatch(name)])
-    wheel.unlink()
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    subprocess.run([*command, "--target", str(folder), f"torch==={version}"], check=True)
     return folder / "torch"
 
 
 def write_units(options: argparse.Namespace) -> None:
-    read = [kernels_of_library(path) for path in libraries(options, LIBRARIES)]
+    read = [libraries.kernels_of_library(path) for path in library_files(options, LIBRARIES)]
     kernels = joined(found for _, found in read)
     if not kernels:
         raise InputError("no kernels", hint="Give the torch folder of a CUDA wheel")
-    placed = {name: {unit_at(unit.name, unit.source_path) for unit in of} for name, of in kernels.items()}
-    from_ = tuple(library for library, _ in read)
-    table = build_table(
-        placed, options.version, git_version=options.commit, cuda=options.cuda, libraries=from_
-    )
-    write(options, torch_releases.UNITS_FORMAT, table)
-    counts = Counter(unit.origin.value for unit in table.units)
-    print(f"  {table.exact.count:,} kernels of {len(table.units):,} units: {dict(counts)}")
+    facts = {"git_version": options.commit, "cuda": options.cuda, "libraries": tuple(one for one, _ in read)}
+    write(options, torch_releases.UNITS_FORMAT, libraries.build_table(kernels, options.version, **facts))
 
 
-def write_index(
-    options: argparse.Namespace, stored: TableFormat[sources.SourceIndex], root: Path | None
-) -> None:
+def write_index(options: argparse.Namespace, stored: TableFormat[Any], root: Path | None) -> None:
     """The index of the source tree; of the headers where there is none of the tree."""
     headers = stored is not sources.INDEX_FORMAT
-    if root is not None and not (headers and packaged_file(options, sources.INDEX_FORMAT)):
-        table = tree_index(root, options.version, options.commit, headers=headers)
-        write(options, stored, table)
-        print(f"  {sum(1 for _ in table):,} definitions")
+    if root is not None and not (headers and packaged_table(options, sources.INDEX_FORMAT)):
+        write(options, stored, tree_index(root, options.version, options.commit, headers=headers))
 
 
 class StoredChecks(msgspec.Struct, array_like=True):
@@ -129,77 +99,53 @@ CHECKS_FORMAT = TableFormat("a table of checks", StoredChecks)
 
 def write_lines(options: argparse.Namespace) -> None:
     """How far lines moved, or of the release whose sources are packaged, what others are compared with."""
-    index, paths = sources.nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
+    index, paths = sources.nearest_index(options.version), library_files(options, CHECKED_LIBRARIES)
     if index is None or not paths:
         return
-    sites = joined(map(sites_of, paths))
+    sites = joined(map(libraries.sites_of, paths))
     reference = HERE / f"checks_{index.version}.msgpack.zst"
     if index.version == options.version:
         files = {file: sorted(sites[file]) for file in sorted(sites)}
         reference.write_bytes(CHECKS_FORMAT.encode(StoredChecks(CHECKS_FORMAT.number, files)))
-        print(f"Wrote {reference}")
         return
     before = CHECKS_FORMAT.read(reference).files
     known = sorted(set(index.files) & set(before) & set(sites))
-    moved = {file: found for file in known if (found := segments(anchors(set(before[file]), sites[file])))}
-    table = sources.StoredLines(sources.LINES_FORMAT.number, index.version, moved)
-    write(options, sources.LINES_FORMAT, table)
+    runs = ((file, libraries.segments(before[file], sites[file])) for file in known)
+    moved = {file: found for file, found in runs if found}
+    stored = sources.LINES_FORMAT
+    write(options, stored, sources.StoredLines(stored.number, index.version, moved))
 
 
 def write_operators(options: argparse.Namespace) -> None:
     packaged = options.torch.parent / "torchgen" / "packaged"
     if not packaged.is_dir():
         return
-    read = partial(packaged_table, options)
-    units = read(torch_releases.UNITS_FORMAT)
+    tables = (torch_releases.UNITS_FORMAT, sources.INDEX_FORMAT, sources.HEADERS_FORMAT, sources.LINES_FORMAT)
+    units, index, headers, lines = (packaged_table(options, one) for one in tables)
     paths = [unit.path for unit in (units.units if units else ()) if unit.path]
-    files = joined(defining_files(path, paths) for path in libraries(options, LIBRARIES))
-    indexed, neighbor = read(sources.INDEX_FORMAT), sources.nearest_index(options.version)
-    places = Places(
-        indexed or read(sources.HEADERS_FORMAT),
-        None if indexed else neighbor,
-        read(sources.LINES_FORMAT),
-        {name: sorted(found) for name, found in files.items()},
-    )
-    table = build_operator_table(
-        packaged,
-        places,
-        version=options.version,
-        git_version=options.commit,
-        neighbor_git_version=neighbor and neighbor.git_version,
-    )
-    write(options, native_functions.TABLE_FORMAT, table)
+    found = joined(libraries.defining_files(path, paths) for path in library_files(options, LIBRARIES))
+    files = {name: sorted(of) for name, of in found.items()}
+    neighbor = sources.nearest_index(options.version)
+    places = Places(index or headers, None if index else neighbor, lines, files)
+    facts = {"version": options.version, "git_version": options.commit}
+    facts["neighbor_git_version"] = neighbor and neighbor.git_version
+    write(options, native_functions.TABLE_FORMAT, build_operator_table(packaged, places, **facts))
 
 
 def joined(found: Iterable[Mapping[str, Iterable[Any]]]) -> dict[str, set[Any]]:
     """What several libraries say of the same names."""
-    every: dict[str, set[Any]] = defaultdict(set)
-    for name, values in (item for one in found for item in one.items()):
-        every[name].update(values)
-    return every
+    pairs = ((name, value) for one in found for name, values in one.items() for value in values)
+    return {name: set(of) for name, of in grouped(pairs).items()}
 
 
-def libraries(options: argparse.Namespace, names: tuple[str, ...]) -> list[Path]:
+def library_files(options: argparse.Namespace, names: tuple[str, ...]) -> list[Path]:
     return [path for name in names if (path := options.torch / "lib" / name).is_file()]
 
 
-def packaged_file(options: argparse.Namespace, stored: TableFormat[Any]) -> Path | None:
-    """A table of the release: the one just built, else the packaged one."""
-    places = (folder / options.version / stored.file for folder in (options.output, DATA))
-    return next((file for file in places if file.is_file()), None)
-
-
 def packaged_table(options: argparse.Namespace, stored: TableFormat[Any]) -> Any:
-    file = packaged_file(options, stored)
-    return None if file is None else stored.read(file)
-
-
-def release_facts(torch_folder: Path) -> tuple[str | None, str | None]:
-    """Commit and CUDA version, from the text of the wheel's `version.py`."""
-    text = (torch_folder / "version.py").read_text(encoding="utf-8")
-    commit = re.search(r"^git_version = '([0-9a-f]{40})'", text, re.MULTILINE)
-    cuda = re.search(r"^cuda(?:: [^=]*)? = '([\d.]+)'", text, re.MULTILINE)
-    return commit and commit[1], cuda and cuda[1]
+    """A table of the release: the one just built, else the packaged one; None if there is neither."""
+    places = (folder / options.version / stored.file for folder in (options.output, DATA))
+    return next((stored.read(file) for file in places if file.is_file()), None)
 
 
 def write(options: argparse.Namespace, stored: TableFormat[Any], table: msgspec.Struct) -> None:
@@ -219,4 +165,4 @@ _BUILDERS = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

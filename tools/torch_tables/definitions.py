@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from tree_sitter import Language, Node, Parser
 
 from opscope.errors import InputError
+from opscope.model.queries import grouped
 from opscope.provenance import sources
 from opscope.provenance.sources import Definition, Registration, SourceIndex
 from torch_tables.preprocess import BUILT_IN, PYTORCH, MacroTable, Source, rewritten, spaces, split_arguments
@@ -47,13 +48,10 @@ def index_of(version: str, git_version: str | None, tree: Tree) -> SourceIndex:
     """The index of definitions whose lines are known, in any order."""
     numbers: dict[str | tuple[str, ...], int] = {}
     rows: dict[str, list[sources.IndexRow]] = defaultdict(list)
-    for one in sorted(tree[0], key=lambda one: (one.file, one.line or 0)):
-        texts = {
-            field: numbers.setdefault(getattr(one, field), len(numbers)) for field in sources.INDEX_TEXTS
-        }
-        line = one.line or 0
-        lines = {"line": line, "span": max(0, (one.end_line or 0) - line)}
-        rows[one.name].append(sources.IndexRow(**texts, **lines, is_specialization=one.is_specialization))
+    for one in sorted(tree[0], key=lambda one: (one.file, one.line)):
+        of = {field: numbers.setdefault(getattr(one, field), len(numbers)) for field in sources.INDEX_TEXTS}
+        of |= {"line": one.line, "span": one.end_line - one.line}
+        rows[one.name].append(sources.IndexRow(**of, is_specialization=one.is_specialization))
     packed = {name: msgspec.Raw(msgspec.msgpack.encode(of)) for name, of in rows.items()}
     listed = tuple(sorted(tree[1], key=lambda entry: (entry.file, entry.line, entry.stub)))
     return SourceIndex(sources.INDEX_FORMAT.number, version, git_version, list(numbers), packed, listed)
@@ -65,23 +63,18 @@ def read_tree(texts: Mapping[str, str]) -> Tree:
     macros, stubs, registrations = MacroTable(files), set[str](), dict[Registration, None]()
     found = [one for file in files for one in _found(file, macros, stubs, registrations)]
     # Names of functions that a `.cu` file defines and no other file does: a call can mean nothing else.
-    defining: dict[str, set[str]] = defaultdict(set)
-    for row, _ in found:
-        if row.kind in _CALLABLE and not is_member(row):
-            defining[row.name].add(row.file)
-    launchers = {name for name, of in defining.items() if len(of) == 1 and next(iter(of)).endswith(".cu")}
-    definitions = [
-        replace(
-            row,
-            stubs=tuple(sorted(calls & stubs)),
-            launchers=() if row.file.endswith((".cu", ".cuh")) else tuple(sorted(calls & launchers)),
-        )
-        for row, calls in found
-    ]
+    callable_rows = (row for row, _ in found if row.kind in CALLABLE and not is_member(row))
+    defining = grouped((row.name, row.file) for row in callable_rows)
+    launchers = {name for name, of in defining.items() if len(set(of)) == 1 and of[0].endswith(".cu")}
+    definitions = []
+    for row, calls in found:
+        launched = set() if row.file.endswith((".cu", ".cuh")) else calls & launchers
+        called = {"stubs": tuple(sorted(calls & stubs)), "launchers": tuple(sorted(launched))}
+        definitions.append(replace(row, **called))
     return definitions, list(registrations)
 
 
-_CALLABLE = ("function", "structured", "kernel")
+CALLABLE = ("function", "structured", "kernel")
 _MACRO_NAME = re.compile(r"[A-Z][A-Z0-9_]*[A-Z0-9]")
 
 
@@ -106,22 +99,19 @@ def _found(
     found: dict[tuple[object, ...], _Found] = {}
     for text in source.texts:
         seen: dict[tuple[object, ...], int] = defaultdict(int)
-        plain = _without_macros(macros.expanded(text, source.file), source.file, stubs, registrations)
+        plain = _without_macros(macros.expanded(text, source.file)[0], source.file, stubs, registrations)
         for row, calls in _Reader(source.file, plain).definitions():
             place = (row.line, row.name, row.parameters)
             seen[place] += 1
             first, known = found.get((place, seen[place]), (row, frozenset()))
             found[place, seen[place]] = first, known | calls  # in another branch it may call others
 
-    def signature(row: Definition) -> tuple[object, ...]:
-        return row.scope, row.name, row.parameters, row.template_parameters
-
-    def raises(row: Definition, calls: frozenset[str]) -> bool:
-        return row.kind in ("function", "structured") and bool(calls) and calls <= _RAISING
-
-    every = sorted(found.values(), key=lambda one: one[0].line or 0)
-    real = {signature(row) for row, calls in every if not raises(row, calls)}
-    return [one for one in every if not raises(*one) or signature(one[0]) not in real]
+    every = sorted(found.values(), key=lambda one: one[0].line)
+    signatures = [(row.scope, row.name, row.parameters, row.template_parameters) for row, _ in every]
+    raising = [row.kind in ("function", "structured") and set() < calls <= _RAISING for row, calls in every]
+    real = {signature for signature, raises in zip(signatures, raising, strict=True) if not raises}
+    known = zip(every, signatures, raising, strict=True)
+    return [one for one, signature, raises in known if not raises or signature not in real]
 
 
 # Macros whose argument is a function's name, those of dispatch stubs, and one that makes a text.
@@ -146,9 +136,9 @@ def _without_macros(text: str, file: str, stubs: set[str], registrations: dict[R
             line = text.count("\n", 0, match.start()) + 1
             key = _dispatch_key(macro, file)
             registrations[Registration(arguments[0], key, function, file, line)] = None
-        return {"DEFINE_DISPATCH": f"dispatch_stub {arguments[0]};", "jiterator_stringify": "0"}.get(
-            macro, ""
-        )
+        if macro == "DEFINE_DISPATCH":
+            return f"dispatch_stub {arguments[0]};"
+        return "0" if macro == "jiterator_stringify" else ""
 
     return rewritten(text, _MACRO, code_of)
 
@@ -178,8 +168,6 @@ _BODY = re.compile(
     r"\)\s*(?:(?:const|noexcept|override|final|try|mutable|volatile|throw|&&?|[A-Z][A-Z0-9_]+)\s*|->[^;{}]*"
     r"|:[^:;{}][^;{}]*\)\s*)*\{"
 )
-
-
 _BODY_END = "\1"
 _ENDED = re.compile(rf"{_BODY_END}((?:\s*;)*)")
 
@@ -195,7 +183,7 @@ class _Reader:
         code = _FOREIGN.sub(lambda match: spaces(match[0]), self._text.replace("__global__", "register  "))
         code = _MISREAD.sub(lambda match: "==" if match[1] is None else "0".rjust(len(match[0])), code)
         code = rewritten(
-            code, _ATTRIBUTE, lambda match, given: spaces(f"{match[0]}{given}{')' * bool(match[1])}")
+            code, _ATTRIBUTE, lambda match, given: spaces(match[0] + given + ")" * bool(match[1]))
         )
         code = rewritten(code, _BODY, lambda match, body: f"{match[0]}{spaces(body)}{_BODY_END}")
         # With a semicolon behind its end the body might be an initializer's.
@@ -252,9 +240,7 @@ class _Reader:
         return scope, name
 
     def _function(self, node: Node, scope: tuple[str, ...], template: Node | None) -> _Found | None:
-        body = next(
-            (one for one in node.children if one.type in ("compound_statement", "try_statement")), None
-        )
+        body = node.child_by_field_name("body")
         declarator = node.child_by_field_name("declarator")
         while declarator is not None and declarator.type not in ("function_declarator", "operator_cast"):
             if declarator.type == "qualified_identifier":  # of a conversion
@@ -313,14 +299,11 @@ def _name_of(parameter: Node) -> Node | None:
     return name
 
 
-_QUALIFIERS = re.compile(
-    r"\b(?:const|volatile|typename|struct|class|constexpr|__restrict__|__restrict|C10_UNUSED|__grid_constant__)\b"
-    r"|\[\[[^\]]*\]\]"
-)
 _NAMESPACES = re.compile(r"(?<![\w>])(?:::)?(?:at|c10|std|torch|native|caffe2)\s*::\s*(?=[A-Za-z_])")
 _WRAPPED = re.compile(r"(\w+)\s*<(.*)>$", re.DOTALL)
 _SCHEMA_SUFFIX = re.compile(r"(.*?)\s*(\?|\[\d*\])$", re.DOTALL)
 _TYPES = PYTORCH["types"]
+_QUALIFIERS = re.compile(rf"\b(?:{'|'.join(_TYPES['qualifiers'].split())})\b|\[\[[^\]]*\]\]")
 _SCHEMA_TYPES = frozenset(_TYPES["schema"]["words"].split())
 
 
@@ -338,14 +321,13 @@ def coarse_type(parameter: str) -> str:
     return coarse_type(split_arguments(wrapped[2])[0]) + _TYPES["wrappers"][wrapped[1]]
 
 
-def signature_distance(types: str, wanted: Sequence[str]) -> int | None:
+def signature_distance(types: str, wanted: Sequence[str]) -> int:
     """How far a definition's coarse `types` are from those wanted, which may be C++ or schema types.
 
-    0 if they are the same, 1 if they may be (a type is an alias that only its file knows), else None.
+    0 if they are the same, 1 if they may be (a type is an alias that only its file knows), else 2.
     """
     mine, theirs = types.split(", ") if types else [], list(map(coarse_type, wanted))
-    pairs = list(zip(mine, theirs, strict=False))
-    if mine == theirs:
-        return 0
-    may_be = all(one == other or one.rstrip("?[]") not in _SCHEMA_TYPES for one, other in pairs)
-    return 1 if may_be and len(mine) == len(theirs) else None
+    if mine == theirs or len(mine) != len(theirs):
+        return 0 if mine == theirs else 2
+    pairs = zip(mine, theirs, strict=True)
+    return 1 if all(one == other or one.rstrip("?[]") not in _SCHEMA_TYPES for one, other in pairs) else 2

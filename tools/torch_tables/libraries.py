@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from itertools import groupby
@@ -14,39 +13,30 @@ from typing import Any
 import numpy as np
 
 from opscope.errors import InputError
-from opscope.model.origin import RecordedUnit
+from opscope.model.queries import grouped
+from opscope.provenance import torch_releases
 from opscope.provenance.binaries.device_code import host_stem, paths_by_name, repository_paths
 from opscope.provenance.binaries.elf import FILE, FUNCTION, open_elf
 from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.sources import Segment
-from opscope.provenance.torch_releases import (
-    SEVERAL_UNITS,
-    Library,
-    Origin,
-    ReleaseTable,
-    Unit,
-    loose_hash,
-    loose_keys,
-    numbered_sets,
-    packed_map,
-    text_hash,
-)
+from opscope.provenance.torch_releases import Library, Origin, ReleaseTable, Unit
 
 
 def build_table(kernels: Mapping[str, Iterable[Unit]], version: str, **facts: Any) -> ReleaseTable:
     """The table of kernels and the units that register them; the order of either does not matter."""
     known = {name: units for name, of in sorted(kernels.items()) if (units := frozenset(of))}
-    units, sets, numbers = numbered_sets(known, lambda unit: (unit.label, unit.origin.value))
-    of_key: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for name, number in numbers.items():
-        for key in loose_keys(name).items():
-            of_key[key].update(sets[number])
-    exact = {text_hash(name): number for name, number in numbers.items()}
-    loose = {loose_hash(*key): min(of) if len(of) == 1 else SEVERAL_UNITS for key, of in of_key.items()}
+    units, sets, numbers = torch_releases.numbered_sets(known, lambda unit: (unit.label, unit.origin.value))
+    keys = ((key, name) for name in numbers for key in torch_releases.loose_keys(name).items())
+    of_key = {key: set().union(*(sets[numbers[name]] for name in of)) for key, of in grouped(keys).items()}
+    exact = {torch_releases.text_hash(name): number for name, number in numbers.items()}
+    loose = {
+        torch_releases.loose_hash(*key): min(of) if len(of) == 1 else torch_releases.SEVERAL_UNITS
+        for key, of in of_key.items()
+    }
     if len(exact) < len(numbers) or len(loose) < len(of_key):
         raise InputError(f"two names of {version} share a hash")
-    return ReleaseTable(version, units, sets, packed_map(exact), packed_map(loose), **facts)
+    return ReleaseTable(version, units, sets, *map(torch_releases.packed_map, (exact, loose)), **facts)
 
 
 def unit_at(name: str, path: str | None) -> Unit:
@@ -58,24 +48,21 @@ def unit_at(name: str, path: str | None) -> Unit:
     return Unit(name, path, Origin.SUBMODULE if path.startswith("third_party/") else Origin.REPOSITORY)
 
 
-def kernels_of_library(path: Path) -> tuple[Library, dict[str, frozenset[RecordedUnit]]]:
+def kernels_of_library(path: Path) -> tuple[Library, dict[str, set[Unit]]]:
     """What a library is, and the units of each of its kernels by the name a trace shows."""
     with open_elf(path) as elf:
-        kernels = by_shown_name(units_by_kernel(elf))
-        return Library(path.name, elf.build_id, len(kernels)), kernels
+        kernels = by_shown_name(units_by_kernel(elf)).items()
+        units = {name: {unit_at(one.name, one.source_path) for one in of} for name, of in kernels}
+        return Library(path.name, elf.build_id, len(kernels)), units
 
 
 _GLOBAL = 1
 _NATIVE = b"_ZN2at6native"
 # `at::native::structured_mm_out_cuda::impl(…)` is TORCH_IMPL_FUNC(mm_out_cuda).
-_FUNCTION = re.compile(
-    r"at::native::(?:structured_(?P<structured>\w+)::impl|(?P<plain>\w+))(?:\[abi:\w+\])?\("
-)
+_FUNCTION = re.compile(r"at::native::(?:structured_(\w+)::impl|(\w+))(?:\[abi:\w+\])?\(")
 
 
-def defining_files(
-    path: str | os.PathLike[str], unit_paths: Iterable[str] = ()
-) -> dict[str, tuple[str, ...]]:
+def defining_files(path: Path, unit_paths: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:
     """The files, one or two, that may define each function of `at::native`, by its name without namespace.
 
     They follow from where its symbol lies in an unstripped library; of one without a symbol table the answer
@@ -117,13 +104,12 @@ def defining_files(
         around = set(owners[place - 1 : place + 1].tolist()) if 0 < place < len(local) else {-1}
         if -1 not in around and texts.startswith(_NATIVE, int(text_offsets[row])):
             found.append((text_of(row), frozenset(map(path_of, around))))
-    candidates: dict[str, set[frozenset[str | None]]] = defaultdict(set)
-    for name, (_, paths) in zip(demangle_all(mangled for mangled, _ in found), found, strict=True):
-        if match := _FUNCTION.match(name or ""):
-            candidates[match["structured"] or match["plain"]].add(paths)
+    shown = (_FUNCTION.match(name or "") for name in demangle_all(mangled for mangled, _ in found))
+    named = ((match, paths) for match, (_, paths) in zip(shown, found, strict=True) if match)
+    places = grouped((match[1] or match[2], paths) for match, paths in named)
     # Of overloads in several places, and of a place without a certain path, nothing is said.
-    places = {name: sets.pop() for name, sets in sorted(candidates.items()) if len(sets) == 1}
-    return {name: tuple(sorted(filter(None, of))) for name, of in places.items() if None not in of}
+    certain = {name: of[0] for name, of in places.items() if len(set(of)) == 1 and None not in of[0]}
+    return {name: tuple(sorted(filter(None, of))) for name, of in certain.items()}
 
 
 # Where checks stand in the sources of a build: file, function and line, as its code passes them on.
@@ -147,21 +133,16 @@ _LARGEST_LINE = 30_000
 _PATH = re.compile(rb"/(?:[\w.+-]+/)*?((?:aten/src|torch/csrc|c10)/[\w./+-]+\.(?:cuh?|cpp|h))\0")
 _IDENTIFIER = re.compile(rb"([A-Za-z_]\w*|operator\(\))\0")
 
-Sites = dict[str, set[tuple[int, str]]]
-"""By file, (line, function)."""
 
-
-def sites_of(library: Path) -> Sites:
-    sites: Sites = defaultdict(set)
+def sites_of(library: Path) -> dict[str, list[tuple[int, str]]]:
+    """Line and function of each check, by file."""
     with open_elf(library) as elf:
         texts, codes = (
             [(one.address, elf.content(one)) for name in names if (one := elf.sections.get(name)) is not None]
             for names in (_STRINGS, _CODE)
         )
-    for base, code in codes:
-        for file, function, line in _calls(code, base, texts):
-            sites[file].add((line, function))
-    return dict(sites)
+    calls = (call for base, code in codes for call in _calls(code, base, texts))
+    return grouped((file, (line, function)) for file, function, line in calls)
 
 
 def _calls(code: bytes, base: int, texts: list[tuple[int, bytes]]) -> Iterator[tuple[str, str, int]]:
@@ -192,8 +173,8 @@ def _calls(code: bytes, base: int, texts: list[tuple[int, bytes]]) -> Iterator[t
                 break
 
 
-def anchors(old: set[tuple[int, str]], new: set[tuple[int, str]]) -> list[tuple[int, int]]:
-    """Lines of checks of a file that two releases have in common, in both, in their order.
+def segments(old: Iterable[tuple[int, str]], new: Iterable[tuple[int, str]]) -> tuple[Segment, ...]:
+    """Runs of checks of a file that two releases have in common and that moved equally far.
 
     Checks of one function cannot be told apart: where their number differs, which one is new is open, and
     only those count that moved as far as a check of another function beside them.
@@ -201,21 +182,15 @@ def anchors(old: set[tuple[int, str]], new: set[tuple[int, str]]) -> list[tuple[
     before, after = sorted(old), sorted(new)
     names, others = [name for _, name in before], [name for _, name in after]
     counts, other_counts = Counter(names), Counter(others)
-    matcher = SequenceMatcher(None, names, others, autojunk=False)
-    pairs = [
-        (*before[first + index], after[second + index][0])
-        for first, second, size in matcher.get_matching_blocks()
-        for index in range(size)
+    moves = [
+        (line, after[second + index][0] - line, counts[name] == other_counts[name])
+        for first, second, size in SequenceMatcher(None, names, others, autojunk=False).get_matching_blocks()
+        for index, (line, name) in enumerate(before[first : first + size])
     ]
-    moves = [(there - here, counts[name] == other_counts[name]) for here, name, there in pairs]
-    return [
-        (here, there)
-        for index, (here, _, there) in enumerate(pairs)
-        if (there - here, True) in moves[max(0, index - 1) : index + 2]
+    certain = [
+        (line, moved)
+        for index, (line, moved, _) in enumerate(moves)
+        if any(beside[1:] == (moved, True) for beside in moves[max(0, index - 1) : index + 2])
     ]
-
-
-def segments(found: list[tuple[int, int]]) -> tuple[Segment, ...]:
-    """The same in short: runs of checks that moved equally far."""
-    runs = (list(run) for _, run in groupby(found, key=lambda pair: pair[1] - pair[0]))
-    return tuple((run[0][0], run[-1][0], run[0][1] - run[0][0]) for run in runs)
+    runs = (list(run) for _, run in groupby(certain, key=lambda one: one[1]))
+    return tuple((run[0][0], run[-1][0], run[0][1]) for run in runs)

@@ -14,25 +14,19 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from msgspec.structs import replace
 
+from opscope.model.queries import grouped
 from opscope.provenance import native_functions as tables
+from opscope.provenance import sources
 from opscope.provenance.native_functions import OperatorTable, Place, Registered, Served
-from opscope.provenance.sources import (
-    Definition,
-    SourceIndex,
-    StoredLines,
-    is_compiled,
-    only,
-    place_of,
-    split_name,
-)
-from torch_tables.definitions import is_member, signature_distance
+from opscope.provenance.sources import Definition, SourceIndex, is_compiled, only
+from torch_tables.definitions import CALLABLE, is_member, signature_distance
 from torch_tables.preprocess import PYTORCH
 
 # In a folder `torchgen/packaged` of a PyTorch installation.
@@ -44,53 +38,43 @@ _NON_FUNCTIONAL = "CompositeExplicitAutogradNonFunctional"
 _EVERYWHERE = {"pt2_compliant_tag"}
 
 
-def build_operator_table(
-    packaged: Path, places: Places, version: str | None = None, git_version: str | None = None, **facts: Any
-) -> OperatorTable:
+def build_operator_table(packaged: Path, places: Places, **facts: Any) -> OperatorTable:
     """The table of a PyTorch installation, from the yaml files it ships. Takes some seconds."""
     sys.path.insert(0, str(packaged.resolve().parents[1]))
-    try:
-        torchgen = importlib.import_module("torchgen.gen")
-    finally:
-        sys.path.pop(0)
-    derivatives, *files = (str(packaged / name) for name in YAML_FILES)
-    parsed = torchgen.parse_native_yaml(*files)
-    by_name = {str(one.func.name): one for one in parsed.native_functions}
-    dispatch: dict[str, dict[str, str]] = {name: {} for name in by_name}
-    for key, index in parsed.backend_indices.items():
-        for name, kernel in index.index.items():
-            dispatch.setdefault(str(name), {})[str(key)] = kernel.kernel
+    torchgen = importlib.import_module("torchgen.gen")
+    files = [str(packaged / name) for name in YAML_FILES]
+    parsed = torchgen.parse_native_yaml(*files[1:])
+    by_name = {one.func.name: one for one in parsed.native_functions}
+    kernels = {str(key): index.index for key, index in parsed.backend_indices.items()}
 
     def served_on(backend: str, one: Any) -> Served | None:
         """What the dispatcher calls for a function on a backend: its own, a delegate's, a composite."""
-        own, delegate = dispatch[str(one.func.name)], str(one.structured_delegate)
-        entry, key, kind = one, backend, "native"
-        is_generated = "generated" in one.tags
-        if backend in own:
+        name, entry, key, kind = one.func.name, one, backend, "native"
+        if name in kernels[backend]:
             pass
-        elif backend in dispatch.get(delegate, ()):
-            entry = by_name[delegate]
-        elif _NON_FUNCTIONAL in own:
+        elif one.structured_delegate in kernels[backend]:
+            entry = by_name[one.structured_delegate]
+        elif name in kernels[_NON_FUNCTIONAL]:
             # torchgen writes the kernel that copies the result of a view.
-            is_copy = "view_copy" in one.tags and str(one.func.name.name).endswith("_copy")
+            is_copy = "view_copy" in one.tags and str(name.name).endswith("_copy")
             key, kind = _NON_FUNCTIONAL, "generated" if is_copy else "composite_explicit"
         elif one.structured_delegate is not None and one.func.kind().name != "out":
             # It writes one in terms of the delegate, which no backend key may name.
             key, kind = _NON_FUNCTIONAL, "generated"
-        elif _EXPLICIT in own:
-            key, kind = _EXPLICIT, "generated" if is_generated else "composite_explicit"
-        elif _IMPLICIT in own:
+        elif name in kernels[_EXPLICIT]:
+            key, kind = _EXPLICIT, "generated" if "generated" in one.tags else "composite_explicit"
+        elif name in kernels[_IMPLICIT]:
             key, kind = _IMPLICIT, "composite_implicit"
         else:
             return None
-        function = dispatch[str(entry.func.name)].get(key)
-        overload = entry.func.name.overload_name
-        if key == backend and entry.ufunc_inner_loop:
-            name = str(entry.func.name.name)
-            header = f"aten/src/ATen/native/ufunc/{name}.h"
-            return Served(key, function, "ufunc", overload, header, places.scalar_function(name))
-        if function is None:
+        overload, found = entry.func.name.overload_name, kernels[key].get(entry.func.name)
+        if found is None:
             return Served(key, None, kind, overload)
+        function = found.kernel
+        if key == backend and entry.ufunc_inner_loop:
+            header = f"aten/src/ATen/native/ufunc/{entry.func.name.name}.h"
+            place = places.scalar_function(f"at::native::CUDAFunctor_{entry.func.name.name}")
+            return Served(key, function, "ufunc", overload, header, place)
         types = [str(argument.type) for argument in entry.func.schema_order_arguments()]
         return Served(key, function, kind, overload, None, *places.function(function, key, types, backend))
 
@@ -103,12 +87,10 @@ def build_operator_table(
     )
     rows = tuple(
         tables.NativeFunction(
-            name=f"{one.namespace}::{one.func.name.name}",
-            overload=one.func.name.overload_name,
-            schema=str(one.func),
-            served={
-                backend: served for backend in BACKENDS if (served := served_on(backend, one)) is not None
-            },
+            f"{one.namespace}::{one.func.name.name}",
+            one.func.name.overload_name,
+            str(one.func),
+            {backend: served for backend in BACKENDS if (served := served_on(backend, one))},
             structured=one.structured,
             structured_delegate=one.structured_delegate and str(one.structured_delegate),
             autogen=tuple(map(str, one.autogen)),
@@ -118,18 +100,15 @@ def build_operator_table(
         )
         for one in functions
     )
-    nodes = tuple(_derivatives(torchgen, derivatives, files, parsed.native_functions))
-    return OperatorTable(2, version, git_version, rows, nodes, **facts)
+    nodes = tuple(_derivatives(torchgen, files, list(parsed.native_functions)))
+    return OperatorTable(2, functions=rows, derivatives=nodes, **facts)
 
 
-def _derivatives(
-    torchgen: Any, derivatives: str, files: Sequence[str], functions: Sequence[Any]
-) -> Iterable[tables.Derivative]:
-    load, api = map(
-        importlib.import_module, ("torchgen.packaged.autograd.load_derivatives", "torchgen.api.autograd")
-    )
-    infos, _ = load.load_derivatives(derivatives, *files)
-    items = yaml.load(Path(derivatives).read_text(encoding="utf-8"), torchgen.LineLoader)
+def _derivatives(torchgen: Any, files: list[str], functions: list[Any]) -> Iterable[tables.Derivative]:
+    load = importlib.import_module("torchgen.packaged.autograd.load_derivatives").load_derivatives
+    match = importlib.import_module("torchgen.api.autograd").match_differentiability_info
+    infos, _ = load(*files)
+    items = yaml.load(Path(files[0]).read_text(encoding="utf-8"), torchgen.LineLoader)
     lines = {" ".join(item["name"].split()): item["__line__"] for item in items}
     formulas: dict[str, dict[str, str]] = {}
     at: dict[str, int] = {}
@@ -138,13 +117,12 @@ def _derivatives(
         names = [argument.name for argument in schema.arguments.flat_all]
         for info in (info for info in by_key.values() if info.op is not None):
             ordered = sorted(info.derivatives, key=lambda one: names.index(one.var_names[0]))
-            formulas[info.op] = {
-                ", ".join(one.var_names): " ".join(one.original_formula.split()) for one in ordered
-            }
+            written = {", ".join(one.var_names): one.original_formula for one in ordered}
+            formulas[info.op] = {inputs: " ".join(text.split()) for inputs, text in written.items()}
             # The copying variant of a view has the view's.
             at[info.op] = lines.get(str(schema)) or at[info.op.removesuffix("_copy")]
             forward[info.op][f"{info.func.namespace}::{info.func.func.name}"] = None
-    for matched in api.match_differentiability_info(list(functions), infos):
+    for matched in match(functions, infos):
         for info in (matched.info or {}).values():
             if info.op is None or matched.func.func.kind().name in ("out", "scratch"):
                 continue
@@ -197,7 +175,7 @@ def native_function(
     Its line is None if the file holds several that fit. The key says where in the tree it may be defined,
     parameter types (C++ or schema) tell overloads apart.
     """
-    scope, plain = split_name(name)
+    scope, plain = sources.split_name(name)
     kinds = ("function",) if key.startswith("Composite") else ("function", "structured")
     candidates = [
         row
@@ -207,13 +185,10 @@ def native_function(
         and not (row.template_parameters or row.is_specialization)  # no entry names a template
     ]
     if parameters is not None:
-        near: dict[int | None, list[Definition]] = defaultdict(list)
-        for row in candidates:
-            # A structured function's may differ from its schema's: one of another signature comes last.
-            last = 2 if row.kind == "structured" else None
-            distance = signature_distance(row.parameters, parameters)
-            near[last if distance is None else distance].append(row)
-        candidates = next((near[distance] for distance in range(3) if distance in near), [])
+        near = grouped((signature_distance(row.parameters, parameters), row) for row in candidates)
+        # A structured function's may differ from its schema's: one of another signature comes last.
+        near[2] = [row for row in near[2] if row.kind == "structured"]
+        candidates = near[0] or near[1] or near[2]
     if scope:
         return only(candidates, ())
     areas = PYTORCH["key_areas"].get(key, PYTORCH["key_areas"]["composite"])
@@ -225,10 +200,10 @@ def native_function(
 class Places:
     """Places in one release."""
 
-    own: SourceIndex | None = None
-    neighbor: SourceIndex | None = None
-    lines: StoredLines | None = None  # how far those of the neighbor moved
-    files: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by function, as the binary says
+    own: SourceIndex | None
+    neighbor: SourceIndex | None
+    lines: sources.StoredLines | None  # how far those of the neighbor moved
+    files: Mapping[str, Sequence[str]]  # by function, as the binary says
 
     @property
     def _indexes(self) -> list[SourceIndex]:
@@ -246,11 +221,11 @@ class Places:
         return self._vetoed(name, None), {}, ()
 
     def scalar_function(self, name: str) -> Place | None:
-        found = ((one, one.functor(f"at::native::CUDAFunctor_{name}")) for one in self._indexes)
-        return next((self._place(index, row) for index, row in found if row is not None), None)
+        found = ((one, one.functor(name)) for one in self._indexes)
+        return next((self._place(index, row) for index, row in found if row), None)
 
     def _place(self, index: SourceIndex, found: Definition) -> Place:
-        return place_of(found, self.lines, is_own=index is self.own)
+        return sources.place_of(found, self.lines, is_own=index is self.own)
 
     def _vetoed(self, name: str, place: Place | None) -> Place | None:
         """What an index says, held against the release's binary.
@@ -279,8 +254,7 @@ class Places:
         return tuple(registered)
 
     def _launched(self, index: SourceIndex, name: str) -> Registered:
-        rows = [row for row in index.named(name) if row.file.endswith(".cu")]
-        found = only([row for row in rows if row.kind in ("function", "structured", "kernel")], ())
-        if found is None:
-            return Registered(name, "", name, None)
-        return Registered(name, found.file, name, self._vetoed(found.name, self._place(index, found)))
+        rows = [row for row in index.named(name) if row.file.endswith(".cu") and row.kind in CALLABLE]
+        found = only(rows, ())
+        place = found and self._vetoed(name, self._place(index, found))
+        return Registered(name, found.file if found else "", name, place)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from opscope.data import packaged_toml
+from opscope.model.queries import grouped
 
 PYTORCH = packaged_toml(__package__, "pytorch.toml")
-_KNOWN = {name: kind == "true" for kind in ("true", "false") for name in PYTORCH["macros"][kind].split()}
+# A condition is true (1), false (0), or neither: then it depends on the build.
+_OPEN = 0.5
+_KNOWN = {name: int(kind == "true") for kind in ("true", "false") for name in PYTORCH["macros"][kind].split()}
 _PYTHON = (
     (r"\bdefined\s+(\w+)", r"defined(\1)"),
     (r"\b(\d+)[uUlL]+\b", r"\1"),
@@ -31,27 +33,25 @@ _PYTHON = (
 def evaluate(condition: str) -> bool | None:
     """The value of the text after `#if`, or None if it depends on the build or cannot be read."""
 
-    def value_of(node: ast.expr) -> bool | None:
+    def value_of(node: ast.expr) -> float:
         match node:
             case ast.Constant(value=int(value)):
-                return bool(value)
+                return int(bool(value))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                value = value_of(operand)
-                return None if value is None else not value
+                return 1 - value_of(operand)
             case ast.BoolOp(op=op, values=values):
-                decisive, found = isinstance(op, ast.Or), [value_of(one) for one in values]
-                return decisive if decisive in found else None if None in found else not decisive
+                return (max if isinstance(op, ast.Or) else min)(map(value_of, values))
             case ast.Call(func=ast.Name(id="defined"), args=[ast.Name(id=name)]):
                 # AT_ macros are tested by value: whether they are defined says nothing.
-                return None if name.startswith("AT_") else _KNOWN.get(name)
+                return _OPEN if name.startswith("AT_") else _KNOWN.get(name, _OPEN)
             case ast.Name(id=name) | ast.Call(func=ast.Name(id=name), args=[]):
-                return {"true": True, "false": False}.get(name, _KNOWN.get(name))
-        return None
+                return _KNOWN.get(name, _OPEN)
+        return _OPEN
 
     for pattern, replacement in _PYTHON:
         condition = re.sub(pattern, replacement, condition)
     try:
-        return value_of(ast.parse(condition.strip(), mode="eval").body)
+        return {0: False, 1: True}.get(value_of(ast.parse(condition.strip(), mode="eval").body))
     except SyntaxError:
         return None
 
@@ -71,6 +71,7 @@ _TOKENS = re.compile(
 )
 _INCLUDED = re.compile(r'\s*["<](?:[^">]*/)?([^">/]+)[">]')
 _DEFINE = re.compile(r"\s*([A-Za-z_]\w*)\(([^()]*)\)")
+Pieces = Iterator[str | re.Match[str]]
 _IF = {"else": "", "ifdef": "defined({})", "ifndef": "!defined({})"}
 
 
@@ -100,9 +101,7 @@ class Source:
                 self.macros.append(Macro(found[1], parameters, code[found.end() :].strip(), file))
 
 
-def _texts(
-    pieces: Iterator[str | re.Match[str]], *, is_branch: bool = False
-) -> tuple[list[str], re.Match[str] | None]:
+def _texts(pieces: Pieces, *, is_branch: bool = False) -> tuple[list[str], re.Match[str] | None]:
     """The texts of a branch, or of all that is left, and the directive that ends it."""
     parts: list[list[str]] = []
     end = None
@@ -121,7 +120,7 @@ def _texts(
     return ["".join(part[min(number, len(part) - 1)] for part in parts) for number in range(count)], end
 
 
-def _conditional(directive: re.Match[str] | None, pieces: Iterator[str | re.Match[str]]) -> list[str]:
+def _conditional(directive: re.Match[str] | None, pieces: Pieces) -> list[str]:
     """The texts from `#if` to `#endif`: each shows one of the branches that may be compiled."""
     hidden: list[str] = []
     live: list[tuple[int, str]] = []
@@ -137,7 +136,7 @@ def _conditional(directive: re.Match[str] | None, pieces: Iterator[str | re.Matc
     return ["".join((*hidden[:at], text, *hidden[at + 1 :])) for at, text in live] or ["".join(hidden)]
 
 
-def _pieces(text: str) -> Iterator[str | re.Match[str]]:
+def _pieces(text: str) -> Pieces:
     """Code, with comments and literals blanked, and directives."""
     position = 0
     for match in _TOKENS.finditer(text):
@@ -179,20 +178,18 @@ class MacroTable:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._includes = {source.file: source.includes for source in sources}
-        macros: dict[str, list[Macro]] = defaultdict(list)
-        for macro in (macro for source in sources for macro in source.macros):
-            if not re.fullmatch(BUILT_IN, macro.name):
-                macros[macro.name].append(macro)
+        macros = grouped((macro.name, macro) for source in sources for macro in source.macros)
         self._macros = {
-            name: of for name, of in macros.items() if not all(_STATEMENT.match(one.body) for one in of)
+            name: of
+            for name, of in macros.items()
+            if not (re.fullmatch(BUILT_IN, name) or all(_STATEMENT.match(one.body) for one in of))
         }
 
-    def expanded(self, text: str, file: str) -> str:
-        """The text with uses of defining macros replaced, each on the line where it begins."""
-        return self._expanded(text, file, ())[0]
+    def expanded(self, text: str, file: str, within: tuple[str, ...] = ()) -> tuple[str, bool]:
+        """The text with uses of defining macros replaced, each on the line where it begins.
 
-    def _expanded(self, text: str, file: str, within: tuple[str, ...]) -> tuple[str, bool]:
-        """The same, and whether a body among those that were put in defines something."""
+        And whether a body among those that were put in defines something.
+        """
         is_defining = False
 
         def body_of(match: re.Match[str], arguments: str) -> str | None:
@@ -208,7 +205,7 @@ class MacroTable:
                 values[macro.parameters[-1].removesuffix("...") or "__VA_ARGS__"] = rest
             body = _WORD.sub(lambda word: values.get(word.group(), word.group()), macro.body)
             body = re.sub(r"\s*##\s*", "", body).replace("#", " ").replace("\n", " ")
-            body, calls_defining = self._expanded(body, file, (*within, name))
+            body, calls_defining = self.expanded(body, file, (*within, name))
             defines = calls_defining or _DEFINING.search(macro.body) is not None
             is_defining = is_defining or defines
             return body if defines else None

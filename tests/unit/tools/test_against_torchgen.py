@@ -27,7 +27,9 @@ pytestmark = pytest.mark.torch
 def built(torch) -> OperatorTable:
     """The table of the installed PyTorch, without places."""
     folder = Path(torch.__file__).parents[1] / "torchgen/packaged"
-    return build_operator_table(folder, Places(None, None, None, {}), version=torch.__version__)
+    return build_operator_table(
+        folder, Places(None, None, None, {}), version=torch.__version__, git_version=None
+    )
 
 
 def placeless(entry: NativeFunction) -> NativeFunction:

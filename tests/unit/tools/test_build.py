@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from opscope.model.origin import RecordedUnit
+from opscope.errors import InputError
 from opscope.provenance.native_functions import OperatorTable, Place
 from opscope.provenance.sources import INDEX_FORMAT
 from opscope.provenance.torch_releases import UNITS_FORMAT, Library, ReleaseTable
+from torch_tables.libraries import unit_at
 
 
 @pytest.fixture
@@ -24,34 +24,24 @@ def read(folder: Path, version: str) -> ReleaseTable:
     return UNITS_FORMAT.read(file)
 
 
-def test_the_kernels_of_its_libraries_make_a_table(script, torch, tmp_path, monkeypatch, capsys):
-    placed, bare = RecordedUnit("F.cu", None, "aten/src/ATen/F.cu"), RecordedUnit("zswap.cu")
+def test_the_kernels_of_its_libraries_make_a_table(script, torch, tmp_path, monkeypatch):
+    placed, bare = unit_at("F.cu", "aten/src/ATen/F.cu"), unit_at("zswap.cu", None)
     kernels = {"at::f()": (placed,), "at::g()": (placed, bare)}
-    monkeypatch.setattr(script, "kernels_of_library", lambda path: (Library(path.name), kernels))
+    monkeypatch.setattr(script.libraries, "kernels_of_library", lambda path: (Library(path.name), kernels))
     arguments = ["2.9.0", "--torch", str(torch), "--table", "units"]
-    assert script.main([*arguments, "--output", str(tmp_path)]) == 0
+    script.main([*arguments, "--output", str(tmp_path)])
     table = read(tmp_path, "2.9.0")
     assert table.units_of("at::f()") == ("aten/src/ATen/F.cu",)
     assert table.units_of("at::g()") == ("aten/src/ATen/F.cu", "zswap.cu")
-    assert "2 kernels of 2 units: {'repository': 1, 'unknown': 1}" in capsys.readouterr().out
+    assert (table.git_version, table.cuda) == ("a" * 40, "13.0")
     assert [file.name for file in (tmp_path / "2.9.0").iterdir()] == ["units.msgpack.zst"]
 
 
-def test_the_wheel_tells_commit_and_cuda_version(script, tmp_path):
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    (tmp_path / "version.py").write_text(
-        f"cuda: Optional[str] = '13.0'\ngit_version = '{commit}'\nhip = None\n"
-    )
-    assert script.release_facts(tmp_path) == (commit, "13.0")
-    (tmp_path / "version.py").write_text("cuda = None\ngit_version = 'Unknown'\n")
-    assert script.release_facts(tmp_path) == (None, None)
-
-
-def test_what_cannot_be_built_is_said(script, tmp_path, capsys):
+def test_what_cannot_be_built_is_said(script, tmp_path):
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "version.py").write_text("")
-    assert script.main(["2.9.0", "--torch", str(tmp_path / "torch"), "--output", str(tmp_path)]) == 1
-    assert "error: no kernels" in capsys.readouterr().err
+    (tmp_path / "torch" / "version.py").touch()
+    with pytest.raises(InputError, match="no kernels"):
+        script.main(["2.9.0", "--torch", str(tmp_path / "torch"), "--output", str(tmp_path)])
 
 
 @pytest.fixture
@@ -63,30 +53,30 @@ def torch(tmp_path):
     header.write_text("namespace at::native {\n__global__ void scale_kernel(int n) {}\n}\n")
     (folder / "lib").mkdir()
     (folder / "lib" / "libtorch_cuda.so").touch()
-    (folder / "version.py").write_text(f"__version__ = '2.9.0'\ngit_version = '{'a' * 40}'\n")
+    (folder / "version.py").write_text(f"git_version = '{'a' * 40}'\ncuda = '13.0'\n")
     return folder
 
 
 def test_headers_make_a_table(script, torch, tmp_path):
     arguments = ["2.9.0", "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
-    assert script.main(arguments) == 0
+    script.main(arguments)
     file = tmp_path / "data" / "2.9.0" / "headers.msgpack.zst"
     table = INDEX_FORMAT.read(file)
     assert [(row.name, row.file, row.line) for row in table] == [
         ("scale_kernel", "aten/src/ATen/native/cuda/Scale.cuh", 2)
     ]
     before = file.read_bytes()
-    assert script.main(arguments) == 0
+    script.main(arguments)
     assert file.read_bytes() == before
 
 
 def test_a_release_with_sources_needs_no_headers(script, torch, tmp_path):
     sources = tmp_path / "data" / "2.9.0" / "sources.msgpack.zst"
     sources.parent.mkdir(parents=True)
-    sources.touch()
+    sources.write_bytes((script.DATA / "2.6.0" / sources.name).read_bytes())
     for version in ("2.9.0", "2.6.0"):  # just built, and packaged
         arguments = [version, "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
-        assert script.main(arguments) == 0
+        script.main(arguments)
         assert not (tmp_path / "data" / version / "headers.msgpack.zst").exists()
 
 
@@ -105,51 +95,30 @@ def test_functions_are_held_against_the_symbols_with_the_paths_of_the_release(
 
     (torch / "lib" / "libtorch_cuda_linalg.so").touch()
     (tmp_path / "torchgen" / "packaged").mkdir(parents=True)
-    monkeypatch.setattr(script, "defining_files", defining_files)
+    monkeypatch.setattr(script.libraries, "defining_files", defining_files)
     monkeypatch.setattr(script, "build_operator_table", build)
     arguments = ["2.11.0", "--torch", str(torch), "--table", "operators", "--output", str(tmp_path)]
-    assert script.main(arguments) == 0
+    script.main(arguments)
     assert read == [("libtorch_cuda.so", True), ("libtorch_cuda_linalg.so", True)]
     placed = (Place("g.cu", "release"), {}, ())
     assert built == [(tmp_path / "torchgen" / "packaged", "2.11.0", "a" * 40, placed)]
     assert (tmp_path / "2.11.0" / "operators.msgpack.zst").is_file()
 
 
-def test_what_is_needed_of_the_wheel_is_unpacked(script, tmp_path, monkeypatch):
+def test_the_wheel_of_exactly_the_release_is_installed(script, tmp_path, monkeypatch):
     asked = []
-
-    def download(command, *, check):
-        asked.append(command[-3])
-        with zipfile.ZipFile(tmp_path / "torch-2.9.0-cp311.whl", "w") as wheel:
-            for name in (
-                "lib/libtorch_cuda.so",
-                "lib/libgomp.so.1",
-                "include/ATen/A.h",
-                "nn/x.py",
-                "version.py",
-            ):
-                wheel.writestr(f"torch/{name}", "")
-            wheel.writestr("torchgen/packaged/autograd/derivatives.yaml", "")
-
-    monkeypatch.setattr(script.subprocess, "run", download)
-    folder = script.unpacked("2.9.0", tmp_path)
-    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert (folder, asked) == (tmp_path / "torch", ["torch===2.9.0"])
-    assert files == {
-        "torch/lib/libtorch_cuda.so",
-        "torch/include/ATen/A.h",
-        "torch/version.py",
-        "torchgen/packaged/autograd/derivatives.yaml",
-    }
+    monkeypatch.setattr(script.subprocess, "run", lambda command, *, check: asked.append(command[-3:]))
+    assert script.unpacked("2.9.0", tmp_path) == tmp_path / "torch"
+    assert asked == [["--target", str(tmp_path), "torch===2.9.0"]]
 
 
 def test_lines_are_those_between_checks_of_both_releases(script, torch, tmp_path, monkeypatch):
     file = "aten/src/ATen/native/cuda/SoftMax.cu"
     before = script.CHECKS_FORMAT.decode((script.HERE / "checks_2.6.0.msgpack.zst").read_bytes(), None).files
     later = {(line + 10, name) for line, name in before[file]}
-    monkeypatch.setattr(script, "sites_of", lambda path: {file: later})
+    monkeypatch.setattr(script.libraries, "sites_of", lambda path: {file: later})
     arguments = ["2.9.0", "--torch", str(torch), "--table", "lines", "--output", str(tmp_path / "data")]
-    assert script.main(arguments) == 0
+    script.main(arguments)
     stored = tmp_path / "data" / "2.9.0" / script.sources.LINES_FORMAT.file
     table = script.sources.LINES_FORMAT.decode(stored.read_bytes(), stored)
     ((first, last, moved),) = table.files[file]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_tables.libraries import _calls, anchors, segments
+from torch_tables.libraries import _calls, segments
 
 FILE = "aten/src/ATen/native/cuda/A.cu"
 TEXTS = b"\0f\0/pytorch/" + FILE.encode() + b"\0not a function\0"
@@ -58,11 +58,10 @@ def test_what_is_no_check(instructions) -> None:
 def test_checks_that_both_releases_have_in_order() -> None:
     old = {(10, "f"), (20, "g"), (30, "h")}
     new = {(10, "f"), (15, "new"), (27, "g"), (37, "h")}
-    assert anchors(old, new) == [(10, 10), (20, 27), (30, 37)]
-    assert segments(anchors(old, new)) == ((10, 10, 0), (20, 30, 7))
+    assert segments(old, new) == ((10, 10, 0), (20, 30, 7))
 
 
 def test_of_functions_with_more_checks_only_those_count_that_moved_with_others() -> None:
     old = {(10, "f"), (20, "g"), (22, "g"), (30, "h")}
     new = {(10, "f"), (20, "g"), (21, "g"), (24, "g"), (32, "h")}
-    assert anchors(old, new) == [(10, 10), (20, 20), (30, 32)]
+    assert segments(old, new) == ((10, 20, 0), (30, 30, 2))
