@@ -16,6 +16,7 @@ import zstandard
 import opscope
 from opscope.model.schema import TABLES
 
+from . import devices
 from .fuzz import TARGETS, Target, check, corpus, minimized, trace_text
 
 SEED, SECONDS = 20261123, 60
@@ -24,6 +25,10 @@ SEED, SECONDS = 20261123, 60
 @pytest.mark.parametrize(("target", "file"), [pytest.param(*one, id=one[1].name) for one in corpus()])
 def test_what_failed_once_is_refused_or_read(target: str, file: Path, tmp_path: Path) -> None:
     assert check(target, file.read_bytes(), tmp_path) is None
+
+
+def test_a_device_that_cannot_be_divides_by_nothing() -> None:
+    devices.fuzz(2_000, SEED)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -104,7 +104,7 @@ def active_blocks(
     if taken:
         allowed[Limiter.SHARED_MEMORY] = limits.shared_bytes_per_sm // taken
     blocks = min(allowed.values())
-    if blocks == 0:
+    if blocks <= 0:
         return None  # it ran, so a limit assumed here is not the device's
     limiters = tuple(limiter for limiter, count in allowed.items() if count == blocks)
     return ActiveBlocks(blocks, blocks * warps, max_warps, limiters)
