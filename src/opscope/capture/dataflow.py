@@ -210,9 +210,8 @@ class DataflowWatch:
         """Memory of gradients that nothing but their own sums read, in steps in which an optimizer ran."""
         if not all(any(one.site.is_of_optimizer for one in step) for step in self._steps):
             return frozenset()
-        gradients = (one.grad.untyped_storage()._cdata for one in self._parameters if one.grad is not None)
-        found = (self._storages.get(one) for one in gradients)
-        return frozenset(id(one) for one in found if one is not None and not one.is_read)
+        found = [self._storage(one.grad) for one in self._parameters if one.grad is not None]
+        return frozenset(id(one) for one in found if one.reference is not None and not one.is_read)
 
     def _forked(self) -> None:
         """In a child, a worker that loads data say, nothing is watched."""
@@ -351,11 +350,13 @@ class DataflowWatch:
 
     def _padding(self, copied: Any) -> Padding | None:
         """How a tensor on the host is filled up, if with one value that its rows hold nowhere else."""
-        if copied.device.type != "cpu" or copied.dim() not in {2, 3} or copied.shape[1] < _LEAST_COLUMNS:
-            return None
+        if self._storage(copied).reference is None or copied.device.type != "cpu":
+            return None  # of a kind of its own
         is_counted = copied.dtype in {self._torch.bool, self._torch.int64, self._torch.int32}
-        is_plain = self._storage(copied).reference is not None and (is_counted or copied.is_floating_point())
-        if not (is_plain and 0 < copied.numel() * copied.element_size() <= _LARGEST_HASHED_BYTES):
+        is_table = copied.dim() in {2, 3} and copied.shape[1] >= _LEAST_COLUMNS
+        if not (is_table and (is_counted or copied.is_floating_point())):
+            return None
+        if not 0 < copied.numel() * copied.element_size() <= _LARGEST_HASHED_BYTES:
             return None
         rows, columns = copied.shape[:2]
         for is_left in (False, True):

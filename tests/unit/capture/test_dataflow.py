@@ -307,6 +307,20 @@ def test_gradients_of_weights_that_nobody_trains_are_told(
     assert convolutions == ({True: 3, False: 3} if is_unread else {})
 
 
+def test_sparse_and_nested_tensors_are_no_error() -> None:
+    table = nn.Embedding(8, 4, sparse=True)
+    optimizer = torch.optim.SparseAdam(table.parameters())
+    parts = [torch.ones(3, 4), torch.ones(20, 4)]
+
+    def step() -> None:
+        torch.nested.nested_tensor(parts, layout=torch.jagged).to("meta")
+        padded([3, 9, 20], 32).to_sparse().to("meta")
+        table(torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+
+    assert not watched(step).padded
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_a_forward_pass_that_runs_again_is_told(*, use_reentrant: bool) -> None:
     net = Net()
