@@ -50,6 +50,8 @@ def interrupted_by() -> int:
 
 @cache
 def _leave_signals_to_children() -> None:
+    """Once for this process: what is registered stays."""
+
     def apart() -> None:
         with suppress(ValueError):  # forked off by another thread than the main one
             signal.set_wakeup_fd(-1)

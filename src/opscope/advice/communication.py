@@ -147,6 +147,7 @@ def _told(one: RankDifference) -> str:
 
 
 def _skews(run: ProfiledRun) -> tuple[RankSkew, ...]:
+    """How the ranks arrived; empty unless all ranks of the job were recorded."""
     skews = run.summary.timeline.skews
     world = run.session.scalar("SELECT max(world_size) FROM traces") if skews else None
     return skews if world is None or world <= len(skews) else ()

@@ -83,6 +83,7 @@ def _effect(
 
 
 def _channels_last_ns(run: ProfiledRun, rule: Rule, one: ImageCall) -> float:
+    """Device time in channels-last order, without what turns tensors today."""
     if one.kind is ImageKind.GROUP_NORM:
         turned_bytes = 2 * one.image.element_count * one.item_bytes
         turned_ns = (run.rates.memory_ns(turned_bytes) or 0.0) / rule.threshold("turning_rate")

@@ -136,6 +136,7 @@ def _effect(run: ProfiledRun, rows: Rows, share: float, rule: Rule) -> Callable[
 
 
 def _optimizer(rows: Rows) -> str:
+    """`Optimizer.step#AdamW.step` is AdamW."""
     return listed(list(dict.fromkeys(_name_of(row["optimizer"]) for row in rows)))
 
 

@@ -353,6 +353,7 @@ def compare_benchmarks(
 
 
 def _by_point(results: Iterable[BenchmarkResult]) -> dict[tuple[BenchmarkPoint, int], BenchmarkResult]:
+    """Results by what they measured; those of the same by their order."""
     seen: Counter[BenchmarkPoint] = Counter()
     found = {}
     for result in results:

@@ -335,6 +335,7 @@ def _objections(name: str, one: Difference, tolerance: float) -> Iterator[str]:
 def _tolerances(
     problem: Problem, tolerance: float | None, inputs: Inputs, outputs: Any
 ) -> tuple[float, float]:
+    """Of floating-point outputs, and of integer ones."""
     given = problem.tolerance if tolerance is None else tolerance
     if given is not None:
         return given, given
@@ -346,6 +347,7 @@ def _tolerances(
 
 
 def _upcast(tensor: Any) -> Any:
+    """A copy in float64 (complex128) of floating-point data; a copy of any other."""
     if not _has_nan(tensor):
         return copied(tensor)
     wide = require_torch().complex128 if tensor.is_complex() else require_torch().float64

@@ -431,6 +431,7 @@ class Run:
             self.release(row.name)
 
     def _still_wanted(self, active: list[RunRow], count: int) -> list[RunRow]:
+        """The rows that need more samples, of so many at the beginning."""
         options = self.options
         overhead_ns = (self._now_ns() - self._began_ns - self.in_samples_ns) / count
         budget_ns = options.time_budget_s * NS_PER_S

@@ -210,6 +210,7 @@ def _neighbor_correlation(series: Samples) -> float:
 
 
 def _position(low: float, high: float, same_within: float) -> tuple[Verdict, str]:
+    """What an interval of a ratio says by itself, and where it lies."""
     band = f"1 ± {same_within:g}"
     if 1 - same_within <= low and high <= 1 + same_within:
         return Verdict.SAME, f"lies within {band}"

@@ -284,6 +284,7 @@ def _backend(settings: Settings, name: str, *, is_causal: bool) -> Implementatio
 
 
 def _plain(message: object) -> str:
+    """A message of torch without the place in its source."""
     text = " ".join(re.sub(r"\(Triggered internally at [^)]*\)", "", str(message)).split())
     return text if text.endswith((".", ":")) else f"{text}."
 

@@ -543,6 +543,7 @@ def _by_thread(operators: Sequence[SeenOperator]) -> dict[int, list[int]]:
 
 
 def _named(line: Line) -> str:
+    """As `file:line function`, the file from where Python would import it."""
     folders = [folder.rstrip("/") + "/" for folder in sys.path if folder and line.file.startswith(folder)]
     return f"{line.file.removeprefix(max(folders, key=len, default=''))}:{line.line} {line.function}"
 

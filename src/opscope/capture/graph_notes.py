@@ -41,6 +41,8 @@ _MOST_GRAPHS = 64
 
 @dataclass
 class _Capture:
+    """One capture under way, and the profiler that records it, if that is ours."""
+
     engine: Any = None
     is_running: bool = False
     stepped_aside: bool = False

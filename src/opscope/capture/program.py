@@ -151,6 +151,7 @@ def _load_script(program: Program) -> _Main:
 
 
 def _load_module(program: Program) -> _Main:
+    """A module's code; importing its packages runs their code."""
     spec = _find_spec(program.target)
     if spec.submodule_search_locations is not None:
         spec = _find_spec(f"{program.target}.__main__")

@@ -153,6 +153,7 @@ class ProgramFrames:
     def _calls(
         self, called: FrameType, of_called: _Mark, is_new: bool, mark: _Mark, line: Line
     ) -> Iterator[tuple[LoopRun, int]]:
+        """Which call this is of a module that a run of a function calls."""
         if is_new and called.f_code.co_name == "_wrapped_call_impl":
             module = called.f_locals.get("self")
             of_called.module = id(module)

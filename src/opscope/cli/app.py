@@ -147,6 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ended(error: BaseException, tokens: Sequence[str], own: int) -> int:
+    """One line on stderr, and the exit code."""
     if isinstance(error, CycloptsError):
         command = " ".join(("opscope", *(error.command_chain or ())))
         return _fail(f"{error}\nTry: {command} --help", EXIT_USAGE)
@@ -179,6 +180,7 @@ def _ended(error: BaseException, tokens: Sequence[str], own: int) -> int:
 
 
 def _reads_arguments(script: Path) -> bool:
+    """Whether a program may read its arguments: itself, or by a module beside it."""
     try:
         text = script.read_text(errors="replace") if script.suffix == ".py" else "argv"
         beside = {one.stem for one in script.parent.iterdir()} - {script.stem}

@@ -257,6 +257,7 @@ Price = Callable[[BenchmarkResult], "list[tuple[StepGain | None, Section]]"]
 
 
 def _pricing(targets: Sequence[str], within: str, session: Session) -> Price:
+    """What gives the gain by each version of a recorded call."""
     from opscope.analysis.summary import Summary  # noqa: PLC0415
     from opscope.extraction.alone_calls import alone_calls, calls_of_file, step_gain  # noqa: PLC0415 - DuckDB
     from opscope.report.extraction import gain_section  # noqa: PLC0415

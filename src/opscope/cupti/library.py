@@ -122,6 +122,7 @@ def _library(folders: Iterable[Path]) -> Path | None:
 
 
 def _natural(path: Path) -> list[int]:
+    """Sort key under which cuda-13.0 comes after cuda-9.2."""
     return [int(number) for number in re.findall(r"\d+", path.name)]
 
 

@@ -85,6 +85,7 @@ def call_file(
 def _written(
     call: CallArguments, fed: str | None, made: dict[str, str], notes: list[str], before: str
 ) -> tuple[Written, str]:
+    """The arguments of a call as code; `made` and `notes` are added to."""
     schema = call.schema
     assert schema is not None
     variables: dict[str, str] = {}  # of tensors, by argument

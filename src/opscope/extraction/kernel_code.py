@@ -146,6 +146,7 @@ def _in_libraries(name: str, wanted: int | None, torch_version: str | None) -> I
 
 
 def _named(symbols: Set[str], name: str) -> str | None:
+    """The mangled name that a trace shows so."""
     words = re.findall(r"[A-Za-z_]\w+", name.partition("<")[0].partition("(")[0])
     word = words[-1] if words else name
     return next((one for one in symbols if word in one and name in {one, demangle(one)}), None)

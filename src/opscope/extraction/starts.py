@@ -258,6 +258,7 @@ def _index(dimensions: Sequence[tuple[int, int]]) -> str:
 
 
 def _reduction(given: Written) -> dict[str, Any] | None:
+    """Of neighboring dimensions."""
     call, x = given.call, given.tensor("self")
     identity, combined, reduce = _TABLE["reduction"][call.stem]
     asked = call.integers("dim") if call.has("dim") and not call.is_omitted("dim") else ()
@@ -290,6 +291,7 @@ _ROWS = {operator: row for row in _TABLE["rows"] for operator in row["operators"
 
 
 def _rows(given: Written) -> dict[str, Any] | None:
+    """Over the last dimensions, whole rows in registers."""
     call = given.call
     row = _ROWS[call.stem or ""]
     shapes = [one.shape if (one := given.tensor(name)) is not None else () for name in row["rows"]]
@@ -330,6 +332,7 @@ def _rows(given: Written) -> dict[str, Any] | None:
 
 
 def _product(given: Written) -> dict[str, Any] | None:
+    """Tiles of a matrix product; what is added to it in an epilogue."""
     left, right, *added = _TABLE["products"][given.call.stem]
     a, b, shape = given.tensor(left), given.tensor(right), given.output.shape
     if a is None or b is None or min(len(a.shape), len(b.shape)) < 2 or _name(a) not in _MULTIPLIED:

@@ -211,6 +211,8 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 
 class _Reported(msgspec.Struct, frozen=True):
+    """What a driver says of a device; None where it was not asked."""
+
     name: str
     partition: str | None
     compute_capability: str | None

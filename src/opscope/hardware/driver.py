@@ -77,6 +77,7 @@ class CudaDriver:
         )
 
     def _told(self, function: str, answer: Any, *arguments: Any) -> bool:
+        """Whether a function wrote its answer."""
         try:
             self.call(function, ctypes.byref(answer), *arguments)
         except DriverError:

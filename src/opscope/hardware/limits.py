@@ -188,11 +188,13 @@ def mismatch(
 
 
 def _moment(measured: MeasuredLimits) -> datetime.datetime:
+    """When it was measured, comparable; times without a zone are UTC."""
     moment = datetime.datetime.fromisoformat(measured.created)
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)
 
 
 def _defect(measured: MeasuredLimits) -> str | None:
+    """The first value that no measurement gives."""
     try:
         _moment(measured)
     except ValueError:

@@ -212,6 +212,7 @@ class _Filler:
         return thread_of
 
     def _columns(self, parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
+        """Columns of events, and `thread` for `thread_key`."""
         found = columns(parts, *names, **others)
         if "thread_key" in found:
             found["thread"] = self.threads(found.pop("thread_key"))

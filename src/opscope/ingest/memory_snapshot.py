@@ -114,6 +114,8 @@ def read_memory_snapshot(path: Path) -> list[DeviceMemory]:
 
 
 class _State:
+    """Blocks in use by address, and what the allocator has of the driver."""
+
     def __init__(self, blocks: dict[int, tuple[int, _Frames]], reserved_bytes: int) -> None:
         self.blocks, self.reserved_bytes = blocks, reserved_bytes
         self.allocated_bytes = sum(size for size, _ in blocks.values())
@@ -181,6 +183,7 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
 
 
 def _used(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The blocks in use by address, which some releases do not give."""
     for segment in segments:
         address = int(segment["address"])
         for block in segment["blocks"]:

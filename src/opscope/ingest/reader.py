@@ -514,6 +514,7 @@ def load(
 def _processes(
     files: int, workers: int | None, dask: str | None, folder: Path, note: Noted
 ) -> AbstractContextManager[Workers | None]:
+    """Processes to read files in; None where this one does."""
     if dask is not None:
         return dask_cluster(dask, note)
     is_automatic = workers == 0 and files > _FEW_FILES

@@ -178,6 +178,7 @@ class _Staged:
             )  # fmt: skip
 
     def _told(self, row_id: Int64) -> dict[int, dict[str, Any]]:
+        """What a replay repeats of operators and calls of modules, by their rows."""
         found: dict[int, dict[str, Any]] = defaultdict(dict)
         for name, wanted in REPEATED.items():
             for part in self._events.rows[name]:
@@ -219,6 +220,7 @@ def _covered(forest: Forest, owners: Int64) -> dict[int, tuple[int, int]]:
 
 
 def _in_blocks(grid: str | None, block: str | None) -> str | None:
+    """Threads of a grid as blocks; None where they do not divide."""
     try:
         threads, sizes = json.loads(grid or ""), json.loads(block or "")
         blocks = [-(-whole // part) for whole, part in zip(threads, sizes, strict=True)]
@@ -416,6 +418,7 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
 
 
 def _told(kind: str, name: str | None) -> tuple[str, str | None]:
+    """What can be compared: copies and sets are named by their sides, which a launch does not tell."""
     return kind, name if kind == "kernel" else None
 
 

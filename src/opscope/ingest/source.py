@@ -334,6 +334,7 @@ def trailer(text: mmap.mmap, bracket: int, opened: OpenArray) -> dict[str, Any] 
 
 
 def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
+    """What a file is that is not JSON, and what to do with it."""
     if text[:4] == b"NVR\0":
         return "a report of Nsight Compute, not a trace", f"Read it with opscope ncu {source}"
     if text[257:262] == b"ustar" or text[:4] == b"PK\3\4":

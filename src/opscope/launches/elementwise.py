@@ -84,6 +84,7 @@ def several_outputs(launch: LaunchFacts) -> Prediction:
 
 
 def _tensors(launch: LaunchFacts) -> list[TensorArgument]:
+    """Tensor arguments in order, those of lists left out."""
     given = () if launch.call is None else launch.call.arguments
     return [one for one in given if isinstance(one, TensorArgument)]
 
@@ -157,6 +158,7 @@ def _elements(
 
 
 def _divide(values: dict[str, Any], work: int | None) -> None:
+    """Adds what a block computes, so many elements of each thread."""
     if work is None:
         return
     per_block, count = work * values["threads"], values.get("count")

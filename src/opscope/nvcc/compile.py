@@ -133,6 +133,7 @@ def read_nvcc(path: str) -> Nvcc:
 
 
 def _answer(path: str, option: str) -> str:
+    """What it prints; empty if it does not know the option."""
     done = run_program([path, option], timeout_s=_TIMEOUT_S)
     if done.failure is not None:
         raise DependencyError(

@@ -26,6 +26,8 @@ _RULED = CostEvidence.SHAPE_RULES
 
 
 class _Call(NamedTuple):
+    """A call of an engine's operator: its arguments have no names."""
+
     session: Session
     row: Mapping[str, Any]
     recorded: DistinctCall

@@ -40,6 +40,7 @@ _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]
 
 
 def _overwritten(call: CallArguments) -> CallEffects:
+    """`self` is written, in place: fill_, zero_, random numbers."""
     if not known(call.schema).is_inplace:
         raise UnrecordedError
     return like("self")(call)
@@ -59,6 +60,8 @@ def _to_type(call: CallArguments) -> CallEffects:
 
 
 def _shaped(shape_of: _ShapeOf, name: str = "self") -> Rule:
+    """One result of an argument's type."""
+
     def rule(call: CallArguments) -> CallEffects:
         data = known(call.tensor(name))
         return results(call, (shape_of(call, data), type_of(data)))
@@ -67,6 +70,7 @@ def _shaped(shape_of: _ShapeOf, name: str = "self") -> Rule:
 
 
 def _gathered(call: CallArguments, data: TensorArgument) -> Shape:
+    """As many as there are indices."""
     index, dimension = known(call.tensor("index")), call.integer("dim")
     fits = len(index.shape) == len(data.shape) or not data.shape or not index.shape
     if dimension is not None and fits:
@@ -156,6 +160,7 @@ def _topmost(call: CallArguments) -> CallEffects:
 
 
 def _range(call: CallArguments, out: TensorArgument) -> Shape:
+    """Arange of a start."""
     start, end, step = (known(call.number(name)) for name in ("start", "end", "step"))
     if not step or (end - start) / step < 0:
         raise ContradictionError(f"a range from {start} to {end} by {step}")
@@ -163,6 +168,7 @@ def _range(call: CallArguments, out: TensorArgument) -> Shape:
 
 
 def _to_host(call: CallArguments) -> CallEffects:
+    """No result on the device."""
     known(type_of(known(call.tensor("self"))))
     return effects_of(call, ())
 
@@ -174,6 +180,7 @@ def _bucketed(call: CallArguments) -> CallEffects:
 
 
 def _written_rows(effects: CallEffects) -> tuple[int, int]:
+    """Sums of gradients, at most a row for each index, into zeros that exist."""
     gradient = known(effects.call.tensor("grad_output"))
     return bytes_of(effects.device_inputs), min(bytes_of((gradient,)), bytes_of(effects.outputs))
 

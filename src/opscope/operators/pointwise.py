@@ -73,6 +73,7 @@ def _result_type(
 
 
 def _dropout(call: CallArguments) -> CallEffects:
+    """native_dropout: the result, and which elements were kept."""
     data = known(call.tensor("input"))
     if not (call.boolean("train") or call.is_omitted("train")):
         raise UnrecordedError
@@ -80,6 +81,7 @@ def _dropout(call: CallArguments) -> CallEffects:
 
 
 def _glu(call: CallArguments) -> CallEffects:
+    """Half of the dimension."""
     data = known(call.tensor("self"))
     along, shape = dimension_of(data.shape, known(call.integer("dim"))), list(data.shape or (1,))
     if shape[along] % 2:

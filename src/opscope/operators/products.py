@@ -216,6 +216,7 @@ def _solves(name: str, triangles: int) -> Formula:
 
 
 def _distance_flops(effects: CallEffects) -> int:
+    """For each pair of points and each coordinate a difference, a power, a sum."""
     coordinates = (1, *known(effects.call.tensor("x1")).shape)[-1]
     return 3 * coordinates * effects.output_elements
 
@@ -231,6 +232,7 @@ def _distances(call: CallArguments) -> CallEffects:
 
 
 def _factors(call: CallArguments) -> CallEffects:
+    """Factors, pivots of LU, error codes."""
     data, integer = known(call.tensor("A", "self")), element_type("int32")
     if len(data.shape) < 2:
         raise UnrecordedError
@@ -347,6 +349,7 @@ def attention_sizes(call: CallArguments) -> AttentionSizes | None:
 
 
 def _attention_shapes(call: CallArguments) -> list[Shape] | None:
+    """Of query, key and value, as batch, heads, sequence, size."""
     tensors = (call.tensor(name) for name in _OPERANDS)
     shapes = [one.shape for one in tensors if one is not None and len(one.shape) == _DIMENSIONS]
     if len(shapes) != len(_OPERANDS):
@@ -365,6 +368,8 @@ _EFFICIENT_ALIGNMENT = 32
 
 
 def _attended(library: str) -> Rule:
+    """The result, and what the backward pass needs of each row of scores."""
+
     def rule(call: CallArguments) -> CallEffects:
         sizes, query = attention_sizes(call), call.tensor("query")
         if sizes is None and _attention_shapes(call) is not None and not any(map(call.tensor, _BORDERS)):
@@ -386,6 +391,7 @@ def _attended(library: str) -> Rule:
 
 
 def _attention_gradients(call: CallArguments) -> CallEffects:
+    """Gradients of query, key and value, and of the bias where it is wanted."""
     known(attention_sizes(call))
     wanted: tuple[bool, ...] = (True, True, True, False)
     if call.has("grad_input_mask"):

@@ -87,6 +87,8 @@ def _index(element: ElementType | None) -> ElementType | None:
 
 
 def _reduction(*types: _Typed) -> Rule:
+    """One result for each type, the dimensions named reduced, all if none is."""
+
     def rule(call: CallArguments) -> CallEffects:
         data, dimensions = known(call.tensor("self")), reduced_dimensions(call)
         keeps = known(call.boolean("keepdim")) if call.has("keepdim") else False
@@ -200,6 +202,8 @@ def _normalized_channels(call: CallArguments) -> CallEffects:
 
 
 def _gradients(count: int) -> Rule:
+    """The gradients wanted: of the data, of the weight, of the bias."""
+
     def rule(call: CallArguments) -> CallEffects:
         data, weight = known(call.tensor("input")), call.tensor("weight")
         wanted = wanted_gradients(call, count)
@@ -213,6 +217,7 @@ def _gradients(count: int) -> Rule:
 
 
 def _of_channels(call: CallArguments) -> tuple[Shape, ElementType | None]:
+    """What is kept of each channel: mean or inverse deviation."""
     data = known(call.tensor("input"))
     if len(data.shape) < 2:
         raise UnrecordedError
@@ -260,6 +265,7 @@ def _paired_result(call: CallArguments) -> CallEffects:
 
 
 def _likelihood(call: CallArguments) -> CallEffects:
+    """The loss and the sum of weights."""
     data, target = known(call.tensor("self")), known(call.tensor("target"))
     classes = data.shape[1:2] if len(data.shape) > 1 else data.shape
     if (*target.shape[:1], *classes, *target.shape[1:]) != data.shape:
@@ -269,12 +275,14 @@ def _likelihood(call: CallArguments) -> CallEffects:
 
 
 def _target_elements(effects: CallEffects) -> tuple[int, int]:
+    """Of the probabilities one is read for each target."""
     data, target = known(effects.call.tensor("self")), known(effects.call.tensor("target"))
     chosen = min(target.element_count * item_bytes(data), bytes_of((data,)))
     return chosen + bytes_of(inputs_without(effects, "self")), bytes_of(effects.outputs)
 
 
 def _target_gradients(effects: CallEffects) -> tuple[int, int]:
+    """One gradient is written for each target, into zeros that are there."""
     target, (output, *_) = known(effects.call.tensor("target")), effects.outputs
     written = min(target.element_count * item_bytes(output), bytes_of(effects.outputs))
     return bytes_of(inputs_without(effects, "self")), written

@@ -184,6 +184,7 @@ def _convolution(call: CallArguments) -> CallEffects:
 
 
 def _gradients(call: CallArguments) -> CallEffects:
+    """The gradients wanted: of the input, the weight, the bias."""
     gradient, data, weight = (known(call.tensor(name)) for name in ("grad_output", "input", "weight"))
     wanted = wanted_gradients(call, 3)
     if len(gradient.shape) < 3 or not len(gradient.shape) == len(data.shape) == len(weight.shape):
@@ -235,6 +236,8 @@ _SAMPLED = ("self", "input")
 
 
 def _pooled(dimensions: int, *, has_positions: bool = False) -> Rule:
+    """Values, and the positions of the largest."""
+
     def rule(call: CallArguments) -> CallEffects:
         data, window = known(call.tensor("self")), numbers_of(call, "kernel_size", (1,) * dimensions)
         if len(data.shape) not in (dimensions + 1, dimensions + 2):
@@ -247,6 +250,8 @@ def _pooled(dimensions: int, *, has_positions: bool = False) -> Rule:
 
 
 def _to_size(dimensions: int, *, has_positions: bool = False) -> Rule:
+    """Interpolation and adaptive pooling."""
+
     def rule(call: CallArguments) -> CallEffects:
         data, sizes = known(call.tensor(*_SAMPLED)), known(call.integers("output_size"))
         if len(sizes) != dimensions:
@@ -260,6 +265,7 @@ def _to_size(dimensions: int, *, has_positions: bool = False) -> Rule:
 
 
 def _gradient(call: CallArguments) -> CallEffects:
+    """Of the gradient's type, of the shape of the data, or of the sizes given."""
     data, gradient = call.tensor("self"), known(call.tensor("grad_output"))
     shape = known(call.integers("input_size")) if data is None else data.shape
     return results(call, (shape, type_of(gradient)))

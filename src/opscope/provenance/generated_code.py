@@ -156,6 +156,7 @@ def _names(text: str) -> list[str]:
 
 
 def _quoted(quote: str, body: str) -> str | None:
+    """The value of a string literal's text, whose lines begin with line ends."""
     try:
         value = ast.literal_eval(f"{quote}{body or chr(10)}\n'''")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -164,6 +165,7 @@ def _quoted(quote: str, body: str) -> str | None:
 
 
 def _dotted(node: ast.expr) -> str:
+    """`a.b.c` of a decorator, called or not; empty for anything else."""
     if isinstance(node, ast.Call):
         return _dotted(node.func)
     if isinstance(node, ast.Attribute):

@@ -136,6 +136,7 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
 
 
 def _ranges(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
+    """That no annotation has a name that was asked for."""
     if summary.ranges_by is None or summary.ranges:
         return
     kinds = summary.annotation_kinds

@@ -65,6 +65,7 @@ def _same(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Tex
 
 
 def _kernel_counts(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
+    """Many kernels against few, where that goes with the time."""
     for row in rows:
         few, many = sorted((reference, row), key=lambda one: one.kernels_launched or 0)
         if not few.kernels_launched or not many.kernels_launched:
@@ -88,6 +89,7 @@ def _kernel_counts(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Ite
 
 
 def _teaching(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
+    """The simple version beside the good one of the same kind."""
     for row in rows:
         of_kind = [one for one in rows if one.engine is row.engine and not one.teaching]
         by_name = [one for one in of_kind if row.name.startswith(one.name)]

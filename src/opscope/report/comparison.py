@@ -289,6 +289,7 @@ def _reason_blocks(
 
 
 def _kernel_table(comparison: SessionComparison, kernels: Iterable[model.KernelChange]) -> doc.Table:
+    """One row per kernel; two for one that was replaced, old above new."""
     rows: list[tuple[doc.Text, ...]] = []
     for kernel in kernels:
         old, new = doc.Code(kernel.reference_title or ""), doc.Code(kernel.candidate_title or "")

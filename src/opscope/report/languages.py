@@ -296,6 +296,7 @@ class Catalog:
 
 
 def _joints(clauses: list[str], joint: str) -> Iterator[str]:
+    """What stands between clauses: names in a row are enumerated."""
     for before, after in pairwise(clauses):
         is_list = joint == "，" and _NAME.fullmatch(before) and not _WIDE.match(after)
         yield _ENUMERATION if is_list else joint

@@ -373,6 +373,7 @@ def doctor_document(diagnosis: Diagnosis) -> doc.Document:
 
 
 def _facts(facts: dict[str, Any]) -> doc.FactList:
+    """What was not found out in time is left out, or said to be unknown."""
     host, driver = facts.get("machine") or MachineFacts(""), facts.get("driver") or Driver()
     packages, torch = facts.get("packages") or {}, facts.get("torch") or Torch()
     gpus = facts.get("devices") or ()

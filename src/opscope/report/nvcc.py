@@ -47,6 +47,7 @@ def _runs_on(targets: Sequence[Target], ptx: Target | None) -> str:
 
 
 def _range(target: Target, targets: Sequence[Target]) -> str:
+    """`9.x`, or `8.6 and later 8.x`; with a letter less."""
     if target.suffix == "a":
         return f"{target.compute_capability} alone"
     first = min(one.minor for one in targets if one.major == target.major and one.suffix == target.suffix)

@@ -339,6 +339,7 @@ def stats_document(
 
 
 def _latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any]:
+    """A latency with all its samples; throughput is null without a batch size."""
     throughput = batch_size * NS_PER_S / benchmark.median_ns if batch_size and benchmark.median_ns else None
     return {
         "latency_ms": {

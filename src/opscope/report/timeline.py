@@ -309,6 +309,7 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 def _bars(values: Sequence[float]) -> str:
+    """One character per value, by height; below zero counts as nothing."""
     top = max(values)
     if top <= 0:
         return _LEVELS[0] * len(values)
@@ -316,6 +317,7 @@ def _bars(values: Sequence[float]) -> str:
 
 
 def _of(summary: Summary, trace_id: int, device: int | None = None) -> str:
+    """Which trace and device a fact is of, where there are several."""
     rank = summary.ranks[trace_id] if trace_id < len(summary.ranks) else None
     parts = []
     if len(summary.traces) > 1:

@@ -495,6 +495,8 @@ def _advice(action: Any) -> Iterator[NcuAdvice]:
 
 
 class _Metrics:
+    """Metrics of one result; None for what it does not hold or hold a value of."""
+
     def __init__(self, action: Any) -> None:
         self._action = action
         self.names: tuple[str, ...] = tuple(action.metric_names())

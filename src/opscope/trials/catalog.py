@@ -128,6 +128,7 @@ _OPTIMIZES = (
 
 
 def _set(hooks: Hooks, setter: Callable[[Any], object], old: Any, new: Any) -> None:
+    """Change one of torch's settings until the change is off."""
     hooks.undo.callback(setter, old)
     setter(new)
     hooks.applied.add("settings")
@@ -496,6 +497,8 @@ def _cudnn_benchmark(hooks: Hooks) -> None:
 
 
 def _loader(fits: Callable[[dict[str, Any]], object], values: dict[str, Any], hooks: Hooks) -> None:
+    """Have DataLoaders that fit made with other arguments."""
+
     def change(_: Any, arguments: dict[str, Any]) -> None:
         if fits(arguments):
             arguments.update(values)

@@ -149,6 +149,7 @@ class _Run:
             self.end(0)
 
     def _note_settings(self) -> None:
+        """Note what only the program as it is shows, before anything is switched."""
         torch, facts = sys.modules["torch"], self.found.facts
         self.found.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         facts.precision = torch.get_float32_matmul_precision()

@@ -107,6 +107,7 @@ def _found(output: Path) -> TrialRun | None:
 
 
 def _told(code: int | None, limit_s: float, said: Sequence[str]) -> str:
+    """How a run that left nothing ended, and the last lines it said."""
     if code is None:
         return f"no end after {limit_s:.0f} s"
     end = f"exit code {code}" if code >= 0 else f"ended by {signal_name(-code)} (signal {-code})"

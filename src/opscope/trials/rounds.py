@@ -366,6 +366,7 @@ class Rounds:
         self._require_sound()
 
     def _drop(self, arm: Arm) -> None:
+        """Give the memory back that an arm holds: graphs have pools of their own."""
         holds = bool(arm.made) or arm.found.error is not None
         arm.made.clear()
         if holds and self._torch.cuda.is_initialized():
@@ -488,6 +489,7 @@ class Rounds:
 
     @property
     def _steps_left(self) -> float:
+        """Steps that rounds may take, so that some are left to be recorded."""
         most = math.inf if self._request.most_steps is None else self._request.most_steps
         return most - self._found.steps - (RECORDED_STEPS if self._request.recording else 0)
 
@@ -651,6 +653,7 @@ class Rounds:
         return gradients, numbers
 
     def _usable(self, *, takes_coarser: bool) -> list[Arm]:
+        """What a set may hold of what does not compile, the best first."""
         usable = (one for one in self._arms if one.is_usable and not one.is_costly)
         fit = (one for one in usable if takes_coarser or not one.is_coarser)
         return sorted(fit, key=lambda one: one.middle)

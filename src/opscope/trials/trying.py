@@ -145,6 +145,7 @@ class Trial:
         return self._began + self._startup_s + self.plan.budget_s - time.monotonic()
 
     def _said(self, tried: _Tried) -> rounds.Pooled | None:
+        """What its processes say; None if it was not timed."""
         if tried.switched:
             said = rounds.pooled(tried.switched, self._noise)
             is_enough = sum(map(len, tried.switched)) >= rounds.FEW_ROUNDS

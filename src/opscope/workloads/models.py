@@ -121,6 +121,7 @@ class Bert(nn.Module):  # type: ignore[misc]
 
 
 def _initialize(module: nn.Module) -> None:
+    """BERT's normal(0, 0.02), so that activations stay finite in every dtype."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear):

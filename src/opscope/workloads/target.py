@@ -174,6 +174,7 @@ def target_builder(target: str) -> Builder:
 
 
 def _accepted_parameters(function: Callable[..., Any], target: str) -> tuple[str, ...]:
+    """The factory parameters a function names; empty for a step."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # builtins have no signature; they can only be steps

@@ -315,6 +315,7 @@ class _Stacks:
 def _profiles(
     session: Session, tree: PathTree, samples: tuple[Int64, Int64, Int64], weight: StackWeight
 ) -> tuple[StackProfile, ...]:
+    """The samples by trace, equal stacks added up, empty ones left out."""
     trace, leaf, weights = samples
     unit = "none" if weight is StackWeight.LAUNCHES else "nanoseconds"
     names, pairs = list(tree.names), list(tree.nodes)

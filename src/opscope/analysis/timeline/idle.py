@@ -186,6 +186,7 @@ _OTHER_THREADS = 3
 
 
 def _layers(thread: int, host: Host) -> list[tuple[IdleCause, Spans]]:
+    """What a moment counts as, the first that holds it."""
     own = host.threads[thread]
     layers = [
         (IdleCause.PROFILER_OVERHEAD, host.recorder),

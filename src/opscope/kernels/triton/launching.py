@@ -46,6 +46,7 @@ def autotuned(
 
 
 def _declared(function: Any) -> Any:
+    """What `@triton.jit` made, below other decorators."""
     while not is_compiled(function) and hasattr(function, "fn") and not inspect.isfunction(function.fn):
         function = function.fn
     return function

@@ -188,6 +188,7 @@ def _repository_root(paths: Iterable[str]) -> str:
 
 
 def _folders(paths: Iterable[str], root: str, library: Path) -> list[str]:
+    """Absolute folders that units may lie in, each with its final slash."""
     folders = {path.rpartition("/")[0] for path in paths if path.startswith("/")}
     for folder in [folder for folder in folders if root and folder.startswith(root)]:
         folders.update(str(parent) for parent in Path(folder).parents if str(parent).startswith(root))

@@ -250,6 +250,7 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
 
 
 def _sources(recognition: Recognition, operators: OperatorTable) -> Iterator[IndexedSource]:
+    """The release's index or headers, then the nearest release's index."""
     version = recognition.version or operators.version
     grade, index = recognition.grade, source_index(version)
     if index is not None:

@@ -70,6 +70,7 @@ def ask_driver() -> int:
 
 
 def _launch(driver: Any) -> None:
+    """Have the kernel double 0, 1, 2, … on the first device."""
     context, module, kernel = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), driver.integer("cuDeviceGet", 0))
     driver.call("cuCtxSetCurrent", context)
@@ -160,6 +161,7 @@ def _calculate(torch: Any, index: int) -> None:
 
 
 def _multiply(torch: Any, index: int) -> None:
+    """A product whose sums are exact in any precision."""
     ones = torch.ones(64, 64, device=torch.device("cuda", index))
     result = (ones @ ones).cpu()
     if not bool((result == 64).all()):
@@ -193,6 +195,7 @@ def _capture(torch: Any, has_device: bool) -> dict[str, Any]:
 
 
 def _attempt(function: Callable[..., object], *arguments: Any) -> str | None:
+    """Why a call failed; None if it did not."""
     try:
         function(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever stops a calculation is the answer

@@ -466,12 +466,14 @@ def read_smi(text: str, smi: ProgramFacts) -> Inventory:
 
 
 def _smi_word(parent: ElementTree.Element, *paths: str) -> str | None:
+    """The first of some fields that is told."""
     texts = ((parent.findtext(path) or "").strip() for path in paths)
     nothing = ("", "N/A", "[N/A]", "None", "Not Supported", "[Not Supported]")
     return next((text for text in texts if text not in nothing), None)
 
 
 def _smi_number(parent: ElementTree.Element, *paths: str, scale: int = 1, whole: bool = True) -> Any:
+    """That of a text such as `345 MHz`."""
     try:
         value = float((_smi_word(parent, *paths) or "").split()[0])
     except (IndexError, ValueError):
