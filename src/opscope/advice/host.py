@@ -322,9 +322,9 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         idle_ns = sum(gap.duration_ns for _, gap in found)
         if idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
             continue
-        where = " at ".join(part for part in (host, line) if part) or "code that was not recorded"
-        if host is None and line is not None:
-            where = f"Python, before it calls PyTorch at {line}"
+        where = " at ".join(part for part in (host, line) if part)
+        if host is None:
+            where = f"Python, before it calls PyTorch at {line}" if line else "code that was not recorded"
         is_input = _PREPARES.search(host or "") is not None
         # What happens once, as compiling does, is nothing to prepare.
         is_python = len(found) > 1 and 2 * len(found) >= run.step_count and (host is None or ".py(" in host)

@@ -501,12 +501,10 @@ class _Builder:
         """Slot 1 of returns: the activity that the call waited for; the thread's own lag without the wait."""
         calls, lanes = self.calls, _Lanes(self.work)
         nodes = np.flatnonzero(self.kind == NodeKind.RETURN)
+        nodes = nodes[~self._is_beside_work(self.call[nodes])]
         own_copy = np.full(len(calls), -1, dtype=np.int64)
         own_copy[self.work.call[self.work.call >= 0]] = np.flatnonzero(self.work.call >= 0)
         latest = {thread: _last_lane(self, thread) for thread in self.trace.launch_threads}
-        by_launch = np.argsort(self.work.launched_ns, kind="stable")
-        launched_ns = self.work.launched_ns[by_launch]
-        through_ns = np.maximum.accumulate(np.append(NEVER_NS, self.work.end_ns[by_launch]))
         late_ns, found = [], []
         for node in nodes.tolist():
             call = int(self.call[node])
@@ -514,9 +512,6 @@ class _Builder:
             name = self.trace.call_name(call)
             sync = self.syncs.get(call)
             is_wait = int(calls.role[call]) == CallRole.WAITS
-            is_memory = calls.role[call] in OF_DRIVER_MEMORY
-            if is_memory and through_ns[np.searchsorted(launched_ns, start_ns)] > end_ns:
-                continue  # for memory of the driver it is all of the device's work that is waited for
             if is_wait and calls.is_launch[call]:
                 source = int(own_copy[call])
                 returned_ns = int(self.time_ns[node]) + self.origin_ns
@@ -554,6 +549,17 @@ class _Builder:
         return_ns = _typical(np.array([one for one in late_ns if one < 10 * _RETURN_NS]), _RETURN_NS)
         for node, before in found:
             self.before[1, node], self.edge[1, node], self.typical_ns[1, node] = before, Edge.WAIT, return_ns
+
+    def _is_beside_work(self, call: Int64) -> Flags:
+        """Calls for the driver's memory during which work went on: they wait for all of it, or for none."""
+        calls, work = self.calls, self.work
+        found = np.isin(calls.role[call], OF_DRIVER_MEMORY)
+        if found.any():
+            by_launch = np.argsort(work.launched_ns, kind="stable")
+            through_ns = np.maximum.accumulate(np.append(NEVER_NS, work.end_ns[by_launch]))
+            launched = np.searchsorted(work.launched_ns[by_launch], calls.start_ns[call])
+            found &= through_ns[launched] > calls.end_ns[call]
+        return found
 
     def tie_pauses(self) -> None:
         """Slot 2 of host nodes: where a thread paused while another ran, the other's last node."""

@@ -97,7 +97,9 @@ def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | 
     except UNREADABLE_JSON:  # a saved session may be a stranger's
         return None
     recorded = kept.dataflow
-    if recorded is None or not any(msgspec.structs.astuple(recorded)[2:]):
+    if recorded is None or not (
+        recorded.repeated or recorded.rounds or recorded.unused or recorded.padded or recorded.python
+    ):
         return None
     if session.scalar(_UNSEEN_SQL, [trace_id]):
         return None

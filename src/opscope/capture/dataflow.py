@@ -154,9 +154,8 @@ class DataflowWatch:
         self._first_number = 0  # of this step
         self._read_later: set[int] = set()  # operators of the first step whose results the second one reads
         self._hashed_bytes, self._spent_s = 0, 0.0
-        self._left_s = self._python_s = (
-            0.0  # when the last operator returned, of any thread; what passed since
-        )
+        self._left_s = 0.0  # when the last operator returned, of any thread
+        self._python_s = 0.0  # from then until the one that runs was called
         self._frames: dict[int, ProgramFrames] = defaultdict(ProgramFrames)
 
     def start(self) -> None:
@@ -200,11 +199,8 @@ class DataflowWatch:
             self.why_not = COMPILED
         if self.why_not is None and len(steps) < 2:
             self.why_not = "the program had no second step"
-        return (
-            None
-            if self.why_not is not None
-            else self._guarded(summarized, steps[1], (steps[0], kept, unread))
-        )
+        is_seen = self.why_not is None
+        return self._guarded(summarized, steps[1], (steps[0], kept, unread)) if is_seen else None
 
     def _unread_gradients(self) -> frozenset[int]:
         """Memory of gradients that nothing but their own sums read, in steps in which an optimizer ran."""
@@ -295,7 +291,7 @@ class DataflowWatch:
         # Attention keeps the state of random numbers there beside its result.
         is_on_host = is_number or (bool(results) and results[0].device.type == "cpu")
         is_read = is_number or (is_on_host and any(one.device.type != "cpu" for one, _ in read))
-        changed = {id(storage) for _, _, storage in written}
+        changed = frozenset(id(storage) for _, _, storage in written)
         self._read_later.update(
             *(storage.writers_before for _, storage in read if id(storage) not in changed)
         )
@@ -307,7 +303,7 @@ class DataflowWatch:
                 self._frames[threading.get_ident()].site(sys._getframe(), kind.name),
                 frozenset().union(*(storage.writers for _, storage in read)),
                 frozenset(id(storage) for one, storage in read if isinstance(one, self._torch.nn.Parameter)),
-                frozenset(changed),
+                changed,
                 frozenset(map(id, made)) - known,
                 tuple(tuple(one.shape) for one, _ in read),
                 tuple(one for _, one in _flat(given) if type(one) in {int, float}),
@@ -360,9 +356,9 @@ class DataflowWatch:
             return None
         rows, columns = copied.shape[:2]
         for is_left in (False, True):
-            filler = copied[:, 0 if is_left else -1].double().flatten().mode().values
-            empty = (copied == filler).reshape(rows, columns, -1).all(2)
-            empty = empty.flip(1) if is_left else empty
+            table = copied.flip(1) if is_left else copied
+            filler = table[:, -1].double().flatten().mode().values
+            empty = (table == filler).reshape(rows, columns, -1).all(2)
             lengths = columns - empty.sum(1)
             mean = float(lengths.double().mean())
             # Each row one longer than the one before: a mask of who may see whom.
@@ -489,12 +485,17 @@ def summarized(
         ids = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
         sequences.append(ThreadOperators(thread_id, tuple(ids), " ".join(ids[name] for name in names)))
     is_trained = any(one.site.is_of_optimizer for one in operators)
+
+    def at(
+        line: Line | None, places: Iterable[int]
+    ) -> tuple[str | None, tuple[tuple[int, int], ...], str | None]:
+        stretches = _stretches(number_of[one] for one in places)
+        return (None, stretches, None) if line is None else (_named(line), stretches, _statement(line))
+
     repeated = tuple(
         RepeatedWork(
             since,
-            None if line is None else _named(line),
-            _stretches(number_of[one] for one in places),
-            None if line is None else _statement(line),
+            *at(line, places),
             # What an optimizer leaves as it is, it does not train.
             any(operators[place].is_differentiated for place in places)
             and not (since is RepeatedSince.STEP and is_trained),
@@ -514,13 +515,7 @@ def summarized(
     )
     rounds += tuple(_calls_in_a_row(operators, before[0], number_of))
     unused = tuple(
-        UnusedWork(
-            None if line is None else _named(line),
-            _stretches(number_of[one] for one in places),
-            None if line is None else _statement(line),
-            is_whole,
-            is_of_weights,
-        )
+        UnusedWork(*at(line, places), is_whole, is_of_weights)
         for line, places, is_whole, is_of_weights in _unused(operators, *before)
     )
     padded = tuple(
