@@ -38,7 +38,8 @@ prompt = torch.randn(64, 64, device="cuda")
 
 def step():
     table = torch.outer(torch.arange(64, device="cuda"), torch.arange(64, device="cuda")).cos()
-    text = frozen(prompt)
+    basis = torch.tensor([0.25] * 64, device="cuda").exp().cos()
+    text = frozen(prompt) * basis
     given = torch.randn(64, 64, device="cuda")
     accuracy = (given > 0).float().mean()
     probe = nn.functional.scaled_dot_product_attention(*3 * [given[None, None]])
@@ -81,7 +82,7 @@ def test_what_is_worked_out_again_is_seen(recorded: Path) -> None:
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
     assert found is not None
     told = {(one.since.value, (one.text or "").partition(" = ")[0]) for one in found.repeated}
-    assert {("step", "table"), ("step", "text"), ("call", "key"), ("forward", "")} <= told
+    assert {("step", "table"), ("step", "basis"), ("step", "text"), ("call", "key"), ("forward", "")} <= told
     assert not {text for _, text in told} & {"given", "hidden", "state", "loss"}
     # And the operators are found again in what was recorded.
     findings = json.loads((recorded / "analysis.json").read_text())["findings"]

@@ -34,8 +34,8 @@ _HIDDEN = 1.5  # times what was recorded of waits: then the recording hides what
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
 _ROWS_OF_MASK = """\
-rows = mask.nonzero().squeeze(1)   # once, where the mask stays the same
-out[rows]                          # instead of out[mask]"""
+torch.where(mask, values, 0).sum() / mask.sum()   # instead of values[mask].mean()
+values[rows]   # rows = mask.nonzero().squeeze(1), once, where the mask stays the same"""
 # By how the names of operators that wait for values begin: what to do, and as code.
 _OF_VALUES = (
     (
@@ -196,6 +196,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     is_said = run.summary.is_of_torch and bool(pageable_copies(run, pinned))
     cost_ns = {place: sum(max(one.idle_ns, one.host_ns) for one in waits) for place, waits in places.items()}
     yield from _together(run, places, cost_ns)
+    # A loop over groups waits for the size of each, and has its own advice.
+    rounds = run.dataflow.recorded.rounds if run.dataflow else ()
+    of_groups = [part for one in rounds if one.is_selected for part in one.rounds]
+    group_ids = run.dataflow.found(of_groups).operator_ids if run.dataflow and of_groups else []
     ranked = sorted(
         (
             place
@@ -232,6 +236,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 (words for names, *words in _OF_VALUES if operator.startswith(names)), of_others
             )
         call_ids = [call_id for one in waits for call_id in one.call_ids]
+        if group_ids and 2 * run.session.scalar(_WITHIN_SQL, [call_ids, group_ids]) > len(call_ids):
+            continue
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
             f"{run.period}: the host spends {format_duration(host_ns / run.step_count)} in it, the "
@@ -262,6 +268,8 @@ _MADE_THERE = (
 )
 _ON_THE_DEVICE = 'grid = torch.arange(size, device="cuda")   # once, instead of copying it where it is used'
 
+_WITHIN_SQL = """SELECT count(*) FROM runtime_calls
+WHERE list_contains($1::BIGINT[], runtime_call_id) AND list_contains($2::BIGINT[], operator_id)"""
 _COPIES_SQL = """SELECT n.name FROM runtime_calls r JOIN device_activities a USING (operator_id)
 JOIN kernel_names n USING (name_id)
 WHERE a.kind = 'memcpy' AND list_contains(?::BIGINT[], r.runtime_call_id) LIMIT 1"""

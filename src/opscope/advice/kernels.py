@@ -9,7 +9,15 @@ from typing import Any
 
 import msgspec
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
+from opscope.advice.profiled_run import (
+    Advice,
+    ProfiledRun,
+    calls_taking,
+    finds,
+    listed,
+    operators_of,
+    time_of,
+)
 from opscope.advice.rules import Rule
 from opscope.analysis.roofline import Bound
 from opscope.analysis.step_model import GraphChange
@@ -48,27 +56,54 @@ class _Chain(msgspec.Struct, frozen=True):
 def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     chains = _chains(run, int(rule.threshold("shortest_chain")))
     total_ns, host_ns = (sum(getattr(one, name) for one in chains) for name in ("device_ns", "host_ns"))
+    # Norms of batches, which are compiled to kernels near the memory's rate.
+    norms = [one for one in run.calls if one.operator in _BATCH_NORMS and one.gap_ns]
+    gap_ns = {one.call_id: one.gap_ns or 0.0 for one in norms}
     # Or launching takes much of a step for which the host is the slower side.
     step, least = run.step, rule.threshold("least_fraction")
-    if run.is_minor(total_ns, rule) and not (
+    if run.is_minor(total_ns + sum(gap_ns.values()), rule) and not (
         step is not None and step.is_host_bound and run.per_step(host_ns) >= least * step.recorded_host_ns
     ):
         return
-    after_ns = sum(chain.fused_ns(run.book.number("kernel_floor_ns")) for chain in chains)
+    floor_ns = run.book.number("kernel_floor_ns")
+    after_ns = sum(chain.fused_ns(floor_ns) for chain in chains)
     launches = sum(chain.calls * (len(chain.names) - 1) for chain in chains)
-    longest = max(chains, key=lambda chain: (chain.device_ns, chain.names))
     count = sum(chain.calls for chain in chains)
     place = "outside of what torch.compile compiled, " if run.is_compiled else ""
+    told = []
+    if chains:
+        longest = max(chains, key=lambda chain: (chain.device_ns, chain.names))
+        told.append(
+            f"{counted(run.per_step(count), 'chain')} of pointwise kernels {run.period} {place}take "
+            f"{run.device_time(total_ns)}; the longest in time is "
+            f"{listed(longest.names, 8)} on {longest.elements:,} elements."
+        )
+    if norms:
+        told.append(
+            f"Batch norms ({listed(operators_of(norms))}) take {run.device_time(time_of(norms))}, "
+            f"{run.time(sum(gap_ns.values()))} more than the memory needs for it."
+        )
+
+    def effect(change: GraphChange) -> GraphChange:
+        if norms:
+            half_ns = {one.call_id: one.roofline.device_ns - gap_ns[one.call_id] / 2 for one in norms}
+            calls_taking(norms, half_ns)(change)
+        return _fused(change, chains, floor_ns)
+
     yield Advice(
-        f"{counted(run.per_step(count), 'chain')} of pointwise kernels {run.period} {place}take "
-        f"{run.device_time(total_ns)}; the longest in time is "
-        f"{listed(longest.names, 8)} on {longest.elements:,} elements.",
+        " ".join(told),
         run.evidence(total_ns, calls=count, chains=[" → ".join(chain.names) for chain in chains[:5]]),
-        lambda change: _fused(change, chains, run.book.number("kernel_floor_ns")),
+        effect,
         f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to "
         f"the tensors read and written; {run.times(launches, 'launch')} and "
-        f"{run.time(host_ns * run.unrecorded_share)} of host time go away",
+        f"{run.time(host_ns * run.unrecorded_share)} of host time go away"
+        + ("; batch norms come half as far to the memory's limit" if norms else ""),
     )
+
+
+_BATCH_NORMS = frozenset(
+    f"aten::{of}_batch_norm{to}" for of in ("cudnn", "native", "miopen") for to in ("", "_backward")
+)
 
 
 def _fused(change: GraphChange, chains: Iterable[_Chain], floor_ns: float) -> GraphChange:

@@ -15,6 +15,9 @@ _FOREACH = ("aten::_foreach_",)
 # With a fused form for CUDA; Adagrad's is for CPUs. Source: torch/optim, PyTorch 2.11.
 _HAVE_FUSED = ("Adam", "AdamW", "SGD")
 _FOREACH_CALLS = "{}\n# of lists of tensors, in place of the loop"
+_FLAT = """\
+values = torch.cat([one.flatten() for one in tensors])   # the loop's operations once, on all of them
+# a penalty on the squares of all weights needs no loop either: weight_decay of the optimizer"""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -100,7 +103,9 @@ def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{run.device_time(_sum(rows, 'device_ns'))}, and {run.time(host_ns)} on the host as recorded.",
         run.evidence(_sum(rows, "device_ns"), launches=launches, operators=names, host_ns=host_ns),
         effect,
-        change=_FOREACH_CALLS.format(", ".join(f"torch._foreach_{stem}" for stem in stems)),
+        change=_FLAT
+        if "aten::sum" in names
+        else _FOREACH_CALLS.format(", ".join(f"torch._foreach_{stem}" for stem in stems)),
         # What Python does between the operators goes too, and the lists have to be made.
         is_sure=False,
     )

@@ -47,6 +47,7 @@ _FAR_FROM_LIMIT = 0.1
 _ERROR_OF_CONVOLUTIONS = 0.6
 # Of the time of products, at most, in layers that were measured in no other type.
 _MOST_UNMEASURED = 0.25
+_CAST_TENSORS = "x = x.to(torch.bfloat16)   # what products take, where eight bits of mantissa are enough"
 _LOAD_BYTES = 16  # of one tensor core operand row. Source: cuBLAS documentation, Tensor Core usage.
 
 
@@ -113,7 +114,9 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     under_autocast, cast_whole = (rule.change or "").split("\n\n")
     if not run.has_backward:
         under_autocast = under_autocast.replace("loss", "output")
-    if _takes_tokens(run):
+    if not run.has_model:
+        cast_whole = _CAST_TENSORS
+    elif _takes_tokens(run):
         cast_whole = cast_whole.partition("\n")[0]  # tokens stay whole numbers
     yield Advice(
         f"{subject} of float32 operands take {run.device_time(time_of(calls))}; in {_NAMES[half]} {reason}.",
@@ -125,8 +128,9 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         change=(cast_whole if is_cast_whole else under_autocast).replace("bfloat16", _NAMES[half]),
         error=_ERROR_OF_CONVOLUTIONS if are_images else None,
         applicability=OPEN if after_ns is None else Applicability(),
-        # Kernels of the program's own take the types that they were written for.
-        is_sure=run.summary.leading_kernel is None,
+        # Kernels of the program's own take the types that they were written for, and functions of tensors
+        # may need the digits that a model's weights do without.
+        is_sure=run.summary.leading_kernel is None and run.has_model,
     )
 
 

@@ -173,6 +173,7 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         what = f"{counted(count, 'call')} of {one.module}" if one.module else counted(count, "round")
         sizes = " for parts of different sizes" if one.is_ragged else ""
         sizes = " with weights of their own" if one.has_weights else sizes
+        sizes = " for members of one group each, found by a mask" if one.is_selected else sizes
         costs = _costs(watched, found)
         said = f"{one.line}: {what} in a step do the same{sizes}, and none needs another's result: {costs}."
         first, others = watched.found(one.rounds[:1]), watched.found(one.rounds[1:])
@@ -184,16 +185,19 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             first, others = (
                 watched._replace(steps=watched.steps[begin::2]).found(one.rounds) for begin in (0, 1)
             )
+        change = _STACKED if one.has_weights else None
+        if one.is_selected:
+            has_products = run.session.scalar(_PRODUCTS_SQL, [first.operator_ids])
+            change = _SORTED_BY_GROUP if has_products else _SUMMED_BY_GROUP
+        elif one.module:
+            change = _CALLED.format(module=one.module, line=one.line)
         yield Advice(
             said,
             _evidence(run, found, line=one.line, rounds=count, module=one.module),
             _at_once(first, others, 0.5 + 0.5 * _share_at_limits(run, found)),
             worst=_at_once(first, others),
-            change=_CALLED.format(module=one.module, line=one.line)
-            if one.module
-            else _STACKED
-            if one.has_weights
-            else None,
+            suggestion=_BY_GROUP if one.is_selected else None,
+            change=change,
             is_sure=False,  # how long one call for all takes is not known
         )
 
@@ -201,6 +205,19 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 _STACKED = """\
 weights = torch.stack([model.weight for model in models])   # of all rounds, with one dimension more
 results = torch.vmap(function)(weights, inputs)   # or torch.func.stack_module_state for whole modules"""
+_PRODUCTS_SQL = """
+SELECT count(*) FROM (SELECT unnest($1::BIGINT[]) AS operator_id) JOIN operators USING (operator_id)
+WHERE regexp_matches(name, '^aten::(addmm|mm|bmm|baddbmm|_?convolution|scaled_dot_product_attention)$')"""
+_BY_GROUP = (
+    "Work on all groups at once: sums and means by index_add_; else sort by group once, and wait for the "
+    "sizes of all groups together."
+)
+_SUMMED_BY_GROUP = """\
+sums = x.new_zeros(groups, x.shape[1]).index_add_(0, labels, x)   # in place of the loop
+means = sums / torch.bincount(labels, minlength=groups).clamp(min=1)[:, None]"""
+_SORTED_BY_GROUP = """\
+order = labels.argsort()   # members of a group side by side; one wait, not one for each group
+parts = x[order].split(torch.bincount(labels, minlength=groups).tolist())"""
 _CALLED = "results = model(torch.cat(parts)).chunk(len(parts))   # one call of {module} at {line}"
 
 

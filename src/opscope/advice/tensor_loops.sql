@@ -4,8 +4,8 @@
 -- steps to leave out. Reads operators.
 WITH outermost AS (
         SELECT trace_id, thread_id, step, operator_id, name, input_shapes, start_ns, duration_ns, total_device_ns,
-            regexp_matches(name, '^aten::(add|addcdiv|addcmul|copy|div|lerp|linalg_vector_norm|mul|neg|norm|sqrt|sub)_?$')
-                AS is_pointwise
+            regexp_matches(name, '^aten::(add|addcdiv|addcmul|copy|div|lerp|linalg_vector_norm|mul|neg|norm|pow|sqrt'
+                || '|square|sub|sum)_?$') AS is_pointwise
         FROM operators
         WHERE parent_id IS NULL AND starts_with(name, 'aten::') AND step IS NOT NULL
             AND NOT list_contains($1::BIGINT[][], [trace_id, step])),

@@ -19,7 +19,7 @@ from opscope.model.session import Session
 from opscope.model.sidecar import PythonWork, RecordedDataflow
 
 # Of a watched step's operators, which may have gone through more of something; of the device time of all
-# recorded ones.
+# of a recorded one.
 _LEAST_FOUND, _LEAST_EXPLAINED = 0.8, 0.95
 # Where a step calls what the watched one did not, or the other way round: at most so many operators at one
 # place, until so many in a row are alike again.
@@ -50,7 +50,7 @@ class Dataflow(NamedTuple):
     """`rows` are those of each recorded step, by the watched operator's number; None where not found."""
 
     recorded: RecordedDataflow
-    steps: list[list[dict[str, Any] | None]]
+    steps: list[list[dict[str, Any] | None]]  # those that do what the watched one did
     device_ns: int  # of all operators in these steps
 
     def found(self, stretches: Stretches) -> FoundOperators:
@@ -106,17 +106,19 @@ def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | 
     names = [
         (one.thread_id, [one.names[int(number)] for number in one.order.split()]) for one in recorded.threads
     ]
-    steps, all_ns, found_ns = [], 0, 0
+    steps, all_ns = [], 0
     by_step = grouped((row["step"], row) for row in session.records(_OPERATORS_SQL, [trace_id, left_out]))
     for rows in by_step.values():
         of_threads = grouped((row["native_thread"], row) for row in rows)
         step = [row for thread, wanted in names for row in _aligned(wanted, of_threads.get(thread, []))]
         if sum(row is not None for row in step) < _LEAST_FOUND * len(step):
             return None
-        steps.append(step)
-        all_ns += sum(row["total_device_ns"] for row in rows if row["is_outermost"])
-        found_ns += sum(row["total_device_ns"] for row in step if row)
-    return Dataflow(recorded, steps, all_ns) if steps and found_ns >= _LEAST_EXPLAINED * all_ns else None
+        step_ns = sum(row["total_device_ns"] for row in rows if row["is_outermost"])
+        # A step that does more, an epoch's first one, is another.
+        if sum(row["total_device_ns"] for row in step if row) >= _LEAST_EXPLAINED * step_ns:
+            steps.append(step)
+            all_ns += step_ns
+    return Dataflow(recorded, steps, all_ns) if 2 * len(steps) > len(by_step) else None
 
 
 def _aligned(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any] | None]:

@@ -7,7 +7,8 @@ schema is not to be trusted, memory that nobody has written) gets a number of it
 the same that may differ. What writes to memory of a device without an operator, a kernel of one's own, is
 not seen here: who reads a recording looks for that.
 
-No tensor is kept alive, and none on a device is read. Importing this module does not import torch.
+No tensor is kept alive, and of those on a device only what `torch.tensor` has just written there is read.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -49,10 +50,13 @@ _MOST_OPERATORS = 50_000  # of a step
 _MOST_SECONDS = 20.0  # that watching may add
 # Of tensors on the host: of one, since data are large and differ in any case; of all in a step.
 _LARGEST_HASHED_BYTES, _MOST_HASHED_BYTES = 16 << 20, 256 << 20
+_LARGEST_LIFTED_BYTES = 1 << 16
+_NUMBERS = frozenset({int, float})
 _LEAST_OPERATORS, _LEAST_ROUNDS = 4, 3  # of a round, views aside; of a loop
 _MOST_TIED = 0.25  # of a round's operators may add to what other rounds have made
 _ADDING = re.compile(r"aten::(add|sub|maximum|minimum|logaddexp|cat|stack|index_(put|add|copy)|scatter\w*)_?")
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
+_SELECTING = frozenset({"aten::index", "aten::nonzero", "aten::where", "aten::masked_select"})
 _UNWRITTEN = ("aten::empty", "aten::new_empty")
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _LEAST_PYTHON_S = 0.001  # before an operator, without another, to say where
@@ -90,6 +94,7 @@ class SeenOperator(NamedTuple):
     name: str
     thread_id: int
     key: int  # of what it works out: the same for the same
+    kin: int  # of what it would work out with other numbers
     site: CallSite
     needs: frozenset[int]  # operators of this step whose results it reads
     weights: frozenset[int]  # parameters that it reads
@@ -257,6 +262,8 @@ class DataflowWatch:
         """An operator's kind, arguments by name, and the number of what it works out."""
         kind = self._kinds.get(func) or self._kinds.setdefault(func, _kind_of(func))
         given = {**dict(zip(kind.parameters, args, strict=False)), **kwargs}
+        if kind.name == "aten::lift_fresh":
+            self._lifted(args[0])
         is_random = kind.is_random and not (given.get("dropout_p", 1.0) == 0.0 or given.get("train") is False)
         parts: list[Hashable] = [func, self._torch.is_grad_enabled()]
         for name, one in _flat(given):
@@ -265,13 +272,20 @@ class DataflowWatch:
             else:
                 parts.append(_geometry(one) if name in kind.overwrites else self._value(one))
         key = next(self._unknown) if is_random or kind.is_opaque else self._number(tuple(parts))
-        return kind, given, key, is_random
+        kin = self._number((*(one for one in parts if type(one) not in _NUMBERS), "numbers aside"))
+        return kind, given, (key, kin), is_random
+
+    def _lifted(self, tensor: Any) -> None:
+        """What `torch.tensor` has made on a GPU came there from a list that nobody saw."""
+        is_small = tensor.is_cuda and tensor.nbytes <= _LARGEST_LIFTED_BYTES
+        if is_small and not self._torch.cuda.is_current_stream_capturing():
+            self._storage(tensor).value = self._number(("lifted", self._value(tensor.cpu())))
 
     def _returned(
-        self, kind: OperatorSchema, given: dict[str, Any], key: int, is_random: bool, result: Any
+        self, kind: OperatorSchema, given: dict[str, Any], keys: tuple[int, int], is_random: bool, result: Any
     ) -> None:
         """Note an operator that has run, and what it has made of the memory it wrote to."""
-        step, tensor_type = self._steps[-1], self._torch.Tensor
+        step, tensor_type, (key, kin) = self._steps[-1], self._torch.Tensor, keys
         tensors = [
             (name, one, self._storage(one)) for name, one in _flat(given) if isinstance(one, tensor_type)
         ]
@@ -300,13 +314,14 @@ class DataflowWatch:
                 kind.name,
                 threading.get_native_id(),
                 key,
+                kin,
                 self._frames[threading.get_ident()].site(sys._getframe(), kind.name),
                 frozenset().union(*(storage.writers for _, storage in read)),
                 frozenset(id(storage) for one, storage in read if isinstance(one, self._torch.nn.Parameter)),
                 changed,
                 frozenset(map(id, made)) - known,
                 tuple(tuple(one.shape) for one, _ in read),
-                tuple(one for _, one in _flat(given) if type(one) in {int, float}),
+                tuple(one for _, one in _flat(given) if type(one) in _NUMBERS),
                 is_again=0 <= key < self._first_number,
                 is_view=is_view,
                 is_of_weights=is_of_weights,
@@ -510,8 +525,9 @@ def summarized(
             tuple((number_of[places[0]], number_of[places[-1]] + 1) for places in of_rounds),
             is_ragged,
             has_weights,
+            is_selected,
         )
-        for one, of_rounds, is_ragged, has_weights in _independent(operators)
+        for one, of_rounds, is_ragged, has_weights, is_selected in _independent(operators)
     )
     rounds += tuple(_calls_in_a_row(operators, before[0], number_of))
     unused = tuple(
@@ -688,10 +704,11 @@ def _whole_lines(
 
 def _independent(
     operators: Sequence[SeenOperator],
-) -> Iterator[tuple[LoopRun, list[list[int]], bool, bool]]:
+) -> Iterator[tuple[LoopRun, list[list[int]], bool, bool, bool]]:
     """Loops and calls whose rounds do the same and need nothing of each other; the outermost such.
 
-    With each the operators of its rounds, whether these differ in their sizes, and have weights of their own.
+    With each the operators of its rounds, whether these differ in their sizes, have weights of their own, and
+    each pick its part of the same by a number.
     """
     members: dict[LoopRun, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, one in enumerate(operators):
@@ -716,11 +733,12 @@ def _independent(
             len({tuple(filter(None, (size for one in of for size in one.sizes))) for of in all_rounds}) > 1
         )
         has_weights = len({frozenset().union(*(one.weights for one in of)) for of in all_rounds}) > 1
-        if is_ragged and (has_weights or not _are_given_parts(operators, like)):
+        is_selected = _are_selected(operators, like)
+        if is_ragged and not is_selected and (has_weights or not _are_given_parts(operators, like)):
             continue
         if _need_not_wait(operators, rounds, members[rounds], like):
             taken.update(place for places in like for place in places)
-            yield rounds, like, is_ragged, has_weights
+            yield rounds, like, is_ragged, has_weights, is_selected
 
 
 def _calls_in_a_row(
@@ -773,6 +791,20 @@ def _are_given_parts(operators: Sequence[SeenOperator], like: Sequence[Sequence[
         )
         if are_given and len({one.sizes for one in ones}) > 1:
             return True
+    return False
+
+
+def _are_selected(operators: Sequence[SeenOperator], like: Sequence[Sequence[int]]) -> bool:
+    """Whether each round compares the same with a number of its own, and works on where it is equal."""
+    for at, column in enumerate(zip(*like, strict=True)):
+        ones = [operators[place] for place in column]
+        if ones[0].name == "aten::eq" and len({one.kin for one in ones}) == 1 < len(
+            {one.key for one in ones}
+        ):
+            return any(
+                operators[place].name in _SELECTING and column[0] in operators[place].needs
+                for place in like[0][at:]
+            )
     return False
 
 

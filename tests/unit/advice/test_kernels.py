@@ -10,7 +10,7 @@ import pytest
 from fakes import TraceBuilder
 from opscope.analysis.roofline import Bound, Roofline
 
-from .conftest import MS, Program, codes, host, only, told, trace
+from .conftest import MS, Program, call, codes, host, only, told, trace
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array"
@@ -125,6 +125,18 @@ def test_a_chain_keeps_its_passes_at_both_ends(advise_on: Program, asked: list[A
     ((scaled, (firsts, factor)), (gone, (others,)), (on_host, _)), *_ = asked
     assert (scaled, gone, on_host) == ("scale", "drop", "drop_host")
     assert (len(firsts), factor, len(others)) == (4, pytest.approx(80 / 3 / 20), 12)
+
+
+def test_norms_of_batches_far_from_their_limit_are_compiled_too(advise_on: Program) -> None:
+    name = "aten::cudnn_batch_norm_backward"
+    program = trace().step(1, 0, 400).operator(name, 10, 20).launch(15).kernel("bn_bw_1C11", 40, 300)
+    norm = call(name, 300_000, fraction=0.1)
+    found = told(
+        advise_on(program, calls=[norm], **FAST_HOST), "unfused_pointwise",
+        f"Batch norms ({name}) take", "270 µs per step more than the memory needs", has_gain=True,
+    )  # fmt: skip
+    assert found.is_to_try
+    assert codes(advise_on(program, calls=[call(name, 300_000, fraction=0.99)], **FAST_HOST)) == []
 
 
 @pytest.mark.parametrize("size", [SIZE, [4096, 2048]], ids=["same shapes", "other shapes"])

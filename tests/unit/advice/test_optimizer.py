@@ -155,6 +155,17 @@ def test_no_fused_form_is_suggested_that_cuda_has_not(advise_on: Program, operat
     assert not {"per_tensor_optimizer", "foreach_optimizer"} & set(codes(found))
 
 
+def test_a_loop_that_sums_over_tensors_gets_one_tensor_of_all(advise_on: Program) -> None:
+    program = trace().step(1, 0, 5_000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 2_000)
+    for place in range(240):
+        name = ("aten::pow", "aten::sum")[place % 2]
+        at = 105 + 10 * place
+        program.operator(name, at, 8, **{"Input Dims": [[64, 1 + place // 2 % 20]]}).launch(at + 2)
+        program.kernel("kernel", 2_100 + 6 * place, 5)
+    found = advise_on(program, hosts=[host(2.5 * MS, 1 * MS, launches=241)])
+    told(found, "per_tensor_loop", "torch.cat([one.flatten()", "weight_decay", has_gain=True)
+
+
 @cases("shapes", "launches", "phase", "is_told")
 def test_a_loop_over_tensors_that_is_not_the_optimizers_is_told(advise_on, shapes, launches, phase, is_told):
     program = trace().step(1, 0, 5_000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 2_000)

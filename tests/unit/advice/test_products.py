@@ -21,7 +21,14 @@ STEP_NS = 6_000_000
 
 def program(name: str = "gemm", *, backward: bool = False) -> TraceBuilder:
     """One step of products of 6 ms in all."""
-    builder = trace().step(1, 0, 7000).operator("aten::mm", 10, 20).launch(15).kernel(name, 100, 6000)
+    builder = (
+        trace()
+        .step(1, 0, 7000)
+        .operator("aten::linear", 5, 30)
+        .operator("aten::mm", 10, 20)
+        .launch(15)
+        .kernel(name, 100, 6000)
+    )
     return builder.operator("MulBackward0", 40, 5) if backward else builder
 
 
@@ -92,6 +99,13 @@ def test_autocast_pays_for_its_casts_in_training(advise_on: Program) -> None:
         "model = model.to(torch.bfloat16)   # inference\n"
         "batch = batch.to(torch.bfloat16)   # each floating-point input"
     )
+
+
+def test_functions_of_tensors_have_no_weights_to_cast(advise_on: Program) -> None:
+    program = trace().step(1, 0, 7000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 100, 6000)
+    found = only(advise_on(program, **slow()), "reduced_precision")
+    assert (found.change or "").startswith("x = x.to(torch.bfloat16)")
+    assert not found.is_gain_known
 
 
 def test_at_worst_autocast_makes_the_host_a_quarter_slower(advise_on: Program, asked: list[Any]) -> None:

@@ -219,18 +219,41 @@ def test_a_forward_pass_that_runs_again_needs_memory_to_go(tmp_path: Path) -> No
     assert not found.is_gain_known
 
 
-@cases("module", "is_ragged", "has_weights", "said", "change")
+@cases("module", "is_ragged", "has_weights", "is_selected", "said", "change")
 def test_rounds_that_need_not_wait_are_put_together(
-    tmp_path: Path, module: str | None, said: str, change: str, *, is_ragged: bool, has_weights: bool
-) -> None:
+    tmp_path: Path, module: str | None, said: str, change: str, *, is_ragged: bool, has_weights: bool,
+    is_selected: bool | None,
+) -> None:  # fmt: skip
     parts = tuple((at, at + 4) for at in range(0, 24, 4))
-    rounds = RecordedRounds(LINE, module, parts, is_ragged, has_weights)
+    rounds = RecordedRounds(LINE, module, parts, is_ragged, has_weights, bool(is_selected))
     with session_of(tmp_path, rounds=[rounds], kernel_us=20) as session:
         found = only(advice(session), "loop")
     assert found.message.startswith(f"{LINE}: {said}, and none needs another's result: ")
     assert change in (found.change or "")
     assert found.is_to_try
     assert not found.is_gain_known
+
+
+@pytest.mark.parametrize("is_selected", [True, False])
+def test_a_loop_over_groups_says_of_their_sizes_what_a_wait_would(
+    tmp_path: Path, *, is_selected: bool
+) -> None:
+    parts = tuple((at, at + 4) for at in range(0, 24, 4))
+    rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False, is_selected=is_selected)
+    with session_of(tmp_path, rounds=[rounds], waits=True) as session:
+        assert ("advice.host_sync" in {one.code for one in advice(session)}) is not is_selected
+
+
+@pytest.mark.parametrize("steps_alike", [2, 1])
+def test_a_step_that_does_more_is_another(tmp_path: Path, steps_alike: int) -> None:
+    def begin(program: Any, start: float) -> None:
+        if start > 5_000 * steps_alike:
+            for at in range(10):
+                program.operator("aten::sort", start + 9 * at, 8).launch(start + 9 * at + 2)
+                program.kernel("kernel", start + 100 + 60 * at, 60)
+
+    with session_of(tmp_path, repeated=[again()], extra=begin) as session:
+        assert ("advice.repeated_work" in {one.code for one in advice(session)}) is (steps_alike == 2)
 
 
 def test_one_large_call_gets_the_device_half_as_far_to_its_limit(

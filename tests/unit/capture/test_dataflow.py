@@ -360,6 +360,37 @@ def test_a_loop_whose_rounds_have_weights_of_their_own() -> None:
     )
 
 
+def means_of(x: torch.Tensor, labels: torch.Tensor) -> None:
+    means = torch.zeros(5, 8)
+    for group in range(5):
+        means[group] = x[labels == group].mean(0)
+
+
+def experts_of(x: torch.Tensor, labels: torch.Tensor) -> None:
+    out = torch.zeros_like(x)
+    for number, expert in enumerate(EXPERTS):
+        rows, _ = torch.where(labels[:, None] == number)
+        if rows.numel():
+            out.index_add_(0, rows, expert(x[rows]))
+
+
+def others_of(x: torch.Tensor, labels: torch.Tensor) -> None:
+    for number in range(5):
+        x[(labels + number * x[:, 0].long()) == number].mean(0).exp()
+
+
+EXPERTS = [Net() for _ in range(5)]
+
+
+@pytest.mark.parametrize(("loop", "is_told"), [(means_of, True), (experts_of, True), (others_of, False)])
+def test_a_loop_over_groups_that_masks_pick(
+    loop: Callable[[torch.Tensor, torch.Tensor], None], *, is_told: bool
+) -> None:
+    labels = torch.tensor([0, 1, 2, 3, 4, 4, 3, 4])
+    found = watched(lambda: loop(torch.randn(8, 8), labels + 0))
+    assert [(len(one.rounds), one.is_selected) for one in found.rounds] == [(5, True)] * is_told
+
+
 def test_calls_of_one_module_that_need_nothing_of_each_other() -> None:
     net = Net().to("meta")
 
