@@ -9,6 +9,7 @@ import threading
 import types
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 
 from case_tables import cases
@@ -34,6 +35,7 @@ from opscope.capture.program_recorder import (  # noqa: E402
 from opscope.capture.recording import Recording  # noqa: E402
 from opscope.capture.step_clock import StepClock  # noqa: E402
 from opscope.errors import CaptureError, InputError  # noqa: E402
+from opscope.workloads.runtime import resident_bytes  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -170,6 +172,18 @@ def test_a_program_without_steps_is_one(record, capsys, text):
     assert (recorder.is_whole, recorder.notes) == (True, [])
     assert (cycle.sidecar.steps, cycle.sidecar.partial) == (int(text != INTERRUPTED), text == INTERRUPTED)
     assert "aten::add" in cycle.trace_path.read_text()
+
+
+def test_files_that_a_program_reads_are_not_memory_that_recording_takes(tmp_path):
+    file = tmp_path / "data"
+    file.write_bytes(bytes(64 << 20))
+    data = np.memmap(file, mode="r")
+    before = resident_bytes()
+    assert data.sum() == 0
+    assert resident_bytes() - before < 32 << 20
+    kept = np.ones(64 << 20, dtype=np.uint8)
+    assert resident_bytes() - before > 32 << 20
+    del kept
 
 
 @cases("text")
