@@ -37,9 +37,6 @@ from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
 from opscope.units import format_duration
 
-# Bounds what all other advice can bring, so it is given beside other advice alone.
-_AT_LIMIT = "advice.at_limit"
-
 
 def assess(
     session: Session,
@@ -69,10 +66,7 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
     # What happens once is no part of a step, and nothing that its rules could make shorter.
     counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)
     run = ProfiledRun(session, counted, job)
-    rules = run.book.rules
-    found = [one for code, rule in rules.items() if code != _AT_LIMIT for one in _findings(run, rule)]
-    if any(finding.estimated_gain_ns_per_step for finding, _ in found):
-        found += _findings(run, rules[_AT_LIMIT])
+    found = [one for rule in run.book.rules.values() for one in _findings(run, rule)]
     found = sorted(_once(found), key=lambda one: _rank(one[0]))
     return summary.having(
         advice=tuple(finding for finding, _ in found),

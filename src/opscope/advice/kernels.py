@@ -1,10 +1,9 @@
-"""Advice on kernels: chains that one could replace, tails, few resident warps, and what is at its limit."""
+"""Advice on kernels: chains that one could replace, and norms that compiling does better."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from math import ceil, prod
 from typing import Any
 
 import msgspec
@@ -19,13 +18,10 @@ from opscope.advice.profiled_run import (
     time_of,
 )
 from opscope.advice.rules import Rule
-from opscope.analysis.roofline import Bound
 from opscope.analysis.step_model import GraphChange
-from opscope.analysis.tensor_cores import is_product
-from opscope.model.queries import grouped, summed
+from opscope.model.queries import grouped
 from opscope.operators.arguments import parse_arguments
-from opscope.provenance.kernel_names.decoder import decode
-from opscope.units import counted, format_fraction
+from opscope.units import counted
 
 
 class _Chain(msgspec.Struct, frozen=True):
@@ -90,14 +86,18 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             calls_taking(norms, half_ns)(change)
         return _fused(change, chains, floor_ns)
 
+    basis = [
+        f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to "
+        f"the tensors read and written; {run.times(launches, 'launch')} and "
+        f"{run.time(host_ns * run.unrecorded_share)} of host time go away"
+    ]
+    if norms:
+        basis.append("batch norms come half as far to the memory's limit")
     yield Advice(
         " ".join(told),
         run.evidence(total_ns, calls=count, chains=[" → ".join(chain.names) for chain in chains[:5]]),
         effect,
-        f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to "
-        f"the tensors read and written; {run.times(launches, 'launch')} and "
-        f"{run.time(host_ns * run.unrecorded_share)} of host time go away"
-        + ("; batch norms come half as far to the memory's limit" if norms else ""),
+        "; ".join(basis),
     )
 
 
@@ -150,103 +150,3 @@ def _split(rows: Iterable[Mapping[str, Any]]) -> Iterator[_Chain]:
 def _sizes(row: Mapping[str, Any]) -> list[int]:
     call = parse_arguments(row["name"], shapes=row["shapes"], types=row["types"])
     return [tensor.element_count for tensor in call.tensors]
-
-
-@finds
-def tail_wave(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    # Rounds are counted by multiprocessors, not by the blocks that they can hold: blocks beside each other on
-    # one share its arithmetic, so that two of them take twice as long as one.
-    rounds = (
-        (kernel, geometry, prod(geometry.grid or ()) / run.sm_count)
-        for kernel in run.summary.kernels
-        # A block of a product computes a tile, which is much work.
-        if run.sm_count and kernel.kind == "kernel" and is_product(decode(kernel.name))
-        for geometry in kernel.geometries
-    )
-    # Kernel, geometry, rounds and the share of their places that stays empty.
-    found = [
-        (kernel, geometry, count, loss)
-        for kernel, geometry, count in rounds
-        if 1 < count < rule.threshold("most_rounds")
-        and (loss := 1 - count / ceil(count)) >= rule.threshold("least_loss")
-    ]
-    total_ns = sum(geometry.total_ns for _, geometry, *_ in found)
-    if run.is_minor(total_ns, rule):
-        return
-    lost_ns = sum(geometry.total_ns * loss for _, geometry, _, loss in found)
-    lost_of = summed((kernel.name, geometry.total_ns * loss) for kernel, geometry, _, loss in found)
-    whole_ns = {kernel.name: kernel.total_ns for kernel, *_ in found}
-    _, longest, count, _ = max(found, key=lambda one: (one[1].total_ns, one[0].name))
-    blocks = prod(longest.grid or ())
-    yield Advice(
-        f"Kernels that take {run.device_share(total_ns)} end in a nearly empty wave: the "
-        f"longest has {blocks:,} blocks for {run.sm_count} multiprocessors, {count:.2f} waves.",
-        run.evidence(
-            total_ns,
-            lost_ns=lost_ns,
-            kernels=list(dict.fromkeys(kernel.name for kernel, *_ in found))[:5],
-            rounds=round(count, 3),
-            blocks=blocks,
-        ),
-        lambda change: [
-            change.scale(change.model.is_named([name]), 1.0 - ns / whole_ns[name])
-            for name, ns in lost_of.items()
-        ],
-        f"the empty slots of their waves: {run.time(lost_ns)} of {run.time(total_ns)}",
-    )
-
-
-@finds
-def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    rooflines = run.summary.efficiency.kernels
-    found = [
-        one
-        for one in run.summary.quality
-        if (roofline := rooflines.get((one.operator, one.kernel.name))) is not None
-        and roofline.bound is Bound.MEMORY
-        and roofline.fraction is not None
-        and roofline.fraction < rule.threshold("roofline_fraction")
-        and one.occupancy is not None
-        and one.occupancy <= rule.threshold("most_occupancy")
-        and not is_product(one.kernel)
-    ]
-    total_ns = sum(quality.geometry.total_ns for quality in found)
-    if run.is_minor(total_ns, rule):
-        return
-    worst = max(found, key=lambda quality: (quality.geometry.total_ns, quality.kernel.name))
-    limiters = [str(limiter) for limiter in worst.limiters]
-    yield Advice(
-        f"Memory-bound kernels take {run.device_time(total_ns)} with at "
-        f"most {format_fraction(max(quality.occupancy or 0.0 for quality in found))} of the warps "
-        f"resident; the longest is limited by {' and '.join(limiters).replace('_', ' ')}.",
-        run.evidence(
-            total_ns,
-            kernels=list(dict.fromkeys(quality.kernel.name for quality in found))[:5],
-            occupancy_fraction=worst.occupancy,
-            limiters=limiters,
-            registers_per_thread=worst.geometry.registers_per_thread,
-            shared_memory_bytes=worst.geometry.shared_memory_bytes,
-        ),
-    )
-
-
-@finds
-def at_limit(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    near = [
-        (name, roofline)
-        for (operator, name), roofline in run.summary.efficiency.kernels.items()
-        if operator is None  # all launches of the kernel, whoever launched it
-        and (roofline.fraction or 0.0) >= rule.threshold("least_roofline_fraction")
-        and roofline.bound in (Bound.COMPUTE, Bound.MEMORY)
-    ]
-    near = sorted(near, key=lambda item: (-item[1].device_ns, item[0]))[: int(rule.threshold("most_kernels"))]
-    total_ns = sum(roofline.device_ns for _, roofline in near)
-    if run.is_minor(total_ns, rule):
-        return
-    reached = sum((roofline.fraction or 0.0) * roofline.device_ns for _, roofline in near) / total_ns
-    names = list(dict.fromkeys(name for name, _ in near))
-    yield Advice(
-        f"{run.device_time(total_ns)} is in {counted(len(names), 'kernel')} near "
-        f"the limit, at {format_fraction(reached)} of it: little to gain there.",
-        run.evidence(total_ns, roofline_fraction=reached, kernels=names),
-    )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from fakes import TraceBuilder
-from opscope.analysis.roofline import Bound, Roofline
 
-from .conftest import MS, Program, call, codes, host, only, told, trace
+from .conftest import Program, call, codes, host, only, told, trace
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array"
@@ -20,63 +18,6 @@ FP32_GEMM = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4"
     "_execute_kernel"
 )
-GEMM = "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_TNT"
-SOFTMAX = "void my::streaming_kernel<float>(float const*, float*, int)"
-
-
-def running(kernel: str, **launch: Any) -> TraceBuilder:
-    builder = trace().step(1, 0, 2_100).operator("aten::mm", 10, 20)
-    return builder.launch(15).kernel(kernel, 50, 2_000, **launch)
-
-
-def test_a_tail_is_counted_in_rounds_of_multiprocessors(advise_on: Program, asked: list[Any]) -> None:
-    """140 blocks on 132 SMs: of the 264 places of two rounds 124 stay empty."""
-    content = running(GEMM, grid=[140, 1, 1], block=[384, 1, 1])
-    words = ("140 blocks for 132 multiprocessors, 1.06 waves", "939 µs per step of 2.00 ms")
-    found = advise_on(content, hosts=[host(2 * MS, 1 * MS)])
-    told(found, "tail_wave", *words, has_gain=True)
-    assert asked == [(("scale", ([GEMM], pytest.approx(140 / 264))),)]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "blocks"),
-    [(GEMM, 132), (GEMM, 264), (GEMM, 250), (GEMM, 96), (GEMM, 700), (SOFTMAX, 140)],
-    ids=["one round", "two", "nearly two", "less than one", "five and more", "no tiles"],
-)
-def test_grids_without_a_tail(advise_on: Program, kernel: str, blocks: int) -> None:
-    content = running(kernel, grid=[blocks, 1, 1], block=[384, 1, 1])
-    assert codes(advise_on(content, hosts=[host(2 * MS, 1 * MS)])) == []
-
-
-def starved(**facts: Any) -> Mapping[tuple[str | None, str], Roofline]:
-    roofline = {"attainable_ns": 0.3 * 2 * MS, "bound": Bound.MEMORY, **facts}
-    return {("aten::mm", SOFTMAX): Roofline(2 * MS, 2 * MS, **roofline)}
-
-
-LAUNCH = {"grid": [4000, 1, 1], "block": [256, 1, 1], "registers per thread": 168, "shared memory": 0}
-
-
-def test_few_warps_of_a_slow_streaming_kernel_are_told_with_their_limiter(advise_on: Program) -> None:
-    content = running(SOFTMAX, **LAUNCH)
-    found = advise_on(content, kernels=starved(), hosts=[host(2 * MS, MS)])
-    finding = told(found, "low_occupancy", has_gain=False)
-    assert finding.evidence["limiters"] == ["registers"]
-    assert finding.evidence["occupancy_fraction"] == pytest.approx(8 / 64)
-
-
-@pytest.mark.parametrize(
-    ("launch", "facts"),
-    [
-        ({**LAUNCH, "registers per thread": 32}, {}),
-        (LAUNCH, {"attainable_ns": 0.9 * 2 * MS}),
-        (LAUNCH, {"bound": Bound.COMPUTE}),
-        ({"grid": [4000, 1, 1], "block": [256, 1, 1]}, {}),
-    ],
-    ids=["many warps", "near the rate", "bound by arithmetic", "registers unknown"],
-)
-def test_kernels_with_warps_enough(advise_on: Program, launch: dict[str, Any], facts: dict[str, Any]) -> None:
-    found = advise_on(running(SOFTMAX, **launch), kernels=starved(**facts), hosts=[host(2 * MS, MS)])
-    assert codes(found) == []
 
 
 SIZE = [2048, 2048]
