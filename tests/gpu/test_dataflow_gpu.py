@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 import opscope
-from opscope.advice.profiled_run import ProfiledRun
+from opscope.analysis.watched_steps import dataflow
 from opscope.model.sidecar import read_sidecar
 
 pytestmark = pytest.mark.gpu
@@ -87,7 +87,7 @@ def test_what_is_worked_out_again_is_seen(recorded: Path) -> None:
     assert not {text for _, text in told} & {"given", "hidden", "state", "loss"}
     # And the operators are found again in what was recorded: whether they are worth a word, the host decides.
     with opscope.load(recorded / "trace.json") as session:
-        watched = ProfiledRun(session, opscope.summarize(session)).dataflow
+        watched = dataflow(session, session.scalar("SELECT trace_id FROM traces"), left_out=[])
         assert watched is not None
         assert all(watched.found(one.operators).device_ns > 0 for one in found.repeated)
 
