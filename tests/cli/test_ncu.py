@@ -17,6 +17,7 @@ import pytest
 
 from case_tables import cases
 from opscope.toolchain import ncu_command as running
+from opscope.toolchain.ncu_report import SECTIONS
 
 from .conftest import Run
 
@@ -108,7 +109,7 @@ def test_a_program_is_run_and_its_words_stay_on_standard_output(ncu_run: Run, tm
     assert call["options"]["--kernel-name"] == ["regex:soft|layer"]
     assert call["options"]["--launch-count"] == ["20"]
     assert call["options"]["--clock-control"] == ["none"]
-    assert call["options"]["--section"] == ["LaunchStats", "Occupancy", "WarpStateStats"]
+    assert call["options"]["--section"] == [*SECTIONS]
 
 
 @pytest.mark.exhaustive(few=False)

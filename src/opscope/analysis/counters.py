@@ -33,7 +33,7 @@ from opscope.provenance.demangle import demangle
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.text_enum import MeaningEnum
-from opscope.toolchain.ncu_report import WIDEST_REQUEST_SECTORS, Extent, KernelCounters, NcuReport, Quantity
+from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quantity
 
 # States of a warp that has nothing to wait for: it issues, or another warp was taken.
 NO_STALL = frozenset({"selected", "not_selected"})
@@ -275,61 +275,6 @@ def _finding(
     )
 
 
-def _uncoalesced(kernel: CountedKernel) -> Iterator[Finding]:
-    """Loads, or stores, that touch more sectors than their bytes need; together where not counted apart."""
-    counters, excess = kernel.counters, _threshold("sector_excess")
-    whole = (counters.loads.sectors or 0) + (counters.stores.sectors or 0)
-    for what, access in (("load", counters.loads), ("store", counters.stores)):
-        sectors, ideal = access.sectors_per_request, access.ideal_sectors_per_request
-        if sectors is None or (access.sectors or 0) < _threshold("access_share") * whole:
-            continue
-        # Without the bytes asked for, only what no width of access explains is certain.
-        is_wasteful, needed = sectors > WIDEST_REQUEST_SECTORS, f"the widest needs {WIDEST_REQUEST_SECTORS}"
-        if ideal is not None:
-            is_wasteful, needed = sectors >= excess * ideal, f"{ideal:.1f} would hold its bytes"
-        if is_wasteful:
-            yield _finding(
-                kernel,
-                f"uncoalesced_{what}s",
-                f"a {what} of a warp touches {sectors:.1f} sectors of 32 bytes where {needed}",
-                sectors_per_request=sectors,
-                ideal_sectors_per_request=ideal,
-                sectors=access.sectors,
-            )
-    sectors, ideal = counters.count(Quantity.GLOBAL_SECTORS), counters.count(Quantity.GLOBAL_SECTORS_IDEAL)
-    is_apart = counters.loads.bytes_per_sector is not None or counters.stores.bytes_per_sector is not None
-    if not is_apart and sectors and ideal and sectors >= excess * ideal:
-        yield _finding(
-            kernel,
-            "uncoalesced_accesses",
-            f"its accesses to global memory touch {sectors / ideal:.1f} times the sectors that would hold "
-            "their bytes",
-            sectors=sectors,
-            ideal_sectors=ideal,
-        )
-
-
-def _bank_conflicts(kernel: CountedKernel) -> Iterator[Finding]:
-    shared, fraction = kernel.counters.shared, kernel.counters.shared.conflict_fraction
-    # Share of a multiprocessor's active cycles that conflicts take, at one wavefront a cycle.
-    active, sm_count = kernel.counters.ratio(Quantity.ACTIVE_CYCLES), kernel.counters.device.sm_count
-    cycles = None
-    if active and sm_count and shared.excess is not None:
-        cycles = shared.excess / (active * sm_count)
-    is_costly = cycles is None or cycles >= _threshold("conflict_cycles_fraction")
-    if fraction is not None and fraction >= _threshold("conflict_fraction") and is_costly:
-        cost = "" if cycles is None else f", {_percent(cycles)} of its cycles"
-        yield _finding(
-            kernel,
-            "bank_conflicts",
-            f"{_percent(fraction)} of the passes through shared memory repeat others for bank conflicts"
-            f"{cost}",
-            conflict_fraction=fraction,
-            excess_wavefronts=shared.excess,
-            cycles_fraction=cycles,
-        )
-
-
 def _extra_traffic(kernel: CountedKernel) -> Iterator[Finding]:
     """More bytes of device memory than inputs and outputs have: something is read or written twice."""
     ratio, least, moved = kernel.traffic_ratio, kernel.min_bytes, kernel.counters.dram_bytes
@@ -365,25 +310,6 @@ def _extra_traffic(kernel: CountedKernel) -> Iterator[Finding]:
         dram_read_bytes=read,
         min_read_bytes=cost.read_bytes,
     )
-
-
-def _cache_bound(kernel: CountedKernel) -> Iterator[Finding]:
-    """Caches at their limit while device memory idles: many sectors for few bytes."""
-    memory = kernel.counters.ratio(Quantity.MEMORY_FRACTION)
-    dram = kernel.counters.ratio(Quantity.DRAM_FRACTION)
-    # Products reuse what they load: their caches are meant to be busy.
-    is_held_up = kernel.limit is CounterLimit.CACHES and not is_product(kernel.decoded)
-    if memory is None or dram is None or not is_held_up:
-        return
-    if memory >= _threshold("busy_fraction") and memory >= _threshold("cache_share") * dram:
-        yield _finding(
-            kernel,
-            "cache_bound",
-            f"the caches run at {_percent(memory)} of their peak and device memory at {_percent(dram)}: many "
-            "more bytes pass the caches than are needed",
-            memory_throughput_fraction=memory,
-            dram_throughput_fraction=dram,
-        )
 
 
 def _idle_tensor_cores(kernel: CountedKernel) -> Iterator[Finding]:
@@ -435,4 +361,4 @@ def _percent(fraction: float, decimals: int = 0) -> str:
     return f"{100 * fraction:.{decimals}f} %"
 
 
-_RULES = (_extra_traffic, _uncoalesced, _cache_bound, _bank_conflicts, _idle_tensor_cores, _passed_on)
+_RULES = (_extra_traffic, _idle_tensor_cores, _passed_on)

@@ -27,7 +27,6 @@ from opscope.report.operators import shape_texts
 from opscope.toolchain.ncu_report import (
     QUANTITIES,
     SECTIONS,
-    WANTED,
     GlobalAccess,
     KernelCounters,
     Occupancy,
@@ -315,12 +314,7 @@ def _conflicts(counters: KernelCounters) -> str:
     if shared.wavefronts == 0:
         return "shared memory is not used"
     if shared.conflict_fraction is None:
-        # The hardware's count, where that of the addresses is missing.
-        loads = counters.count(Quantity.SHARED_LOAD_CONFLICTS)
-        stores = counters.count(Quantity.SHARED_STORE_CONFLICTS)
-        if loads is None or stores is None:
-            return _ABSENT
-        return f"at most {format_count(loads + stores)} passes by the hardware's count, which includes others"
+        return _ABSENT
     return (
         f"{format_count(shared.excess)} of {format_count(shared.wavefronts)} passes through shared memory "
         f"({format_fraction(shared.conflict_fraction)})"
@@ -343,7 +337,7 @@ def _occupancy(counters: KernelCounters) -> str:
 def _missing(analysis: CounterAnalysis) -> tuple[doc.Block, ...]:
     absent = [
         quantity
-        for quantity in WANTED
+        for quantity in QUANTITIES
         if all(quantity in kernel.counters.not_collected for kernel in analysis.kernels)
     ]
     if not absent or not analysis.kernels:

@@ -26,7 +26,6 @@ import msgspec
 
 from opscope.data import packaged_toml
 from opscope.errors import DependencyError, InputError
-from opscope.hardware.architectures import WARP_SIZE
 from opscope.model.files import check_ratio, confined, scratch_prefix
 from opscope.text_enum import TextEnum
 
@@ -56,12 +55,6 @@ class Quantity(TextEnum):
     STORE_SECTORS = "global_store_sectors"
     STORE_REQUESTS = "global_store_requests"
     STORE_BYTES_PER_SECTOR = "global_store_bytes_per_sector"
-    SHARED_LOAD_WAVEFRONTS = "shared_load_wavefronts"
-    SHARED_LOAD_CONFLICTS = "shared_load_bank_conflicts"
-    SHARED_STORE_WAVEFRONTS = "shared_store_wavefronts"
-    SHARED_STORE_CONFLICTS = "shared_store_bank_conflicts"
-    GLOBAL_SECTORS = "global_sectors"
-    GLOBAL_SECTORS_IDEAL = "global_sectors_ideal"
     SHARED_WAVEFRONTS = "shared_wavefronts"
     SHARED_WAVEFRONTS_IDEAL = "shared_wavefronts_ideal"
     THREADS_PER_INSTRUCTION = "threads_per_instruction"
@@ -71,7 +64,6 @@ class Quantity(TextEnum):
     L2_FRACTION = "l2_throughput_fraction"
     L1_FRACTION = "l1_throughput_fraction"
     TENSOR_FRACTION = "tensor_pipe_fraction"
-    ACTIVE_CYCLES = "active_cycles_per_sm"
     OCCUPANCY = "achieved_occupancy"
     THEORETICAL_OCCUPANCY = "theoretical_occupancy"
     WAVES = "waves"
@@ -96,18 +88,6 @@ TOPICS: Mapping[str, tuple[Quantity, ...]] = {
     topic: tuple(map(Quantity, names)) for topic, names in _DOCUMENT["topics"].items()
 }
 
-# Read where they are, never asked for: the hardware's count of bank conflicts is also raised by passes that
-# other clients win (bulk copies, tensor cores). Source: NVIDIA in forums.developer.nvidia.com/t/351780.
-_SECOND_BEST = frozenset(
-    {
-        Quantity.SHARED_LOAD_WAVEFRONTS,
-        Quantity.SHARED_LOAD_CONFLICTS,
-        Quantity.SHARED_STORE_WAVEFRONTS,
-        Quantity.SHARED_STORE_CONFLICTS,
-    }
-)
-WANTED = tuple(quantity for quantity in QUANTITIES if quantity not in _SECOND_BEST)
-
 # Blocks of one multiprocessor that a resource allows; the names are those of `analysis.occupancy`.
 OCCUPANCY_LIMITS: Mapping[str, str] = {
     "blocks": "launch__occupancy_limit_blocks",
@@ -120,8 +100,9 @@ OCCUPANCY_LIMITS: Mapping[str, str] = {
 STALL_PREFIX = "smsp__average_warps_issue_stalled_"
 STALL_SUFFIX = "_per_issue_active.ratio"
 
-# Sections taken whole: what launches look like, and stall reasons, which differ between chips.
-SECTIONS = ("LaunchStats", "Occupancy", "WarpStateStats")
+# Sections taken whole: what launches look like, stall reasons, which differ between chips, and accesses by line
+# of code, which NVIDIA's rules of coalescing and bank conflicts look at.
+SECTIONS = ("LaunchStats", "Occupancy", "WarpStateStats", "SourceCounters")
 # Chips with memory of their own but other names for its reads and writes.
 _OTHER_DRAM_NAMES = frozenset({"12.0"})
 # Chips that share the host's memory count no reads and writes.
@@ -130,7 +111,7 @@ _SPLIT = (Quantity.DRAM_READ_BYTES, Quantity.DRAM_WRITTEN_BYTES)
 
 
 def metrics_to_collect(
-    compute_capability: str | None = None, quantities: Iterable[Quantity] = WANTED
+    compute_capability: str | None = None, quantities: Iterable[Quantity] = tuple(QUANTITIES)
 ) -> tuple[str, ...]:
     """Metric names for `ncu --metrics` besides what `SECTIONS` collect; of most chips where it is unknown."""
     names = []
@@ -145,10 +126,6 @@ def metrics_to_collect(
 
 
 SECTOR_BYTES = 32
-# A warp's widest access, 16 bytes a thread, in sectors: no coalesced request needs more.
-# Source: CUDA C++ Programming Guide 13.0, "Device Memory Accesses".
-WIDEST_REQUEST_SECTORS = 16 * WARP_SIZE // SECTOR_BYTES
-
 Extent = tuple[int, int, int]
 
 
@@ -294,7 +271,7 @@ class KernelCounters(msgspec.Struct, frozen=True):
     @property
     def not_collected(self) -> dict[Quantity, NcuMetric]:
         """Quantities wanted that the report does not hold, with what collects them."""
-        return {quantity: QUANTITIES[quantity] for quantity in WANTED if quantity not in self.values}
+        return {quantity: QUANTITIES[quantity] for quantity in QUANTITIES if quantity not in self.values}
 
 
 class NcuReport(msgspec.Struct, frozen=True):

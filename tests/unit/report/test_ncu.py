@@ -50,9 +50,6 @@ BOTH = CounterAnalysis(MADE.report, (MADE.kernels[0],) * 2)
 REPORTS = {
     "everything was collected": ncu_document(made(**EVERYTHING)),
     "what was not collected is named once": ncu_document(made(duration_ns=10_000)),
-    "the hardware's count of conflicts": ncu_document(
-        made(shared_load_bank_conflicts=5, shared_store_bank_conflicts=2)
-    ),
     "without a certain call": ncu_document(CounterAnalysis(MADE.report, (LOST,), (), ("t.json",))),
     "the longest": ncu_document(BOTH, top=1),
     "all": ncu_document(BOTH, top=None),

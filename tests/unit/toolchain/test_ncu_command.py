@@ -23,7 +23,7 @@ from opscope.toolchain.ncu_command import (
     ncu_command,
     run_ncu,
 )
-from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, TOPICS, WANTED, Quantity, metrics_to_collect
+from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, TOPICS, Quantity, metrics_to_collect
 
 
 @cases("name")
@@ -80,11 +80,11 @@ def test_chips_that_name_metrics_differently() -> None:
 
 def test_every_wanted_quantity_is_collected_by_a_metric_or_a_section() -> None:
     metrics = set(metrics_to_collect())
-    for quantity in WANTED:
+    for quantity in QUANTITIES:
         entry = QUANTITIES[quantity]
         assert entry.section in SECTIONS or metrics & set(entry.names), quantity
     for topic in TOPICS.values():
-        assert set(topic) <= set(WANTED)
+        assert set(topic) <= set(QUANTITIES)
 
 
 def executable(folder: Path, name: str, body: str) -> Path:
