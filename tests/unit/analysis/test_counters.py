@@ -25,7 +25,7 @@ from opscope.analysis.counters import (
 from opscope.model.finding import Finding, Severity
 from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.toolchain.ncu_report import KernelCounters, NcuAdvice, NcuReport, Quantity
+from opscope.toolchain.ncu_report import KernelCounters, NcuAdvice, NcuReport, Quantity, read_report
 
 ReportOf = Callable[..., NcuReport]
 Kernel = Callable[..., KernelCounters]
@@ -218,6 +218,21 @@ def test_a_real_report_by_itself(real_report: NcuReport) -> None:
     assert "NVIDIA's rule LaunchConfiguration applies (3 % of its time). The grid for" in findings[2].message
     assert "See the Hardware Model description" in findings[2].message, "without the markup of a link"
     assert (findings[2].suggestion or "").startswith("Give it more work at a time")
+
+
+def test_what_nvidias_rules_found_in_kernels_made_to_be_slow() -> None:
+    """32 threads in one bank, a transpose that writes columns, reads of every 33rd float, and a copy."""
+    pytest.importorskip("ncu_report")
+    recorded = Path(__file__).parents[2] / "golden/recorded/four_kernels.ncu-rep.gz"
+    findings = analyze_counters(read_report(recorded)).findings
+    shares = [one.evidence["estimated_speedup_fraction"] for one in findings[:3]]
+    assert [(one.code, one.evidence["kernel"].partition("(")[0]) for one in findings[:3]] == [
+        ("ncu.UncoalescedSharedAccess", "conflicts"),
+        ("ncu.UncoalescedGlobalAccess", "transposed"),
+        ("ncu.UncoalescedGlobalAccess", "strided"),
+    ]
+    assert shares == pytest.approx([0.94, 0.78, 0.77], abs=0.01)
+    assert not {one.code for one in findings[3:]} & {one.code for one in findings[:3]}
 
 
 def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(load, real_report, its_trace):
