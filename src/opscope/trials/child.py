@@ -148,24 +148,19 @@ class _Run:
             self.found.is_enough = True
             self.end(0)
 
-    def _note_settings(self) -> None:
-        """Note what only the program as it is shows, before anything is switched."""
-        torch, facts = sys.modules["torch"], self.found.facts
-        self.found.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        facts.precision = torch.get_float32_matmul_precision()
-        facts.threads = torch.get_num_threads()
-        if torch.cuda.is_initialized():
-            facts.device_name = torch.cuda.get_device_name()
-            self.found.peak_bytes = torch.cuda.max_memory_allocated()
-
     def _is_early(self) -> bool:
         """Whether an optimizer may come yet: gradients are accumulated over several calls of the model."""
         is_open = isinstance(self.source, RecognizedSteps) and self.source.taken == "forward"
         is_early = self.found.steps < _ACCUMULATED and time.monotonic() - self._first_step < _ACCUMULATED_S
         is_waiting = is_open and self.found.facts.is_training and is_early
-        if not is_waiting and not self._witness.is_done:
+        if not is_waiting and not self._witness.is_done:  # what only the program as it is shows
             self._witness.is_done = True
-            self._note_settings()
+            torch, facts = sys.modules["torch"], self.found.facts
+            self.found.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            facts.precision = torch.get_float32_matmul_precision()
+            if torch.cuda.is_initialized():
+                facts.device_name = torch.cuda.get_device_name()
+                self.found.peak_bytes = torch.cuda.max_memory_allocated()
         return is_waiting
 
     def end(self, code: int) -> NoReturn:
@@ -184,7 +179,6 @@ class _Run:
         if isinstance(self.source, RecognizedSteps):
             found.taken = self.source.taken
         if self.switches is not None:
-            found.warm_up_ns = self.switches.first_calls_ns
             named = zip(self.request.installed, self.switches.installed, strict=False)
             found.not_applied = tuple(name for name, hooks in named if not hooks.applied)
         # Torchrun ends once it is there. Not JSON, which has no infinite loss.

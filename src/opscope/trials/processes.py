@@ -52,7 +52,7 @@ class ProgramRuns:
             try:
                 code, lines = self._process(path, request.seed, environment, limit_s)
             except KeyboardInterrupt:
-                self.unfinished = _found(output)
+                self.unfinished = None if request.is_constant else _found(output)
                 raise
             found = _found(output)
             if found is None or (code is None and not found.base_ns):

@@ -262,17 +262,6 @@ def test_a_change_that_no_longer_takes_hold_is_no_result(switched: Switched) -> 
     assert arm.error == "it no longer takes hold of the program's steps" or arm.not_tried
 
 
-def test_what_compiles_is_tried_beside_fewer_digits_first(switched: Switched) -> None:
-    found, _, _ = switched(INFERENCE, "bf16_weights", "bf16_autocast", "compile", seconds=30.0)
-    sets = [one for one in found.arms if len(one.names) > 1]
-    digits = {name for one in sets if "compile" in one.names for name in one.names} - {"compile"}
-    assert len(digits) == 1
-    assert digits < {"bf16_weights", "bf16_autocast"}
-    compiled = next(one for one in sets if "compile" in one.names)
-    assert (compiled.error, compiled.not_tried, bool(compiled.logarithms)) == (None, None, True)
-    assert compiled.correctness is Correctness.WITHIN_ROUNDING
-
-
 def test_what_was_compiled_is_not_run_with_weights_of_another_type(switched: Switched) -> None:
     # Whole numbers come in either way: only the weights are of another type.
     looking_up = """

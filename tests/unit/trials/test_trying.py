@@ -55,7 +55,7 @@ class GivenProcesses:
         broken, idle = given.get("broken", ()), given.get("idle", ())
         arms, names = [], list(request.arms)
         singles = [one[0] for one in names if len(one) == 1 and self.factors.get(one[0], 1.0) < 0.99]
-        if not request.is_constant and len(singles) > 1 and tuple(singles[:2]) not in names:
+        if not request.is_constant and len(singles) > 1 and {*singles[:2]} not in map(set, names):
             names.append(tuple(singles[:2]))
         for one in names:
             arm = ArmRun(names=one, correctness=Correctness.IDENTICAL, check_ns=50 * MS)
