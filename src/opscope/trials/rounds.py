@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache
@@ -217,6 +218,8 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     change_files: dict[str, str] = {}  # Changes of the user's own by name
     seconds: float = 20.0  # Of rounds; of steps where one arm stays
     most_steps: int | None = None  # That the program makes, where that is known
+    compiles_ahead: bool = False  # Have a second process compile while this one times the rest
+    is_ahead: bool = False  # It is that process: nothing is timed
     recording: str | None = None  # Folder for a recording of the program as it is, after the rounds
     seed: int = 0  # Of torch, random and numpy
     scratch: str | None = None  # Folder to remove if the parent dies; None for none
@@ -237,6 +240,7 @@ class TrialRun(msgspec.Struct, kw_only=True):
     first_steps: Numbers = {}
     facts: ProgramTraits = msgspec.field(default_factory=ProgramTraits)
     peak_bytes: int | None = None  # Without changes, or with those installed
+    not_ahead: str | None = None  # Why nothing was compiled ahead, where that could have helped
     not_applied: tuple[str, ...] = ()  # Installed changes that found nothing to change
     exit_code: int | None = None  # Of the program, if it ended by itself
     error: str | None = None  # Last line of what it raised
@@ -279,6 +283,7 @@ class Rounds:
         found: Takes what is found; its facts are asked when the program's steps are steady.
         arms: Sets of changes, the most promising first.
         is_early: Whether an optimizer may come yet, so that what ended was no step.
+        start_ahead: Has a process compile these sets, or not.
     """
 
     def __init__(
@@ -289,18 +294,20 @@ class Rounds:
         arms: Iterable[Sequence[TriedChange]],
         *,
         is_early: Callable[[], bool],
+        start_ahead: Callable[[Sequence[tuple[str, ...]]], subprocess.Popen[bytes] | None],
         save: Callable[[], object],
         end: Callable[[int], object],
     ) -> None:
         self._switches, self._torch, self._found, self._facts = switches, switches.torch, found, found.facts
         self._request, self._random, self._is_early = request, random.Random(request.seed), is_early
-        self._save, self._end = save, end
+        self._start_ahead, self._save, self._end = start_ahead, save, end
         self._arms: list[Arm] = []
         for one in arms:
             self._add(Arm(one, switches))
         # What compiles waits for the rest, unless it is asked for before something that does not.
         self._costly = list(takewhile(lambda arm: arm.is_costly, reversed(self._arms)))
         self._is_compiling = False
+        self._ahead: subprocess.Popen[bytes] | None = None
         self._active: Arm | None = None
         self._base_made: dict[int, Callable[..., Any]] = {}
         self._sides: dict[Any, Any] = {}
@@ -316,6 +323,7 @@ class Rounds:
         return arm
 
     def restart(self) -> None:
+        self._end_ahead()
         self._switches.keep = None
         self.turn(None)
         found = self._found
@@ -390,7 +398,14 @@ class Rounds:
         self._waiting = [arm for arm in self._arms if arm.found.not_tried is None]
         if self._waiting:
             self._kept_state = Snapshot(switches)
+        if self._request.is_ahead:
+            for arm in self._waiting:
+                self._check(arm)
+                self._drop(arm)
+            return
+        self._compile_ahead()
         yield from (self._stay() if self._request.is_constant else self._compare())
+        self._end_ahead()
         if self._request.recording is not None:
             yield from self._record(Path(self._request.recording))
 
@@ -457,6 +472,8 @@ class Rounds:
                     live.append(arm)
             if not live:
                 break
+            if any(one.is_costly for one in live):
+                self._end_ahead()
             round_began = time.monotonic()
             yield from self._round(live)
             in_rounds_s += time.monotonic() - round_began
@@ -474,6 +491,23 @@ class Rounds:
             if is_over and len(self._found.base_logarithms) >= FEW_ROUNDS:
                 break
             yield from self._round(live)
+
+    def _compile_ahead(self) -> None:
+        compiling = [one for one in self._waiting if one in self._costly]
+        if not compiling or compiling == self._waiting:
+            return
+        # This process begins with fewer digits, that one with what is compiled here after that.
+        compiling.sort(key=lambda one: not one.changes[0].replays)
+        arms = [one.found.names for one in compiling]
+        coarser = [one.changes[0] for one in reversed(self._waiting) if one.is_coarser]
+        if coarser:  # of those as coarse the last, which leaves nothing to cast
+            arms.append((max(coarser, key=lambda one: one.rounding).name, *arms[0]))
+        self._ahead = self._start_ahead(arms)
+
+    def _end_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.kill()
+            self._ahead.wait()
 
     @property
     def _steps_left(self) -> float:

@@ -33,6 +33,7 @@ from opscope.model.trial import (
     Variant,
 )
 from opscope.trials import catalog, patches, processes, replay, rounds
+from opscope.trials.child import AHEAD
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
@@ -285,7 +286,9 @@ class Trial:
         """One process with rounds of these sets; once more without a change that ended the program."""
         right = tuple(one for one in arms if not any(self._of((name,)).error for name in one))
         limit_s = (self._startup_s if self._bases else self.plan.run_s) + 2 * seconds + _SPARE_S
-        asked = replace(self._request, arms=right, seconds=seconds)
+        # In the program's own folder a second process would write to the same files.
+        is_first = not self._bases and not self.plan.in_place
+        asked = replace(self._request, arms=right, seconds=seconds, compiles_ahead=is_first)
         run, said = self._run("rounds", limit_s, asked, ())
         if run is None:
             return None, said
@@ -341,6 +344,9 @@ class Trial:
     def _take(self, run: rounds.TrialRun) -> None:
         if run.base_ns:
             self._bases.append(run)
+        # What was compiled ahead is read from a cache here.
+        ahead = processes.found_in(self._processes.scratch / AHEAD)
+        cold_ns = {} if ahead is None else {one.names: one.check_ns for one in ahead.arms}
         for arm in run.arms:
             tried = self._of(arm.names)
             if arm.not_tried is not None and len(arm.names) == 1:
@@ -348,7 +354,7 @@ class Trial:
                 continue
             tried.error = arm.error or arm.not_tried or tried.error
             if arm.check_ns:
-                tried.warm_up_ns = max(tried.warm_up_ns or 0, arm.check_ns)
+                tried.warm_up_ns = max(tried.warm_up_ns or 0, arm.check_ns, cold_ns.get(arm.names, 0))
                 self._note_numbers(tried, arm.correctness, arm.numbers)
             if arm.logarithms:
                 tried.switched.append(arm.logarithms)
@@ -555,6 +561,7 @@ class Trial:
             variants=tuple(variants),
             not_tried=(
                 *(NotTried(*one) for one in self._not_tried.items()), *not_reached,
+                *(NotTried("compiling ahead", run.not_ahead) for run in self._bases if run.not_ahead),
                 *own,
             ),
             best=self._changes_best(best),

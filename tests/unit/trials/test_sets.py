@@ -35,7 +35,7 @@ class Planted:
         self.changes = sorted(changes, key=lambda one: one.is_costly)
         self.rounds = Rounds(
             switches, TrialRequest(kind="script", target=""), found, [[one] for one in self.changes],
-            is_early=lambda: False, save=calls, end=calls,
+            is_early=lambda: False, start_ahead=calls, save=calls, end=calls,
         )  # fmt: skip
         self.rounds._waiting = [arm for arm in self.rounds._arms if arm.is_costly]
         self.time([arm for arm in self.rounds._arms if not arm.is_costly])
@@ -110,3 +110,15 @@ def test_what_compiles_has_a_set_with_the_fewest_digits_whatever_they_are_alone(
     assert waiting[1] >= {"compile_reduce_overhead"}
     assert not waiting[1] & {"tf32", "bf16_weights", "bf16_autocast", "fp16_autocast"}
     assert {"compile"} in waiting
+
+
+def test_ahead_is_compiled_first_what_the_measured_process_compiles_last() -> None:
+    program, asked = Planted(host_ms=5.0, device_ms=1.7), []
+    program.rounds._start_ahead = asked.append  # type: ignore[assignment]
+    program.rounds._waiting = [*program.rounds._arms]
+    program.rounds._compile_ahead()
+    replayed = "compile_reduce_overhead"
+    assert asked == [[(replayed,), ("compile",), ("bf16_weights", replayed)]]
+    program.rounds._waiting = program.rounds._costly  # there is nothing to time meanwhile
+    program.rounds._compile_ahead()
+    assert len(asked) == 1
