@@ -178,15 +178,13 @@ class _Run:
         if not self.request.compiles_ahead or scratch is None or not cuda.is_initialized():
             return None  # on a CPU both would need the same cores
         free_bytes, total_bytes = cuda.mem_get_info()
-        reasons = (
-            (len(os.sched_getaffinity(0)) >= _FEWEST_CORES, "there is no core to spare"),
-            (
-                free_bytes >= _AGAIN * (total_bytes - free_bytes),
-                "the device's memory would not hold the program twice",
-            ),
-        )
-        found.not_ahead = next((reason for holds, reason in reasons if not holds), None)
-        if found.not_ahead is not None:
+        has_cores = len(os.sched_getaffinity(0)) >= _FEWEST_CORES
+        if not has_cores or free_bytes < _AGAIN * (total_bytes - free_bytes):
+            found.not_ahead = (
+                "the device's memory would not hold the program twice"
+                if has_cores
+                else "there is no core to spare"
+            )
             return None
         asked = msgspec.structs.replace(
             self.request, arms=tuple(arms), is_ahead=True, is_constant=True, recording=None, scratch=None

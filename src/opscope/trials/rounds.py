@@ -281,7 +281,6 @@ class Rounds:
 
     Args:
         found: Takes what is found; its facts are asked when the program's steps are steady.
-        arms: Sets of changes, the most promising first.
         is_early: Whether an optimizer may come yet, so that what ended was no step.
         start_ahead: Has a process compile these sets, or not.
     """
@@ -364,9 +363,11 @@ class Rounds:
         self._require_sound()
 
     def _drop(self, arm: Arm) -> None:
-        """Give the memory back that an arm holds: graphs have pools of their own."""
-        holds = bool(arm.made) or arm.found.error is not None
-        arm.made.clear()
+        """Give the memory back that an arm holds: pools of its graphs, its copies of weights."""
+        kept = [arm.made, *(hooks.made for hooks in arm.hooks)]
+        holds = any(kept) or arm.found.error is not None
+        for one in kept:
+            one.clear()
         if holds and self._torch.cuda.is_initialized():
             self._torch.cuda.empty_cache()  # the next blocks pay for that
 

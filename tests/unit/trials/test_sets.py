@@ -112,6 +112,14 @@ def test_what_compiles_has_a_set_with_the_fewest_digits_whatever_they_are_alone(
     assert {"compile"} in waiting
 
 
+def test_what_is_decided_gives_its_copies_of_weights_back() -> None:
+    rounds = Planted(host_ms=5.0, device_ms=1.7).rounds
+    arm = next(one for one in rounds._arms if one.found.names == ("bf16_weights",))
+    arm.hooks[0].made[0] = object()
+    rounds._drop(arm)
+    assert not arm.hooks[0].made
+
+
 def test_ahead_is_compiled_first_what_the_measured_process_compiles_last() -> None:
     program, asked = Planted(host_ms=5.0, device_ms=1.7), []
     program.rounds._start_ahead = asked.append  # type: ignore[assignment]
