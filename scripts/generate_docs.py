@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from opscope.report.document import (
 from opscope.report.document import Column as Heading
 from opscope.report.document import Table as Grid
 from opscope.report.markdown import render_markdown
-from opscope.trials.catalog import CATALOG
+from opscope.trials.catalog import CATALOG, TriedChange
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 TABLES_PAGE = REFERENCE / "tables.md"
@@ -90,11 +91,19 @@ def changes_page() -> str:
         f"| `{one.name}`{' (on request)' if one.on_request else ''} | {one.title} | "
         f"{', '.join(f'`{code}`' for code in one.findings)} | "
         f"{'; '.join(reason for _, reason in one.needs)} | "
-        f"{'diff or snippet' if one.edits else 'snippet'} | {one.effect} |"
+        f"{'diff or snippet' if one.edits else 'snippet'} | {_effect(one)} |"
         for one in CATALOG
     )
     table = "\n".join([heading, "|---|---|---|---|---|---|", *rows])
     return f"# Changes that are tried\n\n{_wrapped(introduction)}\n\n{table}\n"
+
+
+def _effect(change: TriedChange) -> str:
+    """What it may do to the numbers, in words."""
+    if change.group == "precision":
+        return f"roundings of 2^{round(math.log2(change.rounding))}"
+    effect = "operations in another order" if change.rounding else "none"
+    return f"{effect}; dropout drops other elements" if change.redraws else effect
 
 
 def _rule_blocks(rule: Rule) -> Iterator[str]:

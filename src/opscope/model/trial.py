@@ -71,7 +71,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     predicted_interval_ns: Interval | None = None  # Between what that lies, as advice says
     # As of the baseline, of a change that stays on; what is switched is not measured
     peak_bytes: int | None = None
-    # What checking it took, compilation included; of a change that stays on, the first calls of models
+    # What checking it took, compilation included; of a change that stays on nothing is known
     warm_up_ns: float | None = None
     pays_off_after_steps: int | None = None  # Steps after which that is made up for; None if it never is
     error: str | None = None  # Last lines of what it said when it failed

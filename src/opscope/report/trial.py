@@ -63,7 +63,7 @@ def trial_document(result: TrialResult, command: str | None = None) -> doc.Docum
         doc.number("Warm-up", "warm_up_ns", spare=4),
         caption="Time: of the baseline's in the same rounds; intervals hold the scatter between processes. "
         "Numerics: outputs, gradients, updates and losses compared with the baseline's. Warm-up: its check, "
-        "compilation included; of what stays on, the first calls.",
+        "compilation included.",
     )
     not_tried = tuple((doc.Code(one.name), f": {one.reason}") for one in result.not_tried)
     return doc.Document(

@@ -45,7 +45,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     is_graphed: bool = False  # CUDA graphs or compiled models are used
     precision: str = "highest"  # torch.get_float32_matmul_precision()
     is_autocast: bool = False  # The first model was called under autocast
-    threads: int = 1  # torch.get_num_threads() at the end
     allocates: bool = False  # Its steady steps take memory from the driver
     attends: bool = False  # The first model's first call made calls of scaled_dot_product_attention
     forgetful_loaders: int = 0  # DataLoaders whose worker processes end with each epoch
@@ -65,6 +64,7 @@ _LOSS_SCALE = 1024.0
 _PREFETCHED = 4  # batches by each worker
 # The same operations in another order, in float32.
 _REORDERED = 2.0**-14
+_ADDS = math.log(0.995)  # what is worth a place in a set
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,6 @@ class TriedChange:
     def replays(self) -> bool:
         """Whether it launches the model's kernels as a CUDA graph."""
         return "launch_bound" in self.findings and "launch_bound" not in self.unpriced
-
-    @property
-    def effect(self) -> str:
-        """What it may do to the numbers, in words."""
-        if self.group == "precision":
-            return f"roundings of 2^{round(math.log2(self.rounding))}"
-        effect = "operations in another order" if self.rounding else "none"
-        return f"{effect}; dropout drops other elements" if self.redraws else effect
 
 
 _ON_CUDA = (lambda facts: facts.device == "cuda", "its models are not on a GPU")
@@ -518,11 +510,6 @@ def _pinned(hooks: Hooks) -> None:
         hooks.wrap_arguments(hooks.torch.Tensor, name, without_waiting)
 
 
-def _threads(hooks: Hooks) -> None:
-    torch = hooks.torch
-    _set(hooks, torch.set_num_threads, torch.get_num_threads(), os.cpu_count() or 1)
-
-
 _TF32_LINES = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True'
 
 CATALOG = (
@@ -593,11 +580,6 @@ CATALOG = (
         (_EAGER,), "model = torch.compile(model)",
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
         unpriced=("launch_bound",),  # its kernels are launched one by one
-    ),
-    TriedChange(
-        "compile_dynamic", "torch.compile of the model for changing shapes", partial(_compiled, dynamic=True),
-        (_EAGER,), "model = torch.compile(model, dynamic=True)",
-        ("unfused_pointwise",), _REORDERED, "capture", redraws=True, is_costly=True, on_request=True,
     ),
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
@@ -704,15 +686,6 @@ CATALOG = (
         ("cuda_malloc",), is_live=False,
         environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
-    TriedChange(
-        "all_threads", "a thread for every core", _threads,
-        (
-            (lambda facts: facts.device == "cpu", "its models are on a GPU"),
-            (lambda facts: facts.threads < (os.cpu_count() or 1), "every core has one already"),
-        ),
-        "torch.set_num_threads(os.cpu_count())", (), _REORDERED,
-        edits=after_imports(f"torch.set_num_threads({os.cpu_count()})"),
-    ),
 )  # fmt: skip
 
 
@@ -720,6 +693,25 @@ def rounding_of(changes: Sequence[TriedChange], dtypes: Sequence[str]) -> float:
     """What these changes may do to a result in a program of these types, relative to it; 0 for nothing."""
     rounding = max(one.rounding for one in changes)
     return max([rounding, *(_ROUNDINGS.get(one, 0.0) for one in dtypes)]) if rounding else 0.0
+
+
+def addable(held: Sequence[TriedChange], alone: Sequence[tuple[TriedChange, float]]) -> list[TriedChange]:
+    """What may join a set, the most promising first, of changes with the logarithm of what each alone takes.
+
+    Alone a change is priced by what binds the program. What captures the model takes the host's part away:
+    then fewer digits come first, and whatever computes otherwise may help, though alone it was the same or
+    slower. In turn it may help itself once the device is faster than the host.
+    """
+    groups = {one.group for one in held} - {None}
+    is_captured = "capture" in groups
+    digits = {one.name: one.rounding * is_captured for one, _ in alone if one.group == "precision"}
+    return [
+        change
+        for change, alone_log in sorted(alone, key=lambda one: (-digits.get(one[0].name, 0.0), one[1]))
+        if change not in held
+        and change.group not in groups
+        and (alone_log < _ADDS or change.group == "capture" or (is_captured and change.rounding > 0))
+    ]
 
 
 def changes_named(names: Sequence[str] | None) -> tuple[TriedChange, ...]:

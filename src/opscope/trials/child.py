@@ -49,6 +49,10 @@ _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PAUSE_S = 0.005
 _ORDERED, _MOST_MISSED = 3, 50  # steps after which the order of optimizers is known; without the last of them
 _REMOVE_S = 10.0
+AHEAD = "ahead.result"  # in the scratch folder: what the process found that compiled ahead
+# It needs cores of its own, and what the program took of the device's memory, twice: checks keep a copy.
+_FEWEST_CORES, _AGAIN = 3, 2
+_LOWEST_PRIORITY = 19
 _FIRST_LOSSES, _FIRST_MODELS, _FIRST_ELEMENTS = 3, 8, 4096
 
 
@@ -95,8 +99,9 @@ class _Run:
             switches.installed.append(hooks)
         arms = [[self._change(name) for name in names] for names in self.request.arms]
         self.rounds = rounds.Rounds(
-            switches, self.request, self.found, arms, is_early=self._is_early, save=self.save, end=self.end
-        )
+            switches, self.request, self.found, arms, is_early=self._is_early,
+            start_ahead=self.start_ahead, save=self.save, end=self.end,
+        )  # fmt: skip
         switches.has_stepped = self._stepped
         switches.install()
 
@@ -148,25 +153,47 @@ class _Run:
             self.found.is_enough = True
             self.end(0)
 
-    def _note_settings(self) -> None:
-        """Note what only the program as it is shows, before anything is switched."""
-        torch, facts = sys.modules["torch"], self.found.facts
-        self.found.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        facts.precision = torch.get_float32_matmul_precision()
-        facts.threads = torch.get_num_threads()
-        if torch.cuda.is_initialized():
-            facts.device_name = torch.cuda.get_device_name()
-            self.found.peak_bytes = torch.cuda.max_memory_allocated()
-
     def _is_early(self) -> bool:
         """Whether an optimizer may come yet: gradients are accumulated over several calls of the model."""
         is_open = isinstance(self.source, RecognizedSteps) and self.source.taken == "forward"
         is_early = self.found.steps < _ACCUMULATED and time.monotonic() - self._first_step < _ACCUMULATED_S
         is_waiting = is_open and self.found.facts.is_training and is_early
-        if not is_waiting and not self._witness.is_done:
+        if not is_waiting and not self._witness.is_done:  # what only the program as it is shows
             self._witness.is_done = True
-            self._note_settings()
+            torch, facts = sys.modules["torch"], self.found.facts
+            self.found.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            facts.precision = torch.get_float32_matmul_precision()
+            if torch.cuda.is_initialized():
+                facts.device_name = torch.cuda.get_device_name()
+                self.found.peak_bytes = torch.cuda.max_memory_allocated()
         return is_waiting
+
+    def start_ahead(self, arms: Sequence[tuple[str, ...]]) -> subprocess.Popen[bytes] | None:
+        """A second process of the program, which makes its kept step with these sets, and ends.
+
+        What it leaves are the compiler's caches, which all processes of a trial share. It is of this one's
+        group: whatever ends that ends both.
+        """
+        cuda, scratch, found = sys.modules["torch"].cuda, self.request.scratch, self.found
+        if not self.request.compiles_ahead or scratch is None or not cuda.is_initialized():
+            return None  # on a CPU both would need the same cores
+        free_bytes, total_bytes = cuda.mem_get_info()
+        has_cores = len(os.sched_getaffinity(0)) >= _FEWEST_CORES
+        if not has_cores or free_bytes < _AGAIN * (total_bytes - free_bytes):
+            found.not_ahead = (
+                "the device's memory would not hold the program twice"
+                if has_cores
+                else "there is no core to spare"
+            )
+            return None
+        asked = msgspec.structs.replace(
+            self.request, arms=tuple(arms), is_ahead=True, is_constant=True, recording=None, scratch=None
+        )
+        path, work = Path(scratch, AHEAD).with_suffix(".json"), Path(scratch, "ahead")
+        path.write_bytes(msgspec.json.encode(asked))
+        work.mkdir(exist_ok=True)
+        command, quiet = [sys.executable, "-m", "opscope.trials.child", str(path)], subprocess.DEVNULL
+        return subprocess.Popen(command, cwd=work, stdin=quiet, stdout=quiet, stderr=quiet)
 
     def end(self, code: int) -> NoReturn:
         """Write what was found and end the process, without what the program would do at its end."""
@@ -184,7 +211,6 @@ class _Run:
         if isinstance(self.source, RecognizedSteps):
             found.taken = self.source.taken
         if self.switches is not None:
-            found.warm_up_ns = self.switches.first_calls_ns
             named = zip(self.request.installed, self.switches.installed, strict=False)
             found.not_applied = tuple(name for name, hooks in named if not hooks.applied)
         # Torchrun ends once it is there. Not JSON, which has no infinite loss.
@@ -388,6 +414,10 @@ def main(arguments: Sequence[str]) -> int:
     path = Path(arguments[0])
     request = msgspec.json.decode(path.read_bytes(), type=rounds.TrialRequest)
     end_with_parent(request.scratch)
+    if request.is_ahead:
+        os.nice(_LOWEST_PRIORITY)  # what is measured goes first
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[len(cores) // 2 :])
     run = _Run(request, path.with_suffix(".result"))
     try:
         if request.kind == "ranks":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -104,7 +103,6 @@ class Switches:
         self.gave_up: Callable[[Exception], object] = lambda error: None
         self.has_stepped: Callable[[Any], object] = lambda optimizer: None
         self.losses: list[Any] | None = None  # takes what `backward` is called on
-        self.first_calls_ns = 0  # of each model, compilation included
 
     def install(self) -> None:
         """Look at calls from now on; inside of a model nothing is slower."""
@@ -129,7 +127,6 @@ class Switches:
             self.has_stepped(optimizer)
 
     def _call(self, model: Any, call: Any, args: Any, kwargs: Any) -> Any:
-        began_ns, is_first = time.perf_counter_ns(), id(model) not in self.models
         self.models[id(model)] = model
         self.is_inside = True
         try:
@@ -143,8 +140,6 @@ class Switches:
             output = self._changed(model, call, args, kwargs)
         finally:
             self.is_inside = False
-        if is_first:
-            self.first_calls_ns += time.perf_counter_ns() - began_ns
         for observe in self.called:
             observe(model, output)
         return output
@@ -174,8 +169,5 @@ class Switches:
 
     def step_in_place_of(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """What to call for each step instead of a function without arguments; asked before its first call."""
-        began_ns = time.perf_counter_ns()
-        for prepare in [prepare for hooks in self.installed for prepare in hooks.prepare_step]:
-            function = prepare(function)
-        self.first_calls_ns += time.perf_counter_ns() - began_ns
-        return function
+        every = [prepare for hooks in self.installed for prepare in hooks.prepare_step]
+        return functools.reduce(lambda one, prepare: prepare(one), every, function)

@@ -83,10 +83,16 @@ def _set(call: ast.Call, wanted: dict[str, str | None]) -> Iterator[Edit]:
                 yield Edit(*where, str(value))
         elif value is not None:
             added.append(f"{name}={value}")
-    if added:
+    given_in_order: list[Any] = sorted(
+        [*call.args, *call.keywords], key=lambda one: (one.lineno, one.col_offset)
+    )
+    if added and given_in_order:  # as the last is written: in the line, or in one of its own
+        before, last = [call.func, *given_in_order][-2:]
+        between = f",\n{' ' * last.col_offset}" if last.lineno > before.end_lineno else ", "
+        yield Edit(*(last.end_lineno, last.end_col_offset) * 2, "".join(between + one for one in added))
+    elif added:
         end: Any = call
-        line, column = end.end_lineno, end.end_col_offset - 1
-        yield Edit(line, column, line, column, ", ".join(added))
+        yield Edit(*(end.end_lineno, end.end_col_offset - 1) * 2, ", ".join(added))
 
 
 def edited(source: str, edits_of: Iterable[EditsOf]) -> str | None:
@@ -102,31 +108,13 @@ def edited(source: str, edits_of: Iterable[EditsOf]) -> str | None:
     starts = [0, *itertools.accumulate(map(len, content.splitlines(keepends=True)))]
     for edit in sorted(set(itertools.chain(*found)), reverse=True):
         begin, end = starts[edit.line - 1] + edit.column, starts[edit.end_line - 1] + edit.end_column
-        text = edit.text
-        if begin == end and not text.endswith("\n"):  # a keyword, not lines
-            begin, text = _before_parenthesis(content[:begin], text)
-            end = begin
-        content = content[:begin] + text.encode() + content[end:]
+        content = content[:begin] + edit.text.encode() + content[end:]
     result = content.decode()
     try:
         ast.parse(result)
     except SyntaxError:
         return None
     return result
-
-
-def _before_parenthesis(before: bytes, keyword: str) -> tuple[int, str]:
-    """Where a keyword goes in a call (`before` is the source up to its end), written as the others are."""
-    arguments = before.rstrip()
-    is_first, has_comma = arguments.endswith(b"("), arguments.endswith(b",")
-    if b"\n" in before[len(arguments) :] and not is_first:  # the parenthesis stands on a line of its own
-        line = arguments[arguments.rfind(b"\n") + 1 :]
-        indent = line[: len(line) - len(line.lstrip())].decode()
-        newline = "\r\n" if before[len(arguments) :].startswith(b"\r\n") else "\n"
-        return len(arguments), f"{'' if has_comma else ','}{newline}{indent}{keyword},"
-    if has_comma:
-        return len(before), f" {keyword}" if len(before) == len(arguments) else keyword
-    return len(before), keyword if is_first else f", {keyword}"
 
 
 def unified_diff(before: str, after: str, name: str) -> str:

@@ -23,35 +23,19 @@ def trial_plan(
     arguments: Sequence[str] = (),  # of the script
     *,
     module: bool = False,
-    steps: str = "auto",
-    sizes: tuple[int, int] = (8, 128),
+    steps: str = "auto",  # what ends a step of a script
+    sizes: tuple[int, int] = (8, 128),  # batch size and sequence length of a workload
     options: WorkloadOptions | None = None,
-    only: Sequence[str] | None = None,
-    change: Sequence[Path] = (),
-    budget_s: float = trying.BUDGET_S,
-    seed: int = 0,
+    only: Sequence[str] | None = None,  # names of the changes to try; those that apply if None
+    change: Sequence[Path] = (),  # files of one's own
+    budget_s: float = trying.BUDGET_S,  # for all, after the program's own start
+    seed: int = 0,  # of torch and random, and of the order of rounds
     allow_precision: bool = False,
     in_place: bool = False,
-    predict: bool = True,
-    note: Callable[[str], object] = lambda text: None,
+    predict: bool = True,  # record the program after its rounds, for what advice says of it
+    note: Callable[[str], object] = lambda text: None,  # told why there are no predictions
 ) -> trying.TrialPlan:
     """The plan of a trial.
-
-    Args:
-        target: A script, a workload, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
-        arguments: Of the script.
-        module: The target is the name of a module.
-        steps: What ends a step of a script.
-        sizes: Batch size and sequence length of a workload.
-        options: How a workload is built.
-        only: Names of the changes to try; those that apply if None.
-        change: Files of changes of one's own.
-        budget_s: Time for all, after the program's own start.
-        seed: Of torch and random, and of the order of rounds.
-        allow_precision: Recommend changes of the type too.
-        in_place: Run in the working folder.
-        predict: Record the program at the end of its rounds, for what advice says of it.
-        note: Told why there are no predictions.
 
     Raises:
         InputError: There is no such program or change, or its steps cannot be recognized.

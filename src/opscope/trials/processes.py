@@ -52,9 +52,9 @@ class ProgramRuns:
             try:
                 code, lines = self._process(path, request.seed, environment, limit_s)
             except KeyboardInterrupt:
-                self.unfinished = _found(output)
+                self.unfinished = None if request.is_constant else found_in(output)
                 raise
-            found = _found(output)
+            found = found_in(output)
             if found is None or (code is None and not found.base_ns):
                 return None, _told(code, limit_s, lines)
             if code is None or not (found.is_enough or found.exit_code is not None):
@@ -70,11 +70,14 @@ class ProgramRuns:
         work, said = Path.cwd() if self._in_place else folder / "work", folder / "said.txt"
         work.mkdir(exist_ok=True)
         variables = {
+            "TORCHINDUCTOR_CACHE_DIR": str(self.scratch / "inductor"),
+            "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+            # They lie in the process's own folder: the next one would compile them again.
+            "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+            "TRITON_CACHE_DIR": str(self.scratch / "triton"),
             **os.environ,
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": str(seed),
-            "TORCHINDUCTOR_CACHE_DIR": str(self.scratch / "inductor"),
-            "TRITON_CACHE_DIR": str(self.scratch / "triton"),
             "TMPDIR": str(folder),
             **environment,
         }
@@ -102,7 +105,7 @@ class ProgramRuns:
         return code, lines[-_SAID_LINES:]
 
 
-def _found(output: Path) -> TrialRun | None:
+def found_in(output: Path) -> TrialRun | None:
     return msgspec.msgpack.decode(output.read_bytes(), type=TrialRun) if output.exists() else None
 
 

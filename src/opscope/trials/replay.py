@@ -58,10 +58,6 @@ class KeptStep:
         self.made: list[_Made] = []
         self.fills_gradients = False  # as the program's zero_grad does
 
-    @property
-    def draws(self) -> bool:
-        return any(one.draws for one in self.made)
-
     def keep(self, model: Any, call: Any, args: Any, kwargs: Any) -> Any:
         torch, kind = self._torch, next(model.parameters()).device.type
         before, inputs = _random_state(torch), _apart_from((args, kwargs))
@@ -235,9 +231,8 @@ def compare(
             )
         if far > worst:
             worst, words = far, f"{kind} differ by {far:.2g} of {allowed:.2g}"
-    if worst:
-        return Correctness.WITHIN_ROUNDING, words
-    return Correctness.IDENTICAL, "all numbers are the same"
+    same = Correctness.IDENTICAL, "all numbers are the same"
+    return (Correctness.WITHIN_ROUNDING, words) if worst else same
 
 
 def _apart(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float]:
@@ -245,14 +240,12 @@ def _apart(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float]:
     ours, theirs = (list(map(np.atleast_1d, side)) for side in (ours, theirs))
     if [one.shape for one in ours] != [one.shape for one in theirs]:
         return math.inf, math.inf
-    distance = product = size = 0.0
-    for one, other in zip(ours, theirs, strict=True):
-        is_finite = np.isfinite(other)
-        if not (np.isfinite(one) == is_finite).all():
-            return math.inf, math.inf
-        a, b = one[is_finite], other[is_finite]
-        distance += float(np.dot(a - b, a - b))
-        product, size = product + float(np.dot(a, b)), size + float(np.dot(b, b))
+    finite = [np.isfinite(one) for one in theirs]
+    if not all((np.isfinite(one) == mask).all() for one, mask in zip(ours, finite, strict=True)):
+        return math.inf, math.inf
+    pairs = [(one[mask], other[mask]) for one, other, mask in zip(ours, theirs, finite, strict=True)]
+    distance = float(sum(np.dot(a - b, a - b) for a, b in pairs))
+    product, size = (float(sum(np.dot(pair[of], pair[1]) for pair in pairs)) for of in (0, 1))
     if not distance:
         return 0.0, 0.0
     return (math.sqrt(distance / size), abs(product / size - 1)) if size else (math.inf, math.inf)

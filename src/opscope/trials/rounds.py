@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache
-from itertools import pairwise, takewhile
+from itertools import pairwise, product, takewhile
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from opscope.benchmarking.statistics import student_quantile
 from opscope.capture.profiler import Profiler
 from opscope.model.benchmark import Interval
 from opscope.model.trial import Correctness, TrialVerdict
-from opscope.trials.catalog import ProgramTraits, TriedChange, rounding_of
+from opscope.trials.catalog import ProgramTraits, TriedChange, addable, rounding_of
 from opscope.trials.hooks import Hooks, Switches
 from opscope.trials.replay import KeptStep, Numbers, Snapshot, compare, parameters_of, perturb
 
@@ -50,8 +51,7 @@ NO_RECORDING = "failed.txt"  # why there is none
 _HOPELESS = math.log(1.1)
 _COSTLY_AFTER = 0.35  # of the time: what compiles waits for the rest
 _LATE = 0.3  # of the time, beyond it, for what was compiled last
-_TOLD_ROUNDS = 4  # after which an arm can be built on
-_HELPS, _ADDS = math.log(0.99), math.log(0.995)
+_HELPS = math.log(0.99)
 _LEAST_LOSS = 0.005
 _LEAST_OF_FIRST = 0.1
 
@@ -124,6 +124,7 @@ class Pooled(NamedTuple):
     interval: Interval  # 95 %
     verdict: TrialVerdict
     reason: str
+    by_process: tuple[float, ...]
 
 
 class RoundNoise(NamedTuple):
@@ -183,10 +184,11 @@ def pooled(
         verdict = TrialVerdict.SAME
     else:
         verdict = TrialVerdict.INCONCLUSIVE
-    told = ", ".join(f"{100 * math.exp(one):.1f} %" for one in centers)
+    by_process = tuple(np.exp(centers).tolist())
+    told = ", ".join(f"{100 * one:.1f} %" for one in by_process)
     where = "one process" if count == 1 else f"{count} processes"
     reason = f"{told} of the time in {where}, ± {100 * math.sqrt(float(within.max())):.1f} % within"
-    return Pooled(math.exp(value), (math.exp(low), math.exp(high)), verdict, reason)
+    return Pooled(math.exp(value), (math.exp(low), math.exp(high)), verdict, reason, by_process)
 
 
 _Steps = Generator[None, None, Any]
@@ -216,6 +218,8 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     change_files: dict[str, str] = {}  # Changes of the user's own by name
     seconds: float = 20.0  # Of rounds; of steps where one arm stays
     most_steps: int | None = None  # That the program makes, where that is known
+    compiles_ahead: bool = False  # Have a second process compile while this one times the rest
+    is_ahead: bool = False  # It is that process: nothing is timed
     recording: str | None = None  # Folder for a recording of the program as it is, after the rounds
     seed: int = 0  # Of torch, random and numpy
     scratch: str | None = None  # Folder to remove if the parent dies; None for none
@@ -236,7 +240,7 @@ class TrialRun(msgspec.Struct, kw_only=True):
     first_steps: Numbers = {}
     facts: ProgramTraits = msgspec.field(default_factory=ProgramTraits)
     peak_bytes: int | None = None  # Without changes, or with those installed
-    warm_up_ns: int = 0  # Time of the first call of each model
+    not_ahead: str | None = None  # Why nothing was compiled ahead, where that could have helped
     not_applied: tuple[str, ...] = ()  # Installed changes that found nothing to change
     exit_code: int | None = None  # Of the program, if it ended by itself
     error: str | None = None  # Last line of what it raised
@@ -260,14 +264,8 @@ class Arm:
     @property
     def is_right(self) -> bool:
         """Whether it was timed, and its numbers are right."""
-        found = self.found
-        is_right = found.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
-        return len(found.logarithms) >= FEW_ROUNDS and found.error is None and is_right
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether a set may hold it: it is right, was timed often enough, and is not much slower."""
-        return self.is_right and len(self.found.logarithms) >= _TOLD_ROUNDS and self.middle < _HOPELESS
+        is_right = self.found.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
+        return is_right and self.found.error is None and len(self.found.logarithms) >= FEW_ROUNDS
 
     def is_settled(self, noise: float) -> bool:
         """Whether more rounds tell nothing; `noise` is what the program is apart from itself in a round."""
@@ -282,13 +280,9 @@ class Rounds:
     """The rounds of one process; `ended` is to be called at the end of each of the program's steps.
 
     Args:
-        switches: The program.
-        request: What to do, and how long.
         found: Takes what is found; its facts are asked when the program's steps are steady.
-        arms: Sets of changes, the most promising first.
         is_early: Whether an optimizer may come yet, so that what ended was no step.
-        save: Called when something was found.
-        end: Ends the process.
+        start_ahead: Has a process compile these sets, or not.
     """
 
     def __init__(
@@ -299,18 +293,20 @@ class Rounds:
         arms: Iterable[Sequence[TriedChange]],
         *,
         is_early: Callable[[], bool],
+        start_ahead: Callable[[Sequence[tuple[str, ...]]], subprocess.Popen[bytes] | None],
         save: Callable[[], object],
         end: Callable[[int], object],
     ) -> None:
         self._switches, self._torch, self._found, self._facts = switches, switches.torch, found, found.facts
         self._request, self._random, self._is_early = request, random.Random(request.seed), is_early
-        self._save, self._end = save, end
+        self._start_ahead, self._save, self._end = start_ahead, save, end
         self._arms: list[Arm] = []
         for one in arms:
             self._add(Arm(one, switches))
         # What compiles waits for the rest, unless it is asked for before something that does not.
         self._costly = list(takewhile(lambda arm: arm.is_costly, reversed(self._arms)))
         self._is_compiling = False
+        self._ahead: subprocess.Popen[bytes] | None = None
         self._active: Arm | None = None
         self._base_made: dict[int, Callable[..., Any]] = {}
         self._sides: dict[Any, Any] = {}
@@ -326,6 +322,7 @@ class Rounds:
         return arm
 
     def restart(self) -> None:
+        self._end_ahead()
         self._switches.keep = None
         self.turn(None)
         found = self._found
@@ -366,9 +363,11 @@ class Rounds:
         self._require_sound()
 
     def _drop(self, arm: Arm) -> None:
-        """Give the memory back that an arm holds: graphs have pools of their own."""
-        holds = bool(arm.made) or arm.found.error is not None
-        arm.made.clear()
+        """Give the memory back that an arm holds: pools of its graphs, its copies of weights."""
+        kept = [arm.made, *(hooks.made for hooks in arm.hooks)]
+        holds = any(kept) or arm.found.error is not None
+        for one in kept:
+            one.clear()
         if holds and self._torch.cuda.is_initialized():
             self._torch.cuda.empty_cache()  # the next blocks pay for that
 
@@ -400,7 +399,14 @@ class Rounds:
         self._waiting = [arm for arm in self._arms if arm.found.not_tried is None]
         if self._waiting:
             self._kept_state = Snapshot(switches)
+        if self._request.is_ahead:
+            for arm in self._waiting:
+                self._check(arm)
+                self._drop(arm)
+            return
+        self._compile_ahead()
         yield from (self._stay() if self._request.is_constant else self._compare())
+        self._end_ahead()
         if self._request.recording is not None:
             yield from self._record(Path(self._request.recording))
 
@@ -467,6 +473,8 @@ class Rounds:
                     live.append(arm)
             if not live:
                 break
+            if any(one.is_costly for one in live):
+                self._end_ahead()
             round_began = time.monotonic()
             yield from self._round(live)
             in_rounds_s += time.monotonic() - round_began
@@ -477,15 +485,30 @@ class Rounds:
             self._save()
 
         # What was compiled last is timed all the same, and a program that no change fits.
-        def late() -> list[Arm]:
-            few = (arm for arm in live if len(arm.found.logarithms) < FEW_ROUNDS)
-            return [arm for arm in few if not arm.is_settled(self._noise)]
-
         latest = time.monotonic() + _LATE * seconds
-        while self._has_steps_for(late()) and (
-            (late() and time.monotonic() < latest) or len(self._found.base_logarithms) < FEW_ROUNDS
-        ):
-            yield from self._round(late())
+        while self._has_steps_for(live):
+            live = [arm for arm in live if arm.found.error is None and len(arm.found.logarithms) < FEW_ROUNDS]
+            is_over = not live or time.monotonic() > latest
+            if is_over and len(self._found.base_logarithms) >= FEW_ROUNDS:
+                break
+            yield from self._round(live)
+
+    def _compile_ahead(self) -> None:
+        compiling = [one for one in self._waiting if one in self._costly]
+        if not compiling or compiling == self._waiting:
+            return
+        # This process begins with fewer digits, that one with what is compiled here after that.
+        compiling.sort(key=lambda one: not one.changes[0].replays)
+        arms = [one.found.names for one in compiling]
+        coarser = [one.changes[0] for one in reversed(self._waiting) if one.is_coarser]
+        if coarser:  # of those as coarse the last, which leaves nothing to cast
+            arms.append((max(coarser, key=lambda one: one.rounding).name, *arms[0]))
+        self._ahead = self._start_ahead(arms)
+
+    def _end_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.kill()
+            self._ahead.wait()
 
     @property
     def _steps_left(self) -> float:
@@ -531,14 +554,12 @@ class Rounds:
             block = yield from self._times(self._block, self._lead_in + (_FIRST_LEAD_IN if is_first else 0))
             if arm is not None and not all(one.applied for one in arm.hooks):
                 arm.found.error = arm.found.error or "it no longer takes hold of the program's steps"
-            if arm is not None and (arm.found.error is not None or not block):
-                self.turn(None)
-                continue
-            if self._switches.losses:
-                losses[arm].append(fmean(float(one) for one in self._switches.losses))
             self.turn(None)
-            times[arm].append(math.log(median(block)))
-            self._require_finite(arm)
+            if block and (arm is None or arm.found.error is None):
+                if self._switches.losses:
+                    losses[arm].append(fmean(float(one) for one in self._switches.losses))
+                times[arm].append(math.log(median(block)))
+                self._require_finite(arm)
         base = times.pop(None)
         self._found.base_ns += [math.exp(one) for one in base]
         self._found.base_logarithms.append(base[-1] - base[0])
@@ -625,7 +646,7 @@ class Rounds:
         found.check_ns = time.perf_counter_ns() - began_ns
 
     def _replayed(self, arm: Arm) -> tuple[Correctness, str]:
-        calm = self._kept.draws and any(one.redraws for one in arm.changes)
+        calm = any(one.draws for one in self._kept.made) and any(one.redraws for one in arm.changes)
         rounding, sides = rounding_of(arm.changes, self._facts.dtypes), self._sides
         if ("base", calm) not in sides:
             gradients, base = self._again(None, calm, None)
@@ -652,47 +673,42 @@ class Rounds:
             self._kept_state.restore()
         return gradients, numbers
 
-    def _usable(self, *, takes_coarser: bool) -> list[Arm]:
+    def _right(self, *, takes_coarser: bool) -> list[Arm]:
         """What a set may hold of what does not compile, the best first."""
-        usable = (one for one in self._arms if one.is_usable and not one.is_costly)
-        fit = (one for one in usable if takes_coarser or not one.is_coarser)
+        right = (one for one in self._arms if one.is_right and not one.is_costly)
+        fit = (one for one in right if takes_coarser or not one.is_coarser)
         return sorted(fit, key=lambda one: one.middle)
 
     def _compiling(self) -> list[Arm]:
         """All that waits, what compiles last: beside the best of what does not, with fewer digits first.
 
-        There is time for one or two. Fewer digits leave the device less to do, so that what compiling saves
-        on the host counts. The mode that replays graphs is tried where the model's own graph is right; in
-        training, where gradients become the graph's, only if that helps.
+        There is time for one or two. The mode that replays graphs is tried where the model's own graph is
+        right; in training, where gradients become the graph's, only if that helps.
         """
         singles = [one for one in self._waiting if one in self._costly and len(one.changes) == 1]
         known, found = {frozenset(one.found.names): one for one in self._arms}, []
         is_replayed = any(
-            one.is_right and one.changes[-1].replays and (one.middle < _HELPS or not self._facts.is_training)
+            one.is_right
+            and any(change.replays for change in one.changes)
+            and (one.middle < _HELPS or not self._facts.is_training)
             for one in self._arms
         )
-        for takes_coarser in (True, False):
+        is_asked = any(one.is_costly and len(one.changes) > 1 for one in self._arms)  # for such sets
+        of_mode = sorted(singles, key=lambda one: one.changes[0].replays is not is_replayed)[:1]
+        for arm, takes_coarser in product(() if is_asked else of_mode, (True, False)):
+            right = self._right(takes_coarser=takes_coarser)
+            best = [change for one in right[:1] if one.middle < _HELPS for change in one.changes]
+            best += [one.changes[0] for one in right if one.middle < _HELPS and len(one.changes) == 1]
+            coarser = [one for one in addable(arm.changes, _alone(right)) if one.group == "precision"]
+            if takes_coarser and not coarser:
+                continue
             beside: dict[str, TriedChange] = {}  # by group
-            if takes_coarser:
-                coarser = [
-                    one for one in self._arms if one.is_right and one.is_coarser and len(one.changes) == 1
-                ]
-                if not coarser:
-                    continue
-                # What casts slows the host; compiled, it does not.
-                fewest = max(coarser, key=lambda one: (one.changes[0].rounding, -one.middle)).changes[0]
-                beside["precision"] = fewest
-            for arm in self._usable(takes_coarser=takes_coarser):
-                for change in arm.changes if arm.middle < _HELPS else ():
-                    if change.group != "capture":
-                        beside.setdefault(change.group or change.name, change)
-            of_mode = [one for one in singles if one.changes[0].replays is is_replayed] or singles
-            if of_mode:
-                changes = (*beside.values(), *of_mode[0].changes)
-                arm = known.get(frozenset(one.name for one in changes)) or self._add(
-                    Arm(changes, self._switches)
-                )
-                found.append(arm)
+            for change in (*coarser[:1], *best):
+                if change.group != "capture":
+                    beside.setdefault(change.group or change.name, change)
+            changes = (*beside.values(), *arm.changes)
+            names = frozenset(one.name for one in changes)
+            found.append(known.get(names) or self._add(Arm(changes, self._switches)))
         self._costly += found
         first = [one for one in found if one in self._waiting or not one.found.check_ns]
         others = [one for one in self._waiting if one not in (*first, *singles)]
@@ -701,24 +717,26 @@ class Rounds:
     def _sets(self, live: Sequence[Arm]) -> list[Arm]:
         """The next sets to try: the best one grown by one, with the same numerics and with fewer digits.
 
-        What compiles is in sets of its own.
+        With fewer digits what is captured grows too, though it is not the best yet: on the host's time alone
+        neither helps. What compiles is in sets of its own.
         """
         if self._request.is_constant or any(len(one.changes) > 1 for one in (*live, *self._waiting)):
             return []
         known, found = {frozenset(one.found.names) for one in self._arms}, []
         for takes_coarser in (False, True):
-            usable = self._usable(takes_coarser=takes_coarser)
-            if not usable or usable[0].middle > _HELPS:
-                continue
-            best = usable[0]
-            groups = {one.group for one in best.changes} - {None}
-            for one in usable:
-                change = one.changes[0]
-                names = frozenset({*best.found.names, change.name})
-                is_new = len(one.changes) == 1 and change.group not in groups and names not in known
-                # A graph may help once the device is faster than the host.
-                if is_new and (one.middle < _ADDS or change.group == "capture"):
-                    found.append(self._add(Arm((*best.changes, change), self._switches)))
-                    known.add(names)
-                    break
+            right = self._right(takes_coarser=takes_coarser)
+            captured = [arm for arm in right if takes_coarser and any(one.replays for one in arm.changes)]
+            best = [arm for arm in right[:1] if arm.middle < _HELPS]
+            for arm in dict.fromkeys((*captured[:1], *best)):
+                for change in addable(arm.changes, _alone(right)):
+                    names = frozenset((*arm.found.names, change.name))
+                    if names not in known:
+                        found.append(self._add(Arm((*arm.changes, change), self._switches)))
+                        known.add(names)
+                        break
         return found
+
+
+def _alone(arms: Iterable[Arm]) -> list[tuple[TriedChange, float]]:
+    """The changes that were timed alone, with the logarithm of what each takes."""
+    return [(one.changes[0], one.middle) for one in arms if len(one.changes) == 1]

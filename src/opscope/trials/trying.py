@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -33,6 +33,7 @@ from opscope.model.trial import (
     Variant,
 )
 from opscope.trials import catalog, patches, processes, replay, rounds
+from opscope.trials.child import AHEAD
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
@@ -116,7 +117,7 @@ class Trial:
         self._expected = ExpectedGains({}, None)
         # Ranks would have to switch at the same step, and each decides by its own clock.
         self._is_constant = plan.request.kind == "ranks"
-        self._runs, self._restarts, self._stays = 0, 0, False  # the process that runs has no rounds
+        self._runs, self._restarts = 0, 0
         self._began, self._startup_s = time.monotonic(), 0.0
         self._is_interrupted = False
 
@@ -134,7 +135,7 @@ class Trial:
                     self.plan.predict(folder)  # it says why there is nothing
             except KeyboardInterrupt:
                 self._is_interrupted = True
-                if self._processes.unfinished is not None and not self._stays:
+                if self._processes.unfinished is not None:
                     self._take(self._processes.unfinished)
                 if not self._bases:
                     raise
@@ -152,7 +153,7 @@ class Trial:
             return said if is_enough else said._replace(verdict=TrialVerdict.INCONCLUSIVE)
         if not tried.apart:
             return None
-        usual = self._usual_logarithms
+        usual = [math.log(median(one.base_ns)) for one in self._bases]
         scatter = max(rounds.APART, stdev(usual) if len(usual) > 1 else 0.0)
         if len(tried.apart) == 1:  # one process may be faster than the next for reasons of its own
             scatter = max(scatter, rounds.ALONE_APART)
@@ -162,14 +163,10 @@ class Trial:
         said = self._said(tried)
         return math.inf if said is None else said.ratio
 
-    @property
-    def _usual_logarithms(self) -> list[float]:
-        return [math.log(median(one.base_ns)) for one in self._bases]
-
     def _ordered(self) -> list[catalog.TriedChange]:
         def promise(change: catalog.TriedChange) -> tuple[bool, float]:
-            said = self._suggestion(change)
-            return change.is_costly, 0.0 if said is None else -(said.estimated_gain_ns_per_step or 0.0)
+            gain_ns = said.estimated_gain_ns_per_step if (said := self._suggestion(change)) else None
+            return change.is_costly, -(gain_ns or 0.0)
 
         return sorted(self.plan.changes, key=promise)
 
@@ -201,15 +198,18 @@ class Trial:
         anew = [one for one in self._ordered() if self._is_constant or not one.is_live]
         while self._left_s > 0:
             count = sum(1 for one in self._bases if self._is_constant or one.base_logarithms)
-            for change in anew if self._expected.findings else ():  # what stays on costs two processes
-                is_idle = change.findings and self._suggestion(change) is None
-                if is_idle and not change.is_live and change.name not in self.plan.asked:
-                    reason = "advice on a recording says nothing that it would help"
-                    self._not_tried.setdefault(change.name, reason)
+            idle = {  # what stays on costs two processes
+                one.name: "advice on a recording says nothing that it would help"
+                for one in anew
+                if self._expected.findings and one.findings and self._suggestion(one) is None
+                if not one.is_live and one.name not in self.plan.asked
+            }
+            self._not_tried = idle | self._not_tried
             waiting = [one for one in anew if self._is_waiting(one.name, count)]
-            arms, seconds = self._next_arms(), min(self._left_s, max(20.0, _FIRST * self.plan.budget_s))
+            best, open_ones = self._next_arms()
+            arms, seconds = (*best, *open_ones), min(self._left_s, max(20.0, _FIRST * self.plan.budget_s))
             seconds = (seconds - self._overhead_s) / (2 if waiting else 1)
-            is_due = count < _PROCESSES or (count < _MOST_PROCESSES and not waiting and self._has_open())
+            is_due = count < _PROCESSES or (count < _MOST_PROCESSES and not waiting and open_ones)
             if not self._is_constant and arms and is_due and seconds >= _LEAST_S:
                 if self._switch(arms, seconds)[0] is None:
                     break
@@ -231,38 +231,46 @@ class Trial:
     def _grow(self, anew: Sequence[catalog.TriedChange], *, takes_coarser: bool) -> None:
         of = None if self._is_constant else self._switched()
         best = self._best_of(takes_coarser=takes_coarser, is_final=False, of=of)
-        for change in sorted(anew, key=lambda one: self._ratio(self._of((one.name,)))):
-            single = self._of((change.name,))
-            if best is None or self._left_s < 0 or self._ratio(single) >= 1 or change.name in best.names:
-                continue
-            grown, groups = (*best.names, change.name), {self._by_name[name].group for name in best.names}
-            is_right = self._is_right(single, takes_coarser=takes_coarser)
-            if not is_right or change.group in groups - {None} or self._of(grown).count:
-                continue
-            self._stay(grown)
-            if self._ratio(self._of(grown)) < self._ratio(best) and self._left_s > 0:
-                best = self._of(grown)
-                self._stay(grown)  # one process may be faster for reasons of its own
+        alone = [
+            (change, math.log(self._ratio(single)))
+            for change in anew
+            if (single := self._of((change.name,))).count
+            and self._is_right(single, takes_coarser=takes_coarser)
+        ]
+        while best is not None and self._left_s > 0:
+            held = [self._by_name[name] for name in best.names]
+            sets = (self._of((*best.names, one.name)) for one in catalog.addable(held, alone))
+            grown = next((one for one in sets if not one.count and not one.is_wrong), None)
+            if grown is None:
+                break
+            self._stay(grown.names)
+            if self._ratio(grown) < self._ratio(best) and self._left_s > 0:
+                best = grown
+                self._stay(grown.names)  # one process may be faster for reasons of its own
 
-    def _next_arms(self) -> tuple[_Names, ...]:
-        """Sets for the next process: the best with what they grew from, what was not tried, what is open."""
+    def _next_arms(self) -> tuple[list[_Names], list[_Names]]:
+        """Sets for the next process: the best, and what was not tried, then what is open."""
         best = [
-            one.names[: count + 1]
-            for coarser in (False, True)
-            if (one := self._best_of(takes_coarser=coarser, is_final=False, of=self._switched()))
-            for count in range(len(one.names))
+            self._best_of(takes_coarser=one, is_final=False, of=self._switched()) for one in (True, False)
         ]
         open_ones = [
-            tried.names
+            self._by_name[tried.names[0]]
             for tried in sorted(self._switched(), key=lambda one: -abs(self._ratio(one) - 1))
             if len(tried.names) == 1 and not tried.is_wrong and self._is_open(tried)
         ]
-        new = self._new()
+        new = [
+            one
+            for one in self._ordered()
+            if one.is_live and one.name not in self._not_tried
+            if not ((of := self._of((one.name,))).count or of.is_wrong)
+        ]
+        waiting = [*new, *open_ones]
         # Compiling takes as long as many steps; a program that ends soon has too few for both.
         is_short = self._request.most_steps is not None and len(self._bases) < _PROCESSES
-        if is_short and (open_ones or not all(one.is_costly for one in new)):
-            new = [one for one in new if not one.is_costly]
-        return tuple(dict.fromkeys([*best, *((one.name,) for one in new), *open_ones]))
+        if is_short:
+            waiting = [one for one in waiting if not one.is_costly] or waiting
+        names = dict.fromkeys(one.names for one in best if one is not None)
+        return [*names], [(one.name,) for one in waiting if (one.name,) not in names]
 
     def _is_open(self, tried: _Tried) -> bool:
         said = self._said(tried)
@@ -274,19 +282,14 @@ class Trial:
     def _switched(self) -> list[_Tried]:
         return [one for one in self._tried.values() if one.switched]
 
-    def _new(self) -> list[catalog.TriedChange]:
-        live = [one for one in self._ordered() if one.is_live and one.name not in self._not_tried]
-        return [one for one in live if not ((of := self._of((one.name,))).count or of.is_wrong)]
-
-    def _has_open(self) -> bool:
-        singles = [one for one in self._tried.values() if len(one.names) == 1 and not one.is_wrong]
-        return bool(self._new()) or any(map(self._is_open, singles))
-
     def _switch(self, arms: Sequence[_Names], seconds: float) -> tuple[rounds.TrialRun | None, str]:
         """One process with rounds of these sets; once more without a change that ended the program."""
         right = tuple(one for one in arms if not any(self._of((name,)).error for name in one))
         limit_s = (self._startup_s if self._bases else self.plan.run_s) + 2 * seconds + _SPARE_S
-        run, said = self._run("rounds", limit_s, replace(self._request, arms=right, seconds=seconds), ())
+        # In the program's own folder a second process would write to the same files.
+        is_first = not self._bases and not self.plan.in_place
+        asked = replace(self._request, arms=right, seconds=seconds, compiles_ahead=is_first)
+        run, said = self._run("rounds", limit_s, asked, ())
         if run is None:
             return None, said
         self._take(run)
@@ -303,7 +306,6 @@ class Trial:
 
     def _stay(self, names: _Names) -> tuple[rounds.TrialRun | None, str]:
         live = tuple(one for one in names if self._by_name[one].is_live)
-        self._stays = True
         asked = replace(
             self._request,
             arms=(live,) if live else (),
@@ -317,7 +319,6 @@ class Trial:
             self._take_constant(run, names, said)
         elif names:
             self._of(names).error = said
-        self._stays = False
         return run, said
 
     def _run(
@@ -343,16 +344,17 @@ class Trial:
     def _take(self, run: rounds.TrialRun) -> None:
         if run.base_ns:
             self._bases.append(run)
+        # What was compiled ahead is read from a cache here.
+        ahead = processes.found_in(self._processes.scratch / AHEAD)
+        cold_ns = {} if ahead is None else {one.names: one.check_ns for one in ahead.arms}
         for arm in run.arms:
             tried = self._of(arm.names)
             if arm.not_tried is not None and len(arm.names) == 1:
                 self._not_tried.setdefault(arm.names[0], arm.not_tried)
                 continue
-            arm.error = arm.error or arm.not_tried
-            if arm.error is not None:
-                tried.error = arm.error
+            tried.error = arm.error or arm.not_tried or tried.error
             if arm.check_ns:
-                tried.warm_up_ns = max(tried.warm_up_ns or 0, arm.check_ns)
+                tried.warm_up_ns = max(tried.warm_up_ns or 0, arm.check_ns, cold_ns.get(arm.names, 0))
                 self._note_numbers(tried, arm.correctness, arm.numbers)
             if arm.logarithms:
                 tried.switched.append(arm.logarithms)
@@ -376,7 +378,7 @@ class Trial:
             tried.error = failed[0].error if failed else end
             return
         tried.apart.append(math.log(median(run.step_ns)))
-        tried.warm_up_ns = run.warm_up_ns + sum(one.check_ns for one in run.arms)
+        tried.warm_up_ns = sum(one.check_ns for one in run.arms) or None
         tried.peak_bytes = run.peak_bytes if run.arms == [] else None
         for arm in run.arms:
             self._note_numbers(tried, arm.correctness, arm.numbers)
@@ -387,8 +389,8 @@ class Trial:
 
     def _note_numbers(self, tried: _Tried, correctness: Correctness, numbers: str) -> None:
         worse = (Correctness.UNKNOWN, Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING, Correctness.CHANGED)
-        if worse.index(correctness) >= worse.index(tried.correctness):
-            tried.correctness, tried.numbers = correctness, numbers
+        both = (correctness, numbers), (tried.correctness, tried.numbers)
+        tried.correctness, tried.numbers = max(both, key=lambda one: worse.index(one[0]))
 
     def _require_program(self, run: rounds.TrialRun | None, said: str) -> None:
         error, hint = None, None
@@ -458,7 +460,7 @@ class Trial:
             steps_ns=tuple(one and one.ratio * self._step_ns for one in (*prefixes, said)),
             correctness=best.correctness,
             patch=self._patch_of([self._by_name[name] for name in best.names]),
-            process_ratios=self._by_process(best),
+            process_ratios=said.by_process,
         )
 
     def _patch_of(self, changes: Sequence[catalog.TriedChange]) -> str:
@@ -507,11 +509,13 @@ class Trial:
             interval_ns=(said.interval[0] * self._step_ns, said.interval[1] * self._step_ns),
             ratio=said.ratio,
             ratio_interval=said.interval,
-            process_ratios=self._by_process(tried),
+            process_ratios=said.by_process,
             reason=f"{said.reason}; {tried.numbers}",
             is_recommended=said.verdict is TrialVerdict.FASTER and is_right,
             peak_bytes=tried.peak_bytes,
-            pays_off_after_steps=round((tried.warm_up_ns or 0.0) / gain_ns) if gain_ns > 0 else None,
+            pays_off_after_steps=round(tried.warm_up_ns / gain_ns)
+            if tried.warm_up_ns and gain_ns > 0
+            else None,
         )
 
     def _result(self) -> TrialResult:
@@ -532,6 +536,15 @@ class Trial:
             else:
                 variants.append(self._variant(change, tried))
         variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
+        remedied = {code for change in catalog.CATALOG for code in change.findings}
+        inside = "only editing the program's own lines helps; advice predicts"
+        own = [
+            NotTried(
+                said.code, f"{inside} −{format_duration(said.estimated_gain_ns_per_step)}: {said.message}"
+            )
+            for code, said in self._expected.findings.items()
+            if code not in remedied
+        ]
         best = self._best_of(takes_coarser=self.plan.allow_precision)
         reduced = self._best_of(takes_coarser=True)
         return TrialResult(
@@ -547,7 +560,9 @@ class Trial:
             noise=None if noise is None else Noise(noise.ratio, noise.interval),
             variants=tuple(variants),
             not_tried=(
-                *(NotTried(*one) for one in self._not_tried.items()), *not_reached, *self._from_inside()
+                *(NotTried(*one) for one in self._not_tried.items()), *not_reached,
+                *(NotTried("compiling ahead", run.not_ahead) for run in self._bases if run.not_ahead),
+                *own,
             ),
             best=self._changes_best(best),
             best_reduced_precision=self._changes_best(None if reduced is best else reduced),
@@ -556,18 +571,3 @@ class Trial:
             is_interrupted=self._is_interrupted,
             device=self._bases[0].facts.device_name,
         )  # fmt: skip
-
-    def _from_inside(self) -> Iterator[NotTried]:
-        """What advice says of which no change of the catalogue, from outside, is the remedy."""
-        remedied = {code for change in catalog.CATALOG for code in change.findings}
-        inside = "only editing the program's own lines helps; advice predicts"
-        for code, said in self._expected.findings.items():
-            if code not in remedied:
-                gain = format_duration(said.estimated_gain_ns_per_step)
-                yield NotTried(said.code, f"{inside} −{gain}: {said.message}")
-
-    def _by_process(self, tried: _Tried) -> tuple[float, ...]:
-        if tried.switched:
-            return tuple(math.exp(rounds.signed_rank_interval(one).value) for one in tried.switched)
-        usual = fmean(self._usual_logarithms)
-        return tuple(math.exp(one - usual) for one in tried.apart)

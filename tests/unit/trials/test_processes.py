@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 pytest.importorskip("torch")
 
+from opscope.trials.child import _Run
 from opscope.trials.processes import ProgramRuns
 from opscope.trials.rounds import TrialRequest, TrialRun
 
@@ -79,6 +82,38 @@ def test_a_run_that_is_killed_says_so_at_once(runs: ProgramRuns, tmp_path: Path)
     request = TrialRequest(kind="script", target=str(tmp_path / "killed.py"), steps="forward")
     assert runs.run(request, {}, 60) == (None, "ended by SIGKILL (signal 9): begun")
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    ("free", "cores", "words"),
+    [(68, 16, None), (66, 16, "would not hold the program twice"), (68, 2, "no core to spare")],
+)
+def test_what_compiles_ahead_stands_aside_or_is_not_started(tmp_path, monkeypatch, free, cores, words):
+    cuda = __import__("torch").cuda
+    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "mem_get_info", lambda: (free, 100))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(cores)})
+    (tmp_path / "program.py").write_text(
+        "import os, time\nopen('here', 'w').write(f'{os.nice(0)} {os.getpgid(0)} {os.getppid()}')\n"
+        "os.rename('here', 'there')\ntime.sleep(60)\n"
+    )
+    request = TrialRequest(
+        kind="script", target=str(tmp_path / "program.py"), compiles_ahead=True, scratch=str(tmp_path)
+    )
+    run = _Run(request, tmp_path / "request.result")
+    process = run.start_ahead([("compile",)])
+    assert (process is None) == (words is not None)
+    if process is None:
+        assert words in (run.found.not_ahead or "")
+        return
+    with process:
+        asked = msgspec.json.decode((tmp_path / "ahead.json").read_bytes(), type=TrialRequest)
+        while not (tmp_path / "ahead" / "there").exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.kill()
+    # Of the group that is ended with the measured process, in a folder of its own.
+    assert (tmp_path / "ahead" / "there").read_text() == f"19 {os.getpgid(0)} {os.getpid()}"
+    assert (asked.is_ahead, asked.arms, asked.scratch) == (True, (("compile",),), None)
 
 
 TWO_KINDS = """

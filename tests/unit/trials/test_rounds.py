@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("torch")
 
@@ -262,15 +263,25 @@ def test_a_change_that_no_longer_takes_hold_is_no_result(switched: Switched) -> 
     assert arm.error == "it no longer takes hold of the program's steps" or arm.not_tried
 
 
-def test_what_compiles_is_tried_beside_fewer_digits_first(switched: Switched) -> None:
-    found, _, _ = switched(INFERENCE, "bf16_weights", "bf16_autocast", "compile", seconds=30.0)
-    sets = [one for one in found.arms if len(one.names) > 1]
-    digits = {name for one in sets if "compile" in one.names for name in one.names} - {"compile"}
-    assert len(digits) == 1
-    assert digits < {"bf16_weights", "bf16_autocast"}
-    compiled = next(one for one in sets if "compile" in one.names)
-    assert (compiled.error, compiled.not_tried, bool(compiled.logarithms)) == (None, None, True)
-    assert compiled.correctness is Correctness.WITHIN_ROUNDING
+def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it where it compiles
+    (tmp_path / "program.py").write_text(
+        f"import os\nprint(os.nice(0))\n{INFERENCE.replace('STEPS', '9999')}"
+    )
+    request = TrialRequest(
+        kind="script", target=str(tmp_path / "program.py"), arms=(("bf16_weights", "compile"),), seconds=1.0
+    )
+    processes = ProgramRuns(in_place=False)
+    with processes.open():
+        ahead, said = processes.run(replace(request, is_ahead=True, is_constant=True), {}, 120)
+        assert ahead is not None, said
+        compiled = {*processes.scratch.rglob("*.so")}
+        found, _ = processes.run(request, {}, 120)
+        assert found is not None
+        assert compiled == {*processes.scratch.rglob("*.so")} != set()
+    assert (said, ahead.is_enough, ahead.base_ns, ahead.steps < 9) == ("19", True, [], True)  # it steps aside
+    assert ahead.arms[0].correctness is Correctness.WITHIN_ROUNDING
+    assert found.arms[0].logarithms
 
 
 def test_what_was_compiled_is_not_run_with_weights_of_another_type(switched: Switched) -> None:

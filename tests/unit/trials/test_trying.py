@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from opscope.model.finding import Finding, Severity
 from opscope.model.trial import Correctness, TrialVerdict
 from opscope.trials import planning
 from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
+from opscope.trials.child import AHEAD
 from opscope.trials.rounds import NO_RECORDING, ArmRun, TrialRequest, TrialRun
 from opscope.trials.trying import ExpectedGains, Trial, TrialPlan
 
@@ -55,7 +57,7 @@ class GivenProcesses:
         broken, idle = given.get("broken", ()), given.get("idle", ())
         arms, names = [], list(request.arms)
         singles = [one[0] for one in names if len(one) == 1 and self.factors.get(one[0], 1.0) < 0.99]
-        if not request.is_constant and len(singles) > 1 and tuple(singles[:2]) not in names:
+        if not request.is_constant and len(singles) > 1 and {*singles[:2]} not in map(set, names):
             names.append(tuple(singles[:2]))
         for one in names:
             arm = ArmRun(names=one, correctness=Correctness.IDENTICAL, check_ns=50 * MS)
@@ -79,6 +81,7 @@ class GivenProcesses:
             facts=ProgramTraits(dtypes=["float32"], is_training=given.get("is_training", False)),
             peak_bytes=1000,
             not_applied=tuple(one for one in request.installed if one in idle),
+            not_ahead=given.get("not_ahead"),
         )
         if given.get("few"):
             run.base_logarithms, run.is_enough, run.exit_code = [], request.is_constant, 0
@@ -94,7 +97,7 @@ class GivenProcesses:
 def trial(
     *changes: TriedChange, factors: Mapping[str, float] = MappingProxyType({}), **given: Any
 ) -> tuple[Trial, GivenProcesses]:
-    names = ("allow_precision", "budget_s", "predict")
+    names = ("allow_precision", "budget_s", "predict", "in_place")
     tried = Trial(plan(*changes, **{name: given.pop(name) for name in names if name in given}))
     processes = GivenProcesses(factors, **given)
     tried._processes.run = processes.run  # type: ignore[method-assign]
@@ -241,6 +244,24 @@ def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside
     assert said["compile"].predicted_gain_ns is None  # its gain is of a graph
     assert [one.name for one in found.not_tried] == ["loader_workers", "advice.sync"]
     assert found.runs == 2
+
+
+@pytest.mark.parametrize(("in_place", "ahead"), [(False, [True, False]), (True, [False, False])])
+def test_the_first_process_alone_has_another_compile_ahead(in_place: bool, ahead: list[bool]) -> None:
+    tried, processes = trial(change("quick"), factors={"quick": 0.5}, in_place=in_place, not_ahead="no room")
+    compiled = ArmRun(names=("quick",), check_ns=9_000 * MS)
+    answer = processes.run
+
+    def run(*asked: Any) -> Any:  # its caches are warm: what compiling takes is known of the other one
+        folder = tried._processes.scratch
+        (folder / AHEAD).write_bytes(msgspec.msgpack.encode(TrialRun(arms=[compiled])))
+        return answer(*asked)
+
+    tried._processes.run = run  # type: ignore[method-assign]
+    found = tried.run()
+    assert [one.compiles_ahead for one in processes.asked] == ahead
+    assert found.variants[0].warm_up_ns == 9_000 * MS
+    assert ("compiling ahead", "no room") in [(one.name, one.reason) for one in found.not_tried]
 
 
 def test_a_program_that_ends_before_it_is_recorded_is_asked_of_once() -> None:

@@ -1,0 +1,132 @@
+"""Which sets are tried, of programs whose times are planted: a step is what host or device needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from opscope.model.trial import Correctness
+from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
+from opscope.trials.hooks import Switches
+from opscope.trials.rounds import Arm, Rounds, TrialRequest, TrialRun
+
+TORCH: Any = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
+# Of the host's and of the device's time, by change: what casts needs the host, and a graph takes it away.
+FACTORS = {
+    "tf32": (1.0, 0.7), "bf16_autocast": (1.5, 0.45), "fp16_autocast": (1.45, 0.45),
+    "bf16_weights": (1.05, 0.35), "inference_mode": (0.9, 1.0), "sdpa_cudnn": (1.02, 0.95),
+    "cuda_graph": (0.02, 1.0), "compile": (0.75, 0.8), "compile_reduce_overhead": (0.05, 0.8),
+}  # fmt: skip
+
+
+class Planted:
+    """Rounds of a program that has run its arms, `host_ms` and `device_ms` of a step."""
+
+    def __init__(self, host_ms: float, device_ms: float, is_training: Any = False, **factors: Any) -> None:
+        self.host_ms, self.device_ms, self.factors = host_ms, device_ms, FACTORS | factors
+        facts = ProgramTraits(device="cuda", dtypes=["float32"], attends=True, is_training=is_training)
+        switches, found = Switches(TORCH), TrialRun(facts=facts)
+        calls: Any = lambda *_: None  # noqa: E731
+        changes = [one for one in changes_named(list(self.factors)) if one.applies(facts) is None]
+        self.changes = sorted(changes, key=lambda one: one.is_costly)
+        self.rounds = Rounds(
+            switches, TrialRequest(kind="script", target=""), found, [[one] for one in self.changes],
+            is_early=lambda: False, start_ahead=calls, save=calls, end=calls,
+        )  # fmt: skip
+        self.rounds._waiting = [arm for arm in self.rounds._arms if arm.is_costly]
+        self.time([arm for arm in self.rounds._arms if not arm.is_costly])
+
+    def ratio(self, changes: Sequence[TriedChange]) -> float:
+        host, device = self.host_ms, self.device_ms
+        for change in changes:
+            host, device = host * self.factors[change.name][0], device * self.factors[change.name][1]
+        if any(change.replays for change in changes):
+            host = self.host_ms * 0.05
+        return max(host, device) / max(self.host_ms, self.device_ms)
+
+    def time(self, arms: Sequence[Arm]) -> None:
+        for arm in arms:
+            groups = [change.group for change in arm.changes if change.group]
+            assert len(groups) == len(set(groups)), arm.found.names
+            arm.found.correctness = Correctness.WITHIN_ROUNDING
+            # Much slower, it is left out after three rounds.
+            ratio = self.ratio(arm.changes)
+            arm.found.logarithms = [math.log(ratio)] * (3 if ratio > 1.1 else 8)
+
+    def grow(self) -> list[set[str]]:
+        """The sets that are tried before anything compiles, in their order."""
+        tried = []
+        while arms := self.rounds._sets([]):
+            self.time(arms)
+            tried += [{*arm.found.names} for arm in arms]
+        return tried
+
+    def best(self) -> set[str]:
+        arms = (arm for arm in self.rounds._arms if arm.is_right)
+        return {*min(arms, key=lambda arm: arm.middle).found.names}
+
+
+def test_what_was_no_faster_alone_is_tried_once_a_graph_has_taken_the_hosts_part_away() -> None:
+    launch_bound = Planted(host_ms=5.0, device_ms=1.7)
+    tried = launch_bound.grow()
+    assert tried[0] == {"cuda_graph", "inference_mode"}  # the same numerics
+    assert tried[1] == {"cuda_graph", "bf16_weights"}  # of as few digits what was least slow alone
+    assert {"cuda_graph", "bf16_weights"} <= launch_bound.best()
+    assert not {"tf32", "fp16_autocast"} & set().union(*tried)
+
+
+def test_casts_that_the_host_pays_for_are_tried_under_a_graph_in_training() -> None:
+    training = Planted(host_ms=5.0, device_ms=3.0, is_training=True)
+    training.grow()
+    assert training.best() == {"cuda_graph", "bf16_autocast", "sdpa_cudnn"}
+
+
+def test_a_graph_that_was_no_faster_alone_is_tried_once_the_device_is_faster_than_the_host() -> None:
+    device_bound = Planted(4.9, 6.6, cuda_graph=(0.02, 1.15), sdpa_cudnn=(1.02, 1.0))
+    assert device_bound.best() == {"tf32"}
+    assert {"bf16_weights", "cuda_graph"} in device_bound.grow()
+    assert device_bound.best() == {"bf16_weights", "cuda_graph"}
+
+
+def test_fewer_digits_that_are_wrong_leave_the_next_ones_to_be_tried() -> None:
+    program = Planted(host_ms=5.0, device_ms=1.7)
+    for arm in program.rounds._arms:
+        if arm.found.names in {("bf16_weights",), ("bf16_autocast",)}:
+            arm.found.correctness = Correctness.CHANGED
+    assert {"cuda_graph", "tf32"} in program.grow()
+
+
+@pytest.mark.parametrize("host_ms", [5.0, 1.0])
+def test_what_compiles_has_a_set_with_the_fewest_digits_whatever_they_are_alone(host_ms: float) -> None:
+    program = Planted(host_ms=host_ms, device_ms=1.7)
+    program.grow()
+    waiting = [{*arm.found.names} for arm in program.rounds._compiling()]
+    assert {"bf16_weights", "compile_reduce_overhead"} <= waiting[0]
+    assert "cuda_graph" not in waiting[0]
+    assert waiting[1] >= {"compile_reduce_overhead"}
+    assert not waiting[1] & {"tf32", "bf16_weights", "bf16_autocast", "fp16_autocast"}
+    assert {"compile"} in waiting
+
+
+def test_what_is_decided_gives_its_copies_of_weights_back() -> None:
+    rounds = Planted(host_ms=5.0, device_ms=1.7).rounds
+    arm = next(one for one in rounds._arms if one.found.names == ("bf16_weights",))
+    arm.hooks[0].made[0] = object()
+    rounds._drop(arm)
+    assert not arm.hooks[0].made
+
+
+def test_ahead_is_compiled_first_what_the_measured_process_compiles_last() -> None:
+    program, asked = Planted(host_ms=5.0, device_ms=1.7), []
+    program.rounds._start_ahead = asked.append  # type: ignore[assignment]
+    program.rounds._waiting = [*program.rounds._arms]
+    program.rounds._compile_ahead()
+    replayed = "compile_reduce_overhead"
+    assert asked == [[(replayed,), ("compile",), ("bf16_weights", replayed)]]
+    program.rounds._waiting = program.rounds._costly  # there is nothing to time meanwhile
+    program.rounds._compile_ahead()
+    assert len(asked) == 1
