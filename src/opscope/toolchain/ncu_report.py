@@ -100,8 +100,8 @@ OCCUPANCY_LIMITS: Mapping[str, str] = {
 STALL_PREFIX = "smsp__average_warps_issue_stalled_"
 STALL_SUFFIX = "_per_issue_active.ratio"
 
-# Sections taken whole: what launches look like, stall reasons, which differ between chips, and accesses by line,
-# which NVIDIA's rules of coalescing and bank conflicts look at.
+# Sections taken whole: what launches look like, why warps wait, which differs between chips, and accesses by
+# line of code, which NVIDIA's rules of coalescing and bank conflicts look at.
 SECTIONS = ("LaunchStats", "Occupancy", "WarpStateStats", "SourceCounters")
 # Chips with memory of their own but other names for its reads and writes.
 _OTHER_DRAM_NAMES = frozenset({"12.0"})
