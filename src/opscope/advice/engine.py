@@ -56,6 +56,8 @@ def assess(
     job = summary.job
     # First: rules read tables that these fill, and an expression that is none ends it here.
     _ = summary.kernels, summary.efficiency, summary.ranges
+    # Then what rules ask for and reports tell too: `advise` copies what is known here.
+    _ = summary.operators, summary.devices, summary.unattributed_ns, summary.engine
     return advise(session, summary, job)
 
 

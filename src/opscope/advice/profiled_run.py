@@ -40,6 +40,16 @@ LAYERS = re.compile(
     r"aten::(linear|addmm|.*convolution|conv\d?d?|.*(layer|batch|group|instance|rms)_norm|embedding"
     r"|lstm|gru|rnn|.*_fused_(lstm|gru)|.*scaled_dot_product)"
 )
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|(^|[:_ ])\w*[Bb]ackward", re.ASCII)
+_COMPILED = ("Torch-Compiled Region", "CompiledFunction", "triton_")
+# What is in the name of an operator or annotation wherever a query has rows.
+_TOLD_BY = {
+    "attention_contexts": "softmax",
+    "capture:growing": "aten::cat",
+    "compilations": "compile",
+    "image_calls": "conv|batch_norm|group_norm|upsample|max_pool2d",
+    "optimizer": r"Optimizer\.",
+}
 
 
 Effect = Callable[[GraphChange], object]
@@ -161,26 +171,27 @@ class ProfiledRun:
         return bool(self.summary.steps)
 
     @cached_property
-    def program(self) -> Mapping[str, Any]:
-        """Facts of the recorded program, as `program.sql` has them."""
-        return self.records("program")[0]
+    def names(self) -> frozenset[str]:
+        """Of all operators and annotations."""
+        annotations = self.session.query("SELECT DISTINCT coalesce(name, '') FROM annotations")
+        return frozenset((*(one.name for one in self.summary.operators), *(name for (name,) in annotations)))
 
     @cached_property
     def attention(self) -> tuple[ComposedAttention, ...]:
         return composed_attention(self.records("attention_contexts"))
 
-    @property
+    @cached_property
     def has_backward(self) -> bool:
-        return bool(self.program["backward_operators"])
+        return any(_BACKWARD.search(one.name) for one in self.summary.operators)
 
     @property
     def has_model(self) -> bool:
         """Whether layers ran, or what was differentiated: else the program is functions of tensors."""
         return self.has_backward or any(LAYERS.match(one.name) for one in self.summary.operators)
 
-    @property
+    @cached_property
     def is_compiled(self) -> bool:
-        return bool(self.program["compiled_operators"])
+        return any(one.name.startswith(_COMPILED) for one in self.summary.operators)
 
     @cached_property
     def dataflow(self) -> Dataflow | None:
@@ -195,8 +206,12 @@ class ProfiledRun:
         A query of what happens in steps has as parameter those that are no part of a mean step.
         """
         if name not in self._records:
-            text = sql(__package__, name)
-            self._records[name] = self.session.records(text, [self.left_out] if "$1" in text else [])
+            text, told_by = sql(__package__, name), _TOLD_BY.get(name)
+            # To plan a long query takes some milliseconds, on however few rows.
+            is_in_vain = told_by is not None and not any(map(re.compile(told_by).search, self.names))
+            self._records[name] = (
+                [] if is_in_vain else self.session.records(text, [self.left_out] if "$1" in text else [])
+            )
         return self._records[name]
 
     @cached_property
@@ -218,7 +233,8 @@ class ProfiledRun:
     @cached_property
     def stepped_fraction(self) -> float:
         """Of the device time of operators, the part launched within steps; 1 where there are no steps."""
-        launched_ns = self.program["launched_ns"]
+        early_ns = self.summary.unattributed_ns.get(Attribution.BEFORE_WINDOW, 0)
+        launched_ns = self.summary.device_time_ns - early_ns
         if not self.has_steps or not launched_ns:
             return 1.0
         return float(sum(step.device_ns for step in self.summary.steps) / launched_ns)
