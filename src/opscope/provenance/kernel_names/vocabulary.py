@@ -7,7 +7,7 @@ far fewer functions than instances of them.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -74,7 +74,7 @@ def direction_of(text: str) -> str | None:
 @lru_cache(maxsize=65536)
 def rule_of(section: str, text: str) -> dict[str, Any] | None:
     """The first rule in a section of `family_rules.toml` that occurs in the text; None if none does."""
-    return next((rule for rule, pattern in _rules(section) if pattern.search(text)), None)
+    return next((rule for rule, is_in in _rules(section) if is_in(text)), None)
 
 
 def family_by_rules(section: str, text: str) -> str | None:
@@ -83,6 +83,15 @@ def family_by_rules(section: str, text: str) -> str | None:
 
 
 @cache
-def _rules(section: str) -> list[tuple[dict[str, Any], re.Pattern[str]]]:
-    rules = packaged_toml(__package__, "family_rules.toml")[section]
-    return [(rule, re.compile("|".join(rule["patterns"]))) for rule in rules]
+def _rules(section: str) -> list[tuple[dict[str, Any], Callable[[str], object]]]:
+    return [
+        (rule, _search(rule["patterns"])) for rule in packaged_toml(__package__, "family_rules.toml")[section]
+    ]
+
+
+def _search(patterns: Iterable[str]) -> Callable[[str], object]:
+    """Most are words, which need no regular expression: to compile hundreds takes longer than all names."""
+    words = [one for one in patterns if one.isidentifier()]
+    others = [one for one in patterns if not one.isidentifier()]
+    pattern = lazy_pattern("|".join(others)) if others else None
+    return lambda text: any(word in text for word in words) or (pattern and pattern.search(text))
