@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -77,13 +76,12 @@ class Advice(msgspec.Struct, frozen=True):
     is_sure: bool = True  # whether it surely helps; else it may bring nothing
 
 
-@dataclass(frozen=True)
-class ProfiledRun:
+class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
     session: Session
     summary: Summary
     job: Job | None = None
-    book: RuleBook = field(default_factory=rule_book, repr=False)
-    _records: dict[str, list[dict[str, Any]]] = field(default_factory=dict, init=False, repr=False)
+    book: RuleBook = msgspec.field(default_factory=rule_book)
+    _records: dict[str, list[dict[str, Any]]] = msgspec.field(default_factory=dict)
 
     @cached_property
     def calls(self) -> tuple[CallEfficiency, ...]:

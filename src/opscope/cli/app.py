@@ -284,7 +284,8 @@ def _app(tokens: Sequence[str]) -> App:
                 help=None if verb in tokens else summary,
                 help_format="markdown",
             )
-    app.register_install_completion_command(help="Complete verbs and options in this shell")
+    if not tokens or tokens[0].startswith("-"):  # a verb has no use for what that imports
+        app.register_install_completion_command(help="Complete verbs and options in this shell")
     return app
 
 

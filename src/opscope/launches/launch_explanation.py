@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from opscope.data import packaged_toml
 from opscope.hardware.occupancy import Limiter, Waves
 from opscope.launches import elementwise, matrix_product, rows
@@ -55,8 +57,7 @@ _COPY_SIDES = {
 }
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True):
     heading: Heading
     text: str
     grade: Grade

@@ -11,9 +11,11 @@ documented.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from opscope.launches.facts import (
     Expected,
@@ -38,8 +40,7 @@ _MOST_COUNTED_SPLITS = 64
 _LOADING_WARPS = re.compile(r"nvjet|sm(?:9|1[0-2])\d")
 
 
-@dataclass(frozen=True)
-class Tiling:
+class Tiling(msgspec.Struct, frozen=True):
     """One way the problem is cut and launched."""
 
     rows: str  # `m` or `n`: the side of the output that the tile's first extent covers
