@@ -14,7 +14,6 @@ from math import prod
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.advice.kernel_times import AttentionMask, AttentionWork
 from opscope.model.queries import grouped
@@ -84,7 +83,10 @@ def composed_attention(rows: Iterable[Mapping[str, Any]]) -> tuple[ComposedAtten
     found = [one for context in contexts.values() if (one := _composed(context)) is not None]
     # A mask shows in the scores alone; their gradient is of the same sizes.
     masks = {_scores_of(one): one.work.mask for one in found if not one.work.is_backward}
-    found = [replace(one, work=replace(one.work, mask=masks.get(_scores_of(one)))) for one in found]
+    found = [
+        msgspec.structs.replace(one, work=msgspec.structs.replace(one.work, mask=masks.get(_scores_of(one))))
+        for one in found
+    ]
     return tuple(
         sorted(found, key=lambda one: (-one.device_ns, one.work.sizes.all_heads, one.work.sizes.queries))
     )

@@ -12,7 +12,6 @@ from enum import Enum
 from math import ceil
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.advice.rules import RuleBook, rule_book
 from opscope.hardware.devices import DataType
@@ -107,7 +106,7 @@ def product_ns(product: MatrixProduct, data_type: DataType, rates: Rates) -> flo
 def padded(product: MatrixProduct, multiple: int) -> MatrixProduct:
     """The product with every size but the batch rounded up to a multiple."""
     m, n, k = (ceil(size / multiple) * multiple for size in (product.m, product.n, product.k))
-    return replace(product, m=m, n=n, k=k)
+    return msgspec.structs.replace(product, m=m, n=n, k=k)
 
 
 class AttentionMask(Enum):

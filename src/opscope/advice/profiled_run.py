@@ -40,7 +40,6 @@ LAYERS = re.compile(
     r"|lstm|gru|rnn|.*_fused_(lstm|gru)|.*scaled_dot_product)"
 )
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function|(^|[:_ ])\w*[Bb]ackward", re.ASCII)
-_COMPILED = ("Torch-Compiled Region", "CompiledFunction", "triton_")
 # What is in the name of an operator or annotation wherever a query has rows.
 _TOLD_BY = {
     "attention_contexts": "softmax",
@@ -169,10 +168,9 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         return bool(self.summary.steps)
 
     @cached_property
-    def names(self) -> frozenset[str]:
-        """Of all operators and annotations."""
-        annotations = self.session.query("SELECT DISTINCT coalesce(name, '') FROM annotations")
-        return frozenset((*(one.name for one in self.summary.operators), *(name for (name,) in annotations)))
+    def names(self) -> set[str]:
+        found = self.session.query("SELECT DISTINCT coalesce(name, '') FROM annotations")
+        return {name for (name,) in found}.union(one.name for one in self.summary.operators)
 
     @cached_property
     def attention(self) -> tuple[ComposedAttention, ...]:
@@ -189,7 +187,10 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def is_compiled(self) -> bool:
-        return any(one.name.startswith(_COMPILED) for one in self.summary.operators)
+        return any(
+            one.name.startswith(("Torch-Compiled Region", "CompiledFunction", "triton_"))
+            for one in self.summary.operators
+        )
 
     @cached_property
     def dataflow(self) -> Dataflow | None:
@@ -204,11 +205,11 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         A query of what happens in steps has as parameter those that are no part of a mean step.
         """
         if name not in self._records:
-            text, told_by = sql(__package__, name), _TOLD_BY.get(name)
             # To plan a long query takes some milliseconds, on however few rows.
-            is_in_vain = told_by is not None and not any(map(re.compile(told_by).search, self.names))
+            is_told = any(map(re.compile(_TOLD_BY.get(name, "")).search, ("", *self.names)))
+            text = sql(__package__, name)
             self._records[name] = (
-                [] if is_in_vain else self.session.records(text, [self.left_out] if "$1" in text else [])
+                self.session.records(text, [self.left_out] if "$1" in text else []) if is_told else []
             )
         return self._records[name]
 
@@ -231,8 +232,7 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def stepped_fraction(self) -> float:
         """Of the device time of operators, the part launched within steps; 1 where there are no steps."""
-        early_ns = self.summary.unattributed_ns.get(Attribution.BEFORE_WINDOW, 0)
-        launched_ns = self.summary.device_time_ns - early_ns
+        launched_ns = self.summary.device_time_ns - self.summary.unattributed_ns.get("before_window", 0)
         if not self.has_steps or not launched_ns:
             return 1.0
         return float(sum(step.device_ns for step in self.summary.steps) / launched_ns)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -63,13 +62,12 @@ class Statement(msgspec.Struct, frozen=True):
     grade: Grade
 
 
-@dataclass(frozen=True)
-class LaunchExplanation:
+class LaunchExplanation(msgspec.Struct, frozen=True):
     family: str | None  # of the kernel; None if no rule knows it: then only its geometry is told
     statements: tuple[Statement, ...]  # by heading, in the order of Heading
     # Whether a documented configuration gives the recorded launch; None if none is predicted
     is_predicted: bool | None = None
-    waves: Waves | None = field(default=None, compare=False)  # None without device limits
+    waves: Waves | None = None  # None without device limits
 
     def under(self, heading: Heading) -> tuple[Statement, ...]:
         return tuple(statement for statement in self.statements if statement.heading is heading)

@@ -11,8 +11,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import msgspec
-
 from opscope.hardware.architectures import WARP_SIZE
 from opscope.launches.facts import LaunchFacts, Prediction, ceil_div, extents, shape_text
 from opscope.operators.effects import ContradictionError, UnrecordedError
@@ -213,7 +211,7 @@ def attention(launch: LaunchFacts) -> Prediction:
     sizes = None if launch.call is None else attention_sizes(launch.call)
     values: dict[str, Any] = {}
     if sizes is not None and sizes.forward_flops:
-        values = {**msgspec.structs.asdict(sizes), "count": sizes.rows}
+        values = {name: getattr(sizes, name) for name in sizes.__struct_fields__} | {"count": sizes.rows}
     # FlashAttention's traits are the first template argument, or the second: head size, query rows, key rows,
     # warps.
     first, second = launch.template_argument(0) or "", launch.template_argument(1) or ""

@@ -18,7 +18,6 @@ from math import gcd, prod
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.model.session import Session
 from opscope.operators.element_types import ElementType, element_type
@@ -218,7 +217,9 @@ def parse_arguments(
 def with_list_types(call: CallArguments, types: Mapping[int, str]) -> CallArguments:
     """The call, members of the lists at some positions being of an element type (that a kernel names)."""
     typed = {
-        position: TensorListArgument(tuple(replace(one, type_name=type_name) for one in argument.tensors))
+        position: TensorListArgument(
+            tuple(msgspec.structs.replace(one, type_name=type_name) for one in argument.tensors)
+        )
         for position, type_name in types.items()
         if isinstance(argument := call.arguments[position], TensorListArgument)
         and argument.tensors is not None
@@ -228,7 +229,9 @@ def with_list_types(call: CallArguments, types: Mapping[int, str]) -> CallArgume
 
 def with_arguments(call: CallArguments, changed: Mapping[int, Argument]) -> CallArguments:
     given = enumerate(call.arguments)
-    return replace(call, arguments=tuple(changed.get(position, argument) for position, argument in given))
+    return msgspec.structs.replace(
+        call, arguments=tuple(changed.get(position, argument) for position, argument in given)
+    )
 
 
 def type_of(tensor: TensorArgument | None) -> ElementType | None:

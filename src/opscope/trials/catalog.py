@@ -16,7 +16,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,8 +66,7 @@ _PREFETCHED = 4  # batches by each worker
 _REORDERED = 2.0**-14
 
 
-@dataclass(frozen=True)
-class TriedChange:
+class TriedChange(msgspec.Struct, frozen=True):
     name: str  # On the command line
     title: str  # For people
     on: Callable[[Hooks], None]  # Switches it on

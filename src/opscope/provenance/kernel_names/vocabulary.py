@@ -7,7 +7,7 @@ far fewer functions than instances of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
 from functools import cache, lru_cache
 from typing import Any
 
@@ -74,7 +74,8 @@ def direction_of(text: str) -> str | None:
 @lru_cache(maxsize=65536)
 def rule_of(section: str, text: str) -> dict[str, Any] | None:
     """The first rule in a section of `family_rules.toml` that occurs in the text; None if none does."""
-    return next((rule for rule, is_in in _rules(section) if is_in(text)), None)
+    fit = (rule for rule, words, rest in _rules(section) if any(map(text.count, words)) or rest.search(text))
+    return next(fit, None)
 
 
 def family_by_rules(section: str, text: str) -> str | None:
@@ -82,16 +83,14 @@ def family_by_rules(section: str, text: str) -> str | None:
     return None if rule is None else rule["family"]
 
 
+# Most patterns are words: to compile hundreds takes longer than to read all names of a trace.
 @cache
-def _rules(section: str) -> list[tuple[dict[str, Any], Callable[[str], object]]]:
+def _rules(section: str) -> list[tuple[dict[str, Any], list[str], re.Pattern[str]]]:
     return [
-        (rule, _search(rule["patterns"])) for rule in packaged_toml(__package__, "family_rules.toml")[section]
+        (
+            rule,
+            [one for one in rule["patterns"] if one.isidentifier()],
+            lazy_pattern("|".join(one for one in rule["patterns"] if not one.isidentifier()) or "(?!)"),
+        )
+        for rule in packaged_toml(__package__, "family_rules.toml")[section]
     ]
-
-
-def _search(patterns: Iterable[str]) -> Callable[[str], object]:
-    """Most are words, which need no regular expression: to compile hundreds takes longer than all names."""
-    words = [one for one in patterns if one.isidentifier()]
-    others = [one for one in patterns if not one.isidentifier()]
-    pattern = lazy_pattern("|".join(others)) if others else None
-    return lambda text: any(word in text for word in words) or (pattern and pattern.search(text))
