@@ -8,11 +8,12 @@ softmax's gradient do. Anything else between them, and it is no attention that o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import takewhile
 from math import prod
 from typing import Any
+
+import msgspec
 
 from opscope.advice.kernel_times import AttentionMask, AttentionWork
 from opscope.model.queries import grouped
@@ -28,8 +29,7 @@ _RESULT_COPIES = 1
 _MASK_DIMENSIONS = 3  # heads, queries, keys; batches before them
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(msgspec.Struct, frozen=True, dict=True):
     """One operator with device time near a softmax; numbers are sums over all alike surroundings.
 
     `begins_ns` and `ends_ns` are its start and end on the host, from the start of the softmax. `operator_ids`
@@ -58,8 +58,7 @@ class Leaf:
         return tuple(tensor.element_count for tensor in self.call.tensors)
 
 
-@dataclass(frozen=True)
-class ComposedAttention:
+class ComposedAttention(msgspec.Struct, frozen=True):
     """One kind of attention call made of single operators."""
 
     work: AttentionWork  # of one call
@@ -84,7 +83,10 @@ def composed_attention(rows: Iterable[Mapping[str, Any]]) -> tuple[ComposedAtten
     found = [one for context in contexts.values() if (one := _composed(context)) is not None]
     # A mask shows in the scores alone; their gradient is of the same sizes.
     masks = {_scores_of(one): one.work.mask for one in found if not one.work.is_backward}
-    found = [replace(one, work=replace(one.work, mask=masks.get(_scores_of(one)))) for one in found]
+    found = [
+        msgspec.structs.replace(one, work=msgspec.structs.replace(one.work, mask=masks.get(_scores_of(one))))
+        for one in found
+    ]
     return tuple(
         sorted(found, key=lambda one: (-one.device_ns, one.work.sizes.all_heads, one.work.sizes.queries))
     )
@@ -96,7 +98,7 @@ def _scores_of(one: ComposedAttention) -> tuple[int, ...]:
 
 
 def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
-    leaves = {row["place"]: Leaf(*(row[one.name] for one in fields(Leaf))) for row in rows}
+    leaves = {row["place"]: Leaf(*map(row.__getitem__, Leaf.__struct_fields__)) for row in rows}
     anchor = leaves[0]
     is_backward = anchor.name == _BACKWARD
     scores = max(anchor.elements, default=0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from opscope.advice.attention_pattern import ComposedAttention
 from opscope.advice.kernel_times import HALF_TYPES, AttentionMask, AttentionWork, attention_ns, attention_type

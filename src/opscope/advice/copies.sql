@@ -3,8 +3,10 @@
 -- calls, device time, and time on the host of the operators that only pass the
 -- copy on, in ns. Reads operators, device_activities,
 -- kernel_provenance.
-WITH passing AS (
-        SELECT unnest(['aten::clone', 'aten::contiguous', 'aten::_to_copy', 'aten::to', 'aten::copy_']) AS name),
+WITH called AS NOT MATERIALIZED (
+        SELECT operator_id, parent_id, name, input_shapes, input_types, duration_ns,
+            name IN ('aten::clone', 'aten::contiguous', 'aten::_to_copy', 'aten::to', 'aten::copy_') AS is_passing
+        FROM operators),
     copy_names AS (
         SELECT name_id, family = 'transpose' OR (fields ->> 'variant') = 'strided' AS is_strided
         FROM kernel_provenance WHERE family IN ('copy', 'transpose')),
@@ -14,16 +16,16 @@ WITH passing AS (
         WHERE operator_id IS NOT NULL GROUP BY a.operator_id)
 SELECT o.name, p.name AS parent, g.name AS grandparent, h.name AS ancestor, o.input_shapes AS shapes,
     o.input_types AS types, is_strided, list(o.operator_id) AS operator_ids,
-    list(CASE WHEN p.name NOT IN (FROM passing) OR p.name IS NULL THEN o.operator_id
-        WHEN g.name NOT IN (FROM passing) OR g.name IS NULL THEN p.operator_id
+    list(CASE WHEN NOT coalesce(p.is_passing, false) THEN o.operator_id
+        WHEN NOT coalesce(g.is_passing, false) THEN p.operator_id
         ELSE g.operator_id END) AS outer_ids, count(*) AS calls, sum(device_ns)::BIGINT AS device_ns,
-    sum(CASE WHEN p.name NOT IN (FROM passing) OR p.name IS NULL THEN o.duration_ns
-        WHEN g.name NOT IN (FROM passing) OR g.name IS NULL THEN p.duration_ns
+    sum(CASE WHEN NOT coalesce(p.is_passing, false) THEN o.duration_ns
+        WHEN NOT coalesce(g.is_passing, false) THEN p.duration_ns
         ELSE g.duration_ns END)::BIGINT AS host_ns
-FROM launched JOIN operators o USING (operator_id)
-LEFT JOIN operators p ON p.operator_id = o.parent_id
-LEFT JOIN operators g ON g.operator_id = p.parent_id
-LEFT JOIN operators h ON h.operator_id = g.parent_id
-WHERE o.name IN (FROM passing)
+FROM launched JOIN called o USING (operator_id)
+LEFT JOIN called p ON p.operator_id = o.parent_id
+LEFT JOIN called g ON g.operator_id = p.parent_id
+LEFT JOIN called h ON h.operator_id = g.parent_id
+WHERE o.is_passing
 GROUP BY ALL
 ORDER BY device_ns DESC, o.name, shapes

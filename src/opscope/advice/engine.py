@@ -52,7 +52,8 @@ def assess(
     summary = Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file, by=by)
     job = summary.job
     # First: rules read tables that these fill, and an expression that is none ends it here.
-    _ = summary.kernels, summary.efficiency, summary.ranges
+    # Then what rules ask for and reports tell too: `advise` copies what is known here.
+    _ = summary.kernels, summary.efficiency, summary.ranges, summary.operators, summary.devices
     return advise(session, summary, job)
 
 

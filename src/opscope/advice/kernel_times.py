@@ -8,9 +8,10 @@ length of its sequences.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import ceil
+
+import msgspec
 
 from opscope.advice.rules import RuleBook, rule_book
 from opscope.hardware.devices import DataType
@@ -37,13 +38,12 @@ _ATTENTION_KERNELS = {False: 1, True: 3}
 _ATTENTION_BLOCK = 64
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(msgspec.Struct, frozen=True):
     """What work can be expected to reach on one device: its limits, a datasheet's reduced to what is seen."""
 
     limits: DeviceLimits | None = None  # None if unknown
     sm_count: int | None = None  # multiprocessors; None if unknown
-    book: RuleBook = field(default_factory=rule_book, repr=False)
+    book: RuleBook = msgspec.field(default_factory=rule_book)
 
     def flop_per_s(self, data_type: DataType) -> float | None:
         """Operations per second that large products of a type reach."""
@@ -106,7 +106,7 @@ def product_ns(product: MatrixProduct, data_type: DataType, rates: Rates) -> flo
 def padded(product: MatrixProduct, multiple: int) -> MatrixProduct:
     """The product with every size but the batch rounded up to a multiple."""
     m, n, k = (ceil(size / multiple) * multiple for size in (product.m, product.n, product.k))
-    return replace(product, m=m, n=n, k=k)
+    return msgspec.structs.replace(product, m=m, n=n, k=k)
 
 
 class AttentionMask(Enum):
@@ -117,8 +117,7 @@ class AttentionMask(Enum):
     BIAS = "bias"  # of each head its own: positions, often learned
 
 
-@dataclass(frozen=True)
-class AttentionWork:
+class AttentionWork(msgspec.Struct, frozen=True):
     sizes: AttentionSizes  # of its products
     is_backward: bool = False  # whether it is the gradient
     mask: AttentionMask | None = None  # None for none

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +39,15 @@ LAYERS = re.compile(
     r"aten::(linear|addmm|.*convolution|conv\d?d?|.*(layer|batch|group|instance|rms)_norm|embedding"
     r"|lstm|gru|rnn|.*_fused_(lstm|gru)|.*scaled_dot_product)"
 )
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|(^|[:_ ])\w*[Bb]ackward", re.ASCII)
+# What is in the name of an operator or annotation wherever a query has rows.
+_TOLD_BY = {
+    "attention_contexts": "softmax",
+    "capture:growing": "aten::cat",
+    "compilations": "compile",
+    "image_calls": "conv|batch_norm|group_norm|upsample|max_pool2d",
+    "optimizer": r"Optimizer\.",
+}
 
 
 Effect = Callable[[GraphChange], object]
@@ -67,13 +75,12 @@ class Advice(msgspec.Struct, frozen=True):
     is_sure: bool = True  # whether it surely helps; else it may bring nothing
 
 
-@dataclass(frozen=True)
-class ProfiledRun:
+class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
     session: Session
     summary: Summary
     job: Job | None = None
-    book: RuleBook = field(default_factory=rule_book, repr=False)
-    _records: dict[str, list[dict[str, Any]]] = field(default_factory=dict, init=False, repr=False)
+    book: RuleBook = msgspec.field(default_factory=rule_book)
+    _records: dict[str, list[dict[str, Any]]] = msgspec.field(default_factory=dict)
 
     @cached_property
     def calls(self) -> tuple[CallEfficiency, ...]:
@@ -161,26 +168,29 @@ class ProfiledRun:
         return bool(self.summary.steps)
 
     @cached_property
-    def program(self) -> Mapping[str, Any]:
-        """Facts of the recorded program, as `program.sql` has them."""
-        return self.records("program")[0]
+    def names(self) -> set[str]:
+        found = self.session.query("SELECT DISTINCT coalesce(name, '') FROM annotations")
+        return {name for (name,) in found}.union(one.name for one in self.summary.operators)
 
     @cached_property
     def attention(self) -> tuple[ComposedAttention, ...]:
         return composed_attention(self.records("attention_contexts"))
 
-    @property
+    @cached_property
     def has_backward(self) -> bool:
-        return bool(self.program["backward_operators"])
+        return any(_BACKWARD.search(one.name) for one in self.summary.operators)
 
     @property
     def has_model(self) -> bool:
         """Whether layers ran, or what was differentiated: else the program is functions of tensors."""
         return self.has_backward or any(LAYERS.match(one.name) for one in self.summary.operators)
 
-    @property
+    @cached_property
     def is_compiled(self) -> bool:
-        return bool(self.program["compiled_operators"])
+        return any(
+            one.name.startswith(("Torch-Compiled Region", "CompiledFunction", "triton_"))
+            for one in self.summary.operators
+        )
 
     @cached_property
     def dataflow(self) -> Dataflow | None:
@@ -195,8 +205,12 @@ class ProfiledRun:
         A query of what happens in steps has as parameter those that are no part of a mean step.
         """
         if name not in self._records:
+            # To plan a long query takes some milliseconds, on however few rows.
+            is_told = any(map(re.compile(_TOLD_BY.get(name, "")).search, ("", *self.names)))
             text = sql(__package__, name)
-            self._records[name] = self.session.records(text, [self.left_out] if "$1" in text else [])
+            self._records[name] = (
+                self.session.records(text, [self.left_out] if "$1" in text else []) if is_told else []
+            )
         return self._records[name]
 
     @cached_property
@@ -218,7 +232,7 @@ class ProfiledRun:
     @cached_property
     def stepped_fraction(self) -> float:
         """Of the device time of operators, the part launched within steps; 1 where there are no steps."""
-        launched_ns = self.program["launched_ns"]
+        launched_ns = self.summary.device_time_ns - self.summary.unattributed_ns.get("before_window", 0)
         if not self.has_steps or not launched_ns:
             return 1.0
         return float(sum(step.device_ns for step in self.summary.steps) / launched_ns)

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import ceil, sqrt
 from statistics import NormalDist
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,8 +56,7 @@ Samples = NDArray[np.float64]
 _OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True):
     """One side's time with the samples it was taken from (none where there is but one)."""
 
     value_ns: float

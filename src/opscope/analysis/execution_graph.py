@@ -163,7 +163,7 @@ def simulate(
     with streams as occupied as they were recorded; `is_idle`: one, with streams that have nothing to do.
     """
     order, place, before, follows, levels = graph.order
-    lags = (graph.lag_ns if lag_ns is None else lag_ns)[:, order]
+    lags = (graph.lag_ns if lag_ns is None else lag_ns).take(order, axis=1)
     durations = (graph.duration_ns if duration_ns is None else duration_ns)[order]
     total = np.cumsum(np.where(follows, lags[0], 0) + durations)
     lags += durations - total

@@ -341,7 +341,10 @@ class Job:
         """A mean step with a change, where all hosts ran in this way."""
         hosts = [model.hosts[way] if way < len(model.hosts) else model.host for model in self.models]
         lag_ns, duration_ns = graph.edited(
-            [one.edited(host, strength) for one, host in zip(change.changes, hosts, strict=True)]
+            [
+                (one.lags(host), one.durations(strength))
+                for one, host in zip(change.changes, hosts, strict=True)
+            ]
         )
         step_ns = simulate(graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         return max(step_ns, *(one.least_ns for one in change.changes))

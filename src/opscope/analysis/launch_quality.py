@@ -10,11 +10,11 @@ does with its blocks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import InputError
@@ -117,8 +117,7 @@ def _title(device: DeviceFacts) -> str:
 _GEOMETRIES = 2  # configurations of one kernel that are explained, the longest first
 
 
-@dataclass(frozen=True)
-class LaunchQuality(LaunchFacts):
+class LaunchQuality(LaunchFacts, frozen=True):
     """One launch configuration of a kernel under one operator; None is unknown, no operator too."""
 
     operator: str | None = None

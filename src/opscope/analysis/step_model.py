@@ -8,7 +8,7 @@ both and the error of what the change makes of kernels give the gain its interva
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -315,8 +315,13 @@ class GraphChange:
 
     def apply(self, host: HostSpeed, strength: float = 1.0) -> float:
         """A mean step with the change, where so much of it comes true on the device."""
-        lag_ns, duration_ns = self.edited(host, strength)
-        return max(simulate(self.model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns, self.least_ns)
+        return self.step_ns(self.lags(host), strength)
+
+    def step_ns(self, lag_ns: Int64, strength: float) -> float:
+        return max(
+            simulate(self.model.graph, lag_ns=lag_ns, duration_ns=self.durations(strength)).step_ns,
+            self.least_ns,
+        )
 
     @property
     def unexplained_share(self) -> float:
@@ -324,13 +329,13 @@ class GraphChange:
         model = self.model
         if not model.graph.missing_edges:
             return 0.0
-        lag_ns, duration_ns = self.edited(model.host)
+        lag_ns, duration_ns = self.lags(model.host), self.durations(1.0)
         step_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         lag_ns = model.explained_lags(lag_ns)
         explained_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         return (step_ns - explained_ns) / max(step_ns, model.step_ns - step_ns) if step_ns else 0.0
 
-    def edited(self, host: HostSpeed, strength: float = 1.0) -> tuple[Int64, Int64]:
+    def lags(self, host: HostSpeed) -> Int64:
         graph = self.model.graph
         lag_ns = self.model.unrecorded_lags(host)
         handed = self.model.is_handed_over
@@ -339,11 +344,13 @@ class GraphChange:
         lag_ns[0] = np.where(
             graph.thread_id >= 0, own_ns * self.host_scale + self.host_added_ns, lag_ns[0]
         ).astype(np.int64)
-        scale = np.maximum(0.0, 1.0 - (1.0 - self.duration_scale) * strength)
-        duration_ns = (graph.duration_ns * np.where(self.is_dropped, 0.0, scale)).astype(np.int64)
         lag_ns[0, self.is_dropped] = np.minimum(lag_ns[0, self.is_dropped], 0)
         lag_ns[1, self.is_dropped | self.is_free] = NEVER_NS
-        return lag_ns, duration_ns
+        return lag_ns
+
+    def durations(self, strength: float) -> Int64:
+        kept = np.maximum(0.0, 1.0 - (1.0 - self.duration_scale) * strength) * ~self.is_dropped
+        return np.asarray((self.model.graph.duration_ns * kept).astype(np.int64))
 
 
 # What whoever read a rank has worked out of it already.
@@ -586,7 +593,7 @@ class StepModel:
     @cached_property
     def host_range_ns(self) -> tuple[float, float]:
         """What the host alone needs at least and at most, by how much the recorder may have taken."""
-        found = [self._host_ns(host) for host in self.hosts]
+        found = [self.host_ns, *map(self._host_ns, self.hosts[1:])]
         return min(found), max(found)
 
     @property
@@ -624,7 +631,9 @@ class StepModel:
     def gain(self, change: GraphChange, error: float = 0.0) -> Gain:
         """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
         ways, steps_ns = zip(*zip(self.hosts, self.steps_ns, strict=True), *self.elsewhere, strict=True)
-        gain = gain_of(steps_ns, lambda way, strength: change.apply(ways[way], strength), error)
+        # What a way of the host comes to is the same for every strength.
+        lags = lru_cache(maxsize=1)(lambda way: change.lags(ways[way]))
+        gain = gain_of(steps_ns, lambda way, strength: change.step_ns(lags(way), strength), error)
         most = [self._most_ns(change, one) for one in strengths(error)]
         gain_ns = min(gain.ns, most[0][0])
         low_ns = min(gain.low_ns, *(by_median for by_median, _ in most))
@@ -645,7 +654,7 @@ class StepModel:
 
     def _needed_ns(self, timed: UnrecordedTime, change: GraphChange, strength: float = 1.0) -> float:
         """What the slower side alone needs for a step with a change."""
-        lag_ns, duration_ns = change.edited(self.host, strength)
+        lag_ns, duration_ns = change.lags(self.host), change.durations(strength)
         needed_ns = simulate(self.graph, lag_ns=self.lags_without_host, duration_ns=duration_ns).step_ns
         if self.host_ns < timed.median:  # else what is taken for the host's holds such waits too
             host_ns = simulate(self.graph, lag_ns=lag_ns, duration_ns=np.zeros_like(duration_ns)).step_ns

@@ -1,14 +1,16 @@
 -- :name totals
 -- One row: times of all activities and operators in ns, and how many there are. Reads device_activities, operators,
 -- set_aside, traces.
-SELECT (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities) AS device_time_ns,
-    (SELECT coalesce(sum(self_device_ns), 0)::BIGINT FROM operators) AS attributed_ns,
-    (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM set_aside) AS set_aside_ns,
-    (SELECT coalesce(sum(self_cpu_ns), 0)::BIGINT FROM operators) AS cpu_time_ns,
-    (SELECT count(*) FROM device_activities WHERE kind = 'kernel') AS kernel_launches,
-    (SELECT count(*) FROM device_activities) AS activity_count,
-    (SELECT count(*) FROM operators) AS operator_calls,
-    (SELECT max(window_end_ns - window_start_ns) FROM traces) AS window_ns
+SELECT * FROM (
+    SELECT coalesce(sum(duration_ns), 0)::BIGINT AS device_time_ns, count(*) FILTER (kind = 'kernel') AS kernel_launches,
+        count(*) AS activity_count
+    FROM device_activities
+), (
+    SELECT coalesce(sum(self_device_ns), 0)::BIGINT AS attributed_ns, coalesce(sum(self_cpu_ns), 0)::BIGINT AS cpu_time_ns,
+        count(*) AS operator_calls
+    FROM operators
+), (SELECT coalesce(sum(duration_ns), 0)::BIGINT AS set_aside_ns FROM set_aside),
+    (SELECT max(window_end_ns - window_start_ns) AS window_ns FROM traces)
 
 -- :name devices
 -- One row per device in use: what it is, and its times in ns as ingest found them. Reads devices, traces.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,8 +36,7 @@ _ELEMENTS_AT_ONCE = 2_000_000
 Samples = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class MedianInterval:
+class MedianInterval(msgspec.Struct, frozen=True):
     median_ns: float  # Of the samples
     low_ns: float  # Lower end
     high_ns: float  # Upper end
@@ -50,8 +49,7 @@ class MedianInterval:
         return (self.low_ns, self.high_ns)
 
 
-@dataclass(frozen=True)
-class RatioInterval:
+class RatioInterval(msgspec.Struct, frozen=True):
     """A candidate's time over the reference's, over the rounds both were sampled in."""
 
     ratio: float  # The candidate's median over the reference's

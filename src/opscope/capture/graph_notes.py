@@ -19,7 +19,6 @@ import itertools
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,7 @@ from opscope.model import files, origin, sidecar
 _MOST_GRAPHS = 64
 
 
-@dataclass
-class _Capture:
+class _Capture(msgspec.Struct):
     """One capture under way, and the profiler that records it, if that is ours."""
 
     engine: Any = None

@@ -81,6 +81,9 @@ def analyze(
             raise
         return _show_totals(traces[0], error.message, report, top)
     with opened as session:
+        # On few events a query takes longer to optimize than to run, and nobody asks one of his own here.
+        if session.scalar("SELECT coalesce(sum(size_bytes), 4194304) < 4194304 FROM traces"):
+            session.connection.execute("PRAGMA disable_optimizer")
         with console.status("Summarizing"):
             summary = advised(session, ceilings=ceilings, by=by)
         rows = None if top == "all" else top
@@ -103,9 +106,7 @@ def analyze(
             lambda: numbered(recording_document(summary, top=rows, is_full=True)),
             lambda path: console.write_recording_page(path, session, summary, top=rows),
         )
-        written = [*report.output]
-        if save is not None:
-            written.append(session.save(save, overwrite=report.force))
+        written = [*report.output, *([] if save is None else [session.save(save, overwrite=report.force)])]
         if export_trace is not None:
             from opscope.report.exports import export_trace as write_trace  # noqa: PLC0415 - seldom asked
 

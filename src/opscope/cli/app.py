@@ -114,6 +114,9 @@ def command_line() -> int:
             if _RUN_PROGRAMS.isdisjoint(sys.argv):
                 gc.disable()  # modules and reports live until the end: garbage takes a tenth of the time
                 ends.enter_context(signals_interrupt())
+                # NumPy starts a thread per core for algebra that is not done here; programs would inherit it.
+                if {"try", "trace", "ncu", "nvcc", "doctor", "devices"}.isdisjoint(sys.argv):
+                    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
             code = main()
     except KeyboardInterrupt as error:  # right before the verb, or right after it
         code = _interrupted(*error.args)
@@ -223,8 +226,8 @@ def _dispatch(tokens: list[str]) -> int:
         return app(verb_and_arguments, **quietly)
 
     quietly: dict[str, Any] = {"exit_on_error": False, "print_error": False, "result_action": "return_value"}
-    for one in (app, app.meta):
-        one.suppress_keyboard_interrupt = False  # or it would exit before `main` says what is kept
+    # Or it would exit before `main` says what is kept.
+    app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False
     code = app.meta(tokens, **quietly)
     sys.stdout.flush()
     return code if isinstance(code, int) else EXIT_OK
@@ -284,7 +287,8 @@ def _app(tokens: Sequence[str]) -> App:
                 help=None if verb in tokens else summary,
                 help_format="markdown",
             )
-    app.register_install_completion_command(help="Complete verbs and options in this shell")
+    if not tokens or tokens[0].startswith("-"):  # a verb has no use for what that imports
+        app.register_install_completion_command(help="Complete verbs and options in this shell")
     return app
 
 

@@ -20,7 +20,6 @@ from opscope.model.files import write_text
 from opscope.report.document import Document, only_sections
 from opscope.report.json_encoding import to_json, write_json
 from opscope.report.languages import Language, language_of, translated, translated_words
-from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal
 from opscope.units import format_fraction
 
@@ -265,7 +264,7 @@ def wide_console(stream: TextIO) -> Console:
     probe = Console(file=stream)
     has_width = probe.is_terminal or "COLUMNS" in os.environ
     width = min(probe.width, _WIDEST) if has_width else _PIPED_WIDTH
-    return _PipeConsole(file=stream, width=width, highlight=False, soft_wrap=False)
+    return _PipeConsole(file=stream, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 
 def print_document(document: Document, *, reading: Parts = READING, on_stderr: bool = False) -> None:
@@ -276,6 +275,8 @@ def print_document(document: Document, *, reading: Parts = READING, on_stderr: b
 
 
 def markdown(document: Document) -> str:
+    from opscope.report.markdown import render_markdown  # noqa: PLC0415 - seldom asked
+
     return render_markdown(translated(document, _language))
 
 

@@ -17,7 +17,6 @@ import os
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -91,8 +90,7 @@ _MANAGED = ("cudaMallocManaged", "cuMemAllocManaged")
 Event = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class ProcessEvents:
+class ProcessEvents(msgspec.Struct, frozen=True):
     """The events of one process as JSON objects, counted by what they are, and what was left out."""
 
     lines: tuple[bytes, ...]
@@ -322,8 +320,7 @@ def recording_findings(recording: CuptiRecording, events: ProcessEvents) -> Iter
         yield finding("recorder.unified_memory", None, {"reason": reason}, kind=kind)
 
 
-@dataclass(frozen=True)
-class WrittenTrace:
+class WrittenTrace(msgspec.Struct, frozen=True):
     path: Path
     recording: CuptiRecording
     counts: Mapping[str, int]  # events by what they are: `kernels`, `copies`, `sets`, `migrations`, `calls`

@@ -7,7 +7,6 @@ Whatever is missing or not understood is None; nothing that needs it is said. Th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -47,8 +46,7 @@ class LaunchGeometry(msgspec.Struct, frozen=True):
     example_operator_id: int | None = None
 
 
-@dataclass(frozen=True)
-class DeviceFacts:
+class DeviceFacts(msgspec.Struct, frozen=True):
     """The device a kernel ran on. Limits given here win over those known of the compute capability."""
 
     name: str | None = None
@@ -70,8 +68,7 @@ class DeviceFacts:
         )
 
 
-@dataclass(frozen=True)
-class LaunchFacts:
+class LaunchFacts(msgspec.Struct, frozen=True, dict=True):
     """One launch configuration of a kernel under one operator call."""
 
     kernel: DecodedKernel
@@ -79,7 +76,7 @@ class LaunchFacts:
     call: CallArguments | None = None  # the operator call; None if unknown
     device: DeviceFacts | None = None  # None if unknown
     # Of a Triton kernel, by name: `{"XBLOCK": 1024}`
-    compile_arguments: Mapping[str, int] = field(default_factory=dict)
+    compile_arguments: Mapping[str, int] = msgspec.field(default_factory=dict)
     torch_version: str | None = None  # release that launched it, `"2.11.0"`; None if unknown
     size_bytes: int | None = None  # bytes a copy or memory set moved
 

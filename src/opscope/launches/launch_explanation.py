@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from opscope.data import packaged_toml
 from opscope.hardware.occupancy import Limiter, Waves
@@ -55,20 +56,18 @@ _COPY_SIDES = {
 }
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True):
     heading: Heading
     text: str
     grade: Grade
 
 
-@dataclass(frozen=True)
-class LaunchExplanation:
+class LaunchExplanation(msgspec.Struct, frozen=True):
     family: str | None  # of the kernel; None if no rule knows it: then only its geometry is told
     statements: tuple[Statement, ...]  # by heading, in the order of Heading
     # Whether a documented configuration gives the recorded launch; None if none is predicted
     is_predicted: bool | None = None
-    waves: Waves | None = field(default=None, compare=False)  # None without device limits
+    waves: Waves | None = None  # None without device limits
 
     def under(self, heading: Heading) -> tuple[Statement, ...]:
         return tuple(statement for statement in self.statements if statement.heading is heading)

@@ -11,9 +11,10 @@ documented.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
+
+import msgspec
 
 from opscope.launches.facts import (
     Expected,
@@ -38,8 +39,7 @@ _MOST_COUNTED_SPLITS = 64
 _LOADING_WARPS = re.compile(r"nvjet|sm(?:9|1[0-2])\d")
 
 
-@dataclass(frozen=True)
-class Tiling:
+class Tiling(msgspec.Struct, frozen=True):
     """One way the problem is cut and launched."""
 
     rows: str  # `m` or `n`: the side of the output that the tile's first extent covers
@@ -227,16 +227,16 @@ def find_tiling(
                     (cut.along * factor, ceil_div(cut.across, factor)),
                 ):
                     how = "grid.x × grid.y tiles" if factor == 1 else f"tiles swizzled by {factor}"
-                    return replace(cut, arrangement=how, splits=splits)
+                    return msgspec.structs.replace(cut, arrangement=how, splits=splits)
     # The number of blocks alone: one per tile, several per tile along K, or as many clusters as fit.
     for cut in cuts:
         splits, rest = divmod(blocks, cut.tiles)
         if not rest and (splits == 1 or (splits_k and splits <= _MOST_COUNTED_SPLITS)):
-            return replace(cut, arrangement="one block per tile", splits=splits)
+            return msgspec.structs.replace(cut, arrangement="one block per tile", splits=splits)
         size = prod(cluster)
         if sm_count and cut.tiles > blocks == sm_count // size * size:
             how = "one block per multiprocessor, tiles in turn"
-            return replace(cut, arrangement=how, is_persistent=True)
+            return msgspec.structs.replace(cut, arrangement=how, is_persistent=True)
     return None
 
 

@@ -211,7 +211,7 @@ def attention(launch: LaunchFacts) -> Prediction:
     sizes = None if launch.call is None else attention_sizes(launch.call)
     values: dict[str, Any] = {}
     if sizes is not None and sizes.forward_flops:
-        values = {**vars(sizes), "count": sizes.rows}
+        values = {name: getattr(sizes, name) for name in sizes.__struct_fields__} | {"count": sizes.rows}
     # FlashAttention's traits are the first template argument, or the second: head size, query rows, key rows,
     # warps.
     first, second = launch.template_argument(0) or "", launch.template_argument(1) or ""

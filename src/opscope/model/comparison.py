@@ -8,8 +8,9 @@ one of `unattributed`, or in `outside_steps_ns`. Imports nothing that computes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
+
+import msgspec
 
 from opscope.model.benchmark import Interval, Status, Verdict
 from opscope.model.finding import Finding
@@ -48,8 +49,7 @@ class FailOn(TextEnum):
     DIFFERENT = "different"
 
 
-@dataclass(frozen=True)
-class ComparisonOptions:
+class ComparisonOptions(msgspec.Struct, frozen=True):
     # A ratio whose interval lies within 1 ± this is "same"; to be slower or faster, times must differ by more
     # than this
     threshold: float = 0.02
@@ -57,8 +57,7 @@ class ComparisonOptions:
     seed: int = 0  # Of the bootstrap
 
 
-@dataclass(frozen=True)
-class TimeChange:
+class TimeChange(msgspec.Struct, frozen=True):
     """One time on both sides, and what can be said of it. A side that lacks the thing is None.
 
     `reason` says what the verdict rests on, or why there is none.
@@ -79,8 +78,7 @@ class TimeChange:
         return (self.candidate_ns or 0) - (self.reference_ns or 0)
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(msgspec.Struct, frozen=True):
     """What one side spent on one thing within the compared scope (in steps, or the whole recording)."""
 
     calls: int = 0  # Operator calls; for a kernel its launches
@@ -90,8 +88,7 @@ class Use:
     step_ns: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One thing on both sides."""
 
     presence: Presence
@@ -100,8 +97,7 @@ class Change:
     time: TimeChange
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelChange(Change):
+class KernelChange(Change, frozen=True, kw_only=True):
     """One kernel (or copy) of one operator, or of unattributed work; a replaced one names both."""
 
     operator: str | None  # Operator that launched it; None if unattributed
@@ -114,16 +110,14 @@ class KernelChange(Change):
     change: str | None = None  # What a replacement changed, for people
 
 
-@dataclass(frozen=True, kw_only=True)
-class VariantChange(Change):
+class VariantChange(Change, frozen=True, kw_only=True):
     """Calls of an operator with one overload and one set of input shapes (as JSON text)."""
 
     overload: str | None
     input_shapes: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OperatorChange(Change):
+class OperatorChange(Change, frozen=True, kw_only=True):
     """All calls of one operator name; `kernels` are its own, ranked by difference."""
 
     name: str
@@ -132,16 +126,14 @@ class OperatorChange(Change):
     kernels: tuple[KernelChange, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnattributedChange(Change):
+class UnattributedChange(Change, frozen=True, kw_only=True):
     """Device time that belongs to no operator, by reason (`model.schema.Attribution`)."""
 
     reason: str
     kernels: tuple[KernelChange, ...] = ()
 
 
-@dataclass(frozen=True)
-class CategoryChange:
+class CategoryChange(msgspec.Struct, frozen=True):
     category: str
     reference_ns: float
     candidate_ns: float
@@ -152,8 +144,7 @@ class CategoryChange:
         return self.candidate_ns - self.reference_ns
 
 
-@dataclass(frozen=True)
-class SessionSide:
+class SessionSide(msgspec.Struct, frozen=True):
     """One recording, as far as a comparison needs it."""
 
     sources: tuple[str, ...]  # Its traces
@@ -166,7 +157,7 @@ class SessionSide:
     outside_steps_launches: int
     launches: int  # Kernels launched within the compared scope
     # What is known of where it was recorded, by label
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def divisor(self) -> int:
@@ -178,8 +169,7 @@ class SessionSide:
         return Fraction(count, self.divisor)
 
 
-@dataclass(frozen=True)
-class SessionComparison(Shown):
+class SessionComparison(Shown, msgspec.Struct, frozen=True):
     """Two recordings. Rows are ranked by the size of their difference."""
 
     reference: SessionSide
@@ -214,8 +204,7 @@ class SessionComparison(Shown):
         return sum(use.time_ns for use in uses if use is not None) + own.outside_steps_ns
 
 
-@dataclass(frozen=True)
-class BenchmarkPoint:
+class BenchmarkPoint(msgspec.Struct, frozen=True):
     """What makes two benchmark results the same problem."""
 
     suite: str
@@ -225,8 +214,7 @@ class BenchmarkPoint:
     parameters: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class BenchmarkRowChange:
+class BenchmarkRowChange(msgspec.Struct, frozen=True):
     """One implementation of one point. `kernels_*` are titles of kernels only one side launches."""
 
     name: str
@@ -254,15 +242,13 @@ class BenchmarkRowChange:
         )
 
 
-@dataclass(frozen=True)
-class PointChange:
+class PointChange(msgspec.Struct, frozen=True):
     point: BenchmarkPoint
     clocks: tuple[str, str]
     rows: tuple[BenchmarkRowChange, ...]
 
 
-@dataclass(frozen=True)
-class BenchmarkComparison(Shown):
+class BenchmarkComparison(Shown, msgspec.Struct, frozen=True):
     """Two benchmark results, or two sweeps. What has no counterpart is listed."""
 
     reference_source: str
@@ -276,7 +262,7 @@ class BenchmarkComparison(Shown):
     verdict: Verdict | None
     verdict_reason: str
     findings: tuple[Finding, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def rows(self) -> tuple[tuple[BenchmarkPoint, BenchmarkRowChange], ...]:

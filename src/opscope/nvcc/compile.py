@@ -13,9 +13,10 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target
@@ -26,8 +27,7 @@ from opscope.provenance.demangle import demangle
 from opscope.toolchain.programs import run_program
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """What to compile, to which file, for which machine code; `ptx` is embedded for later GPUs."""
 
     source: Path
@@ -111,8 +111,7 @@ _TARGET = re.compile(r"\bsm_\d+[af]?\b")
 _TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class Nvcc:
+class Nvcc(msgspec.Struct, frozen=True):
     path: str
     release: str  # of the CUDA toolkit, `13.0`
     version: str | None  # `13.0.88`
@@ -142,8 +141,7 @@ def _answer(path: str, option: str) -> str:
     return done.out if done.succeeded else ""
 
 
-@dataclass(frozen=True)
-class CompiledKernel:
+class CompiledKernel(msgspec.Struct, frozen=True):
     name: str  # demangled, with parameters; the symbol where no demangler is
     target: Target
     use: KernelResources
@@ -157,8 +155,7 @@ class CompiledKernel:
         return max(self.use.stack_bytes, self.use.cumulative_stack_bytes or 0)
 
 
-@dataclass(frozen=True)
-class Compilation:
+class Compilation(msgspec.Struct, frozen=True):
     """What came of a request; kernels by target, then in the order of ptxas."""
 
     request: Request
@@ -210,8 +207,7 @@ _SHARED = re.compile(r"(\d{1,18})(?:\+(\d{1,18}))? bytes smem")
 _CONSTANT = re.compile(r"(\d{1,18}) bytes cmem\[(\d{1,18})\]")
 
 
-@dataclass(frozen=True)
-class KernelResources:
+class KernelResources(msgspec.Struct, frozen=True):
     symbol: str  # as the compiler wrote it
     target: str  # such as `sm_90`
     stack_bytes: int  # local memory of each thread for the kernel itself, spills included
@@ -222,7 +218,7 @@ class KernelResources:
     cumulative_stack_bytes: int | None = None  # with that of the functions it calls; None if not printed
     barriers: int | None = None  # of a block; None in releases that do not print them
     # Constant memory by bank, parameters included; empty if not printed
-    constant_bytes: dict[int, int] = field(default_factory=dict)
+    constant_bytes: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 def parse_ptxas(text: str) -> tuple[KernelResources, ...]:

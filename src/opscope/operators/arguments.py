@@ -12,11 +12,12 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, repeat
 from math import gcd, prod
 from typing import Any, TypeAlias
+
+import msgspec
 
 from opscope.model.session import Session
 from opscope.operators.element_types import ElementType, element_type
@@ -46,8 +47,7 @@ def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
     return tuple(reversed(result))
 
 
-@dataclass(frozen=True)
-class TensorArgument:
+class TensorArgument(msgspec.Struct, frozen=True):
     """One tensor given to an operator. Strides count elements; None if they were not recorded."""
 
     shape: tuple[int, ...]
@@ -59,16 +59,14 @@ class TensorArgument:
         return prod(self.shape)
 
 
-@dataclass(frozen=True)
-class TensorListArgument:
+class TensorListArgument(msgspec.Struct, frozen=True):
     """A list of tensors. Members have no element type: the recorder leaves it out."""
 
     # None where the recorder wrote no members: there are none, or more than 30
     tensors: tuple[TensorArgument, ...] | None
 
 
-@dataclass(frozen=True)
-class ScalarArgument:
+class ScalarArgument(msgspec.Struct, frozen=True, dict=True):
     """A number, truth value, or list of them, as text; None where its value was not recorded."""
 
     text: str | None
@@ -86,8 +84,7 @@ Argument: TypeAlias = TensorArgument | TensorListArgument | ScalarArgument | Non
 """None: absent, or of a kind that is not recorded (strings, devices, generators)."""
 
 
-@dataclass(frozen=True)
-class CallArguments:
+class CallArguments(msgspec.Struct, frozen=True, dict=True):
     name: str  # with namespace: `"aten::mm"`
     overload: str | None = None  # None where the trace does not record it
     # In the order of the schema, keyword-only ones after the others; empty if there is a defect
@@ -220,7 +217,9 @@ def parse_arguments(
 def with_list_types(call: CallArguments, types: Mapping[int, str]) -> CallArguments:
     """The call, members of the lists at some positions being of an element type (that a kernel names)."""
     typed = {
-        position: TensorListArgument(tuple(replace(one, type_name=type_name) for one in argument.tensors))
+        position: TensorListArgument(
+            tuple(msgspec.structs.replace(one, type_name=type_name) for one in argument.tensors)
+        )
         for position, type_name in types.items()
         if isinstance(argument := call.arguments[position], TensorListArgument)
         and argument.tensors is not None
@@ -230,7 +229,9 @@ def with_list_types(call: CallArguments, types: Mapping[int, str]) -> CallArgume
 
 def with_arguments(call: CallArguments, changed: Mapping[int, Argument]) -> CallArguments:
     given = enumerate(call.arguments)
-    return replace(call, arguments=tuple(changed.get(position, argument) for position, argument in given))
+    return msgspec.structs.replace(
+        call, arguments=tuple(changed.get(position, argument) for position, argument in given)
+    )
 
 
 def type_of(tensor: TensorArgument | None) -> ElementType | None:

@@ -7,7 +7,6 @@ of a call says what it writes. Operations and bytes are worked out from a call's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TypeAlias, TypeVar
 
@@ -91,8 +90,7 @@ _Kind: TypeAlias = "tuple[Shape, ElementType | None]"
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True)
-class CallEffects:
+class CallEffects(msgspec.Struct, frozen=True, dict=True):
     call: CallArguments
     # Its tensors, those it is only given to write into (`out=`) left out, in order
     inputs: tuple[TensorArgument, ...]
@@ -128,8 +126,7 @@ Formula: TypeAlias = Callable[[CallEffects], int]
 TrafficRule: TypeAlias = Callable[[CallEffects], "tuple[int, int]"]
 
 
-@dataclass(frozen=True)
-class Operator:
+class Operator(msgspec.Struct, frozen=True):
     """What is known of one operator, all its variants alike.
 
     Rules and formulas raise an UnrecordedError where the recorded arguments do not decide.

@@ -11,11 +11,12 @@ Source: torch/_inductor/codegen/common.py (`KernelArgs.python_argdefs`), triton.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from math import prod
 from typing import Any
+
+import msgspec
 
 from opscope.data import packaged_toml
 from opscope.operators.arguments import CallArguments, TensorArgument, distinct_bytes
@@ -42,8 +43,7 @@ def _operators() -> Mapping[str, frozenset[str]]:
     return {name: frozenset(words.split()) for name, words in lists.items()}
 
 
-@dataclass(frozen=True)
-class _Generated:
+class _Generated(msgspec.Struct, frozen=True):
     kernel: DecodedKernel
     tensors: tuple[TensorArgument, ...]
     extents: tuple[int, ...]

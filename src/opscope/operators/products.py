@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
+
+import msgspec
 
 from opscope.operators.arguments import CallArguments, TensorArgument, broadcast, type_of
 from opscope.operators.effects import (
@@ -36,8 +37,7 @@ from opscope.operators.element_types import ElementKind, ElementType, element_ty
 # to torch.utils.flop_counter (PyTorch 2.13.0) for the operators it knows.
 
 
-@dataclass(frozen=True)
-class MatrixProduct:
+class MatrixProduct(msgspec.Struct, frozen=True):
     """`batch` products of an m×k with a k×n matrix; a vector is a matrix with one column, or one row."""
 
     batch: int
@@ -112,8 +112,7 @@ def _scaled_type(call: CallArguments, a: TensorArgument, b: TensorArgument) -> E
     return None if code is None else element_type_of_code(code)
 
 
-@dataclass(frozen=True)
-class _Product:
+class _Product(msgspec.Struct, frozen=True):
     left: str  # the operand whose type decides the peak
     right: str
     dimensions: tuple[int, int] | None = (2, 2)  # of the operands; None: any that fit
@@ -301,8 +300,7 @@ _BORDERS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
 _BIASES = ("bias", "attn_bias")
 
 
-@dataclass(frozen=True)
-class AttentionSizes:
+class AttentionSizes(msgspec.Struct, frozen=True):
     """Sizes of one attention. `heads` are the query's; keys and values may have fewer, which repeat."""
 
     batch: int

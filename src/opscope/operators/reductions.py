@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
+
+import msgspec
 
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.effects import (
@@ -45,8 +46,7 @@ from opscope.operators.pointwise import common_shape
 _Typed: TypeAlias = Callable[["ElementType | None"], "ElementType | None"]
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True):
     """A tensor as outer × length × inner: rows over so many dimensions, each worked on by itself."""
 
     shape: Shape

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from math import prod
+
+import msgspec
 
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.effects import (
@@ -32,8 +33,7 @@ from opscope.operators.effects import (
 )
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(msgspec.Struct, frozen=True):
     """How windows step, one number for each dimension."""
 
     stride: tuple[int, ...]
@@ -120,8 +120,7 @@ def is_transposed_call(call: CallArguments) -> bool:
 _CONVOLVED = ("input", "self")
 
 
-@dataclass(frozen=True)
-class ConvolutionShapes:
+class ConvolutionShapes(msgspec.Struct, frozen=True):
     """One convolution, or one of its gradients: input, weight and output of the forward pass."""
 
     data: Shape

@@ -13,7 +13,6 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -51,14 +50,13 @@ _LINE = re.compile(
 _OPERATOR = re.compile(r"(\w+)\.(\w+)")
 
 
-@dataclass(frozen=True)
-class GraphKernel:
+class GraphKernel(msgspec.Struct, frozen=True):
     """One Triton kernel that the code of a graph defines."""
 
     name: str  # Variable it is launched through; also the name of its launches in a trace
     function: str  # Name on the device
     hash: str | None  # Of its source, or None if its text cannot be read
-    text: str | None = field(repr=False)  # The source, or None if it cannot be read
+    text: str | None  # The source, or None if it cannot be read
     file: str | None = None  # Where inductor put the source, where noted
     user_file: str | None = None  # File of the user's own Triton kernel it was made from
     user_line: int | None = None  # Its line there
@@ -146,7 +144,7 @@ def parse_graph(text: str) -> GraphCode:
         elif found["other"]:
             if (kernel := kernels.get(found["launched"])) is not None:
                 nodes = dict.fromkeys((*kernel.source_nodes, *comments.get("source_nodes", ())))
-                kernels[kernel.name] = replace(kernel, source_nodes=tuple(nodes))
+                kernels[kernel.name] = msgspec.structs.replace(kernel, source_nodes=tuple(nodes))
             comments = {}
     return GraphCode(None if graph_id is None else graph_id[1], tuple(kernels.values()))
 

@@ -6,7 +6,6 @@ A table of facts is stored as MessagePack within zstandard, with the number of i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -48,8 +47,7 @@ _LARGEST_BYTES = 64 << 20  # the packaged ones need 0.3 to 3 MB
 Stored = TypeVar("Stored", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, eq=False)
-class TableFormat(Generic[Stored]):
+class TableFormat(msgspec.Struct, Generic[Stored], frozen=True, eq=False):
     what: str  # what it is to people, `an operator table`
     content: type[Stored]  # what is stored; its field `format_version` (of a list: the first) is `number`
     number: int = 1  # of the format that is read and written

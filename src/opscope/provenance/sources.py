@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import chain, islice, product
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -153,7 +152,7 @@ INDEX_FORMAT = TableFormat(
 source_index, indexed_versions = INDEX_FORMAT.of_release, INDEX_FORMAT.releases
 # Of the headers a release ships: most kernel templates are in headers, so their lines are the release's own
 # even without its source tree.
-HEADERS_FORMAT = replace(INDEX_FORMAT, file="headers.msgpack.zst")
+HEADERS_FORMAT = msgspec.structs.replace(INDEX_FORMAT, file="headers.msgpack.zst")
 
 # What stands for an anonymous namespace: c++filt's words, or the unit's own name as nvcc writes it.
 _ANONYMOUS = lazy_pattern(r"\(anonymous namespace\)|_(?:INTERNAL|GLOBAL__N)_\w*|_NV_ANON_NAMESPACE")

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from opscope.model.finding import Severity
 from opscope.model.queries import grouped
+from opscope.provenance.packaged import lazy_pattern
 from opscope.report import document as doc
 from opscope.text_enum import TextEnum
 
@@ -65,19 +66,19 @@ _Part = TypeVar("_Part", doc.Document, doc.Section)
 
 # Where a message has a name as code stands a character of Unicode's private use area.
 FIRST_MARK = 0xE000
-_MARK = re.compile("([\ue000-\uf8ff])")
+_MARK = lazy_pattern("([\ue000-\uf8ff])")
 _WIDE_STOPS = frozenset("。：；，）？")
 
 
 _PLACE = "{}"
-_WORD = re.compile(r"[A-Za-z][A-Za-z']*")
+_WORD = lazy_pattern(r"[A-Za-z][A-Za-z']*")
 # A word that touches a place may go on in it.
-_WHOLE_WORD = re.compile(r"(?<![\w'\0])[A-Za-z][A-Za-z']*(?![\w'\0])")
+_WHOLE_WORD = lazy_pattern(r"(?<![\w'\0])[A-Za-z][A-Za-z']*(?![\w'\0])")
 _LEAST_WEIGHT = 6  # letters of `{} of {}`, which is in many sentences, and more
 # Words of prose, as against names.
 # `Tesla V100-SXM2-16GB`, `AMD Instinct MI300X`
-_MODEL = re.compile(r"(?:[A-Z]\w* )+[A-Z]+\d[\w-]*")
-_PROSE = re.compile(r"(?:[A-Z]?[a-z]+(?:['’-][a-z]+)*|[a-z]+(?:-[A-Z]?[a-z]+)*)")
+_MODEL = lazy_pattern(r"(?:[A-Z]\w* )+[A-Z]+\d[\w-]*")
+_PROSE = lazy_pattern(r"(?:[A-Z]?[a-z]+(?:['’-][a-z]+)*|[a-z]+(?:-[A-Z]?[a-z]+)*)")
 _UNITS = frozenset(("ns", "µs", "us", "ms", "s", "min", "h", "kB", "kFLOP", "cycle"))
 _FUNCTION_WORDS = frozenset((
     "a", "an", "the", "of", "in", "on", "at", "by", "to", "for", "from", "with", "and", "or", "nor", "not",
@@ -86,28 +87,28 @@ _FUNCTION_WORDS = frozenset((
     "inside", "without", "within", "between", "while", "which", "more", "less", "only", "alone",
     "beside", "per", "into", "over", "under", "before", "after", "until", "if", "when",
 ))  # fmt: skip
-_SENTENCE = re.compile(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
-_CLAUSE = re.compile(r"[.,;:] ")
-_PLACE_IN_PROGRAM = re.compile(r"<[^<>]*>| at \S+:\d+")
+_SENTENCE = lazy_pattern(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
+_CLAUSE = lazy_pattern(r"[.,;:] ")
+_PLACE_IN_PROGRAM = lazy_pattern(r"<[^<>]*>| at \S+:\d+")
 # What ends and joins clauses, the loosest joint first, in English and in Chinese.
 _STOPS = str.maketrans(".:;,?", "。：；，？")
 # A clause behind a name begins with a joint.
-_EDGES = re.compile(r"\A((?:[,;:] )?\s*)(.*?)([.,:;?]?\s*)\Z", re.DOTALL)
+_EDGES = lazy_pattern(r"\A((?:[,;:] )?\s*)(.*?)([.,:;?]?\s*)\Z", re.DOTALL)
 _JOINTS = (
     (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"),
     (" and ", " 和 "), (" or ", " 或 "), (" → ", " → "),
 )  # fmt: skip
 _ENUMERATION = "、"  # between names
-_NAME = re.compile("[^ ]*[A-Za-z\ue000-\uf8ff][^ ]*")
-_WIDE = re.compile("[\u3000-\u9fff]")
+_NAME = lazy_pattern("[^ ]*[A-Za-z\ue000-\uf8ff][^ ]*")
+_WIDE = lazy_pattern("[\u3000-\u9fff]")
 # Between Chinese characters, and beside their punctuation, stands no blank.
-_BLANK = re.compile(
+_BLANK = lazy_pattern(
     "(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff])|(?<=[。：；，）（]) +| +(?=[。：；，）（])"
 )
-_REMARK = re.compile(r"\([a-z_]+\) ")
+_REMARK = lazy_pattern(r"\([a-z_]+\) ")
 # Words in brackets: the last ones, else the first.
 _INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
-_BRACKETED = (re.compile(rf"(.*) {_INNER}()"), re.compile(rf"(.*?) ?{_INNER}(.*)"))
+_BRACKETED = (lazy_pattern(rf"(.*) {_INNER}()"), lazy_pattern(rf"(.*?) ?{_INNER}(.*)"))
 # Longer texts are lists of names; and what a stranger's trace holds must not keep the report busy.
 _LONGEST = 2_000
 
@@ -341,7 +342,7 @@ def _split(text: str, joint: str) -> list[str]:
 
 
 # An entry as babel writes it without wrapping.
-_ENTRY = re.compile(r'^msgid (".+")\n(?:msgid_plural (".+")\n)?msgstr(?:\[0\])? (".+")$', re.MULTILINE)
+_ENTRY = lazy_pattern(r'^msgid (".+")\n(?:msgid_plural (".+")\n)?msgstr(?:\[0\])? (".+")$', re.MULTILINE)
 
 
 def catalog_entries(file: str) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from opscope.model.queries import grouped
-from opscope.provenance.kernel_names.decoder import decode
 
 _ELLIPSIS = "…"
 _LONGEST_OPERATOR = 64  # what is longer is no name of PyTorch's
@@ -37,6 +36,8 @@ def trace_name(rank: int | None, trace_id: int) -> str:
 def _forms(name: str) -> tuple[str, ...]:
     if (title := _TITLE.fullmatch(name)) is not None:
         return (name, title[1])
+    from opscope.provenance.kernel_names.decoder import decode  # noqa: PLC0415 - most tables hold no kernel
+
     decoded = decode(name) if len(name) <= _LONGEST_NAME else None
     if decoded is None or decoded.function is None:
         return (name,)

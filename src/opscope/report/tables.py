@@ -10,14 +10,16 @@ from decimal import Decimal
 from functools import partial
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from opscope.analysis.nsys_reports import ReportTable
 from opscope.report import document as doc
 from opscope.report.names import telling_name
 from opscope.report.terminal import GAP, column_widths
 from opscope.units import counted, format_duration, format_share
 from opscope.visible_text import visible
+
+if TYPE_CHECKING:
+    from opscope.analysis.nsys_reports import ReportTable
 
 _FEWEST_GAPS = 4
 _OF_CODE = frozenset("<>{}[]=")

@@ -16,7 +16,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,8 +66,7 @@ _REORDERED = 2.0**-14
 _ADDS = math.log(0.995)  # what is worth a place in a set
 
 
-@dataclass(frozen=True)
-class TriedChange:
+class TriedChange(msgspec.Struct, frozen=True):
     name: str  # On the command line
     title: str  # For people
     on: Callable[[Hooks], None]  # Switches it on

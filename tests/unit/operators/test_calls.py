@@ -8,11 +8,11 @@ operations, the addresses of all tensors) is written anew, and nothing else.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from opscope.operators.effects import ContradictionError, FlopSource
 from opscope.operators.operator_table import OPERATORS, cost_by_rules, effects_by_rules

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -60,8 +59,7 @@ class Stall(NamedTuple):
     end_ns: int
 
 
-@dataclass(frozen=True)
-class ThreadEvents:
+class ThreadEvents(msgspec.Struct, frozen=True, dict=True):
     """Recorded events of one thread, as columns; all have `id`, `start_ns` and `end_ns`."""
 
     operators: Arrays  # of query `host_operators`
@@ -102,11 +100,10 @@ class ThreadEvents:
         return merge(_extents(self.ranges, ~self.ranges["is_loading"]))
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(msgspec.Struct, frozen=True, dict=True):
     """Launching threads of one trace, by id."""
 
-    threads: Mapping[int, ThreadEvents] = field(default_factory=dict)
+    threads: Mapping[int, ThreadEvents] = msgspec.field(default_factory=dict)
     stalls: tuple[Stall, ...] = ()  # what the recorder held them up with, by start
     # When steps begin and end: moments at which it is known that the program ran
     step_edges_ns: tuple[int, ...] = ()

@@ -15,7 +15,6 @@ the host lost in it: had it not waited, everything after would have been launche
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
@@ -53,8 +52,7 @@ CAUSES: tuple[IdleCause, ...] = tuple(IdleCause)
 PAUSE_NS = 1_000_000
 
 
-@dataclass(frozen=True)
-class IdleAccount:
+class IdleAccount(msgspec.Struct, frozen=True):
     """Idle time of one device by gap and cause, filled entry by entry."""
 
     gaps: Spans  # the gaps, ascending; where the window begins or ends in one, two touch
@@ -64,7 +62,7 @@ class IdleAccount:
     handed_ns: Int64
     by_cause: Int64  # int64[len(CAUSES), n_gaps]; columns sum to the gaps
     # Idle time blamed on single calls: gap, call and nanoseconds of each entry
-    blames: list[tuple[Int64, Int64, Int64]] = field(default_factory=list)
+    blames: list[tuple[Int64, Int64, Int64]] = msgspec.field(default_factory=list)
 
     def part(self, chosen: Flags) -> IdleAccount:
         number = np.where(chosen, np.cumsum(chosen) - 1, -1)

@@ -74,7 +74,8 @@ def direction_of(text: str) -> str | None:
 @lru_cache(maxsize=65536)
 def rule_of(section: str, text: str) -> dict[str, Any] | None:
     """The first rule in a section of `family_rules.toml` that occurs in the text; None if none does."""
-    return next((rule for rule, pattern in _rules(section) if pattern.search(text)), None)
+    fit = (rule for rule, words, rest in _rules(section) if any(map(text.count, words)) or rest.search(text))
+    return next(fit, None)
 
 
 def family_by_rules(section: str, text: str) -> str | None:
@@ -82,7 +83,14 @@ def family_by_rules(section: str, text: str) -> str | None:
     return None if rule is None else rule["family"]
 
 
+# Most patterns are words: to compile hundreds takes longer than to read all names of a trace.
 @cache
-def _rules(section: str) -> list[tuple[dict[str, Any], re.Pattern[str]]]:
-    rules = packaged_toml(__package__, "family_rules.toml")[section]
-    return [(rule, re.compile("|".join(rule["patterns"]))) for rule in rules]
+def _rules(section: str) -> list[tuple[dict[str, Any], list[str], re.Pattern[str]]]:
+    return [
+        (
+            rule,
+            [one for one in rule["patterns"] if one.isidentifier()],
+            lazy_pattern("|".join(one for one in rule["patterns"] if not one.isidentifier()) or "(?!)"),
+        )
+        for rule in packaged_toml(__package__, "family_rules.toml")[section]
+    ]
