@@ -200,20 +200,26 @@ class RowPart(NamedTuple):
         return [{name: value for name, value in row if value is not None} for row in rows]
 
     def taken(self, chosen: npt.NDArray[Any], names: Iterable[str] | None = None) -> RowPart:
-        """Some of the rows, by their positions or by flags, and of the columns; only the texts they have."""
+        """Some of the rows, by their positions or by flags, and of the columns."""
         columns: dict[str, Column] = {}
-        is_used = np.zeros(len(self.texts.texts), dtype=bool)
         count = int(np.count_nonzero(chosen)) if chosen.dtype == bool else len(chosen)
         for name in self.columns if names is None else names:
-            flags = self.has(name)[chosen]
-            if flags.any():
-                columns[name] = self.columns[name][0][chosen], packed(flags)
-                if self.is_text(name):
-                    is_used[columns[name][0][flags]] = True
-        place = np.maximum(np.cumsum(is_used) - 1, 0).astype(np.int32)
-        columns |= {name: (place[one[0]], one[1]) for name, one in columns.items() if self.is_text(name)}
+            if name in self.columns:
+                flags = self.has(name)[chosen]
+                if flags.any():
+                    columns[name] = self.columns[name][0][chosen], packed(flags)
+        return RowPart(count, columns, self.texts)
+
+    def compact(self) -> RowPart:
+        """With those texts only that some row has."""
+        places = {name: column[0] for name, column in self.columns.items() if self.is_text(name)}
+        is_used = np.zeros(len(self.texts.texts), dtype=bool)
+        for values in places.values():
+            is_used[values] = True
+        place = np.cumsum(is_used, dtype=np.int32) - 1
+        columns = {name: (place[values], self.columns[name][1]) for name, values in places.items()}
         texts = [self.texts.texts[at] for at in np.flatnonzero(is_used).tolist()]
-        return RowPart(count, columns, Texts(texts))
+        return RowPart(self.row_count, self.columns | columns, Texts(texts))
 
 
 def _ranked(ids: npt.NDArray[np.int64], end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -111,10 +111,28 @@ MEMBERS = (
     *_ARGUMENTS,
     *(Member(key, key, kind, is_rare=True) for kind, keys in _DETAILS.items() for key in keys),
 )
-# Arrows from launches to kernels repeat what correlation ids say.
-SKIPPED_CATEGORIES = ("ac2g", "async", "async_cpu_to_gpu")
+# The first members, all of them texts: what a row says in these is its head.
+HEADS = tuple(member.name for member in MEMBERS[:5])
+# Rows of a class lie together; what has no category, or another one, is in the first class.
+_CATEGORIES = {
+    "cpu_op": 1, "Operator": 1, "cuda_runtime": 2, "cuda_driver": 2, "Runtime": 2, "kernel": 3,
+    "gpu_memcpy": 3, "gpu_memset": 3, "Kernel": 3, "Memcpy": 3, "Memset": 3, "python_function": 4, "fwdbwd": 5,
+    # Arrows from launches to kernels repeat what correlation ids say: they are skipped.
+    "ac2g": -1, "async": -1, "async_cpu_to_gpu": -1,
+}  # fmt: skip
+_CLASS_COUNT = 6
 # Of Arrow; others are `l`.
 FORMATS = {ColumnKind.TEXT: "u", ColumnKind.JSON: "u", ColumnKind.REAL: "g", ColumnKind.UNSIGNED: "L"}
+
+
+class Rows(NamedTuple):
+    """Some events in the order of the file."""
+
+    place: npt.NDArray[np.int32]  # Of each among all that were found
+    head: npt.NDArray[np.int32]  # Its place among the heads
+    # Values of each dense column that has any, and a bit per row that says whether one is there; values of
+    # texts are indices
+    columns: dict[str, Column]
 
 
 class Scanned(NamedTuple):
@@ -129,10 +147,9 @@ class Scanned(NamedTuple):
     broken_count: int  # Events left out for not being JSON
     first_broken: int  # Where the first of them begins
     irregular_count: int  # Values of another type than their column; they are absent
-    # Values of each dense column that has any, and a bit per row that says whether one is there; values of
-    # texts are indices
-    columns: dict[str, Column]
-    # `int64[3, n]` of row, index in `MEMBERS`, and value (bits of a float64; index of a text)
+    heads: dict[str, Column]  # What rows have in common, each once, in the order of its first row
+    classes: list[Rows]  # The rows of each class
+    # `int64[4, n]` of class, row in it, index in `MEMBERS`, and value (bits of a float64; index of a text)
     rare: npt.NDArray[np.int64]
     # `int64[3, n]` of begin, length, and care: 0 if it is to be taken as it stands, 1 for a string with
     # escapes or other than printable ASCII, 2 for JSON
@@ -163,7 +180,6 @@ _PLACES = {(one.key.encode(), one.in_arguments): at for at, one in enumerate(MEM
 # The column that each member gives values to: several may go into one.
 TARGETS = [[one.name for one in MEMBERS].index(one.name) for one in MEMBERS]
 _PHASE, _CATEGORY, _ARGUMENTS_PLACE = (_PLACES[key, False] for key in (b"ph", b"cat", b"args"))
-_SKIPPED = {(one.encode(), False) for one in SKIPPED_CATEGORIES}
 _RANGES = {ColumnKind.UNSIGNED: (0, 1 << 64), ColumnKind.INT32: (-(1 << 31), 1 << 31)}
 _LONGEST_REAL = 64
 _EXACT = Context(prec=1 << 20)
@@ -285,8 +301,9 @@ def _number(kind: ColumnKind, raw: bytes) -> int | None:
 def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
     """As `scan.scan_natively`."""
     one, end = _Pass(text), len(text)
-    rows: list[_Row] = []
-    irregular = broken_count = first_broken = 0
+    heads: dict[tuple[int, ...], int] = {}
+    classes: list[list[tuple[int, int, _Row]]] = [[] for _ in range(_CLASS_COUNT)]
+    row_count = irregular = broken_count = first_broken = 0
     tries, is_cut = _MOST_TRIES, False
     at = sound_end = one.space_end(start, end)
     while at < end and at < limit and text[at : at + 1] != b"]":
@@ -294,9 +311,13 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
         if found is not None:
             row, sound_end, at = found
             irregular += one.irregular
-            skipped = {one.texts[key][0] for key in _SKIPPED if key in one.texts}
-            if row.get(_CATEGORY) not in skipped:
-                rows.append(row)
+            known = {one.texts[name.encode(), False][0]: at_class for name, at_class in _CATEGORIES.items()
+                     if (name.encode(), False) in one.texts}  # fmt: skip
+            at_class = known.get(row.get(_CATEGORY, -1), 0)
+            if at_class >= 0:
+                head = tuple(row.pop(place, -1) for place in range(len(HEADS)))
+                classes[at_class].append((row_count, heads.setdefault(head, len(heads)), row))
+                row_count += 1
             continue
         # What stands here is no event: on to the next that is one, which is then read in its turn.
         begin = at
@@ -310,25 +331,36 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
             break
         first_broken = first_broken if broken_count else begin
         broken_count += 1
-    columns: dict[str, Column] = {}
-    rare: list[tuple[int, int, int]] = []
-    for place in sorted({place for row in rows for place in row}):
-        member, values = MEMBERS[place], [row.get(place) for row in rows]
-        if member.is_rare:
-            rare += [(at_row, place, value) for at_row, value in enumerate(values) if value is not None]
-        else:
-            kind = np.int32 if FORMATS.get(member.kind) == "u" else np.int64
-            present = packed(np.array([value is not None for value in values]))
-            columns[member.name] = np.array([value or 0 for value in values], dtype=kind), present
+    rare: list[tuple[int, int, int, int]] = []
+    found_classes = []
+    for at_class, rows in enumerate(classes):
+        columns: dict[str, Column] = {}
+        for place in sorted({place for *_, row in rows for place in row}):
+            member, values = MEMBERS[place], [row.get(place) for *_, row in rows]
+            if member.is_rare:
+                there = ((at_row, value) for at_row, value in enumerate(values) if value is not None)
+                rare += [(at_class, at_row, place, value) for at_row, value in there]
+            else:
+                kind = np.int32 if FORMATS.get(member.kind) == "u" else np.int64
+                present = packed(np.array([value is not None for value in values]))
+                columns[member.name] = np.array([value or 0 for value in values], dtype=kind), present
+        placed = np.array([row[:2] for row in rows], dtype=np.int32).reshape(-1, 2).T
+        found_classes.append(Rows(*placed, columns))
     texts = [
         (begin, len(raw), 2 if is_json and raw[:1] in (b"[", b"{", b'"') else _CARE.search(raw) is not None)
         for (raw, is_json), (_, begin) in one.texts.items()
     ]
     return Scanned(
-        len(rows), at, sound_end, at < end and text[at : at + 1] == b"]", is_cut, broken_count, first_broken,
-        irregular, columns, np.array(rare, dtype=np.int64).reshape(-1, 3).T,
+        row_count, at, sound_end, at < end and text[at : at + 1] == b"]", is_cut, broken_count, first_broken,
+        irregular, _heads(np.array(list(heads), dtype=np.int32)), found_classes,
+        np.array(rare, dtype=np.int64).reshape(-1, 4).T,
         np.array(texts, dtype=np.int64).reshape(-1, 3).T,
     )  # fmt: skip
+
+
+def _heads(texts: npt.NDArray[np.int32]) -> dict[str, Column]:
+    columns = zip(HEADS, texts.reshape(-1, len(HEADS)).T, strict=True)
+    return {name: (np.maximum(column, 0), packed(column >= 0)) for name, column in columns}
 
 
 _CHUNK_BYTES = 32 << 20
@@ -343,24 +375,31 @@ class _Column(ctypes.Structure):
     )  # fmt: skip
 
 
+class _Category(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("length", ctypes.c_int32), ("at_class", ctypes.c_int32))
+
+
 _COUNTS = ("rows", "end", "sound_end", "is_closed", "is_cut", "broken", "first_broken", "irregular")
 _LISTS = {
-    "rare_row": np.int32, "rare_column": np.int32, "rare_value": np.int64,
+    "rare_class": np.int32, "rare_row": np.int32, "rare_column": np.int32, "rare_value": np.int64,
     "text_begin": np.int64, "text_length": np.int32, "text_care": np.uint8,
 }  # fmt: skip
-_MOST_COLUMNS = 96
+_MOST_COLUMNS, _MOST_CLASSES = 96, 8
+_OF_CLASSES = ctypes.c_void_p * _MOST_CLASSES
+_OF_COLUMNS = ctypes.c_void_p * _MOST_COLUMNS * _MOST_CLASSES
 
 
 class _Result(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in (*_COUNTS, "rare_count", "text_count")),
-        ("values", ctypes.c_void_p * _MOST_COLUMNS),
-        ("present", ctypes.c_void_p * _MOST_COLUMNS),
+        *((name, ctypes.c_int64) for name in (*_COUNTS, "rare_count", "text_count", "head_count")),
+        ("class_rows", ctypes.c_int64 * _MOST_CLASSES),
+        ("row", _OF_CLASSES), ("head", _OF_CLASSES), ("values", _OF_COLUMNS), ("present", _OF_COLUMNS),
+        ("heads", ctypes.c_void_p),
         *((name, ctypes.c_void_p) for name in _LISTS),
-    )
+    )  # fmt: skip
 
 
-_CONTRACT = 1
+_CONTRACT = 2
 
 
 @cache
@@ -375,8 +414,8 @@ def _library() -> Any:
     number, address = ctypes.c_int64, ctypes.c_void_p
     library.scan_events.restype = ctypes.POINTER(_Result)
     library.scan_events.argtypes = [
-        address, number, number, number, address, *[ctypes.c_int32] * 3, address, ctypes.c_int32,
-    ]  # fmt: skip
+        address, number, number, number, address, ctypes.c_int32, address, ctypes.c_int32
+    ]
     library.scan_free.restype, library.scan_free.argtypes = None, [address]
     return library
 
@@ -387,46 +426,57 @@ _NATIVE_COLUMNS = (_Column * len(MEMBERS))(
         for (key, _, kind, in_arguments, is_rare), target in zip(MEMBERS, TARGETS, strict=True)
     )
 )
-_NATIVE_SKIPPED = (ctypes.c_char_p * len(SKIPPED_CATEGORIES))(*map(str.encode, SKIPPED_CATEGORIES))
+_NATIVE_CATEGORIES = (_Category * len(_CATEGORIES))(
+    *(_Category(name.encode(), len(name), at_class) for name, at_class in _CATEGORIES.items())
+)
 
 
 def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
     """Scan from an event on, to the first that begins at `limit` or behind it, or to the end of the array."""
     whole = np.frombuffer(text, dtype=np.uint8)
     result = _library().scan_events(
-        whole.ctypes.data, len(whole), start, limit, _NATIVE_COLUMNS, len(MEMBERS), 0, 1,
-        _NATIVE_SKIPPED, len(SKIPPED_CATEGORIES),
+        whole.ctypes.data, len(whole), start, limit, _NATIVE_COLUMNS, len(MEMBERS), _NATIVE_CATEGORIES,
+        len(_CATEGORIES),
     )  # fmt: skip
     if not result:
         raise MemoryError
-    try:
-        found = result.contents
-        rows = found.rows
-        columns = {}
+    found, memory = result.contents, _Memory(result)
+    classes = []
+    for at in range(_CLASS_COUNT):
+        rows, columns = found.class_rows[at], {}
         for index, column in enumerate(MEMBERS):
-            if not found.present[index] or not rows:
-                continue
-            present = _copied(found.present[index], (rows + 7) // 8, np.uint8)
-            if present.any():
+            if found.present[at][index] and rows:
                 kind = np.int32 if FORMATS.get(column.kind) == "u" else np.int64
-                columns[column.name] = _copied(found.values[index], rows, kind), present
-        lists = [
-            _copied(getattr(found, name), getattr(found, f"{name[:4]}_count"), kind)
-            for name, kind in _LISTS.items()
-        ]
-        return Scanned(
-            found.rows, found.end, found.sound_end, bool(found.is_closed), bool(found.is_cut), found.broken,
-            found.first_broken, found.irregular, columns, np.stack(lists[:3]), np.stack(lists[3:]),
-        )  # fmt: skip
-    finally:
-        _library().scan_free(result)
+                present = memory.array(found.present[at][index], (rows + 7) // 8, np.uint8)
+                columns[column.name] = memory.array(found.values[at][index], rows, kind), present
+        placed = (memory.array(one[at], rows, np.int32) for one in (found.row, found.head))
+        classes.append(Rows(*placed, columns))
+    lists = [
+        memory.array(getattr(found, name), getattr(found, f"{name[:4]}_count"), kind)
+        for name, kind in _LISTS.items()
+    ]
+    heads = memory.array(found.heads, len(HEADS) * found.head_count, np.int32)
+    return Scanned(
+        found.rows, found.end, found.sound_end, bool(found.is_closed), bool(found.is_cut), found.broken,
+        found.first_broken, found.irregular, _heads(heads), classes, np.stack(lists[:4]), np.stack(lists[4:]),
+    )  # fmt: skip
 
 
-def _copied(address: int, count: int, kind: Any) -> npt.NDArray[Any]:
-    if not count:
-        return np.empty(0, dtype=kind)
-    there = (ctypes.c_uint8 * (count * np.dtype(kind).itemsize)).from_address(address)
-    return np.array(np.frombuffer(there, dtype=kind))
+class _Memory:
+    """What a pass found, where it lies; it is freed when no array of it is left."""
+
+    def __init__(self, result: Any) -> None:
+        self._result, self._free = result, _library().scan_free
+
+    def __del__(self) -> None:
+        self._free(self._result)
+
+    def array(self, address: int, count: int, kind: Any) -> npt.NDArray[Any]:
+        if not count:
+            return np.empty(0, dtype=kind)
+        there = (ctypes.c_uint8 * (count * np.dtype(kind).itemsize)).from_address(address)
+        there.memory = self
+        return np.frombuffer(there, dtype=kind)
 
 
 class Chunk(NamedTuple):
@@ -483,11 +533,11 @@ def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
         for (begin, length, care), is_used in zip(scanned.texts.T.tolist(), used, strict=False)
     ]
     is_none = np.array([one is None for one in texts], dtype=bool)
-    if is_none.any():
-        for name, (values, present) in scanned.columns.items():
+    for columns in (scanned.heads, *(one.columns for one in scanned.classes)) if is_none.any() else ():
+        for name, (values, present) in columns.items():
             if values.dtype == np.int32:
                 lost = packed(is_none[values]) & present
-                scanned.columns[name] = values, present & ~lost
+                columns[name] = values, present & ~lost
                 irregular = scanned.irregular_count + int(np.count_nonzero(lost))
                 scanned = scanned._replace(irregular_count=irregular)
     return Chunk(scanned, texts, flaws)
@@ -496,11 +546,12 @@ def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
 def _used(scanned: Scanned) -> list[bool]:
     """Whether an event that was kept has each text; others are of broken ones."""
     used = np.zeros(scanned.texts.shape[1], dtype=bool)
-    for values, bits in scanned.columns.values():
-        if values.dtype == np.int32:
-            used[values[unpacked(bits, len(values))]] = True
+    for columns in (scanned.heads, *(one.columns for one in scanned.classes)):
+        for values, bits in columns.values():
+            if values.dtype == np.int32:
+                used[values[unpacked(bits, len(values))]] = True
     is_text = np.array([member.kind is ColumnKind.TEXT for member in MEMBERS])
-    used[scanned.rare[2][is_text[scanned.rare[1]]]] = True
+    used[scanned.rare[3][is_text[scanned.rare[2]]]] = True
     return list(used.tolist())
 
 

@@ -27,7 +27,7 @@ from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
 from opscope.ingest.nesting import Extent, Int64
-from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, scan
+from opscope.ingest.scan import FORMATS, HEADS, MEMBERS, Chunk, ColumnKind, Rows, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.session import Session
 
@@ -347,50 +347,75 @@ class Stager:
         )  # fmt: skip
 
     def add_chunk(self, chunk: Chunk) -> None:
-        scanned, columns = chunk.scanned, dict(chunk.scanned.columns)
+        scanned = chunk.scanned
         self.broken_count += scanned.broken_count
         self._irregular_count += scanned.irregular_count
         for kind, first_byte in chunk.flaws.items():
             self.flaws.setdefault(kind, first_byte)
-        of_row, of_member, value = scanned.rare
-        for at in np.unique(of_member).tolist():
-            member, own = MEMBERS[at], of_member == at
-            values = np.zeros(scanned.row_count, np.int32 if member.kind is ColumnKind.TEXT else np.int64)
-            present = np.zeros(scanned.row_count, dtype=bool)
-            values[of_row[own]], present[of_row[own]] = value[own], True
-            columns[member.name] = values, packed(present)
-        self.add(RowPart(scanned.row_count, columns, Texts(chunk.texts)))
+        of_class, of_row, of_member, value = scanned.rare
+        for number, rows in enumerate(scanned.classes):
+            for at in np.unique(of_member[of_class == number]).tolist():
+                member, own = MEMBERS[at], (of_member == at) & (of_class == number)
+                values = np.zeros(len(rows.place), np.int32 if member.kind is ColumnKind.TEXT else np.int64)
+                present = np.zeros(len(rows.place), dtype=bool)
+                values[of_row[own]], present[of_row[own]] = value[own], True
+                rows.columns[member.name] = values, packed(present)
+        heads = RowPart(len(scanned.heads[HEADS[0]][0]), scanned.heads, Texts(chunk.texts))
+        self._add(heads, scanned.classes)
 
     def add(self, rows: RowPart) -> None:
         """Take in rows, with the members of events by their columns' names."""
-        if not rows.row_count:
-            return
-        rows = rows.retold("category", self._category, "cat", "name").given({
-            "row_id": np.arange(rows.row_count) + self._events.row_count,
-            "thread_key": rows.told(
+        if rows.row_count:
+            number, first = rows.distinct(*HEADS)
+            order = np.argsort(first)
+            one = Rows(np.arange(rows.row_count), np.argsort(order)[number], rows.columns)
+            self._add(rows.taken(first[order], HEADS), [one])
+
+    def _add(self, heads: RowPart, classes: Sequence[Rows]) -> None:
+        heads = heads.retold("category", self._category, "cat", "name").given({
+            "thread_key": heads.told(
                 lambda *thread: self._threads.setdefault(thread, len(self._threads)), "pid", "tid"
             ),
         })  # fmt: skip
-        self._events.row_count += rows.row_count
-        phase = rows.told(lambda ph: _PHASES.get(ph, -1), "ph")
-        of_class = rows.told(lambda category: _CLASS_OF.get(category, -1), "category")
-        is_memory = rows.told(
+        phase = heads.told(lambda ph: _PHASES.get(ph, -1), "ph")
+        class_of = heads.told(lambda category: _CLASS_OF.get(category, -1), "category")
+        is_memory = heads.told(
             lambda name, category: name == "[memory]" and category in ("", "cpu_instant_event"),
             "name", "category",
         )  # fmt: skip
-        is_span, has_start = phase == _PHASES["X"], rows.has("start_ns")
-        is_timed = has_start & (rows.integers("duration_ns") >= 0)
-        detailed = rows.has("Collective name") | rows.has("kernel_backend") | (of_class == _SYNC)
-        detailed |= is_memory & (phase == _PHASES["i"])
-        is_counter = (phase == _PHASES["C"]) & rows.has("counter_value")
-        is_counter &= rows.told(lambda process: _COUNTERS.fullmatch(process or "") is not None, "pid")
-        self._count(rows, np.where(is_span, is_timed, has_start), detailed | is_counter)
-        chosen_by_name = {"label": phase == _PHASES["M"], "detail": detailed, "counter": is_counter}
-        for at, (name, (wanted, is_of_spans)) in enumerate(_CLASSES.items()):
-            is_chosen = chosen_by_name.get(name, of_class == at)
-            chosen = np.flatnonzero(is_chosen & is_span & is_timed if is_of_spans else is_chosen)
-            if len(chosen):
-                self._events.rows[name].add(rows.taken(chosen, wanted))
+        is_detail = (class_of == _SYNC) | is_memory & (phase == _PHASES["i"])
+        may_count = heads.told(lambda process: _COUNTERS.fullmatch(process or "") is not None, "pid")
+        may_count &= phase == _PHASES["C"]
+        is_window = heads.told(lambda category: category == "Trace", "category")
+        group, first = heads.distinct("category", "ph", "thread_key")
+        counts = np.zeros((3, len(first)), dtype=np.int64)  # all, those without a usable time, detailed ones
+        first_row = self._events.row_count
+        for place, head, columns in classes:
+            rows = RowPart(len(place), columns, heads.texts)
+            has_start, is_span = rows.has("start_ns"), (phase == _PHASES["X"])[head]
+            is_timed = has_start & (rows.integers("duration_ns") >= 0)
+            is_usable = np.where(is_span, is_timed, has_start)
+            detailed = rows.has("Collective name") | rows.has("kernel_backend") | is_detail[head]
+            is_counter = may_count[head] & rows.has("counter_value")
+            for at, chosen in enumerate((slice(None), ~is_usable, detailed | is_counter)):
+                counts[at] += np.bincount(group[head[chosen]], minlength=len(first))
+            if len(window := np.flatnonzero(is_window[head] & is_usable)):
+                start_ns, duration_ns = rows.integers("start_ns")[window], rows.integers("duration_ns")[window]
+                self._spans.append((int(start_ns.min()), int((start_ns + duration_ns).max())))
+            of_class, is_interval = class_of[head], is_span & is_timed
+            chosen_by_name = {
+                "label": (phase == _PHASES["M"])[head], "detail": detailed, "counter": is_counter,
+            }  # fmt: skip
+            for at, (name, (wanted, is_of_spans)) in enumerate(_CLASSES.items()):
+                is_chosen = chosen_by_name.get(name, of_class == at)
+                chosen = np.flatnonzero(is_chosen & is_interval if is_of_spans else is_chosen)
+                if len(chosen):
+                    shared = heads.taken(head[chosen], wanted)
+                    part = rows.taken(chosen, wanted)
+                    part = part._replace(columns=part.columns | shared.columns)
+                    self._events.rows[name].add(part.given({"row_id": place[chosen] + first_row}).compact())
+            self._events.row_count += len(place)
+        self._count(heads, first, counts)
 
     def _category(self, recorded: str | None, name: str | None) -> str:
         """Ours, else as recorded; empty if there is none."""
@@ -399,18 +424,12 @@ class Stager:
         is_step = category == "cpu_op" and (name or "").startswith("ProfilerStep#")
         return "user_annotation" if is_step else category
 
-    def _count(
-        self, rows: RowPart, is_usable: npt.NDArray[np.bool_], detailed: npt.NDArray[np.bool_]
-    ) -> None:
-        group, first = rows.distinct("category", "ph", "thread_key")
-        counts, unusable, details = (
-            np.bincount(group[chosen], minlength=len(first)) for chosen in (slice(None), ~is_usable, detailed)
-        )
+    def _count(self, heads: RowPart, first: Int64, counts: Int64) -> None:
         for at in np.argsort(first).tolist():
-            recorded, phase, *thread = rows.values(
+            recorded, phase, *thread = heads.values(
                 int(first[at]), "category", "ph", "thread_key", "pid", "tid"
             )
-            count, timeless, detail = (int(of_group[at]) for of_group in (counts, unusable, details))
+            count, timeless, detail = counts[:, at].tolist()
             self._event_count += count
             self._detailed_count += detail
             is_counter = phase == "C" and detail > 0
@@ -426,7 +445,3 @@ class Stager:
             elif phase != "M" and category not in _REDUNDANT and (category or phase != "i"):
                 name = f"{category} (phase {phase})" if category in _INGESTED else category
                 self._ignored[name or f"phase {phase}"] += count
-            if recorded == "Trace" and timeless < count:
-                span = np.flatnonzero((group == at) & is_usable)
-                start_ns, duration_ns = rows.integers("start_ns")[span], rows.integers("duration_ns")[span]
-                self._spans.append((int(start_ns.min()), int((start_ns + duration_ns).max())))

@@ -57,15 +57,23 @@ def rows(scanned: Scanned, chunk: Chunk) -> list[dict[str, Any]]:
     """Each event as a person would write it."""
     kinds = {member.name: member.kind for member in MEMBERS}
     found: list[dict[str, Any]] = [{} for _ in range(scanned.row_count)]
-    for name, (values, bits) in scanned.columns.items():
-        present = np.unpackbits(bits, count=scanned.row_count, bitorder="little")
-        shown = values.view(np.float64) if kinds[name] is ColumnKind.REAL else values
-        for at in np.flatnonzero(present).tolist():
-            value = shown[at].item()
-            found[at][name] = chunk.texts[value] if values.dtype == np.int32 else value
-    for row, index, value in scanned.rare.T.tolist():
+    heads: list[dict[str, Any]] = [{} for _ in scanned.heads["ph"][0]]
+    everything = [(range(len(heads)), heads, scanned.heads)]
+    everything += [(one.place.tolist(), found, one.columns) for one in scanned.classes]
+    for places, into, columns in everything:
+        for name, (values, bits) in columns.items():
+            present = np.unpackbits(bits, count=len(places), bitorder="little")
+            shown = values.view(np.float64) if kinds[name] is ColumnKind.REAL else values
+            for at in np.flatnonzero(present).tolist():
+                value = shown[at].item()
+                into[places[at]][name] = chunk.texts[value] if values.dtype == np.int32 else value
+    for number, row, index, value in scanned.rare.T.tolist():
         is_text = MEMBERS[index].kind is ColumnKind.TEXT
-        found[row][MEMBERS[index].key] = chunk.texts[value] if is_text else value
+        place = scanned.classes[number].place[row]
+        found[place][MEMBERS[index].key] = chunk.texts[value] if is_text else value
+    for one in scanned.classes:
+        for place, head in zip(one.place.tolist(), one.head.tolist(), strict=True):
+            found[place] = heads[head] | found[place]
     return found
 
 
@@ -225,6 +233,8 @@ def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
         for one, target in zip(MEMBERS, TARGETS, strict=True)
     )
     (tmp_path / "members.h").write_text(keys)
+    classes = (f'{{"{name}", {len(name)}, {number}}}' for name, number in scanning._CATEGORIES.items())
+    (tmp_path / "categories.h").write_text(", ".join(classes))
     flags = [
         f"-I{source.parent}",
         f"-I{tmp_path}",
