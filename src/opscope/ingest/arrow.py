@@ -132,46 +132,38 @@ class RowPart(NamedTuple):
         return np.where(self.has(name), self.columns[name][0], np.int64(-1))
 
     def distinct(self, *names: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Rows that are equal in some columns get one number; the first row of each number."""
-        place, count = np.zeros(self.row_count, dtype=np.int64), 1
+        """Rows that are equal in some columns get one number, in the order of their first rows; these."""
+        key, count = np.zeros(self.row_count, dtype=np.int64), 1
         most = max(self.row_count, _FEW_KEYS)  # of what is counted without being sorted
         for name in names:
-            values = self.integers(name)
-            if values.min(initial=0) >= -1 and values.max(initial=0) < most:
-                values, found = _ranked(values + 1, int(values.max(initial=0)) + 2)
-            else:
-                found, values = np.unique(values, return_inverse=True)
-            place, count = place * len(found) + values, count * len(found)
-        if count > most:
-            _, first, place = np.unique(place, return_index=True, return_inverse=True)
-            return place, first
-        if len(names) > 1:
-            place, found = _ranked(place, count)
-            count = len(found)
-        first = np.empty(count, dtype=np.int64)
-        first[place[::-1]] = np.arange(self.row_count)[::-1]
-        return place, first
+            values = self.integers(name) + 1
+            if values.min(initial=0) < 0 or values.max(initial=0) >= most:
+                values = np.unique(values, return_inverse=True)[1]
+            reach = int(values.max(initial=0)) + 1
+            if count > 1 and count * reach > most:
+                key, first = _numbered(key, count, most)
+                count = len(first)
+            key, count = key * reach + values, count * reach
+        return _numbered(key, count, most)
 
-    def values(self, row: int, *names: str) -> list[Any]:
-        found: list[Any] = []
-        for name in names:
-            values, bits = self.columns.get(name, _NOTHING)
-            if name not in self.columns or not bits[row // 8] >> row % 8 & 1:
-                found.append(None)
-            else:
-                found.append(self.texts.texts[values[row]] if self.is_text(name) else values[row].item())
-        return found
+    def values(self, name: str, rows: npt.NDArray[np.int64] | slice = slice(None)) -> list[Any]:
+        """What some rows have in a column; None where there is none."""
+        flags = self.has(name)[rows].tolist()
+        if name not in self.columns:
+            return [None] * len(flags)
+        found, texts = self.columns[name][0][rows].tolist(), self.texts.texts
+        if self.is_text(name):
+            return [texts[one] if is_there else None for one, is_there in zip(found, flags, strict=True)]
+        return [one if is_there else None for one, is_there in zip(found, flags, strict=True)]
 
     def told(self, tell: Callable[..., Any], *names: str) -> npt.NDArray[Any]:
         """What a function says of each row by its values in some columns; None stands for none.
 
         It is asked once about equal ones, in the order of their first rows.
         """
-        place, first = self.distinct(*names)
-        said: list[Any] = [None] * len(first)
-        for at in np.argsort(first).tolist():
-            said[at] = tell(*self.values(int(first[at]), *names))
-        return np.asarray(np.array(said)[place])
+        number, first = self.distinct(*names)
+        said = list(map(tell, *(self.values(name, first) for name in names)))
+        return np.asarray(np.array(said)[number])
 
     def is_text(self, name: str) -> bool:
         return name in self.columns and self.columns[name][0].dtype == np.int32
@@ -196,13 +188,13 @@ class RowPart(NamedTuple):
 
     def records(self) -> list[dict[str, Any]]:
         names = tuple(self.columns)
-        rows = (zip(names, self.values(row, *names), strict=True) for row in range(self.row_count))
-        return [{name: value for name, value in row if value is not None} for row in rows]
+        rows = zip(*map(self.values, names), strict=True)
+        return [{key: one for key, one in zip(names, row, strict=True) if one is not None} for row in rows]
 
-    def taken(self, chosen: npt.NDArray[Any], names: Iterable[str] | None = None) -> RowPart:
+    def taken(self, chosen: npt.NDArray[Any] | slice, names: Iterable[str] | None = None) -> RowPart:
         """Some of the rows, by their positions or by flags, and of the columns."""
         columns: dict[str, Column] = {}
-        count = int(np.count_nonzero(chosen)) if chosen.dtype == bool else len(chosen)
+        count = len(np.empty(self.row_count, dtype=bool)[chosen])
         for name in self.columns if names is None else names:
             if name in self.columns:
                 flags = self.has(name)[chosen]
@@ -222,11 +214,20 @@ class RowPart(NamedTuple):
         return RowPart(self.row_count, self.columns | columns, Texts(texts))
 
 
-def _ranked(ids: npt.NDArray[np.int64], end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The place of each of some ids, all below `end`, among their distinct ones, and these."""
-    is_there = np.zeros(end, dtype=bool)
-    is_there[ids] = True
-    return (np.cumsum(is_there) - 1)[ids], np.flatnonzero(is_there)
+def _numbered(
+    key: npt.NDArray[np.int64], end: int, most: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The number of each key, all below `end`, in the order of their first places; these."""
+    if end > most:
+        _, first, key = np.unique(key, return_index=True, return_inverse=True)
+    else:
+        first = np.full(end, -1)
+        first[key[::-1]] = np.arange(len(key))[::-1]
+    there = np.flatnonzero(first >= 0)
+    order = there[np.argsort(first[there])]
+    number = np.empty(len(first), dtype=np.int64)
+    number[order] = np.arange(len(order))
+    return number[key], first[order]
 
 
 def packed(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
@@ -234,7 +235,7 @@ def packed(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
 
 
 def unpacked(bits: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.bool_]:
-    return np.unpackbits(bits, count=count, bitorder="little").astype(bool)
+    return np.unpackbits(bits, count=count, bitorder="little").view(bool)
 
 
 class ArrowRows:

@@ -128,8 +128,8 @@ FORMATS = {ColumnKind.TEXT: "u", ColumnKind.JSON: "u", ColumnKind.REAL: "g", Col
 class Rows(NamedTuple):
     """Some events in the order of the file."""
 
-    place: npt.NDArray[np.int32]  # Of each among all that were found
-    head: npt.NDArray[np.int32]  # Its place among the heads
+    place: npt.NDArray[Any]  # Of each among all that were found
+    head: npt.NDArray[Any]  # Its place among the heads
     # Values of each dense column that has any, and a bit per row that says whether one is there; values of
     # texts are indices
     columns: dict[str, Column]
@@ -344,8 +344,8 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
                 kind = np.int32 if FORMATS.get(member.kind) == "u" else np.int64
                 present = packed(np.array([value is not None for value in values]))
                 columns[member.name] = np.array([value or 0 for value in values], dtype=kind), present
-        placed = np.array([row[:2] for row in rows], dtype=np.int32).reshape(-1, 2).T
-        found_classes.append(Rows(*placed, columns))
+        place_of, head_of = np.array([row[:2] for row in rows], dtype=np.int32).reshape(-1, 2).T
+        found_classes.append(Rows(place_of, head_of, columns))
     texts = [
         (begin, len(raw), 2 if is_json and raw[:1] in (b"[", b"{", b'"') else _CARE.search(raw) is not None)
         for (raw, is_json), (_, begin) in one.texts.items()
@@ -414,8 +414,8 @@ def _library() -> Any:
     number, address = ctypes.c_int64, ctypes.c_void_p
     library.scan_events.restype = ctypes.POINTER(_Result)
     library.scan_events.argtypes = [
-        address, number, number, number, address, ctypes.c_int32, address, ctypes.c_int32
-    ]
+        address, number, number, number, address, ctypes.c_int32, address, ctypes.c_int32,
+    ]  # fmt: skip
     library.scan_free.restype, library.scan_free.argtypes = None, [address]
     return library
 
@@ -449,8 +449,8 @@ def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
                 kind = np.int32 if FORMATS.get(column.kind) == "u" else np.int64
                 present = memory.array(found.present[at][index], (rows + 7) // 8, np.uint8)
                 columns[column.name] = memory.array(found.values[at][index], rows, kind), present
-        placed = (memory.array(one[at], rows, np.int32) for one in (found.row, found.head))
-        classes.append(Rows(*placed, columns))
+        place, head = (memory.array(one[at], rows, np.int32) for one in (found.row, found.head))
+        classes.append(Rows(place, head, columns))
     lists = [
         memory.array(getattr(found, name), getattr(found, f"{name[:4]}_count"), kind)
         for name, kind in _LISTS.items()

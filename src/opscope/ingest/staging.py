@@ -367,9 +367,7 @@ class Stager:
         """Take in rows, with the members of events by their columns' names."""
         if rows.row_count:
             number, first = rows.distinct(*HEADS)
-            order = np.argsort(first)
-            one = Rows(np.arange(rows.row_count), np.argsort(order)[number], rows.columns)
-            self._add(rows.taken(first[order], HEADS), [one])
+            self._add(rows.taken(first, HEADS), [Rows(np.arange(rows.row_count), number, rows.columns)])
 
     def _add(self, heads: RowPart, classes: Sequence[Rows]) -> None:
         heads = heads.retold("category", self._category, "cat", "name").given({
@@ -400,7 +398,7 @@ class Stager:
             for at, chosen in enumerate((slice(None), ~is_usable, detailed | is_counter)):
                 counts[at] += np.bincount(group[head[chosen]], minlength=len(first))
             if len(window := np.flatnonzero(is_window[head] & is_usable)):
-                start_ns, duration_ns = rows.integers("start_ns")[window], rows.integers("duration_ns")[window]
+                start_ns, duration_ns = (rows.integers(one)[window] for one in ("start_ns", "duration_ns"))
                 self._spans.append((int(start_ns.min()), int((start_ns + duration_ns).max())))
             of_class, is_interval = class_of[head], is_span & is_timed
             chosen_by_name = {
@@ -408,14 +406,15 @@ class Stager:
             }  # fmt: skip
             for at, (name, (wanted, is_of_spans)) in enumerate(_CLASSES.items()):
                 is_chosen = chosen_by_name.get(name, of_class == at)
-                chosen = np.flatnonzero(is_chosen & is_interval if is_of_spans else is_chosen)
-                if len(chosen):
+                chosen = is_chosen & is_interval if is_of_spans else is_chosen
+                if chosen.any():
+                    chosen = slice(None) if chosen.all() else np.flatnonzero(chosen)
                     shared = heads.taken(head[chosen], wanted)
                     part = rows.taken(chosen, wanted)
                     part = part._replace(columns=part.columns | shared.columns)
                     self._events.rows[name].add(part.given({"row_id": place[chosen] + first_row}).compact())
             self._events.row_count += len(place)
-        self._count(heads, first, counts)
+        self._count(heads.taken(first), counts)
 
     def _category(self, recorded: str | None, name: str | None) -> str:
         """Ours, else as recorded; empty if there is none."""
@@ -424,12 +423,10 @@ class Stager:
         is_step = category == "cpu_op" and (name or "").startswith("ProfilerStep#")
         return "user_annotation" if is_step else category
 
-    def _count(self, heads: RowPart, first: Int64, counts: Int64) -> None:
-        for at in np.argsort(first).tolist():
-            recorded, phase, *thread = heads.values(
-                int(first[at]), "category", "ph", "thread_key", "pid", "tid"
-            )
-            count, timeless, detail = counts[:, at].tolist()
+    def _count(self, heads: RowPart, counts: Int64) -> None:
+        told = zip(*map(heads.values, ("category", "ph", "thread_key", "pid", "tid")), strict=True)
+        for (recorded, phase, *thread), of_head in zip(told, counts.T.tolist(), strict=True):
+            count, timeless, detail = of_head
             self._event_count += count
             self._detailed_count += detail
             is_counter = phase == "C" and detail > 0
