@@ -115,8 +115,9 @@ MEMBERS = (
 HEADS = tuple(member.name for member in MEMBERS[:5])
 # Rows of a class lie together; what has no category, or another one, is in the first class.
 _CATEGORIES = {
-    "cpu_op": 1, "Operator": 1, "cuda_runtime": 2, "cuda_driver": 2, "Runtime": 2, "kernel": 3,
-    "gpu_memcpy": 3, "gpu_memset": 3, "Kernel": 3, "Memcpy": 3, "Memset": 3, "python_function": 4, "fwdbwd": 5,
+    "cpu_op": 1, "Operator": 1, "cuda_runtime": 2, "cuda_driver": 2, "Runtime": 2,
+    "kernel": 3, "gpu_memcpy": 3, "gpu_memset": 3, "Kernel": 3, "Memcpy": 3, "Memset": 3,
+    "python_function": 4, "fwdbwd": 5,
     # Arrows from launches to kernels repeat what correlation ids say: they are skipped.
     "ac2g": -1, "async": -1, "async_cpu_to_gpu": -1,
 }  # fmt: skip
