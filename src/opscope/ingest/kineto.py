@@ -115,9 +115,8 @@ class _Filler:
             is_graph_launch=lambda part: part.told(linking.kind_of_call, "name") == linking.CallKind.GRAPH,
         ))  # fmt: skip
         activities, modules = self._activities(), self._write_modules()
-        steps = RecordedSteps(*[np.empty(0, dtype=np.int64)] * 3)
-        if self._has("user_annotation"):
-            steps = RecordedSteps(**self.run("step_rows").fetchnumpy())
+        rows = self.run("step_rows").fetchall() if self._has("user_annotation") else []
+        steps = RecordedSteps(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)
         memory = self._columns(self._memory_events(), "thread_key", "start_ns")
         memory_operator = np.full(len(memory["start_ns"]), -1)
         of_links = {name: activities[name] for name in linking.Activities.__struct_fields__}
@@ -363,13 +362,14 @@ class _Filler:
         )  # fmt: skip
         if ids:
             names = [name.removeprefix(MODULE) for name, _ in ids]
-            self.write("modules", [rows_of({
+            rows = rows_of({
                 "module_id": np.array(list(ids.values())),
-                "python_module_id": np.ma.masked_equal([_or_missing(one) for _, one in ids], -1),
                 "name": names,
                 "class_name": [_NUMBER_OF_MODULE.sub("", name) for name in names],
                 "call_count": np.bincount(found["module_id"] - first_id),
-            })])  # fmt: skip
+            })  # fmt: skip
+            numbers = np.array([_or_missing(one) for _, one in ids])
+            self.write("modules", [rows.given({"python_module_id": numbers})])
         forest = nesting.nest(found["thread"], found["start_ns"], found["duration_ns"], found["row_id"])
         return _Modules(ids, forest, found["module_id"][forest.order])
 

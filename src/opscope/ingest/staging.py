@@ -31,6 +31,9 @@ from opscope.ingest.scan import FORMATS, HEADS, MEMBERS, Chunk, ColumnKind, Rows
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.session import Session
 
+# Of so little text the engine's threads have less than a row group of a table each, which they write twice.
+_FEW_BYTES = 256 << 20
+_LARGEST_BLOCK = 31 << 20  # that the GNU C library learns from
 # Of recorders until 2021.
 _LEGACY = {
     "Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
@@ -185,9 +188,9 @@ def columns(parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
 
 def unmasked(texts: Any) -> Any:
     """Texts as the engine returns them, None where there is none (`filled(None)` would put "?" there)."""
-    if not isinstance(texts, np.ma.MaskedArray) or texts.dtype != object:
+    if not hasattr(texts, "mask") or texts.dtype != object:  # `numpy.ma` takes time to import
         return texts
-    return np.where(np.ma.getmaskarray(texts), np.array(None), np.ma.getdata(texts))
+    return np.where(texts.mask, np.array(None), texts.data)
 
 
 def rows_of(found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> RowPart:
@@ -197,7 +200,8 @@ def rows_of(found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> RowPart:
     for name, column in found.items():
         given = unmasked(column)
         if isinstance(column, np.ndarray) and column.dtype != object:
-            values, present = np.ma.getdata(column).astype(np.int64), ~np.ma.getmaskarray(column)
+            values = np.asarray(column).astype(np.int64)
+            present = ~np.broadcast_to(getattr(column, "mask", False), len(column))
         elif any(isinstance(one, int) for one in given):
             values = np.array([one or 0 for one in given], dtype=np.int64)
             present = np.array([one is not None for one in given])
@@ -246,6 +250,7 @@ def staging_area(session: Session) -> Iterator[StagedEvents]:
     with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
         place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
         session.connection.execute("ATTACH '{}' AS staging".format(place.replace("'", "''")))
+        threads = session.scalar("SELECT current_setting('threads')")
         try:
             # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
             session.connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
@@ -254,7 +259,7 @@ def staging_area(session: Session) -> Iterator[StagedEvents]:
             with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
                 for name in _CLASSES:
                     session.connection.unregister(f"{name}_events")
-                session.connection.execute("RESET disabled_optimizers")
+                session.connection.execute(f"RESET disabled_optimizers; SET threads = {threads}")
                 session.connection.execute("DETACH staging")
 
 
@@ -267,6 +272,11 @@ def staged_events(
     with staging_area(session) as events:
         session.plan_for(len(text) - opened.start)
         threads = int(session.scalar("SELECT current_setting('threads')"))
+        if len(text) < _FEW_BYTES:
+            session.connection.execute("SET threads = 1")
+        # Once a large block was freed, the C library keeps what is freed later, up to twice as much, for more
+        # arrays. Else it gives each back, and touching new pages takes longer than filling them.
+        np.empty(_LARGEST_BLOCK, dtype=np.uint8)
         stager = Stager(events)
         for chunk in scan(text, opened.start, threads):
             stager.add_chunk(chunk)
@@ -354,7 +364,7 @@ class Stager:
             self.flaws.setdefault(kind, first_byte)
         of_class, of_row, of_member, value = scanned.rare
         for number, rows in enumerate(scanned.classes):
-            for at in np.unique(of_member[of_class == number]).tolist():
+            for at in np.flatnonzero(np.bincount(of_member[of_class == number])).tolist():
                 member, own = MEMBERS[at], (of_member == at) & (of_class == number)
                 values = np.zeros(len(rows.place), np.int32 if member.kind is ColumnKind.TEXT else np.int64)
                 present = np.zeros(len(rows.place), dtype=bool)
