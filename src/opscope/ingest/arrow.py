@@ -129,7 +129,8 @@ class RowPart(NamedTuple):
         """A column of integers, or the places of one of texts; -1 where there is none."""
         if name not in self.columns:
             return np.full(self.row_count, -1)
-        return np.where(self.has(name), self.columns[name][0], np.int64(-1))
+        flags, values = self.has(name), self.columns[name][0].astype(np.int64, copy=False)
+        return values if flags.all() else np.where(flags, values, np.int64(-1))
 
     def distinct(self, *names: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Rows that are equal in some columns get one number, in the order of their first rows; these."""

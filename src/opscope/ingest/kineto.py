@@ -15,7 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
@@ -27,6 +26,7 @@ from opscope.ingest.nesting import Extent, Forest, Int64, RecordedSteps
 from opscope.ingest.quality import integer
 from opscope.ingest.staging import MODULE, Columns, StagedEvents, Told, columns, module_calls, rows_of
 from opscope.model import schema
+from opscope.model.engine import duckdb
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
 
@@ -135,7 +135,9 @@ class _Filler:
         for extent, kept in parts:
             computed = _operator_links(_restored(kept), links, activities["duration_ns"])
             # In the order of the staged rows; one after the other, so that one column at most is there twice.
-            place = np.argsort(computed.pop("row"))
+            row = computed.pop("row")
+            place = np.empty_like(row)
+            place[row] = np.arange(len(row))
             computed = {name: computed.pop(name)[place] for name in tuple(computed)}
             staged = self.rows["operator"].within(extent)
             self.write("operators", _finished(staged, computed, _finish_operators))

@@ -26,7 +26,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
 import msgspec
 import numpy as np
 
@@ -36,6 +35,7 @@ from opscope.ingest import quality
 from opscope.ingest.kineto_file import CaptureTraces, keep_sidecars, read_kineto
 from opscope.ingest.replays import Demangle
 from opscope.ingest.source import TraceFile, find_traces, is_export, local_text
+from opscope.model.engine import duckdb
 from opscope.model.files import scratch_prefix
 from opscope.model.schema import TABLES, Table
 from opscope.model.session import Session, registered
@@ -98,7 +98,9 @@ _IDENTITIES = {
 
 def read_file(session: Session, trace: TraceFile, how: ReadOptions) -> dict[int, Sidecar]:
     """Read one file, which holds one trace or several; sidecars by trace id."""
-    trace_id = int(session.scalar("SELECT coalesce(max(trace_id) + 1, 0) FROM traces"))
+    # The engine is not waited for here: the first file is read while it starts.
+    after = "SELECT coalesce(max(trace_id) + 1, 0) FROM traces"
+    trace_id = int(session.scalar(after)) if session.has_engine else 0
     with local_text(trace, session.temporary_directory) as local:
         if is_export(trace, local):
             from opscope.ingest.nsys_reading import read_export  # noqa: PLC0415 - needed only for exports

@@ -16,8 +16,8 @@ import mmap
 import re
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from decimal import ROUND_HALF_UP, Context, Decimal
 from enum import IntEnum
 from functools import cache
@@ -488,25 +488,29 @@ class Chunk(NamedTuple):
     flaws: dict[str, int]  # For each kind of flaw that was mended, its first byte
 
 
-def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
+@contextmanager
+def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Chunk]]:
     """The events of an array whose bracket opens before `start`, chunk by chunk, in order.
 
-    So many chunks as there are threads are scanned side by side.
+    So many chunks as there are threads are scanned side by side, and as many wait; from now on.
     """
     scan_one = scan_in_python if _library() is None else scan_natively
     cuts = [start]  # where chunks begin, as far as one can see from near by
-    for guess in range(start + _CHUNK_BYTES, len(text) - _CHUNK_BYTES // 2, _CHUNK_BYTES):
+    count = round((len(text) - start) / _CHUNK_BYTES)
+    count += -count % threads if count > 1 else 0  # they end together
+    for number in range(1, count):
+        guess = start + (len(text) - start) * number // count
         found = _BOUNDARY.search(text, guess, min(len(text), guess + _SEARCH_BYTES))
         if found is not None:
             cuts.append(found.end())
     ends = [*cuts[1:], len(text)]
-    position = start
-    with ThreadPoolExecutor(threads) as executor:
-        ahead: deque[Future[Scanned]] = deque()
+
+    def chunks() -> Iterator[Chunk]:
+        position = start
         for index, limit in enumerate(ends):
-            for later in range(index + len(ahead), min(index + threads, len(ends))):
-                ahead.append(executor.submit(scan_one, text, cuts[later], ends[later]))
             scanned = ahead.popleft().result()
+            if later := next(waiting, None):
+                ahead.append(executor.submit(scan_one, text, *later))
             if cuts[index] != position:  # it was inside of a text
                 scanned = scan_one(text, position, limit)
             position = scanned.end
@@ -518,6 +522,12 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
             yield chunk
             if scanned.is_closed or scanned.is_cut:
                 return
+
+    with ThreadPoolExecutor(threads) as executor:
+        waiting = zip(cuts, ends, strict=True)
+        first = itertools.islice(waiting, 2 * threads)
+        ahead = deque(executor.submit(scan_one, text, *extent) for extent in first)
+        yield chunks()
 
 
 def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:

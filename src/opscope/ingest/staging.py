@@ -8,6 +8,7 @@ session on disk they lie in files, and are read when it is their turn. The engin
 from __future__ import annotations
 
 import mmap
+import os
 import pickle
 import re
 import tempfile
@@ -18,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
 from opscope.ingest.nesting import Extent, Int64
 from opscope.ingest.scan import FORMATS, HEADS, MEMBERS, Chunk, ColumnKind, Rows, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
+from opscope.model.engine import duckdb
 from opscope.model.session import Session
 
 # Of so little text the engine's threads have less than a row group of a table each, which they write twice.
@@ -269,16 +270,16 @@ def staged_events(
 ) -> Iterator[StagedEvents]:
     """The events of a Kineto file for the duration of the block; `damage` is what is known to be wrong."""
     opened = open_array(text, source)
-    with staging_area(session) as events:
+    threads = session.threads or len(os.sched_getaffinity(0))
+    with scan(text, opened.start, threads) as chunks, staging_area(session) as events:
         session.plan_for(len(text) - opened.start)
-        threads = int(session.scalar("SELECT current_setting('threads')"))
         if len(text) < _FEW_BYTES:
             session.connection.execute("SET threads = 1")
         # Once a large block was freed, the C library keeps what is freed later, up to twice as much, for more
         # arrays. Else it gives each back, and touching new pages takes longer than filling them.
         np.empty(_LARGEST_BLOCK, dtype=np.uint8)
         stager = Stager(events)
-        for chunk in scan(text, opened.start, threads):
+        for chunk in chunks:
             stager.add_chunk(chunk)
         events.array = _array_end(text, opened, chunk.scanned, source, damage)
         events.census, events.flaws = stager.census(), stager.flaws
@@ -289,7 +290,8 @@ def staged_events(
 def locate_events(text: mmap.mmap, source: str) -> EventArray:
     """Where the event array of a Kineto file lies."""
     opened = open_array(text, source)
-    *_, last = scan(text, opened.start, threads=1)
+    with scan(text, opened.start, threads=1) as chunks:
+        *_, last = chunks
     return _array_end(text, opened, last.scanned, source, None)
 
 

@@ -13,16 +13,17 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-import duckdb
 import msgspec
 
 from opscope._version import __version__
 from opscope.errors import InputError
 from opscope.model import schema
+from opscope.model.engine import duckdb
 from opscope.model.files import confined, replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import QueryRows, Shown
@@ -91,7 +92,7 @@ class Session(Shown):
         threads: int | None = None,
         is_temporary_file: bool = False,
     ) -> None:
-        self._memory_limit = memory_limit
+        self._memory_limit, self.threads = memory_limit, threads
         self.examined: dict[int, Any] = {}
         self.path = None if path is None else Path(path)
         if self.path is not None and self.path.exists():
@@ -108,21 +109,34 @@ class Session(Shown):
             config["memory_limit"] = f"{int(_ENGINE_SHARE * parse_bytes(memory_limit))}B"
         if threads is not None:
             config["threads"] = threads
+        self._config = config
+        interrupts.add(self)
+        if self.path is not None:
+            _ = self.connection  # the file is there from now on
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether anything was asked of the engine, which holds nothing before."""
+        return "connection" in vars(self)
+
+    @cached_property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The engine, opened when it is first asked."""
         database = ":memory:" if self.path is None else str(self.path)
-        if is_temporary_file and self.path is None:
+        if self.is_file_backed and self.path is None:
             database = str(self.temporary_directory / "session.duckdb")
         try:
-            self.connection = duckdb.connect(database, config=config)
+            connection = duckdb.connect(database, config=self._config)
         except duckdb.Error as error:
             raise InputError(
                 f"the session cannot be created ({_first_line(error)})",
                 source=self.path,
                 hint="Check the path, the memory limit and the number of threads",
             ) from error
-        interrupts.add(self)
         tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
         versions = f"('schema_version', '{schema.SCHEMA_VERSION}'), ('opscope_version', '{__version__}')"
-        self.connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
+        connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
+        return connection
 
     def plan_for(self, size_bytes: int) -> None:
         """From now on, run queries as they are written if the text of all traces is this small."""
@@ -318,12 +332,14 @@ class Session(Shown):
 
     def interrupt(self) -> None:
         """End what the engine computes, if it is open; from any thread."""
-        with suppress(duckdb.ConnectionException):
-            self.connection.interrupt()
+        if self.has_engine:
+            with suppress(duckdb.ConnectionException):
+                self.connection.interrupt()
 
     def close(self) -> None:
         self.is_open = False
-        self.connection.close()
+        if self.has_engine:
+            self.connection.close()
         if self._scratch is not None:
             self._scratch.remove()
             self._scratch = None
@@ -382,8 +398,7 @@ class _SavedConnection:
     Blocks are read when a query needs them, so a file that opens may be damaged all the same.
     """
 
-    _DAMAGE = (duckdb.Error, duckdb.IOException, duckdb.InternalException, duckdb.FatalException,
-               duckdb.SerializationException)  # fmt: skip
+    _DAMAGE = ("Error", "IOException", "InternalException", "FatalException", "SerializationException")
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         self._connection, self._path = connection, path
@@ -396,8 +411,8 @@ class _SavedConnection:
         def call(*arguments: Any, **options: Any) -> Any:
             try:
                 result = value(*arguments, **options)
-            except self._DAMAGE as error:
-                if type(error) not in self._DAMAGE:  # of the query, not of the file
+            except duckdb.Error as error:
+                if type(error).__name__ not in self._DAMAGE:  # of the query, not of the file
                     raise
                 raise InputError(
                     f"the session is damaged ({_first_line(error)})",

@@ -216,8 +216,8 @@ class TestChunks:
             + b",".join(b'{"ph":"X","name":%b,"tid":%d}' % (decoy.encode(), at) for at in range(9))
             + b"]"
         )
-        with mapped(data) as text:
-            found = [event["tid"] for chunk in scan(text, 1, 2) for event in rows(chunk.scanned, chunk)]
+        with mapped(data) as text, scan(text, 1, 2) as chunks:
+            found = [event["tid"] for chunk in chunks for event in rows(chunk.scanned, chunk)]
         assert found == [str(at) for at in range(9)]
 
 
