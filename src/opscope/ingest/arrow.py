@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 # Rows of a batch: several threads of the engine read batches side by side, each with all of its texts.
 _BATCH_ROWS = 1 << 17
-_FEW_KEYS = 1 << 16
+_FEW_KEYS = 1 << 16  # are told apart without being sorted
 _NULLABLE = 2
 _LONGEST_ERROR = 400
 _NOTHING = np.zeros(_BATCH_ROWS, dtype=np.int64), np.zeros(_BATCH_ROWS // 8, dtype=np.uint8)
@@ -134,18 +134,11 @@ class RowPart(NamedTuple):
 
     def distinct(self, *names: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Rows that are equal in some columns get one number, in the order of their first rows; these."""
-        key, count = np.zeros(self.row_count, dtype=np.int64), 1
-        most = max(self.row_count, _FEW_KEYS)  # of what is counted without being sorted
-        for name in names:
-            values = self.integers(name) + 1
-            if values.min(initial=0) < 0 or values.max(initial=0) >= most:
-                values = np.unique(values, return_inverse=True)[1]
-            reach = int(values.max(initial=0)) + 1
-            if count > 1 and count * reach > most:
-                key, first = _numbered(key, count, most)
-                count = len(first)
-            key, count = key * reach + values, count * reach
-        return _numbered(key, count, most)
+        number, first = _numbered(self.integers(names[0]))
+        for name in names[1:]:
+            other, found = _numbered(self.integers(name))
+            number, first = _numbered(number * len(found) + other)
+        return number, first
 
     def values(self, name: str, rows: npt.NDArray[np.int64] | slice = slice(None)) -> list[Any]:
         """What some rows have in a column; None where there is none."""
@@ -153,9 +146,8 @@ class RowPart(NamedTuple):
         if name not in self.columns:
             return [None] * len(flags)
         found, texts = self.columns[name][0][rows].tolist(), self.texts.texts
-        if self.is_text(name):
-            return [texts[one] if is_there else None for one, is_there in zip(found, flags, strict=True)]
-        return [one if is_there else None for one, is_there in zip(found, flags, strict=True)]
+        shown = map(texts.__getitem__, found) if self.is_text(name) and texts else found
+        return [one if is_there else None for one, is_there in zip(shown, flags, strict=True)]
 
     def told(self, tell: Callable[..., Any], *names: str) -> npt.NDArray[Any]:
         """What a function says of each row by its values in some columns; None stands for none.
@@ -215,20 +207,19 @@ class RowPart(NamedTuple):
         return RowPart(self.row_count, self.columns | columns, Texts(texts))
 
 
-def _numbered(
-    key: npt.NDArray[np.int64], end: int, most: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The number of each key, all below `end`, in the order of their first places; these."""
-    if end > most:
-        _, first, key = np.unique(key, return_index=True, return_inverse=True)
+def _numbered(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The number of each value, in the order of their first places; these."""
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    if high - low > max(len(values), _FEW_KEYS):
+        _, first, values = np.unique(values, return_index=True, return_inverse=True)
     else:
-        first = np.full(end, -1)
-        first[key[::-1]] = np.arange(len(key))[::-1]
+        values, first = values - low, np.full(high - low + 1, -1)
+        first[values[::-1]] = np.arange(len(values))[::-1]
     there = np.flatnonzero(first >= 0)
     order = there[np.argsort(first[there])]
     number = np.empty(len(first), dtype=np.int64)
     number[order] = np.arange(len(order))
-    return number[key], first[order]
+    return number[values], first[order]
 
 
 def packed(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:

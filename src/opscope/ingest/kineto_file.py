@@ -312,8 +312,8 @@ def open_graphs(
 ) -> None:  # fmt: skip
     """Open the replays of a staged trace by all that is known of its graphs."""
     session, census = events.session, events.census
-    calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
-    if not calls or not session.scalar("SELECT count(*) FROM call_events WHERE name LIKE '%GraphLaunch%'"):
+    kinds = (part.told(kind_of_call, "name") for part in events.rows["call"])
+    if not any(CallKind.GRAPH in kind for kind in kinds):
         return
     graphs = () if sidecar is None else sidecar.graphs
     captures: list[Capture] = []

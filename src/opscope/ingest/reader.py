@@ -12,7 +12,6 @@ works out too. What a worker cannot do is done here.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -20,7 +19,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -159,6 +158,9 @@ def local_processes(workers: int, folder: Path | None = None) -> Iterator[Worker
 
     They may leave files in a folder; in the one for temporary ones if None.
     """
+    import multiprocessing  # noqa: PLC0415 - for several files
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+
     made: list[Executor] = []
     others = set(multiprocessing.active_children())
     with tempfile.TemporaryDirectory(prefix=scratch_prefix(), dir=folder) as shared:
@@ -186,7 +188,9 @@ def _serve_parent(folder: str) -> None:
     for name in ("SIGINT", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
+    from multiprocessing import parent_process  # noqa: PLC0415 - for several files
+
+    parent = parent_process()
     assert parent is not None
 
     def follow() -> None:

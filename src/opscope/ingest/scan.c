@@ -25,11 +25,6 @@ typedef struct { /* as scan.py declares it */
     int32_t length, kind, target, in_arguments, is_rare; /* `target`: the column whose values it gives */
 } column;
 
-typedef struct { /* as scan.py declares it */
-    const char *name;
-    int32_t length, class; /* that of events of this category; -1: they are skipped */
-} category;
-
 typedef struct { /* as scan.py declares it; offsets are from the begin of the text */
     int64_t rows, end, sound_end, is_closed, is_cut, broken, first_broken, irregular;
     int64_t rare_count, text_count, head_count;
@@ -54,7 +49,8 @@ typedef struct {
     scanned out;
     const uint8_t *text, *sound_end;
     const column *columns;
-    const category *categories;
+    const char *const *categories;
+    const int32_t *classes; /* of events of each category; -1: they are skipped */
     int32_t column_count, category_count;
     int32_t last_category, last_class, last_head; /* of the row before */
     int32_t next_key[MOST_COLUMNS + 2]; /* by the key before: the one that came behind it last */
@@ -203,11 +199,11 @@ static int32_t class_of(scan *s, int32_t id) {
     if (id == s->last_category) return s->last_class;
     s->last_category = id;
     s->last_class = 0;
-    for (int32_t i = 0; i < s->category_count && id >= 0; i++) {
-        const category *c = &s->categories[i];
-        if (c->length == s->out.text_length[id] && !memcmp(s->text + s->out.text_begin[id], c->name, (size_t)c->length))
-            return s->last_class = c->class;
-    }
+    if (id < 0) return 0;
+    const uint8_t *text = s->text + s->out.text_begin[id];
+    size_t length = (size_t)s->out.text_length[id];
+    for (int32_t i = 0; i < s->category_count; i++)
+        if (strlen(s->categories[i]) == length && !memcmp(text, s->categories[i], length)) return s->last_class = s->classes[i];
     return 0;
 }
 
@@ -568,15 +564,16 @@ void scan_free(scan *s) {
 }
 
 /* Scan text[start:] up to the first event that begins at `limit` or behind it, or to the end of the array.
-   Columns and categories must lie in memory as long as the result. NULL without memory. */
+   Events of categories that are named are of their classes, or skipped. NULL without memory. */
 scan *scan_events(const uint8_t *text, int64_t size, int64_t start, int64_t limit, const column *columns, int32_t column_count,
-                  const category *categories, int32_t category_count) {
+                  const char *const *categories, const int32_t *classes, int32_t category_count) {
     scan *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     s->text = text;
     s->columns = columns;
     s->column_count = column_count;
     s->categories = categories;
+    s->classes = classes;
     s->category_count = category_count;
     s->last_category = s->last_head = -1;
     s->expected_rows = ((size_t)(limit - start) / 512 / 8 + 1) * 8;

@@ -23,6 +23,7 @@ from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import msgspec
 import numpy as np
@@ -376,10 +377,6 @@ class _Column(ctypes.Structure):
     )  # fmt: skip
 
 
-class _Category(ctypes.Structure):
-    _fields_ = (("name", ctypes.c_char_p), ("length", ctypes.c_int32), ("at_class", ctypes.c_int32))
-
-
 _COUNTS = ("rows", "end", "sound_end", "is_closed", "is_cut", "broken", "first_broken", "irregular")
 _LISTS = {
     "rare_class": np.int32, "rare_row": np.int32, "rare_column": np.int32, "rare_value": np.int64,
@@ -415,7 +412,7 @@ def _library() -> Any:
     number, address = ctypes.c_int64, ctypes.c_void_p
     library.scan_events.restype = ctypes.POINTER(_Result)
     library.scan_events.argtypes = [
-        address, number, number, number, address, ctypes.c_int32, address, ctypes.c_int32,
+        address, number, number, number, address, ctypes.c_int32, address, address, ctypes.c_int32,
     ]  # fmt: skip
     library.scan_free.restype, library.scan_free.argtypes = None, [address]
     return library
@@ -427,9 +424,8 @@ _NATIVE_COLUMNS = (_Column * len(MEMBERS))(
         for (key, _, kind, in_arguments, is_rare), target in zip(MEMBERS, TARGETS, strict=True)
     )
 )
-_NATIVE_CATEGORIES = (_Category * len(_CATEGORIES))(
-    *(_Category(name.encode(), len(name), at_class) for name, at_class in _CATEGORIES.items())
-)
+_NATIVE_CATEGORIES = (ctypes.c_char_p * len(_CATEGORIES))(*map(str.encode, _CATEGORIES))
+_NATIVE_CLASSES = (ctypes.c_int32 * len(_CATEGORIES))(*_CATEGORIES.values())
 
 
 def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
@@ -437,47 +433,40 @@ def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
     whole = np.frombuffer(text, dtype=np.uint8)
     result = _library().scan_events(
         whole.ctypes.data, len(whole), start, limit, _NATIVE_COLUMNS, len(MEMBERS), _NATIVE_CATEGORIES,
-        len(_CATEGORIES),
+        _NATIVE_CLASSES, len(_CATEGORIES),
     )  # fmt: skip
     if not result:
         raise MemoryError
-    found, memory = result.contents, _Memory(result)
+    found = result.contents
+    finalize(found, _library().scan_free, ctypes.addressof(found))  # when no array of it is left
     classes = []
     for at in range(_CLASS_COUNT):
         rows, columns = found.class_rows[at], {}
         for index, column in enumerate(MEMBERS):
             if found.present[at][index] and rows:
                 kind = np.int32 if FORMATS.get(column.kind) == "u" else np.int64
-                present = memory.array(found.present[at][index], (rows + 7) // 8, np.uint8)
-                columns[column.name] = memory.array(found.values[at][index], rows, kind), present
-        place, head = (memory.array(one[at], rows, np.int32) for one in (found.row, found.head))
+                present = _array(found, found.present[at][index], (rows + 7) // 8, np.uint8)
+                columns[column.name] = _array(found, found.values[at][index], rows, kind), present
+        place, head = (_array(found, one[at], rows, np.int32) for one in (found.row, found.head))
         classes.append(Rows(place, head, columns))
     lists = [
-        memory.array(getattr(found, name), getattr(found, f"{name[:4]}_count"), kind)
+        _array(found, getattr(found, name), getattr(found, f"{name[:4]}_count"), kind)
         for name, kind in _LISTS.items()
     ]
-    heads = memory.array(found.heads, len(HEADS) * found.head_count, np.int32)
+    heads = _array(found, found.heads, len(HEADS) * found.head_count, np.int32)
     return Scanned(
         found.rows, found.end, found.sound_end, bool(found.is_closed), bool(found.is_cut), found.broken,
         found.first_broken, found.irregular, _heads(heads), classes, np.stack(lists[:4]), np.stack(lists[4:]),
     )  # fmt: skip
 
 
-class _Memory:
-    """What a pass found, where it lies; it is freed when no array of it is left."""
-
-    def __init__(self, result: Any) -> None:
-        self._result, self._free = result, _library().scan_free
-
-    def __del__(self) -> None:
-        self._free(self._result)
-
-    def array(self, address: int, count: int, kind: Any) -> npt.NDArray[Any]:
-        if not count:
-            return np.empty(0, dtype=kind)
-        there = (ctypes.c_uint8 * (count * np.dtype(kind).itemsize)).from_address(address)
-        there.memory = self
-        return np.frombuffer(there, dtype=kind)
+def _array(found: Any, address: int, count: int, kind: Any) -> npt.NDArray[Any]:
+    """An array where it lies, in what a pass found."""
+    if not count:
+        return np.empty(0, dtype=kind)
+    there = (ctypes.c_uint8 * (count * np.dtype(kind).itemsize)).from_address(address)
+    there.found = found
+    return np.frombuffer(there, dtype=kind)
 
 
 class Chunk(NamedTuple):

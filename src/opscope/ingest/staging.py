@@ -251,7 +251,6 @@ def staging_area(session: Session) -> Iterator[StagedEvents]:
     with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
         place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
         session.connection.execute("ATTACH '{}' AS staging".format(place.replace("'", "''")))
-        threads = session.scalar("SELECT current_setting('threads')")
         try:
             # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
             session.connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
@@ -260,7 +259,9 @@ def staging_area(session: Session) -> Iterator[StagedEvents]:
             with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
                 for name in _CLASSES:
                     session.connection.unregister(f"{name}_events")
-                session.connection.execute(f"RESET disabled_optimizers; SET threads = {threads}")
+                session.connection.execute("RESET disabled_optimizers; RESET threads")
+                if session.threads is not None:
+                    session.connection.execute(f"SET threads = {session.threads}")
                 session.connection.execute("DETACH staging")
 
 

@@ -5,9 +5,7 @@
 static const column members[] = {
 #include "members.h"
 };
-static const category categories[] = {
 #include "categories.h"
-};
 
 int main(int count, char **files) {
     for (int i = 1; i < count; i++) {
@@ -20,7 +18,7 @@ int main(int count, char **files) {
         if (fread(text, 1, (size_t)size, file) != (size_t)size) return 2;
         fclose(file);
         int member_count = sizeof members / sizeof *members, category_count = sizeof categories / sizeof *categories;
-        scan_free(scan_events(text, size, 0, size, members, member_count, categories, category_count));
+        scan_free(scan_events(text, size, 0, size, members, member_count, categories, classes, category_count));
         free(text);
     }
     return 0;
