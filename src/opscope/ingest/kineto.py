@@ -26,9 +26,8 @@ from opscope.ingest.nesting import Extent, Forest, Int64, RecordedSteps
 from opscope.ingest.quality import integer
 from opscope.ingest.staging import MODULE, Columns, StagedEvents, Told, columns, module_calls, rows_of
 from opscope.model import schema
-from opscope.model.engine import duckdb
 from opscope.model.queries import sql
-from opscope.model.session import Session, registered
+from opscope.model.session import Session, duckdb, registered
 
 # Nested at once: what that takes of memory is some 200 bytes of each.
 _MOST_OPERATORS = 1 << 20

@@ -12,6 +12,7 @@ works out too. What a worker cannot do is done here.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -19,7 +20,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -34,10 +35,9 @@ from opscope.ingest import quality
 from opscope.ingest.kineto_file import CaptureTraces, keep_sidecars, read_kineto
 from opscope.ingest.replays import Demangle
 from opscope.ingest.source import TraceFile, find_traces, is_export, local_text
-from opscope.model.engine import duckdb
 from opscope.model.files import scratch_prefix
 from opscope.model.schema import TABLES, Table
-from opscope.model.session import Session, registered
+from opscope.model.session import Session, duckdb, first_line, registered
 from opscope.model.sidecar import Sidecar
 from opscope.signals import raise_if_interrupted
 
@@ -117,7 +117,7 @@ def engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
         yield
     except duckdb.Error as error:
         raise_if_interrupted(error)
-        reason, hint = _first_line(error), None
+        reason, hint = first_line(error), None
         if "Out of Memory" in reason:  # The window reader wraps the exception's own class away.
             reason, hint = "out of memory", "Set a memory limit, so that the disk is used"
             if memory_limit is not None:
@@ -158,9 +158,6 @@ def local_processes(workers: int, folder: Path | None = None) -> Iterator[Worker
 
     They may leave files in a folder; in the one for temporary ones if None.
     """
-    import multiprocessing  # noqa: PLC0415 - for several files
-    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
-
     made: list[Executor] = []
     others = set(multiprocessing.active_children())
     with tempfile.TemporaryDirectory(prefix=scratch_prefix(), dir=folder) as shared:
@@ -188,9 +185,7 @@ def _serve_parent(folder: str) -> None:
     for name in ("SIGINT", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    from multiprocessing import parent_process  # noqa: PLC0415 - for several files
-
-    parent = parent_process()
+    parent = multiprocessing.parent_process()
     assert parent is not None
 
     def follow() -> None:
@@ -357,15 +352,11 @@ def _parts(
                 # Of another machine, or of a file system that only this process has.
                 reason = str(error)
             except Exception as error:  # noqa: BLE001 - whatever a cluster comes upon, the file may be in order
-                reason = f"{type(error).__name__}: {_first_line(error)}"
+                reason = f"{type(error).__name__}: {first_line(error)}"
         if reason and reason not in said:
             said.add(reason)
             note(f"a worker cannot read {group[0].name} ({reason}): it is read here")
         yield read_part(group, how) if part is None or reason else part
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", maxsplit=1)[0]
 
 
 def _merge(session: Session, parts: Sequence[Part], next_id: dict[str, int]) -> dict[int, Sidecar]:

@@ -2,7 +2,7 @@
 
    The text is an array of objects, of which this reads the declared members: those of an event, and those of its
    `args`. A row is an event; what it lacks is not present. Rows of one class of categories lie together, so that
-   each has the columns that it needs. The first HEADS members repeat: a row has the number of its head, which is
+   each class has those columns only that some of its rows have a value in. The first HEADS members repeat: a row has the number of its head, which is
    what it says in all of these, in the order of first rows. Texts are interned by their bytes as they stand in the
    file (escapes too); texts that need care are marked, and `scan.py` decodes those. Times are microseconds as
    decimals in the text, and integer nanoseconds here: no digit goes through a double. One event that is no JSON
@@ -22,19 +22,17 @@ enum { PHASE, CATEGORY, HEADS = 5 }; /* the first columns; all are texts */
 
 typedef struct { /* as scan.py declares it */
     const char *name;
-    int32_t length, kind, target, in_arguments, is_rare; /* `target`: the column whose values it gives */
+    int32_t length, kind, target, in_arguments; /* `target`: the column whose values it gives */
 } column;
 
 typedef struct { /* as scan.py declares it; offsets are from the begin of the text */
     int64_t rows, end, sound_end, is_closed, is_cut, broken, first_broken, irregular;
-    int64_t rare_count, text_count, head_count;
+    int64_t text_count, head_count;
     int64_t class_rows[MOST_CLASSES];
     int32_t *row[MOST_CLASSES], *head[MOST_CLASSES]; /* of each row of a class: its place in the file, its head */
     void *values[MOST_CLASSES][MOST_COLUMNS];
     uint8_t *present[MOST_CLASSES][MOST_COLUMNS];
     int32_t *heads; /* HEADS texts of each, -1 for none */
-    int32_t *rare_class, *rare_row, *rare_column;
-    int64_t *rare_value;
     int64_t *text_begin;
     int32_t *text_length;
     uint8_t *text_care; /* 0: as it stands; 1: a string with escapes, or other than printable ASCII; 2: JSON to be checked */
@@ -57,7 +55,7 @@ typedef struct {
     int32_t last_text[MOST_COLUMNS];    /* by column: its last text */
     uint64_t is_there[2]; /* of the event being read: a bit for each column */
     int64_t event[MOST_COLUMNS];
-    int64_t capacity[MOST_CLASSES], rare_capacity, text_capacity, slot_count, head_capacity;
+    int64_t capacity[MOST_CLASSES], text_capacity, slot_count, head_capacity;
     slot *slots;
     int32_t *head_slots; /* twice as many as there may be heads; -1 is free */
     uint8_t *text_is_json; /* and not the inside of a string */
@@ -255,21 +253,6 @@ static int make_room(scan *s, int32_t class) {
     return 1;
 }
 
-static int keep_rare(scan *s, int32_t class, int32_t i) {
-    if (s->out.rare_count == s->rare_capacity) {
-        size_t old = (size_t)s->rare_capacity, larger = old ? old * 2 : 256;
-        if (!grown(s, &s->out.rare_class, old * 4, larger * 4) || !grown(s, &s->out.rare_row, old * 4, larger * 4) ||
-            !grown(s, &s->out.rare_column, old * 4, larger * 4) || !grown(s, &s->out.rare_value, old * 8, larger * 8))
-            return 0;
-        s->rare_capacity = (int64_t)larger;
-    }
-    s->out.rare_class[s->out.rare_count] = class;
-    s->out.rare_row[s->out.rare_count] = (int32_t)s->out.class_rows[class];
-    s->out.rare_column[s->out.rare_count] = i;
-    s->out.rare_value[s->out.rare_count++] = s->event[i];
-    return 1;
-}
-
 /* The event that was read is a row, but for one of a category that is skipped. Without memory it is none. */
 static void keep_row(scan *s) {
     int32_t texts[HEADS];
@@ -284,10 +267,6 @@ static void keep_row(scan *s) {
         uint64_t left = s->is_there[word] & ~(word ? 0ull : (1ull << HEADS) - 1);
         for (; left; left &= left - 1) {
             int32_t i = word * 64 + __builtin_ctzll(left);
-            if (s->columns[i].is_rare) {
-                if (!keep_rare(s, class, i)) return;
-                continue;
-            }
             size_t width = width_of(s->columns[i].kind), rows = (size_t)s->capacity[class];
             if (!s->out.values[class][i] && !grown(s, &s->out.values[class][i], 0, rows * width)) return;
             if (!s->out.present[class][i] && !grown(s, &s->out.present[class][i], 0, rows / 8)) return;
@@ -457,7 +436,7 @@ static int store(scan *s, int32_t i, const uint8_t *p, size_t length) {
     const uint8_t *end = p + length;
     int64_t value = 0;
     i = c->target;
-    if (!c->is_rare) s->is_there[i >> 6] &= ~(1ull << (i & 63)); /* of a key before */
+    s->is_there[i >> 6] &= ~(1ull << (i & 63)); /* of a key before */
     if (length == 4 && *p == 'n' && p[1] == 'u') return 1;
     if (c->kind == TEXT || c->kind == JSON) {
         if (*p != '"' || c->kind == JSON) return put_text(s, i, p, length, 1);
@@ -551,10 +530,6 @@ void scan_free(scan *s) {
     }
     free(s->out.heads);
     free(s->head_slots);
-    free(s->out.rare_class);
-    free(s->out.rare_row);
-    free(s->out.rare_column);
-    free(s->out.rare_value);
     free(s->out.text_begin);
     free(s->out.text_length);
     free(s->out.text_care);

@@ -39,10 +39,7 @@ class ColumnKind(IntEnum):
 
 
 class Member(NamedTuple):
-    """A member of an event, or of its `args`, and the column it goes into.
-
-    A rare one is kept as (row, column, value) instead.
-    """
+    """A member of an event, or of its `args`, and the column it goes into."""
 
     key: str
     name: str
@@ -125,16 +122,12 @@ _CATEGORIES = {
 _CLASS_COUNT = 6
 # Of Arrow; others are `l`.
 FORMATS = {ColumnKind.TEXT: "u", ColumnKind.JSON: "u", ColumnKind.REAL: "g", ColumnKind.UNSIGNED: "L"}
+_TYPES = [np.int32 if FORMATS.get(member.kind) == "u" else np.int64 for member in MEMBERS]
 
 
-class Rows(NamedTuple):
-    """Some events in the order of the file."""
-
-    place: npt.NDArray[Any]  # Of each among all that were found
-    head: npt.NDArray[Any]  # Its place among the heads
-    # Values of each dense column that has any, and a bit per row that says whether one is there; values of
-    # texts are indices
-    columns: dict[str, Column]
+# Some events in the order of the file: the place of each among all that were found, that of its head, and the
+# columns that have any values (of reals, bits; of texts, indices).
+Events = tuple[npt.NDArray[Any], npt.NDArray[Any], dict[str, Column]]
 
 
 class Scanned(NamedTuple):
@@ -150,9 +143,7 @@ class Scanned(NamedTuple):
     first_broken: int  # Where the first of them begins
     irregular_count: int  # Values of another type than their column; they are absent
     heads: dict[str, Column]  # What rows have in common, each once, in the order of its first row
-    classes: list[Rows]  # The rows of each class
-    # `int64[4, n]` of class, row in it, index in `MEMBERS`, and value (bits of a float64; index of a text)
-    rare: npt.NDArray[np.int64]
+    classes: list[Events]
     # `int64[3, n]` of begin, length, and care: 0 if it is to be taken as it stands, 1 for a string with
     # escapes or other than printable ASCII, 2 for JSON
     texts: npt.NDArray[np.int64]
@@ -259,8 +250,7 @@ class _Pass:
     def store(self, row: _Row, place: int, begin: int, end: int) -> None:
         """Keep the value of a member; one of another type than its column is none, and counted."""
         member, raw = MEMBERS[place], self.text[begin:end]
-        if not member.is_rare:
-            row.pop(TARGETS[place], None)  # of the same key before
+        row.pop(TARGETS[place], None)  # of the same key before
         if raw == b"null":
             return
         is_quoted, value = raw[:1] == b'"', None
@@ -333,21 +323,14 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
             break
         first_broken = first_broken if broken_count else begin
         broken_count += 1
-    rare: list[tuple[int, int, int, int]] = []
     found_classes = []
-    for at_class, rows in enumerate(classes):
+    for rows in classes:
         columns: dict[str, Column] = {}
         for place in sorted({place for *_, row in rows for place in row}):
-            member, values = MEMBERS[place], [row.get(place) for *_, row in rows]
-            if member.is_rare:
-                there = ((at_row, value) for at_row, value in enumerate(values) if value is not None)
-                rare += [(at_class, at_row, place, value) for at_row, value in there]
-            else:
-                kind = np.int32 if FORMATS.get(member.kind) == "u" else np.int64
-                present = packed(np.array([value is not None for value in values]))
-                columns[member.name] = np.array([value or 0 for value in values], dtype=kind), present
-        place_of, head_of = np.array([row[:2] for row in rows], dtype=np.int32).reshape(-1, 2).T
-        found_classes.append(Rows(place_of, head_of, columns))
+            values = [row.get(place) for *_, row in rows]
+            present = packed(np.array([value is not None for value in values]))
+            columns[MEMBERS[place].name] = np.array([one or 0 for one in values], dtype=_TYPES[place]), present
+        found_classes.append((*np.array([row[:2] for row in rows], dtype=np.int32).reshape(-1, 2).T, columns))
     texts = [
         (begin, len(raw), 2 if is_json and raw[:1] in (b"[", b"{", b'"') else _CARE.search(raw) is not None)
         for (raw, is_json), (_, begin) in one.texts.items()
@@ -355,7 +338,6 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
     return Scanned(
         row_count, at, sound_end, at < end and text[at : at + 1] == b"]", is_cut, broken_count, first_broken,
         irregular, _heads(np.array(list(heads), dtype=np.int32)), found_classes,
-        np.array(rare, dtype=np.int64).reshape(-1, 4).T,
         np.array(texts, dtype=np.int64).reshape(-1, 3).T,
     )  # fmt: skip
 
@@ -373,15 +355,12 @@ _SEARCH_BYTES = 1 << 20
 class _Column(ctypes.Structure):
     _fields_ = (
         ("key", ctypes.c_char_p), ("length", ctypes.c_int32), ("kind", ctypes.c_int32),
-        ("target", ctypes.c_int32), ("in_arguments", ctypes.c_int32), ("is_rare", ctypes.c_int32),
+        ("target", ctypes.c_int32), ("in_arguments", ctypes.c_int32),
     )  # fmt: skip
 
 
 _COUNTS = ("rows", "end", "sound_end", "is_closed", "is_cut", "broken", "first_broken", "irregular")
-_LISTS = {
-    "rare_class": np.int32, "rare_row": np.int32, "rare_column": np.int32, "rare_value": np.int64,
-    "text_begin": np.int64, "text_length": np.int32, "text_care": np.uint8,
-}  # fmt: skip
+_LISTS = {"text_begin": np.int64, "text_length": np.int32, "text_care": np.uint8}
 _MOST_COLUMNS, _MOST_CLASSES = 96, 8
 _OF_CLASSES = ctypes.c_void_p * _MOST_CLASSES
 _OF_COLUMNS = ctypes.c_void_p * _MOST_COLUMNS * _MOST_CLASSES
@@ -389,7 +368,7 @@ _OF_COLUMNS = ctypes.c_void_p * _MOST_COLUMNS * _MOST_CLASSES
 
 class _Result(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in (*_COUNTS, "rare_count", "text_count", "head_count")),
+        *((name, ctypes.c_int64) for name in (*_COUNTS, "text_count", "head_count")),
         ("class_rows", ctypes.c_int64 * _MOST_CLASSES),
         ("row", _OF_CLASSES), ("head", _OF_CLASSES), ("values", _OF_COLUMNS), ("present", _OF_COLUMNS),
         ("heads", ctypes.c_void_p),
@@ -420,8 +399,8 @@ def _library() -> Any:
 
 _NATIVE_COLUMNS = (_Column * len(MEMBERS))(
     *(
-        _Column(key.encode(), len(key.encode()), kind, target, in_arguments, is_rare)
-        for (key, _, kind, in_arguments, is_rare), target in zip(MEMBERS, TARGETS, strict=True)
+        _Column(key.encode(), len(key.encode()), kind, target, in_arguments)
+        for (key, _, kind, in_arguments, _), target in zip(MEMBERS, TARGETS, strict=True)
     )
 )
 _NATIVE_CATEGORIES = (ctypes.c_char_p * len(_CATEGORIES))(*map(str.encode, _CATEGORIES))
@@ -441,22 +420,19 @@ def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
     finalize(found, _library().scan_free, ctypes.addressof(found))  # when no array of it is left
     classes = []
     for at in range(_CLASS_COUNT):
-        rows, columns = found.class_rows[at], {}
-        for index, column in enumerate(MEMBERS):
-            if found.present[at][index] and rows:
-                kind = np.int32 if FORMATS.get(column.kind) == "u" else np.int64
-                present = _array(found, found.present[at][index], (rows + 7) // 8, np.uint8)
-                columns[column.name] = _array(found, found.values[at][index], rows, kind), present
-        place, head = (_array(found, one[at], rows, np.int32) for one in (found.row, found.head))
-        classes.append(Rows(place, head, columns))
-    lists = [
-        _array(found, getattr(found, name), getattr(found, f"{name[:4]}_count"), kind)
-        for name, kind in _LISTS.items()
-    ]
+        count = found.class_rows[at]
+        columns = {
+            member.name: (_array(found, values, count, kind), _array(found, present, (count + 7) // 8, np.uint8))
+            for member, kind, values, present in zip(MEMBERS, _TYPES, found.values[at], found.present[at])
+            if present and count
+        }
+        place, head = (_array(found, one[at], count, np.int32) for one in (found.row, found.head))
+        classes.append((place, head, columns))
+    texts = [_array(found, getattr(found, name), found.text_count, kind) for name, kind in _LISTS.items()]
     heads = _array(found, found.heads, len(HEADS) * found.head_count, np.int32)
     return Scanned(
         found.rows, found.end, found.sound_end, bool(found.is_closed), bool(found.is_cut), found.broken,
-        found.first_broken, found.irregular, _heads(heads), classes, np.stack(lists[:4]), np.stack(lists[4:]),
+        found.first_broken, found.irregular, _heads(heads), classes, np.stack(texts),
     )  # fmt: skip
 
 
@@ -472,7 +448,7 @@ def _array(found: Any, address: int, count: int, kind: Any) -> npt.NDArray[Any]:
 class Chunk(NamedTuple):
     """Some of the events, in the order of the file."""
 
-    scanned: Scanned  # As found; the row of each rare value is one of these
+    scanned: Scanned  # As found
     texts: list[str | None]  # Each text, decoded; None for JSON that is none
     flaws: dict[str, int]  # For each kind of flaw that was mended, its first byte
 
@@ -512,11 +488,13 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Chunk]]
             if scanned.is_closed or scanned.is_cut:
                 return
 
-    with ThreadPoolExecutor(threads) as executor:
-        waiting = zip(cuts, ends, strict=True)
-        first = itertools.islice(waiting, 2 * threads)
-        ahead = deque(executor.submit(scan_one, text, *extent) for extent in first)
+    executor, waiting = ThreadPoolExecutor(threads), zip(cuts, ends, strict=True)
+    first = itertools.islice(waiting, 2 * threads)
+    ahead = deque(executor.submit(scan_one, text, *extent) for extent in first)
+    try:
         yield chunks()
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
 def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
@@ -533,7 +511,7 @@ def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
         for (begin, length, care), is_used in zip(scanned.texts.T.tolist(), used, strict=False)
     ]
     is_none = np.array([one is None for one in texts], dtype=bool)
-    for columns in (scanned.heads, *(one.columns for one in scanned.classes)) if is_none.any() else ():
+    for columns in (scanned.heads, *(one for *_, one in scanned.classes)) if is_none.any() else ():
         for name, (values, present) in columns.items():
             if values.dtype == np.int32:
                 lost = packed(is_none[values]) & present
@@ -546,12 +524,10 @@ def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
 def _used(scanned: Scanned) -> list[bool]:
     """Whether an event that was kept has each text; others are of broken ones."""
     used = np.zeros(scanned.texts.shape[1], dtype=bool)
-    for columns in (scanned.heads, *(one.columns for one in scanned.classes)):
+    for columns in (scanned.heads, *(one for *_, one in scanned.classes)):
         for values, bits in columns.values():
             if values.dtype == np.int32:
                 used[values[unpacked(bits, len(values))]] = True
-    is_text = np.array([member.kind is ColumnKind.TEXT for member in MEMBERS])
-    used[scanned.rare[3][is_text[scanned.rare[2]]]] = True
     return list(used.tolist())
 
 

@@ -27,13 +27,13 @@ from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
 from opscope.ingest.nesting import Extent, Int64
-from opscope.ingest.scan import FORMATS, HEADS, MEMBERS, Chunk, ColumnKind, Rows, Scanned, scan
+from opscope.ingest.scan import FORMATS, HEADS, MEMBERS, Chunk, Events, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
-from opscope.model.engine import duckdb
-from opscope.model.session import Session
+from opscope.model.session import Session, duckdb
 
 # Of so little text the engine's threads have less than a row group of a table each, which they write twice.
 _FEW_BYTES = 256 << 20
+_MOST_SCANNERS = 4  # that this thread keeps up with
 _LARGEST_BLOCK = 31 << 20  # that the GNU C library learns from
 # Of recorders until 2021.
 _LEGACY = {
@@ -73,7 +73,6 @@ REPEATED = {
     "detail": (*(member.name for member in MEMBERS if member.is_rare), "device", "stream", "grid"),
 }
 MODULE = "nn.Module: "  # begins the names of modules' frames
-_SYNC = len(_CLASSES)
 _CLASS_OF = {
     category: list(_CLASSES).index(name)
     for name, categories in {
@@ -82,9 +81,8 @@ _CLASS_OF = {
         "annotation": ("user_annotation", "gpu_user_annotation"),
     }.items()
     for category in categories
-} | {"cuda_sync": _SYNC}  # fmt: skip
+}  # fmt: skip
 _COUNTERS = re.compile(r"GPU [0-9]{1,9} Counters")  # the process of a device's counters
-_PHASES = {"X": 0, "M": 1, "i": 2, "C": 3}
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
 # Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
@@ -271,7 +269,7 @@ def staged_events(
 ) -> Iterator[StagedEvents]:
     """The events of a Kineto file for the duration of the block; `damage` is what is known to be wrong."""
     opened = open_array(text, source)
-    threads = session.threads or len(os.sched_getaffinity(0))
+    threads = min(session.threads or os.cpu_count() or 1, _MOST_SCANNERS)
     with scan(text, opened.start, threads) as chunks, staging_area(session) as events:
         session.plan_for(len(text) - opened.start)
         if len(text) < _FEW_BYTES:
@@ -333,6 +331,13 @@ def _no_event(text: mmap.mmap, start: int, source: str, hint: str | None) -> Inp
 _LOOKED_AT_BYTES = 1 << 20
 
 
+def _traits(phase: str | None, category: str, name: str | None, process: str | None) -> tuple[bool, ...]:
+    """Is it a span, a label, one of few with such arguments, perhaps a counter, the window?"""
+    is_memory = phase == "i" and name == "[memory]" and category in ("", "cpu_instant_event")
+    may_count = phase == "C" and _COUNTERS.fullmatch(process or "") is not None
+    return phase == "X", phase == "M", is_memory or category == "cuda_sync", may_count, category == "Trace"
+
+
 class Stager:
     """Splits rows of events into classes, and counts them."""
 
@@ -365,68 +370,51 @@ class Stager:
         self._irregular_count += scanned.irregular_count
         for kind, first_byte in chunk.flaws.items():
             self.flaws.setdefault(kind, first_byte)
-        of_class, of_row, of_member, value = scanned.rare
-        for number, rows in enumerate(scanned.classes):
-            for at in np.flatnonzero(np.bincount(of_member[of_class == number])).tolist():
-                member, own = MEMBERS[at], (of_member == at) & (of_class == number)
-                values = np.zeros(len(rows.place), np.int32 if member.kind is ColumnKind.TEXT else np.int64)
-                present = np.zeros(len(rows.place), dtype=bool)
-                values[of_row[own]], present[of_row[own]] = value[own], True
-                rows.columns[member.name] = values, packed(present)
-        heads = RowPart(len(scanned.heads[HEADS[0]][0]), scanned.heads, Texts(chunk.texts))
-        self._add(heads, scanned.classes)
+        count = len(scanned.heads["ph"][0])
+        self._add(RowPart(count, scanned.heads, Texts(chunk.texts)), scanned.classes)
 
     def add(self, rows: RowPart) -> None:
         """Take in rows, with the members of events by their columns' names."""
-        if rows.row_count:
-            number, first = rows.distinct(*HEADS)
-            self._add(rows.taken(first, HEADS), [Rows(np.arange(rows.row_count), number, rows.columns)])
+        number, first = rows.distinct(*HEADS)
+        self._add(rows.taken(first, HEADS), [(np.arange(rows.row_count), number, rows.columns)])
 
-    def _add(self, heads: RowPart, classes: Sequence[Rows]) -> None:
+    def _add(self, heads: RowPart, classes: Sequence[Events]) -> None:
+        if not heads.row_count:
+            return
         heads = heads.retold("category", self._category, "cat", "name").given({
             "thread_key": heads.told(
                 lambda *thread: self._threads.setdefault(thread, len(self._threads)), "pid", "tid"
             ),
         })  # fmt: skip
-        phase = heads.told(lambda ph: _PHASES.get(ph, -1), "ph")
         class_of = heads.told(lambda category: _CLASS_OF.get(category, -1), "category")
-        is_memory = heads.told(
-            lambda name, category: name == "[memory]" and category in ("", "cpu_instant_event"),
-            "name", "category",
-        )  # fmt: skip
-        is_detail = (class_of == _SYNC) | is_memory & (phase == _PHASES["i"])
-        may_count = heads.told(lambda process: _COUNTERS.fullmatch(process or "") is not None, "pid")
-        may_count &= phase == _PHASES["C"]
-        is_window = heads.told(lambda category: category == "Trace", "category")
+        traits = heads.told(_traits, "ph", "category", "name", "pid").T
         group, first = heads.distinct("category", "ph", "thread_key")
         counts = np.zeros((3, len(first)), dtype=np.int64)  # all, those without a usable time, detailed ones
-        first_row = self._events.row_count
         for place, head, columns in classes:
             rows = RowPart(len(place), columns, heads.texts)
-            has_start, is_span = rows.has("start_ns"), (phase == _PHASES["X"])[head]
+            has_start = rows.has("start_ns")
+            is_span, is_label, is_detail, may_count, is_window = traits[:, head]
             is_timed = has_start & (rows.integers("duration_ns") >= 0)
             is_usable = np.where(is_span, is_timed, has_start)
-            detailed = rows.has("Collective name") | rows.has("kernel_backend") | is_detail[head]
-            is_counter = may_count[head] & rows.has("counter_value")
+            detailed = rows.has("Collective name") | rows.has("kernel_backend") | is_detail
+            is_counter = may_count & rows.has("counter_value")
             for at, chosen in enumerate((slice(None), ~is_usable, detailed | is_counter)):
                 counts[at] += np.bincount(group[head[chosen]], minlength=len(first))
-            if len(window := np.flatnonzero(is_window[head] & is_usable)):
+            if len(window := np.flatnonzero(is_window & is_usable)):
                 start_ns, duration_ns = (rows.integers(one)[window] for one in ("start_ns", "duration_ns"))
                 self._spans.append((int(start_ns.min()), int((start_ns + duration_ns).max())))
             of_class, is_interval = class_of[head], is_span & is_timed
-            chosen_by_name = {
-                "label": (phase == _PHASES["M"])[head], "detail": detailed, "counter": is_counter,
-            }  # fmt: skip
+            chosen_by_name = {"label": is_label, "detail": detailed, "counter": is_counter}
             for at, (name, (wanted, is_of_spans)) in enumerate(_CLASSES.items()):
                 is_chosen = chosen_by_name.get(name, of_class == at)
                 chosen = is_chosen & is_interval if is_of_spans else is_chosen
                 if chosen.any():
                     chosen = slice(None) if chosen.all() else np.flatnonzero(chosen)
-                    shared = heads.taken(head[chosen], wanted)
-                    part = rows.taken(chosen, wanted)
-                    part = part._replace(columns=part.columns | shared.columns)
-                    self._events.rows[name].add(part.given({"row_id": place[chosen] + first_row}).compact())
-            self._events.row_count += len(place)
+                    own, shared = rows.taken(chosen, wanted), heads.taken(head[chosen], wanted)
+                    part = own._replace(columns=own.columns | shared.columns)
+                    row_id = place[chosen] + self._events.row_count
+                    self._events.rows[name].add(part.given({"row_id": row_id}).compact())
+        self._events.row_count += int(counts[0].sum())
         self._count(heads.taken(first), counts)
 
     def _category(self, recorded: str | None, name: str | None) -> str:
@@ -438,8 +426,8 @@ class Stager:
 
     def _count(self, heads: RowPart, counts: Int64) -> None:
         told = zip(*map(heads.values, ("category", "ph", "thread_key", "pid", "tid")), strict=True)
-        for (recorded, phase, *thread), of_head in zip(told, counts.T.tolist(), strict=True):
-            count, timeless, detail = of_head
+        for (recorded, phase, *thread), numbers in zip(told, counts.T.tolist(), strict=True):
+            count, timeless, detail = numbers
             self._event_count += count
             self._detailed_count += detail
             is_counter = phase == "C" and detail > 0

@@ -9,27 +9,38 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from importlib.util import LazyLoader, find_spec, module_from_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from opscope._version import __version__
 from opscope.errors import InputError
 from opscope.model import schema
-from opscope.model.engine import duckdb
 from opscope.model.files import confined, replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import QueryRows, Shown
 from opscope.model.queries import statements
 from opscope.signals import interrupts
 from opscope.units import parse_bytes
+
+if TYPE_CHECKING:
+    import duckdb as duckdb  # noqa: PLC0414 - others have it from here
+elif "duckdb" in sys.modules:
+    duckdb = sys.modules["duckdb"]
+else:  # imported when it is first asked for something: that takes a while, in which a trace is read already
+    _spec = find_spec("duckdb")
+    _spec.loader = LazyLoader(_spec.loader)
+    duckdb = sys.modules["duckdb"] = module_from_spec(_spec)
+    _spec.loader.exec_module(duckdb)
 
 R = TypeVar("R")
 
@@ -129,7 +140,7 @@ class Session(Shown):
             connection = duckdb.connect(database, config=self._config)
         except duckdb.Error as error:
             raise InputError(
-                f"the session cannot be created ({_first_line(error)})",
+                f"the session cannot be created ({first_line(error)})",
                 source=self.path,
                 hint="Check the path, the memory limit and the number of threads",
             ) from error
@@ -215,7 +226,7 @@ class Session(Shown):
         try:
             connection: Any = _SavedConnection(duckdb.connect(str(file), read_only=True), file)
         except duckdb.Error as error:
-            raise InputError(f"the session cannot be opened ({_first_line(error)})", source=file) from error
+            raise InputError(f"the session cannot be opened ({first_line(error)})", source=file) from error
         session.connection = connection
         interrupts.add(session)
         return session
@@ -241,7 +252,7 @@ class Session(Shown):
     def _copy_to(self, file: Path) -> None:
         file.unlink(missing_ok=True)
         source = self.scalar("SELECT current_database()")
-        self.connection.execute(f"ATTACH {_literal(str(file))} AS saved (READ_WRITE)")
+        self.connection.execute(f"ATTACH {literal(str(file))} AS saved (READ_WRITE)")
         try:
             self.connection.execute(f'COPY FROM DATABASE "{source}" TO saved')
         finally:
@@ -293,7 +304,7 @@ class Session(Shown):
         if not rows:
             return
         lists = {name: [kind.removesuffix("[]")] for name, kind in types.items() if kind.endswith("[]")}
-        structure = _literal(json.dumps([types | lists]))
+        structure = literal(json.dumps([types | lists]))
         self.connection.execute(
             f'INSERT INTO "{table}" SELECT row.* FROM '
             f"(SELECT unnest(from_json(?::JSON, {structure})) AS row)",
@@ -386,7 +397,7 @@ def _look_at(file: Path) -> None:
                 " + (SELECT count(*) FROM duckdb_functions() WHERE NOT internal)"
             )
         except duckdb.Error as error:
-            raise InputError(f"the session cannot be read ({_first_line(error)})", source=file) from error
+            raise InputError(f"the session cannot be read ({first_line(error)})", source=file) from error
         # Such read more than the file itself when they are queried: it may be a stranger's.
         if made:
             raise InputError("it holds views or functions, which no session has", source=file)
@@ -415,7 +426,7 @@ class _SavedConnection:
                 if type(error).__name__ not in self._DAMAGE:  # of the query, not of the file
                     raise
                 raise InputError(
-                    f"the session is damaged ({_first_line(error)})",
+                    f"the session is damaged ({first_line(error)})",
                     source=self._path,
                     hint="Copy it again, or save it anew from the trace",
                 ) from error
@@ -457,9 +468,9 @@ def is_session_file(path: str | os.PathLike[str]) -> bool:
     return head[_DUCKDB_MAGIC_OFFSET:] == _DUCKDB_MAGIC
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -59,7 +59,7 @@ def rows(scanned: Scanned, chunk: Chunk) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{} for _ in range(scanned.row_count)]
     heads: list[dict[str, Any]] = [{} for _ in scanned.heads["ph"][0]]
     everything = [(range(len(heads)), heads, scanned.heads)]
-    everything += [(one.place.tolist(), found, one.columns) for one in scanned.classes]
+    everything += [(place.tolist(), found, columns) for place, _, columns in scanned.classes]
     for places, into, columns in everything:
         for name, (values, bits) in columns.items():
             present = np.unpackbits(bits, count=len(places), bitorder="little")
@@ -67,12 +67,8 @@ def rows(scanned: Scanned, chunk: Chunk) -> list[dict[str, Any]]:
             for at in np.flatnonzero(present).tolist():
                 value = shown[at].item()
                 into[places[at]][name] = chunk.texts[value] if values.dtype == np.int32 else value
-    for number, row, index, value in scanned.rare.T.tolist():
-        is_text = MEMBERS[index].kind is ColumnKind.TEXT
-        place = scanned.classes[number].place[row]
-        found[place][MEMBERS[index].key] = chunk.texts[value] if is_text else value
-    for one in scanned.classes:
-        for place, head in zip(one.place.tolist(), one.head.tolist(), strict=True):
+    for places, of_each, _ in scanned.classes:
+        for place, head in zip(places.tolist(), of_each.tolist(), strict=True):
             found[place] = heads[head] | found[place]
     return found
 
@@ -228,8 +224,7 @@ def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
     source = Path(scanning.__file__).with_name("scan.c")
     program, driver = tmp_path / "driver", Path(__file__).with_name("scan_driver.c")
     keys = ", ".join(
-        f'{{"{one.key}", {len(one.key.encode())}, {one.kind.value}, {target}, '
-        f"{int(one.in_arguments)}, {int(one.is_rare)}}}"
+        f'{{"{one.key}", {len(one.key.encode())}, {one.kind.value}, {target}, {int(one.in_arguments)}}}'
         for one, target in zip(MEMBERS, TARGETS, strict=True)
     )
     (tmp_path / "members.h").write_text(keys)
