@@ -19,6 +19,7 @@ enum { UNKNOWN = -1 };
 enum { DEEPEST = 64, LARGEST_EVENT = 16 << 20, LARGEST_RETRIED = 1 << 20, MOST_TRIES = 1000 };
 enum { KEY_SLOTS = 512, MOST_COLUMNS = 96, MOST_CLASSES = 8 };
 enum { PHASE, CATEGORY, HEADS = 5 }; /* the first columns; all are texts */
+enum { UNUSED = 3, USED = 4 };
 
 typedef struct { /* as scan.py declares it */
     const char *name;
@@ -35,7 +36,7 @@ typedef struct { /* as scan.py declares it; offsets are from the begin of the te
     int32_t *heads; /* HEADS texts of each, -1 for none */
     int64_t *text_begin;
     int32_t *text_length;
-    uint8_t *text_care; /* 0: as it stands; 1: a string with escapes, or other than printable ASCII; 2: JSON to be checked */
+    uint8_t *text_care; /* 0: as it stands; 1: a string with escapes, or other than printable ASCII; 2: JSON to be checked; UNUSED: no row has it */
 } scanned;
 
 typedef struct {
@@ -238,6 +239,8 @@ static int32_t head_of(scan *s, const int32_t *texts) {
         if (!memcmp(s->out.heads + (size_t)s->head_slots[place] * HEADS, texts, size)) return s->last_head = s->head_slots[place];
     s->last_head = s->head_slots[place] = (int32_t)s->out.head_count++;
     memcpy(s->out.heads + (size_t)s->last_head * HEADS, texts, size);
+    for (int i = 0; i < HEADS; i++)
+        if (texts[i] >= 0) s->out.text_care[texts[i]] |= USED;
     return s->last_head;
 }
 
@@ -271,7 +274,7 @@ static void keep_row(scan *s) {
             if (!s->out.values[class][i] && !grown(s, &s->out.values[class][i], 0, rows * width)) return;
             if (!s->out.present[class][i] && !grown(s, &s->out.present[class][i], 0, rows / 8)) return;
             s->out.present[class][i][row >> 3] |= (uint8_t)(1u << (row & 7));
-            if (width == 4) ((int32_t *)s->out.values[class][i])[row] = (int32_t)s->event[i];
+            if (width == 4) s->out.text_care[((int32_t *)s->out.values[class][i])[row] = (int32_t)s->event[i]] |= USED;
             else ((int64_t *)s->out.values[class][i])[row] = s->event[i];
         }
     }
@@ -577,6 +580,10 @@ scan *scan_events(const uint8_t *text, int64_t size, int64_t start, int64_t limi
     if (s->is_out_of_memory) {
         scan_free(s);
         return NULL;
+    }
+    for (int64_t i = 0; i < s->out.text_count; i++) {
+        uint8_t care = s->out.text_care[i];
+        s->out.text_care[i] = care & USED ? care - USED : UNUSED;
     }
     return s;
 }

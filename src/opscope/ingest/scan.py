@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.ingest.arrow import Column, packed, unpacked
+from opscope.ingest.arrow import Column, packed
 
 
 class ColumnKind(IntEnum):
@@ -145,7 +145,7 @@ class Scanned(NamedTuple):
     heads: dict[str, Column]  # What rows have in common, each once, in the order of its first row
     classes: list[Events]
     # `int64[3, n]` of begin, length, and care: 0 if it is to be taken as it stands, 1 for a string with
-    # escapes or other than printable ASCII, 2 for JSON
+    # escapes or other than printable ASCII, 2 for JSON, 3 if no event has it
     texts: npt.NDArray[np.int64]
 
 
@@ -174,7 +174,7 @@ _PLACES = {(one.key.encode(), one.in_arguments): at for at, one in enumerate(MEM
 TARGETS = [[one.name for one in MEMBERS].index(one.name) for one in MEMBERS]
 _PHASE, _CATEGORY, _ARGUMENTS_PLACE = (_PLACES[key, False] for key in (b"ph", b"cat", b"args"))
 _RANGES = {ColumnKind.UNSIGNED: (0, 1 << 64), ColumnKind.INT32: (-(1 << 31), 1 << 31)}
-_LONGEST_REAL = 64
+_LONGEST_REAL, _UNUSED = 64, 3
 _EXACT = Context(prec=1 << 20)
 
 _Row = dict[int, int]  # values of an event, as 64 bits, by their columns' places in `MEMBERS`
@@ -294,6 +294,7 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
     """As `scan.scan_natively`."""
     one, end = _Pass(text), len(text)
     heads: dict[tuple[int, ...], int] = {}
+    used: set[int] = set()  # texts of events that are kept
     classes: list[list[tuple[int, int, _Row]]] = [[] for _ in range(_CLASS_COUNT)]
     row_count = irregular = broken_count = first_broken = 0
     tries, is_cut = _MOST_TRIES, False
@@ -307,6 +308,7 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
                      if (name.encode(), False) in one.texts}  # fmt: skip
             at_class = known.get(row.get(_CATEGORY, -1), 0)
             if at_class >= 0:
+                used.update(text for place, text in row.items() if _TYPES[place] == np.int32)
                 head = tuple(row.pop(place, -1) for place in range(len(HEADS)))
                 classes[at_class].append((row_count, heads.setdefault(head, len(heads)), row))
                 row_count += 1
@@ -327,13 +329,15 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
     for rows in classes:
         columns: dict[str, Column] = {}
         for place in sorted({place for *_, row in rows for place in row}):
-            values = [row.get(place) for *_, row in rows]
-            present = packed(np.array([value is not None for value in values]))
-            columns[MEMBERS[place].name] = np.array([one or 0 for one in values], dtype=_TYPES[place]), present
+            present = packed(np.array([place in row for *_, row in rows]))
+            values = np.array([row.get(place, 0) for *_, row in rows], dtype=_TYPES[place])
+            columns[MEMBERS[place].name] = values, present
         found_classes.append((*np.array([row[:2] for row in rows], dtype=np.int32).reshape(-1, 2).T, columns))
     texts = [
         (begin, len(raw), 2 if is_json and raw[:1] in (b"[", b"{", b'"') else _CARE.search(raw) is not None)
-        for (raw, is_json), (_, begin) in one.texts.items()
+        if number in used
+        else (begin, len(raw), _UNUSED)
+        for (raw, is_json), (number, begin) in one.texts.items()
     ]
     return Scanned(
         row_count, at, sound_end, at < end and text[at : at + 1] == b"]", is_cut, broken_count, first_broken,
@@ -421,10 +425,11 @@ def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
     classes = []
     for at in range(_CLASS_COUNT):
         count = found.class_rows[at]
+        lists = zip(MEMBERS, _TYPES, found.values[at], found.present[at], strict=False)
         columns = {
-            member.name: (_array(found, values, count, kind), _array(found, present, (count + 7) // 8, np.uint8))
-            for member, kind, values, present in zip(MEMBERS, _TYPES, found.values[at], found.present[at])
-            if present and count
+            member.name: (_array(found, one, count, kind), _array(found, bits, (count + 7) // 8, np.uint8))
+            for member, kind, one, bits in lists
+            if bits and count
         }
         place, head = (_array(found, one[at], count, np.int32) for one in (found.row, found.head))
         classes.append((place, head, columns))
@@ -499,18 +504,17 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Chunk]]
 
 def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
     flaws = {"broken_events": scanned.first_broken} if scanned.broken_count else {}
-    used = _used(scanned) if scanned.broken_count else itertools.repeat(True)
     texts = [
         None
-        if not is_used
+        if care == _UNUSED
         else text[begin : begin + length].decode()
         if not care
         else _mended(text[begin : begin + length], begin, flaws)
         if care == 1
         else _json_text(text[begin : begin + length], begin, flaws)
-        for (begin, length, care), is_used in zip(scanned.texts.T.tolist(), used, strict=False)
+        for begin, length, care in scanned.texts.T.tolist()
     ]
-    is_none = np.array([one is None for one in texts], dtype=bool)
+    is_none = np.array([one is None for one in texts], dtype=bool) & (scanned.texts[2] != _UNUSED)
     for columns in (scanned.heads, *(one for *_, one in scanned.classes)) if is_none.any() else ():
         for name, (values, present) in columns.items():
             if values.dtype == np.int32:
@@ -519,16 +523,6 @@ def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
                 irregular = scanned.irregular_count + int(np.count_nonzero(lost))
                 scanned = scanned._replace(irregular_count=irregular)
     return Chunk(scanned, texts, flaws)
-
-
-def _used(scanned: Scanned) -> list[bool]:
-    """Whether an event that was kept has each text; others are of broken ones."""
-    used = np.zeros(scanned.texts.shape[1], dtype=bool)
-    for columns in (scanned.heads, *(one for *_, one in scanned.classes)):
-        for values, bits in columns.values():
-            if values.dtype == np.int32:
-                used[values[unpacked(bits, len(values))]] = True
-    return list(used.tolist())
 
 
 _CONTROL = re.compile("[\\x00-\\x1f]")
