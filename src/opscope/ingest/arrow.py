@@ -143,10 +143,8 @@ class RowPart(NamedTuple):
     def values(self, name: str, rows: npt.NDArray[np.int64] | slice = slice(None)) -> list[Any]:
         """What some rows have in a column; None where there is none."""
         flags = self.has(name)[rows].tolist()
-        if name not in self.columns:
-            return [None] * len(flags)
-        found, texts = self.columns[name][0][rows].tolist(), self.texts.texts
-        shown = map(texts.__getitem__, found) if self.is_text(name) and texts else found
+        found = self.columns[name][0][rows].tolist() if name in self.columns else flags
+        shown = map(self.texts.texts.__getitem__, found) if self.is_text(name) and any(flags) else found
         return [one if is_there else None for one, is_there in zip(shown, flags, strict=True)]
 
     def told(self, tell: Callable[..., Any], *names: str) -> npt.NDArray[Any]:

@@ -369,8 +369,8 @@ class _Filler:
                 "class_name": [_NUMBER_OF_MODULE.sub("", name) for name in names],
                 "call_count": np.bincount(found["module_id"] - first_id),
             })  # fmt: skip
-            numbers = np.array([_or_missing(one) for _, one in ids])
-            self.write("modules", [rows.given({"python_module_id": numbers})])
+            numbers = {"python_module_id": np.array([_or_missing(one) for _, one in ids])}
+            self.write("modules", [rows.given(numbers)])
         forest = nesting.nest(found["thread"], found["start_ns"], found["duration_ns"], found["row_id"])
         return _Modules(ids, forest, found["module_id"][forest.order])
 

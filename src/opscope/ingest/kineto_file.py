@@ -312,8 +312,7 @@ def open_graphs(
 ) -> None:  # fmt: skip
     """Open the replays of a staged trace by all that is known of its graphs."""
     session, census = events.session, events.census
-    kinds = (part.told(kind_of_call, "name") for part in events.rows["call"])
-    if not any(CallKind.GRAPH in kind for kind in kinds):
+    if not any(CallKind.GRAPH in part.told(kind_of_call, "name") for part in events.rows["call"]):
         return
     graphs = () if sidecar is None else sidecar.graphs
     captures: list[Capture] = []

@@ -98,8 +98,7 @@ _IDENTITIES = {
 def read_file(session: Session, trace: TraceFile, how: ReadOptions) -> dict[int, Sidecar]:
     """Read one file, which holds one trace or several; sidecars by trace id."""
     # The engine is not waited for here: the first file is read while it starts.
-    after = "SELECT coalesce(max(trace_id) + 1, 0) FROM traces"
-    trace_id = int(session.scalar(after)) if session.has_engine else 0
+    trace_id = int(session.scalar("SELECT count(*) FROM traces")) if session.has_engine else 0
     with local_text(trace, session.temporary_directory) as local:
         if is_export(trace, local):
             from opscope.ingest.nsys_reading import read_export  # noqa: PLC0415 - needed only for exports

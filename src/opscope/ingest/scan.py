@@ -15,7 +15,7 @@ import math
 import mmap
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -147,6 +147,8 @@ class Scanned(NamedTuple):
     # `int64[3, n]` of begin, length, and care: 0 if it is to be taken as it stands, 1 for a string with
     # escapes or other than printable ASCII, 2 for JSON, 3 if no event has it
     texts: npt.NDArray[np.int64]
+    decoded: Sequence[str | None] = ()  # Each text; None for JSON that is none
+    flaws: Mapping[str, int] = {}  # For each kind of flaw that was mended, its first byte
 
 
 _DEEPEST, _LARGEST_EVENT, _LARGEST_RETRIED, _MOST_TRIES = 64, 16 << 20, 1 << 20, 1000
@@ -441,33 +443,22 @@ def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
     )  # fmt: skip
 
 
-def _array(found: Any, address: int, count: int, kind: Any) -> npt.NDArray[Any]:
-    """An array where it lies, in what a pass found."""
-    if not count:
-        return np.empty(0, dtype=kind)
-    there = (ctypes.c_uint8 * (count * np.dtype(kind).itemsize)).from_address(address)
+def _array(found: Any, address: int | None, count: int, kind: Any) -> npt.NDArray[Any]:
+    size_bytes = count * np.dtype(kind).itemsize
+    there: Any = (ctypes.c_uint8 * size_bytes).from_address(address or ctypes.addressof(found))
     there.found = found
-    return np.frombuffer(there, dtype=kind)
-
-
-class Chunk(NamedTuple):
-    """Some of the events, in the order of the file."""
-
-    scanned: Scanned  # As found
-    texts: list[str | None]  # Each text, decoded; None for JSON that is none
-    flaws: dict[str, int]  # For each kind of flaw that was mended, its first byte
+    return np.frombuffer(there, dtype=kind, count=count)
 
 
 @contextmanager
-def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Chunk]]:
+def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Scanned]]:
     """The events of an array whose bracket opens before `start`, chunk by chunk, in order.
 
     So many chunks as there are threads are scanned side by side, and as many wait; from now on.
     """
     scan_one = scan_in_python if _library() is None else scan_natively
     cuts = [start]  # where chunks begin, as far as one can see from near by
-    count = round((len(text) - start) / _CHUNK_BYTES)
-    count += -count % threads if count > 1 else 0  # they end together
+    count = -(-round((len(text) - start) / _CHUNK_BYTES) // threads) * threads  # the last end together
     for number in range(1, count):
         guess = start + (len(text) - start) * number // count
         found = _BOUNDARY.search(text, guess, min(len(text), guess + _SEARCH_BYTES))
@@ -475,7 +466,7 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Chunk]]
             cuts.append(found.end())
     ends = [*cuts[1:], len(text)]
 
-    def chunks() -> Iterator[Chunk]:
+    def chunks() -> Iterator[Scanned]:
         position = start
         for index, limit in enumerate(ends):
             scanned = ahead.popleft().result()
@@ -484,12 +475,12 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Chunk]]
             if cuts[index] != position:  # it was inside of a text
                 scanned = scan_one(text, position, limit)
             position = scanned.end
-            chunk = _decoded(text, scanned)
+            scanned = _decoded(text, scanned)
             # The pages that were scanned are let go: the file has them, and this process need not.
             first_page = cuts[index] - cuts[index] % mmap.PAGESIZE
             if hasattr(text, "madvise") and position > first_page:
                 text.madvise(mmap.MADV_DONTNEED, first_page, position - first_page)
-            yield chunk
+            yield scanned
             if scanned.is_closed or scanned.is_cut:
                 return
 
@@ -502,7 +493,7 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Chunk]]
         executor.shutdown(cancel_futures=True)
 
 
-def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
+def _decoded(text: mmap.mmap, scanned: Scanned) -> Scanned:
     flaws = {"broken_events": scanned.first_broken} if scanned.broken_count else {}
     texts = [
         None
@@ -522,7 +513,7 @@ def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
                 columns[name] = values, present & ~lost
                 irregular = scanned.irregular_count + int(np.count_nonzero(lost))
                 scanned = scanned._replace(irregular_count=irregular)
-    return Chunk(scanned, texts, flaws)
+    return scanned._replace(decoded=texts, flaws=flaws)
 
 
 _CONTROL = re.compile("[\\x00-\\x1f]")

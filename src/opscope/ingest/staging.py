@@ -27,7 +27,7 @@ from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
 from opscope.ingest.nesting import Extent, Int64
-from opscope.ingest.scan import FORMATS, HEADS, MEMBERS, Chunk, Events, Scanned, scan
+from opscope.ingest.scan import FORMATS, HEADS, MEMBERS, Events, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.session import Session, duckdb
 
@@ -280,7 +280,7 @@ def staged_events(
         stager = Stager(events)
         for chunk in chunks:
             stager.add_chunk(chunk)
-        events.array = _array_end(text, opened, chunk.scanned, source, damage)
+        events.array = _array_end(text, opened, chunk, source, damage)
         events.census, events.flaws = stager.census(), stager.flaws
         events.show()
         yield events
@@ -291,7 +291,7 @@ def locate_events(text: mmap.mmap, source: str) -> EventArray:
     opened = open_array(text, source)
     with scan(text, opened.start, threads=1) as chunks:
         *_, last = chunks
-    return _array_end(text, opened, last.scanned, source, None)
+    return _array_end(text, opened, last, source, None)
 
 
 def _array_end(
@@ -332,7 +332,6 @@ _LOOKED_AT_BYTES = 1 << 20
 
 
 def _traits(phase: str | None, category: str, name: str | None, process: str | None) -> tuple[bool, ...]:
-    """Is it a span, a label, one of few with such arguments, perhaps a counter, the window?"""
     is_memory = phase == "i" and name == "[memory]" and category in ("", "cpu_instant_event")
     may_count = phase == "C" and _COUNTERS.fullmatch(process or "") is not None
     return phase == "X", phase == "M", is_memory or category == "cuda_sync", may_count, category == "Trace"
@@ -364,14 +363,13 @@ class Stager:
             window_end_ns=max((end_ns for _, end_ns in self._spans), default=None),
         )  # fmt: skip
 
-    def add_chunk(self, chunk: Chunk) -> None:
-        scanned = chunk.scanned
+    def add_chunk(self, scanned: Scanned) -> None:
         self.broken_count += scanned.broken_count
         self._irregular_count += scanned.irregular_count
-        for kind, first_byte in chunk.flaws.items():
+        for kind, first_byte in scanned.flaws.items():
             self.flaws.setdefault(kind, first_byte)
-        count = len(scanned.heads["ph"][0])
-        self._add(RowPart(count, scanned.heads, Texts(chunk.texts)), scanned.classes)
+        heads = RowPart(len(scanned.heads["ph"][0]), scanned.heads, Texts(scanned.decoded))
+        self._add(heads, scanned.classes)
 
     def add(self, rows: RowPart) -> None:
         """Take in rows, with the members of events by their columns' names."""
