@@ -454,7 +454,7 @@ def _array(found: Any, address: int | None, count: int, kind: Any) -> npt.NDArra
 def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Scanned]]:
     """The events of an array whose bracket opens before `start`, chunk by chunk, in order.
 
-    So many chunks as there are threads are scanned side by side, and as many wait; from now on.
+    So many chunks as there are threads are scanned side by side, and one waits; from now on.
     """
     scan_one = scan_in_python if _library() is None else scan_natively
     cuts = [start]  # where chunks begin, as far as one can see from near by
@@ -485,7 +485,7 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Scanned
                 return
 
     executor, waiting = ThreadPoolExecutor(threads), zip(cuts, ends, strict=True)
-    first = itertools.islice(waiting, 2 * threads)
+    first = itertools.islice(waiting, threads + 1)
     ahead = deque(executor.submit(scan_one, text, *extent) for extent in first)
     try:
         yield chunks()
