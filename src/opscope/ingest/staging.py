@@ -274,8 +274,8 @@ def staged_events(
         session.plan_for(len(text) - opened.start)
         if len(text) < _FEW_BYTES:
             session.connection.execute("SET threads = 1")
-            # Once a large block was freed, the C library keeps what is freed later, up to twice as much, for more
-            # arrays. Else it gives each back, and touching new pages takes longer than filling them.
+            # Once a large block was freed, the C library keeps what is freed later, up to twice as much, for
+            # new arrays. Else it gives each back, and touching new pages takes longer than filling them.
             np.empty(_LARGEST_BLOCK, dtype=np.uint8)
         stager = Stager(events)
         for chunk in chunks:
