@@ -16,7 +16,7 @@ from opscope.cli.console import FORMAT, Force, Json, Top, check_outputs, open_so
 from opscope.errors import InputError
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.schema import PROVENANCE_TABLES, TABLES
-from opscope.model.session import Session
+from opscope.model.session import Session, literal
 from opscope.report.tables import query_document
 from opscope.report.terminal import render_terminal
 from opscope.units import counted
@@ -80,7 +80,7 @@ def sql(
         connection.execute("SET python_enable_replacements = false")
         connection.execute("SET preserve_insertion_order = true")
         if written:
-            connection.execute(f"SET allowed_paths = [{', '.join(_literal(str(one)) for one in written)}]")
+            connection.execute(f"SET allowed_paths = [{', '.join(literal(str(one)) for one in written)}]")
         session.lock()
         connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
@@ -125,7 +125,7 @@ def _copy(session: Session, statement: str, path: Path, form: str) -> None:
     if form.startswith("json"):
         numbers = _columns(session, rows, "DOUBLE", "CASE WHEN isfinite({0}) THEN {0} END")
         rows = f"(SELECT {numbers} FROM {rows})"
-    session.connection.execute(f"COPY {rows} TO {_literal(str(path))} (FORMAT {form})")
+    session.connection.execute(f"COPY {rows} TO {literal(str(path))} (FORMAT {form})")
 
 
 def _columns(session: Session, rows: str, kind: str, form: str) -> str:
@@ -162,15 +162,11 @@ def _query_error(error: duckdb.Error) -> InputError:
     return InputError(f"the query failed: {message}", hint=hint)
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _tables_query() -> str:
     rows = [
-        f'SELECT {_literal(table.name)} AS "table", count(*) AS "rows", '
-        f'{_literal(table.row.partition(". ")[0])} AS "a row is", '
-        f'{_literal(", ".join(column.name for column in table.columns))} AS "columns" FROM "{table.name}"'
+        f'SELECT {literal(table.name)} AS "table", count(*) AS "rows", '
+        f'{literal(table.row.partition(". ")[0])} AS "a row is", '
+        f'{literal(", ".join(column.name for column in table.columns))} AS "columns" FROM "{table.name}"'
         for table in TABLES
     ]
     return " UNION ALL BY NAME ".join(rows)

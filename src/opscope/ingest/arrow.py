@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 # Rows of a batch: several threads of the engine read batches side by side, each with all of its texts.
 _BATCH_ROWS = 1 << 17
-_FEW_KEYS = 1 << 16
+_FEW_KEYS = 1 << 16  # are told apart without being sorted
 _NULLABLE = 2
 _LONGEST_ERROR = 400
 _NOTHING = np.zeros(_BATCH_ROWS, dtype=np.int64), np.zeros(_BATCH_ROWS // 8, dtype=np.uint8)
@@ -129,49 +129,32 @@ class RowPart(NamedTuple):
         """A column of integers, or the places of one of texts; -1 where there is none."""
         if name not in self.columns:
             return np.full(self.row_count, -1)
-        return np.where(self.has(name), self.columns[name][0], np.int64(-1))
+        flags, values = self.has(name), self.columns[name][0].astype(np.int64, copy=False)
+        return values if flags.all() else np.where(flags, values, np.int64(-1))
 
     def distinct(self, *names: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Rows that are equal in some columns get one number; the first row of each number."""
-        place, count = np.zeros(self.row_count, dtype=np.int64), 1
-        most = max(self.row_count, _FEW_KEYS)  # of what is counted without being sorted
-        for name in names:
-            values = self.integers(name)
-            if values.min(initial=0) >= -1 and values.max(initial=0) < most:
-                values, found = _ranked(values + 1, int(values.max(initial=0)) + 2)
-            else:
-                found, values = np.unique(values, return_inverse=True)
-            place, count = place * len(found) + values, count * len(found)
-        if count > most:
-            _, first, place = np.unique(place, return_index=True, return_inverse=True)
-            return place, first
-        if len(names) > 1:
-            place, found = _ranked(place, count)
-            count = len(found)
-        first = np.empty(count, dtype=np.int64)
-        first[place[::-1]] = np.arange(self.row_count)[::-1]
-        return place, first
+        """Rows that are equal in some columns get one number, in the order of their first rows; these."""
+        number, first = _numbered(self.integers(names[0]))
+        for name in names[1:]:
+            other, found = _numbered(self.integers(name))
+            number, first = _numbered(number * len(found) + other)
+        return number, first
 
-    def values(self, row: int, *names: str) -> list[Any]:
-        found: list[Any] = []
-        for name in names:
-            values, bits = self.columns.get(name, _NOTHING)
-            if name not in self.columns or not bits[row // 8] >> row % 8 & 1:
-                found.append(None)
-            else:
-                found.append(self.texts.texts[values[row]] if self.is_text(name) else values[row].item())
-        return found
+    def values(self, name: str, rows: npt.NDArray[np.int64] | slice = slice(None)) -> list[Any]:
+        """What some rows have in a column; None where there is none."""
+        flags = self.has(name)[rows].tolist()
+        found = self.columns[name][0][rows].tolist() if name in self.columns else flags
+        shown = map(self.texts.texts.__getitem__, found) if self.is_text(name) and any(flags) else found
+        return [one if is_there else None for one, is_there in zip(shown, flags, strict=True)]
 
     def told(self, tell: Callable[..., Any], *names: str) -> npt.NDArray[Any]:
         """What a function says of each row by its values in some columns; None stands for none.
 
         It is asked once about equal ones, in the order of their first rows.
         """
-        place, first = self.distinct(*names)
-        said: list[Any] = [None] * len(first)
-        for at in np.argsort(first).tolist():
-            said[at] = tell(*self.values(int(first[at]), *names))
-        return np.asarray(np.array(said)[place])
+        number, first = self.distinct(*names)
+        said = list(map(tell, *(self.values(name, first) for name in names)))
+        return np.asarray(np.array(said)[number])
 
     def is_text(self, name: str) -> bool:
         return name in self.columns and self.columns[name][0].dtype == np.int32
@@ -196,31 +179,45 @@ class RowPart(NamedTuple):
 
     def records(self) -> list[dict[str, Any]]:
         names = tuple(self.columns)
-        rows = (zip(names, self.values(row, *names), strict=True) for row in range(self.row_count))
-        return [{name: value for name, value in row if value is not None} for row in rows]
+        rows = zip(*map(self.values, names), strict=True)
+        return [{key: one for key, one in zip(names, row, strict=True) if one is not None} for row in rows]
 
-    def taken(self, chosen: npt.NDArray[Any], names: Iterable[str] | None = None) -> RowPart:
-        """Some of the rows, by their positions or by flags, and of the columns; only the texts they have."""
+    def taken(self, chosen: npt.NDArray[Any] | slice, names: Iterable[str] | None = None) -> RowPart:
+        """Some of the rows, by their positions or by flags, and of the columns."""
         columns: dict[str, Column] = {}
-        is_used = np.zeros(len(self.texts.texts), dtype=bool)
-        count = int(np.count_nonzero(chosen)) if chosen.dtype == bool else len(chosen)
+        count = len(np.empty(self.row_count, dtype=bool)[chosen])
         for name in self.columns if names is None else names:
-            flags = self.has(name)[chosen]
-            if flags.any():
-                columns[name] = self.columns[name][0][chosen], packed(flags)
-                if self.is_text(name):
-                    is_used[columns[name][0][flags]] = True
-        place = np.maximum(np.cumsum(is_used) - 1, 0).astype(np.int32)
-        columns |= {name: (place[one[0]], one[1]) for name, one in columns.items() if self.is_text(name)}
+            if name in self.columns:
+                flags = self.has(name)[chosen]
+                if flags.any():
+                    columns[name] = self.columns[name][0][chosen], packed(flags)
+        return RowPart(count, columns, self.texts)
+
+    def compact(self) -> RowPart:
+        """With those texts only that some row has."""
+        places = {name: column[0] for name, column in self.columns.items() if self.is_text(name)}
+        is_used = np.zeros(len(self.texts.texts), dtype=bool)
+        for values in places.values():
+            is_used[values] = True
+        place = np.cumsum(is_used, dtype=np.int32) - 1
+        columns = {name: (place[values], self.columns[name][1]) for name, values in places.items()}
         texts = [self.texts.texts[at] for at in np.flatnonzero(is_used).tolist()]
-        return RowPart(count, columns, Texts(texts))
+        return RowPart(self.row_count, self.columns | columns, Texts(texts))
 
 
-def _ranked(ids: npt.NDArray[np.int64], end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The place of each of some ids, all below `end`, among their distinct ones, and these."""
-    is_there = np.zeros(end, dtype=bool)
-    is_there[ids] = True
-    return (np.cumsum(is_there) - 1)[ids], np.flatnonzero(is_there)
+def _numbered(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The number of each value, in the order of their first places; these."""
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    if high - low > max(len(values), _FEW_KEYS):
+        _, first, values = np.unique(values, return_index=True, return_inverse=True)
+    else:
+        values, first = values - low, np.full(high - low + 1, -1)
+        first[values[::-1]] = np.arange(len(values))[::-1]
+    there = np.flatnonzero(first >= 0)
+    order = there[np.argsort(first[there])]
+    number = np.empty(len(first), dtype=np.int64)
+    number[order] = np.arange(len(order))
+    return number[values], first[order]
 
 
 def packed(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
@@ -228,7 +225,7 @@ def packed(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
 
 
 def unpacked(bits: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.bool_]:
-    return np.unpackbits(bits, count=count, bitorder="little").astype(bool)
+    return np.unpackbits(bits, count=count, bitorder="little").view(bool)
 
 
 class ArrowRows:

@@ -15,7 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
@@ -28,7 +27,7 @@ from opscope.ingest.quality import integer
 from opscope.ingest.staging import MODULE, Columns, StagedEvents, Told, columns, module_calls, rows_of
 from opscope.model import schema
 from opscope.model.queries import sql
-from opscope.model.session import Session, registered
+from opscope.model.session import Session, duckdb, registered
 
 # Nested at once: what that takes of memory is some 200 bytes of each.
 _MOST_OPERATORS = 1 << 20
@@ -115,9 +114,8 @@ class _Filler:
             is_graph_launch=lambda part: part.told(linking.kind_of_call, "name") == linking.CallKind.GRAPH,
         ))  # fmt: skip
         activities, modules = self._activities(), self._write_modules()
-        steps = RecordedSteps(*[np.empty(0, dtype=np.int64)] * 3)
-        if self._has("user_annotation"):
-            steps = RecordedSteps(**self.run("step_rows").fetchnumpy())
+        rows = self.run("step_rows").fetchall() if self._has("user_annotation") else []
+        steps = RecordedSteps(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)
         memory = self._columns(self._memory_events(), "thread_key", "start_ns")
         memory_operator = np.full(len(memory["start_ns"]), -1)
         of_links = {name: activities[name] for name in linking.Activities.__struct_fields__}
@@ -136,7 +134,9 @@ class _Filler:
         for extent, kept in parts:
             computed = _operator_links(_restored(kept), links, activities["duration_ns"])
             # In the order of the staged rows; one after the other, so that one column at most is there twice.
-            place = np.argsort(computed.pop("row"))
+            row = computed.pop("row")
+            place = np.empty_like(row)
+            place[row] = np.arange(len(row))
             computed = {name: computed.pop(name)[place] for name in tuple(computed)}
             staged = self.rows["operator"].within(extent)
             self.write("operators", _finished(staged, computed, _finish_operators))
@@ -363,13 +363,14 @@ class _Filler:
         )  # fmt: skip
         if ids:
             names = [name.removeprefix(MODULE) for name, _ in ids]
-            self.write("modules", [rows_of({
+            rows = rows_of({
                 "module_id": np.array(list(ids.values())),
-                "python_module_id": np.ma.masked_equal([_or_missing(one) for _, one in ids], -1),
                 "name": names,
                 "class_name": [_NUMBER_OF_MODULE.sub("", name) for name in names],
                 "call_count": np.bincount(found["module_id"] - first_id),
-            })])  # fmt: skip
+            })  # fmt: skip
+            numbers = {"python_module_id": np.array([_or_missing(one) for _, one in ids])}
+            self.write("modules", [rows.given(numbers)])
         forest = nesting.nest(found["thread"], found["start_ns"], found["duration_ns"], found["row_id"])
         return _Modules(ids, forest, found["module_id"][forest.order])
 

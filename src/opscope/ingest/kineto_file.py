@@ -81,8 +81,8 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
     is_captured[order] = np.cumsum(captures[order]) > 0
     launched = np.isin(kind, (CallKind.KERNEL, CallKind.MEMCPY, CallKind.GRAPH)) & ~is_captured
     launches = int(launched.sum())
-    ids = calls["correlation_id"][launched]
-    missing = launches - int(np.isin(ids[ids >= 0], activities["correlation_id"]).sum())
+    known = np.sort(activities["correlation_id"])
+    missing = launches - int((look_up(known, known, calls["correlation_id"][launched]) >= 0).sum())
     records = len(activities["row_id"])
     # Records that came with other ids are there, and unattributed.
     if min(missing, launches - records) > _MISSING_FRACTION * launches:
@@ -188,7 +188,7 @@ def _skew(trace_id: int, events: StagedEvents, calls: Columns, activities: Colum
     is_own = np.isin(calls["kind"], OWN_LAUNCHES)
     ids, first = earliest_of_each(calls["correlation_id"][is_own], calls["start_ns"][is_own])
     call = look_up(ids, np.flatnonzero(is_own)[first], activities["correlation_id"])
-    for device in np.unique(activities["device"][call >= 0]).tolist():
+    for device in sorted(set(activities["device"][call >= 0].tolist())):
         of_device = (activities["device"] == device) & (call >= 0)
         start_ns, duration_ns = calls["start_ns"][call[of_device]], activities["duration_ns"][of_device]
         lag_ns = activities["start_ns"][of_device] - start_ns
@@ -312,8 +312,7 @@ def open_graphs(
 ) -> None:  # fmt: skip
     """Open the replays of a staged trace by all that is known of its graphs."""
     session, census = events.session, events.census
-    calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
-    if not calls or not session.scalar("SELECT count(*) FROM call_events WHERE name LIKE '%GraphLaunch%'"):
+    if not any(CallKind.GRAPH in part.told(kind_of_call, "name") for part in events.rows["call"]):
         return
     graphs = () if sidecar is None else sidecar.graphs
     captures: list[Capture] = []

@@ -103,8 +103,8 @@ class Candidates:
 
     def __init__(self, calls: Calls, activities: Activities) -> None:
         self._calls, self._activities = calls, activities
-        ids = np.unique(np.concatenate((calls.external_id, activities.external_id)))
-        self._ids = ids[ids >= 0]
+        ids = np.sort(np.concatenate((calls.external_id, activities.external_id)))
+        self._ids = ids[np.diff(ids, prepend=-1) > 0]
         self._named: Int64 = np.zeros(len(self._ids), dtype=np.int64)
         self._operator, self._start_ns, self._end_ns = np.full((3, len(self._ids)), MISSING)
         self._around = np.full(len(calls.thread), MISSING)

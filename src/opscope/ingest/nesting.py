@@ -55,7 +55,7 @@ def nest(
     last = np.searchsorted(opening, closing, side="left") - 1
     overrun = (parent >= 0) & (closing > closing[parent])
     irregular = 0
-    for bad_thread in np.unique(thread[overrun]):
+    for bad_thread in sorted(set(thread[overrun].tolist())):
         low, high = np.searchsorted(thread, [bad_thread, bad_thread + 1])
         part = slice(int(low), int(high))
         parent[part], depth[part], last[part], count = _nest_one_by_one(

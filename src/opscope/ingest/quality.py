@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-from opscope.hardware.architectures import SpecEvidence
-from opscope.hardware.devices import match_device
 from opscope.ingest.wording import asked, finding
 from opscope.model import schema
 from opscope.model.finding import Finding, Severity
@@ -124,6 +122,9 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
             count = None if key in {"name", "computeMajor", "computeMinor"} else integer(facts[at], bits=64)
             facts[at] = None if count is not None and count <= 0 else facts[at]
         if device in used and not str(facts[0] or "").strip():
+            from opscope.hardware.architectures import SpecEvidence  # noqa: PLC0415 - seldom needed
+            from opscope.hardware.devices import match_device  # noqa: PLC0415
+
             # That of the one GPU that has what is reported of a nameless one.
             major, minor = (integer(entry.get(key)) for key in ("computeMajor", "computeMinor"))
             found = match_device(

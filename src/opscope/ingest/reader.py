@@ -26,7 +26,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
 import msgspec
 import numpy as np
 
@@ -38,7 +37,7 @@ from opscope.ingest.replays import Demangle
 from opscope.ingest.source import TraceFile, find_traces, is_export, local_text
 from opscope.model.files import scratch_prefix
 from opscope.model.schema import TABLES, Table
-from opscope.model.session import Session, registered
+from opscope.model.session import Session, duckdb, first_line, registered
 from opscope.model.sidecar import Sidecar
 from opscope.signals import raise_if_interrupted
 
@@ -98,7 +97,8 @@ _IDENTITIES = {
 
 def read_file(session: Session, trace: TraceFile, how: ReadOptions) -> dict[int, Sidecar]:
     """Read one file, which holds one trace or several; sidecars by trace id."""
-    trace_id = int(session.scalar("SELECT coalesce(max(trace_id) + 1, 0) FROM traces"))
+    # The engine is not waited for here: the first file is read while it starts.
+    trace_id = int(session.scalar("SELECT count(*) FROM traces")) if session.has_engine else 0
     with local_text(trace, session.temporary_directory) as local:
         if is_export(trace, local):
             from opscope.ingest.nsys_reading import read_export  # noqa: PLC0415 - needed only for exports
@@ -116,7 +116,7 @@ def engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
         yield
     except duckdb.Error as error:
         raise_if_interrupted(error)
-        reason, hint = _first_line(error), None
+        reason, hint = first_line(error), None
         if "Out of Memory" in reason:  # The window reader wraps the exception's own class away.
             reason, hint = "out of memory", "Set a memory limit, so that the disk is used"
             if memory_limit is not None:
@@ -351,15 +351,11 @@ def _parts(
                 # Of another machine, or of a file system that only this process has.
                 reason = str(error)
             except Exception as error:  # noqa: BLE001 - whatever a cluster comes upon, the file may be in order
-                reason = f"{type(error).__name__}: {_first_line(error)}"
+                reason = f"{type(error).__name__}: {first_line(error)}"
         if reason and reason not in said:
             said.add(reason)
             note(f"a worker cannot read {group[0].name} ({reason}): it is read here")
         yield read_part(group, how) if part is None or reason else part
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", maxsplit=1)[0]
 
 
 def _merge(session: Session, parts: Sequence[Part], next_id: dict[str, int]) -> dict[int, Sidecar]:

@@ -1,7 +1,9 @@
 /* Events of a Kineto (Chrome) trace → columns, in one pass over the text, without a Python object.
 
    The text is an array of objects, of which this reads the declared members: those of an event, and those of its
-   `args`. A row is an event; what it lacks is not present. Texts are interned by their bytes as they stand in the
+   `args`. A row is an event; what it lacks is not present. Rows of one class of categories lie together, so that
+   each class has those columns only that some of its rows have a value in. The first HEADS members repeat: a row has the number of its head, which is
+   what it says in all of these, in the order of first rows. Texts are interned by their bytes as they stand in the
    file (escapes too); texts that need care are marked, and `scan.py` decodes those. Times are microseconds as
    decimals in the text, and integer nanoseconds here: no digit goes through a double. One event that is no JSON
    costs that event. Columns are laid out as Arrow's: values, and a bit per row that says whether one is there.
@@ -15,23 +17,26 @@
 enum { INTEGER, UNSIGNED, REAL, TEXT, JSON, TIME, OBJECT, INT32 }; /* kinds of columns, as in scan.py */
 enum { UNKNOWN = -1 };
 enum { DEEPEST = 64, LARGEST_EVENT = 16 << 20, LARGEST_RETRIED = 1 << 20, MOST_TRIES = 1000 };
-enum { KEY_SLOTS = 512, MOST_COLUMNS = 96 };
+enum { KEY_SLOTS = 512, MOST_COLUMNS = 96, MOST_CLASSES = 8 };
+enum { PHASE, CATEGORY, HEADS = 5 }; /* the first columns; all are texts */
+enum { UNUSED = 3, USED = 4 };
 
 typedef struct { /* as scan.py declares it */
     const char *name;
-    int32_t length, kind, target, in_arguments, is_rare; /* `target`: the column whose values it gives */
+    int32_t length, kind, target, in_arguments; /* `target`: the column whose values it gives */
 } column;
 
 typedef struct { /* as scan.py declares it; offsets are from the begin of the text */
     int64_t rows, end, sound_end, is_closed, is_cut, broken, first_broken, irregular;
-    int64_t rare_count, text_count;
-    void *values[MOST_COLUMNS];
-    uint8_t *present[MOST_COLUMNS];
-    int32_t *rare_row, *rare_column;
-    int64_t *rare_value;
+    int64_t text_count, head_count;
+    int64_t class_rows[MOST_CLASSES];
+    int32_t *row[MOST_CLASSES], *head[MOST_CLASSES]; /* of each row of a class: its place in the file, its head */
+    void *values[MOST_CLASSES][MOST_COLUMNS];
+    uint8_t *present[MOST_CLASSES][MOST_COLUMNS];
+    int32_t *heads; /* HEADS texts of each, -1 for none */
     int64_t *text_begin;
     int32_t *text_length;
-    uint8_t *text_care; /* 0: as it stands; 1: a string with escapes, or other than printable ASCII; 2: JSON to be checked */
+    uint8_t *text_care; /* 0: as it stands; 1: a string with escapes, or other than printable ASCII; 2: JSON to be checked; UNUSED: no row has it */
 } scanned;
 
 typedef struct {
@@ -43,12 +48,17 @@ typedef struct {
     scanned out;
     const uint8_t *text, *sound_end;
     const column *columns;
-    const char *const *skipped;
-    int32_t column_count, arguments, phase, category, skipped_count;
+    const char *const *categories;
+    const int32_t *classes; /* of events of each category; -1: they are skipped */
+    int32_t column_count, category_count;
+    int32_t last_category, last_class, last_head; /* of the row before */
     int32_t next_key[MOST_COLUMNS + 2]; /* by the key before: the one that came behind it last */
     int32_t last_text[MOST_COLUMNS];    /* by column: its last text */
-    int64_t capacity, rare_capacity, text_capacity, slot_count;
+    uint64_t is_there[2]; /* of the event being read: a bit for each column */
+    int64_t event[MOST_COLUMNS];
+    int64_t capacity[MOST_CLASSES], text_capacity, slot_count, head_capacity;
     slot *slots;
+    int32_t *head_slots; /* twice as many as there may be heads; -1 is free */
     uint8_t *text_is_json; /* and not the inside of a string */
     size_t expected_rows;
     int32_t is_out_of_memory;
@@ -179,41 +189,96 @@ static int grown(scan *s, void *buffer, size_t old_size, size_t new_size) {
     return 1;
 }
 
-static int make_room(scan *s) {
-    if (s->out.rows < s->capacity) return 1;
-    size_t old = (size_t)s->capacity, larger = old ? old * 2 : s->expected_rows;
-    for (int32_t i = 0; i < s->column_count; i++) {
-        size_t width = width_of(s->columns[i].kind);
-        if (s->columns[i].is_rare || s->columns[i].target != i || i == s->arguments) continue;
-        if (!grown(s, &s->out.values[i], old * width, larger * width)) return 0;
-        if (!grown(s, &s->out.present[i], old / 8, larger / 8)) return 0;
+static int is_present(const scan *s, int32_t i) { return s->is_there[i >> 6] >> (i & 63) & 1; }
+
+static inline void clear_event(scan *s) { s->is_there[0] = s->is_there[1] = 0; }
+
+/* The class of an event of a category; 0 if it has none that is named. */
+static int32_t class_of(scan *s, int32_t id) {
+    if (id == s->last_category) return s->last_class;
+    s->last_category = id;
+    s->last_class = 0;
+    if (id < 0) return 0;
+    const uint8_t *text = s->text + s->out.text_begin[id];
+    size_t length = (size_t)s->out.text_length[id];
+    for (int32_t i = 0; i < s->category_count; i++)
+        if (strlen(s->categories[i]) == length && !memcmp(text, s->categories[i], length)) return s->last_class = s->classes[i];
+    return 0;
+}
+
+static inline uint64_t hash_of_head(const int32_t *texts) {
+    uint64_t hash = 0;
+    for (int i = 0; i < HEADS; i++) hash = (hash ^ (uint32_t)texts[i]) * 0xff51afd7ed558ccdull, hash ^= hash >> 32;
+    return hash;
+}
+
+/* The number of a head; -1 without memory. */
+static int32_t head_of(scan *s, const int32_t *texts) {
+    const size_t size = HEADS * sizeof *texts;
+    if (s->last_head >= 0 && !memcmp(s->out.heads + s->last_head * HEADS, texts, size)) return s->last_head;
+    if (s->out.head_count == s->head_capacity) {
+        size_t old = (size_t)s->head_capacity, larger = old ? old * 4 : 1024;
+        int32_t *slots = malloc(2 * larger * sizeof *slots);
+        if (!slots || !grown(s, &s->out.heads, old * size, larger * size)) {
+            free(slots);
+            return s->is_out_of_memory = 1, -1;
+        }
+        memset(slots, -1, 2 * larger * sizeof *slots);
+        for (int32_t i = 0; i < s->out.head_count; i++) {
+            uint64_t place = hash_of_head(s->out.heads + (size_t)i * HEADS);
+            while (slots[place & (2 * larger - 1)] >= 0) place++;
+            slots[place & (2 * larger - 1)] = i;
+        }
+        free(s->head_slots);
+        s->head_slots = slots;
+        s->head_capacity = (int64_t)larger;
     }
-    s->capacity = (int64_t)larger;
+    const uint64_t mask = (uint64_t)s->head_capacity * 2 - 1;
+    uint64_t place = hash_of_head(texts) & mask;
+    for (; s->head_slots[place] >= 0; place = (place + 1) & mask)
+        if (!memcmp(s->out.heads + (size_t)s->head_slots[place] * HEADS, texts, size)) return s->last_head = s->head_slots[place];
+    s->last_head = s->head_slots[place] = (int32_t)s->out.head_count++;
+    memcpy(s->out.heads + (size_t)s->last_head * HEADS, texts, size);
+    for (int i = 0; i < HEADS; i++)
+        if (texts[i] >= 0) s->out.text_care[texts[i]] |= USED;
+    return s->last_head;
+}
+
+static int make_room(scan *s, int32_t class) {
+    size_t old = (size_t)s->capacity[class], larger = old ? old * 2 : s->expected_rows;
+    if (!grown(s, &s->out.row[class], old * 4, larger * 4) || !grown(s, &s->out.head[class], old * 4, larger * 4)) return 0;
+    for (int32_t i = HEADS; i < s->column_count; i++) {
+        size_t width = width_of(s->columns[i].kind);
+        if (s->out.values[class][i] && !grown(s, &s->out.values[class][i], old * width, larger * width)) return 0;
+        if (s->out.present[class][i] && !grown(s, &s->out.present[class][i], old / 8, larger / 8)) return 0;
+    }
+    s->capacity[class] = (int64_t)larger;
     return 1;
 }
 
-static int is_present(const scan *s, int32_t i) {
-    return s->out.present[i][s->out.rows >> 3] >> (s->out.rows & 7) & 1;
-}
-
-static void clear_row(scan *s) {
-    if (s->out.rows >= s->capacity) return;
-    for (int32_t i = 0; i < s->column_count; i++)
-        if (s->out.present[i]) s->out.present[i][s->out.rows >> 3] &= (uint8_t)~(1u << (s->out.rows & 7));
-}
-
-/* The row is done: kept, but for one of a category that is skipped. */
+/* The event that was read is a row, but for one of a category that is skipped. Without memory it is none. */
 static void keep_row(scan *s) {
-    if (is_present(s, s->category)) {
-        int32_t id = ((int32_t *)s->out.values[s->category])[s->out.rows], length = s->out.text_length[id];
-        for (int32_t i = 0; i < s->skipped_count; i++) {
-            if (strlen(s->skipped[i]) != (size_t)length || memcmp(s->text + s->out.text_begin[id], s->skipped[i], (size_t)length))
-                continue;
-            while (s->out.rare_count && s->out.rare_row[s->out.rare_count - 1] == s->out.rows) s->out.rare_count--;
-            clear_row(s);
-            return;
+    int32_t texts[HEADS];
+    for (int32_t i = 0; i < HEADS; i++) texts[i] = is_present(s, i) ? (int32_t)s->event[i] : -1;
+    int32_t class = class_of(s, texts[CATEGORY]);
+    if (class < 0) return;
+    int64_t row = s->out.class_rows[class];
+    if (row == s->capacity[class] && !make_room(s, class)) return;
+    if ((s->out.head[class][row] = head_of(s, texts)) < 0) return;
+    s->out.row[class][row] = (int32_t)s->out.rows;
+    for (int word = 0; word < 2; word++) {
+        uint64_t left = s->is_there[word] & ~(word ? 0ull : (1ull << HEADS) - 1);
+        for (; left; left &= left - 1) {
+            int32_t i = word * 64 + __builtin_ctzll(left);
+            size_t width = width_of(s->columns[i].kind), rows = (size_t)s->capacity[class];
+            if (!s->out.values[class][i] && !grown(s, &s->out.values[class][i], 0, rows * width)) return;
+            if (!s->out.present[class][i] && !grown(s, &s->out.present[class][i], 0, rows / 8)) return;
+            s->out.present[class][i][row >> 3] |= (uint8_t)(1u << (row & 7));
+            if (width == 4) s->out.text_care[((int32_t *)s->out.values[class][i])[row] = (int32_t)s->event[i]] |= USED;
+            else ((int64_t *)s->out.values[class][i])[row] = s->event[i];
         }
     }
+    s->out.class_rows[class]++;
     s->out.rows++;
 }
 
@@ -334,24 +399,10 @@ static int real_number(const uint8_t *p, const uint8_t *end, int64_t *value) {
     return 1;
 }
 
-/* Keep a value of a column; 0 without memory. */
+/* Note a value of the event. */
 static inline int put(scan *s, int32_t i, int64_t value) {
-    if (s->columns[i].is_rare) {
-        if (s->out.rare_count == s->rare_capacity) {
-            size_t old = (size_t)s->rare_capacity, larger = old ? old * 2 : 256;
-            if (!grown(s, &s->out.rare_row, old * 4, larger * 4) || !grown(s, &s->out.rare_column, old * 4, larger * 4) ||
-                !grown(s, &s->out.rare_value, old * 8, larger * 8))
-                return 0;
-            s->rare_capacity = (int64_t)larger;
-        }
-        s->out.rare_row[s->out.rare_count] = (int32_t)s->out.rows;
-        s->out.rare_column[s->out.rare_count] = i;
-        s->out.rare_value[s->out.rare_count++] = value;
-        return 1;
-    }
-    s->out.present[i][s->out.rows >> 3] |= (uint8_t)(1u << (s->out.rows & 7));
-    if (width_of(s->columns[i].kind) == 4) ((int32_t *)s->out.values[i])[s->out.rows] = (int32_t)value;
-    else ((int64_t *)s->out.values[i])[s->out.rows] = value;
+    s->is_there[i >> 6] |= 1ull << (i & 63);
+    s->event[i] = value;
     return 1;
 }
 
@@ -388,7 +439,7 @@ static int store(scan *s, int32_t i, const uint8_t *p, size_t length) {
     const uint8_t *end = p + length;
     int64_t value = 0;
     i = c->target;
-    if (!c->is_rare) s->out.present[i][s->out.rows >> 3] &= (uint8_t)~(1u << (s->out.rows & 7)); /* of a key before */
+    s->is_there[i >> 6] &= ~(1ull << (i & 63)); /* of a key before */
     if (length == 4 && *p == 'n' && p[1] == 'u') return 1;
     if (c->kind == TEXT || c->kind == JSON) {
         if (*p != '"' || c->kind == JSON) return put_text(s, i, p, length, 1);
@@ -468,17 +519,20 @@ static inline int stop_neon(const uint8_t *p) {
 #endif
 
 /* Counted up when columns, kinds or results change, so that a library of before is not used. */
-int32_t scan_contract(void) { return 1; }
+int32_t scan_contract(void) { return 2; }
 
 void scan_free(scan *s) {
     if (!s) return;
-    for (int32_t i = 0; i < MOST_COLUMNS; i++) {
-        free(s->out.values[i]);
-        free(s->out.present[i]);
+    for (int32_t class = 0; class < MOST_CLASSES; class++) {
+        free(s->out.row[class]);
+        free(s->out.head[class]);
+        for (int32_t i = 0; i < MOST_COLUMNS; i++) {
+            free(s->out.values[class][i]);
+            free(s->out.present[class][i]);
+        }
     }
-    free(s->out.rare_row);
-    free(s->out.rare_column);
-    free(s->out.rare_value);
+    free(s->out.heads);
+    free(s->head_slots);
     free(s->out.text_begin);
     free(s->out.text_length);
     free(s->out.text_care);
@@ -488,18 +542,19 @@ void scan_free(scan *s) {
 }
 
 /* Scan text[start:] up to the first event that begins at `limit` or behind it, or to the end of the array.
-   Columns `phase` and `category` of an event are named, and categories whose events are skipped, which must lie
-   in memory as long as the result. NULL without memory. */
+   Events of categories that are named are of their classes, or skipped. NULL without memory. */
 scan *scan_events(const uint8_t *text, int64_t size, int64_t start, int64_t limit, const column *columns, int32_t column_count,
-                  int32_t phase, int32_t category, const char *const *skipped, int32_t skipped_count) {
+                  const char *const *categories, const int32_t *classes, int32_t category_count) {
     scan *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     s->text = text;
     s->columns = columns;
     s->column_count = column_count;
-    s->phase = phase;
-    s->category = category;
-    s->expected_rows = ((size_t)(limit - start) / 256 / 8 + 1) * 8;
+    s->categories = categories;
+    s->classes = classes;
+    s->category_count = category_count;
+    s->last_category = s->last_head = -1;
+    s->expected_rows = ((size_t)(limit - start) / 512 / 8 + 1) * 8;
     for (int32_t i = 0; i < KEY_SLOTS; i++) s->keys[i].column = UNKNOWN;
     for (int32_t i = 0; i < column_count; i++) {
         uint64_t hash = hash_of((const uint8_t *)columns[i].name, (size_t)columns[i].length, (uint64_t)columns[i].in_arguments);
@@ -507,11 +562,8 @@ scan *scan_events(const uint8_t *text, int64_t size, int64_t start, int64_t limi
         while (s->keys[place % KEY_SLOTS].column != UNKNOWN) place++;
         s->keys[place % KEY_SLOTS].hash = hash;
         s->keys[place % KEY_SLOTS].column = i;
-        if (columns[i].kind == OBJECT) s->arguments = i;
         s->last_text[i] = -1;
     }
-    s->skipped = skipped;
-    s->skipped_count = skipped_count;
     const uint8_t *p = space_end(text + start, text + size);
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2")) pass_avx2(s, p, text + limit, text + size);
@@ -522,10 +574,16 @@ scan *scan_events(const uint8_t *text, int64_t size, int64_t start, int64_t limi
     pass_plain(s, p, text + limit, text + size);
 #endif
     free(s->slots);
+    free(s->head_slots);
     s->slots = NULL;
+    s->head_slots = NULL;
     if (s->is_out_of_memory) {
         scan_free(s);
         return NULL;
+    }
+    for (int64_t i = 0; i < s->out.text_count; i++) {
+        uint8_t care = s->out.text_care[i];
+        s->out.text_care[i] = care & USED ? care - USED : UNUSED;
     }
     return s;
 }

@@ -15,20 +15,21 @@ import math
 import mmap
 import re
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from decimal import ROUND_HALF_UP, Context, Decimal
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.ingest.arrow import Column, packed, unpacked
+from opscope.ingest.arrow import Column, packed
 
 
 class ColumnKind(IntEnum):
@@ -38,10 +39,7 @@ class ColumnKind(IntEnum):
 
 
 class Member(NamedTuple):
-    """A member of an event, or of its `args`, and the column it goes into.
-
-    A rare one is kept as (row, column, value) instead.
-    """
+    """A member of an event, or of its `args`, and the column it goes into."""
 
     key: str
     name: str
@@ -111,10 +109,25 @@ MEMBERS = (
     *_ARGUMENTS,
     *(Member(key, key, kind, is_rare=True) for kind, keys in _DETAILS.items() for key in keys),
 )
-# Arrows from launches to kernels repeat what correlation ids say.
-SKIPPED_CATEGORIES = ("ac2g", "async", "async_cpu_to_gpu")
+# The first members, all of them texts: what a row says in these is its head.
+HEADS = tuple(member.name for member in MEMBERS[:5])
+# Rows of a class lie together; what has no category, or another one, is in the first class.
+_CATEGORIES = {
+    "cpu_op": 1, "Operator": 1, "cuda_runtime": 2, "cuda_driver": 2, "Runtime": 2,
+    "kernel": 3, "gpu_memcpy": 3, "gpu_memset": 3, "Kernel": 3, "Memcpy": 3, "Memset": 3,
+    "python_function": 4, "fwdbwd": 5,
+    # Arrows from launches to kernels repeat what correlation ids say: they are skipped.
+    "ac2g": -1, "async": -1, "async_cpu_to_gpu": -1,
+}  # fmt: skip
+_CLASS_COUNT = 6
 # Of Arrow; others are `l`.
 FORMATS = {ColumnKind.TEXT: "u", ColumnKind.JSON: "u", ColumnKind.REAL: "g", ColumnKind.UNSIGNED: "L"}
+_TYPES = [np.int32 if FORMATS.get(member.kind) == "u" else np.int64 for member in MEMBERS]
+
+
+# Some events in the order of the file: the place of each among all that were found, that of its head, and the
+# columns that have any values (of reals, bits; of texts, indices).
+Events = tuple[npt.NDArray[Any], npt.NDArray[Any], dict[str, Column]]
 
 
 class Scanned(NamedTuple):
@@ -129,14 +142,13 @@ class Scanned(NamedTuple):
     broken_count: int  # Events left out for not being JSON
     first_broken: int  # Where the first of them begins
     irregular_count: int  # Values of another type than their column; they are absent
-    # Values of each dense column that has any, and a bit per row that says whether one is there; values of
-    # texts are indices
-    columns: dict[str, Column]
-    # `int64[3, n]` of row, index in `MEMBERS`, and value (bits of a float64; index of a text)
-    rare: npt.NDArray[np.int64]
+    heads: dict[str, Column]  # What rows have in common, each once, in the order of its first row
+    classes: list[Events]
     # `int64[3, n]` of begin, length, and care: 0 if it is to be taken as it stands, 1 for a string with
-    # escapes or other than printable ASCII, 2 for JSON
+    # escapes or other than printable ASCII, 2 for JSON, 3 if no event has it
     texts: npt.NDArray[np.int64]
+    decoded: Sequence[str | None] = ()  # Each text; None for JSON that is none
+    flaws: Mapping[str, int] = {}  # For each kind of flaw that was mended, its first byte
 
 
 _DEEPEST, _LARGEST_EVENT, _LARGEST_RETRIED, _MOST_TRIES = 64, 16 << 20, 1 << 20, 1000
@@ -163,9 +175,8 @@ _PLACES = {(one.key.encode(), one.in_arguments): at for at, one in enumerate(MEM
 # The column that each member gives values to: several may go into one.
 TARGETS = [[one.name for one in MEMBERS].index(one.name) for one in MEMBERS]
 _PHASE, _CATEGORY, _ARGUMENTS_PLACE = (_PLACES[key, False] for key in (b"ph", b"cat", b"args"))
-_SKIPPED = {(one.encode(), False) for one in SKIPPED_CATEGORIES}
 _RANGES = {ColumnKind.UNSIGNED: (0, 1 << 64), ColumnKind.INT32: (-(1 << 31), 1 << 31)}
-_LONGEST_REAL = 64
+_LONGEST_REAL, _UNUSED = 64, 3
 _EXACT = Context(prec=1 << 20)
 
 _Row = dict[int, int]  # values of an event, as 64 bits, by their columns' places in `MEMBERS`
@@ -241,8 +252,7 @@ class _Pass:
     def store(self, row: _Row, place: int, begin: int, end: int) -> None:
         """Keep the value of a member; one of another type than its column is none, and counted."""
         member, raw = MEMBERS[place], self.text[begin:end]
-        if not member.is_rare:
-            row.pop(TARGETS[place], None)  # of the same key before
+        row.pop(TARGETS[place], None)  # of the same key before
         if raw == b"null":
             return
         is_quoted, value = raw[:1] == b'"', None
@@ -285,8 +295,10 @@ def _number(kind: ColumnKind, raw: bytes) -> int | None:
 def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
     """As `scan.scan_natively`."""
     one, end = _Pass(text), len(text)
-    rows: list[_Row] = []
-    irregular = broken_count = first_broken = 0
+    heads: dict[tuple[int, ...], int] = {}
+    used: set[int] = set()  # texts of events that are kept
+    classes: list[list[tuple[int, int, _Row]]] = [[] for _ in range(_CLASS_COUNT)]
+    row_count = irregular = broken_count = first_broken = 0
     tries, is_cut = _MOST_TRIES, False
     at = sound_end = one.space_end(start, end)
     while at < end and at < limit and text[at : at + 1] != b"]":
@@ -294,9 +306,14 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
         if found is not None:
             row, sound_end, at = found
             irregular += one.irregular
-            skipped = {one.texts[key][0] for key in _SKIPPED if key in one.texts}
-            if row.get(_CATEGORY) not in skipped:
-                rows.append(row)
+            known = {one.texts[name.encode(), False][0]: at_class for name, at_class in _CATEGORIES.items()
+                     if (name.encode(), False) in one.texts}  # fmt: skip
+            at_class = known.get(row.get(_CATEGORY, -1), 0)
+            if at_class >= 0:
+                used.update(text for place, text in row.items() if _TYPES[place] == np.int32)
+                head = tuple(row.pop(place, -1) for place in range(len(HEADS)))
+                classes[at_class].append((row_count, heads.setdefault(head, len(heads)), row))
+                row_count += 1
             continue
         # What stands here is no event: on to the next that is one, which is then read in its turn.
         begin = at
@@ -310,25 +327,30 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
             break
         first_broken = first_broken if broken_count else begin
         broken_count += 1
-    columns: dict[str, Column] = {}
-    rare: list[tuple[int, int, int]] = []
-    for place in sorted({place for row in rows for place in row}):
-        member, values = MEMBERS[place], [row.get(place) for row in rows]
-        if member.is_rare:
-            rare += [(at_row, place, value) for at_row, value in enumerate(values) if value is not None]
-        else:
-            kind = np.int32 if FORMATS.get(member.kind) == "u" else np.int64
-            present = packed(np.array([value is not None for value in values]))
-            columns[member.name] = np.array([value or 0 for value in values], dtype=kind), present
+    found_classes = []
+    for rows in classes:
+        columns: dict[str, Column] = {}
+        for place in sorted({place for *_, row in rows for place in row}):
+            present = packed(np.array([place in row for *_, row in rows]))
+            values = np.array([row.get(place, 0) for *_, row in rows], dtype=_TYPES[place])
+            columns[MEMBERS[place].name] = values, present
+        found_classes.append((*np.array([row[:2] for row in rows], dtype=np.int32).reshape(-1, 2).T, columns))
     texts = [
         (begin, len(raw), 2 if is_json and raw[:1] in (b"[", b"{", b'"') else _CARE.search(raw) is not None)
-        for (raw, is_json), (_, begin) in one.texts.items()
+        if number in used
+        else (begin, len(raw), _UNUSED)
+        for (raw, is_json), (number, begin) in one.texts.items()
     ]
     return Scanned(
-        len(rows), at, sound_end, at < end and text[at : at + 1] == b"]", is_cut, broken_count, first_broken,
-        irregular, columns, np.array(rare, dtype=np.int64).reshape(-1, 3).T,
+        row_count, at, sound_end, at < end and text[at : at + 1] == b"]", is_cut, broken_count, first_broken,
+        irregular, _heads(np.array(list(heads), dtype=np.int32)), found_classes,
         np.array(texts, dtype=np.int64).reshape(-1, 3).T,
     )  # fmt: skip
+
+
+def _heads(texts: npt.NDArray[np.int32]) -> dict[str, Column]:
+    columns = zip(HEADS, texts.reshape(-1, len(HEADS)).T, strict=True)
+    return {name: (np.maximum(column, 0), packed(column >= 0)) for name, column in columns}
 
 
 _CHUNK_BYTES = 32 << 20
@@ -339,28 +361,28 @@ _SEARCH_BYTES = 1 << 20
 class _Column(ctypes.Structure):
     _fields_ = (
         ("key", ctypes.c_char_p), ("length", ctypes.c_int32), ("kind", ctypes.c_int32),
-        ("target", ctypes.c_int32), ("in_arguments", ctypes.c_int32), ("is_rare", ctypes.c_int32),
+        ("target", ctypes.c_int32), ("in_arguments", ctypes.c_int32),
     )  # fmt: skip
 
 
 _COUNTS = ("rows", "end", "sound_end", "is_closed", "is_cut", "broken", "first_broken", "irregular")
-_LISTS = {
-    "rare_row": np.int32, "rare_column": np.int32, "rare_value": np.int64,
-    "text_begin": np.int64, "text_length": np.int32, "text_care": np.uint8,
-}  # fmt: skip
-_MOST_COLUMNS = 96
+_LISTS = {"text_begin": np.int64, "text_length": np.int32, "text_care": np.uint8}
+_MOST_COLUMNS, _MOST_CLASSES = 96, 8
+_OF_CLASSES = ctypes.c_void_p * _MOST_CLASSES
+_OF_COLUMNS = ctypes.c_void_p * _MOST_COLUMNS * _MOST_CLASSES
 
 
 class _Result(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in (*_COUNTS, "rare_count", "text_count")),
-        ("values", ctypes.c_void_p * _MOST_COLUMNS),
-        ("present", ctypes.c_void_p * _MOST_COLUMNS),
+        *((name, ctypes.c_int64) for name in (*_COUNTS, "text_count", "head_count")),
+        ("class_rows", ctypes.c_int64 * _MOST_CLASSES),
+        ("row", _OF_CLASSES), ("head", _OF_CLASSES), ("values", _OF_COLUMNS), ("present", _OF_COLUMNS),
+        ("heads", ctypes.c_void_p),
         *((name, ctypes.c_void_p) for name in _LISTS),
-    )
+    )  # fmt: skip
 
 
-_CONTRACT = 1
+_CONTRACT = 2
 
 
 @cache
@@ -375,7 +397,7 @@ def _library() -> Any:
     number, address = ctypes.c_int64, ctypes.c_void_p
     library.scan_events.restype = ctypes.POINTER(_Result)
     library.scan_events.argtypes = [
-        address, number, number, number, address, *[ctypes.c_int32] * 3, address, ctypes.c_int32,
+        address, number, number, number, address, ctypes.c_int32, address, address, ctypes.c_int32,
     ]  # fmt: skip
     library.scan_free.restype, library.scan_free.argtypes = None, [address]
     return library
@@ -383,125 +405,115 @@ def _library() -> Any:
 
 _NATIVE_COLUMNS = (_Column * len(MEMBERS))(
     *(
-        _Column(key.encode(), len(key.encode()), kind, target, in_arguments, is_rare)
-        for (key, _, kind, in_arguments, is_rare), target in zip(MEMBERS, TARGETS, strict=True)
+        _Column(key.encode(), len(key.encode()), kind, target, in_arguments)
+        for (key, _, kind, in_arguments, _), target in zip(MEMBERS, TARGETS, strict=True)
     )
 )
-_NATIVE_SKIPPED = (ctypes.c_char_p * len(SKIPPED_CATEGORIES))(*map(str.encode, SKIPPED_CATEGORIES))
+_NATIVE_CATEGORIES = (ctypes.c_char_p * len(_CATEGORIES))(*map(str.encode, _CATEGORIES))
+_NATIVE_CLASSES = (ctypes.c_int32 * len(_CATEGORIES))(*_CATEGORIES.values())
 
 
 def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
     """Scan from an event on, to the first that begins at `limit` or behind it, or to the end of the array."""
     whole = np.frombuffer(text, dtype=np.uint8)
     result = _library().scan_events(
-        whole.ctypes.data, len(whole), start, limit, _NATIVE_COLUMNS, len(MEMBERS), 0, 1,
-        _NATIVE_SKIPPED, len(SKIPPED_CATEGORIES),
+        whole.ctypes.data, len(whole), start, limit, _NATIVE_COLUMNS, len(MEMBERS), _NATIVE_CATEGORIES,
+        _NATIVE_CLASSES, len(_CATEGORIES),
     )  # fmt: skip
     if not result:
         raise MemoryError
-    try:
-        found = result.contents
-        rows = found.rows
-        columns = {}
-        for index, column in enumerate(MEMBERS):
-            if not found.present[index] or not rows:
-                continue
-            present = _copied(found.present[index], (rows + 7) // 8, np.uint8)
-            if present.any():
-                kind = np.int32 if FORMATS.get(column.kind) == "u" else np.int64
-                columns[column.name] = _copied(found.values[index], rows, kind), present
-        lists = [
-            _copied(getattr(found, name), getattr(found, f"{name[:4]}_count"), kind)
-            for name, kind in _LISTS.items()
-        ]
-        return Scanned(
-            found.rows, found.end, found.sound_end, bool(found.is_closed), bool(found.is_cut), found.broken,
-            found.first_broken, found.irregular, columns, np.stack(lists[:3]), np.stack(lists[3:]),
-        )  # fmt: skip
-    finally:
-        _library().scan_free(result)
+    found = result.contents
+    finalize(found, _library().scan_free, ctypes.addressof(found))  # when no array of it is left
+    classes = []
+    for at in range(_CLASS_COUNT):
+        count = found.class_rows[at]
+        lists = zip(MEMBERS, _TYPES, found.values[at], found.present[at], strict=False)
+        columns = {
+            member.name: (_array(found, one, count, kind), _array(found, bits, (count + 7) // 8, np.uint8))
+            for member, kind, one, bits in lists
+            if bits and count
+        }
+        place, head = (_array(found, one[at], count, np.int32) for one in (found.row, found.head))
+        classes.append((place, head, columns))
+    texts = [_array(found, getattr(found, name), found.text_count, kind) for name, kind in _LISTS.items()]
+    heads = _array(found, found.heads, len(HEADS) * found.head_count, np.int32)
+    return Scanned(
+        found.rows, found.end, found.sound_end, bool(found.is_closed), bool(found.is_cut), found.broken,
+        found.first_broken, found.irregular, _heads(heads), classes, np.stack(texts),
+    )  # fmt: skip
 
 
-def _copied(address: int, count: int, kind: Any) -> npt.NDArray[Any]:
-    if not count:
-        return np.empty(0, dtype=kind)
-    there = (ctypes.c_uint8 * (count * np.dtype(kind).itemsize)).from_address(address)
-    return np.array(np.frombuffer(there, dtype=kind))
+def _array(found: Any, address: int | None, count: int, kind: Any) -> npt.NDArray[Any]:
+    size_bytes = count * np.dtype(kind).itemsize
+    there: Any = (ctypes.c_uint8 * size_bytes).from_address(address or ctypes.addressof(found))
+    there.found = found
+    return np.frombuffer(there, dtype=kind, count=count)
 
 
-class Chunk(NamedTuple):
-    """Some of the events, in the order of the file."""
-
-    scanned: Scanned  # As found; the row of each rare value is one of these
-    texts: list[str | None]  # Each text, decoded; None for JSON that is none
-    flaws: dict[str, int]  # For each kind of flaw that was mended, its first byte
-
-
-def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
+@contextmanager
+def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Scanned]]:
     """The events of an array whose bracket opens before `start`, chunk by chunk, in order.
 
-    So many chunks as there are threads are scanned side by side.
+    So many chunks as there are threads are scanned side by side, and one waits; from now on.
     """
     scan_one = scan_in_python if _library() is None else scan_natively
     cuts = [start]  # where chunks begin, as far as one can see from near by
-    for guess in range(start + _CHUNK_BYTES, len(text) - _CHUNK_BYTES // 2, _CHUNK_BYTES):
+    count = -(-round((len(text) - start) / _CHUNK_BYTES) // threads) * threads  # the last end together
+    for number in range(1, count):
+        guess = start + (len(text) - start) * number // count
         found = _BOUNDARY.search(text, guess, min(len(text), guess + _SEARCH_BYTES))
         if found is not None:
             cuts.append(found.end())
     ends = [*cuts[1:], len(text)]
-    position = start
-    with ThreadPoolExecutor(threads) as executor:
-        ahead: deque[Future[Scanned]] = deque()
+
+    def chunks() -> Iterator[Scanned]:
+        position = start
         for index, limit in enumerate(ends):
-            for later in range(index + len(ahead), min(index + threads, len(ends))):
-                ahead.append(executor.submit(scan_one, text, cuts[later], ends[later]))
             scanned = ahead.popleft().result()
+            if later := next(waiting, None):
+                ahead.append(executor.submit(scan_one, text, *later))
             if cuts[index] != position:  # it was inside of a text
                 scanned = scan_one(text, position, limit)
             position = scanned.end
-            chunk = _decoded(text, scanned)
+            scanned = _decoded(text, scanned)
             # The pages that were scanned are let go: the file has them, and this process need not.
             first_page = cuts[index] - cuts[index] % mmap.PAGESIZE
             if hasattr(text, "madvise") and position > first_page:
                 text.madvise(mmap.MADV_DONTNEED, first_page, position - first_page)
-            yield chunk
+            yield scanned
             if scanned.is_closed or scanned.is_cut:
                 return
 
+    executor, waiting = ThreadPoolExecutor(threads), zip(cuts, ends, strict=True)
+    first = itertools.islice(waiting, threads + 1)
+    ahead = deque(executor.submit(scan_one, text, *extent) for extent in first)
+    try:
+        yield chunks()
+    finally:
+        executor.shutdown(cancel_futures=True)
 
-def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:
+
+def _decoded(text: mmap.mmap, scanned: Scanned) -> Scanned:
     flaws = {"broken_events": scanned.first_broken} if scanned.broken_count else {}
-    used = _used(scanned) if scanned.broken_count else itertools.repeat(True)
     texts = [
         None
-        if not is_used
+        if care == _UNUSED
         else text[begin : begin + length].decode()
         if not care
         else _mended(text[begin : begin + length], begin, flaws)
         if care == 1
         else _json_text(text[begin : begin + length], begin, flaws)
-        for (begin, length, care), is_used in zip(scanned.texts.T.tolist(), used, strict=False)
+        for begin, length, care in scanned.texts.T.tolist()
     ]
-    is_none = np.array([one is None for one in texts], dtype=bool)
-    if is_none.any():
-        for name, (values, present) in scanned.columns.items():
+    is_none = np.array([one is None for one in texts], dtype=bool) & (scanned.texts[2] != _UNUSED)
+    for columns in (scanned.heads, *(one for *_, one in scanned.classes)) if is_none.any() else ():
+        for name, (values, present) in columns.items():
             if values.dtype == np.int32:
                 lost = packed(is_none[values]) & present
-                scanned.columns[name] = values, present & ~lost
+                columns[name] = values, present & ~lost
                 irregular = scanned.irregular_count + int(np.count_nonzero(lost))
                 scanned = scanned._replace(irregular_count=irregular)
-    return Chunk(scanned, texts, flaws)
-
-
-def _used(scanned: Scanned) -> list[bool]:
-    """Whether an event that was kept has each text; others are of broken ones."""
-    used = np.zeros(scanned.texts.shape[1], dtype=bool)
-    for values, bits in scanned.columns.values():
-        if values.dtype == np.int32:
-            used[values[unpacked(bits, len(values))]] = True
-    is_text = np.array([member.kind is ColumnKind.TEXT for member in MEMBERS])
-    used[scanned.rare[2][is_text[scanned.rare[1]]]] = True
-    return list(used.tolist())
+    return scanned._replace(decoded=texts, flaws=flaws)
 
 
 _CONTROL = re.compile("[\\x00-\\x1f]")

@@ -77,7 +77,7 @@ static const uint8_t *NAME(members)(scan *s, const uint8_t *p, const uint8_t *en
         const uint8_t *value = p, *behind;
         int64_t number;
         if (key >= 0 && (c->kind == INTEGER || c->kind == TIME) && (behind = plain_number(p, end, c->kind, &number))) {
-            if (!put(s, c->target, number)) return NULL;
+            put(s, c->target, number);
             p = behind;
         } else if (key >= 0 && c->kind == OBJECT && p < end && *p == '{') {
             if (!(p = NAME(members)(s, p + 1, end, 1))) return NULL;
@@ -94,12 +94,13 @@ static const uint8_t *NAME(members)(scan *s, const uint8_t *p, const uint8_t *en
     }
 }
 
-/* One event at `p`, into the next row: behind it and the comma after it (what closes the array stays), or NULL
+/* Read the event at `p`: behind it and the comma after it (what closes the array stays), or NULL
    with nothing kept. */
 static const uint8_t *NAME(event)(scan *s, const uint8_t *p, const uint8_t *end, ptrdiff_t largest) {
     const uint8_t *most = end - p > largest ? p + largest : end;
-    int64_t irregular = s->out.irregular, rare = s->out.rare_count;
-    if (p < end && *p == '{' && make_room(s)) {
+    int64_t irregular = s->out.irregular;
+    clear_event(s);
+    if (p < end && *p == '{') {
         const uint8_t *behind = NAME(members)(s, p + 1, most, 0);
         if (behind) {
             s->sound_end = behind;
@@ -109,8 +110,6 @@ static const uint8_t *NAME(event)(scan *s, const uint8_t *p, const uint8_t *end,
         }
     }
     s->out.irregular = irregular;
-    s->out.rare_count = rare;
-    clear_row(s);
     return NULL;
 }
 
@@ -127,13 +126,11 @@ static void NAME(pass)(scan *s, const uint8_t *p, const uint8_t *limit, const ui
         }
         /* What stands here is no event: on to the next that is one, which is then read in its turn. */
         while (!behind && tries-- > 0 && (p = next_begin(p + 1, end)) != NULL) {
-            int64_t irregular = s->out.irregular, rare = s->out.rare_count;
+            int64_t irregular = s->out.irregular;
             behind = NAME(event)(s, p, end, LARGEST_RETRIED);
             if (!behind) continue;
-            if (!is_present(s, s->phase)) behind = NULL;
+            if (!is_present(s, PHASE)) behind = NULL;
             s->out.irregular = irregular;
-            s->out.rare_count = rare;
-            clear_row(s);
         }
         s->sound_end = sound_end;
         if (s->is_out_of_memory) break;

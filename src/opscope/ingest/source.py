@@ -24,7 +24,6 @@ from typing import Any, BinaryIO
 import msgspec
 
 from opscope.errors import DependencyError, InputError
-from opscope.ingest.memory_snapshot import KEYS, PICKLED
 from opscope.model.files import check_ratio
 
 _CHUNK_BYTES = 1 << 22
@@ -342,6 +341,8 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
     if text[8:12] == b"DUCK":
         hint = "Give it alone and not packed; opscope compare puts two side by side"
         return "a saved session, not a trace", hint
+    from opscope.ingest.memory_snapshot import KEYS, PICKLED  # noqa: PLC0415 - seldom needed
+
     if PICKLED.match(text):
         if all(text.find(key) < 0 for key in KEYS):
             return "a pickle, which opscope never opens: it can run any code", _READS

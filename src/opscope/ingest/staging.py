@@ -8,6 +8,7 @@ session on disk they lie in files, and are read when it is their turn. The engin
 from __future__ import annotations
 
 import mmap
+import os
 import pickle
 import re
 import tempfile
@@ -18,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,14 @@ from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
 from opscope.ingest.nesting import Extent, Int64
-from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, scan
+from opscope.ingest.scan import FORMATS, HEADS, MEMBERS, Events, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
-from opscope.model.session import Session
+from opscope.model.session import Session, duckdb
 
+# Of so little text the engine's threads have less than a row group of a table each, which they write twice.
+_FEW_BYTES = 256 << 20
+_MOST_SCANNERS = 4  # that this thread keeps up with
+_LARGEST_BLOCK = 31 << 20  # that the GNU C library learns from
 # Of recorders until 2021.
 _LEGACY = {
     "Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
@@ -69,7 +73,6 @@ REPEATED = {
     "detail": (*(member.name for member in MEMBERS if member.is_rare), "device", "stream", "grid"),
 }
 MODULE = "nn.Module: "  # begins the names of modules' frames
-_SYNC = len(_CLASSES)
 _CLASS_OF = {
     category: list(_CLASSES).index(name)
     for name, categories in {
@@ -78,9 +81,8 @@ _CLASS_OF = {
         "annotation": ("user_annotation", "gpu_user_annotation"),
     }.items()
     for category in categories
-} | {"cuda_sync": _SYNC}  # fmt: skip
+}  # fmt: skip
 _COUNTERS = re.compile(r"GPU [0-9]{1,9} Counters")  # the process of a device's counters
-_PHASES = {"X": 0, "M": 1, "i": 2, "C": 3}
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
 # Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
@@ -185,9 +187,9 @@ def columns(parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
 
 def unmasked(texts: Any) -> Any:
     """Texts as the engine returns them, None where there is none (`filled(None)` would put "?" there)."""
-    if not isinstance(texts, np.ma.MaskedArray) or texts.dtype != object:
+    if not hasattr(texts, "mask") or texts.dtype != object:  # `numpy.ma` takes time to import
         return texts
-    return np.where(np.ma.getmaskarray(texts), np.array(None), np.ma.getdata(texts))
+    return np.where(texts.mask, np.array(None), texts.data)
 
 
 def rows_of(found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> RowPart:
@@ -197,7 +199,8 @@ def rows_of(found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> RowPart:
     for name, column in found.items():
         given = unmasked(column)
         if isinstance(column, np.ndarray) and column.dtype != object:
-            values, present = np.ma.getdata(column).astype(np.int64), ~np.ma.getmaskarray(column)
+            values = np.asarray(column).astype(np.int64)
+            present = ~np.broadcast_to(getattr(column, "mask", False), len(column))
         elif any(isinstance(one, int) for one in given):
             values = np.array([one or 0 for one in given], dtype=np.int64)
             present = np.array([one is not None for one in given])
@@ -254,7 +257,9 @@ def staging_area(session: Session) -> Iterator[StagedEvents]:
             with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
                 for name in _CLASSES:
                     session.connection.unregister(f"{name}_events")
-                session.connection.execute("RESET disabled_optimizers")
+                session.connection.execute("RESET disabled_optimizers; RESET threads")
+                if session.threads is not None:
+                    session.connection.execute(f"SET threads = {session.threads}")
                 session.connection.execute("DETACH staging")
 
 
@@ -264,13 +269,18 @@ def staged_events(
 ) -> Iterator[StagedEvents]:
     """The events of a Kineto file for the duration of the block; `damage` is what is known to be wrong."""
     opened = open_array(text, source)
-    with staging_area(session) as events:
+    threads = min(session.threads or os.cpu_count() or 1, _MOST_SCANNERS)
+    with scan(text, opened.start, threads) as chunks, staging_area(session) as events:
         session.plan_for(len(text) - opened.start)
-        threads = int(session.scalar("SELECT current_setting('threads')"))
+        if len(text) < _FEW_BYTES:
+            session.connection.execute("SET threads = 1")
+            # Once a large block was freed, the C library keeps what is freed later, up to twice as much, for
+            # new arrays. Else it gives each back, and touching new pages takes longer than filling them.
+            np.empty(_LARGEST_BLOCK, dtype=np.uint8)
         stager = Stager(events)
-        for chunk in scan(text, opened.start, threads):
+        for chunk in chunks:
             stager.add_chunk(chunk)
-        events.array = _array_end(text, opened, chunk.scanned, source, damage)
+        events.array = _array_end(text, opened, chunk, source, damage)
         events.census, events.flaws = stager.census(), stager.flaws
         events.show()
         yield events
@@ -279,8 +289,9 @@ def staged_events(
 def locate_events(text: mmap.mmap, source: str) -> EventArray:
     """Where the event array of a Kineto file lies."""
     opened = open_array(text, source)
-    *_, last = scan(text, opened.start, threads=1)
-    return _array_end(text, opened, last.scanned, source, None)
+    with scan(text, opened.start, threads=1) as chunks:
+        *_, last = chunks
+    return _array_end(text, opened, last, source, None)
 
 
 def _array_end(
@@ -320,6 +331,12 @@ def _no_event(text: mmap.mmap, start: int, source: str, hint: str | None) -> Inp
 _LOOKED_AT_BYTES = 1 << 20
 
 
+def _traits(phase: str | None, category: str, name: str | None, process: str | None) -> tuple[bool, ...]:
+    is_memory = phase == "i" and name == "[memory]" and category in ("", "cpu_instant_event")
+    may_count = phase == "C" and _COUNTERS.fullmatch(process or "") is not None
+    return phase == "X", phase == "M", is_memory or category == "cuda_sync", may_count, category == "Trace"
+
+
 class Stager:
     """Splits rows of events into classes, and counts them."""
 
@@ -346,51 +363,57 @@ class Stager:
             window_end_ns=max((end_ns for _, end_ns in self._spans), default=None),
         )  # fmt: skip
 
-    def add_chunk(self, chunk: Chunk) -> None:
-        scanned, columns = chunk.scanned, dict(chunk.scanned.columns)
+    def add_chunk(self, scanned: Scanned) -> None:
         self.broken_count += scanned.broken_count
         self._irregular_count += scanned.irregular_count
-        for kind, first_byte in chunk.flaws.items():
+        for kind, first_byte in scanned.flaws.items():
             self.flaws.setdefault(kind, first_byte)
-        of_row, of_member, value = scanned.rare
-        for at in np.unique(of_member).tolist():
-            member, own = MEMBERS[at], of_member == at
-            values = np.zeros(scanned.row_count, np.int32 if member.kind is ColumnKind.TEXT else np.int64)
-            present = np.zeros(scanned.row_count, dtype=bool)
-            values[of_row[own]], present[of_row[own]] = value[own], True
-            columns[member.name] = values, packed(present)
-        self.add(RowPart(scanned.row_count, columns, Texts(chunk.texts)))
+        heads = RowPart(len(scanned.heads["ph"][0]), scanned.heads, Texts(scanned.decoded))
+        self._add(heads, scanned.classes)
 
     def add(self, rows: RowPart) -> None:
         """Take in rows, with the members of events by their columns' names."""
-        if not rows.row_count:
+        number, first = rows.distinct(*HEADS)
+        self._add(rows.taken(first, HEADS), [(np.arange(rows.row_count), number, rows.columns)])
+
+    def _add(self, heads: RowPart, classes: Sequence[Events]) -> None:
+        if not heads.row_count:
             return
-        rows = rows.retold("category", self._category, "cat", "name").given({
-            "row_id": np.arange(rows.row_count) + self._events.row_count,
-            "thread_key": rows.told(
+        heads = heads.retold("category", self._category, "cat", "name").given({
+            "thread_key": heads.told(
                 lambda *thread: self._threads.setdefault(thread, len(self._threads)), "pid", "tid"
             ),
         })  # fmt: skip
-        self._events.row_count += rows.row_count
-        phase = rows.told(lambda ph: _PHASES.get(ph, -1), "ph")
-        of_class = rows.told(lambda category: _CLASS_OF.get(category, -1), "category")
-        is_memory = rows.told(
-            lambda name, category: name == "[memory]" and category in ("", "cpu_instant_event"),
-            "name", "category",
-        )  # fmt: skip
-        is_span, has_start = phase == _PHASES["X"], rows.has("start_ns")
-        is_timed = has_start & (rows.integers("duration_ns") >= 0)
-        detailed = rows.has("Collective name") | rows.has("kernel_backend") | (of_class == _SYNC)
-        detailed |= is_memory & (phase == _PHASES["i"])
-        is_counter = (phase == _PHASES["C"]) & rows.has("counter_value")
-        is_counter &= rows.told(lambda process: _COUNTERS.fullmatch(process or "") is not None, "pid")
-        self._count(rows, np.where(is_span, is_timed, has_start), detailed | is_counter)
-        chosen_by_name = {"label": phase == _PHASES["M"], "detail": detailed, "counter": is_counter}
-        for at, (name, (wanted, is_of_spans)) in enumerate(_CLASSES.items()):
-            is_chosen = chosen_by_name.get(name, of_class == at)
-            chosen = np.flatnonzero(is_chosen & is_span & is_timed if is_of_spans else is_chosen)
-            if len(chosen):
-                self._events.rows[name].add(rows.taken(chosen, wanted))
+        class_of = heads.told(lambda category: _CLASS_OF.get(category, -1), "category")
+        traits = heads.told(_traits, "ph", "category", "name", "pid").T
+        group, first = heads.distinct("category", "ph", "thread_key")
+        counts = np.zeros((3, len(first)), dtype=np.int64)  # all, those without a usable time, detailed ones
+        for place, head, columns in classes:
+            rows = RowPart(len(place), columns, heads.texts)
+            has_start = rows.has("start_ns")
+            is_span, is_label, is_detail, may_count, is_window = traits[:, head]
+            is_timed = has_start & (rows.integers("duration_ns") >= 0)
+            is_usable = np.where(is_span, is_timed, has_start)
+            detailed = rows.has("Collective name") | rows.has("kernel_backend") | is_detail
+            is_counter = may_count & rows.has("counter_value")
+            for at, chosen in enumerate((slice(None), ~is_usable, detailed | is_counter)):
+                counts[at] += np.bincount(group[head[chosen]], minlength=len(first))
+            if len(window := np.flatnonzero(is_window & is_usable)):
+                start_ns, duration_ns = (rows.integers(one)[window] for one in ("start_ns", "duration_ns"))
+                self._spans.append((int(start_ns.min()), int((start_ns + duration_ns).max())))
+            of_class, is_interval = class_of[head], is_span & is_timed
+            chosen_by_name = {"label": is_label, "detail": detailed, "counter": is_counter}
+            for at, (name, (wanted, is_of_spans)) in enumerate(_CLASSES.items()):
+                is_chosen = chosen_by_name.get(name, of_class == at)
+                chosen = is_chosen & is_interval if is_of_spans else is_chosen
+                if chosen.any():
+                    chosen = slice(None) if chosen.all() else np.flatnonzero(chosen)
+                    own, shared = rows.taken(chosen, wanted), heads.taken(head[chosen], wanted)
+                    part = own._replace(columns=own.columns | shared.columns)
+                    row_id = place[chosen] + self._events.row_count
+                    self._events.rows[name].add(part.given({"row_id": row_id}).compact())
+        self._events.row_count += int(counts[0].sum())
+        self._count(heads.taken(first), counts)
 
     def _category(self, recorded: str | None, name: str | None) -> str:
         """Ours, else as recorded; empty if there is none."""
@@ -399,18 +422,10 @@ class Stager:
         is_step = category == "cpu_op" and (name or "").startswith("ProfilerStep#")
         return "user_annotation" if is_step else category
 
-    def _count(
-        self, rows: RowPart, is_usable: npt.NDArray[np.bool_], detailed: npt.NDArray[np.bool_]
-    ) -> None:
-        group, first = rows.distinct("category", "ph", "thread_key")
-        counts, unusable, details = (
-            np.bincount(group[chosen], minlength=len(first)) for chosen in (slice(None), ~is_usable, detailed)
-        )
-        for at in np.argsort(first).tolist():
-            recorded, phase, *thread = rows.values(
-                int(first[at]), "category", "ph", "thread_key", "pid", "tid"
-            )
-            count, timeless, detail = (int(of_group[at]) for of_group in (counts, unusable, details))
+    def _count(self, heads: RowPart, counts: Int64) -> None:
+        told = zip(*map(heads.values, ("category", "ph", "thread_key", "pid", "tid")), strict=True)
+        for (recorded, phase, *thread), numbers in zip(told, counts.T.tolist(), strict=True):
+            count, timeless, detail = numbers
             self._event_count += count
             self._detailed_count += detail
             is_counter = phase == "C" and detail > 0
@@ -426,7 +441,3 @@ class Stager:
             elif phase != "M" and category not in _REDUNDANT and (category or phase != "i"):
                 name = f"{category} (phase {phase})" if category in _INGESTED else category
                 self._ignored[name or f"phase {phase}"] += count
-            if recorded == "Trace" and timeless < count:
-                span = np.flatnonzero((group == at) & is_usable)
-                start_ns, duration_ns = rows.integers("start_ns")[span], rows.integers("duration_ns")[span]
-                self._spans.append((int(start_ns.min()), int((start_ns + duration_ns).max())))

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
+from importlib.util import LazyLoader, find_spec, module_from_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import duckdb
 import msgspec
 
 from opscope._version import __version__
@@ -29,6 +31,16 @@ from opscope.model.notebook import QueryRows, Shown
 from opscope.model.queries import statements
 from opscope.signals import interrupts
 from opscope.units import parse_bytes
+
+if TYPE_CHECKING:
+    import duckdb as duckdb  # noqa: PLC0414 - others have it from here
+elif "duckdb" in sys.modules:
+    duckdb = sys.modules["duckdb"]
+else:  # imported when it is first asked for something: that takes a while, in which a trace is read already
+    _spec = find_spec("duckdb")
+    _spec.loader = LazyLoader(_spec.loader)
+    duckdb = sys.modules["duckdb"] = module_from_spec(_spec)
+    _spec.loader.exec_module(duckdb)
 
 R = TypeVar("R")
 
@@ -91,7 +103,7 @@ class Session(Shown):
         threads: int | None = None,
         is_temporary_file: bool = False,
     ) -> None:
-        self._memory_limit = memory_limit
+        self._memory_limit, self.threads = memory_limit, threads
         self.examined: dict[int, Any] = {}
         self.path = None if path is None else Path(path)
         if self.path is not None and self.path.exists():
@@ -108,21 +120,34 @@ class Session(Shown):
             config["memory_limit"] = f"{int(_ENGINE_SHARE * parse_bytes(memory_limit))}B"
         if threads is not None:
             config["threads"] = threads
+        self._config = config
+        interrupts.add(self)
+        if self.path is not None:
+            _ = self.connection  # the file is there from now on
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether anything was asked of the engine, which holds nothing before."""
+        return "connection" in vars(self)
+
+    @cached_property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The engine, opened when it is first asked."""
         database = ":memory:" if self.path is None else str(self.path)
-        if is_temporary_file and self.path is None:
+        if self.is_file_backed and self.path is None:
             database = str(self.temporary_directory / "session.duckdb")
         try:
-            self.connection = duckdb.connect(database, config=config)
+            connection = duckdb.connect(database, config=self._config)
         except duckdb.Error as error:
             raise InputError(
-                f"the session cannot be created ({_first_line(error)})",
+                f"the session cannot be created ({first_line(error)})",
                 source=self.path,
                 hint="Check the path, the memory limit and the number of threads",
             ) from error
-        interrupts.add(self)
         tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
         versions = f"('schema_version', '{schema.SCHEMA_VERSION}'), ('opscope_version', '{__version__}')"
-        self.connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
+        connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
+        return connection
 
     def plan_for(self, size_bytes: int) -> None:
         """From now on, run queries as they are written if the text of all traces is this small."""
@@ -201,7 +226,7 @@ class Session(Shown):
         try:
             connection: Any = _SavedConnection(duckdb.connect(str(file), read_only=True), file)
         except duckdb.Error as error:
-            raise InputError(f"the session cannot be opened ({_first_line(error)})", source=file) from error
+            raise InputError(f"the session cannot be opened ({first_line(error)})", source=file) from error
         session.connection = connection
         interrupts.add(session)
         return session
@@ -227,7 +252,7 @@ class Session(Shown):
     def _copy_to(self, file: Path) -> None:
         file.unlink(missing_ok=True)
         source = self.scalar("SELECT current_database()")
-        self.connection.execute(f"ATTACH {_literal(str(file))} AS saved (READ_WRITE)")
+        self.connection.execute(f"ATTACH {literal(str(file))} AS saved (READ_WRITE)")
         try:
             self.connection.execute(f'COPY FROM DATABASE "{source}" TO saved')
         finally:
@@ -279,7 +304,7 @@ class Session(Shown):
         if not rows:
             return
         lists = {name: [kind.removesuffix("[]")] for name, kind in types.items() if kind.endswith("[]")}
-        structure = _literal(json.dumps([types | lists]))
+        structure = literal(json.dumps([types | lists]))
         self.connection.execute(
             f'INSERT INTO "{table}" SELECT row.* FROM '
             f"(SELECT unnest(from_json(?::JSON, {structure})) AS row)",
@@ -318,12 +343,14 @@ class Session(Shown):
 
     def interrupt(self) -> None:
         """End what the engine computes, if it is open; from any thread."""
-        with suppress(duckdb.ConnectionException):
-            self.connection.interrupt()
+        if self.has_engine:
+            with suppress(duckdb.ConnectionException):
+                self.connection.interrupt()
 
     def close(self) -> None:
         self.is_open = False
-        self.connection.close()
+        if self.has_engine:
+            self.connection.close()
         if self._scratch is not None:
             self._scratch.remove()
             self._scratch = None
@@ -370,7 +397,7 @@ def _look_at(file: Path) -> None:
                 " + (SELECT count(*) FROM duckdb_functions() WHERE NOT internal)"
             )
         except duckdb.Error as error:
-            raise InputError(f"the session cannot be read ({_first_line(error)})", source=file) from error
+            raise InputError(f"the session cannot be read ({first_line(error)})", source=file) from error
         # Such read more than the file itself when they are queried: it may be a stranger's.
         if made:
             raise InputError("it holds views or functions, which no session has", source=file)
@@ -382,8 +409,7 @@ class _SavedConnection:
     Blocks are read when a query needs them, so a file that opens may be damaged all the same.
     """
 
-    _DAMAGE = (duckdb.Error, duckdb.IOException, duckdb.InternalException, duckdb.FatalException,
-               duckdb.SerializationException)  # fmt: skip
+    _DAMAGE = ("Error", "IOException", "InternalException", "FatalException", "SerializationException")
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         self._connection, self._path = connection, path
@@ -396,11 +422,11 @@ class _SavedConnection:
         def call(*arguments: Any, **options: Any) -> Any:
             try:
                 result = value(*arguments, **options)
-            except self._DAMAGE as error:
-                if type(error) not in self._DAMAGE:  # of the query, not of the file
+            except duckdb.Error as error:
+                if type(error).__name__ not in self._DAMAGE:  # of the query, not of the file
                     raise
                 raise InputError(
-                    f"the session is damaged ({_first_line(error)})",
+                    f"the session is damaged ({first_line(error)})",
                     source=self._path,
                     hint="Copy it again, or save it anew from the trace",
                 ) from error
@@ -442,9 +468,9 @@ def is_session_file(path: str | os.PathLike[str]) -> bool:
     return head[_DUCKDB_MAGIC_OFFSET:] == _DUCKDB_MAGIC
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,11 +1,11 @@
-/* Scans each file that it is called with, whole, with the members of events that the test writes. */
+/* Scans each file that it is called with, whole, with the members and categories of events that the test writes. */
 #include "scan.c"
 #include <stdio.h>
 
 static const column members[] = {
 #include "members.h"
 };
-static const char *const skipped[] = {"ac2g", "async"};
+#include "categories.h"
 
 int main(int count, char **files) {
     for (int i = 1; i < count; i++) {
@@ -17,8 +17,8 @@ int main(int count, char **files) {
         text = realloc(text, (size_t)size ? (size_t)size : 1);
         if (fread(text, 1, (size_t)size, file) != (size_t)size) return 2;
         fclose(file);
-        int count_of_members = sizeof members / sizeof *members;
-        scan_free(scan_events(text, size, 0, size, members, count_of_members, 0, 1, skipped, 2));
+        int member_count = sizeof members / sizeof *members, category_count = sizeof categories / sizeof *categories;
+        scan_free(scan_events(text, size, 0, size, members, member_count, categories, classes, category_count));
         free(text);
     }
     return 0;

@@ -21,16 +21,7 @@ import pytest
 from case_tables import cases
 from fakes import TraceBuilder
 from opscope.ingest import scan as scanning
-from opscope.ingest.scan import (
-    MEMBERS,
-    TARGETS,
-    Chunk,
-    ColumnKind,
-    Scanned,
-    scan,
-    scan_in_python,
-    scan_natively,
-)
+from opscope.ingest.scan import MEMBERS, TARGETS, ColumnKind, Scanned, scan, scan_in_python, scan_natively
 
 Pass = Callable[[mmap.mmap, int, int], Scanned]
 
@@ -53,32 +44,35 @@ def mapped(data: bytes) -> Iterator[mmap.mmap]:
         yield text
 
 
-def rows(scanned: Scanned, chunk: Chunk) -> list[dict[str, Any]]:
+def rows(scanned: Scanned) -> list[dict[str, Any]]:
     """Each event as a person would write it."""
     kinds = {member.name: member.kind for member in MEMBERS}
     found: list[dict[str, Any]] = [{} for _ in range(scanned.row_count)]
-    for name, (values, bits) in scanned.columns.items():
-        present = np.unpackbits(bits, count=scanned.row_count, bitorder="little")
-        shown = values.view(np.float64) if kinds[name] is ColumnKind.REAL else values
-        for at in np.flatnonzero(present).tolist():
-            value = shown[at].item()
-            found[at][name] = chunk.texts[value] if values.dtype == np.int32 else value
-    for row, index, value in scanned.rare.T.tolist():
-        is_text = MEMBERS[index].kind is ColumnKind.TEXT
-        found[row][MEMBERS[index].key] = chunk.texts[value] if is_text else value
+    heads: list[dict[str, Any]] = [{} for _ in scanned.heads["ph"][0]]
+    everything = [(range(len(heads)), heads, scanned.heads)]
+    everything += [(place.tolist(), found, columns) for place, _, columns in scanned.classes]
+    for places, into, columns in everything:
+        for name, (values, bits) in columns.items():
+            present = np.unpackbits(bits, count=len(places), bitorder="little")
+            shown = values.view(np.float64) if kinds[name] is ColumnKind.REAL else values
+            for at in np.flatnonzero(present).tolist():
+                value = shown[at].item()
+                into[places[at]][name] = scanned.decoded[value] if values.dtype == np.int32 else value
+    for places, of_each, _ in scanned.classes:
+        for place, head in zip(places.tolist(), of_each.tolist(), strict=True):
+            found[place] = heads[head] | found[place]
     return found
 
 
-def events(one_pass: Pass, data: bytes) -> tuple[list[dict[str, Any]], Chunk]:
+def events(one_pass: Pass, data: bytes) -> tuple[list[dict[str, Any]], Scanned]:
     with mapped(data) as text:
-        scanned = one_pass(text, 1, len(text))
-        chunk = scanning._decoded(text, scanned)
-        return rows(chunk.scanned, chunk), chunk
+        scanned = scanning._decoded(text, one_pass(text, 1, len(text)))
+        return rows(scanned), scanned
 
 
 def outcome(one_pass: Pass, data: bytes) -> Any:
-    found, chunk = events(one_pass, data)
-    return found, chunk.scanned[1:8], chunk.flaws
+    found, scanned = events(one_pass, data)
+    return found, scanned[1:8], scanned.flaws
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
@@ -137,7 +131,7 @@ class TestNumbers:
     def test_a_value_of_another_type_is_none(self, one_pass: Pass, text: str, value: int | None) -> None:
         found, chunk = events(one_pass, b'[{"ph":"X","args":{"stream": %b}}]' % text.encode())
         assert found[0].get("stream") == value
-        assert chunk.scanned.irregular_count == (value is None)
+        assert chunk.irregular_count == (value is None)
 
 
 class TestBrokenEvents:
@@ -162,8 +156,8 @@ class TestBrokenEvents:
         found, chunk = events(one_pass, text)
         assert [event["name"] for event in found] == [str(index) for index in range(40)]
         assert chunk.flaws == {"broken_events": text.index(broken)}
-        assert chunk.scanned.is_closed
-        assert chunk.scanned.irregular_count == 40  # no value twice
+        assert chunk.is_closed
+        assert chunk.irregular_count == 40  # no value twice
 
     @passes
     def test_what_no_text_may_hold_is_replaced(self, one_pass: Pass) -> None:
@@ -208,8 +202,8 @@ class TestChunks:
             + b",".join(b'{"ph":"X","name":%b,"tid":%d}' % (decoy.encode(), at) for at in range(9))
             + b"]"
         )
-        with mapped(data) as text:
-            found = [event["tid"] for chunk in scan(text, 1, 2) for event in rows(chunk.scanned, chunk)]
+        with mapped(data) as text, scan(text, 1, 2) as chunks:
+            found = [event["tid"] for chunk in chunks for event in rows(chunk)]
         assert found == [str(at) for at in range(9)]
 
 
@@ -220,11 +214,14 @@ def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
     source = Path(scanning.__file__).with_name("scan.c")
     program, driver = tmp_path / "driver", Path(__file__).with_name("scan_driver.c")
     keys = ", ".join(
-        f'{{"{one.key}", {len(one.key.encode())}, {one.kind.value}, {target}, '
-        f"{int(one.in_arguments)}, {int(one.is_rare)}}}"
+        f'{{"{one.key}", {len(one.key.encode())}, {one.kind.value}, {target}, {int(one.in_arguments)}}}'
         for one, target in zip(MEMBERS, TARGETS, strict=True)
     )
     (tmp_path / "members.h").write_text(keys)
+    names = ", ".join(f'"{name}"' for name in scanning._CATEGORIES)
+    numbers = ", ".join(map(str, scanning._CATEGORIES.values()))
+    given = f"const char *const categories[] = {{{names}}};\nconst int32_t classes[] = {{{numbers}}};\n"
+    (tmp_path / "categories.h").write_text(given)
     flags = [
         f"-I{source.parent}",
         f"-I{tmp_path}",
