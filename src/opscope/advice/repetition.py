@@ -10,6 +10,7 @@ from opscope.advice.rules import Rule
 from opscope.analysis.arrays import Spans
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.watched_steps import Dataflow, FoundOperators
+from opscope.model.queries import grouped
 from opscope.model.sidecar import RepeatedSince, RepeatedWork, UnusedWork
 from opscope.units import counted, format_duration
 
@@ -165,18 +166,25 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if watched is None or step is None:
         return
     least_ns = rule.threshold("least_fraction") * step.recorded_host_ns * len(watched.steps)
-    for one in watched.recorded.rounds:
-        count, found = len(one.rounds), watched.found(one.rounds)
+    # Runs of one loop count together: that of each layer, say.
+    runs = grouped(((one.line, one.module), one) for one in watched.recorded.rounds)
+    for one, *again in runs.values():
+        count = len(one.rounds) + sum(len(other.rounds) for other in again)
+        found = watched.found([part for of in (one, *again) for part in of.rounds])
         # What the device has no part in is a matter of loading data.
         if not found.device_ns or found.host_ns < least_ns:
             continue
         what = f"{counted(count, 'call')} of {one.module}" if one.module else counted(count, "round")
+        what += f" of {len(again) + 1} loops" if again and not one.module else ""
         sizes = " for parts of different sizes" if one.is_ragged else ""
         sizes = " with weights of their own" if one.has_weights else sizes
         sizes = " for members of one group each, found by a mask" if one.is_selected else sizes
         costs = _costs(watched, found)
         said = f"{one.line}: {what} in a step do the same{sizes}, and none needs another's result: {costs}."
-        first, others = watched.found(one.rounds[:1]), watched.found(one.rounds[1:])
+        first, others = (
+            watched.found([part for of in (one, *again) for part in of.rounds[begin:end]])
+            for begin, end in ((0, 1), (1, None))
+        )
         if count == 1:  # a call is a step, and two of them could be one
             said = (
                 f"{one.line}: each step is a call of {one.module} that needs nothing of the one before: "

@@ -256,6 +256,20 @@ def test_a_step_that_does_more_is_another(tmp_path: Path, steps_alike: int) -> N
         assert ("advice.repeated_work" in {one.code for one in advice(session)}) is (steps_alike == 2)
 
 
+def test_runs_of_one_loop_count_together(tmp_path: Path) -> None:
+    """Each of a dozen layers' loops alone may be less than a rewrite is worth."""
+    loops = [
+        RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False)
+        for parts in (((0, 4), (4, 8), (8, 12)), ((12, 16), (16, 20), (20, 24)))
+    ]
+    with session_of(tmp_path, rounds=loops, kernel_us=20) as session:
+        found = only(advice(session), "loop")
+    assert found.message.startswith(f"{LINE}: 6 rounds of 2 loops in a step do the same, and none needs")
+    with session_of(tmp_path, rounds=loops[:1], kernel_us=20) as session:
+        alone = only(advice(session), "loop")
+    assert (found.estimated_gain_ns_per_step or 0) > 1.9 * (alone.estimated_gain_ns_per_step or 1)
+
+
 def test_one_large_call_gets_the_device_half_as_far_to_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
