@@ -257,7 +257,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             suggestion=suggestion,
             change=change,
             like=better,
-            is_sure=(is_question or is_upload) and not is_made and run.summary.is_of_torch,
+            is_sure=is_question and run.summary.is_of_torch,
         )
 
 

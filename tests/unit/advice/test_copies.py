@@ -41,6 +41,7 @@ def test_results_are_copied_into_pinned_memory(advise_on: Program) -> None:
     program = copies_to("Pageable", direction="DtoH (Device -> {})")
     finding = only(advise_on(program, hosts=[host(21 * MS, 30 * MS)]), "pageable_copy")
     assert "results.copy_(output, non_blocking=True)" in (finding.change or "")
+    assert finding.is_gain_known
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,7 @@ def test_pageable_copies_are_held_against_the_bus(advise_on, device, rate):
     found = advise_on(copies_to("Pageable", device=device), hosts=[host(20 * MS, 12 * MS)])
     finding = told(found, "pageable_copy", "pin_memory()", format_byte_rate(rate), has_gain=True)
     assert finding.evidence["copied_bytes"] == 67_108_864
+    assert not finding.is_gain_known
 
 
 def test_a_runs_own_pinned_copies_are_the_better_yardstick(advise_on: Program) -> None:
