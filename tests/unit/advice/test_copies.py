@@ -39,9 +39,8 @@ def copies_to(
 
 def test_results_are_copied_into_pinned_memory(advise_on: Program) -> None:
     program = copies_to("Pageable", direction="DtoH (Device -> {})")
-    finding = only(advise_on(program, hosts=[host(21 * MS, 12 * MS)]), "pageable_copy")
+    finding = only(advise_on(program, hosts=[host(21 * MS, 30 * MS)]), "pageable_copy")
     assert "results.copy_(output, non_blocking=True)" in (finding.change or "")
-    assert finding.is_gain_known
 
 
 @pytest.mark.parametrize(
