@@ -59,7 +59,7 @@ def lines(totals: ProgramTotals) -> dict[tuple[str, int], LineTotal]:
     return {(line.file, line.line): line for line in totals.lines}
 
 
-def test_modules_have_their_own_and_their_submodules_time(load: Load) -> None:
+def test_modules_and_lines_have_their_own_and_their_submodules_time(load: Load) -> None:
     totals = program_totals(load(model()))
     assert totals.modules == (
         ModuleTotal("Net_0", "Net", 0, 1, 3_000, 33_000, 33_000, 0, 3),
@@ -67,6 +67,13 @@ def test_modules_have_their_own_and_their_submodules_time(load: Load) -> None:
         ModuleTotal("Net_0.Linear_0", "Linear", 1, 1, 10_000, 10_000, 10_000, 0, 1),
     )
     assert totals.module_ns == 33_000
+    assert totals.lines == (
+        LineTotal("net.py", 5, "forward", 1, 33_000, 33_000, 0, 3, LineKind.FUNCTION),
+        LineTotal("train.py", 10, "step", 1, 7_000, 7_000, 0, 1, LineKind.FUNCTION),
+    )
+    assert totals.line_ns == 40_000
+    assert totals.has_modules
+    assert totals.has_stacks
 
 
 def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(load: Load) -> None:
@@ -82,17 +89,6 @@ def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(lo
     assert totals.module_ns == 13_000
     assert [(one.line, one.self_cpu_ns, one.self_device_ns) for one in totals.lines] == [(1, 13_000, 0)]
     assert totals.line_ns == 13_000
-
-
-def test_a_line_is_the_innermost_function_of_the_program(load: Load) -> None:
-    totals = program_totals(load(model()))
-    assert totals.lines == (
-        LineTotal("net.py", 5, "forward", 1, 33_000, 33_000, 0, 3, LineKind.FUNCTION),
-        LineTotal("train.py", 10, "step", 1, 7_000, 7_000, 0, 1, LineKind.FUNCTION),
-    )
-    assert totals.line_ns == 40_000
-    assert totals.has_modules
-    assert totals.has_stacks
 
 
 def test_backward_time_is_charged_to_the_forward_operator(load: Load) -> None:
