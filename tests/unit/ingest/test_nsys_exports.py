@@ -139,13 +139,11 @@ class TestOtherVersions:
         )
         assert rows == [("gemm", "aten::mm"), ("Memcpy HtoD (Unknown -> Device)", "aten::mm")]
 
-    def test_without_calls_nothing_can_be_attributed(self, load_export: LoadExport) -> None:
+    def test_without_calls_or_processes_what_is_there_is_read(self, load_export: LoadExport) -> None:
         session = load_export(small(), without=["CUPTI_ACTIVITY_KIND_RUNTIME"])
         assert session.query("SELECT attribution FROM device_activities") == [("no_launch_record",)]
         missing = finding(session, "nsys.missing")
         assert missing.evidence["tables"] == ["CUPTI_ACTIVITY_KIND_RUNTIME"]
-
-    def test_without_processes_there_is_one(self, load_export: LoadExport) -> None:
         session = load_export(small(), without=["CUPTI_ACTIVITY_KIND_KERNEL.globalPid"])
         assert session.query("SELECT count(*) FROM traces") == [(1,)]
         assert session.query("SELECT attribution FROM device_activities") == [("correlation",)]

@@ -117,12 +117,10 @@ class TestCopies:
         assert names(session) == list(named.values())
         assert session.query("SELECT DISTINCT kind, size_bytes FROM device_activities") == [("memcpy", 64)]
 
-    def test_a_memset(self, load_export: LoadExport) -> None:
+    def test_a_memset_and_a_page_that_unified_memory_moved(self, load_export: LoadExport) -> None:
         session = load_export(ExportBuilder().launch(1).memset(2, 3, bytes=512))
         assert names(session) == ["Memset (Device)"]
         assert session.query("SELECT kind, size_bytes FROM device_activities") == [("memset", 512)]
-
-    def test_a_page_that_unified_memory_moved_has_no_launch(self, load_export: LoadExport) -> None:
         session = load_export(ExportBuilder().launch(1).copy(2, 3, copyKind=11, correlationId=0))
         assert session.query("SELECT attribution, correlation_id FROM device_activities") == [
             ("no_correlation", None)

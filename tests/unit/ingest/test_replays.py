@@ -313,13 +313,10 @@ def test_replays_match(capture, replay, evidence, launches):
     assert (found.evidence, found.launches) == (evidence, launches)
 
 
-def test_equal_calls_run_equal_kernels() -> None:
+def test_equal_calls_run_equal_kernels_and_nodes_of_another_graph_tell_nothing() -> None:
     found = match(capture_of(None, None, places=(0, 0)), replay_of("a", "b"))
     assert found.evidence is None
     assert "equal calls" in found.reason
-
-
-def test_nodes_of_another_graph_tell_nothing() -> None:
     capture = capture_of(None, None)
     assert with_nodes(capture, (GraphNode("kernel", "a"),), None) == capture
     assert with_nodes(capture, (GraphNode("kernel", "a"), GraphNode("memset")), None) == capture
