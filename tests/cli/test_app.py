@@ -89,11 +89,8 @@ def test_the_hint_names_the_help_of_the_verb(opscope) -> None:
     assert opscope("nonsense").err.endswith("Try: opscope --help\n")
 
 
-def test_a_users_mistake_is_one_line(opscope, tmp_path: Path) -> None:
+def test_a_users_mistake_is_one_line_and_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
     opscope("analyze", tmp_path / "absent.json").fails("absent.json", "error: ", lines=1)
-
-
-def test_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
     assert "Traceback" in opscope("analyze", tmp_path / "absent.json", "--debug").err
 
 

@@ -30,15 +30,6 @@ def test_json_is_the_only_thing_on_stdout(opscope, fast: Path, slow: Path, tmp_p
     assert report.read_text("utf-8").startswith("# Comparison of two recordings")
 
 
-@pytest.mark.exhaustive(few=False)
-def test_a_saved_session_is_as_good_as_its_trace(opscope, fast: Path, slow: Path) -> None:
-    trace = fast.with_suffix(".json")
-    with_trace = opscope("compare", trace, slow, "--json").json
-    with_session = opscope("compare", fast, slow, "--json").json
-    assert with_session["operators"] == with_trace["operators"]
-    assert opscope("compare", fast, trace, "--fail-on", "different").code == 0
-
-
 @pytest.mark.parametrize("text", ["", "{}", "[1, 2]", '{"schema_version": 1}', "no JSON"])
 def test_other_files_are_refused(opscope, tmp_path: Path, fast: Path, text: str) -> None:
     other = tmp_path / "other.json"

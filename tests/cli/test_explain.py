@@ -51,20 +51,6 @@ class TestTrace:
         assert document["operators"][0]["calls"] == 36
         assert document["kernels"][0]["launched_by"][0]["operator"] == "aten::gelu"
 
-    @pytest.mark.exhaustive(few=False)
-    def test_a_saved_session_says_the_same(self, opscope, trace: Path, tmp_path: Path) -> None:
-        session = tmp_path / "s.opscope"
-        assert opscope("analyze", trace, "--json", "--save", session).code == 0
-        first, again = (opscope("explain", "gelu", "--trace", one, "--json").json for one in (trace, session))
-        assert first == again
-
-    @pytest.mark.exhaustive(few=False)
-    def test_several_are_one_session(self, opscope, trace: Path, tmp_path: Path) -> None:
-        second = tmp_path / "second.json"
-        second.write_bytes(trace.read_bytes())
-        document = opscope("explain", "gelu", "--trace", trace, second, "--json").json
-        assert document["operators"][0]["calls"] == 2
-
 
 class TestSource:
     def test_lines_come_from_a_checkout(self, explain, tmp_path: Path) -> None:

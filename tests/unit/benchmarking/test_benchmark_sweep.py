@@ -88,7 +88,7 @@ def run(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> Benchm
     return result_of(problem)
 
 
-def test_a_point_that_cannot_be_made_does_not_stop_the_others() -> None:
+def test_a_point_that_cannot_be_made_stops_no_others_but_the_only_one_raises() -> None:
     def make(n: int) -> Problem:
         if n == 2:
             raise InputError("no such size")
@@ -98,8 +98,6 @@ def test_a_point_that_cannot_be_made_does_not_stop_the_others() -> None:
     assert [point.parameters["n"] for point in found.points] == [1, 3]
     assert found.failures == ("n=2: no such size",)
 
-
-def test_the_only_point_raises_its_error() -> None:
     def make(n: int) -> Problem:
         raise InputError("no such size")
 
@@ -107,7 +105,7 @@ def test_the_only_point_raises_its_error() -> None:
         run_sweep(three_points(1, make=make), run)
 
 
-def test_an_interrupted_point_ends_the_sweep_and_is_kept() -> None:
+def test_an_interruption_of_a_point_or_outside_the_engine_keeps_what_there_is() -> None:
     def interrupted(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
         return result_of(problem, complete=problem.parameters["n"] == 1)
 
@@ -115,8 +113,6 @@ def test_an_interrupted_point_ends_the_sweep_and_is_kept() -> None:
     assert [point.complete for point in found.points] == [True, False]
     assert not found.complete
 
-
-def test_an_interruption_outside_the_engine_keeps_what_it_last_reported() -> None:
     def interrupted(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
         on_change(result_of(problem, complete=False))
         raise KeyboardInterrupt

@@ -32,13 +32,10 @@ def test_more_sections_than_the_header_can_count(write):
     assert many.sections[".text"] == few.sections[".text"]
 
 
-def test_a_file_without_sections_has_none():
+def test_a_file_or_a_section_without_content_has_none(write):
     header = bytearray(64)
     header[:6] = b"\x7fELF\x02\x01"
     assert opened(bytes(header)).sections == {}
-
-
-def test_a_section_without_content_has_none(write):
     file = opened(write.elf([write.Part(".bss", b"", write.NOBITS, size=1 << 60)]))
     assert file.content(file.sections[".bss"]) == b""
 

@@ -51,9 +51,12 @@ def test_which_kernels_could_be_of_pytorchs_own_libraries(two_releases, name, is
     assert recognize([name]).candidate_count == is_candidate
 
 
-def test_a_kernel_that_a_table_knows_is_a_candidate_whatever_its_name(packaged):
+def test_a_kernel_that_a_table_knows_is_a_candidate_and_has_its_units(packaged):
     packaged("2.6.0", {"zswap_kernel(int)": ["zswap.cu"]})
     assert recognize(["zswap_kernel(int)"]).candidate_count == 1
+    packaged("2.11.0", {F: ["aten/F.cu", "aten/G.cu"]})
+    answer = kernel_units(F, recognition("2.11.0", Grade.RELEASE_INDEX))
+    assert answer == (("aten/F.cu", "aten/G.cu"), Grade.RELEASE_INDEX)
 
 
 F = "void at::f<at::Op<float> >(int)"
@@ -62,12 +65,6 @@ F_OF_ANOTHER_RELEASE = "void at::f<at::Op<float>, 4>(int)"
 
 def recognition(version, grade=Grade.NEIGHBOR_VERSION, compared=()):
     return Recognition(version, grade, {}, 0, compared=compared)
-
-
-def test_a_kernel_of_the_same_release(packaged):
-    packaged("2.11.0", {F: ["aten/F.cu", "aten/G.cu"]})
-    answer = kernel_units(F, recognition("2.11.0", Grade.RELEASE_INDEX))
-    assert answer == (("aten/F.cu", "aten/G.cu"), Grade.RELEASE_INDEX)
 
 
 @pytest.mark.parametrize("grade", [Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION])
