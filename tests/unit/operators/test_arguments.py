@@ -59,14 +59,11 @@ def test_a_recorded_overload_decides() -> None:
     assert parse_arguments("aten::max", overload="names_dim", shapes=[[3]], types=["float"]).names == ()
 
 
-def test_lists_without_members_are_told_from_absent_ones() -> None:
+def test_lists_are_told_from_absent_ones_and_their_type_by_a_kernel() -> None:
     call = parse_arguments("aten::cat", shapes=[[], []], types=["TensorList", ""], concrete=["", ""])
     assert call.at("tensors") == TensorListArgument(None)
     assert call.has_unrecorded_list
     assert call.at("dim") is None
-
-
-def test_a_kernel_may_name_the_type_of_a_list() -> None:
     call = parse_arguments(
         "aten::cat", shapes=[[[4]], []], types=["TensorList", "Scalar"], concrete=["", "0"]
     )

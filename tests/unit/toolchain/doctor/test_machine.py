@@ -248,12 +248,9 @@ def test_a_driver_that_hangs_does_not_hang_doctor(machine, fake_cuda, monkeypatc
     assert facts.cuda_version == "13.1"
 
 
-def test_a_driver_without_a_device(machine: Make, fake_cuda: Path) -> None:
+def test_a_driver_without_a_device_or_a_library(machine: Make, fake_cuda: Path, tmp_path: Path) -> None:
     facts = _driver(machine, fake_cuda, "no_device")
     assert (facts.devices, facts.launched, facts.init_error) == ((), None, None)
-
-
-def test_no_driver(machine: Make, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "libcuda.so.1").write_text("no library", encoding="utf-8")
