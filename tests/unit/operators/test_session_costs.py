@@ -151,6 +151,8 @@ class TestSavedSessions:
         session = load(product(TraceBuilder().kernel("gemm", 0, 3, correlation=1), 10, 16))
         file = session.save(tmp_path / "a.opscope")
         rows = filled(session)
+        with Session.open(session.save(tmp_path / "filled.opscope")) as saved:
+            assert read_costs(saved) == filled(saved) == rows
         with Session.open(file) as saved:
             assert filled(saved) == rows
         with Session.open(file) as saved:
