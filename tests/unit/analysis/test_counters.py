@@ -73,11 +73,22 @@ def test_a_launch_of_another_geometry_is_not_recorded(load, report_of, kernel):
     assert [one.launches for one in found] == [0, 0]
 
 
-@cases("calls", "kernels", "expected")
-def test_order_tells_calls_apart_that_launch_alike(load, report_of, calls, kernels, expected):
-    found = join_counters(report_of(*kernels), load(launched(*calls)))
-    assert [[one.match.name, *one.operators] for one in found] == expected
-    assert all(one.no_ratio_reason == one.match.meaning for one in found if one.call is None)
+def test_order_tells_calls_apart_that_launch_alike(load: Load, report_of: ReportOf) -> None:
+    def matches(kernels: str, *calls: tuple[str, Any, str]) -> list[tuple[str, ...]]:
+        found = join_counters(report_of(*kernels.split()), load(launched(*calls)))
+        assert all(one.no_ratio_reason == one.match.meaning for one in found if one.call is None)
+        return [(one.match.name, *one.operators) for one in found]
+
+    first, second, between = ("aten::abs", [2], "k"), ("aten::neg", [3], "k"), ("aten::sin", [4], "other")
+    told = [("ORDER", "aten::abs"), ("ORDER", "aten::neg"), ("SAME_CALL", "aten::sin")]
+    assert matches("k other k", first, second, between, ("aten::exp", [5], "k")) == [
+        *told[1:],
+        ("ORDER", "aten::exp"),
+    ]
+    assert matches("k", first, second) == [("AMBIGUOUS", "aten::abs", "aten::neg")]
+    # Repeated, it settles what every place agrees on; a launch that the recording lacks does not disturb it.
+    assert matches("k k other", *[first, second, between] * 2) == told
+    assert matches("k unknown k", first, second) == [told[0], ("NOT_RECORDED",), told[1]]
 
 
 def test_launches_from_before_the_recording_leave_no_doubt(load: Load, report_of: ReportOf) -> None:
