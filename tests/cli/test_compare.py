@@ -20,9 +20,8 @@ def fast(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_json_is_the_only_thing_on_stdout(opscope, fast: Path, slow: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.md"
-    outcome = opscope("compare", fast, slow, "--json", "--fail-on", "slower", "--output", report).fails(
-        code=3, out=None
-    )
+    asked = ("--json", "--fail-on", "slower", "--output", report)
+    outcome = opscope("compare", fast.with_suffix(".json"), slow, *asked).fails(code=3, out=None)
     assert outcome.json["kind"] == "session"
     assert outcome.json["verdict"] == "slower"
     assert len(outcome.json["gate"]["failures"]) == 2

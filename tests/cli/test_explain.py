@@ -46,9 +46,11 @@ def test_each_release_answers_for_itself(opscope, version: str) -> None:
 
 
 class TestTrace:
-    def test_calls_are_added(self, opscope) -> None:
-        document = opscope("explain", "gelu", "--trace", library.example_trace(), "--json").json
-        assert document["operators"][0]["calls"] == 36
+    def test_calls_of_several_are_added(self, opscope, tmp_path: Path) -> None:
+        trace, second = library.example_trace(), tmp_path / "second.json.gz"
+        second.write_bytes(trace.read_bytes())
+        document = opscope("explain", "gelu", "--trace", trace, second, "--json").json
+        assert document["operators"][0]["calls"] == 2 * 36
         assert document["kernels"][0]["launched_by"][0]["operator"] == "aten::gelu"
 
 
