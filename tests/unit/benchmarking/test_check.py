@@ -301,13 +301,10 @@ def of(output, reference, tolerance=1e-3):
     return difference(torch.as_tensor(output), torch.as_tensor(reference, dtype=torch.float64), tolerance)
 
 
-def test_large_elements_have_a_relative_error_and_small_ones_one_of_the_rms():
+def test_errors_are_relative_or_of_the_rms_and_squares_add_up():
     rms = math.sqrt((100**2 + 1e-6**2) / 2)
     assert of([101.0, 1e-6], [100.0, 1e-6]).max_relative_error == pytest.approx(0.01)
     assert of([100.0, 1e-6 + 0.5], [100.0, 1e-6]).max_relative_error == pytest.approx(0.5 / rms)
-
-
-def test_squares_add_up():
     one = of([3.0, 4.0], [1.0, 1.0])
     assert (one.squared_error, one.squared_reference, one.element_count) == (13.0, 2.0, 2)
 
