@@ -77,6 +77,7 @@ def test_order_tells_calls_apart_that_launch_alike(load: Load, report_of: Report
     def matches(kernels: str, *calls: tuple[str, Any, str]) -> list[tuple[str, ...]]:
         found = join_counters(report_of(*kernels.split()), load(launched(*calls)))
         assert all(one.no_ratio_reason == one.match.meaning for one in found if one.call is None)
+        assert [one.call is None for one in found] == [len(one.operators) != 1 for one in found]
         return [(one.match.name, *one.operators) for one in found]
 
     first, second, between = ("aten::abs", [2], "k"), ("aten::neg", [3], "k"), ("aten::sin", [4], "other")

@@ -149,11 +149,16 @@ def sweep_on_cpu(targets: list[Any], **fields: Any) -> Sweep:
     return sweep_of(targets, **{"device": "cpu", **fields})
 
 
-def test_a_suite_without_parameters_is_one_point() -> None:
+def test_a_suite_without_parameters_or_functions_are_one_point() -> None:
     sweep = sweep_on_cpu(["square"], parameters={"shape": ((4, 4),)})
     assert not sweep.has_several
     problem = sweep.points[0].make()
     assert (problem.name, problem.shape, problem.dtype) == ("square", (4, 4), "float32")
+    sweep = sweep_on_cpu([torch.square, {"mine": lambda x: x * x}], inputs=torch.ones(3))
+    problem = sweep.points[0].make()
+    assert [one.name for one in problem.implementations] == ["square", "mine"]
+    assert problem.reference == "square"
+    assert sweep_on_cpu([torch.square, torch.abs], reference="abs").points[0]
 
 
 def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
@@ -170,14 +175,6 @@ def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
     assert problem.parameters["approximate"] == "none"
     assert problem.parameters == {"rows": 4, "approximate": "none"}
     assert list(sweep.parameters) == ["rows", "approximate"]
-
-
-def test_functions_are_one_problem_with_the_first_as_reference() -> None:
-    sweep = sweep_on_cpu([torch.square, {"mine": lambda x: x * x}], inputs=torch.ones(3))
-    problem = sweep.points[0].make()
-    assert [one.name for one in problem.implementations] == ["square", "mine"]
-    assert problem.reference == "square"
-    assert sweep_on_cpu([torch.square, torch.abs], reference="abs").points[0]
 
 
 def test_functions_are_swept_over_what_they_or_their_inputs_take(file: Path) -> None:

@@ -82,19 +82,18 @@ def call() -> None:
     pass
 
 
-def test_a_call_shorter_than_the_flush_needs_no_hold(make_hiding):
-    hiding, stream = make_hiding()
-    hiding.learn(call, 20_000, was_hidden=True)
-    hiding.precede(call)
-    assert stream.queued == [("flush", FLUSH_NS)]
+def test_a_call_longer_than_the_flush_is_held_before_it_for_ten_milliseconds_at_most(make_hiding):
+    def queued(duration_ns):
+        hiding, stream = make_hiding()
+        hiding.learn(call, duration_ns, was_hidden=True)
+        hiding.precede(call)
+        return stream.queued
 
-
-def test_a_longer_call_is_held_before_the_flush(make_hiding):
-    hiding, stream = make_hiding()
-    hiding.learn(call, 200_000, was_hidden=True)
-    hiding.precede(call)
-    assert [what for what, _ in stream.queued] == ["hold", "flush"]
-    assert 200_000 < stream.queued[0][1] + FLUSH_NS < 500_000
+    assert queued(20_000) == [("flush", FLUSH_NS)]
+    (what, hold_ns), (then, _) = queued(200_000)
+    assert (what, then) == ("hold", "flush")
+    assert 200_000 < hold_ns + FLUSH_NS < 500_000
+    assert queued(10**9)[0] == ("hold", 10_000_000)
 
 
 def test_a_hold_grows_when_it_was_too_short_but_not_for_ever(make_hiding):
@@ -107,13 +106,6 @@ def test_a_hold_grows_when_it_was_too_short_but_not_for_ever(make_hiding):
         hiding.learn(call, 250_000, was_hidden=False)
     assert holds[1] > holds[0]
     assert holds[-1] == holds[-2] <= 6 * 200_000
-
-
-def test_a_hold_never_exceeds_ten_milliseconds(make_hiding):
-    hiding, stream = make_hiding()
-    hiding.learn(call, 10**9, was_hidden=True)
-    hiding.precede(call)
-    assert stream.queued[0] == ("hold", 10_000_000)
 
 
 def test_the_flush_is_larger_than_any_cache_or_there_is_no_room_for_it(make_hiding):

@@ -53,14 +53,11 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_functions_of_one_file_are_of_one_module(file: Path) -> None:
+def test_functions_of_one_file_are_of_one_module_with_its_inputs(file: Path) -> None:
     group = group_of_targets([f"{file}:fast", f"{file}:slow"])
     assert group.name == file.name
     assert list(group.functions) == ["fast", "slow"]
     assert group.functions["fast"].__globals__ is group.functions["slow"].__globals__
-
-
-def test_the_files_own_make_inputs_is_taken_where_none_is_given(file: Path) -> None:
     group = group_of_targets([f"{file}:fast"])
     assert group.inputs(3) == (3,)
     group = group_of_targets([f"{file}:fast"], inputs=f"{file}:other_inputs", expected=f"{file}:slow")

@@ -65,6 +65,7 @@ def test_a_compute_bound_product(model: Model) -> None:
 def test_a_cache_may_spare_memory_a_part(model, amounts, total_ns, fraction, apart_ns):
     found = roofline_of(work(cost(*amounts), launches(total_ns=total_ns)), *model)
     assert found.fraction == (fraction and pytest.approx(fraction, rel=1e-4))
+    assert (found.attainable_ns is None) == (fraction is None)
     assert [found.cache_resident_ns, found.excess_ns] == apart_ns
     assert (found.costed_ns, found.held_ns) == (total_ns, total_ns - found.excess_ns)
     assert found.bound is (Bound.COMPUTE if found.flop_count else Bound.MEMORY)

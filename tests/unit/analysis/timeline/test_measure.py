@@ -53,12 +53,12 @@ class TestHostTime:
         (host,) = timeline(trace).host
         assert host.launch_path_ns == 20_000 + 20_000
 
-    def test_without_steps_the_whole_recording_is_one(self, timeline: Measure) -> None:
+    def test_without_steps_the_whole_recording_is_one_and_a_replay_one_launch(
+        self, timeline: Measure
+    ) -> None:
         trace = TraceBuilder().launch(10, 2).kernel("gemm", 20, 70).launch(40, 2).kernel("gemm", 95, 5)
         (host,) = timeline(trace).host
         assert (host.steps, host.step_ns, host.device_busy_ns, host.launches) == (1, 90_000, 75_000, 2)
-
-    def test_a_replay_is_one_launch(self, timeline: Measure) -> None:
         trace = TraceBuilder().step(1, 0, 100).launch(10, 2, name="cudaGraphLaunch")
         trace.kernel("a", 20, 5).kernel("b", 30, 5)
         assert timeline(trace).host[0].launches == 1
@@ -121,9 +121,6 @@ def test_latency_is_from_the_launch_calls_start_to_the_first_kernels(timeline: M
     trace = TraceBuilder().launch(0, name="cudaGraphLaunch")
     trace.kernel("b", 30, 5).kernel("a", 12, 5).kernel("c", 50, 5)
     assert timeline(trace).latencies == (LaunchLatency(0, 0, 1, 12_000, 12_000, 0),)
-
-
-def test_the_95th_percentile_is_one_of_the_values(timeline: Measure) -> None:
     trace = TraceBuilder()
     for number in range(1, 21):
         trace.launch(1000 * number).kernel("k", 1000 * number + number, 10)
