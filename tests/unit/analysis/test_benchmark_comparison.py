@@ -185,14 +185,11 @@ def test_other_clocks_or_caches_get_no_verdict(fields: dict[str, Any]) -> None:
     assert gate_reasons(comparison, FailOn.SLOWER) == ()
 
 
-def test_another_environment_is_a_finding_with_both_values() -> None:
+def test_other_environments_clocks_throttling_and_interruption_are_findings() -> None:
     comparison = compare(BEFORE, result(row("torch", 100), environment=environment("NVIDIA B200")))
     (finding,) = comparison.findings
     assert finding.code == "compare.environment_differs"
     assert finding.evidence == {"GPU": ["NVIDIA H200", "NVIDIA B200"]}
-
-
-def test_lower_clocks_throttling_and_interruption_are_findings() -> None:
     fast, slow = (DeviceState(0, sm_clock_mhz=clock) for clock in (1980, 1400))
     reference = result(row("torch", 100, throttled=(1,)), device_state_after=fast, complete=False)
     comparison = compare(reference, result(row("torch", 100), device_state_after=slow))

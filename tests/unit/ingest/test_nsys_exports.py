@@ -225,11 +225,9 @@ class TestUnreadable:
         with pytest.raises(InputError, match=r"nsys export --type sqlite .*x\.nsys-rep"):
             load(path)
 
-    def test_an_export_without_anything(self, tmp_path: Path) -> None:
+    def test_an_export_without_anything_or_with_a_text_where_a_number_belongs(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no CUDA calls, no device work and no NVTX ranges"):
-            load(ExportBuilder().write(tmp_path / "x.sqlite"))
-
-    def test_a_text_where_a_number_belongs(self, tmp_path: Path) -> None:
+            load(ExportBuilder().write(tmp_path / "empty.sqlite"))
         path = ExportBuilder().launch(1, correlationId="abc").write(tmp_path / "x.sqlite")
         with pytest.raises(InputError, match="CUPTI_ACTIVITY_KIND_RUNTIME holds something else than numbers"):
             load(path)

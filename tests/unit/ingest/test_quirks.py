@@ -62,12 +62,15 @@ class TestTypes:
         assert numbers == strings
         assert numbers == [[("1", "1")], [(1, 5_000)], [(0, 7, 101, "external_id")]]
 
-    def test_arguments_of_any_type(self, load: Load) -> None:
+    def test_arguments_of_any_type_and_numbers_beyond_their_column(self, load: Load) -> None:
         kinds = [None, [1, 2], "x", 5, {}, {"unknown": {"deep": [1]}}]
         trace = TraceBuilder()
         for at, args in enumerate(kinds):
             trace.event("cpu_op", "a", 10 * at, 2, 1, args)
         assert load(trace).query("SELECT name, external_id FROM operators") == [("a", None)] * len(kinds)
+        trace = TraceBuilder().kernel("k", 1, 2, block=[2**40, 1, 1]).kernel("k", 11, 2, device=2**40)
+        trace.event("kernel", "k", 21, 2, 7, {"stream": 7}, process=4_294_967_295)
+        assert load(trace).scalar("SELECT sum(duration_ns) FROM device_activities") == 6_000
 
     def test_values_of_another_type_spoil_no_other_event(self, load: Load) -> None:
         values = ["x1", {"a": 1}, [5], 2**70, None, ""]
@@ -94,11 +97,6 @@ class TestTypes:
             trace.kernel("k", 10 * at, 2, grid=grid)
         rows = load(trace).query("SELECT grid_x, grid_y, grid_z FROM device_activities ORDER BY start_ns")
         assert rows == [(1, 2, 3)] * len(known) + [(None, None, None)] * len(unknown)
-
-    def test_numbers_beyond_their_column(self, load: Load) -> None:
-        trace = TraceBuilder().kernel("k", 1, 2, block=[2**40, 1, 1]).kernel("k", 11, 2, device=2**40)
-        trace.event("kernel", "k", 21, 2, 7, {"stream": 7}, process=4_294_967_295)
-        assert load(trace).scalar("SELECT sum(duration_ns) FROM device_activities") == 6_000
 
     def test_names_of_any_kind(self, load: Load) -> None:
         names = [None, 5, ["x"], "", "a\x00b", "\U0001f525", "x" * 100_000]

@@ -166,12 +166,9 @@ def test_stacks_by_operator_hold_each_trees_time(shared: Path, trace: str) -> No
     assert {name: ns for name, ns in found.items() if not name.startswith("[")} == expected
 
 
-def test_host_time_by_operator_is_the_operators_own(session: Session) -> None:
+def test_host_time_is_the_operators_own_and_steps_add_up(session: Session) -> None:
     (profile,) = stack_profiles(session, by=StackBasis.OPERATOR, weight=StackWeight.CPU)
     assert profile.total == session.scalar("SELECT sum(self_cpu_ns)::BIGINT FROM operators")
-
-
-def test_steps_add_up_to_what_was_launched_in_them(session: Session) -> None:
     for step, expected_ns in session.query("SELECT step, device_ns FROM steps"):
         assert stack_profiles(session, step=step)[0].total == expected_ns
 

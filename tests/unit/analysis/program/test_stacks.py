@@ -76,13 +76,10 @@ def test_by_module_or_operator(load: Load, by: str, above: str, backward: str) -
     }
 
 
-def test_launches_are_counted(load: Load) -> None:
+def test_launches_are_counted_and_host_time_is_each_ones_own(load: Load) -> None:
     (profile,) = stack_profiles(load(trace()), by=StackBasis.OPERATOR, weight=StackWeight.LAUNCHES)
     assert stacks(profile)["aten::linear > aten::mm > gemm"] == 2
     assert (profile.total, profile.unit) == (7, "none")
-
-
-def test_host_time_is_each_ones_own(load: Load) -> None:
     found = only(load(trace()), weight=StackWeight.CPU)
     assert found["train.py(3): step"] == 2 * 540_000
     assert found["train.py(3): step > <built-in method f of X> > nn.Module: Net_0 > aten::linear"] == 20_000

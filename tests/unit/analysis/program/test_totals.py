@@ -114,13 +114,19 @@ def test_gradient_accumulation_is_charged_to_the_line_that_called_backward(load:
     assert totals.module_ns == 33_000
 
 
-def test_of_two_backward_calls_at_once_neither_is_chosen(load: Load) -> None:
+def test_of_two_backward_calls_neither_is_chosen_and_backward_of_backward_follows_both(load: Load) -> None:
     trace = model()
     trace.frame("other.py(1): train", 190, 400, thread=3)
     trace.frame("<built-in method run_backward of X object at 0x8>", 195, 300, thread=3, parent=13)
     trace.operator("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 350, 20, thread=2)
     launch(trace, "aten::add_", 355, 5, thread=2)
     assert program_totals(load(trace)).line_ns == 40_000
+    trace = model()
+    backward(trace, 1, 300, 30, forward=35)
+    args = {"Sequence number": 9, "Fwd thread id": 0}
+    trace.operator("aten::mul", 310, 4, thread=2, **args)  # inside AddmmBackward0, so itself backward
+    backward(trace, 9, 400, 16, forward=310, thread=2)
+    assert by_path(program_totals(load(trace)))["Net_0.Linear_0"].backward_ns == 48_000
 
 
 def test_recomputation_is_charged_to_the_modules_it_calls(load: Load) -> None:
@@ -136,24 +142,12 @@ def test_recomputation_is_charged_to_the_modules_it_calls(load: Load) -> None:
     assert modules["Net_0.Linear_0"].backward_ns == 2_000
 
 
-def test_backward_of_backward_follows_both_links(load: Load) -> None:
-    trace = model()
-    backward(trace, 1, 300, 30, forward=35)
-    args = {"Sequence number": 9, "Fwd thread id": 0}
-    trace.operator("aten::mul", 310, 4, thread=2, **args)  # inside AddmmBackward0, so itself backward
-    backward(trace, 9, 400, 16, forward=310, thread=2)
-    assert by_path(program_totals(load(trace)))["Net_0.Linear_0"].backward_ns == 48_000
-
-
-def test_a_frame_that_was_running_is_marked(load: Load) -> None:
+def test_running_frames_are_marked_and_launches_outside_operators_have_a_line(load: Load) -> None:
     trace = model()
     launch(trace, "aten::zeros", 950, 2)
     found = lines(program_totals(load(trace)))
     assert found["train.py", 33].kind is LineKind.RUNNING
     assert found["train.py", 10].kind is LineKind.FUNCTION
-
-
-def test_a_launch_outside_operators_has_a_line(load: Load) -> None:
     trace = model()
     trace.launch(800).kernel("triton_kernel", 90_000, 6)
     found = program_totals(load(trace))

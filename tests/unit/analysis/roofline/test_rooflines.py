@@ -78,25 +78,19 @@ def test_what_goes_over_another_link_is_not_held_against_memory(model: Model, ke
     assert (found.fraction, found.bound) == (None, None)
 
 
-def test_unknown_cost_has_time_alone(model: Model) -> None:
+def test_without_known_cost_time_and_without_limits_rates_remain(model: Model) -> None:
     found = roofline_of(work(cost(None, 4), launches(total_ns=9_000)), *model)
     assert (found.device_ns, found.costed_ns, found.held_ns) == (9_000, 0, 0)
     assert (found.flop_count, found.min_bytes, found.fraction, found.bound) == (None, None, None, None)
-
-
-def test_unknown_limits_leave_the_achieved_rates() -> None:
     found = roofline_of(work(cost(1_000, 2_000), launches(total_ns=100_000)))
     assert (found.flop_count, found.attainable_ns, found.fraction, found.bound) == (1_000, None, None, None)
     assert found.achieved_flop_per_s == pytest.approx(1e7)
 
 
-def test_an_unknown_peak_holds_only_what_computes_nothing(limits: DeviceLimits) -> None:
+def test_an_unknown_peak_or_cache_holds_what_needs_neither(limits: DeviceLimits) -> None:
     model = replace(limits, peaks={}), "9.0"
     assert roofline_of(work(cost(5, 400_000_000), launches()), *model).fraction is None
     assert roofline_of(work(cost(0, 400_000_000), launches()), *model).fraction == pytest.approx(1)
-
-
-def test_a_cache_of_unknown_size_may_be_as_large_as_any(limits: DeviceLimits) -> None:
     model = replace(limits, l2_bytes=None), None
     assert roofline_of(work(cost(0, 100_000_000), launches(total_ns=20_000)), *model).cache_resident_ns
     assert roofline_of(work(cost(0, 270_000_000), launches(total_ns=20_000)), *model).excess_ns == 20_000
