@@ -114,10 +114,13 @@ def test_every_way_to_end_has_its_exit_code(opscope, monkeypatch, error, code, m
     assert "Traceback" not in outcome.err
 
 
-def test_entry_point_exits_with_the_code() -> None:
+def test_an_entry_point_exits_with_the_code_of_the_processs_arguments(monkeypatch, capsys):
     done = python("-m", "opscope", "nonsense")
     assert done.returncode == 2
     assert done.stderr.endswith("Try: opscope --help\n")
+    monkeypatch.setattr(sys, "argv", ["opscope", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out.strip() == __version__
 
 
 def test_a_signal_right_before_the_verb_has_its_exit_code(monkeypatch, capsys):
@@ -127,12 +130,6 @@ def test_a_signal_right_before_the_verb_has_its_exit_code(monkeypatch, capsys):
     monkeypatch.setattr(app, "main", terminated)
     assert app.command_line() == 128 + signal.SIGTERM
     assert capsys.readouterr().err.startswith("interrupted: ")
-
-
-def test_arguments_default_to_those_of_the_process(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["opscope", "--version"])
-    assert main() == 0
-    assert capsys.readouterr().out.strip() == __version__
 
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:

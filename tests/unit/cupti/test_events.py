@@ -59,16 +59,13 @@ def test_a_kernel(make_recording: Make) -> None:
     }  # fmt: skip
 
 
-def test_a_kernel_without_a_name_or_of_a_graph_on_an_unknown_device(make_recording: Make) -> None:
+def test_kernels_without_a_name_of_a_graph_alike_and_different(make_recording: Make) -> None:
     row = at(1, 2, **KERNEL, device=1, graph=5, graph_node=1 << 40)
     (event,) = events_of(make_recording({ChunkKind.KERNELS: [row]}), "kernel")
     assert "blocks per SM" not in event["args"]
     assert (event["args"]["graph id"], event["args"]["graph node id"]) == (5, 1 << 40)
     recording = make_recording({ChunkKind.KERNELS: [at(1, 2, **{**KERNEL, "name": ABSENT})]})
     assert events_of(recording, "kernel")[0]["name"] == "<unknown kernel>"
-
-
-def test_launches_alike_and_different(make_recording: Make) -> None:
     rows = [
         at(1000 * index, 1000 * index + 500, **KERNEL | {"correlation": index, "registers": 32 + index % 2})
         for index in range(1, 5)

@@ -172,15 +172,13 @@ class TestRemote:
         system.store.clear()
         system.pseudo_dirs[:] = [""]
 
-    def test_a_file(self, memory: Any, load: Load) -> None:
+    def test_a_file_and_a_compressed_one(self, memory: Any, load: Load) -> None:
         memory.pipe("/runs/t.json", TEXT)
         session = load("memory://runs/t.json")
         ((name, size_bytes),) = session.query("SELECT source, size_bytes FROM traces")
         assert name.startswith("memory://")
         assert name.endswith("runs/t.json")
         assert size_bytes == len(TEXT)
-
-    def test_a_compressed_file(self, memory: Any, load: Load) -> None:
         memory.pipe("/runs/t.json.gz", gzip.compress(TEXT))
         assert load("memory://runs/t.json.gz").scalar("SELECT count(*) FROM operators") == 2
 

@@ -154,12 +154,11 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_it_returns_comes_back(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_it_returns_comes_back_and_its_own_error_as_it_was(
+    file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert confined(length, file, reader="a reader") == 4
     assert capfd.readouterr() == ("", "")
-
-
-def test_its_own_error_is_raised_as_it_was(file: Path) -> None:
     with pytest.raises(InputError) as caught:
         confined(refuses, file, reader="a reader")
     error = caught.value

@@ -27,13 +27,10 @@ def test_the_release_of_a_trace(two_releases, kernels, labels, version, grade, c
         assert found.reason == reason.replace("LABEL", label.strip())
 
 
-def test_what_the_user_has_is_said(two_releases):
+def test_what_the_user_has_is_said_with_hit_rates_for_a_labeled_trace_too(two_releases):
     for label in ("2.11.0a0+git70d99e9", "2.9.1"):
         assert recognize(SHARED, torch_version=label).release == label
     assert recognize(SHARED, torch_version="2.9.1+cu128").release == "2.9.1"
-
-
-def test_hit_rates_are_computed_for_a_labeled_trace_too(two_releases):
     recognition = recognize([*SHARED[:10], *NEW, *NEW, *FOREIGN], torch_version="2.11.0")
     assert recognition.hit_rates == {"2.6.0": 0.5, "2.11.0": 1.0}
     assert recognition.candidate_count == 20
