@@ -1,69 +1,25 @@
-"""Values as JSON: the keys of their classes, texts and files."""
+"""Values as JSON: a class without keys, texts and files. What keys choose is told by the documents of reports."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from opscope.errors import InputError
 from opscope.model.files import write_text
-from opscope.report.json_encoding import Keys, encode, parsed, to_json, to_json_line, write_json
-from opscope.text_enum import TextEnum
-
-
-class Word(TextEnum):
-    """A closed set."""
-
-    ONE = "one"
+from opscope.report.json_encoding import Keys, encode, to_json, to_json_line, write_json
 
 
 @dataclass(frozen=True)
 class Part:
-    """A value within another."""
+    """A value."""
 
     total_ns: int
     shapes: str | None = None
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A value of several kinds."""
-
-    name: str
-    part: Part
-    word: Word = Word.ONE
-    sizes: tuple[int, ...] = (1, 2)
-    by_word: dict[Word, float] = field(default_factory=lambda: {Word.ONE: 0.5})
-    path: Path | None = None
-
-    @property
-    def length(self) -> int:
-        """Computed."""
-        return len(self.name)
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        (Keys("name"), {"name": "ab"}),
-        (
-            Keys("... -part name -path"),
-            {"word": "one", "sizes": [1, 2], "by_word": {"one": 0.5}, "name": "ab"},
-        ),
-        (Keys("title=name length"), {"title": "ab", "length": 2}),
-        (Keys("total_ms=part.total_ns total_ns=part.total_ns"), {"total_ms": 0.0015, "total_ns": 1500}),
-        (Keys("name *part"), {"name": "ab", "total_ns": 1500, "shapes": "[[2]]"}),
-        (Keys("twice", twice=lambda whole: whole.length * 2), {"twice": 4}),
-        (Keys("shapes path", shapes=parsed("part.shapes")), {"shapes": [[2]], "path": "a/b"}),
-    ],
-)
-def test_keys_say_what_of_a_value_is_written_and_in_which_order(keys, expected):
-    record = encode(Whole("ab", Part(1500, "[[2]]"), path=Path("a/b")), {Whole: keys})
-    assert list(record.items()) == list(expected.items())
 
 
 def test_a_value_without_keys_has_all_its_fields_and_no_others() -> None:
