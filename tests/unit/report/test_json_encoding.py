@@ -1,4 +1,4 @@
-"""Values as JSON: a class without keys, texts and files. What keys choose is told by the documents of reports."""
+"""Values as JSON: a class without keys, texts and files. Reports' documents tell what keys choose."""
 
 from __future__ import annotations
 
