@@ -341,11 +341,10 @@ def sidecar(**fields: Any) -> Sidecar:
         "3.12.1", "Linux x86_64", "0.1.0", torch="2.11.0+cu130", torch_git_version="70d99e9",
         cuda_runtime="13.0", cuda_driver="13.1",
     )  # fmt: skip
-    return Sidecar(
-        trace="t.json",
-        created="2026-01-02T03:04:05+00:00",
-        environment=environment,
-        schedule=RecordedSchedule(0, 1, 3, 1, cycle=0),
-        settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
-        **{"steps": 3, "partial": False, "clean_window": True, "wall_time_ns_per_step": (5, 6, 7), **fields},
-    )
+    known = {
+        "trace": "t.json", "created": "2026-01-02T03:04:05+00:00", "environment": environment,
+        "schedule": RecordedSchedule(0, 1, 3, 1, cycle=0),
+        "settings": RecordedSettings(True, False, False, False, ("cpu", "cuda")),
+        "steps": 3, "partial": False, "clean_window": True, "wall_time_ns_per_step": (5, 6, 7),
+    }  # fmt: skip
+    return Sidecar(**{**known, **fields})

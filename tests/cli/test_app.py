@@ -89,11 +89,8 @@ def test_the_hint_names_the_help_of_the_verb(opscope) -> None:
     assert opscope("nonsense").err.endswith("Try: opscope --help\n")
 
 
-def test_a_users_mistake_is_one_line(opscope, tmp_path: Path) -> None:
+def test_a_users_mistake_is_one_line_and_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
     opscope("analyze", tmp_path / "absent.json").fails("absent.json", "error: ", lines=1)
-
-
-def test_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
     assert "Traceback" in opscope("analyze", tmp_path / "absent.json", "--debug").err
 
 
@@ -117,10 +114,13 @@ def test_every_way_to_end_has_its_exit_code(opscope, monkeypatch, error, code, m
     assert "Traceback" not in outcome.err
 
 
-def test_entry_point_exits_with_the_code() -> None:
+def test_an_entry_point_exits_with_the_code_of_the_processs_arguments(monkeypatch, capsys):
     done = python("-m", "opscope", "nonsense")
     assert done.returncode == 2
     assert done.stderr.endswith("Try: opscope --help\n")
+    monkeypatch.setattr(sys, "argv", ["opscope", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out.strip() == __version__
 
 
 def test_a_signal_right_before_the_verb_has_its_exit_code(monkeypatch, capsys):
@@ -130,12 +130,6 @@ def test_a_signal_right_before_the_verb_has_its_exit_code(monkeypatch, capsys):
     monkeypatch.setattr(app, "main", terminated)
     assert app.command_line() == 128 + signal.SIGTERM
     assert capsys.readouterr().err.startswith("interrupted: ")
-
-
-def test_arguments_default_to_those_of_the_process(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["opscope", "--version"])
-    assert main() == 0
-    assert capsys.readouterr().out.strip() == __version__
 
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:

@@ -40,12 +40,9 @@ def test_the_peak_is_told_with_who_holds_it(opscope, tmp_path: Path) -> None:
     assert (device["peak_bytes"], device["out_of_memory"][0]["asked_bytes"]) == (600 * MB, 900 * MB)
 
 
-def test_a_broken_one_is_one_error(opscope, tmp_path: Path) -> None:
+def test_a_broken_one_is_one_error_and_a_session_is_not_made_of_one(opscope, tmp_path: Path) -> None:
     opscope("analyze", snapshot(tmp_path / "s.pickle", device_traces=5)).fails(
         "not a memory snapshot", lines=1
     )
-
-
-def test_a_session_is_not_made_of_one(opscope, tmp_path: Path) -> None:
     path = snapshot(tmp_path / "snapshot.pickle")
     opscope("sql", path, "SELECT 1").fails("a memory snapshot of PyTorch", "opscope analyze", lines=1)

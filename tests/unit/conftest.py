@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import opscope
 from opscope.analysis import explanation
+from opscope.model.session import Session
 from opscope.provenance.generated_code import source_hash
 
 KERNEL = """
@@ -41,6 +43,13 @@ def torch() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[Session]:
+    """The packaged recording: BERT on an H200, by PyTorch 2.11."""
+    with opscope.load(opscope.example_trace()) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

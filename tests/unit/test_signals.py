@@ -39,9 +39,14 @@ def test_a_signal_raises_and_is_remembered_until_the_block_ends(number: signal.S
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
-def test_it_ends_a_program_as_ctrl_c_does_and_is_no_error_to_catch() -> None:
+def test_it_ends_a_program_as_ctrl_c_does_also_through_an_error() -> None:
     assert issubclass(Terminated, KeyboardInterrupt)
     assert not issubclass(Terminated, Exception)
+    # As an import does that is interrupted.
+    error = ImportError("cannot import")
+    assert not is_of_signal(error)
+    error.__cause__ = KeyboardInterrupt()
+    assert is_of_signal(error)
 
 
 def test_the_innermost_block_says_what_is_raised() -> None:
@@ -154,11 +159,3 @@ def test_a_signal_whose_error_is_lost_still_ends_the_block() -> None:
         raise_if_interrupted(error)
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_what_turns_it_into_an_error_of_its_own_is_seen_through() -> None:
-    """As an import does that is interrupted."""
-    error = ImportError("cannot import")
-    assert not is_of_signal(error)
-    error.__cause__ = KeyboardInterrupt()
-    assert is_of_signal(error)

@@ -59,9 +59,13 @@ def _numbers(work: AttentionWork) -> tuple[Any, ...]:
     return sizes.all_heads, sizes.queries, sizes.keys, sizes.head_size, work.is_backward, work.mask
 
 
-def test_forward_is_found_with_its_copies(load: Load) -> None:
+def test_forward_is_found_with_its_copies_if_shapes_were_recorded(load: Load) -> None:
     session = load(run([LINEAR, *FORWARD, LINEAR], times=1))
     assert found_in(session) == [(96, 128, 128, 64, False, None, 8)]
+    builder = trace()
+    for place, (name, _, device_us) in enumerate(FORWARD):
+        builder.operator(name, 10 * place, 8).launch(10 * place + 4).kernel(name, 10 * place + 6, device_us)
+    assert found_in(load(builder)) == []
 
 
 @pytest.mark.parametrize(("type_name", "is_estimated"), [("float", False), (HALF, True)])
@@ -106,13 +110,6 @@ def test_backward_is_found_by_two_products_on_each_side(load: Load) -> None:
 )
 def test_other_softmaxes_are_no_attention(load: Load, operators: list[Operator]) -> None:
     assert found_in(load(run(operators, times=1))) == []
-
-
-def test_without_shapes_nothing_is_recognized(load: Load) -> None:
-    builder = trace()
-    for place, (name, _, device_us) in enumerate(FORWARD):
-        builder.operator(name, 10 * place, 8).launch(10 * place + 4).kernel(name, 10 * place + 6, device_us)
-    assert found_in(load(builder)) == []
 
 
 def test_eager_attention_is_advised_against_with_its_gain(advise_on: Program) -> None:

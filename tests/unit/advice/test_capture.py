@@ -52,22 +52,16 @@ def captured(tmp_path: Path) -> Captured:
 def test_the_same_launches_in_each_step_can_be_captured(captured: Captured) -> None:
     assert captured(forwards()) == Applicability()
     assert captured(forwards(steps=1)).status is ApplicabilityStatus.UNKNOWN
+    assert captured(forwards(39)).status is ApplicabilityStatus.APPLICABLE
 
 
-def test_what_waits_within_a_step_stands_in_the_way(captured: Captured) -> None:
+def test_what_waits_or_has_other_shapes_within_a_step_stands_in_the_way(captured: Captured) -> None:
     found = captured(forwards(10, 20))
     assert (found.status, found.blocked_by) == (
         ApplicabilityStatus.BLOCKED,
         (Blocker("aten::nonzero", None, 2),),
     )
     assert captured(forwards(10, steps=1)).status is ApplicabilityStatus.BLOCKED
-
-
-def test_what_waits_behind_the_last_launches_stands_outside(captured: Captured) -> None:
-    assert captured(forwards(39)).status is ApplicabilityStatus.APPLICABLE
-
-
-def test_other_shapes_in_another_step_stand_in_the_way(captured: Captured) -> None:
     found = captured(forwards(last_rows=9))
     assert (found.status, found.blocked_by) == (ApplicabilityStatus.BLOCKED, (Blocker("aten::mm", None, 40),))
 

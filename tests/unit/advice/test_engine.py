@@ -49,7 +49,7 @@ def ill_program() -> TraceBuilder:
     return builder.operator("aten::gelu", 40, 20).launch(45).kernel("gelu", 5_100, 6_000)
 
 
-def test_findings_are_ranked_by_gain_with_those_of_none_last(advise_on: Program) -> None:
+def test_findings_are_ranked_by_gain_and_carry_what_they_rest_on(advise_on: Program) -> None:
     found = advise_on(ill_program(), **ill())
     gains = [finding.estimated_gain_ns_per_step for finding in found]
     known = [gain for gain in gains if gain is not None]
@@ -58,6 +58,12 @@ def test_findings_are_ranked_by_gain_with_those_of_none_last(advise_on: Program)
     assert known == sorted(known, reverse=True)
     assert codes(found)[0] == "reduced_precision"
     assert codes(found)[-1] == "recording_inflates_host"
+    for finding in advise_on(ill_program(), **ill()):
+        assert finding.message.endswith(".")
+        assert finding.suggestion
+        assert finding.evidence
+        json.dumps(finding.evidence)
+        assert finding.gain_basis or finding.estimated_gain_ns_per_step is None
 
 
 def test_a_gain_that_is_less_than_what_steps_differ_by_is_no_number(advise_on, monkeypatch):
@@ -89,15 +95,6 @@ def test_a_gain_of_the_host_is_a_number_from_a_twentieth_of_an_understood_step_o
     assert not any(one.is_gain_known for one in found if one not in sure)
 
 
-def test_findings_carry_what_they_rest_on(advise_on: Program) -> None:
-    for finding in advise_on(ill_program(), **ill()):
-        assert finding.message.endswith(".")
-        assert finding.suggestion
-        assert finding.evidence
-        json.dumps(finding.evidence)
-        assert finding.gain_basis or finding.estimated_gain_ns_per_step is None
-
-
 def test_an_overlapping_promise_is_not_summed(advise_on: Program) -> None:
     """TF32 and 16 bits gain from the same products; together they exceed what these take."""
     values = {**ill(), "hosts": [host(11 * MS, MS, launches=20)], "waits": ()}
@@ -120,12 +117,9 @@ def test_a_set_sets_one_thing_in_one_way() -> None:
     assert together("host_sync", "host_sync")
 
 
-def test_without_device_there_is_no_advice(load: Load) -> None:
+def test_without_a_device_or_efficiency_nothing_is_guessed(load: Load) -> None:
     session = load(TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 50))
     assert advise(session, Summary(session).complete(), None).advice == ()
-
-
-def test_without_efficiency_and_timeline_nothing_is_guessed(load: Load) -> None:
     session = load(ill_program())
     assert advise(session, Summary(session, efficiency=Efficiency(), timeline=Timeline()), None) is not None
 

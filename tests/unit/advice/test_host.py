@@ -50,29 +50,28 @@ def test_a_slow_host_is_told_with_what_a_graph_would_save(advise_on: Program, as
     assert asked == [(("replay", (300_000,)),)]
 
 
-def test_without_steps_a_slow_host_is_told_of_the_recording(advise_on: Program) -> None:
+def test_without_steps_a_slow_host_and_waits_are_told_of_the_recording(advise_on: Program) -> None:
     recorded = host(2 * MS, 10 * MS, launches=1000, recorder_ns=4 * MS)
     found = advise_on(without_steps(), **waiting(hosts=[recorded]))
     assert codes(found) == ["launch_bound", "recording_inflates_host"]
     assert "to launch what was recorded" in found[0].message
     assert "of host time in all as recorded" in found[1].message
     assert not any("per step" in f"{finding.message} {finding.gain_basis}" for finding in found)
-
-
-def test_without_steps_waits_are_counted_in_all(advise_on: Program) -> None:
     hosts, waits = [host(8 * MS, 2 * MS, step_ns=10 * MS)], (wait(2 * MS, calls=4),)
     found = advise_on(without_steps(), **waiting(IdleCause.SYNCHRONIZATION, 2 * MS, hosts=hosts, waits=waits))
     message = only(found, "host_sync").message
     assert "is idle for 2.00 ms in all." in message
 
 
-def test_the_recorders_part_is_not_the_hosts(advise_on: Program) -> None:
+def test_a_host_that_is_slow_by_its_recorder_is_told_as_recorded(advise_on: Program) -> None:
     """As recorded the host needs 10 ms; without the profiler 2, and the device 8."""
     recorded = host(8 * MS, 10 * MS, launches=100, recorder_ns=8 * MS)
     found = advise_on(step_of(10), **waiting(hosts=[recorded]))
     assert codes(found) == ["recording_inflates_host"]
     told(found, "recording_inflates_host", "80.0 %", has_gain=False)
     assert found[0].evidence["how_estimated"] == "in a test"
+    hosts = [host(2 * MS, 10 * MS, launches=500, recorder_ns=None)]
+    assert "as recorded" in only(advise_on(step_of(10), **waiting(hosts=hosts)), "launch_bound").message
 
 
 def test_a_host_that_may_be_the_slower_side_is_told_with_its_doubt(advise_on: Program) -> None:
@@ -81,11 +80,6 @@ def test_a_host_that_may_be_the_slower_side_is_told_with_its_doubt(advise_on: Pr
     found = advise_on(step_of(33), **waiting(idle_ns=4 * MS, hosts=[recorded]))
     told(found, "launch_bound", "5.00 ms to 19.0 ms without the profiler", has_gain=True)
     assert codes(found) == ["launch_bound", "recording_inflates_host"]
-
-
-def test_a_recorder_of_unknown_cost_is_said_to_be_in_the_figure(advise_on: Program) -> None:
-    hosts = [host(2 * MS, 10 * MS, launches=500, recorder_ns=None)]
-    assert "as recorded" in only(advise_on(step_of(10), **waiting(hosts=hosts)), "launch_bound").message
 
 
 def test_a_wait_within_a_step_is_told_with_its_line(advise_on: Program) -> None:

@@ -89,11 +89,16 @@ def dropped(asked: list[Any]) -> int:
     return len(operators)
 
 
-def test_filling_gradients_is_told(advise_on: Program, asked: list[Any]) -> None:
+def test_filling_gradients_is_told_of_many_and_of_few_large_ones(
+    advise_on: Program, asked: list[Any]
+) -> None:
     content = optimizing("aten::zero_", 60, phase="Optimizer.zero_grad#SGD.zero_grad", device_us=2)
     found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
     told(found, "zero_grad_fill", "60 launches per step", "set_to_none", has_gain=True)
     assert dropped(asked) == 60
+    content = optimizing("aten::zero_", 3, phase="Optimizer.zero_grad#SGD.zero_grad", device_us=90)
+    found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
+    told(found, "zero_grad_fill", "3 launches per step", has_gain=True)
 
 
 def accumulating(passes: int, *, fills: bool = True) -> TraceBuilder:
@@ -127,12 +132,6 @@ def test_adding_to_filled_gradients_goes_with_the_fills_once(advise_on, asked, p
 def test_adding_to_gradients_that_nothing_filled_is_as_it_must_be(advise_on: Program) -> None:
     found = advise_on(accumulating(2, fills=False), hosts=[host(2.12 * MS, 1 * MS, launches=61)])
     assert "advice.zero_grad_fill" not in {one.code for one in found}
-
-
-def test_few_fills_of_large_tables_count(advise_on: Program) -> None:
-    content = optimizing("aten::zero_", 3, phase="Optimizer.zero_grad#SGD.zero_grad", device_us=90)
-    found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
-    told(found, "zero_grad_fill", "3 launches per step", has_gain=True)
 
 
 LEFT_ALONE = {

@@ -56,9 +56,17 @@ def test_a_gain_that_the_host_hides_is_told_without_promising(advise_on: Program
     assert (found.estimated_gain_ns_per_step, found.severity) == (0, Severity.INFO)
 
 
-def test_tf32_products_are_told_of_16_bits_only(advise_on: Program) -> None:
+def test_what_tf32_and_old_devices_leave_to_16_bits(advise_on: Program) -> None:
     values = slow(tensor_cores=TensorCoreUse.USED, data_type=DataType.FP32)
     assert codes(advise_on(program(), **values)) == ["reduced_precision"]
+    volta = TraceBuilder(
+        deviceProperties=[{**H200, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "numSms": 80}]
+    )
+    volta.step(1, 0, 7000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 100, 6000)
+    found = advise_on(volta, **slow())
+    assert codes(found) == ["reduced_precision"]
+    assert "float16" in found[0].message
+    assert "bfloat16" not in (found[0].change or "")
 
 
 def test_code_of_kinds_that_were_not_found_is_left_out_and_other_lines_stay(advise_on: Program) -> None:
@@ -69,17 +77,6 @@ def test_code_of_kinds_that_were_not_found_is_left_out_and_other_lines_stay(advi
         patch.setitem(book.rules, rule.code, longer)
         change = only(advise_on(program(), **slow()), "tf32_off").change
     assert change == 'import torch\ntorch.set_float32_matmul_precision("high")   # matrix products'
-
-
-def test_an_old_device_has_no_tf32(advise_on: Program) -> None:
-    volta = TraceBuilder(
-        deviceProperties=[{**H200, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "numSms": 80}]
-    )
-    volta.step(1, 0, 7000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 100, 6000)
-    found = advise_on(volta, **slow())
-    assert codes(found) == ["reduced_precision"]
-    assert "float16" in found[0].message
-    assert "bfloat16" not in (found[0].change or "")
 
 
 def test_without_the_devices_rates_no_gain_is_made_up(advise_on: Program) -> None:

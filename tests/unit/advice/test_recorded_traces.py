@@ -97,14 +97,10 @@ def test_a_straggler_is_named(advised: Advised) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_compiled_without_graphs_is_told_of_graphs(advised: Advised) -> None:
+def test_compiled_programs_are_told_of_graphs_that_they_lack(advised: Advised) -> None:
     _, found = advised("h200/bert_compile_bf16.json.gz")
     assert codes(found) == ["launch_bound", "recording_inflates_host"]
     assert "reduce-overhead" in (found[0].change or "")
-
-
-@pytest.mark.exhaustive(few=False)
-def test_graph_replays_are_not_told_of_graphs(advised: Advised) -> None:
     _, found = advised("h200/gpt2_compile_cudagraph_bf16.json.gz")
     assert set(codes(found)) <= {"host_sync"}
 

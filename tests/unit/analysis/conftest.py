@@ -41,13 +41,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def example() -> Iterator[Session]:
-    """The packaged recording: BERT on an H200, by PyTorch 2.11."""
-    with opscope.load(opscope.example_trace()) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
 def example_summary(example: Session) -> Summary:
     return opscope.summarize(example)
 

@@ -13,7 +13,6 @@ from opscope.analysis.comparison_rules import (
     Timing,
     compare_benchmarks,
     gate_reasons,
-    presence_of,
     ratio_interval,
     resampled_means,
     resampled_medians,
@@ -162,7 +161,7 @@ def test_the_number_of_the_device_does_not_matter() -> None:
     assert compare(BEFORE, result(row("torch", 100e3), device="cuda:1")).points
 
 
-def test_a_row_that_is_wrong_now_fails_the_gate() -> None:
+def test_a_row_that_is_wrong_now_fails_the_gate_and_one_that_is_right_again_does_not() -> None:
     comparison = compare(BEFORE, result(row("torch", 100e3), failed("triton"), row("old", 50e3)))
     triton = named(comparison, "triton")
     assert triton.is_broken
@@ -171,9 +170,6 @@ def test_a_row_that_is_wrong_now_fails_the_gate() -> None:
     assert gate_reasons(comparison, FailOn.SLOWER) == ("gelu, triton was ok and is wrong",)
     assert gate_reasons(comparison, FailOn.FASTER) == ()
     assert gate_reasons(comparison, FailOn.DIFFERENT) == ("gelu, triton was ok and is wrong",)
-
-
-def test_a_row_that_is_right_again_is_a_change_but_no_regression() -> None:
     comparison = compare(result(failed("triton")), result(row("triton", 10)))
     assert gate_reasons(comparison, FailOn.SLOWER) == ()
     assert gate_reasons(comparison, FailOn.DIFFERENT) == ("gelu, triton was wrong and is ok",)
@@ -189,14 +185,11 @@ def test_other_clocks_or_caches_get_no_verdict(fields: dict[str, Any]) -> None:
     assert gate_reasons(comparison, FailOn.SLOWER) == ()
 
 
-def test_another_environment_is_a_finding_with_both_values() -> None:
+def test_other_environments_clocks_throttling_and_interruption_are_findings() -> None:
     comparison = compare(BEFORE, result(row("torch", 100), environment=environment("NVIDIA B200")))
     (finding,) = comparison.findings
     assert finding.code == "compare.environment_differs"
     assert finding.evidence == {"GPU": ["NVIDIA H200", "NVIDIA B200"]}
-
-
-def test_lower_clocks_throttling_and_interruption_are_findings() -> None:
     fast, slow = (DeviceState(0, sm_clock_mhz=clock) for clock in (1980, 1400))
     reference = result(row("torch", 100, throttled=(1,)), device_state_after=fast, complete=False)
     comparison = compare(reference, result(row("torch", 100), device_state_after=slow))
@@ -247,17 +240,13 @@ def test_intervals_of_equal_populations_hold_one_as_often_as_they_say(resampled,
 
 
 @pytest.mark.parametrize("resampled", RESAMPLERS)
-def test_an_interval_narrows_with_samples(resampled) -> None:
+def test_an_interval_narrows_with_samples_and_sides_may_differ_in_size(resampled) -> None:
     random = np.random.default_rng(5)
     widths = []
     for count in (8, 200):
         low, high = ratio_interval(resampled, 0, *(1 + 0.02 * random.standard_normal((2, count))))
         widths.append(high - low)
     assert widths[1] < widths[0] / 2
-
-
-@pytest.mark.parametrize("resampled", RESAMPLERS)
-def test_sides_of_different_sizes_are_compared(resampled) -> None:
     first, second = np.full(6, 2.0), np.full(50, 1.0)
     assert ratio_interval(resampled, 0, first, second) == pytest.approx((2.0, 2.0))
 
@@ -300,8 +289,3 @@ def test_sides_mirror_each_other_and_what_cannot_be_judged_has_no_interval() -> 
     assert found["few"].ratio_interval is None
     assert found["clocks"].ratio == pytest.approx(2, rel=0.02)
     assert found["absent"].ratio is found["no time"].ratio is None
-
-
-def test_presence() -> None:
-    found = [presence_of(1, 1), presence_of(None, 1), presence_of(1, None)]
-    assert found == [Presence.BOTH, Presence.ADDED, Presence.REMOVED]

@@ -74,38 +74,22 @@ def test_a_launch_of_another_geometry_is_not_recorded(load, report_of, kernel):
 
 
 def test_order_tells_calls_apart_that_launch_alike(load: Load, report_of: ReportOf) -> None:
-    session = load(
-        launched(
-            ("aten::abs", [2], "k"),
-            ("aten::neg", [3], "k"),
-            ("aten::sin", [4], "other"),
-            ("aten::exp", [5], "k"),
-        )
-    )
-    found = join_counters(report_of("k", "other", "k"), session)
-    assert [one.operators for one in found] == [("aten::neg",), ("aten::sin",), ("aten::exp",)]
-    assert [one.match for one in found] == [Match.ORDER, Match.SAME_CALL, Match.ORDER]
+    def matches(kernels: str, *calls: tuple[str, Any, str]) -> list[tuple[str, ...]]:
+        found = join_counters(report_of(*kernels.split()), load(launched(*calls)))
+        assert all(one.no_ratio_reason == one.match.meaning for one in found if one.call is None)
+        assert [one.call is None for one in found] == [len(one.operators) != 1 for one in found]
+        return [(one.match.name, *one.operators) for one in found]
 
-
-def test_what_order_leaves_open_stays_open(load: Load, report_of: ReportOf) -> None:
-    session = load(launched(("aten::abs", [2], "k"), ("aten::neg", [3], "k")))
-    (found,) = join_counters(report_of("k"), session)
-    assert (found.match, found.call) == (Match.AMBIGUOUS, None)
-    assert found.operators == ("aten::abs", "aten::neg")
-    assert found.no_ratio_reason == Match.AMBIGUOUS.meaning
-
-
-def test_a_repeated_order_settles_what_every_place_agrees_on(load: Load, report_of: ReportOf) -> None:
-    step = [("aten::abs", [2], "k"), ("aten::neg", [3], "k"), ("aten::sin", [4], "other")]
-    session = load(launched(*step, *step))
-    found = join_counters(report_of("k", "k", "other"), session)
-    assert [one.operators for one in found] == [("aten::abs",), ("aten::neg",), ("aten::sin",)]
-
-
-def test_a_launch_the_recording_lacks_does_not_disturb_the_order(load: Load, report_of: ReportOf) -> None:
-    session = load(launched(("aten::abs", [2], "k"), ("aten::neg", [3], "k")))
-    found = join_counters(report_of("k", "unknown", "k"), session)
-    assert [one.operators for one in found] == [("aten::abs",), (), ("aten::neg",)]
+    first, second, between = ("aten::abs", [2], "k"), ("aten::neg", [3], "k"), ("aten::sin", [4], "other")
+    told = [("ORDER", "aten::abs"), ("ORDER", "aten::neg"), ("SAME_CALL", "aten::sin")]
+    assert matches("k other k", first, second, between, ("aten::exp", [5], "k")) == [
+        *told[1:],
+        ("ORDER", "aten::exp"),
+    ]
+    assert matches("k", first, second) == [("AMBIGUOUS", "aten::abs", "aten::neg")]
+    # Repeated, it settles what every place agrees on; a launch that the recording lacks does not disturb it.
+    assert matches("k k other", *[first, second, between] * 2) == told
+    assert matches("k unknown k", first, second) == [told[0], ("NOT_RECORDED",), told[1]]
 
 
 def test_launches_from_before_the_recording_leave_no_doubt(load: Load, report_of: ReportOf) -> None:

@@ -55,11 +55,15 @@ class TestNames:
 
 
 class TestOperator:
-    def test_without_a_recording_all_overloads_are_told(self) -> None:
+    def test_without_a_recording_all_overloads_and_each_place_are_told_once(self) -> None:
         gelu = of("gelu")
         assert {function.overload for function in gelu.functions} == {"", "out"}
         assert [node.name for node in gelu.derivatives] == ["GeluBackward0"]
         assert (gelu.operators, gelu.kernels, gelu.summary) == ((), (), None)
+        assert [str(place) for place in of("gelu").locations] == [
+            f"{NATIVE}/cuda/Activation.cpp:96",
+            f"{NATIVE}/cuda/ActivationGeluKernel.cu:21",
+        ]
 
     @pytest.mark.parametrize("name", ["aten::add.Tensor", "add.Tensor"])
     def test_one_overload(self, name: str) -> None:
@@ -67,12 +71,6 @@ class TestOperator:
         assert (add.name, add.overload) == ("aten::add", "Tensor")
         assert [function.overload for function in add.functions] == ["Tensor"]
         assert [node.name for node in add.derivatives] == ["AddBackward0"]
-
-    def test_its_places_are_listed_once(self) -> None:
-        assert [str(place) for place in of("gelu").locations] == [
-            f"{NATIVE}/cuda/Activation.cpp:96",
-            f"{NATIVE}/cuda/ActivationGeluKernel.cu:21",
-        ]
 
     def test_its_calls_in_a_recording(self, example: Session) -> None:
         gelu = explain("aten::gelu", example)
@@ -106,15 +104,12 @@ def test_a_category_of_a_recording(example: Session) -> None:
     assert len(matrix.functions) > 300
 
 
-def test_a_file_of_a_recording(example: Session) -> None:
+def test_a_file_has_its_kernels_or_the_function_that_launches_them(example: Session) -> None:
     softmax = explain("SoftMax.cu", example)
     assert [operator.name for operator in softmax.operators] == ["aten::_softmax"]
     assert [use.facts.function for use in softmax.kernels] == ["(anonymous namespace)::softmax_warp_forward"]
     assert "softmax_cuda_out" in {function.cuda_function for function in softmax.functions}
-
-
-def test_a_file_with_the_function_of_a_recorded_operator(example: Session) -> None:
-    """Activation.cpp holds no kernel, but what launches one."""
+    # Activation.cpp holds no kernel, but what launches one.
     activation = explain("cuda/Activation.cpp", example)
     assert [operator.name for operator in activation.operators] == ["aten::gelu"]
     assert activation.kernels == ()

@@ -53,7 +53,7 @@ def read() -> Iterator[Read]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_kernels_have_a_family(read: Read, name: str) -> None:
+def test_kernels_have_a_family_and_categories_are_the_device_time(read: Read, name: str) -> None:
     session, _ = read(name)
     kernels = session.query(
         "SELECT n.name, sum(duration_ns) FROM device_activities a JOIN kernel_names n USING (name_id) "
@@ -61,10 +61,6 @@ def test_kernels_have_a_family(read: Read, name: str) -> None:
     )
     known = sum(ns for kernel, ns in kernels if decode(kernel).family is not None)
     assert known / sum(ns for _, ns in kernels) > 0.99
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_categories_are_the_device_time(read: Read, name: str) -> None:
     session, summary = read(name)
     assert sum(one.device_ns for one in summary.categories) == summary.device_time_ns
     assert not [check for check in session.check() if check.violations]
@@ -84,16 +80,13 @@ def test_engines_time_has_operators_and_costs(read: Read, name: str, costed: flo
     assert share(session, "c.evidence IS NULL AND c.reason IS NULL AND a.operator_id IS NOT NULL") == 0
 
 
-def test_a_replay_is_matched_by_its_kernels(read: Read) -> None:
+def test_steps_tell_their_phase_and_a_replay_is_matched_by_its_kernels(read: Read) -> None:
     _, summary = read("vllm_decode_execution")
     (graph,) = summary.graphs
     assert (graph.source, graph.evidence) == ("capture_trace", "kernel_sequence")
     assert summary.engine == "vllm"
     (step,) = summary.ranges
     assert (step.phase, step.tokens, step.calls) == ("decode", 32, 1)
-
-
-def test_steps_of_an_engine_tell_prefill(read: Read) -> None:
     _, summary = read("b200_vllm_eager")
     assert [(one.phase, one.tokens) for one in summary.ranges] == [("prefill", 888)]
     assert summary.torch_release is None  # six releases know its kernels

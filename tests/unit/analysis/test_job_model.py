@@ -85,14 +85,6 @@ def test_a_rank_that_others_wait_for_decides(job_of, factors, gained_us):
     assert gain_us(job_of(*pair()), "gemm", *factors) == pytest.approx(gained_us, abs=0.01)
 
 
-def test_of_a_collective_only_its_transfer_can_get_shorter(job_of: JobOf) -> None:
-    job = job_of(*pair())
-    assert gain_us(job, NCCL, 0.5, 0.5) == pytest.approx(25, abs=0.01)
-    both = job.changed(lambda change: change.scale(change.model.is_named([NCCL]), 0.5))
-    both &= job.changed(lambda change: change.scale(change.model.is_named(["gemm"]), 0.5))
-    assert job.gain_ns(both) == pytest.approx(325 * US, abs=10)
-
-
 @pytest.mark.exhaustive(few=False)
 def test_several_collectives_each_wait_for_the_last(job_of: JobOf) -> None:
     job = job_of(rank(0, 100, (450, 80), sequence=(1, 2)), rank(1, 500, (50, 80), sequence=(1, 2)))
@@ -125,13 +117,20 @@ def test_a_single_trace_is_its_own_job(job_of: JobOf) -> None:
     assert job.execution == job.middle.execution
 
 
-def test_the_critical_path_runs_through_the_rank_that_others_wait_for(job_of: JobOf) -> None:
+def test_the_critical_path_and_what_collectives_gain(job_of: JobOf) -> None:
     job = job_of(*pair())
     found = {(one.trace_id, one.kind, one.name): one.ns for one in job.path}
     assert found[SLOW, "kernel", "gemm"] == 600 * US
     assert sum(one.ns for one in job.path if one.kind == "communication") == 50 * US
     assert not any(one.kind == "kernel" and one.trace_id == FAST for one in job.path)
     assert sum(one.fraction for one in job.path) == pytest.approx(1)
+    assert gain_us(job, NCCL, 0.5, 0.5) == pytest.approx(25, abs=0.01)
+    both = job.changed(lambda change: change.scale(change.model.is_named([NCCL]), 0.5))
+    both &= job.changed(lambda change: change.scale(change.model.is_named(["gemm"]), 0.5))
+    assert job.gain_ns(both) == pytest.approx(325 * US, abs=10)
+    ids = [{model.trace.trace_id: [activity for activity, node in model.node_of_activity.items()
+                                   if model.is_communication[node]] for model in job.ranks}]  # fmt: skip
+    assert job.gain_ns(job.overlapped(ids[0])) == pytest.approx(50 * US, abs=200)
 
 
 @pytest.mark.exhaustive(few=False)
@@ -144,13 +143,6 @@ def test_a_rank_as_fast_as_the_median_of_the_others(job_of: JobOf) -> None:
     assert fast is not None
     assert job.gain_ns(fast) == 0
     assert job.as_fast_as_median(7) is None
-
-
-def test_a_collective_that_is_overlapped_still_waits_for_the_last_rank(job_of: JobOf) -> None:
-    job = job_of(*pair())
-    ids = [{model.trace.trace_id: [activity for activity, node in model.node_of_activity.items()
-                                   if model.is_communication[node]] for model in job.ranks}]  # fmt: skip
-    assert job.gain_ns(job.overlapped(ids[0])) == pytest.approx(50 * US, abs=200)
 
 
 def test_of_too_many_ranks_those_are_simulated_that_others_wait_for() -> None:

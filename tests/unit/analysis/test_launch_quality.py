@@ -16,6 +16,7 @@ from opscope.model.queries import sql
 from .conftest import GELU_KERNEL
 
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+SIZES: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
 
 
 def launched(load: Load, *, device: dict[str, Any] | None = None, **args: Any) -> LaunchQuality:
@@ -45,44 +46,34 @@ def test_a_launch_of_part_of_a_wave(load: Load) -> None:
     assert (found.geometry.occupancy_estimate, estimate(found)) == (0.05, pytest.approx(1 / 22))
 
 
-def test_a_launch_of_several_waves_with_partial_warps(load: Load) -> None:
-    sizes: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
-    found = launched(load, grid=[5000, 1, 1], block=[80, 1, 1], **sizes)
+def test_a_launch_of_several_waves_or_of_another_vendor(load: Load) -> None:
+    found = launched(load, grid=[5000, 1, 1], block=[80, 1, 1], **SIZES)
     assert found.waves.slots == 132 * 21  # 64 warps hold 21 blocks of three warps
     assert (found.idle_sm_count, found.is_underfilled) == (0, False)
     assert found.partial_warp_loss == pytest.approx(16 / 96)
+    amd = {**H200, "name": "AMD Radeon Graphics", "numSms": 104}  # an MI250, which says 9.0 as Hopper does
+    found = launched(load, device=amd, grid=[8, 1, 1], block=[256, 1, 1], **SIZES)
+    assert (found.waves, found.idle_sm_count) == (None, 96)
 
 
-def test_unknown_resources_leave_what_the_grid_alone_says(load: Load) -> None:
+def test_what_the_grid_alone_says_where_resources_or_the_device_are_unknown(load: Load) -> None:
     few, many = launched(load, grid=[64, 1, 1]), launched(load, grid=[132, 1, 1])
     assert (few.waves, few.occupancy, few.limiters) == (None, None, ())
     assert (few.idle_sm_count, few.is_underfilled) == (68, True)
     assert (many.idle_sm_count, many.is_underfilled) == (0, None)
-
-
-def test_an_unknown_device_says_nothing(load: Load) -> None:
-    found = launched(load, device={"id": 0, "name": "X"}, **{"registers per thread": 32, "shared memory": 0})
+    found = launched(load, device={"id": 0, "name": "X"}, **SIZES)
     assert (found.waves, found.idle_sm_count, found.is_underfilled) == (None, None, None)
 
 
 @pytest.mark.parametrize("extent", [[0, 1, 1], [-1, 1, 1]])
 def test_an_extent_that_cannot_be_is_unknown(load: Load, extent: list[int]) -> None:
-    sizes: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
-    assert launched(load, grid=extent, **sizes).waves is None
-    assert launched(load, block=extent, **sizes).partial_warp_loss is None
-
-
-def test_numbers_that_another_vendor_reports_are_no_limits_of_cuda(load: Load) -> None:
-    amd = {**H200, "name": "AMD Radeon Graphics", "numSms": 104}  # an MI250, which says 9.0 as Hopper does
-    sizes: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
-    found = launched(load, device=amd, grid=[8, 1, 1], block=[256, 1, 1], **sizes)
-    assert (found.waves, found.idle_sm_count) == (None, 96)
+    assert launched(load, grid=extent, **SIZES).waves is None
+    assert launched(load, block=extent, **SIZES).partial_warp_loss is None
 
 
 def test_copies_have_no_quality_and_devices_that_differ_give_none(load: Load) -> None:
     built = TraceBuilder(deviceProperties=[H200, {**H200, "id": 1, "numSms": 108}])
-    sizes: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
-    built.kernel("k", 20, 5, **sizes).kernel("k", 20, 5, device=1, **sizes)
+    built.kernel("k", 20, 5, **SIZES).kernel("k", 20, 5, device=1, **SIZES)
     built.kernel("Memcpy HtoD (Pageable -> Device)", 40, 5, category="gpu_memcpy")
     (found,) = launch_quality(load(built))
     assert (found.geometry.calls, found.waves) == (2, None)

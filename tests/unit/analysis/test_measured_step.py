@@ -3,6 +3,7 @@
 import pytest
 
 from case_tables import cases
+from fakes import sidecar
 from opscope.analysis.measured_step import (
     MeasuredStep,
     StepClockKind,
@@ -16,17 +17,9 @@ from opscope.analysis.timeline.values import HostTime
 from opscope.analysis.timeline.windows import Step, TraceWindow
 from opscope.ingest.kineto_file import keep_sidecars
 from opscope.model.benchmark import Verdict
-from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
-from opscope.model.sidecar import (
-    RecordedSchedule,
-    RecordedSettings,
-    Sidecar,
-    StepKind,
-    StepPlace,
-    UnrecordedStep,
-)
+from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 
 NOISE = [10.0, 10.2, 9.9, 10.1, 10.0, 9.8, 10.1, 10.0, 10.3, 9.9]
 
@@ -127,19 +120,7 @@ def session_of(steps, *, partly=False):
     session.replace_rows("steps", [{"trace_id": 0, "step": one, "duration_ns": 20 + one} for one in range(3)])
     if partly:
         session.add_findings([Finding("capture.partial_collection", Severity.INFO, "…", trace_id=0)])
-    sidecar = Sidecar(
-        "t.json",
-        "2026-01-02T03:04:05+00:00",
-        Environment("3.12.1", "Linux x86_64", "0.1.0"),
-        RecordedSchedule(0, 1, 3, 1, cycle=0),
-        RecordedSettings(True, False, False, False, ("cpu",)),
-        3,
-        False,
-        True,
-        (20, 21, 22),
-        unrecorded_steps=tuple(steps),
-    )
-    keep_sidecars(session, {0: sidecar})
+    keep_sidecars(session, {0: sidecar(unrecorded_steps=tuple(steps))})
     return session
 
 

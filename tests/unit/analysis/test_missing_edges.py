@@ -84,15 +84,12 @@ def test_no_gain_rests_on_missing_edges(load: Load, builder: TraceBuilder, reaso
     assert [reason in (step.missing or "") for step in summary.execution] == [True] * (reason is not None)
 
 
-def test_a_whole_recording_keeps_its_gains(load: Load) -> None:
+def test_a_whole_recording_keeps_its_gains_and_one_of_a_few_flaws(load: Load) -> None:
     summary = assess(load(program()))
     assert [step.missing for step in summary.execution] == [None]
     (copies,) = [one for one in summary.advice or () if one.code == "advice.pageable_copy"]
     assert copies.estimated_gain_ns_per_step
-
-
-def test_a_few_flaws_cost_no_gain(load: Load) -> None:
-    """One of twenty."""
+    # One of twenty.
     (step,) = assess(load(program(recorded=lambda number: number != 15))).execution
     assert step.missing is None
 

@@ -55,13 +55,10 @@ def test_an_operator_down_to_its_device_code(known: Provenance) -> None:
     assert gelu.details["launchers"] == ["GeluCUDAKernelImpl"]
 
 
-def test_of_several_launchers_none_is_guessed(known: Provenance) -> None:
+def test_of_several_launchers_or_a_librarys_none_is_guessed(known: Provenance) -> None:
     topk = function(known, "aten::topk")
     assert topk.details["launchers"] == ["launch_gather_topk_kernel", "sortKeyValueInplace"]
     assert (topk.stub, topk.stub_location) == (None, None)
-
-
-def test_a_matrix_product_may_be_a_librarys(known: Provenance) -> None:
     product = function(known, "aten::_scaled_mm")
     assert product.details["launchers"] == ["f8f8bf16_rowwise"]
     assert product.stub_location is None

@@ -386,12 +386,9 @@ def test_among_equals_the_longest_are_paired() -> None:
     assert names(gemms, others) == [("old50", "new70"), ("old5", "new7")]
 
 
-def test_a_direction_is_not_paired_with_the_other() -> None:
+def test_kernels_of_another_direction_or_of_which_nothing_is_known_are_not_paired() -> None:
     forward = facts("f", family="attention_flash", direction="forward")
     assert names([(forward, 1)], [(facts("b", family="attention_flash", direction="backward"), 1)]) == []
-
-
-def test_nothing_known_is_nothing_paired() -> None:
     assert names([(facts("a"), 1)], [(facts("b"), 1)]) == []
 
 

@@ -80,23 +80,23 @@ def test_a_damaged_file_in_the_folder_is_passed_over_and_named(load: Load, tmp_p
 
 
 class TestWhichGpu:
-    def test_several_alike(self, load: Load) -> None:
+    def test_several_alike_and_one_that_did_nothing(self, load: Load) -> None:
         devices = [{**H200, "id": index} for index in range(2)]
         devices[0]["totalGlobalMem"], devices[1]["totalGlobalMem"] = 150_109_880_320, 150_100_000_000
         limits, _ = limits_of_session(load(recorded(*devices, used=(0, 1))))
         assert limits.name == "H200 SXM"
+        limits, _ = limits_of_session(load(recorded(H200, L4)))
+        assert limits.name == "H200 SXM"
 
-    def test_different_ones_have_no_limits(self, load: Load) -> None:
+    def test_different_ones_or_none_have_no_limits(self, load: Load) -> None:
         limits, reason = limits_of_session(load(recorded(H200, L4, used=(0, 1))))
         assert limits is None
         assert reason == (
             "work of different GPUs was recorded: NVIDIA H200 (132 multiprocessors), "
             "NVIDIA L4 (58 multiprocessors)"
         )
-
-    def test_one_that_did_nothing_does_not_count(self, load: Load) -> None:
-        limits, _ = limits_of_session(load(recorded(H200, L4)))
-        assert limits.name == "H200 SXM"
+        session = load(TraceBuilder().operator("aten::mm", 0, 5))
+        assert limits_of_session(session) == (None, "no work of a GPU was recorded")
 
     def test_one_without_a_name(self, load: Load, make_measured: Make, tmp_path: Path) -> None:
         session = load(recorded())
@@ -113,10 +113,6 @@ class TestWhichGpu:
         cache_measured(tmp_path / "cache", make_measured(device="NVIDIA Z900"))
         limits, reason = limits_of_session(session, tmp_path / "cache")
         assert (limits.name, reason) == ("NVIDIA Z900", None)
-
-    def test_none(self, load: Load) -> None:
-        session = load(TraceBuilder().operator("aten::mm", 0, 5))
-        assert limits_of_session(session) == (None, "no work of a GPU was recorded")
 
 
 def test_recorded_on_an_h200(load: Load, shared: Path) -> None:

@@ -103,15 +103,6 @@ class TestTotals:
             CategoryTotal("other", 10_000, 0, 0.1, 1, without_operator=True),
         )
 
-    def test_everything_is_conserved(self, summary: opscope.Summary) -> None:
-        own = sum(operator.self_device_ns for operator in summary.operators)
-        assert own + sum(summary.unattributed_ns.values()) == summary.device_time_ns
-        assert sum(kernel.total_ns for kernel in summary.kernels) == summary.device_time_ns
-        assert sum(category.device_ns for category in summary.categories) == summary.device_time_ns
-        of_operators = [category for category in summary.categories if not category.without_operator]
-        assert sum(category.device_ns for category in of_operators) == own
-        assert sum(category.calls for category in of_operators) == summary.operator_calls
-
 
 def test_recursion_is_counted_once(load: Load) -> None:
     built = (

@@ -37,12 +37,9 @@ def test_evidence_of_a_name_on_an_h200(name, data_type, use, grade):
     assert found.reason
 
 
-def test_fp32_attention_on_tensor_cores_multiplies_three_times() -> None:
+def test_passes_and_loads_of_single_elements_are_named() -> None:
     assert tensor_core_evidence(decode(EFFICIENT), DataType.FP32, "9.0").passes == 3
     assert tensor_core_evidence(decode(TF32), DataType.FP32, "9.0").passes == 1
-
-
-def test_loads_of_single_elements_are_named() -> None:
     assert "aligned to 1 element" in tensor_core_evidence(decode(SKINNY)).reason
 
 

@@ -68,12 +68,12 @@ class TestSource:
         assert (source.file, source.line) == ("aten/src/ATen/native/cuda/CumsumKernel.cu", None)
         assert (source.url or "").endswith("/aten/src/ATen/native/cuda/CumsumKernel.cu")
 
-    def test_a_librarys_kernel_leaves_the_function_that_called_it(self, example_summary: Summary) -> None:
+    def test_a_librarys_kernel_leaves_its_function_and_most_time_is_mapped(
+        self, example_summary: Summary
+    ) -> None:
         addmm = one(example_summary, "aten::addmm")
         assert addmm.source == addmm.native_functions[0].location
         assert addmm.source.file == "aten/src/ATen/native/cuda/Blas.cpp"
-
-    def test_most_device_time_of_a_recording_is_mapped(self, example_summary: Summary) -> None:
         attributed = example_summary.attributed_fraction
         assert example_summary.source_mapped_fraction == attributed
 

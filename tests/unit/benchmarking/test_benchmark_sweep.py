@@ -88,7 +88,7 @@ def run(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> Benchm
     return result_of(problem)
 
 
-def test_a_point_that_cannot_be_made_does_not_stop_the_others() -> None:
+def test_a_point_that_cannot_be_made_stops_no_others_but_the_only_one_raises() -> None:
     def make(n: int) -> Problem:
         if n == 2:
             raise InputError("no such size")
@@ -98,8 +98,6 @@ def test_a_point_that_cannot_be_made_does_not_stop_the_others() -> None:
     assert [point.parameters["n"] for point in found.points] == [1, 3]
     assert found.failures == ("n=2: no such size",)
 
-
-def test_the_only_point_raises_its_error() -> None:
     def make(n: int) -> Problem:
         raise InputError("no such size")
 
@@ -107,7 +105,7 @@ def test_the_only_point_raises_its_error() -> None:
         run_sweep(three_points(1, make=make), run)
 
 
-def test_an_interrupted_point_ends_the_sweep_and_is_kept() -> None:
+def test_an_interruption_of_a_point_or_outside_the_engine_keeps_what_there_is() -> None:
     def interrupted(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
         return result_of(problem, complete=problem.parameters["n"] == 1)
 
@@ -115,8 +113,6 @@ def test_an_interrupted_point_ends_the_sweep_and_is_kept() -> None:
     assert [point.complete for point in found.points] == [True, False]
     assert not found.complete
 
-
-def test_an_interruption_outside_the_engine_keeps_what_it_last_reported() -> None:
     def interrupted(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
         on_change(result_of(problem, complete=False))
         raise KeyboardInterrupt
@@ -153,11 +149,16 @@ def sweep_on_cpu(targets: list[Any], **fields: Any) -> Sweep:
     return sweep_of(targets, **{"device": "cpu", **fields})
 
 
-def test_a_suite_without_parameters_is_one_point() -> None:
+def test_a_suite_without_parameters_or_functions_are_one_point() -> None:
     sweep = sweep_on_cpu(["square"], parameters={"shape": ((4, 4),)})
     assert not sweep.has_several
     problem = sweep.points[0].make()
     assert (problem.name, problem.shape, problem.dtype) == ("square", (4, 4), "float32")
+    sweep = sweep_on_cpu([torch.square, {"mine": lambda x: x * x}], inputs=torch.ones(3))
+    problem = sweep.points[0].make()
+    assert [one.name for one in problem.implementations] == ["square", "mine"]
+    assert problem.reference == "square"
+    assert sweep_on_cpu([torch.square, torch.abs], reference="abs").points[0]
 
 
 def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
@@ -174,14 +175,6 @@ def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
     assert problem.parameters["approximate"] == "none"
     assert problem.parameters == {"rows": 4, "approximate": "none"}
     assert list(sweep.parameters) == ["rows", "approximate"]
-
-
-def test_functions_are_one_problem_with_the_first_as_reference() -> None:
-    sweep = sweep_on_cpu([torch.square, {"mine": lambda x: x * x}], inputs=torch.ones(3))
-    problem = sweep.points[0].make()
-    assert [one.name for one in problem.implementations] == ["square", "mine"]
-    assert problem.reference == "square"
-    assert sweep_on_cpu([torch.square, torch.abs], reference="abs").points[0]
 
 
 def test_functions_are_swept_over_what_they_or_their_inputs_take(file: Path) -> None:

@@ -128,11 +128,14 @@ def test_the_reference_is_the_surest_way_that_works(expected, reference, compare
     assert (outcome.reason is None) if reason is None else outcome.reason.startswith(reason)
 
 
-def test_an_expected_function_is_given_float64():
+def test_an_expected_function_is_given_float64_and_judged_as_the_inputs():
     seen = []
     expects = problem(expected=lambda x: seen.append(x.dtype) or x.exp())
     assert check_output(torch.exp, expects, reference=None).status is OK
     assert seen == [torch.float64]
+    undeclared = on(torch.randn(100).half(), torch.arange(100), expected=lambda x, _: x * 2, dtype=None)
+    outcome = check_output(lambda x, _: x * 2, undeclared, reference=None)
+    assert outcome.check.tolerance == default_tolerance("float16")
 
 
 # What is called, the problem, the reference, options, and what is found; a reason by how it begins.
@@ -192,12 +195,6 @@ def test_what_is_right_and_what_is_wrong(name):
         assert outcome.outputs is None
     if status in {OK, WRONG}:
         assert (outcome.check.max_relative_error <= outcome.check.tolerance) or status is WRONG
-
-
-def test_the_undeclared_dtype_is_that_of_the_inputs():
-    undeclared = on(torch.randn(100).half(), torch.arange(100), expected=lambda x, _: x * 2, dtype=None)
-    outcome = check_output(lambda x, _: x * 2, undeclared, reference=None)
-    assert outcome.check.tolerance == default_tolerance("float16")
 
 
 def test_inputs_that_cannot_be_made_are_not_the_implementations_fault():
@@ -301,15 +298,14 @@ def of(output, reference, tolerance=1e-3):
     return difference(torch.as_tensor(output), torch.as_tensor(reference, dtype=torch.float64), tolerance)
 
 
-def test_large_elements_have_a_relative_error_and_small_ones_one_of_the_rms():
+def test_errors_are_relative_or_of_the_rms_and_squares_add_up_where_they_are_numbers():
     rms = math.sqrt((100**2 + 1e-6**2) / 2)
     assert of([101.0, 1e-6], [100.0, 1e-6]).max_relative_error == pytest.approx(0.01)
     assert of([100.0, 1e-6 + 0.5], [100.0, 1e-6]).max_relative_error == pytest.approx(0.5 / rms)
-
-
-def test_squares_add_up():
     one = of([3.0, 4.0], [1.0, 1.0])
     assert (one.squared_error, one.squared_reference, one.element_count) == (13.0, 2.0, 2)
+    one = of([math.nan, 2.0], [math.nan, math.nan])
+    assert (one.missing_count, one.unexpected_count, one.max_relative_error) == (0, 1, 0.0)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-30, 1e30, 1e300])
@@ -340,11 +336,6 @@ def test_elements_that_are_not_finite(output, reference, missing, unexpected):
 @cases("output", "reference", "missing")
 def test_infinity_is_right_beyond_the_range_of_the_dtype(output, reference, missing):
     assert of(torch.tensor([output]).half(), [reference]).missing_count == missing
-
-
-def test_references_that_are_nan_everywhere():
-    one = of([math.nan, 2.0], [math.nan, math.nan])
-    assert (one.missing_count, one.unexpected_count, one.max_relative_error) == (0, 1, 0.0)
 
 
 @pytest.mark.parametrize("byte", [POISON_NAN, POISON_ZERO, 0x55])

@@ -28,8 +28,7 @@ def test_sets_fill_the_cache_twice(monkeypatch, set_bytes, count):
 
 
 @pytest.mark.parametrize(("free_bytes", "count"), [(400 * MB, 10), (140 * MB, 3), (0, 1)])
-def test_sets_of_a_gpu_take_a_quarter_of_its_free_memory(monkeypatch, free_bytes, count):
-    torch = pytest.importorskip("torch")
+def test_sets_of_a_gpu_take_a_quarter_of_its_free_memory(torch, monkeypatch, free_bytes, count):
     device = SimpleNamespace(L2_cache_size=50 * MB)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
@@ -38,8 +37,7 @@ def test_sets_of_a_gpu_take_a_quarter_of_its_free_memory(monkeypatch, free_bytes
     assert len(make_input_sets(problem, 0, CacheState.COLD)) == count
 
 
-def test_each_set_has_a_seed_of_its_own_and_the_checks_seed_is_left_out():
-    torch = pytest.importorskip("torch")
+def test_each_set_has_a_seed_of_its_own_and_a_hot_cache_needs_one_set(torch):
     seeds: list[int] = []
 
     def make(seed: int):
@@ -49,15 +47,10 @@ def test_each_set_has_a_seed_of_its_own_and_the_checks_seed_is_left_out():
     sets = make_input_sets(problem_of(make), 7, CacheState.UNCONTROLLED)
     assert len(sets) == 64
     assert seeds == list(range(8, 72))
-
-
-def test_a_hot_cache_needs_one_set():
-    torch = pytest.importorskip("torch")
     assert len(make_input_sets(problem_of(lambda _: (torch.ones(10),)), 0, CacheState.HOT)) == 1
 
 
-def test_sets_that_do_not_fit_are_done_without():
-    torch = pytest.importorskip("torch")
+def test_sets_that_do_not_fit_are_done_without_but_no_error_is_taken_for_that(torch):
 
     def make(seed: int):
         if seed > 3:
@@ -65,10 +58,6 @@ def test_sets_that_do_not_fit_are_done_without():
         return (torch.ones(10),)
 
     assert len(make_input_sets(problem_of(make), 0, CacheState.COLD)) == 3
-
-
-def test_a_broken_make_inputs_is_not_taken_for_missing_memory():
-    torch = pytest.importorskip("torch")
 
     def make(seed: int):
         return (torch.ones(10),) if seed == 1 else 1 / 0

@@ -283,24 +283,18 @@ def probe_of(name):
     return probes_of(name, "cpu", WallTimer())[-1]
 
 
-def test_a_copy_counts_what_is_read_and_what_is_written():
+def test_probes_count_what_is_read_written_and_multiplied():
     probe = probe_of("copy")
     assert (probe.needed_bytes, probe.amount) == (2 * MIB, 2 * MIB)
     copied = probe.make()()
     assert copied.nbytes == MIB
     assert copied.std() > 0.9  # random: zeros would be faster
-
-
-def test_a_sum_reads_the_buffer_once_and_a_fill_writes_it_once():
     read, write = probe_of("read"), probe_of("write")
     assert read.amount == write.amount == MIB
     assert read.make()().shape == ()
     filled = write.make()()
     assert filled.nbytes == MIB
     assert filled.unique().tolist() == [1.5]
-
-
-def test_a_product_counts_two_operations_for_each_multiplication():
     probe = probe_of("matrix_bf16")
     assert (probe.amount, probe.needed_bytes) == (2 * 32**3, 32 * 32 * 8)
     assert "32 × 32" in probe.how
@@ -313,15 +307,12 @@ def test_a_product_is_of_random_matrices(name):
     assert product.double().std() > 1
 
 
-def test_int8_matrices_are_multiplied_as_integers():
+def test_int8_and_fp8_matrices_are_multiplied_as_they_are():
     generator = torch.Generator().manual_seed(0)
     left, right = (
         torch.randint(-127, 128, (64, 64), dtype=torch.int8, generator=generator).long() for _ in range(2)
     )
     assert torch.equal(PRODUCTS["int8"].make(64, "cpu")().long(), left @ right.t())
-
-
-def test_fp8_matrices_are_multiplied_unscaled():
     normal = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
     left, right = (
         torch.empty(64, 64, dtype=torch.bfloat16).normal_(generator=one).to(torch.float8_e4m3fn).float()

@@ -8,19 +8,13 @@ from opscope.model.benchmark import Status
 STAGE = "at its first call"
 
 
-def test_a_missing_dependency_is_unavailable_with_the_errors_text():
+def test_what_an_error_while_building_or_calling_means():
     error = DependencyError("nvcc is missing", hint="Install the CUDA toolkit")
     assert failure_of(error, STAGE) == (Status.UNAVAILABLE, "nvcc is missing. Install the CUDA toolkit")
-
-
-def test_a_measurement_error_is_unavailable_only_while_building():
     error = MeasurementError("it cannot be captured in a CUDA graph")
     assert failure_of(error, STAGE, may_be_unavailable=True)[0] is Status.UNAVAILABLE
     reason = "it cannot be captured in a CUDA graph (while it warmed up)"
     assert failure_of(error, "while it warmed up") == (Status.FAILED, reason)
-
-
-def test_any_other_error_is_named_in_one_line():
     failure = failure_of(ValueError("\n  bad stride\nat line 7"), STAGE)
     assert failure == (Status.FAILED, "ValueError at its first call: bad stride")
     assert failure_of(InputError("no shape"), STAGE)[0] is Status.FAILED

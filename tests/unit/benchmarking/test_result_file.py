@@ -82,15 +82,14 @@ def test_the_document_is_json_with_words_for_enums_and_no_nan(result: BenchmarkR
     assert (document["clock"], document["findings"][0]["severity"]) == ("wall", "info")
 
 
-def test_an_existing_file_is_refused_unless_forced(tmp_path: Path, result: BenchmarkResult) -> None:
+def test_an_existing_file_is_refused_unless_forced_and_folders_are_made(
+    tmp_path: Path, result: BenchmarkResult
+) -> None:
     path = save_benchmark(tmp_path / "r.json", result)
     with pytest.raises(InputError, match="--force"):
         save_benchmark(path, result)
     save_benchmark(path, msgspec.structs.replace(result, suite="add"), force=True)
     assert load_results(path)[0].suite == "add"
-
-
-def test_folders_above_a_file_are_made(tmp_path: Path, result: BenchmarkResult) -> None:
     assert save_benchmark(tmp_path / "absent" / "r.json", result).is_file()
     with pytest.raises(InputError, match="cannot be written"):
         save_benchmark(tmp_path, result, force=True)

@@ -227,7 +227,7 @@ def test_an_interpreted_implementation_is_left_out_where_checks_are_off():
     assert result.row("triton").status is Status.UNAVAILABLE
 
 
-def test_without_the_reference_others_are_measured_without_ratios():
+def test_without_the_reference_or_anything_to_compare_with_rows_say_so():
     result = run(
         problem_of(
             implementation("reference", fails_with(ValueError("broken"))),
@@ -241,9 +241,6 @@ def test_without_the_reference_others_are_measured_without_ratios():
     assert (row.ratio, row.verdict) == (None, None)
     assert "bench.no_reference" in codes(result)
     assert "bench.unchecked" not in codes(result)
-
-
-def test_without_anything_to_compare_with_rows_say_so():
     result = run(problem_of(implementation("other"), reference="missing"))
     assert result.row("other").status is Status.OK
     assert result.row("other").check is None
@@ -279,15 +276,13 @@ def test_profiles_join_their_rows():
     assert run(problem_of(implementation("reference")), options(profile=False)).rows[0].profile is None
 
 
-def test_a_profiler_that_fails_costs_the_profile_only():
+def test_a_profiler_or_ceilings_that_fail_cost_no_more_than_they_tell():
     fails = fails_with(RuntimeError("another profiler is running"))
     result = run(problem_of(implementation("reference")), inspect=fails)
     assert (result.rows[0].status, result.rows[0].profile) == (Status.OK, None)
     (finding,) = [one for one in result.findings if one.code == "bench.not_profiled"]
     assert "another profiler is running" in finding.message
 
-
-def test_ceilings_that_fail_cost_the_fractions_only():
     def measure_ceilings(device, names, timer, **options):
         raise RuntimeError("no room")
 

@@ -78,7 +78,7 @@ def test_each_round_samples_every_series_once_in_random_order():
     assert all(rounds_of(series) == list(range(100)) for series in all_series)
 
 
-def test_the_seed_decides_the_order():
+def test_all_series_use_the_same_inputs_in_an_order_of_the_seed():
     def order(seed: int) -> list[str]:
         called: list[str] = []
         all_series = [row(name, [lambda name=name: called.append(name)]) for name in "abc"]
@@ -87,9 +87,6 @@ def test_the_seed_decides_the_order():
 
     assert order(1) == order(1)
     assert order(1) != order(2)
-
-
-def test_all_series_use_the_same_inputs_in_a_round():
     used: dict[str, list[int]] = {"a": [], "b": []}
     all_series = [row(name, [lambda name=name, k=k: used[name].append(k) for k in range(3)]) for name in used]
     sampling(all_series, options(max_samples=7)).sample(all_series)
@@ -204,12 +201,7 @@ def sampled(name: str, samples: list[tuple[int, int]]) -> BenchmarkRow:
     return with_samples(row(name, (), samples=samples))
 
 
-def test_one_sample_has_no_median():
-    row = sampled("a", [(0, 5)])
-    assert (row.samples_ns, row.median_ns, row.interval_ns) == ((5.0,), None, None)
-
-
-def test_ratios_use_only_rounds_that_hold_both():
+def test_ratios_are_of_rounds_that_hold_both():
     reference = sampled("reference", [(number, 100) for number in range(10)])
     # From round 10 on the machine is twice as slow, and only the candidate is still sampled.
     candidate = sampled("a", [(number, 90 if number < 10 else 180) for number in range(40)])
@@ -218,20 +210,16 @@ def test_ratios_use_only_rounds_that_hold_both():
     assert (found.ratio, found.ratio_interval) == (0.9, (0.9, 0.9))
     assert found.verdict is Verdict.FASTER
     assert "over 10 rounds" in found.verdict_reason
-
-
-def test_without_common_rounds_there_is_no_ratio():
     found = with_ratio(sampled("a", [(0, 1), (1, 1)]), sampled("reference", [(2, 1), (3, 1)]), OPTIONS)
     assert (found.ratio, found.verdict) == (None, None)
-
-
-def test_the_reference_has_ratio_one_and_no_verdict():
     reference = sampled("reference", [(0, 1), (1, 2)])
     found = with_ratio(reference, reference, OPTIONS)
     assert (found.ratio, found.ratio_interval, found.verdict) == (1.0, (1.0, 1.0), None)
+    row = sampled("a", [(0, 5)])
+    assert (row.samples_ns, row.median_ns, row.interval_ns) == ((5.0,), None, None)
 
 
-def test_a_row_without_samples_has_costs_but_no_rates():
+def test_what_lacks_samples_or_amounts_has_no_rates_or_ceiling():
     found = with_ceiling(
         BenchmarkRow(name="a", status=Status.FAILED),
         min_bytes=8,
@@ -240,9 +228,6 @@ def test_a_row_without_samples_has_costs_but_no_rates():
         matrix_ceiling=None,
     )
     assert (found.min_bytes, found.bytes_per_s, found.ceiling) == (8, None, None)
-
-
-def test_a_ceiling_without_an_amount_does_not_bind():
     found = with_ceiling(
         sampled("a", [(0, 100), (1, 100)]),
         min_bytes=50,

@@ -52,12 +52,6 @@ def test_inputs_follow_from_the_seed_and_are_never_constant(name):
         assert not any(first.equal(second) for first, second in zip(once[1:], once, strict=False))
 
 
-def test_gpus_get_larger_problems(monkeypatch):
-    monkeypatch.setattr("opscope.benchmarking.suite.resolve_device", lambda name: "cuda:0")
-    assert suite("gelu").problem().shape == (8192, 8192)
-    assert suite("matmul").problem().dtype == "bfloat16"
-
-
 def test_the_reference_is_the_usual_one_the_first_named_or_the_one_asked_for():
     made = problem("square", implementations=("power", "multiply"))
     assert (names(made), made.reference) == (["power", "multiply"], "power")
@@ -65,20 +59,20 @@ def test_the_reference_is_the_usual_one_the_first_named_or_the_one_asked_for():
     assert (names(made), made.reference) == (["multiply", "power"], "multiply")
 
 
-def test_erf_names_the_exact_gelu():
+def test_gpus_get_larger_problems_and_erf_names_the_exact_gelu(monkeypatch):
     assert problem("gelu", approximate="erf").parameters["approximate"] == "none"
     assert problem("gelu").parameters["approximate"] == "tanh"
+    monkeypatch.setattr("opscope.benchmarking.suite.resolve_device", lambda name: "cuda:0")
+    assert suite("gelu").problem().shape == (8192, 8192)
+    assert suite("matmul").problem().dtype == "bfloat16"
 
 
-def test_the_interpreter_gets_only_triton_and_small_inputs():
+def test_the_interpreter_gets_only_triton_and_small_inputs_of_the_shape_asked_for():
     made = problem("gelu", device="interpreter")
     assert {each.engine for each in made.implementations} == {Engine.TRITON}
     assert all(each.is_interpreted for each in made.implementations)
     assert made.reference == "triton"
     assert made.small_inputs(0)[0].numel() < made.make_inputs(0)[0].numel()
-
-
-def test_the_interpreter_checks_the_shape_that_was_asked_for():
     made = problem("gelu", device="interpreter", shape=(3, 5))
     assert made.small_inputs(0)[0].shape == (3, 5)
 

@@ -82,19 +82,18 @@ def call() -> None:
     pass
 
 
-def test_a_call_shorter_than_the_flush_needs_no_hold(make_hiding):
-    hiding, stream = make_hiding()
-    hiding.learn(call, 20_000, was_hidden=True)
-    hiding.precede(call)
-    assert stream.queued == [("flush", FLUSH_NS)]
+def test_a_call_longer_than_the_flush_is_held_before_it_for_ten_milliseconds_at_most(make_hiding):
+    def queued(duration_ns):
+        hiding, stream = make_hiding()
+        hiding.learn(call, duration_ns, was_hidden=True)
+        hiding.precede(call)
+        return stream.queued
 
-
-def test_a_longer_call_is_held_before_the_flush(make_hiding):
-    hiding, stream = make_hiding()
-    hiding.learn(call, 200_000, was_hidden=True)
-    hiding.precede(call)
-    assert [what for what, _ in stream.queued] == ["hold", "flush"]
-    assert 200_000 < stream.queued[0][1] + FLUSH_NS < 500_000
+    assert queued(20_000) == [("flush", FLUSH_NS)]
+    (what, hold_ns), (then, _) = queued(200_000)
+    assert (what, then) == ("hold", "flush")
+    assert 200_000 < hold_ns + FLUSH_NS < 500_000
+    assert queued(10**9)[0] == ("hold", 10_000_000)
 
 
 def test_a_hold_grows_when_it_was_too_short_but_not_for_ever(make_hiding):
@@ -109,19 +108,9 @@ def test_a_hold_grows_when_it_was_too_short_but_not_for_ever(make_hiding):
     assert holds[-1] == holds[-2] <= 6 * 200_000
 
 
-def test_a_hold_never_exceeds_ten_milliseconds(make_hiding):
-    hiding, stream = make_hiding()
-    hiding.learn(call, 10**9, was_hidden=True)
-    hiding.precede(call)
-    assert stream.queued[0] == ("hold", 10_000_000)
-
-
-def test_the_flush_is_larger_than_any_cache(make_hiding):
+def test_the_flush_is_larger_than_any_cache_or_there_is_no_room_for_it(make_hiding):
     assert make_hiding(l2_bytes=50_000_000)[1].buffer_bytes == 256 * 2**20
     assert make_hiding(l2_bytes=2**30)[1].buffer_bytes == 2**32
-
-
-def test_a_device_without_room_for_the_flush_says_so(make_hiding):
     with pytest.raises(MeasurementError, match="no room for the 256 MiB"):
         make_hiding(free_bytes=10**6)
 
@@ -140,16 +129,23 @@ def test_a_hot_cache_is_made_by_an_untimed_call(make_hiding):
     assert before_it[0][0][1] > 20_000
 
 
-def test_the_wall_clock_resolves_what_an_empty_call_takes():
+def test_the_wall_clock_counts_whole_nanoseconds_and_resolves_an_empty_call():
     timer = WallTimer()
     assert 1.0 <= timer.resolution_ns < 1e6
     assert timer.resolution_ns == timer.resolution_ns
     assert timer.prepare([call]) == [call]
+    calls = []
+    duration_ns = WallTimer().measure(lambda: calls.append(1))
+    assert isinstance(duration_ns, int)
+    assert duration_ns >= 0
+    assert calls == [1]
 
 
 def test_a_benchmark_on_a_cpu_uses_the_wall_clock():
     assert benchmark_timer("cpu", None, CacheState.COLD).clock is Clock.WALL
     assert benchmark_timer("cpu", Clock.WALL, CacheState.COLD).clock is Clock.WALL
+    latency = measure_latency(nothing, "cpu")
+    assert (latency.clock, latency.warmup_count, len(latency.samples_ns)) == (Clock.WALL, 5, 200)
 
 
 @pytest.mark.parametrize("clock", [Clock.CUDA_EVENT, Clock.CUDA_GRAPH])
@@ -178,20 +174,7 @@ def test_a_script_that_runs_out_says_so():
         take_samples(nothing, FakeTimer([1]), 0, 2, 2, math.inf)
 
 
-def test_a_latency_on_a_cpu_is_of_the_wall_clock():
-    latency = measure_latency(nothing, "cpu")
-    assert (latency.clock, latency.warmup_count, len(latency.samples_ns)) == (Clock.WALL, 5, 200)
-
-
 def test_percentiles_are_linear_between_samples():
     latency = Latency(tuple(range(0, 101)), Clock.CUDA_EVENT, 0)
     assert (latency.p5_ns, latency.median_ns, latency.p95_ns) == (5.0, 50.0, 95.0)
     assert Latency((7,), Clock.WALL, 0).p95_ns == 7.0
-
-
-def test_wall_timer_calls_once_and_counts_whole_nanoseconds():
-    calls = []
-    duration_ns = WallTimer().measure(lambda: calls.append(1))
-    assert isinstance(duration_ns, int)
-    assert duration_ns >= 0
-    assert calls == [1]

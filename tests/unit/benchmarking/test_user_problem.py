@@ -53,14 +53,11 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_functions_of_one_file_are_of_one_module(file: Path) -> None:
+def test_functions_of_one_file_are_of_one_module_with_its_inputs(file: Path) -> None:
     group = group_of_targets([f"{file}:fast", f"{file}:slow"])
     assert group.name == file.name
     assert list(group.functions) == ["fast", "slow"]
     assert group.functions["fast"].__globals__ is group.functions["slow"].__globals__
-
-
-def test_the_files_own_make_inputs_is_taken_where_none_is_given(file: Path) -> None:
     group = group_of_targets([f"{file}:fast"])
     assert group.inputs(3) == (3,)
     group = group_of_targets([f"{file}:fast"], inputs=f"{file}:other_inputs", expected=f"{file}:slow")
@@ -137,14 +134,11 @@ def test_an_inputs_function_gets_what_it_names() -> None:
     assert (problem.device, problem.dtype) == ("cpu", "bfloat16")
 
 
-def test_the_same_seed_gives_the_same_inputs_without_naming_it() -> None:
+def test_the_same_seed_gives_the_same_inputs_and_arguments_are_copied() -> None:
     problem = problem_of(lambda: (torch.randn(4), 2.0))
     first, again, other = (problem.make_inputs(seed)[0] for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-
-
-def test_arguments_themselves_are_copied() -> None:
     x = torch.ones(3)
     problem = problem_of((x, 2))
     tensor, number = problem.make_inputs(0)
@@ -154,22 +148,16 @@ def test_arguments_themselves_are_copied() -> None:
     assert problem_of(x).make_inputs(0)[0].shape == (3,)
 
 
-def test_a_swept_dtype_is_what_the_inputs_get() -> None:
-    problem = problem_of(lambda dtype: torch.ones(2, dtype=dtype), dtype="float16")
-    assert problem.dtype == "float16"
-    assert problem.matrix_ceiling == "matrix_float16"
-
-
-def test_a_function_gets_the_swept_parameters_it_names_as_keywords() -> None:
-    problem = problem_of(ones, function=scaled, n=2, factor=3)
-    built = problem.implementations[0].build()
-    assert built(*problem.make_inputs(0)).tolist() == [3.0, 3.0]
-
-
-def test_functions_without_arguments_need_no_inputs() -> None:
+def test_functions_without_arguments_need_no_inputs_and_others_get_what_they_name() -> None:
     problem = problem_of(None, function=lambda: torch.ones(1))
     assert problem.make_inputs(0) == ()
     assert problem.device == "cpu"
+    problem = problem_of(ones, function=scaled, n=2, factor=3)
+    built = problem.implementations[0].build()
+    assert built(*problem.make_inputs(0)).tolist() == [3.0, 3.0]
+    problem = problem_of(lambda dtype: torch.ones(2, dtype=dtype), dtype="float16")
+    assert problem.dtype == "float16"
+    assert problem.matrix_ceiling == "matrix_float16"
 
 
 @pytest.mark.parametrize(

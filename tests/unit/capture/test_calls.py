@@ -31,11 +31,14 @@ def test_profile_call_returns_the_last_result_and_the_cycle(tmp_path):
     assert names.count("aten::matmul") == 2
 
 
-def test_a_failing_function_fails_unchanged(tmp_path):
+def test_a_failing_function_or_workload_fails_unchanged(tmp_path):
     with pytest.raises(ZeroDivisionError):
         profile_call(lambda: 1 / 0, output_dir=tmp_path)
     with pytest.raises(CaptureError, match="out of memory"):
         profile_call(lambda: (_ for _ in ()).throw(MemoryError()), output_dir=tmp_path)
+    spec = WorkloadSpec("w", WorkloadOptions(device="cpu"), lambda *args: Workload(lambda: 1 / 0, "cpu"))
+    with pytest.raises(ZeroDivisionError):
+        run_configuration(Configuration(spec, 1, 4), tmp_path, trace_name="t")
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +90,3 @@ def test_out_of_memory_names_the_configuration_wherever_it_happens(tmp_path, whe
         run_configuration(Configuration(spec, 1, 4), tmp_path, trace_name="t", measure=measure)
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_errors_pass(tmp_path):
-    spec = WorkloadSpec("w", WorkloadOptions(device="cpu"), lambda *args: Workload(lambda: 1 / 0, "cpu"))
-    with pytest.raises(ZeroDivisionError):
-        run_configuration(Configuration(spec, 1, 4), tmp_path, trace_name="t")

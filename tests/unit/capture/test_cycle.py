@@ -35,11 +35,13 @@ def test_traces_are_copied_under_a_pattern(tmp_path, cycle):
     assert cycle.trace_path.exists()
 
 
-def test_a_copy_replaces_nothing_unless_asked(tmp_path, cycle):
+def test_a_copy_replaces_nothing_unless_asked_and_needs_a_folder(tmp_path, cycle):
     export_chrome_trace(tmp_path / "a")(cycle)
     with pytest.raises(InputError, match="exists"):
         export_chrome_trace(tmp_path / "a")(cycle)
     export_chrome_trace(tmp_path / "a", overwrite=True)(cycle)
+    with pytest.raises(CaptureError, match="cannot be written"):
+        export_chrome_trace(cycle.trace_path / "sub")(cycle)
 
 
 @pytest.mark.parametrize("pattern", ["{step}", "{0}", "{"])
@@ -58,8 +60,3 @@ def test_tensorboard_finds_its_names(tmp_path, cycle):
     workers = [worker_pattern.match(file.name).group(1) for file in (tmp_path / "log").iterdir()]
     assert len(workers) == 3
     assert sorted(workers)[1:] == ["rank0", "rank0"]
-
-
-def test_a_folder_that_cannot_be_made(cycle):
-    with pytest.raises(CaptureError, match="cannot be written"):
-        export_chrome_trace(cycle.trace_path / "sub")(cycle)

@@ -68,15 +68,12 @@ def collect(names, copies):
     return SimpleNamespace(**module.collect(names, copies, gaps), gaps=tuple(gaps))
 
 
-def test_kernels_are_given_to_their_libraries(tmp_path, monkeypatch):
+def test_kernels_are_given_to_their_libraries_and_nothing_is_asked_without(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "recorded_origins", origins)
     found = collect(names(GEMM, "unknown"), tmp_path / "t.kernels")
     assert found.kernels == (RecordedKernel("unknown"), origins([GEMM])[GEMM])
     assert (found.kernel_sources, found.gaps) == ((), ())
     assert not (tmp_path / "t.kernels").exists()
-
-
-def test_nothing_is_asked_for_a_trace_without_kernels(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "recorded_origins", lambda names: pytest.fail("asked"))
     found = collect(names(), tmp_path)
     assert (found.kernels, found.kernel_sources, found.registrations, found.gaps) == ((), (), (), ())

@@ -601,7 +601,7 @@ def test_nothing_is_watched_where_a_mode_or_the_compiler_is_at_work(monkeypatch:
     assert watch.why_not == "the program is compiled"
 
 
-def test_a_mode_that_the_program_enters_meanwhile_stays() -> None:
+def test_a_mode_that_the_program_enters_stays_and_a_child_is_not_watched() -> None:
     (watch := DataflowWatch()).start()
     watch.next_step()
     with Counting() as own:
@@ -609,9 +609,6 @@ def test_a_mode_that_the_program_enters_meanwhile_stays() -> None:
         torch.ones(2).exp()
     assert own.count >= 2
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
-
-
-def test_a_child_is_not_watched() -> None:
     (watch := DataflowWatch()).start()
     if (child := os.fork()) == 0:
         os._exit(0 if torch.utils._python_dispatch._get_current_dispatch_mode() is None else 1)

@@ -137,14 +137,11 @@ def test_asked_for_rounds_are_steps_whatever_the_program_is_made_of(steps_of):
     assert steps_of("import torch.optim\nfor _ in range(30): work(0.1)", is_asked_for=True)
 
 
-def test_nothing_is_marked_that_torch_compile_may_read() -> None:
+def test_nothing_is_marked_that_torch_compile_may_read_and_lines_stay() -> None:
     tree = ast.parse(COMPILED)
     MainLoop().mark(tree, COMPILED)
     marked = {one.name for one in tree.body if isinstance(one, ast.FunctionDef) and ROUND in ast.unparse(one)}
     assert marked == {"main"}
-
-
-def test_lines_stay_what_they_are() -> None:
     text = "def f(values):\n    for value in values:\n\n        print(\n            value / 0)\n"
     marked = ast.parse(text)
     MainLoop().mark(marked, text)

@@ -155,12 +155,9 @@ def test_a_kernel_is_found_in_the_sources_of_its_library(build):
     assert (Path(second.file).resolve(), second.line) == (build.resolve() / "far.cu", 1)
 
 
-def test_two_libraries_of_one_name_are_not_told_apart(build):
+def test_libraries_of_one_name_and_sources_that_are_gone_tell_nothing(build):
+    (build / "far.cu").unlink()
+    assert extension_sources([kernel("far(int)")], build / "maps") == []
     with (build / "maps").open("a") as maps:
         maps.write("7f07-7f08 r-xp 00000000 08:01 77   /elsewhere/own.so\n")
-    assert extension_sources([kernel("far(int)")], build / "maps") == []
-
-
-def test_a_source_that_is_gone_is_unknown(build):
-    (build / "far.cu").unlink()
     assert extension_sources([kernel("far(int)")], build / "maps") == []

@@ -100,19 +100,16 @@ def test_back_to_back_cycles_without_warmup(tmp_path):
     ]
 
 
-def test_leaving_early_keeps_what_was_recorded(tmp_path):
+def test_leaving_early_keeps_what_was_recorded_and_without_any_is_an_error(tmp_path):
+    profiler = Profiler(tmp_path, wait=1, warmup=2)
+    with pytest.raises(CaptureError, match="nothing was recorded"), profiler:
+        profiler.step()
+    assert files(tmp_path) == []
     profiler = stepped(tmp_path, 3, warmup=1, active=5)
     (cycle,) = profiler.cycles
     assert (cycle.sidecar.steps, cycle.sidecar.partial) == (2, True)
     assert len(cycle.sidecar.wall_time_ns_per_step) == 2
     assert names(cycle.trace_path, "cpu_op").count("aten::matmul") == 2
-
-
-def test_leaving_before_anything_is_recorded_is_an_error(tmp_path):
-    profiler = Profiler(tmp_path, wait=1, warmup=2)
-    with pytest.raises(CaptureError, match="nothing was recorded"), profiler:
-        profiler.step()
-    assert files(tmp_path) == []
 
 
 def test_leaving_in_a_later_warmup_is_fine(tmp_path):
@@ -147,7 +144,7 @@ def test_out_of_memory_is_a_capture_error_and_the_next_profiler_works(tmp_path):
     assert "aten::matmul" in names(after.cycles[0].trace_path, "cpu_op")
 
 
-def test_a_running_torch_profiler_is_left_alone(tmp_path):
+def test_a_foreign_profiler_is_left_alone_and_found_when_it_starts_during_the_wait(tmp_path):
     # acc_events: some releases warn without it when a process records more than once.
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, acc_events=True) as foreign:
@@ -156,9 +153,6 @@ def test_a_running_torch_profiler_is_left_alone(tmp_path):
         work()
     assert any(event.key == "aten::matmul" for event in foreign.key_averages())
     assert files(tmp_path) == []
-
-
-def test_a_foreign_profiler_that_starts_during_the_wait_is_found(tmp_path):
     foreign = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
     with pytest.raises(CaptureError, match="already recording"), Profiler(tmp_path, wait=1) as own, foreign:
         own.step()
@@ -291,14 +285,11 @@ def test_what_was_recorded_can_be_kept_when_the_block_fails(tmp_path, steps):
     assert names(cycle.trace_path, "cpu_op").count("aten::matmul") == steps + 1
 
 
-def test_nothing_is_kept_of_a_warmup_that_fails(tmp_path):
+def test_on_error_a_window_is_kept_and_nothing_of_a_warmup(tmp_path):
     profiler = Profiler(tmp_path, warmup=1, keep_on_error=True)
     with pytest.raises(ZeroDivisionError), profiler:
         _ = 1 / 0
     assert (profiler.cycles, profiler.lost, files(tmp_path)) == ([], None, [])
-
-
-def test_a_kept_error_passes_as_it_is_even_out_of_memory(tmp_path):
     profiler = Profiler(tmp_path, warmup=0, keep_on_error=True)
     with pytest.raises(torch.OutOfMemoryError), profiler:
         raise torch.OutOfMemoryError("CUDA out of memory")

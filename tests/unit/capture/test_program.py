@@ -96,12 +96,9 @@ def test_the_programs_own_excepthook_shows_it(folder, capsys, monkeypatch):
     assert capsys.readouterr().out == "mine\n"
 
 
-def test_an_interruption_is_130(folder, capsys):
+def test_signals_end_the_program_but_not_this_process(folder, capsys):
     assert run(folder, "raise KeyboardInterrupt\n").exit_code == 130
     assert "KeyboardInterrupt" in capsys.readouterr().err
-
-
-def test_sigterm_ends_the_program_but_not_this_process(folder):
     end = run(folder, "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(30)\n")
     assert end.exit_code == 128 + signal.SIGTERM
 

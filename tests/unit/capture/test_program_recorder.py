@@ -618,11 +618,7 @@ def test_ranges_of_nvtx_count_by_their_thread(watched, steps, monkeypatch):
     assert (nvtx.range_push, nvtx.range_pop, torch.profiler.record_function.__exit__) == before
 
 
-def test_what_cannot_be_called_stays():
-    assert FunctionSteps("m", "x").wrapped(5) == 5
-
-
-def test_names_of_sources():
+def test_what_cannot_be_called_stays_and_sources_have_names():
     assert step_source("none") is None
     kinds = {"optimizer": OptimizerSteps, "forward": ForwardSteps, "auto": RecognizedSteps}
     assert {name: type(step_source(name)) for name in kinds} == kinds
@@ -632,6 +628,7 @@ def test_names_of_sources():
     ):  # fmt: skip
         source = step_source(name)
         assert (source.module, source.function) == place
+    assert FunctionSteps("m", "x").wrapped(5) == 5
 
 
 @pytest.mark.parametrize("name", ["", "mark:", ":f", "m:", "a b", "3", "m:f:g", "-x"])

@@ -66,7 +66,7 @@ def record(work: Any) -> list[Any]:
     return profile.profiler.kineto_results.experimental_event_tree()
 
 
-def test_modules_are_named_by_their_attributes(program: Any) -> None:
+def test_modules_have_attribute_names_and_calls_the_line_they_were_made_from(program: Any) -> None:
     found = read_structure(record(program.run))
     assert found.modules == (
         RecordedModule("Block_0", "Linear_0", "inner"),
@@ -74,10 +74,6 @@ def test_modules_are_named_by_their_attributes(program: Any) -> None:
         RecordedModule("Net_0", "Block_0", "blocks.0"),
         RecordedModule("Net_0", "Block_1", "blocks.1"),
     )  # the Linear of the plain list is no attribute, so it has no name
-
-
-def test_calls_have_the_line_they_were_made_from(program: Any) -> None:
-    found = read_structure(record(program.run))
     assert [file for file in found.files if file.endswith("own_program.py")]
     assert not [file for file in found.files if file.startswith(("torch/", "<"))]
     assert {20, 21, 22, 27} <= set(found.call_lines)
@@ -133,7 +129,9 @@ def call(name: str, time_ns: int, *, line: int = 1, module: Any = None, children
     )
 
 
-def test_files_are_told_apart_by_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_told_apart_by_where_they_lie_or_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Named like a library, but the program's; and the other way round.
     (tmp_path / "transformers").mkdir()
     (tmp_path / "transformers" / "mine.py").touch()
@@ -145,15 +143,11 @@ def test_files_are_told_apart_by_where_they_lie(tmp_path: Path, monkeypatch: pyt
     assert not owners.is_program_file("opscope/api.py")
     assert not owners.is_program_file(f"{Path(pytest.__file__).parent}/__init__.py")
     assert owners.is_program_file(str(tmp_path / "transformers" / "mine.py"))
-
-
-def test_files_that_are_not_found_are_told_apart_by_name() -> None:
-    owners = FileOwners()
     assert owners.is_program_file("no_such_file_of_mine.py")
     assert not owners.is_program_file("<string>")
 
 
-def test_a_tree_that_cannot_be_read_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_that_cannot_be_read_is_a_gap_and_none_without_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = Recording(settings(with_stack=True))
     monkeypatch.setattr(recording._engine, "events", lambda: [object()])
     gaps: list[Gap] = []
@@ -161,9 +155,6 @@ def test_a_tree_that_cannot_be_read_is_a_gap(monkeypatch: pytest.MonkeyPatch) ->
     (gap,) = gaps
     assert gap.part == "Python frames"
     assert gap.reason.startswith("AttributeError: ")
-
-
-def test_without_stacks_nothing_is_read() -> None:
     assert Recording(settings(with_stack=False)).structure() is None
 
 

@@ -38,15 +38,12 @@ def test_the_trace_is_named_after_its_file(tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_gz_target_is_compressed(tmp_path):
+def test_a_gz_target_is_compressed_and_a_trace_without_a_name_stays(tmp_path):
     target = tmp_path / "t.json.gz"
     text = export_trace(saver(TRACE), target, read_bytes)
     assert text == gzip.decompress(target.read_bytes())
     assert json.loads(gzip.decompress(target.read_bytes()))["traceName"] == "t.json.gz"
     assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_trace_without_a_name_stays_as_it_is(tmp_path):
     export_trace(saver('{"traceEvents": []}'), tmp_path / "t.json", read_bytes)
     assert (tmp_path / "t.json").read_text() == '{"traceEvents": []}'
 

@@ -59,14 +59,13 @@ def test_a_kernel(make_recording: Make) -> None:
     }  # fmt: skip
 
 
-def test_a_kernel_of_a_graph_on_an_unknown_device(make_recording: Make) -> None:
+def test_kernels_without_a_name_of_a_graph_alike_and_different(make_recording: Make) -> None:
     row = at(1, 2, **KERNEL, device=1, graph=5, graph_node=1 << 40)
     (event,) = events_of(make_recording({ChunkKind.KERNELS: [row]}), "kernel")
     assert "blocks per SM" not in event["args"]
     assert (event["args"]["graph id"], event["args"]["graph node id"]) == (5, 1 << 40)
-
-
-def test_launches_alike_and_different(make_recording: Make) -> None:
+    recording = make_recording({ChunkKind.KERNELS: [at(1, 2, **{**KERNEL, "name": ABSENT})]})
+    assert events_of(recording, "kernel")[0]["name"] == "<unknown kernel>"
     rows = [
         at(1000 * index, 1000 * index + 500, **KERNEL | {"correlation": index, "registers": 32 + index % 2})
         for index in range(1, 5)
@@ -74,11 +73,6 @@ def test_launches_alike_and_different(make_recording: Make) -> None:
     events = events_of(make_recording({ChunkKind.KERNELS: rows}), "kernel")
     assert [event["args"]["correlation"] for event in events] == [1, 2, 3, 4]
     assert [event["args"]["registers per thread"] for event in events] == [33, 32, 33, 32]
-
-
-def test_a_kernel_without_a_name(make_recording: Make) -> None:
-    recording = make_recording({ChunkKind.KERNELS: [at(1, 2, **{**KERNEL, "name": ABSENT})]})
-    assert events_of(recording, "kernel")[0]["name"] == "<unknown kernel>"
 
 
 def test_copies_and_sets(make_recording: Make) -> None:
@@ -185,15 +179,12 @@ def test_what_has_not_ended_is_counted_and_left_out(make_recording: Make) -> Non
     assert (found.counts["kernels"], found.unfinished_count) == (1, 2)
 
 
-def test_overheads_and_the_window(make_recording: Make) -> None:
+def test_overheads_and_the_window_also_of_a_process_that_was_killed(make_recording: Make) -> None:
     recording = make_recording({ChunkKind.OVERHEADS: [at(5, 10, kind=1 << 16)]})
     (event,) = events_of(recording, "overhead")
     assert (event["name"], event["pid"], event["ts"]) == ("Buffer Flush", -1, 0.005)
     (window,) = events_of(recording, "Trace")
     assert (window["ts"], window["dur"]) == (0.0, 1000.0)
-
-
-def test_the_window_of_a_process_that_was_killed_ends_with_its_last_event(make_recording: Make) -> None:
     recording = make_recording({ChunkKind.KERNELS: [at(100, 2000, **KERNEL)]}, end_ns=None)
     (window,) = events_of(recording, "Trace")
     assert window["dur"] == 2.0

@@ -133,14 +133,11 @@ def test_the_driver_decides(both: list[Path], driver: int | None, major: int) ->
     assert find_cupti(both, [], driver).cuda_major == major
 
 
-def test_a_driver_too_old_for_all(both: list[Path]) -> None:
+def test_a_driver_too_old_for_all_and_none_at_all(both: list[Path], tmp_path: Path) -> None:
     with pytest.raises(
         DependencyError, match=r"newer CUDA than the driver supports.*pip install nvidia-cuda-cupti"
     ):
         find_cupti(both, [], 11_080)
-
-
-def test_none_at_all(tmp_path: Path) -> None:
     with pytest.raises(DependencyError, match=r"not found.*pip install nvidia-cuda-cupti"):
         find_cupti([tmp_path], [tmp_path / "none"], None)
 
@@ -229,7 +226,7 @@ def environment(folder: Path, **given: str) -> dict[str, str]:
     )
 
 
-def test_the_environment_names_recorder_and_folder(tmp_path: Path) -> None:
+def test_the_environment_names_recorder_and_folder_and_no_other_tools(tmp_path: Path) -> None:
     assert environment(tmp_path, A="b", **{INJECTION_VARIABLE: ""}) == {
         "A": "b",
         INJECTION_VARIABLE: str(Path.cwd() / "lib.so"),
@@ -237,8 +234,5 @@ def test_the_environment_names_recorder_and_folder(tmp_path: Path) -> None:
         "OPSCOPE_TRACE_CUPTI": str(tmp_path / "libcupti.so.13"),
         "OPSCOPE_TRACE_UNIFIED": "0",
     }
-
-
-def test_another_tools_injection_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"another tool records.*nsys\.so"):
         environment(tmp_path, **{INJECTION_VARIABLE: "/opt/nsys.so"})

@@ -125,9 +125,11 @@ def test_a_file_cut_anywhere_gives_its_whole_records(tmp_path_factory, length):
     assert recording.outcome.truncated_bytes == length - whole
 
 
-def test_a_kind_of_a_later_version_ends_the_reading(tmp_path: Path) -> None:
+def test_a_kind_of_a_later_version_ends_the_reading_and_no_file_is_an_error(tmp_path: Path) -> None:
     unknown = np.array([(99, 1, 8)], CHUNK_HEAD).tobytes() + b"12345678"
     assert read(tmp_path, WHOLE + unknown).outcome.truncated_bytes == len(unknown)
+    with pytest.raises(InputError, match="No such file"):
+        read_recording(tmp_path / "none.cuda")
 
 
 @pytest.mark.parametrize(
@@ -143,11 +145,6 @@ def test_a_kind_of_a_later_version_ends_the_reading(tmp_path: Path) -> None:
 def test_what_is_no_file_of_records(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path, content)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
-        read_recording(tmp_path / "none.cuda")
 
 
 STRUCTS = {
@@ -208,12 +205,9 @@ def test_they_agree_on_every_field(told: list[str]) -> None:
     assert told == [*expected, record_format.MARK.decode()]
 
 
-def test_every_kind_of_record_has_a_layout() -> None:
+def test_every_kind_of_record_has_a_layout_and_the_sources_are_there() -> None:
     assert set(RECORDS) == set(ChunkKind) - {ChunkKind.TEXTS}
     assert all(dtype.itemsize % 8 == 0 for dtype in RECORDS.values())
-
-
-def test_the_sources_are_part_of_the_package() -> None:
     assert {path.name for path in Path(native_folder()).iterdir()} >= {
         "recorder.c",
         "record_format.h",

@@ -28,17 +28,11 @@ def test_a_block_gets_all_shared_memory_but_what_the_system_reserves() -> None:
         assert one.max_warps_per_sm * 32 == one.max_threads_per_sm
 
 
-def test_the_order_is_that_of_the_numbers_and_each_is_there_once() -> None:
+def test_architectures_are_sorted_named_and_some_gone() -> None:
     order = [tuple(map(int, one.compute_capability.split("."))) for one in architectures()]
     assert order == sorted(set(order))
-
-
-def test_volta_is_gone_from_the_newest_toolkits() -> None:
     gone = {one.compute_capability for one in architectures() if one.last_cuda_version is not None}
     assert gone == {"7.0", "7.2"}
-
-
-def test_the_flag_names_the_target() -> None:
     found = architecture("10.0")
     assert (found.target, found.arch_flag, found.specific_target) == ("sm_100", "-arch=sm_100", "sm_100a")
 

@@ -74,7 +74,7 @@ def named(name: str) -> DeviceSpec:
 
 
 @each_device
-def test_every_device_has_what_the_table_of_gpus_needs(device: DeviceSpec) -> None:
+def test_every_device_has_what_the_table_needs_and_sources_of_their_year(device: DeviceSpec) -> None:
     if device.gfx_target is None:
         assert device.architecture.compute_capability == device.compute_capability
     else:
@@ -82,10 +82,6 @@ def test_every_device_has_what_the_table_of_gpus_needs(device: DeviceSpec) -> No
     assert device.memory_bytes
     assert device.names
     assert device.evidence is SpecEvidence.PUBLISHED
-
-
-@each_device
-def test_every_number_has_a_source_with_its_year(device: DeviceSpec) -> None:
     sources = [device.source, *(one.source for one in device.peaks)]
     sources += [source for _, source in device.number_sources]
     assert all(one.title and 2017 <= int(one.date) <= 2026 for one in sources)
@@ -142,15 +138,11 @@ def test_hbm_data_rates_lie_within_their_generation(device: DeviceSpec) -> None:
 
 
 @each_device
-def test_types_of_half_the_width_are_never_slower(device: DeviceSpec) -> None:
+def test_types_are_as_fast_as_their_width_allows(device: DeviceSpec) -> None:
     for wide, narrow in (*pairwise(("fp64", "fp32", "tf32", "bf16")), *pairwise(("fp16", "fp8", "fp4"))):
         slow, fast = device.peak(wide), device.peak(narrow)
         if slow is not None and fast is not None:
             assert slow.flop_per_s <= fast.flop_per_s
-
-
-@each_device
-def test_fp16_and_bf16_are_equally_fast_and_sums_in_fp16_twice_as_fast(device: DeviceSpec) -> None:
     fp16, bf16 = device.peak("fp16"), device.peak("bf16")
     if fp16 is not None and bf16 is not None:
         assert fp16.flop_per_s == bf16.flop_per_s
@@ -177,14 +169,11 @@ def test_figures_everyone_knows_are_dense(name: str, data_type: str, flop_per_s:
     assert named(name).peak(data_type).flop_per_s == pytest.approx(flop_per_s)
 
 
-def test_a_peak_published_only_per_multiprocessor_is_derived_and_says_so() -> None:
+def test_what_is_derived_says_so_and_what_is_not_certain_is_left_out() -> None:
     peak = named("RTX 4070").peak("bf16")
     assert peak.evidence is SpecEvidence.DERIVED
     assert peak.flop_per_s == 512 * 46 * 2.475e9
     assert "whitepaper" in peak.source.title
-
-
-def test_what_is_not_certain_is_left_out() -> None:
     assert named("RTX 4070").memory_bandwidth_bytes_per_s is None
     assert named("RTX 4070").source_of("memory_bandwidth_bytes_per_s") is None
     assert named("B300").sm_count is None
@@ -208,15 +197,12 @@ def test_names_are_unique_and_devices_sorted_by_capability() -> None:
     assert targets == sorted(targets)
 
 
-def test_a_gpu_without_a_name_is_known_by_its_size() -> None:
+def test_gpus_without_a_name_are_known_by_size_as_far_as_they_are_alike() -> None:
     """ROCm's recorder leaves names empty."""
     found = find_device("", compute_capability="9.4", memory_bytes=206_141_652_992, sm_count=304)
     assert found.name == "MI300X"
     assert found.peak("fp8").flop_per_s == pytest.approx(2614.9e12, rel=0.001)
-
-
-def test_of_gpus_of_one_size_the_limits_are_known_where_they_are_the_same() -> None:
-    """ROCm calls a GPU so that its table of names lacks."""
+    # ROCm calls a GPU so that its table of names lacks.
     name, memory_bytes = "AMD Radeon Graphics", 68_702_699_520
     found = find_device(name, compute_capability="9.0", memory_bytes=memory_bytes, sm_count=104)
     assert found.name == "MI210 or MI250 die"
@@ -225,6 +211,8 @@ def test_of_gpus_of_one_size_the_limits_are_known_where_they_are_the_same() -> N
     assert larger.name == "MI250X die"
     other = match_device(name, compute_capability="11.0", memory_bytes=memory_bytes, sm_count=104)
     assert other.spec is None or not other.spec.peaks
+    found = find_device("AMD Radeon Graphics", compute_capability="9.0", sm_count=104)
+    assert (found.sm_count, found.compute_capability, found.architecture) == (104, None, None)
 
 
 def test_devices_that_share_a_driver_name_differ_in_memory_or_multiprocessors() -> None:
@@ -262,13 +250,10 @@ def test_a_similar_name_is_another_device(reported: str) -> None:
     assert "not in the table" in match.reason
 
 
-def test_an_ambiguous_name_is_none_with_the_reason() -> None:
+def test_an_ambiguous_name_is_none_and_contradicting_facts_win() -> None:
     match = match_device("NVIDIA GeForce RTX 4060 Ti")
     assert match.spec is None
     assert match.reason == "'NVIDIA GeForce RTX 4060 Ti' may be any of RTX 4060 Ti 8 GB, RTX 4060 Ti 16 GB"
-
-
-def test_facts_that_contradict_the_table_win_over_the_name() -> None:
     match = match_device("NVIDIA A100-SXM4-80GB", compute_capability="8.0", sm_count=124)
     assert match.spec.evidence is SpecEvidence.DEVICE_PROPERTIES
     assert (match.spec.sm_count, match.spec.peaks) == (124, ())
@@ -283,11 +268,6 @@ def test_an_unknown_device_is_what_was_reported_of_it() -> None:
     assert found.evidence is SpecEvidence.DEVICE_PROPERTIES
     assert found.source_of("sm_count") == DEVICE_PROPERTIES
     assert found.memory_bandwidth_bytes_per_s is None
-
-
-def test_the_version_of_an_amd_gpu_is_no_compute_capability() -> None:
-    found = find_device("AMD Radeon Graphics", compute_capability="9.0", sm_count=104)
-    assert (found.sm_count, found.compute_capability, found.architecture) == (104, None, None)
 
 
 def test_the_recorded_h200_of_the_packaged_trace_is_known() -> None:

@@ -28,15 +28,12 @@ def test_of_the_h200_as_recorded(block: list[int], blocks: int, warps: int, limi
     assert found.occupancy == warps / 64
 
 
-def test_the_system_takes_a_kibibyte_of_each_block_from_8_0_on() -> None:
+def test_the_system_takes_shared_memory_and_registers_come_in_units() -> None:
     # 227 KiB is the most a block may have of the 228; 113 KiB twice would fit but for what is reserved.
     assert held("9.0", 128, 16, 227 * 1024).blocks_per_sm == 1
     assert held("9.0", 128, 16, 113 * 1024).blocks_per_sm == 2
     assert held("9.0", 128, 16, 113 * 1024 + 128).blocks_per_sm == 1
     assert held("7.0", 128, 16, 48 * 1024).blocks_per_sm == 2
-
-
-def test_registers_are_given_to_warps_in_units_of_256() -> None:
     # 33 registers take the room of 40: 40 × 32 = 1,280 of a warp.
     assert held("8.0", 1024, 33, 0).blocks_per_sm == held("8.0", 1024, 40, 0).blocks_per_sm == 1
     assert held("8.0", 1024, 32, 0).blocks_per_sm == 2
@@ -80,30 +77,21 @@ def test_a_small_kernel_fills_a_multiprocessor_with_any_common_block():
     assert [block.occupancy for block in found.blocks] == [1.0, 1.0, 1.0]
     assert (found.best.threads, found.best.occupancy) == (1024, 1.0)
     assert found.reason is None
+    found = static_occupancy("8.6", registers=18, shared_bytes=0)
+    assert (found.best.threads, found.best.occupancy) == (768, 1.0)
+    assert found.largest_threads == 1024
 
 
-def test_registers_limit_and_large_blocks_do_not_start():
+def test_what_limits_a_kernels_blocks():
     found = static_occupancy("9.0", [128, 512, 1024], registers=128, shared_bytes=0)
     small, middle, large = found.blocks
     assert (small.occupancy, small.active.limiters) == (0.25, (Limiter.REGISTERS,))
     assert middle.occupancy == 0.25
     assert large.active is None
     assert found.largest_threads == 512
-
-
-def test_shared_memory_limits():
     # 40 KiB and the system's 1 KiB of 228 KiB: 5 blocks.
     (block,) = static_occupancy("9.0", [128], registers=32, shared_bytes=40 * 1024).blocks
     assert (block.active.blocks_per_sm, block.active.limiters) == (5, (Limiter.SHARED_MEMORY,))
-
-
-def test_generations_with_fewer_threads_prefer_another_block():
-    found = static_occupancy("8.6", registers=18, shared_bytes=0)
-    assert (found.best.threads, found.best.occupancy) == (768, 1.0)
-    assert found.largest_threads == 1024
-
-
-def test_launch_bounds_hold():
     found = static_occupancy("9.0", [128, 256], registers=32, shared_bytes=0, max_threads=192)
     assert [block.active is None for block in found.blocks] == [False, True]
     assert found.largest_threads == 192

@@ -139,13 +139,11 @@ class TestOtherVersions:
         )
         assert rows == [("gemm", "aten::mm"), ("Memcpy HtoD (Unknown -> Device)", "aten::mm")]
 
-    def test_without_calls_nothing_can_be_attributed(self, load_export: LoadExport) -> None:
+    def test_without_calls_or_processes_what_is_there_is_read(self, load_export: LoadExport) -> None:
         session = load_export(small(), without=["CUPTI_ACTIVITY_KIND_RUNTIME"])
         assert session.query("SELECT attribution FROM device_activities") == [("no_launch_record",)]
         missing = finding(session, "nsys.missing")
         assert missing.evidence["tables"] == ["CUPTI_ACTIVITY_KIND_RUNTIME"]
-
-    def test_without_processes_there_is_one(self, load_export: LoadExport) -> None:
         session = load_export(small(), without=["CUPTI_ACTIVITY_KIND_KERNEL.globalPid"])
         assert session.query("SELECT count(*) FROM traces") == [(1,)]
         assert session.query("SELECT attribution FROM device_activities") == [("correlation",)]
@@ -227,11 +225,9 @@ class TestUnreadable:
         with pytest.raises(InputError, match=r"nsys export --type sqlite .*x\.nsys-rep"):
             load(path)
 
-    def test_an_export_without_anything(self, tmp_path: Path) -> None:
+    def test_an_export_without_anything_or_with_a_text_where_a_number_belongs(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no CUDA calls, no device work and no NVTX ranges"):
-            load(ExportBuilder().write(tmp_path / "x.sqlite"))
-
-    def test_a_text_where_a_number_belongs(self, tmp_path: Path) -> None:
+            load(ExportBuilder().write(tmp_path / "empty.sqlite"))
         path = ExportBuilder().launch(1, correlationId="abc").write(tmp_path / "x.sqlite")
         with pytest.raises(InputError, match="CUPTI_ACTIVITY_KIND_RUNTIME holds something else than numbers"):
             load(path)

@@ -85,9 +85,12 @@ class TestEmittedRanges:
         assert annotation_names(session) == [text.partition(", op_id")[0] for text in users]
         assert session.query("SELECT step, start_ns, duration_ns FROM steps") == [(7, 10 * len(operators), 5)]
 
-    def test_a_registered_text_is_looked_up(self, load_export: LoadExport) -> None:
+    def test_a_registered_text_is_looked_up_and_an_open_range_left_out(self, load_export: LoadExport) -> None:
         session = load_export(ExportBuilder().range(None, 0, 5, textId="aten::mm, op_id = 1"))
         assert operator_names(session) == ["aten::mm"]
+        session = load_export(ExportBuilder().launch(1).range("main", 0, None))
+        assert annotation_names(session) == []
+        assert "trace.events_without_time" in {finding.code for finding in session.findings()}
 
 
 class TestAnnotations:
@@ -110,11 +113,6 @@ class TestAnnotations:
             ("request", 50, 500),
         ]
         assert operator_names(session) == []
-
-    def test_a_range_that_was_still_open_is_counted_and_left_out(self, load_export: LoadExport) -> None:
-        session = load_export(ExportBuilder().launch(1).range("main", 0, None))
-        assert annotation_names(session) == []
-        assert "trace.events_without_time" in {finding.code for finding in session.findings()}
 
 
 class TestOwners:
@@ -148,26 +146,24 @@ class TestOwners:
         assert owners(session) == [("a", "aten::mm")]
         assert operator_names(session) == ["aten::mm"]
 
-    def test_a_step_owns_nothing(self, load_export: LoadExport) -> None:
+    def test_a_step_owns_nothing_and_a_range_the_kernels_of_the_graph_it_replayed(
+        self, load_export: LoadExport
+    ) -> None:
         session = load_export(ExportBuilder().range("ProfilerStep#1", 0, 100).launch(10).kernel("a", 20, 5))
         assert owners(session) == [("a", None)]
         assert session.query("SELECT step, device_ns FROM steps") == [(1, 5)]
-
-    def test_only_the_launching_threads_ranges_count(self, load_export: LoadExport) -> None:
-        builder = ExportBuilder().range("here", 0, 100, thread=1).range("there", 0, 100, thread=2)
-        session = load_export(builder.launch(10, thread=2).kernel("a", 20, 5))
-        assert owners(session) == [("a", "there")]
-
-    def test_a_range_around_queries_owns_nothing(self, load_export: LoadExport) -> None:
-        builder = ExportBuilder().range("poll", 0, 100).launch(10, name="cudaEventQuery_v3020")
-        session = load_export(builder.launch(200).kernel("a", 300, 5))
-        assert operator_names(session) == []
-
-    def test_a_kernel_of_a_graph_belongs_to_the_range_that_replayed_it(self, load_export: LoadExport) -> None:
         builder = ExportBuilder().range("replay", 0, 100).launch(10, name="cudaGraphLaunch_v10000")
         session = load_export(builder.kernel("a", 20, 5, graphNodeId=3).kernel("b", 30, 5, graphNodeId=4))
         assert owners(session) == [("a", "replay"), ("b", "replay")]
         assert session.query("SELECT DISTINCT attribution FROM device_activities") == [("graph",)]
+
+    def test_the_launching_threads_ranges_own_and_none_around_queries(self, load_export: LoadExport) -> None:
+        builder = ExportBuilder().range("here", 0, 100, thread=1).range("there", 0, 100, thread=2)
+        session = load_export(builder.launch(10, thread=2).kernel("a", 20, 5))
+        assert owners(session) == [("a", "there")]
+        builder = ExportBuilder().range("poll", 0, 100).launch(10, name="cudaEventQuery_v3020")
+        session = load_export(builder.launch(200).kernel("a", 300, 5))
+        assert operator_names(session) == []
 
     def test_ranges_that_overlap_without_nesting(self) -> None:
         def column(*values: int) -> Any:

@@ -91,10 +91,14 @@ class TestKernels:
         assert finding.evidence == {"launch_count": 2, "duration_ns": 540}
         assert "--cuda-graph-trace=node" in str(finding.suggestion)
 
-    def test_a_record_without_times_is_counted_and_left_out(self, load_export: LoadExport) -> None:
+    def test_records_without_times_or_calls_are_counted_or_told_apart(self, load_export: LoadExport) -> None:
         session = load_export(ExportBuilder().launch(1).kernel("k", 2, 3).graph(5, 0, 0))
         assert names(session) == ["k"]
         assert "trace.events_without_time" in {finding.code for finding in session.findings()}
+        builder = ExportBuilder().launch(10).kernel("early", 5, 3, correlationId=2)
+        session = load_export(builder.kernel("lost", 30, 3, correlationId=10_000))
+        rows = session.query("SELECT attribution FROM device_activities ORDER BY start_ns")
+        assert rows == [("before_window",), ("no_launch_record",)]
 
 
 class TestCopies:
@@ -117,12 +121,10 @@ class TestCopies:
         assert names(session) == list(named.values())
         assert session.query("SELECT DISTINCT kind, size_bytes FROM device_activities") == [("memcpy", 64)]
 
-    def test_a_memset(self, load_export: LoadExport) -> None:
+    def test_a_memset_and_a_page_that_unified_memory_moved(self, load_export: LoadExport) -> None:
         session = load_export(ExportBuilder().launch(1).memset(2, 3, bytes=512))
         assert names(session) == ["Memset (Device)"]
         assert session.query("SELECT kind, size_bytes FROM device_activities") == [("memset", 512)]
-
-    def test_a_page_that_unified_memory_moved_has_no_launch(self, load_export: LoadExport) -> None:
         session = load_export(ExportBuilder().launch(1).copy(2, 3, copyKind=11, correlationId=0))
         assert session.query("SELECT attribution, correlation_id FROM device_activities") == [
             ("no_correlation", None)
@@ -146,12 +148,6 @@ class TestCalls:
         assert session.query("SELECT name, api, duration_ns FROM runtime_calls ORDER BY start_ns") == [
             (name, api, 3) for _, _, name, api in calls
         ]
-
-    def test_a_launch_before_the_first_recorded_call_is_told_apart(self, load_export: LoadExport) -> None:
-        builder = ExportBuilder().launch(10).kernel("early", 5, 3, correlationId=2)
-        session = load_export(builder.kernel("lost", 30, 3, correlationId=10_000))
-        rows = session.query("SELECT attribution FROM device_activities ORDER BY start_ns")
-        assert rows == [("before_window",), ("no_launch_record",)]
 
 
 def test_synchronizations_and_overheads_have_kinetos_words(load_export: LoadExport) -> None:

@@ -180,25 +180,17 @@ def test_a_perfetto_trace_becomes_the_rows_of_the_json(make_trace, tmp_path):
         assert perfetto.scalar("SELECT base_time_ns FROM traces") == BASE_NS
 
 
-def test_a_cut_file_is_named(tmp_path: Path) -> None:
+def test_a_cut_file_and_a_perfetto_trace_of_something_else_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.pftrace"
     path.write_bytes(in_perfetto(recorded().events).SerializeToString()[:-3])
     with pytest.raises(InputError, match="cut off or damaged"):
         load(path)
-
-
-def test_a_perfetto_trace_of_something_else_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trace.pftrace"
     path.write_bytes(pb.Trace(packet=[pb.TracePacket(timestamp=1)] * 9).SerializeToString())
     with pytest.raises(InputError, match="not of torch's profiler"):
         load(path)
-
-
-def test_slices_that_end_out_of_order_are_of_another_recorder(tmp_path: Path) -> None:
     trace = in_perfetto(recorded().events)
     first = next(one for one in trace.packet if one.track_event.type == 2)
     first.track_event.track_uuid = 99
-    path = tmp_path / "trace.pftrace"
     path.write_bytes(trace.SerializeToString())
     with pytest.raises(InputError, match=re.escape("not of torch's profiler")):
         load(path)

@@ -62,22 +62,23 @@ class TestTypes:
         assert numbers == strings
         assert numbers == [[("1", "1")], [(1, 5_000)], [(0, 7, 101, "external_id")]]
 
-    def test_arguments_of_any_type(self, load: Load) -> None:
+    def test_arguments_of_any_type_and_numbers_beyond_their_column(self, load: Load) -> None:
         kinds = [None, [1, 2], "x", 5, {}, {"unknown": {"deep": [1]}}]
         trace = TraceBuilder()
         for at, args in enumerate(kinds):
             trace.event("cpu_op", "a", 10 * at, 2, 1, args)
         assert load(trace).query("SELECT name, external_id FROM operators") == [("a", None)] * len(kinds)
+        trace = TraceBuilder().kernel("k", 1, 2, block=[2**40, 1, 1]).kernel("k", 11, 2, device=2**40)
+        trace.event("kernel", "k", 21, 2, 7, {"stream": 7}, process=4_294_967_295)
+        assert load(trace).scalar("SELECT sum(duration_ns) FROM device_activities") == 6_000
 
-    def test_an_id_of_another_type_is_no_id(self, load: Load) -> None:
+    def test_values_of_another_type_spoil_no_other_event(self, load: Load) -> None:
         values = ["x1", {"a": 1}, [5], 2**70, None, ""]
         trace = TraceBuilder()
         for at, value in enumerate(values):
             trace.event("cpu_op", "a", 10 * at, 2, 1, {"External id": value, "Input Dims": [[1]]})
         rows = load(trace).query("SELECT external_id, input_shapes FROM operators")
         assert rows == [(None, "[[1]]")] * len(values)
-
-    def test_one_odd_value_spoils_no_other_event(self, load: Load) -> None:
         trace = TraceBuilder().operator("a", 1, 2).operator("b", 5, 2, **{"Sequence number": "odd"})
         trace.launch(6).kernel("k", 9, 4, **{"registers per thread": "many", "shared memory": 2**60})
         session = load(trace)
@@ -97,11 +98,6 @@ class TestTypes:
         rows = load(trace).query("SELECT grid_x, grid_y, grid_z FROM device_activities ORDER BY start_ns")
         assert rows == [(1, 2, 3)] * len(known) + [(None, None, None)] * len(unknown)
 
-    def test_numbers_beyond_their_column(self, load: Load) -> None:
-        trace = TraceBuilder().kernel("k", 1, 2, block=[2**40, 1, 1]).kernel("k", 11, 2, device=2**40)
-        trace.event("kernel", "k", 21, 2, 7, {"stream": 7}, process=4_294_967_295)
-        assert load(trace).scalar("SELECT sum(duration_ns) FROM device_activities") == 6_000
-
     def test_names_of_any_kind(self, load: Load) -> None:
         names = [None, 5, ["x"], "", "a\x00b", "\U0001f525", "x" * 100_000]
         trace = TraceBuilder()
@@ -118,13 +114,11 @@ class TestTypes:
 
 
 class TestFlaws:
-    def test_control_characters(self, load: Load) -> None:
+    def test_text_that_is_not_utf8_or_holds_control_characters(self, load: Load) -> None:
         text = trace_of([operator("1"), operator("5", name="b")]).replace('"a"', '"a\x01\x7f"', 1)
         session = load(text)
         assert findings(session) == {"trace.control_characters": {"first_byte": text.index("\x01")}}
         assert session.query("SELECT name FROM operators ORDER BY 1") == [("a \x7f",), ("b",)]
-
-    def test_bytes_that_are_not_utf8(self, load: Load) -> None:
         text = trace_of([operator("1", name="Größe")], note="ü").encode()
         text = text.replace(b"Gr\\u00f6\\u00dfe", b"Gr\xf6\xdfe")
         session = load(text)
@@ -142,15 +136,13 @@ class TestFlaws:
         }
         assert session.query("SELECT name, start_ns FROM operators") == [("a ?b", 1_712_345_678_901_234_567)]
 
-    def test_events_without_a_usable_time(self, load: Load) -> None:
+    def test_no_table_has_events_without_a_usable_time(self, load: Load) -> None:
         times = (("NaN", "1"), ("Infinity", "1"), ("-Infinity", "1"), ("1e300", "1"), ("null", "1"),
                  ("1", "NaN"), ("1", "-0.001"), ("1", "null"), ("1", "1e300"))  # fmt: skip
         events = [operator(start, duration) for start, duration in times]
         session = load(trace_of([*events, operator("5", name="b")]))
         assert findings(session) == {"trace.events_without_time": {"event_count": len(times)}}
         assert session.query("SELECT name FROM operators") == [("b",)]
-
-    def test_no_table_has_events_without_a_usable_time(self, load: Load) -> None:
         odd = [
             operator("1", duration, "epoch").replace("cpu_op", category)
             for category in ("user_annotation", "python_function", "overhead")
@@ -191,26 +183,22 @@ class TestFlaws:
         assert findings(session).get("trace.categories_ignored", {}) == {"event_count": {"async_gpu": 1}}
         assert session.query("SELECT native_thread FROM threads") == [("1",)]
 
-    def test_operators_that_overlap(self, load: Load) -> None:
+    def test_operators_and_kernels_that_overlap(self, load: Load) -> None:
         trace = TraceBuilder().operator("a", 1, 10).operator("b", 5.5, 10).operator("c", 6, 1)
         session = load(trace)
         assert findings(session) == {"trace.operators_overlap": {"operator_count": 1}}
         assert session.query("SELECT name, parent_id, self_cpu_ns FROM operators ORDER BY operator_id") == [
             ("a", None, 10_000), ("b", None, 9_000), ("c", 1, 1_000),
         ]  # fmt: skip
-
-    def test_microsecond_clocks_let_a_child_end_a_tick_late(self, load: Load) -> None:
+        trace = TraceBuilder().kernel("a", 10, 10).kernel("b", 15, 10).kernel("c", 16, 2, stream=8)
+        session = load(trace)
+        assert findings(session)["trace.same_stream_overlap"] == {"activity_count": 1}
+        assert session.query("SELECT span_ns, busy_ns, idle_ns FROM devices") == [(15_000, 15_000, 0)]
         session = load(TraceBuilder().operator("a", 1, 10).operator("b", 5, 7))
         assert findings(session) == {}
         assert session.query("SELECT name, parent_id, self_cpu_ns FROM operators ORDER BY operator_id") == [
             ("a", None, 4_000), ("b", 0, 7_000),
         ]  # fmt: skip
-
-    def test_kernels_that_overlap_on_one_stream(self, load: Load) -> None:
-        trace = TraceBuilder().kernel("a", 10, 10).kernel("b", 15, 10).kernel("c", 16, 2, stream=8)
-        session = load(trace)
-        assert findings(session)["trace.same_stream_overlap"] == {"activity_count": 1}
-        assert session.query("SELECT span_ns, busy_ns, idle_ns FROM devices") == [(15_000, 15_000, 0)]
 
     def test_unattributed_time_by_reason(self, load: Load) -> None:
         trace = TraceBuilder().operator("a", 10, 10).launch(12).kernel("mine", 30, 50)

@@ -70,6 +70,7 @@ def test_a_sidecar_is_kept_and_its_facts_are_the_traces(load: Load, recorded: Ca
     kept = msgspec.json.decode(session.metadata("sidecar:0") or "", type=Sidecar)
     assert kept == sidecar(rank=2, world_size=4)
     assert not [one for one in session.findings() if "sidecar" in one.code]
+    assert window_findings(session) == []
 
 
 def test_origins_have_a_row_per_unit(load: Load, recorded: Callable[..., Path]) -> None:
@@ -170,10 +171,6 @@ def test_a_broken_or_newer_one_is_a_finding(
 
 def window_findings(session: Session) -> list[Any]:
     return [finding for finding in session.findings() if finding.code.startswith("capture.")]
-
-
-def test_a_whole_window_has_no_finding(load: Load, recorded: Callable[..., Path]) -> None:
-    assert window_findings(load(recorded())) == []
 
 
 def test_half_recorded_regions_are_a_warning_per_kind(load: Load, recorded: Callable[..., Path]) -> None:

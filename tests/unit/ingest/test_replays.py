@@ -57,9 +57,13 @@ def replayed(
     return trace
 
 
+@pytest.fixture
+def capture(make_trace: Callable[..., Path]) -> Path:
+    return make_trace(captured(TraceBuilder()), "capture.json")
+
+
 @pytest.mark.parametrize("memory_limit", [None, "500MB"], ids=["memory", "disk"])
-def test_a_replay_has_the_operators_modules_and_arguments_of_its_capture(load, make_trace, memory_limit):
-    capture = make_trace(captured(TraceBuilder()), "capture.json")
+def test_a_replay_has_the_operators_modules_and_arguments_of_its_capture(load, capture, memory_limit):
     session = load(replayed(TraceBuilder()), captures=[capture], memory_limit=memory_limit)
     assert session.query(ROWS) == [
         ("gemm", "aten::mm", "graph_sequence"), ("add", "aten::add", "graph_sequence"),
@@ -72,8 +76,7 @@ def test_a_replay_has_the_operators_modules_and_arguments_of_its_capture(load, m
     assert not [check for check in session.check() if check.violations]
 
 
-def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(load, make_trace) -> None:
-    capture = make_trace(captured(TraceBuilder()), "capture.json")
+def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(load, capture) -> None:
     session = load(replayed(TraceBuilder()), captures=[capture])
     (call,) = session.query("SELECT start_ns, start_ns + duration_ns FROM runtime_calls")
     spans = session.query("SELECT start_ns, start_ns + duration_ns, self_cpu_ns FROM operators")
@@ -82,8 +85,7 @@ def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(lo
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_is_repeated_cost_the_recorder_nothing(load, make_trace) -> None:
-    capture = make_trace(captured(TraceBuilder()), "capture.json")
+def test_what_is_repeated_cost_the_recorder_nothing(load, capture) -> None:
     trace = replayed(TraceBuilder()).operator("aten::mm", 106, 2)
     for captures in ([capture], []):
         records = read_session(load(trace, captures=captures))
@@ -93,8 +95,7 @@ def test_what_is_repeated_cost_the_recorder_nothing(load, make_trace) -> None:
         }  # fmt: skip
 
 
-def test_every_replay_is_opened_and_counts_its_own_calls(load, make_trace) -> None:
-    capture = make_trace(captured(TraceBuilder()), "capture.json")
+def test_every_replay_is_opened_and_counts_its_own_calls(load, capture) -> None:
     trace = replayed(replayed(TraceBuilder()), 200)
     session = load(trace, captures=[capture])
     assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 2
@@ -125,8 +126,7 @@ def test_a_file_without_a_capture_is_named(load, make_trace) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_capture_of_another_length_is_refused(load, make_trace) -> None:
-    capture = make_trace(captured(TraceBuilder()), "capture.json")
+def test_a_capture_of_another_length_is_refused(load, capture) -> None:
     session = load(replayed(TraceBuilder(), names=("gemm", "add", "add")), captures=[capture])
     assert "the graph has 3 kernels, copies and sets, the capture" in session.query(REPLAYS)[0][4]
 
@@ -145,8 +145,7 @@ def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(lo
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_replays_hide_is_told_on_the_first_screen(load, make_trace) -> None:
-    capture = make_trace(captured(TraceBuilder()), "capture.json")
+def test_what_replays_hide_is_told_on_the_first_screen(load, capture) -> None:
     closed, opened = (
         str(headline(Summary(load(replayed(TraceBuilder()), captures=one)).complete()))
         for one in ([], [capture])
@@ -208,9 +207,8 @@ def test_where_nothing_tells_captures_of_several_batches_apart_no_argument_is_gu
     assert reason == "2 captures have its kernels: what differs between them is left out"
 
 
-def test_a_graph_that_was_updated_after_its_capture_is_refused_and_said(load, make_trace) -> None:
+def test_a_graph_that_was_updated_after_its_capture_is_refused_and_said(load, capture) -> None:
     """cudaGraphExecUpdate gives the nodes of a graph other arguments, or other kernels."""
-    capture = make_trace(captured(TraceBuilder()), "capture.json")
     session = load(replayed(TraceBuilder(), grid=([7, 1, 1], [9, 1, 1])), captures=[capture])
     ((*_, evidence, reason),) = session.query(REPLAYS)
     assert evidence is None
@@ -224,8 +222,7 @@ def test_a_graph_that_was_updated_after_its_capture_is_refused_and_said(load, ma
     ]
 
 
-def test_replays_before_and_after_an_update_are_each_what_they_are(load, make_trace) -> None:
-    capture = make_trace(captured(TraceBuilder()), "capture.json")
+def test_replays_before_and_after_an_update_are_each_what_they_are(load, capture) -> None:
     ids = {"graph id": (5, 5), "graph node id": ((5 << 32) | 1, (5 << 32) | 2)}
     trace = replayed(replayed(TraceBuilder(), **ids), 200, names=("gemm", "mul"), **ids)
     session = load(trace, captures=[capture])
@@ -236,14 +233,12 @@ def test_replays_before_and_after_an_update_are_each_what_they_are(load, make_tr
 
 
 @pytest.mark.parametrize("ids", [(0, 0), ((9 << 32) | 4, 0), ((9 << 32) | 4, (9 << 32) | 4)])
-def test_node_ids_that_are_missing_or_repeated_leave_the_sequence(load, make_trace, ids) -> None:
-    capture = make_trace(captured(TraceBuilder()), "capture.json")
+def test_node_ids_that_are_missing_or_repeated_leave_the_sequence(load, capture, ids) -> None:
     session = load(replayed(TraceBuilder(), **{"graph node id": ids}), captures=[capture])
     assert [row[3] for row in session.query(REPLAYS)] == ["kernel_sequence"]
 
 
-def test_a_trace_without_replays_says_that_a_capture_was_of_no_use(load, make_trace) -> None:
-    capture = make_trace(captured(TraceBuilder()), "capture.json")
+def test_a_trace_without_replays_says_that_a_capture_was_of_no_use(load, capture) -> None:
     session = load(
         TraceBuilder().operator("aten::mm", 0, 5).launch(1).kernel("gemm", 7, 1), captures=[capture]
     )
@@ -313,13 +308,10 @@ def test_replays_match(capture, replay, evidence, launches):
     assert (found.evidence, found.launches) == (evidence, launches)
 
 
-def test_equal_calls_run_equal_kernels() -> None:
+def test_equal_calls_run_equal_kernels_and_nodes_of_another_graph_tell_nothing() -> None:
     found = match(capture_of(None, None, places=(0, 0)), replay_of("a", "b"))
     assert found.evidence is None
     assert "equal calls" in found.reason
-
-
-def test_nodes_of_another_graph_tell_nothing() -> None:
     capture = capture_of(None, None)
     assert with_nodes(capture, (GraphNode("kernel", "a"),), None) == capture
     assert with_nodes(capture, (GraphNode("kernel", "a"), GraphNode("memset")), None) == capture

@@ -120,14 +120,12 @@ class TestCompression:
         path = make_trace(b"".join(map(gzip.compress, parts)) + b"\0" * 99, "t.json.gz")
         assert read(path, tmp_path) == (TEXT, None), inflate
 
-    def test_gzip_cut_off_is_salvaged(self, load: Load, make_trace: Make, inflate: str) -> None:
+    def test_gzip_cut_off_or_damaged_is_salvaged(self, load: Load, make_trace: Make, inflate: str) -> None:
         text = long_text()
         compressed = gzip.compress(text)
         session = load(make_trace(compressed[: len(compressed) // 2], "t.json.gz"))
         assert {"trace.compression_damaged", "trace.truncated"} <= codes(session), inflate
         assert 100 < session.scalar("SELECT count(*) FROM operators") < 4_000
-
-    def test_gzip_with_a_flipped_byte_is_salvaged(self, load: Load, make_trace: Make, inflate: str) -> None:
         compressed = bytearray(gzip.compress(long_text()))
         compressed[-6] ^= 0xFF
         session = load(make_trace(bytes(compressed), "t.json.gz"))
@@ -145,7 +143,7 @@ class TestCompression:
         frames = compress(TEXT[:50]) + compress(TEXT[50:])
         assert read(make_trace(frames, "t.json.zst"), tmp_path) == (TEXT, None)
 
-    def test_zstd_that_breaks(self, load: Load, make_trace: Make, tmp_path: Path) -> None:
+    def test_zstd_damaged_or_cut_off_is_salvaged(self, load: Load, make_trace: Make, tmp_path: Path) -> None:
         text = long_text()
         frames = zstandard.ZstdCompressor().compress(text[:50_000]) + b"\x28\xb5\x2f\xfd" + b"\xff" * 64
         session = load(make_trace(frames, "t.json.zst"))
@@ -154,8 +152,6 @@ class TestCompression:
             read(make_trace(b"\x28\xb5\x2f\xfd" + b"\xff" * 64, "u.json.zst"), tmp_path)
         with pytest.raises(InputError, match="broken zstd: the zstd stream ends before any text"):
             read(make_trace(b"\x28\xb5\x2f\xfd", "v.json.zst"), tmp_path)
-
-    def test_zstd_cut_off_is_salvaged(self, load: Load, make_trace: Make) -> None:
         compressed = zstandard.ZstdCompressor().compress(long_text())
         session = load(make_trace(compressed[: len(compressed) * 3 // 4], "t.json.zst"))
         assert "trace.truncated" in codes(session)
@@ -176,15 +172,13 @@ class TestRemote:
         system.store.clear()
         system.pseudo_dirs[:] = [""]
 
-    def test_a_file(self, memory: Any, load: Load) -> None:
+    def test_a_file_and_a_compressed_one(self, memory: Any, load: Load) -> None:
         memory.pipe("/runs/t.json", TEXT)
         session = load("memory://runs/t.json")
         ((name, size_bytes),) = session.query("SELECT source, size_bytes FROM traces")
         assert name.startswith("memory://")
         assert name.endswith("runs/t.json")
         assert size_bytes == len(TEXT)
-
-    def test_a_compressed_file(self, memory: Any, load: Load) -> None:
         memory.pipe("/runs/t.json.gz", gzip.compress(TEXT))
         assert load("memory://runs/t.json.gz").scalar("SELECT count(*) FROM operators") == 2
 
@@ -308,10 +302,11 @@ class TestWholeFiles:
     def test_a_bare_array(self, indent: int | None) -> None:
         assert events_of(json.dumps(EVENTS, indent=indent) + "\n") == (EVENTS, {}, 0)
 
-    def test_whitespace_and_a_byte_order_mark(self) -> None:
+    def test_whitespace_a_byte_order_mark_and_bytes_after_the_object(self) -> None:
         text = "\ufeff \n\t" + json.dumps({"traceEvents": EVENTS}) + "\r\n \n"
         assert events_of(text) == (EVENTS, {}, 0)
         assert events_of("\ufeff" + json.dumps(EVENTS)) == (EVENTS, {}, 0)
+        assert events_of(json.dumps({"traceEvents": EVENTS}) + "\0\0\0") == (EVENTS, {}, 5)
 
     @cases("header")
     def test_the_key_elsewhere_is_not_the_array(self, header: dict[str, Any]) -> None:
@@ -326,13 +321,11 @@ class TestWholeFiles:
         assert properties.keys() == {"a", "b", "traceName"}
         assert properties["traceName"] == "/tmp/\ufffd"
 
-    def test_a_trailer_longer_than_one_look_at_the_tail(self) -> None:
+    def test_a_long_trailer_and_many_events(self) -> None:
         trailer = {"distributedInfo": {"pg_config": [{"ranks": list(range(50))} for _ in range(2_000)]}}
         text = json.dumps({"traceEvents": EVENTS, **trailer, "z": [{"q": 1}]})
         assert len(text) > 3 * (1 << 16)
         assert events_of(text) == (EVENTS, {**trailer, "z": [{"q": 1}]}, 0)
-
-    def test_many_events(self) -> None:
         many = EVENTS * 2_000
         text = json.dumps({"a": 1, "traceEvents": many, **TRAILER})
         assert events_of(text) == (many, {"a": 1, **TRAILER}, 0)
@@ -367,9 +360,6 @@ class TestTruncation:
             found, span = locate(data[:cut])
             assert found.lost_bytes == cut - last
             assert len(json.loads(b"[" + span + b"]")) == ends.index(last) + 1
-
-    def test_bytes_after_the_object_are_lost_bytes(self) -> None:
-        assert events_of(json.dumps({"traceEvents": EVENTS}) + "\0\0\0") == (EVENTS, {}, 5)
 
     @given(st.binary(max_size=40), st.integers(0, 200))
     def test_garbage_at_the_end_is_salvaged_or_refused(self, garbage: bytes, cut: int) -> None:

@@ -33,9 +33,15 @@ def silent(summary: Summary) -> bool:
     return lines[0] == "Defect" and not {"GPU busy", "GPU waits", "Change 1", "Changes"} & set(lines)
 
 
-def test_a_sound_recording_has_no_defect(load: Load) -> None:
+def test_what_is_sound_has_no_defect(load: Load) -> None:
     summary = Summary(load(program()))
     assert (summary.defects, summary.is_usable, summary.set_aside_ns) == ((), True, 0)
+    assert Summary(load(program(lambda number: -20 * (number == 7)))).defects == ()
+    builder = program().launch(4100, 2, name="cudaStreamBeginCapture")
+    for place in range(100):
+        builder.launch(4110 + 2 * place, 1)
+    builder.launch(4400, 2, name="cudaStreamEndCapture")
+    assert Summary(load(builder)).defects == ()
 
 
 def test_one_offset_of_the_clocks_is_taken_out(load: Load) -> None:
@@ -53,10 +59,6 @@ def test_clocks_that_drift_withhold(load: Load) -> None:
     assert defects(summary) == {"recording.device_clock_drift": (39, True)}
     assert (summary.advice, summary.best_set, summary.typical_step) == ((), None, None)
     assert silent(summary)
-
-
-def test_one_early_record_is_no_clock(load: Load) -> None:
-    assert Summary(load(program(lambda number: -20 * (number == 7)))).defects == ()
 
 
 @pytest.mark.parametrize(
@@ -79,14 +81,6 @@ def test_memsets_without_device_records_are_sound(load: Load) -> None:
     for place in range(100):
         builder.launch(4110 + 2 * place, 1, name="cudaMemsetAsync")
     assert assess(load(builder)).defects == ()
-
-
-def test_launches_into_a_captured_graph_are_no_losses(load: Load) -> None:
-    builder = program().launch(4100, 2, name="cudaStreamBeginCapture")
-    for place in range(100):
-        builder.launch(4110 + 2 * place, 1)
-    builder.launch(4400, 2, name="cudaStreamEndCapture")
-    assert Summary(load(builder)).defects == ()
 
 
 @pytest.mark.parametrize(

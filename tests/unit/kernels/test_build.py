@@ -170,22 +170,16 @@ def test_path_has_the_folder_of_this_python_only_while_building(builder, monkeyp
     assert os.environ["PATH"] == "/usr/bin:/bin"
 
 
-def test_a_message_begins_with_the_first_error():
+def test_a_message_begins_with_the_first_error_and_says_what_is_left_out():
     assert build.compiler_message(NINJA_OUTPUT).splitlines() == [
         'b.cu(3): error: identifier "wrong" is undefined',
         "      y[0] = wrong;",
         "             ^",
         '1 error detected in the compilation of "b.cu".',
     ]
-
-
-def test_a_message_of_ninja_itself_is_kept():
     assert build.compiler_message("Error building extension 'x': ninja: error: loading 'build.ninja'") == (
         "ninja: error: loading 'build.ninja'"
     )
-
-
-def test_a_long_message_says_how_much_is_left_out():
     lines = build.compiler_message("\n".join(f"a.cu({i}): error: number {i}" for i in range(50))).splitlines()
     assert lines[0] == "a.cu(0): error: number 0"
     assert len(lines) == 31

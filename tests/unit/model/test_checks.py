@@ -34,14 +34,11 @@ def broken(session: Session) -> set[str]:
     return {check.name for check in session.check() if not check.holds}
 
 
-def test_they_hold(session: Session) -> None:
+def test_they_hold_also_on_an_empty_session(session: Session) -> None:
     assert broken(session) == set()
     assert [check.violations for check in session.check()] == [()] * 6
-
-
-def test_they_hold_on_an_empty_session() -> None:
-    with Session() as session:
-        assert broken(session) == set()
+    with Session() as empty:
+        assert broken(empty) == set()
 
 
 @cases("statement", "laws")

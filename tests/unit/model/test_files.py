@@ -69,13 +69,6 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Is a directory"), replacing(tmp_path) as partial:
-        partial.write_text("")
-    assert tmp_path.is_dir()
-    assert not list(tmp_path.parent.glob("*.partial*"))
-
-
 HOLD = (
     "import sys, time\n"
     "from opscope.model.files import claimed\n"
@@ -114,10 +107,14 @@ def test_a_claim_ends_with_its_process_however_that_ends(tmp_path, holder):
     assert not list(tmp_path.iterdir())
 
 
-def test_where_no_lock_can_be_made_nothing_is_claimed(tmp_path: Path) -> None:
+def test_where_no_lock_or_file_can_be_made_nothing_is_left(tmp_path: Path) -> None:
     with claimed(tmp_path / "no folder" / "trace.json"):
         pass
     assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="Is a directory"), replacing(tmp_path) as partial:
+        partial.write_text("")
+    assert tmp_path.is_dir()
+    assert not list(tmp_path.parent.glob("*.partial*"))
 
 
 def length(file: Path) -> int:
@@ -157,12 +154,11 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_it_returns_comes_back(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_it_returns_comes_back_and_its_own_error_as_it_was(
+    file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert confined(length, file, reader="a reader") == 4
     assert capfd.readouterr() == ("", "")
-
-
-def test_its_own_error_is_raised_as_it_was(file: Path) -> None:
     with pytest.raises(InputError) as caught:
         confined(refuses, file, reader="a reader")
     error = caught.value

@@ -35,12 +35,9 @@ STRONGEST_FIRST = [
 ]  # fmt: skip
 
 
-def test_grades_are_written_as_their_values_strongest_first() -> None:
+def test_grades_are_written_as_their_values_and_the_weakest_counts() -> None:
     assert [str(grade) for grade in Grade] == STRONGEST_FIRST
     assert all(grade == grade.value and grade.meaning for grade in Grade)
-
-
-def test_the_weakest_of_two_in_any_order() -> None:
     for one, other in permutations(Grade, 2):
         is_weaker = STRONGEST_FIRST.index(one) > STRONGEST_FIRST.index(other)
         assert weakest((one, other)) is (one if is_weaker else other)

@@ -3,13 +3,10 @@
 from opscope.model.queries import grouped, summed
 
 
-def test_rows_are_grouped_in_their_order() -> None:
+def test_rows_are_grouped_and_summed_by_key() -> None:
     found = grouped([("b", 1), ("a", 2), ("b", 0)])
     assert list(found.items()) == [("b", [1, 0]), ("a", [2])]
     assert found["c"] == []
-
-
-def test_numbers_are_summed_by_key() -> None:
     found = summed((key, len(key)) for key in ("b", "aa", "b"))
     assert list(found.items()) == [("b", 2), ("aa", 2)]
     assert found["c"] == 0

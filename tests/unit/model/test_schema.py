@@ -11,21 +11,15 @@ from opscope.model.session import Session
 COLUMNS = [(table, column) for table in schema.TABLES for column in table.columns]
 
 
-def test_names_are_unique() -> None:
+def test_names_are_unique_documented_and_join_columns_that_exist() -> None:
     assert len({table.name for table in schema.TABLES}) == len(schema.TABLES)
     for table in schema.TABLES:
         assert len(set(table.column_names)) == len(table.columns)
         assert schema.table(table.name) is table
     with pytest.raises(KeyError):
         schema.table("none")
-
-
-def test_every_table_and_column_is_documented() -> None:
     assert all(table.row.endswith(".") for table in schema.TABLES)
     assert all(column.doc and not column.doc.endswith(".") for _, column in COLUMNS)
-
-
-def test_joins_name_a_column_that_exists() -> None:
     for _, column in COLUMNS:
         if column.joins:
             table, name = column.joins.split(".")
@@ -38,17 +32,11 @@ def test_every_column_can_be_named_without_quotes() -> None:
             session.query(f"SELECT {', '.join(table.column_names)} FROM {table.name}")
 
 
-def test_units_are_in_names() -> None:
+def test_units_are_in_names_and_closed_sets_have_a_meaning() -> None:
     for table, column in COLUMNS:
         suffix = {"ns": "_ns", "B": "_bytes"}.get(column.unit or "")
         assert suffix is None or column.name.endswith(suffix), f"{table.name}.{column.name}"
         if re.search(r"_(ns|bytes)$", column.name):
             assert column.unit, f"{table.name}.{column.name}"
-
-
-def test_times_and_durations_are_whole_nanoseconds() -> None:
     assert {column.type for _, column in COLUMNS if column.unit == "ns"} == {"BIGINT"}
-
-
-def test_closed_sets_are_strings_with_a_meaning() -> None:
     assert all(attribution.meaning and str(attribution) == attribution.value for attribution in Attribution)

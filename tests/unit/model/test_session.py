@@ -123,7 +123,9 @@ class TestSaving:
         assert opened.path == renamed
         assert content(opened) == content(session)
 
-    def test_an_existing_file_is_not_overwritten(self, session: Session, tmp_path: Path) -> None:
+    def test_an_existing_file_is_not_overwritten_and_folders_are_made(
+        self, session: Session, tmp_path: Path
+    ) -> None:
         target = tmp_path / "s.opscope"
         target.write_text("precious")
         with pytest.raises(InputError, match="the file exists") as caught:
@@ -132,8 +134,6 @@ class TestSaving:
         assert target.read_text() == "precious"
         session.save(target, overwrite=True)
         assert is_session_file(target)
-
-    def test_folders_are_made_and_no_other_file_is_left(self, session: Session, tmp_path: Path) -> None:
         target = session.save(tmp_path / "it's" / "a folder" / "s.opscope")
         assert [path.name for path in target.parent.iterdir()] == ["s.opscope"]
 
@@ -275,30 +275,24 @@ class TestReplacingRows:
         (2, None, None, True, "\U0001f600", 3),
     ]
 
-    def test_a_missing_column_is_null_and_json_takes_any_value(self) -> None:
+    def test_a_missing_column_is_null_json_takes_any_value_and_the_rows_before_are_gone(self) -> None:
         with Session() as session:
             session.replace_rows("kernel_provenance", self.ROWS)
             assert session.query(self.QUERY) == self.EXPECTED
-
-    def test_the_rows_before_are_gone(self) -> None:
-        with Session() as session:
-            session.replace_rows("kernel_provenance", self.ROWS)
             session.replace_rows("kernel_provenance", self.ROWS[:1])
             assert session.query(self.QUERY) == self.EXPECTED[:1]
             session.replace_rows("kernel_provenance", [])
             assert session.query(self.QUERY) == []
 
-    def test_every_type_of_column_is_written(self) -> None:
+    def test_every_type_of_column_is_written_and_no_undeclared_table(self) -> None:
         with Session() as session:
             for table in schema.TABLES:
                 row = {column.name: SAMPLES.get(column.type, 1) for column in table.columns}
                 session.replace_rows(table.name, [row])
                 (stored,) = session.query(f'SELECT * FROM "{table.name}"')
                 assert None not in stored, table.name
-
-    def test_an_undeclared_table_is_refused(self) -> None:
-        with Session() as session, pytest.raises(KeyError):
-            session.replace_rows("mine", [])
+            with pytest.raises(KeyError):
+                session.replace_rows("mine", [])
 
     def test_a_session_in_memory_or_in_a_temporary_file_is_writable(self) -> None:
         for is_temporary_file in (False, True):

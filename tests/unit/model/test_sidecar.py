@@ -8,14 +8,12 @@ import msgspec
 import pytest
 
 from case_tables import cases
+from fakes import sidecar as made_sidecar
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import RECORDER_KEY, Finding, Severity, findings_as_json, recorded_findings
 from opscope.model.location import FrameName, is_program_file, parse_frame
 from opscope.model.sidecar import (
-    RecordedSchedule,
-    RecordedSettings,
-    Sidecar,
     StepKind,
     StepPlace,
     UnrecordedStep,
@@ -24,18 +22,9 @@ from opscope.model.sidecar import (
     write_sidecar,
 )
 
-SIDECAR = Sidecar(
-    trace="trace.json",
-    created="2026-01-02T03:04:05+00:00",
-    environment=Environment(
-        "3.12.1", "Linux x86_64", "0.1.0", gpu=(GpuInfo("NVIDIA H200", "9.0", 132, 2**37),)
-    ),
-    schedule=RecordedSchedule(0, 1, 3, 1, cycle=0),
-    settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
-    steps=3,
-    partial=False,
-    clean_window=True,
-    wall_time_ns_per_step=(5, 6, 7),
+GPU = GpuInfo("NVIDIA H200", "9.0", 132, 2**37)
+SIDECAR = made_sidecar(
+    environment=Environment("3.12.1", "Linux x86_64", "0.1.0", gpu=(GPU,)),
     workload={"workload": "bert", "batch_size": 8},
 )
 

@@ -41,12 +41,9 @@ def test_other_words_are_no_target(word):
     assert parse_target(word) is None
 
 
-def test_words_become_distinct_targets_in_order():
+def test_words_become_distinct_targets_in_order_or_all_that_nvcc_has():
     assert choose("sm_90", "sm_80", "90", "sm_90a") == ["sm_80", "sm_90", "sm_90a"]
     assert choose("native", native=("9.0", "9.0", "8.0")) == ["sm_80", "sm_90"]
-
-
-def test_all_is_every_general_target_and_all_major_what_nvcc_has_for_it():
     assert choose("all") == [one.name for one in KNOWN if one.is_general]
     assert choose("all-major") == ["sm_75", "sm_80", "sm_90", "sm_100", "sm_110", "sm_120"]
 
@@ -109,14 +106,11 @@ def nvcc(folder: Path, *, release: str = "12.3", version: str = "12.3.52", listi
     return str(script)
 
 
-def test_release_and_targets_with_those_only_the_help_has(tmp_path):
+def test_release_and_targets_by_the_listing_or_the_help(tmp_path):
     found = read_nvcc(nvcc(tmp_path, listing="sm_50 sm_80 sm_90"))
     assert (found.release, found.version) == ("12.3", "12.3.52")
     assert [one.name for one in found.targets] == ["sm_50", "sm_80", "sm_90", "sm_90a"]
     assert tuple(one for one in found.targets if one.is_general) == (Target(5, 0), Target(8, 0), Target(9, 0))
-
-
-def test_a_release_without_the_listing_is_read_by_its_help(tmp_path):
     assert [one.name for one in read_nvcc(nvcc(tmp_path)).targets][-1] == "sm_90a"
 
 

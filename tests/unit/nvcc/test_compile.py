@@ -59,16 +59,13 @@ def test_every_kernel_is_told_for_every_target(compiled):
     assert sorted(file.name for file in folder_of(compiled).iterdir()) == ["a file é.cu", "made"]
 
 
-def test_numbers_and_launch_bounds_are_those_of_the_source(compiled):
+def test_numbers_launch_bounds_and_constants_are_those_of_the_source(compiled):
     for one in compiled.kernels:
         assert one.use.registers > 0
         if "scale" in one.name:
             assert (one.use.shared_bytes, *one.bounds) == (512, 128, 4)
         else:
             assert (one.use.shared_bytes, one.bounds.max_threads) == (0, None)
-
-
-def test_constant_memory_is_what_ptxas_prints(compiled):
     # Parameters start at byte 352 before Hopper, for which none is printed: a pointer.
     sizes = {(one.name, one.target.name): one.constant_bytes for one in compiled.kernels}
     assert sizes["recursive(int*)", "sm_80"] == 352 + 8
@@ -112,13 +109,10 @@ def error(output: str, *, is_program: bool = True) -> InputError:
     return compile_error(request, output)
 
 
-def test_a_compile_error_names_the_file_and_the_targets_then_what_was_said():
+def test_a_compile_error_says_what_was_said_and_how_to_go_on():
     assert str(error(SHARED)) == f"add.cu does not compile for sm_80, sm_90:\n{SHARED.strip()}"
     long = error("".join(f"error {number}\n" for number in range(100)))
     assert str(long).endswith("error 29\n… and 70 more lines")
-
-
-def test_without_main_it_says_how_to_look_at_the_kernels():
     assert "has no main" in str(error(NO_MAIN))
     assert "undefined reference" in str(error(NO_MAIN, is_program=False))
 

@@ -34,10 +34,6 @@ def kernel(*, stack: int = 0, stores: int = 0, loads: int = 0) -> CompiledKernel
     return compiled_kernel(REQUEST, use, HOPPER)
 
 
-def test_a_kernel_that_keeps_to_its_registers_has_none():
-    assert findings_of(compilation(kernels=(kernel(),))) == ()
-
-
 @cases("registers", "max_threads", "min_blocks", "remedy")
 def test_the_remedy_of_spills_is_what_limits_registers(registers, max_threads, min_blocks, remedy):
     use = KernelResources("_Z3addPf", "sm_90", 8, 4, 4, registers=registers)
@@ -46,13 +42,11 @@ def test_the_remedy_of_spills_is_what_limits_registers(registers, max_threads, m
     assert remedy in (finding.suggestion or "")
 
 
-def test_spills_are_told_with_their_bytes():
+def test_spills_and_local_memory_are_told_and_no_other_kernel():
     (finding,) = findings_of(compilation(kernels=(kernel(stack=88, stores=84, loads=92),)))
     assert (finding.code, finding.severity) == ("nvcc.spills", Severity.WARNING)
     assert "writes 84 bytes to local memory and reads 92 back" in finding.message
     assert finding.evidence["spill_store_bytes"] == 84
-
-
-def test_a_stack_without_spills_is_local_memory():
     (finding,) = findings_of(compilation(kernels=(kernel(stack=128),)))
     assert (finding.code, finding.evidence["stack_bytes"]) == ("nvcc.local_memory", 128)
+    assert findings_of(compilation(kernels=(kernel(),))) == ()

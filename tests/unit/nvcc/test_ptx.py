@@ -10,9 +10,6 @@ PTX = (OUTPUTS / "kernels.ptx").read_text(encoding="utf-8")
 
 def test_kernels_are_found_with_their_bounds():
     assert launch_bounds(PTX) == {"_Z5spillPf": LaunchBounds(512, 2), "$plain": LaunchBounds()}
-
-
-def test_what_is_no_ptx_has_no_kernels():
     assert launch_bounds("no PTX {}") == {}
 
 
@@ -33,31 +30,22 @@ def test_a_kernel_per_target_without_the_functions_it_calls():
     )
 
 
-def test_a_function_before_the_kernels_is_passed_over():
-    (recursive,) = parse_ptxas(SEPARATE)
-    assert (recursive.symbol, recursive.target, recursive.stack_bytes) == ("_Z9recursivePi", "sm_90", 0)
-
-
-def test_registers_after_a_function_are_the_kernels():
+def test_reports_of_each_release_give_whole_kernels():
     (gemm,) = parse_ptxas(CUDA_11)
     assert (gemm.registers, gemm.spill_store_bytes, gemm.shared_bytes) == (255, 12, 33_792)
     assert gemm.constant_bytes == {0: 376, 2: 8}
     assert gemm.barriers is None
-
-
-def test_targets_without_a_line_between_them_are_told_apart():
     assert [(one.target, one.registers, one.shared_bytes) for one in parse_ptxas(CUDA_9)] == [
         ("sm_60", 10, 0),
         ("sm_70", 12, 2064),
     ]
+    (recursive,) = parse_ptxas(SEPARATE)
+    assert (recursive.symbol, recursive.target, recursive.stack_bytes) == ("_Z9recursivePi", "sm_90", 0)
+    assert parse_ptxas("") == ()
+    assert parse_ptxas("add.cu(4): error: identifier\n    0 bytes stack frame\nUsed 3 registers") == ()
 
 
 def test_a_report_that_is_cut_off_gives_no_half_kernel():
     for lines in range(len(CUDA_11.splitlines())):
         text = "\n".join(CUDA_11.splitlines()[:lines])
         assert parse_ptxas(text) == ()
-
-
-def test_other_text_has_no_functions():
-    assert parse_ptxas("") == ()
-    assert parse_ptxas("add.cu(4): error: identifier\n    0 bytes stack frame\nUsed 3 registers") == ()

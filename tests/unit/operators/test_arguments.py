@@ -52,21 +52,21 @@ def test_arguments_are_named_by_the_schema_that_fits(operator: str, types: list[
     assert (call.schema is None) == (not names)
 
 
-def test_a_recorded_overload_decides() -> None:
+def test_a_recorded_overload_decides_and_arguments_may_be_parsed_already() -> None:
     types = ["float", "Scalar", "Scalar"]
     call = parse_arguments("aten::max", overload="dim", shapes=[[3], [], []], types=types)
     assert call.names == ("self", "dim", "keepdim")
     assert parse_arguments("aten::max", overload="names_dim", shapes=[[3]], types=["float"]).names == ()
+    columns = {"shapes": [[2]], "types": ["float"], "strides": [[1]], "concrete": [""]}
+    as_text = {name: json.dumps(value) for name, value in columns.items()}
+    assert parse_arguments("aten::exp", **columns) == parse_arguments("aten::exp", **as_text)
 
 
-def test_lists_without_members_are_told_from_absent_ones() -> None:
+def test_lists_are_told_from_absent_ones_and_their_type_by_a_kernel() -> None:
     call = parse_arguments("aten::cat", shapes=[[], []], types=["TensorList", ""], concrete=["", ""])
     assert call.at("tensors") == TensorListArgument(None)
     assert call.has_unrecorded_list
     assert call.at("dim") is None
-
-
-def test_a_kernel_may_name_the_type_of_a_list() -> None:
     call = parse_arguments(
         "aten::cat", shapes=[[[4]], []], types=["TensorList", "Scalar"], concrete=["", "0"]
     )
@@ -126,9 +126,3 @@ def test_element_types() -> None:
     assert element_type("long") == element_type("long int") == element_type("int64")
     assert element_type("c10::BFloat16") == element_type("bfloat16")
     assert element_type("c10::qint8") is element_type(None) is None
-
-
-def test_recorded_arguments_may_be_parsed_already() -> None:
-    columns = {"shapes": [[2]], "types": ["float"], "strides": [[1]], "concrete": [""]}
-    as_text = {name: json.dumps(value) for name, value in columns.items()}
-    assert parse_arguments("aten::exp", **columns) == parse_arguments("aten::exp", **as_text)

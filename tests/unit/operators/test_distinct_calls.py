@@ -61,6 +61,7 @@ def test_every_activity_is_in_one_call(load: Load) -> None:
     assert len(rows) == len({activity for activity, _ in rows}) == 5
     assert {call_id for _, call_id in rows} == {one.call_id for one in calls}
     assert sum(one.self_device_ns for one in calls) == 6_000
+    assert collect(load(TraceBuilder().operator("aten::relu", 0, 5))) == []
 
 
 def test_copies_and_sets_alone_are_told_by_their_sizes(load: Load) -> None:
@@ -130,7 +131,3 @@ def test_a_kernel_with_its_own_record_of_a_collective_goes_by_that(load: Load) -
         100,
         4,
     )
-
-
-def test_a_trace_without_device_work_has_no_calls(load: Load) -> None:
-    assert collect(load(TraceBuilder().operator("aten::relu", 0, 5))) == []

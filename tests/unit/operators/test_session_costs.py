@@ -135,32 +135,24 @@ def test_counts_that_no_column_holds_are_absurd(load: Load) -> None:
     assert row.cost.reason == "its recorded sizes are implausible"
 
 
-def test_filling_again_changes_nothing(load: Load) -> None:
+def test_filling_again_changes_nothing_and_without_device_work_is_done_too(load: Load) -> None:
     session = load(product(TraceBuilder(), 0, 16))
     rows = filled(session)
     session.connection.execute("UPDATE call_costs SET flop_count = 7")
     assert filled(session)[0].cost.flop_count == 7
     assert rows[0].cost.flop_count == 1024
-
-
-def test_a_session_without_device_work_is_filled_too(load: Load) -> None:
     session = load(TraceBuilder().operator("aten::relu", 0, 5))
     assert filled(session) == ()
     assert session.metadata("costs") == "rules"
 
 
 class TestSavedSessions:
-    def test_costs_are_saved(self, load: Load, tmp_path: Path) -> None:
-        session = load(product(TraceBuilder(), 0, 16))
-        rows = filled(session)
-        with Session.open(session.save(tmp_path / "a.opscope")) as saved:
-            assert read_costs(saved) == rows
-            assert filled(saved) == rows
-
     def test_a_saved_session_without_costs_is_filled_for_its_connection(self, load, tmp_path):
         session = load(product(TraceBuilder().kernel("gemm", 0, 3, correlation=1), 10, 16))
         file = session.save(tmp_path / "a.opscope")
         rows = filled(session)
+        with Session.open(session.save(tmp_path / "filled.opscope")) as saved:
+            assert read_costs(saved) == filled(saved) == rows
         with Session.open(file) as saved:
             assert filled(saved) == rows
         with Session.open(file) as saved:

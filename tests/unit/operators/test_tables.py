@@ -14,12 +14,9 @@ from opscope.operators.operator_table import FAMILIES, OPERATORS
 UNCOUNTED = {"_fft_r2c", "_fft_c2r", "_fft_c2c"}
 
 
-def test_an_operator_is_in_one_family() -> None:
+def test_an_operator_is_in_one_family_and_what_has_results_has_operations() -> None:
     counts = Counter(name for family in FAMILIES for name in family.OPERATORS)
     assert not [name for name, count in counts.items() if count > 1]
-
-
-def test_what_has_results_has_operations() -> None:
     uncounted = {name for name, one in OPERATORS.items() if one.operations is None}
     assert uncounted == UNCOUNTED
 

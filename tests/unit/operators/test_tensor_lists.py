@@ -78,16 +78,10 @@ def test_types_come_from_the_kernel(kernel: str, type_name: str | None) -> None:
     assert types_of(with_kernel_types(lists("op", [[2, 3], [4]]), kernel)) == [type_name] * 2
 
 
-def test_a_copy_has_two_types() -> None:
+def test_copies_and_steps_have_types_of_their_own_and_calls_without_lists_stay() -> None:
     assert types_of(with_kernel_types(lists("_foreach_copy_", [[2]], [[2]]), COPY)) == ["float", "c10::Half"]
-
-
-def test_steps_are_counted_in_fp32() -> None:
     call = with_kernel_types(step(*[[[4]]] * 5, [[]]), ADAMW)
     assert types_of(call) == ["c10::BFloat16"] * 5 + ["float"]
-
-
-def test_a_call_without_lists_stays_as_it_is() -> None:
     call = parse_arguments("aten::relu", shapes=[[4]], types=["float"])
     assert with_kernel_types(call, MUL) is call
 
@@ -97,6 +91,9 @@ def test_members_are_the_gradients_whose_blocks_were_launched() -> None:
     assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]
     assert set(types_of(call)) == {"c10::BFloat16"}
     assert call.value("scalar") == 0.9
+    call = with_list_members(lists("_foreach_sqrt", []), SQRT, BLOCKS, GRADIENTS)
+    assert len(call.tensors) == 2
+    assert with_list_members(lists("_foreach_addcdiv_", [], [], []), ADDCDIV, BLOCKS, GRADIENTS) is not None
 
 
 @pytest.mark.parametrize(
@@ -116,25 +113,16 @@ def test_members_that_are_not_certain_stay_unknown(kernel: str | None, blocks: i
     assert with_list_members(call, kernel, blocks, GRADIENTS) is None
 
 
-def test_results_are_a_list_of_the_kernel_too() -> None:
-    call = with_list_members(lists("_foreach_sqrt", []), SQRT, BLOCKS, GRADIENTS)
-    assert len(call.tensors) == 2
-    assert with_list_members(lists("_foreach_addcdiv_", [], [], []), ADDCDIV, BLOCKS, GRADIENTS) is not None
-
-
 def test_an_optimizer_takes_the_first_lists_and_its_steps() -> None:
     call = with_list_members(step(*[[]] * 6), ADAMW, BLOCKS, GRADIENTS)
     assert [len(call.members(name)) for name in call.names[:6]] == [2, 2, 2, 2, 0, 2]
     assert {tensor.shape for tensor in call.members("state_steps")} == {()}
 
 
-def test_sets_of_gradients_that_need_as_many_blocks_tell_nothing() -> None:
+def test_which_sets_of_gradients_tell_the_members() -> None:
     other = (("c10::BFloat16", ((7,), BIG)),)
     both = GRADIENTS | {other}
     assert with_list_members(lists("_foreach_mul_", []), MUL, BLOCKS, both) is None
-
-
-def test_gradients_of_the_type_alone_are_taken_where_types_are_mixed() -> None:
     mixed = frozenset({(("c10::BFloat16", (SMALL, BIG)), ("float", ((9,),)))})
     call = with_list_members(lists("_foreach_mul_", []), MUL, BLOCKS, mixed)
     assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]

@@ -24,16 +24,13 @@ def test_a_user_without_a_home_has_a_temporary_folder(monkeypatch):
     assert cache_folder().name == "opscope"
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path):
+def test_a_failed_write_leaves_nothing_behind_and_a_file_is_replaced_as_a_whole(tmp_path):
+    (tmp_path / "file").mkdir()
+    with pytest.raises(OSError, match="file"):
+        write_atomically(tmp_path / "file", b"content")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
     file = tmp_path / "folder" / "file"
     write_atomically(file, b"first")
     write_atomically(file, b"second")
     assert file.read_bytes() == b"second"
     assert list(file.parent.iterdir()) == [file]
-
-
-def test_a_failed_write_leaves_nothing_behind(tmp_path):
-    (tmp_path / "file").mkdir()
-    with pytest.raises(OSError, match="file"):
-        write_atomically(tmp_path / "file", b"content")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]

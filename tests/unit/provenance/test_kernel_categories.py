@@ -10,17 +10,14 @@ def test_the_category_of_a_kernel(name: str, expected: str) -> None:
     assert kernel_category(decode(name)) == expected
 
 
-def test_tags_tell_what_a_name_does_not() -> None:
+def test_tags_tell_what_a_name_does_not_and_kernels_have_a_category_of_their_own() -> None:
     assert category_of("mine::special", ("core", "pointwise")) == "elementwise"
     assert category_of("mine::special", ("reduction",)) == "reduction"
     assert category_of("mine::special", ("core",)) == OTHER
     assert category_of("aten::gelu", ("pointwise",)) == "activation"
+    assert category_title("control") == "Control and waiting"
 
 
 @cases("category", "name")
 def test_rarer_operators(category: str, name: str) -> None:
     assert category_of(name) == category
-
-
-def test_kernels_have_a_category_of_their_own() -> None:
-    assert category_title("control") == "Control and waiting"

@@ -162,7 +162,7 @@ def test_cells() -> None:
     assert comparison.count_text(None, Fraction(3)) == "– → 3"
 
 
-def test_a_ratio_and_its_interval_are_of_one_quantity() -> None:
+def test_a_ratio_and_its_interval_are_of_one_quantity_or_it_is_bare() -> None:
     """`1.46× faster [0.68, 0.69]` would be the ratio one way round and its interval the other."""
     faster = TimeChange(
         146, 100, ratio=100 / 146, ratio_interval=(1 / 1.48, 1 / 1.44), verdict=benchmark.Verdict.FASTER
@@ -171,9 +171,6 @@ def test_a_ratio_and_its_interval_are_of_one_quantity() -> None:
     slower = TimeChange(100, 146, ratio=1.46, ratio_interval=(1.44, 1.48), verdict=benchmark.Verdict.SLOWER)
     assert comparison._headline(slower).endswith("(+46 ns, 1.46× slower [1.440, 1.480])")
     assert _ratio_bar("one", faster).hover == "1.46× faster, 95 % interval 1.440 to 1.480"
-
-
-def test_a_ratio_without_an_interval_is_bare() -> None:
     unjudged = TimeChange(100, 150, ratio=1.5, verdict=benchmark.Verdict.AMBIGUOUS, reason="too few")
     assert comparison.ratio_words(unjudged) == "1.500×"
     judged = TimeChange(100, 150, ratio=1.5, ratio_interval=(1.4, 1.6), verdict=benchmark.Verdict.SLOWER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -24,12 +24,6 @@ from opscope.report.summary_json import explanation_json
 from .conftest import cells, text_of
 
 pytestmark = pytest.mark.usefixtures("releases_read_once")
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[Session]:
-    with opscope.load(opscope.example_trace()) as session:
-        yield session
 
 
 explain = cache(analysis.explain)  # most tests look at the same few

@@ -66,15 +66,12 @@ def test_several_traces_share_their_frames() -> None:
     assert collapsed_text(profiles) == "rank 0;a 1\nrank 1;a;b 2\n"
 
 
-def test_collapsed_stacks() -> None:
+def test_collapsed_stacks_that_read_alike_are_added_up() -> None:
     names = ["train.py(3): step", "void f<a; b>(int)\n", " "]
     text = collapsed_text([profile({(0, 1): 40, (0, 2): 2, (0,): 7}, names)])
     assert text == (
         "train.py(3): step;void f<a: b>(int) 40\ntrain.py(3): step;[unnamed] 2\ntrain.py(3): step 7\n"
     )
-
-
-def test_stacks_that_read_alike_are_added_up() -> None:
     assert collapsed_text([profile({(0,): 1, (1,): 2}, ["a;b", "a:b"])]) == "a:b 3\n"
 
 

@@ -1,103 +1,47 @@
-"""Values as JSON: the keys of their classes, texts and files."""
+"""Values as JSON: a class without keys, texts and files. Reports' documents tell what keys choose."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from opscope.errors import InputError
 from opscope.model.files import write_text
-from opscope.report.json_encoding import Keys, encode, parsed, to_json, to_json_line, write_json
-from opscope.text_enum import TextEnum
-
-
-class Word(TextEnum):
-    """A closed set."""
-
-    ONE = "one"
+from opscope.report.json_encoding import Keys, encode, to_json, to_json_line, write_json
 
 
 @dataclass(frozen=True)
 class Part:
-    """A value within another."""
+    """A value."""
 
     total_ns: int
     shapes: str | None = None
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A value of several kinds."""
-
-    name: str
-    part: Part
-    word: Word = Word.ONE
-    sizes: tuple[int, ...] = (1, 2)
-    by_word: dict[Word, float] = field(default_factory=lambda: {Word.ONE: 0.5})
-    path: Path | None = None
-
-    @property
-    def length(self) -> int:
-        """Computed."""
-        return len(self.name)
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        (Keys("name"), {"name": "ab"}),
-        (
-            Keys("... -part name -path"),
-            {"word": "one", "sizes": [1, 2], "by_word": {"one": 0.5}, "name": "ab"},
-        ),
-        (Keys("title=name length"), {"title": "ab", "length": 2}),
-        (Keys("total_ms=part.total_ns total_ns=part.total_ns"), {"total_ms": 0.0015, "total_ns": 1500}),
-        (Keys("name *part"), {"name": "ab", "total_ns": 1500, "shapes": "[[2]]"}),
-        (Keys("twice", twice=lambda whole: whole.length * 2), {"twice": 4}),
-        (Keys("shapes path", shapes=parsed("part.shapes")), {"shapes": [[2]], "path": "a/b"}),
-    ],
-)
-def test_keys_say_what_of_a_value_is_written_and_in_which_order(keys, expected):
-    record = encode(Whole("ab", Part(1500, "[[2]]"), path=Path("a/b")), {Whole: keys})
-    assert list(record.items()) == list(expected.items())
-
-
-def test_a_value_without_keys_has_all_its_fields() -> None:
+def test_a_value_without_keys_has_all_its_fields_and_no_others() -> None:
     assert encode([Part(1)]) == [{"total_ns": 1, "shapes": None}]
-
-
-def test_a_key_that_no_attribute_has_is_an_error() -> None:
     with pytest.raises(AttributeError):
         encode(Part(1), {Part: Keys("total_us")})
 
 
-def test_what_is_no_number_becomes_null() -> None:
+def test_the_text_is_stable_utf8_and_null_for_what_is_no_number() -> None:
+    assert to_json({"b": 1, "a": "µs"}) == '{\n  "b": 1,\n  "a": "µs"\n}\n'
+    assert to_json_line({"n": 2**70}) == '{"n": 1180591620717411303424}'
     text = to_json({"a": math.nan, "b": [math.inf, 1.5], "c": (2, "x")})
     assert json.loads(text) == {"a": None, "b": [None, 1.5], "c": [2, "x"]}
 
 
-def test_the_text_is_stable_and_utf8() -> None:
-    assert to_json({"b": 1, "a": "µs"}) == '{\n  "b": 1,\n  "a": "µs"\n}\n'
-    assert to_json_line({"n": 2**70}) == '{"n": 1180591620717411303424}'
-
-
-def test_a_file_appears_whole_and_alone(tmp_path: Path) -> None:
+def test_a_file_appears_whole_and_alone_or_is_an_input_error(tmp_path: Path) -> None:
     path = write_json(tmp_path / "new" / "x.json", {"a": 1})
     write_json(path, {"a": 2})
     assert json.loads(path.read_text("utf-8")) == {"a": 2}
     assert [entry.name for entry in path.parent.iterdir()] == ["x.json"]
-
-
-def test_a_lone_surrogate_of_a_damaged_name_is_kept_readable(tmp_path: Path) -> None:
     path = write_json(tmp_path / "x.json", {"name": "a\udc80b"})
     assert json.loads(path.read_text("utf-8")) == {"name": "a\udc80b"}
-
-
-def test_a_file_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         write_text(tmp_path / "file" / "x.md", "text")

@@ -103,11 +103,8 @@ def test_an_address_cannot_break_out_and_is_a_page(address: str, opened: str | N
     assert words(tokens)[-1] == "name"
 
 
-def test_control_characters_do_not_break_lines() -> None:
+def test_names_that_are_empty_or_hold_control_characters_are_shown() -> None:
     assert words(parse(table_of("a\nb\x1b[31m", Code("x\r\ny"))))[-2:] == ["a b [31m", "x y"]
-
-
-def test_an_empty_name_is_said() -> None:
     assert "(empty)" in table_of(Code(""))
 
 

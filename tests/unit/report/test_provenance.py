@@ -128,7 +128,7 @@ def test_what_is_known_of_a_kernel(expect: Callable[[str, str], None]) -> None:
     assert kernel_facts(POW, title=POW.name) == kernel_facts(POW)[1:]
 
 
-def test_a_title_is_the_function_with_its_functor() -> None:
+def test_a_title_is_the_function_with_its_functor_or_the_name_where_alike() -> None:
     assert POW.title == "vectorized_elementwise_kernel<… pow_impl …>"
     assert KernelFacts("k", "x", function="a::(anonymous namespace)::softmax").title == "softmax"
     assert KernelFacts("Memcpy DtoH", "x").title == "Memcpy DtoH"
@@ -136,9 +136,6 @@ def test_a_title_is_the_function_with_its_functor() -> None:
     assert KernelFacts("k", "x", function="(anonymous namespace)::kernel", fields=plain).title == "kernel"
     arguments = {"template_arguments": [(None, "cutlass_80_gemm")]}
     assert KernelFacts("k", "x", function="cutlass::Kernel", fields=arguments).title == "cutlass_80_gemm"
-
-
-def test_where_titles_are_alike_the_names_stand() -> None:
     twin = KernelFacts("other name", "x", function=POW.function, fields={"functor": FUNCTOR})
     single = KernelFacts("void f<int>()", "x", function="f")
     assert distinct_titles([POW, twin, single]) == [Code(POW.name), Code("other name"), Code("f")]

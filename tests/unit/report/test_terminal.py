@@ -58,15 +58,12 @@ def test_names_shrink_where_they_must_and_still_differ(summary: Summary) -> None
     assert ["█" in rendered(recording_document(summary), width) for width in (50, 120)] == [False, True]
 
 
-def test_names_of_a_trace_are_text(summary: Summary) -> None:
+def test_names_are_text_and_the_full_report_renders_too(summary: Summary, cpu_summary: Summary) -> None:
     for name, shown in (("evil\x1b[2J\u202e" * 20, "evil"), ("[bold]x[/bold]", "[bold]x[/bold]")):
         operator = replace(summary.operators[0], name=name)
         text = rendered(recording_document(summary.having(operators=(operator,))), 120)
         assert shown in text
         assert not {"\x1b", "\u202e"} & set(text)
-
-
-def test_the_full_report_renders_too(summary: Summary, cpu_summary: Summary) -> None:
     assert "4.1 aten::addmm" in rendered(numbered(recording_document(summary, is_full=True)), 120)
     assert "ranked by CPU time" in rendered(recording_document(cpu_summary, is_full=True), 80)
 

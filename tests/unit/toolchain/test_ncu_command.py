@@ -33,12 +33,9 @@ def test_a_function_with_a_functor_is_found_however_it_is_spelled(name: str) -> 
     assert not filter_of_functions([("vectorized_elementwise_kernel", "Gelu")]).covers(name)
 
 
-def test_several_functions_are_alternatives_named_once() -> None:
+def test_functions_and_mangled_names_are_alternatives_matched_whole() -> None:
     both = filter_of_functions([("a", None), ("b", "c"), ("a", None)])
     assert both == KernelFilter(r"\ba\b|\bb\b.*\bc\b")
-
-
-def test_mangled_names_are_matched_whole_and_only_special_characters_escaped() -> None:
     found = filter_of_mangled_names(["_Z1fv", "triton_poi.0$x-y"])
     assert found.arguments() == [
         "--kernel-name-base", "mangled", "--kernel-name", r"regex:^(_Z1fv|triton_poi\.0\$x-y)$",

@@ -55,17 +55,13 @@ def test_times_bytes_and_geometry(report, function, duration_ns, dram_bytes, lau
 
 
 @needs_reader
-def test_names_in_all_forms(report: NcuReport) -> None:
+def test_names_device_and_reader(report: NcuReport) -> None:
     softmax = report.kernels[0]
     assert softmax.mangled_name.startswith("_ZN2at6native43_GLOBAL__N__b6de9c8c_10_SoftMax_cu_9f978f63")
     assert softmax.name.startswith("void at::native::<unnamed>::cunn_SoftMaxForwardReg<float, float, float,")
     product = report.kernels[3]
     assert product.name == product.mangled_name == product.function
     assert product.name.startswith("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8")
-
-
-@needs_reader
-def test_device_and_reader(report: NcuReport) -> None:
     device = report.kernels[0].device
     assert (device.name, device.compute_capability, device.sm_count) == ("NVIDIA H200", "9.0", 132)
     assert (device.l2_bytes, device.memory_bytes) == (62_914_560, 150_109_880_320)

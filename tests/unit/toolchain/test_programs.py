@@ -75,12 +75,9 @@ def test_a_program_that_hangs_is_killed_with_its_children_and_keeps_its_words() 
     assert time.monotonic() - start < 30
 
 
-def test_a_crash_is_a_negative_code() -> None:
+def test_a_crash_is_a_negative_code_and_other_bytes_are_replaced() -> None:
     end = run_program([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], timeout_s=20)
     assert end.exit_code == -11
-
-
-def test_bytes_that_are_no_text_are_replaced() -> None:
     end = run_program(["/bin/sh", "-c", r"printf '\377ok'"], timeout_s=20)
     assert end.out == "\ufffdok"
 

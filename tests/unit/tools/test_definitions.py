@@ -180,18 +180,12 @@ def test_an_alias_may_be_any_type() -> None:
     assert signature_distance("Tensor, simple_hx_type", ["Tensor", "Tensor"]) == 1
 
 
-def test_texts_for_another_compiler_define_nothing(read: Read) -> None:
+def test_what_follows_macros_other_languages_or_texts_is_read(read: Read) -> None:
     found = read("const auto s = jiterator_stringify(\n template <class T> T f(T x) { }\n);\nvoid g() {}")
     assert places(found) == [("function", "::g", 4, 4)]
-
-
-def test_what_follows_a_macro_without_a_semicolon(read: Read) -> None:
     found = read(
         "namespace at {\nAT_INSTANTIATE_SORT(int, 1)\nAT_INSTANTIATE_SORT(long, 2)\nvoid f() {}\n}\n"
     )
     assert places(found) == [("function", "at::f", 4, 4)]
-
-
-def test_what_follows_objective_c(read: Read) -> None:
     found = read("@interface A ()\n- (void)f;\n@end\nvoid A::g() { [x f]; }\n", "a.mm")
     assert places(found) == [("function", "A::g", 4, 4)]

@@ -43,10 +43,7 @@ def index(index_of: IndexOf) -> SourceIndex:
 def test_a_function_names_those_that_one_cu_file_alone_defines(index: SourceIndex) -> None:
     caller = native_function(index, "caller")
     assert caller.launchers == ("launch_one", "launch_two")
-
-
-def test_device_code_names_none(index: SourceIndex) -> None:
-    """A function of a `.cu` file is at the device already."""
+    # A function of a `.cu` file is at the device already.
     two = native_function(index, "launch_two")
     assert two.launchers == ()
 

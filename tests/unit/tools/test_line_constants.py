@@ -55,13 +55,10 @@ def test_what_is_no_check(instructions) -> None:
     assert list(_calls(code(*instructions), BASE, [(STRINGS, TEXTS)])) == []
 
 
-def test_checks_that_both_releases_have_in_order() -> None:
+def test_checks_that_both_releases_have_in_order_and_moved_with_others() -> None:
     old = {(10, "f"), (20, "g"), (30, "h")}
     new = {(10, "f"), (15, "new"), (27, "g"), (37, "h")}
     assert segments(old, new) == ((10, 10, 0), (20, 30, 7))
-
-
-def test_of_functions_with_more_checks_only_those_count_that_moved_with_others() -> None:
     old = {(10, "f"), (20, "g"), (22, "g"), (30, "h")}
     new = {(10, "f"), (20, "g"), (21, "g"), (24, "g"), (32, "h")}
     assert segments(old, new) == ((10, 20, 0), (30, 30, 2))

@@ -96,11 +96,9 @@ class TestEvidence:
         supported = Place(FUNCTION, "release", 3, 5, "neighbor_version", None, False)
         assert self.place(index_of, files=files) == supported
 
-    def test_a_contradicted_file_goes_with_its_line(self, index_of: IndexOf) -> None:
+    def test_a_contradicted_file_goes_with_its_line_but_a_header_stays(self, index_of: IndexOf) -> None:
         assert self.place(index_of, files=("B.cu",)) == Place("B.cu", "release")
         assert self.place(index_of, files=("B.cu", "C.cu")) is None
-
-    def test_a_header_is_not_contradicted_by_a_unit_that_includes_it(self, index_of: IndexOf) -> None:
         place = self.place(index_of, files=("B.cu",), name=f"{NATIVE}/cuda/A.cuh")
         assert place is not None and place.file.endswith("A.cuh")
 

@@ -30,9 +30,11 @@ def test_a_checkout(checkout: Checkout) -> None:
     assert [(row.name, row.file, row.line) for row in index] == [("f", FILE, 2)]
 
 
-def test_no_checkout(tmp_path: Path) -> None:
+def test_what_is_no_tree_or_has_no_headers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a PyTorch source tree"):
         tree_index(tmp_path, "2.6.0", None)
+    with pytest.raises(InputError, match="no ATen headers"):
+        tree_index(tmp_path, "2.13.0", None, headers=True)
 
 
 HEADER = "include/ATen/native/cuda/Loops.cuh"
@@ -65,8 +67,3 @@ def test_lines_are_those_of_the_repository_where_the_wheel_adds_one(torch: Path)
     found = tree_index(torch / "include", "2.13.0", None, headers=True).kernel("at::native::run", ["Any.cu"])
     assert (found.line, found.end_line) == (3, 4)
     assert read_lines(found.file, 3, None, [torch / "include"]) == ["__global__ void run(T f) {"]
-
-
-def test_no_headers(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no ATen headers"):
-        tree_index(tmp_path, "2.13.0", None, headers=True)

@@ -58,8 +58,7 @@ def test_a_change_of_the_users_own_is_a_file(tmp_path: Path) -> None:
         change_of_file(file)
 
 
-def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(monkeypatch):
-    torch = pytest.importorskip("torch")
+def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(torch, monkeypatch):
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu"))
     hooks, backward, losses = Hooks(Switches(torch)), torch.Tensor.backward, []
 
@@ -83,8 +82,7 @@ def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(monkeyp
 
 
 @pytest.mark.parametrize("kind", ["tensor", "named", "holds its loss"])
-def test_autocast_leaves_losses_in_float32_as_around_them_it_would(kind: str) -> None:
-    torch = pytest.importorskip("torch")
+def test_autocast_leaves_losses_in_float32_as_around_them_it_would(torch: Any, kind: str) -> None:
     switches = Switches(torch)
     hooks = Hooks(switches)
     next(one for one in CATALOG if one.name == "bf16_autocast").on(hooks)
@@ -134,8 +132,7 @@ class FakeCuda:
 
 
 @pytest.mark.parametrize("reads_another_batch", [False, True])
-def test_a_step_is_captured_only_if_it_is_the_same_each_time(reads_another_batch: bool) -> None:
-    torch = pytest.importorskip("torch")
+def test_a_step_is_captured_only_if_it_is_the_same_each_time(torch: Any, reads_another_batch: bool) -> None:
     cuda, calls = FakeCuda(), count()
     switches = Switches(SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, equal=torch.equal, _C=None))
     hooks = Hooks(switches)
@@ -155,8 +152,7 @@ def test_a_step_is_captured_only_if_it_is_the_same_each_time(reads_another_batch
     assert next(calls) == before + (2 if reads_another_batch else 1)
 
 
-def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay() -> None:
-    torch = pytest.importorskip("torch")
+def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay(torch: Any) -> None:
     hooks = Hooks(Switches(torch))
     next(one for one in CATALOG if one.name == "sdpa_efficient").on(hooks)
     x = torch.randn(1, 2, 8, 16)
@@ -167,8 +163,7 @@ def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay() -> 
     assert order[0] == int(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION.value)
 
 
-def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called() -> None:
-    torch = pytest.importorskip("torch")
+def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called(torch: Any) -> None:
 
     class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -191,8 +186,9 @@ def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called() -> No
 
 
 @pytest.mark.parametrize("asks", ["always", "unless captured", "backward"])
-def test_what_waits_for_the_device_is_not_captured(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+def test_what_waits_for_the_device_is_not_captured(
+    torch: Any, asks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mode = ["default"]
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", mode.append)
@@ -236,8 +232,7 @@ def switched(change: str, model: object, *optimizers: object) -> Hooks:
 
 
 @pytest.mark.parametrize("form", ["fused_optimizer", "foreach_optimizer"])
-def test_an_optimizer_goes_on_in_another_form_and_back(form: str) -> None:
-    torch = pytest.importorskip("torch")
+def test_an_optimizer_goes_on_in_another_form_and_back(torch: Any, form: str) -> None:
     pairs = []
     for is_switched in (True, False):
         torch.manual_seed(0)
@@ -257,8 +252,7 @@ def test_an_optimizer_goes_on_in_another_form_and_back(form: str) -> None:
 
 
 @pytest.mark.parametrize(("change", "keeps"), [("channels_last", True), ("bf16_weights", False)])
-def test_weights_take_another_form_in_the_same_memory_and_back(change: str, keeps: bool) -> None:
-    torch = pytest.importorskip("torch")
+def test_weights_take_another_form_in_the_same_memory_and_back(torch: Any, change: str, keeps: bool) -> None:
     model = torch.nn.Conv2d(4, 4, 3)
     before, data = model.weight.detach().clone(), model.weight.data_ptr()
     hooks = switched(change, model)
@@ -273,8 +267,7 @@ def test_weights_take_another_form_in_the_same_memory_and_back(change: str, keep
     hooks.off()
 
 
-def test_gradients_that_are_filled_lie_as_their_weights_after_another_layout() -> None:
-    torch = pytest.importorskip("torch")
+def test_gradients_that_are_filled_lie_as_their_weights_after_another_layout(torch: Any) -> None:
     model = torch.nn.Conv2d(4, 4, 3)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     for is_on in (False, True, False, True):
@@ -288,8 +281,7 @@ def test_gradients_that_are_filled_lie_as_their_weights_after_another_layout() -
             hooks.off()
 
 
-def test_compiled_code_that_no_longer_runs_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+def test_compiled_code_that_no_longer_runs_is_no_result(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # captured, not compiled
     model, given = torch.nn.Linear(4, 4), torch.ones(2, 4)
     (prepare,) = switched("compile", model).prepare

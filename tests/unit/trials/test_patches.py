@@ -27,14 +27,11 @@ def test_lines_follow_the_imports_of_torch() -> None:
     ]
 
 
-def test_a_keyword_is_replaced_where_it_is_given() -> None:
+def test_a_keyword_is_replaced_where_it_is_given_and_several_changes_are_one_edit() -> None:
     sdpa = where_given("attn_implementation", "'sdpa'")
     source = "m = make(c, attn_implementation='eager')\nt = Tokenizer(c)\n"
     assert edited(source, [sdpa]) == "m = make(c, attn_implementation='sdpa')\nt = Tokenizer(c)\n"
     assert edited("m = make(c)\n", [sdpa]) is None
-
-
-def test_several_changes_are_one_edit() -> None:
     source = "import torch\no = torch.optim.SGD(p)\n"
     both = edited(source, [after_imports("torch.x = 1"), FUSED])
     assert both == "import torch\ntorch.x = 1\no = torch.optim.SGD(p, fused=True)\n"

@@ -99,14 +99,11 @@ def test_a_module_and_its_inputs_are_placed_and_run_in_inference_mode(program):
     assert build(f"{program}:module_by_keyword").step().shape == (2, 2)
 
 
-def test_a_module_with_a_loss_is_trained(program):
+def test_a_module_with_a_loss_is_trained_and_a_whole_workload_taken_as_it_is(program):
     workload = build(f"{program}:trainable", train=True)
     assert float(workload.step()) > float(workload.step())
     with pytest.raises(InputError, match="without a loss"):
         build(f"{program}:module", train=True).step()
-
-
-def test_a_whole_workload_is_taken_as_it_is(program):
     assert build(f"{program}:whole").parameter_count == 7
 
 

@@ -126,11 +126,7 @@ def test_lines_are_those_that_were_executed(session: Session, totals: ProgramTot
     assert found[linear][1] >= 4_000  # mm for the weights, and for the input where it needs a gradient
     optimizer = (line_of("    optimizer.step()"), LineKind.EXECUTED)
     assert found[optimizer][0] > 0
-
-
-def test_a_call_that_python_does_not_record_is_its_functions(totals: ProgramTotals) -> None:
-    """`x + 1` calls no function that the tracer sees."""
-    found = own_lines(totals)
+    # `x + 1` calls no function that the tracer sees.
     assert found[line_of("    def forward(self, x):"), LineKind.FUNCTION] == (4_000, 0)
 
 
@@ -140,7 +136,7 @@ def test_every_kernel_has_a_line_of_the_program(session: Session, totals: Progra
     assert all(line.file.endswith(("train.py", ".py")) for line in totals.lines)
 
 
-def test_modules_have_their_attribute_names(totals: ProgramTotals) -> None:
+def test_modules_and_stacks_have_their_attribute_names(totals: ProgramTotals, session: Session) -> None:
     found = {module.path: module for module in totals.modules}
     assert set(found) == {
         "Net_0",
@@ -153,9 +149,6 @@ def test_modules_have_their_attribute_names(totals: ProgramTotals) -> None:
     assert found["Net_0.blocks.0"].calls == 2
     assert found["Net_0.blocks.0.inner"].forward_ns == 2_000
     assert found["Net_0"].self_device_ns == 4_000  # tanh and its backward
-
-
-def test_stacks_show_the_attribute_names(session: Session) -> None:
     (profile,) = stack_profiles(session)
     assert profile.total == session.scalar("SELECT sum(duration_ns)::BIGINT FROM device_activities")
     assert "nn.Module: blocks.0 (Block_0)" in profile.names

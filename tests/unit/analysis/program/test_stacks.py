@@ -54,7 +54,7 @@ def only(session: Session, **options: object) -> dict[str, int]:
     return stacks(profile)
 
 
-def test_python_frames_stand_above_operators_and_kernels(load: Load) -> None:
+def test_python_frames_stand_above_operators_and_the_backward_pass_where_it_is_asked_for(load: Load) -> None:
     net = "train.py(3): step > <built-in method f of X> > nn.Module: Net_0"
     assert only(load(trace())) == {
         f"{net} > aten::linear > aten::mm > gemm": 21_000,
@@ -62,10 +62,6 @@ def test_python_frames_stand_above_operators_and_kernels(load: Load) -> None:
         "train.py(3): step > own": 6_000,
         "[unattributed: before_window] > leaked": 7_000,
     }
-
-
-def test_the_backward_pass_can_stand_under_the_forward_operator(load: Load) -> None:
-    net = "train.py(3): step > <built-in method f of X> > nn.Module: Net_0"
     found = only(load(trace()), backward=BackwardPlace.FORWARD)
     assert found[f"{net} > aten::linear > [backward] > {ENGINE} > MmBackward0 > gemm"] == 40_000
 
@@ -80,13 +76,10 @@ def test_by_module_or_operator(load: Load, by: str, above: str, backward: str) -
     }
 
 
-def test_launches_are_counted(load: Load) -> None:
+def test_launches_are_counted_and_host_time_is_each_ones_own(load: Load) -> None:
     (profile,) = stack_profiles(load(trace()), by=StackBasis.OPERATOR, weight=StackWeight.LAUNCHES)
     assert stacks(profile)["aten::linear > aten::mm > gemm"] == 2
     assert (profile.total, profile.unit) == (7, "none")
-
-
-def test_host_time_is_each_ones_own(load: Load) -> None:
     found = only(load(trace()), weight=StackWeight.CPU)
     assert found["train.py(3): step"] == 2 * 540_000
     assert found["train.py(3): step > <built-in method f of X> > nn.Module: Net_0 > aten::linear"] == 20_000
@@ -144,14 +137,11 @@ def test_what_was_not_recorded_is_said(load: Load, by: str | None, step: int | N
         only(load(one), by=by and StackBasis(by), step=step)
 
 
-def test_without_a_device_there_is_host_time(load: Load) -> None:
+def test_without_a_device_there_is_host_time_and_without_launches_an_error(load: Load) -> None:
     session = load(TraceBuilder().step(0, 0, 50).operator("aten::mm", 0, 20))
     with pytest.raises(InputError, match=r"no device activity was recorded\. Use --weight cpu"):
         only(session)
     assert only(session, weight=StackWeight.CPU) == {"aten::mm": 20_000}
-
-
-def test_a_step_without_launches_is_an_error(load: Load) -> None:
     one = TraceBuilder().step(0, 0, 50).step(1, 50, 50).operator("aten::mm", 0, 20).launch(5)
     with pytest.raises(InputError, match="no device activity was recorded in step 1"):
         only(load(one.kernel("gemm", 50, 4)), step=1)

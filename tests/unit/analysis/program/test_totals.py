@@ -59,7 +59,7 @@ def lines(totals: ProgramTotals) -> dict[tuple[str, int], LineTotal]:
     return {(line.file, line.line): line for line in totals.lines}
 
 
-def test_modules_have_their_own_and_their_submodules_time(load: Load) -> None:
+def test_modules_and_lines_have_their_own_and_their_submodules_time(load: Load) -> None:
     totals = program_totals(load(model()))
     assert totals.modules == (
         ModuleTotal("Net_0", "Net", 0, 1, 3_000, 33_000, 33_000, 0, 3),
@@ -67,6 +67,13 @@ def test_modules_have_their_own_and_their_submodules_time(load: Load) -> None:
         ModuleTotal("Net_0.Linear_0", "Linear", 1, 1, 10_000, 10_000, 10_000, 0, 1),
     )
     assert totals.module_ns == 33_000
+    assert totals.lines == (
+        LineTotal("net.py", 5, "forward", 1, 33_000, 33_000, 0, 3, LineKind.FUNCTION),
+        LineTotal("train.py", 10, "step", 1, 7_000, 7_000, 0, 1, LineKind.FUNCTION),
+    )
+    assert totals.line_ns == 40_000
+    assert totals.has_modules
+    assert totals.has_stacks
 
 
 def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(load: Load) -> None:
@@ -82,17 +89,6 @@ def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(lo
     assert totals.module_ns == 13_000
     assert [(one.line, one.self_cpu_ns, one.self_device_ns) for one in totals.lines] == [(1, 13_000, 0)]
     assert totals.line_ns == 13_000
-
-
-def test_a_line_is_the_innermost_function_of_the_program(load: Load) -> None:
-    totals = program_totals(load(model()))
-    assert totals.lines == (
-        LineTotal("net.py", 5, "forward", 1, 33_000, 33_000, 0, 3, LineKind.FUNCTION),
-        LineTotal("train.py", 10, "step", 1, 7_000, 7_000, 0, 1, LineKind.FUNCTION),
-    )
-    assert totals.line_ns == 40_000
-    assert totals.has_modules
-    assert totals.has_stacks
 
 
 def test_backward_time_is_charged_to_the_forward_operator(load: Load) -> None:
@@ -118,13 +114,19 @@ def test_gradient_accumulation_is_charged_to_the_line_that_called_backward(load:
     assert totals.module_ns == 33_000
 
 
-def test_of_two_backward_calls_at_once_neither_is_chosen(load: Load) -> None:
+def test_of_two_backward_calls_neither_is_chosen_and_backward_of_backward_follows_both(load: Load) -> None:
     trace = model()
     trace.frame("other.py(1): train", 190, 400, thread=3)
     trace.frame("<built-in method run_backward of X object at 0x8>", 195, 300, thread=3, parent=13)
     trace.operator("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 350, 20, thread=2)
     launch(trace, "aten::add_", 355, 5, thread=2)
     assert program_totals(load(trace)).line_ns == 40_000
+    trace = model()
+    backward(trace, 1, 300, 30, forward=35)
+    args = {"Sequence number": 9, "Fwd thread id": 0}
+    trace.operator("aten::mul", 310, 4, thread=2, **args)  # inside AddmmBackward0, so itself backward
+    backward(trace, 9, 400, 16, forward=310, thread=2)
+    assert by_path(program_totals(load(trace)))["Net_0.Linear_0"].backward_ns == 48_000
 
 
 def test_recomputation_is_charged_to_the_modules_it_calls(load: Load) -> None:
@@ -140,24 +142,12 @@ def test_recomputation_is_charged_to_the_modules_it_calls(load: Load) -> None:
     assert modules["Net_0.Linear_0"].backward_ns == 2_000
 
 
-def test_backward_of_backward_follows_both_links(load: Load) -> None:
-    trace = model()
-    backward(trace, 1, 300, 30, forward=35)
-    args = {"Sequence number": 9, "Fwd thread id": 0}
-    trace.operator("aten::mul", 310, 4, thread=2, **args)  # inside AddmmBackward0, so itself backward
-    backward(trace, 9, 400, 16, forward=310, thread=2)
-    assert by_path(program_totals(load(trace)))["Net_0.Linear_0"].backward_ns == 48_000
-
-
-def test_a_frame_that_was_running_is_marked(load: Load) -> None:
+def test_running_frames_are_marked_and_launches_outside_operators_have_a_line(load: Load) -> None:
     trace = model()
     launch(trace, "aten::zeros", 950, 2)
     found = lines(program_totals(load(trace)))
     assert found["train.py", 33].kind is LineKind.RUNNING
     assert found["train.py", 10].kind is LineKind.FUNCTION
-
-
-def test_a_launch_outside_operators_has_a_line(load: Load) -> None:
     trace = model()
     trace.launch(800).kernel("triton_kernel", 90_000, 6)
     found = program_totals(load(trace))

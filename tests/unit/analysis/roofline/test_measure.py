@@ -87,12 +87,11 @@ def test_what_is_not_costed_is_named_with_its_time(load: Load, limits: DeviceLim
     assert found.operators["mine::op"].fraction is None
 
 
-def test_without_device_work_nothing_is_known(load: Load, limits: DeviceLimits) -> None:
+def test_without_device_work_nothing_and_without_limits_costs_are_known(
+    load: Load, limits: DeviceLimits
+) -> None:
     found = measure_efficiency(load(TraceBuilder().operator("aten::mm", 0, 10)), limits)
     assert found == Efficiency(limits=limits)
-
-
-def test_without_limits_costs_remain(load: Load) -> None:
     built = TraceBuilder(deviceProperties=[H200])
     mm(built, 0, 2048, 20)
     (call,) = measure_efficiency(load(built), None).calls
@@ -202,10 +201,17 @@ def test_bert_in_fp32_is_bound_by_compute_and_could_use_tensor_cores(recorded, l
     assert found.coverage.bytes_fraction == found.coverage.flop_fraction == 1.0
 
 
-def test_a_full_product_reaches_the_measured_peak(recorded: Callable[[str], Session]) -> None:
+def test_products_reach_the_measured_peak_and_copies_to_the_host_are_held_against_nothing(
+    recorded: Callable[[str], Session],
+) -> None:
     products = measure_efficiency(recorded("misc_ops_fp32"), measured()).operators["aten::mm"]
     assert (products.bound, products.tensor_cores) == (Bound.COMPUTE, TensorCoreUse.ELIGIBLE)
     assert products.fraction == pytest.approx(1.0, abs=0.05)
+    found = measure_efficiency(recorded("misc_ops_fp32"), measured())
+    longest = found.calls[0]
+    assert longest.operator == "aten::copy_"
+    assert (longest.roofline.fraction, longest.roofline.bound) == (None, None)
+    assert found.operators["aten::copy_"].fraction is None
 
 
 def test_bf16_training_uses_tensor_cores(recorded: Callable[[str], Session]) -> None:
@@ -229,14 +235,6 @@ def test_a_token_loop_is_bound_by_launches(recorded: Callable[[str], Session]) -
     head = found.operators["aten::mm"]  # one row times 768 x 50,257
     assert (head.bound, head.tensor_cores) == (Bound.MEMORY, TensorCoreUse.NOT_APPLICABLE)
     assert head.fraction == pytest.approx(0.62, abs=0.02)
-
-
-def test_copies_to_the_host_are_held_against_nothing(recorded: Callable[[str], Session]) -> None:
-    found = measure_efficiency(recorded("misc_ops_fp32"), measured())
-    longest = found.calls[0]
-    assert longest.operator == "aten::copy_"
-    assert (longest.roofline.fraction, longest.roofline.bound) == (None, None)
-    assert found.operators["aten::copy_"].fraction is None
 
 
 def test_collectives_are_held_against_nothing(recorded: Callable[[str], Session]) -> None:
@@ -275,15 +273,12 @@ def test_launch_bound_is_held_to_the_host_time_and_the_start(load, kernel_start,
     assert only(read(load, built), 0).launch_bound_ns == expected
 
 
-def test_a_stream_that_was_busy_when_the_launch_returned_hides_it(load: Load) -> None:
+def test_a_stream_that_was_busy_when_the_launch_returned_hides_it_others_do_not_matter(load: Load) -> None:
     built = TraceBuilder().operator("op0", 0, 20).launch(2, 4).kernel("k", 8, 19)
     built.operator("op1", 20, 20).launch(21, 4).kernel("k", 27, 3)  # behind op0's until 27, launched by 25
     built.operator("op2", 40, 20).launch(41, 4).kernel("k", 47, 3, stream=9)
     found = read(load, built)
     assert [only(found, call).launch_bound_ns for call in (0, 1, 2)] == [19_000, 0, 3_000]
-
-
-def test_other_streams_do_not_matter(load: Load) -> None:
     built = TraceBuilder().kernel("long", 0, 1_000, stream=9)
     built.operator("op0", 0, 20).launch(2, 4).kernel("k", 8, 5)
     assert only(read(load, built), 0).launch_bound_ns == 5_000
@@ -298,12 +293,9 @@ def test_time_in_which_the_host_waits_is_not_launching(load: Load, waiting: str)
     assert only(read(load, built), 0).launch_bound_ns == 30_000
 
 
-def test_host_time_is_that_of_the_operator_alone(load: Load) -> None:
+def test_host_time_is_that_of_the_operator_alone_for_all_its_kernels(load: Load) -> None:
     built = TraceBuilder().operator("op1", 0, 100).operator("op0", 10, 20).launch(12, 4).kernel("k", 18, 30)
     assert only(read(load, built), 0).launch_bound_ns == 0
-
-
-def test_several_kernels_of_a_call_count_together(load: Load) -> None:
     built = TraceBuilder().operator("op0", 0, 20)
     built.launch(2, 4).kernel("a", 8, 8).launch(8, 4).kernel("b", 17, 9)
     found = read(load, built)[0]
@@ -353,17 +345,11 @@ def test_a_kernel_has_its_call_s_cost_as_often_as_it_did_it_alone() -> None:
     assert (by_kernel["b"].device_ns, by_kernel["b"].costed_ns, by_kernel["b"].repeats) == (20, 0, 0)
 
 
-def test_launches_that_are_more_than_the_calls_share_their_work() -> None:
+def test_work_that_is_shared_or_unknown_costs_no_time_and_helpers_alone_are_the_work() -> None:
     call = work_of_call((launches("a", 80, count=4), launches("b", 20, count=4)), cost(10, 20), 4)
     assert [(part.costed_ns, part.repeats) for _, part in work_by_kernel(call)] == [(0, 0), (0, 0)]
-
-
-def test_unknown_costs_cost_no_time() -> None:
     call = work_of_call((launches(),), cost(None, 20), 1)
     assert call.costed_ns == 0
     assert [part.costed_ns for _, part in work_by_kernel(call)] == [0]
-
-
-def test_helpers_alone_are_the_work() -> None:
     helper = launches("Memset (Device)", is_helper=True)
     assert work_of_call((helper,), cost(), 1).main == (helper,)

@@ -61,31 +61,14 @@ def test_a_compute_bound_product(model: Model) -> None:
     )  # fmt: skip
 
 
-def test_data_of_the_cache_may_come_faster_than_memory_gives_it(model: Model) -> None:
-    found = roofline_of(work(cost(0, 40_000_000), launches(total_ns=8_000)), *model)
-    assert (found.fraction, found.excess_ns) == (pytest.approx(1.25), 0)
-    assert found.cache_resident_ns > 0
-    assert found.bound is Bound.MEMORY
-
-
-def test_more_than_memory_can_give_is_no_fraction(model: Model) -> None:
-    found = roofline_of(work(cost(0, 400_000_000), launches(total_ns=80_000)), *model)
-    assert (found.attainable_ns, found.fraction, found.held_ns) == (None, None, 0)
-    assert (found.excess_ns, found.costed_ns, found.bound) == (80_000, 80_000, Bound.MEMORY)
-    assert roofline_of(work(cost(0, 400_000_000), launches(total_ns=96_000)), *model).fraction is not None
-
-
-def test_a_cache_may_spare_memory_a_part(model: Model) -> None:
-    # 80 MB need 20 us; 50 of them from the cache leave 7.5.
-    found = roofline_of(work(cost(0, 80_000_000), launches(total_ns=18_000)), *model)
-    assert (found.cache_resident_ns, found.excess_ns) == (18_000, 0)
-    assert roofline_of(work(cost(0, 80_000_000), launches(total_ns=7_400)), *model).excess_ns == 7_400
-    assert roofline_of(work(cost(0, 80_000_000), launches(total_ns=21_000)), *model).cache_resident_ns == 0
-
-
-def test_no_cache_explains_more_operations_than_the_peak(model: Model) -> None:
-    winograd = cost(10_000_000, 1_000, DataType.FP32)
-    assert roofline_of(work(winograd, launches(total_ns=100)), *model).excess_ns == 100
+@cases("amounts", "total_ns", "fraction", "apart_ns")
+def test_a_cache_may_spare_memory_a_part(model, amounts, total_ns, fraction, apart_ns):
+    found = roofline_of(work(cost(*amounts), launches(total_ns=total_ns)), *model)
+    assert found.fraction == (fraction and pytest.approx(fraction, rel=1e-4))
+    assert (found.attainable_ns is None) == (fraction is None)
+    assert [found.cache_resident_ns, found.excess_ns] == apart_ns
+    assert (found.costed_ns, found.held_ns) == (total_ns, total_ns - found.excess_ns)
+    assert found.bound is (Bound.COMPUTE if found.flop_count else Bound.MEMORY)
 
 
 @pytest.mark.parametrize("kernel", [H2D, NCCL])
@@ -95,25 +78,19 @@ def test_what_goes_over_another_link_is_not_held_against_memory(model: Model, ke
     assert (found.fraction, found.bound) == (None, None)
 
 
-def test_unknown_cost_has_time_alone(model: Model) -> None:
+def test_without_known_cost_time_and_without_limits_rates_remain(model: Model) -> None:
     found = roofline_of(work(cost(None, 4), launches(total_ns=9_000)), *model)
     assert (found.device_ns, found.costed_ns, found.held_ns) == (9_000, 0, 0)
     assert (found.flop_count, found.min_bytes, found.fraction, found.bound) == (None, None, None, None)
-
-
-def test_unknown_limits_leave_the_achieved_rates() -> None:
     found = roofline_of(work(cost(1_000, 2_000), launches(total_ns=100_000)))
     assert (found.flop_count, found.attainable_ns, found.fraction, found.bound) == (1_000, None, None, None)
     assert found.achieved_flop_per_s == pytest.approx(1e7)
 
 
-def test_an_unknown_peak_holds_only_what_computes_nothing(limits: DeviceLimits) -> None:
+def test_an_unknown_peak_or_cache_holds_what_needs_neither(limits: DeviceLimits) -> None:
     model = replace(limits, peaks={}), "9.0"
     assert roofline_of(work(cost(5, 400_000_000), launches()), *model).fraction is None
     assert roofline_of(work(cost(0, 400_000_000), launches()), *model).fraction == pytest.approx(1)
-
-
-def test_a_cache_of_unknown_size_may_be_as_large_as_any(limits: DeviceLimits) -> None:
     model = replace(limits, l2_bytes=None), None
     assert roofline_of(work(cost(0, 100_000_000), launches(total_ns=20_000)), *model).cache_resident_ns
     assert roofline_of(work(cost(0, 270_000_000), launches(total_ns=20_000)), *model).excess_ns == 20_000
@@ -263,19 +240,19 @@ def test_the_peak_is_that_of_what_computed(limits, kernel, operands, expected, u
     assert (found.data_type, found.flop_per_s, found.tensor_cores) == (expected, PEAKS[expected], use)
 
 
-def test_split_products_have_a_third_of_the_peak(limits: DeviceLimits) -> None:
+def test_the_kernel_that_multiplies_decides_and_split_products_have_a_third(limits: DeviceLimits) -> None:
+    parts = [launches(GELU, 500_000), launches(TF32, 1_000)]
+    found = compute_limit(cost(1, 1, DataType.FP32, REGISTRY), parts, limits, "9.0")
+    assert found.data_type is DataType.TF32
     found = compute_limit(cost(1, 1, DataType.FP32, REGISTRY), [launches(EFFICIENT)], limits, "9.0")
     assert (found.data_type, found.flop_per_s) == (DataType.TF32, PEAKS[DataType.TF32] / 3)
 
 
-def test_the_kernel_that_multiplies_decides_whatever_else_runs(limits: DeviceLimits) -> None:
-    parts = [launches(GELU, 500_000), launches(TF32, 1_000)]
-    found = compute_limit(cost(1, 1, DataType.FP32, REGISTRY), parts, limits, "9.0")
-    assert found.data_type is DataType.TF32
-
-
-def test_nothing_computed_has_no_type(limits: DeviceLimits) -> None:
+def test_where_nothing_is_computed_or_limits_are_unknown(limits: DeviceLimits) -> None:
     assert compute_limit(cost(0, 8), [launches(GELU)], limits, "9.0").data_type is None
+    found = compute_limit(cost(1, 1, DataType.FP32, REGISTRY), [launches(FFMA)], None, "9.0")
+    assert (found.flop_per_s, found.tensor_cores) == (None, TensorCoreUse.ELIGIBLE)
+    assert compute_limit(cost(1, 1), [], None, None).tensor_cores is None
 
 
 def test_sums_in_half_precision_have_their_own_peak_where_the_device_has_one(limits: DeviceLimits) -> None:
@@ -283,12 +260,6 @@ def test_sums_in_half_precision_have_their_own_peak_where_the_device_has_one(lim
     assert compute_limit(call, [part], limits, "9.0").flop_per_s == PEAKS[DataType.FP16]
     faster = replace(limits, peaks={**limits.peaks, DataType.FP16_FP16_ACCUMULATE: limit(9e14)})
     assert compute_limit(call, [part], faster, "9.0").flop_per_s == 9e14
-
-
-def test_unknown_limits_keep_what_the_kernel_says() -> None:
-    found = compute_limit(cost(1, 1, DataType.FP32, REGISTRY), [launches(FFMA)], None, "9.0")
-    assert (found.flop_per_s, found.tensor_cores) == (None, TensorCoreUse.ELIGIBLE)
-    assert compute_limit(cost(1, 1), [], None, None).tensor_cores is None
 
 
 @pytest.mark.parametrize(
@@ -301,11 +272,8 @@ def test_one_way_traffic_is_held_against_its_own_rate(limits, read, written, rat
     assert found.per_s == rate
 
 
-def test_a_one_way_rate_below_that_of_copies_does_not_count(limits: DeviceLimits) -> None:
+def test_a_one_way_rate_counts_only_if_it_is_more_and_bytes_are_known(limits: DeviceLimits) -> None:
     found = memory_limit(CallCost(read_bytes=9, written_bytes=0), replace(limits, read=limit(3e12)))
     assert found is limits.memory
-
-
-def test_unknown_bytes_or_limits_have_no_rate(limits: DeviceLimits) -> None:
     assert memory_limit(CallCost(read_bytes=9), limits) is None
     assert memory_limit(CallCost(read_bytes=9, written_bytes=0), None) is None

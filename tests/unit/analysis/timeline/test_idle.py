@@ -55,6 +55,13 @@ def second(trace: TraceBuilder, launch: float, start: float, duration: float = 2
     return trace.launch(launch, duration).kernel("second", start, 5)
 
 
+def waiting(wait_us: float, gap_us: float) -> TraceBuilder:
+    """A wait that ends 5 us after the device did, an operator, and the next launch after `gap_us`."""
+    trace = call(busy(10, 100), "cudaStreamSynchronize", 115 - wait_us, wait_us)
+    trace.operator("aten::mm", 116, gap_us - 6 + 100).launch(110 + gap_us - 2, 2)
+    return trace.kernel("second", 110 + gap_us, 5)
+
+
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 NOTHING, RECORDER, LOADING = IdleCause.NOTHING_SCHEDULED, IdleCause.PROFILER_OVERHEAD, IdleCause.DATA_LOADING
 ALLOCATING, UNKNOWN = IdleCause.MEMORY_ALLOCATION, IdleCause.UNKNOWN
@@ -132,6 +139,33 @@ SCENES: dict[str, Scene] = {
         .launch(80, 2).kernel("b", 82, 8).launch(190, 2).kernel("c", 192, 8),
         {RECORDER: 40, HOST: 22 + 30 + 12}, None),
 }  # fmt: skip
+# What waits, and the launches of other threads, cost.
+WAITS: dict[str, tuple[TraceBuilder, dict[IdleCause, float]]] = {
+    "what follows a long wait is its fault, but no more than the host lost in it": (
+        waiting(15, 40), {SYNC: 15, HOST: 25}),
+    "a wait for nothing costs what it takes": (
+        second(call(busy().operator("aten::item", 25, 20), "cudaStreamSynchronize", 30, 6)
+               .operator("aten::add", 50, 20), 58, 60), {SYNC: 6, HOST: 34}),
+    # 75 us were lost beside the 5 inside: 35 by the first gap, 25 by the second, 15 of 45 by the third.
+    "the debt is paid by later gaps too": (
+        waiting(80, 40).operator("aten::add", 160, 80).launch(178, 2).kernel("third", 180, 5)
+        .launch(228, 2).kernel("fourth", 230, 5), {SYNC: 40 + 25 + 15, HOST: 30}),
+    "until the host waits again": (
+        call(waiting(80, 40).operator("aten::add", 160, 80), "cudaStreamSynchronize", 157, 2)
+        .launch(178, 2).kernel("third", 180, 5), {SYNC: 40 + 2 + 2, HOST: 21}),
+    # Threads: the first launches too, but not what ends the gap.
+    "the launching thread counts before others": (
+        call(busy(), "cudaStreamSynchronize", 15, 100).operator("MulBackward0", 15, 100, thread=2)
+        .launch(60, 2, thread=2).kernel("second", 62, 5), {HOST: 42}),
+    # 25 us inside the wait; the 17 after it are its debt.
+    "where it had nothing open the others count": (
+        call(busy(), "cudaStreamSynchronize", 15, 30).operator("MulBackward0", 50, 100, thread=2)
+        .launch(60, 2, thread=2).kernel("second", 62, 5), {SYNC: 25 + 5, HOST: 12}),
+    "threads that wait together lose no more than passes": (
+        second(call(call(busy(10, 100).launch(1, thread=2).kernel("other", 12, 90, stream=9),
+                         "cudaStreamSynchronize", 95, 15), "cudaStreamSynchronize", 95, 15, thread=2)
+               .operator("aten::mm", 111, 60), 158, 160), {SYNC: 15, HOST: 35}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("trace", "expected", "host"), SCENES.values(), ids=SCENES)
@@ -142,43 +176,17 @@ def test_why_a_device_waits(timeline, trace, expected, host):
         assert found.partitions[0].longest_gaps[0].host == (host or None)
 
 
-def test_a_gap_names_the_programs_line(timeline: Measure) -> None:
-    found = timeline(second(frame(busy(), PREPARE, 0, 3000), 2035, 2037))
-    assert found.partitions[0].longest_gaps[0].line == "train.py:5 prepare"
-
-
 class TestWaits:
-    def waiting(self, wait_us: float, gap_us: float) -> TraceBuilder:
-        """A wait that ends 5 us after the device did, an operator, and the next launch after `gap_us`."""
-        trace = call(busy(10, 100), "cudaStreamSynchronize", 115 - wait_us, wait_us)
-        trace.operator("aten::mm", 116, gap_us - 6 + 100).launch(110 + gap_us - 2, 2)
-        return trace.kernel("second", 110 + gap_us, 5)
+    def test_cost_what_the_host_lost_in_them(self, timeline: Measure) -> None:
+        found = {name: causes(timeline(trace)) for name, (trace, _) in WAITS.items()}
+        assert found == {name: expected for name, (_, expected) in WAITS.items()}
 
     def test_what_follows_a_long_wait_is_its_fault(self, timeline: Measure) -> None:
-        found = timeline(self.waiting(80, 40))
+        found = timeline(waiting(80, 40))
         assert causes(found) == {SYNC: 40}
         (wait,) = found.waits
         assert (wait.calls, wait.host_ns, wait.idle_ns) == (1, 80_000, 40_000)
         assert found.partitions[0].longest_gaps[0].host == "cudaStreamSynchronize"
-
-    def test_but_no_more_than_the_host_lost_in_it(self, timeline: Measure) -> None:
-        assert causes(timeline(self.waiting(15, 40))) == {SYNC: 15, HOST: 25}
-
-    def test_a_wait_for_nothing_costs_what_it_takes(self, timeline: Measure) -> None:
-        trace = call(busy().operator("aten::item", 25, 20), "cudaStreamSynchronize", 30, 6)
-        trace.operator("aten::add", 50, 20).launch(58, 2).kernel("second", 60, 5)
-        assert causes(timeline(trace)) == {SYNC: 6, HOST: 34}
-
-    def test_the_debt_is_paid_by_later_gaps_too(self, timeline: Measure) -> None:
-        trace = self.waiting(80, 40).operator("aten::add", 160, 80).launch(178, 2).kernel("third", 180, 5)
-        trace.launch(228, 2).kernel("fourth", 230, 5)
-        # 75 us were lost beside the 5 inside: 35 by the first gap, 25 by the second, 15 of 45 by the third.
-        assert causes(timeline(trace)) == {SYNC: 40 + 25 + 15, HOST: 30}
-
-    def test_until_the_host_waits_again(self, timeline: Measure) -> None:
-        trace = self.waiting(80, 40).operator("aten::add", 160, 80)
-        call(trace, "cudaStreamSynchronize", 157, 2).launch(178, 2).kernel("third", 180, 5)
-        assert causes(timeline(trace)) == {SYNC: 40 + 2 + 2, HOST: 21}
 
     def test_two_waits_for_the_same_work_are_one(self, timeline: Measure) -> None:
         """`.item()` on a pageable buffer: the copy waits, and leaves nothing to the wait for its stream."""
@@ -204,15 +212,10 @@ class TestWaits:
         assert causes(found) == {HOST: 10, SYNC: 60}
         assert [(one.copy, one.size_bytes) for one in found.waits] == [(PAGEABLE, 1 << 20)]
 
-    def test_a_pinned_copy_does_not(self, timeline: Measure) -> None:
-        trace = busy().operator("aten::to", 15, 200)
-        call(trace, "cudaMemcpyAsync", 30, 100)
-        trace.kernel("Memcpy HtoD (Pinned -> Device)", 90, 35, category="gpu_memcpy")
-        found = timeline(trace)
-        assert causes(found) == {HOST: 70}
-        assert found.waits == ()
-
-    def test_a_synchronous_copy_within_the_device_does_not(self, timeline: Measure) -> None:
+    def test_a_pinned_or_a_synchronous_copy_within_the_device_does_not(self, timeline: Measure) -> None:
+        trace = call(busy().operator("aten::to", 15, 200), "cudaMemcpyAsync", 30, 100)
+        found = timeline(trace.kernel("Memcpy HtoD (Pinned -> Device)", 90, 35, category="gpu_memcpy"))
+        assert (causes(found), found.waits) == ({HOST: 70}, ())
         trace = call(busy(), "cudaMemcpy", 30, 10)
         trace.kernel("Memcpy DtoD (Device -> Device)", 90, 35, category="gpu_memcpy")
         assert timeline(trace).waits == ()
@@ -242,21 +245,6 @@ class TestWaits:
         (wait,) = timeline(trace.launch(120).kernel("last", 130, 5)).waits
         assert (wait.operator, wait.calls, wait.host_ns) == ("aten::is_nonzero", 3, 12_000)
 
-
-class TestThreads:
-    def test_the_launching_thread_counts_before_others(self, timeline: Measure) -> None:
-        trace = busy()
-        call(trace, "cudaStreamSynchronize", 15, 100)  # on thread 1, which also launches
-        trace.operator("MulBackward0", 15, 100, thread=2).launch(60, 2, thread=2).kernel("second", 62, 5)
-        assert causes(timeline(trace)) == {HOST: 42}
-
-    def test_where_it_had_nothing_open_the_others_count(self, timeline: Measure) -> None:
-        trace = busy()
-        call(trace, "cudaStreamSynchronize", 15, 30)
-        trace.operator("MulBackward0", 50, 100, thread=2).launch(60, 2, thread=2).kernel("second", 62, 5)
-        # 25 us inside the wait; the 17 after it are its debt.
-        assert causes(timeline(trace)) == {SYNC: 25 + 5, HOST: 12}
-
     def test_a_thread_that_launches_nothing_makes_nobody_wait(self, timeline: Measure) -> None:
         trace = busy()
         call(trace, "cudaEventSynchronize", 15, 100, thread=5)
@@ -264,13 +252,6 @@ class TestThreads:
         found = timeline(trace)
         assert causes(found) == {HOST: 42}
         assert found.waits == ()
-
-    def test_threads_that_wait_together_lose_no_more_than_passes(self, timeline: Measure) -> None:
-        trace = busy(10, 100).launch(1, thread=2).kernel("other", 12, 90, stream=9)
-        call(trace, "cudaStreamSynchronize", 95, 15, thread=1)
-        call(trace, "cudaStreamSynchronize", 95, 15, thread=2)
-        trace.operator("aten::mm", 111, 60).launch(158, 2).kernel("second", 160, 5)
-        assert causes(timeline(trace)) == {SYNC: 15, HOST: 35}
 
 
 class TestLongestGaps:
@@ -282,6 +263,10 @@ class TestLongestGaps:
         assert (first.host, first.ended_by) == ("aten::addmm", "gemm")
         assert (second.duration_ns, second.cause, second.ended_by) == (2_000, QUEUED, "tail")
         assert second.host is None
+
+    def test_name_the_programs_line(self, timeline: Measure) -> None:
+        found = timeline(second(frame(busy(), PREPARE, 0, 3000), 2035, 2037))
+        assert found.partitions[0].longest_gaps[0].line == "train.py:5 prepare"
 
     def test_of_many_operators_the_one_open_longest(self, timeline: Measure) -> None:
         trace = busy()

@@ -53,12 +53,12 @@ class TestHostTime:
         (host,) = timeline(trace).host
         assert host.launch_path_ns == 20_000 + 20_000
 
-    def test_without_steps_the_whole_recording_is_one(self, timeline: Measure) -> None:
+    def test_without_steps_the_whole_recording_is_one_and_a_replay_one_launch(
+        self, timeline: Measure
+    ) -> None:
         trace = TraceBuilder().launch(10, 2).kernel("gemm", 20, 70).launch(40, 2).kernel("gemm", 95, 5)
         (host,) = timeline(trace).host
         assert (host.steps, host.step_ns, host.device_busy_ns, host.launches) == (1, 90_000, 75_000, 2)
-
-    def test_a_replay_is_one_launch(self, timeline: Measure) -> None:
         trace = TraceBuilder().step(1, 0, 100).launch(10, 2, name="cudaGraphLaunch")
         trace.kernel("a", 20, 5).kernel("b", 30, 5)
         assert timeline(trace).host[0].launches == 1
@@ -73,7 +73,7 @@ class TestHostTime:
 
 
 class TestTheRecordersPart:
-    def test_is_events_times_their_costs(self) -> None:
+    def test_is_events_times_their_costs_as_far_as_the_step_leaves_them(self) -> None:
         counts = (100, 10, 40, 60)
         events = dict(zip(RECORDED_EVENT_NS, counts, strict=True))
         ns, basis = estimate_recorder(events, 2, most_ns=1e9)
@@ -81,13 +81,9 @@ class TestTheRecordersPart:
         assert "50 operators with shapes" in str(basis)
         assert "30 Python frames" in str(basis)
         assert "bounded" not in str(basis)
-
-    def test_is_no_more_than_the_step_leaves(self) -> None:
         ns, basis = estimate_recorder(NOTHING | {"operators": 100}, 1, most_ns=5_000.0)
         assert ns == 5_000
         assert "bounded" in str(basis)
-
-    def test_is_unknown_where_nothing_was_recorded(self) -> None:
         assert estimate_recorder(NOTHING, 3, most_ns=1e9) == (None, None)
 
     def test_counts_the_launching_threads_within_the_steps(self, timeline: Measure) -> None:
@@ -116,21 +112,15 @@ def three_kernels() -> TraceBuilder:
     return trace.launch(38).kernel("c", 40, 10)
 
 
-def test_latency_is_from_the_launch_calls_start_to_the_kernels(timeline: Measure) -> None:
+def test_latency_is_from_the_launch_calls_start_to_the_first_kernels(timeline: Measure) -> None:
     trace = TraceBuilder()
     for number, latency in enumerate((5, 7, 6, 100, -2)):
         trace.launch(1000 * number).kernel("k", 1000 * number + latency, 10)
     trace.launch(9000).kernel("Memset (Device)", 9900, 1, category="gpu_memset")
     assert timeline(trace).latencies == (LaunchLatency(0, 0, 5, 6_000, 100_000, 1),)
-
-
-def test_a_replay_counts_once_by_its_first_kernel(timeline: Measure) -> None:
     trace = TraceBuilder().launch(0, name="cudaGraphLaunch")
     trace.kernel("b", 30, 5).kernel("a", 12, 5).kernel("c", 50, 5)
     assert timeline(trace).latencies == (LaunchLatency(0, 0, 1, 12_000, 12_000, 0),)
-
-
-def test_the_95th_percentile_is_one_of_the_values(timeline: Measure) -> None:
     trace = TraceBuilder()
     for number in range(1, 21):
         trace.launch(1000 * number).kernel("k", 1000 * number + number, 10)
@@ -146,9 +136,6 @@ def test_what_was_launched_before_the_window_is_queued_from_the_start(timeline: 
     trace = TraceBuilder().kernel("a", 0, 5, correlation=1).kernel("b", 15, 5, correlation=2)
     trace.launch(5).kernel("c", 30, 10)
     assert timeline(trace).queues == (QueueDepth(0, 0, (10 + 30 + 20) / 40, 2, 0.0),)
-
-
-def test_without_any_launch_there_is_no_queue(timeline: Measure) -> None:
     assert timeline(TraceBuilder().kernel("a", 0, 5, correlation=1)).queues == ()
 
 
@@ -175,10 +162,7 @@ def test_roles(role: str, names: str) -> None:
     assert {name: role_of(name) for name in names.split()} == dict.fromkeys(names.split(), CallRole[role])
 
 
-def test_a_call_without_a_name_has_no_role() -> None:
-    assert role_of("") is CallRole.OTHER
-
-
-def test_graph_launches() -> None:
+def test_graph_launches_and_calls_without_a_name() -> None:
     assert is_graph_launch("cudaGraphLaunch_ptsz")
     assert not is_graph_launch("cudaLaunchKernel")
+    assert role_of("") is CallRole.OTHER

@@ -42,7 +42,49 @@ def causes(one: TimePartition) -> dict[IdleCause, int]:
     return {cause: ns // 1000 for cause, ns in one.idle_by_cause.items()}
 
 
+# Windows of steps, what is told of each, and why the device waits in it.
+OF_STEPS: dict[str, tuple[TraceBuilder, tuple[int, int, int, int], dict[IdleCause, int]]] = {
+    "data loading after the last kernel": (
+        TraceBuilder().step(1, 0, 200).launch(0).kernel("gemm", 0, 50)
+        .event("user_annotation", "enumerate(DataLoader)#Iter.__next__", 60, 140, 1, {}),
+        (200, 50, 0, 0), {HOST: 10, IdleCause.DATA_LOADING: 140}),
+    "between steps in a row only the recorder works": (
+        TraceBuilder().step(1, 0, 50).step(2, 80, 50).launch(0).kernel("a", 0, 40).launch(80)
+        .kernel("b", 80, 50), (130, 90, 0, 0), {HOST: 10, RECORDER: 30}),
+    "what lies between steps that are not in a row is outside": (
+        TraceBuilder().step(1, 0, 50).step(5, 200, 50).launch(0).kernel("a", 0, 40).launch(45)
+        .kernel("tail", 60, 10).launch(100).kernel("b", 110, 30).launch(150).kernel("into", 190, 30)
+        .launch(205).kernel("c", 220, 30),
+        (70 + 50, 40 + 10 + 50, 30 + 10, 20), {HOST: 6, QUEUED: 14}),
+    "the device may be done later than the host": (
+        TraceBuilder().step(1, 0, 20).launch(5).kernel("a", 10, 200).launch(8).kernel("b", 230, 20)
+        .launch(30).kernel("evaluation", 240, 60, stream=9).launch(15, 400, name="cudaDeviceSynchronize"),
+        (250, 220, 50, 0), {HOST: 6, QUEUED: 24}),
+    "what was launched before the steps occupies them": (
+        TraceBuilder().launch(0).kernel("warm-up", 5, 145).step(1, 100, 100).launch(110)
+        .kernel("a", 140, 60, stream=9).kernel("unknown", 200, 5, correlation=9999),
+        (100, 100, 95 + 5, 40), {}),
+}  # fmt: skip
+
+
 class TestTheStepsWindow:
+    def test_is_told_with_the_causes_of_idle_time(self, timeline: Measure) -> None:
+        found = {name: timeline(trace).partitions[0] for name, (trace, *_) in OF_STEPS.items()}
+        assert {name: (told(one), causes(one)) for name, one in found.items()} == {
+            name: (figures, idle) for name, (_, figures, idle) in OF_STEPS.items()
+        }
+
+    def test_steps_that_overlap_count_once_and_may_be_of_the_host_alone(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 60).step(1, 20, 80, thread=2)
+        trace.launch(0).kernel("a", 0, 30).launch(30, thread=2).kernel("b", 30, 50)
+        found = timeline(trace)
+        assert told(found.partitions[0]) == (100, 80, 0, 0)
+        assert found.host[0].launches == 1
+        trace = TraceBuilder().launch(0).kernel("a", 0, 10).step(1, 50, 100)
+        found = timeline(trace.operator("aten::mm", 60, 50))
+        assert told(found.partitions[0]) == (100, 0, 10, 0)
+        assert found.in_use == found.partitions
+
     def test_preprocessing_before_the_first_kernel_is_idle(self, timeline: Measure) -> None:
         trace = TraceBuilder().step(1, 0, 400).frame("train.py(7): preprocess", 5, 295)
         trace.operator("aten::mm", 305, 20).launch(310, 2).kernel("gemm", 315, 85)
@@ -70,47 +112,6 @@ class TestTheStepsWindow:
         )  # fmt: skip
         assert [(wait.calls, wait.idle_ns) for wait in found.waits] == [(1, 130_000)]
 
-    def test_data_loading_after_the_last_kernel(self, timeline: Measure) -> None:
-        trace = TraceBuilder().step(1, 0, 200).launch(0).kernel("gemm", 0, 50)
-        trace.event("user_annotation", "enumerate(DataLoader)#Iter.__next__", 60, 140, 1, {})
-        assert causes(timeline(trace).partitions[0]) == {HOST: 10, IdleCause.DATA_LOADING: 140}
-
-    def test_between_steps_in_a_row_only_the_recorder_works(self, timeline: Measure) -> None:
-        trace = TraceBuilder().step(1, 0, 50).step(2, 80, 50)
-        trace.launch(0).kernel("a", 0, 40).launch(80).kernel("b", 80, 50)
-        (one,) = timeline(trace).partitions
-        assert told(one) == (130, 90, 0, 0)
-        assert causes(one) == {HOST: 10, RECORDER: 30}
-
-    def test_what_lies_between_steps_that_are_not_in_a_row_is_outside(self, timeline: Measure) -> None:
-        trace = TraceBuilder().step(1, 0, 50).step(5, 200, 50)
-        trace.launch(0).kernel("a", 0, 40).launch(45).kernel("tail", 60, 10).launch(100).kernel("b", 110, 30)
-        trace.launch(150).kernel("into", 190, 30).launch(205).kernel("c", 220, 30)
-        (one,) = timeline(trace).partitions
-        assert told(one) == (70 + 50, 40 + 10 + 50, 30 + 10, 20)
-        assert causes(one) == {HOST: 6, QUEUED: 14}
-
-    def test_the_device_may_be_done_later_than_the_host(self, timeline: Measure) -> None:
-        trace = TraceBuilder().step(1, 0, 20).launch(5).kernel("a", 10, 200).launch(8).kernel("b", 230, 20)
-        trace.launch(30).kernel("evaluation", 240, 60, stream=9).launch(15, 400, name="cudaDeviceSynchronize")
-        found = timeline(trace)
-        (one,) = found.partitions
-        assert told(one) == (250, 220, 50, 0)
-        assert causes(one) == {HOST: 6, QUEUED: 24}
-
-    def test_what_was_launched_before_the_steps_occupies_them(self, timeline: Measure) -> None:
-        trace = TraceBuilder().launch(0).kernel("warm-up", 5, 145).step(1, 100, 100)
-        trace.launch(110).kernel("a", 140, 60, stream=9).kernel("unknown", 200, 5, correlation=9999)
-        (one,) = timeline(trace).partitions
-        assert told(one) == (100, 100, 95 + 5, 40)
-
-    def test_steps_that_overlap_count_once(self, timeline: Measure) -> None:
-        trace = TraceBuilder().step(1, 0, 60).step(1, 20, 80, thread=2)
-        trace.launch(0).kernel("a", 0, 30).launch(30, thread=2).kernel("b", 30, 50)
-        found = timeline(trace)
-        assert told(found.partitions[0]) == (100, 80, 0, 0)
-        assert found.host[0].launches == 1
-
     def test_each_rank_has_its_own(self, load: Load) -> None:
         def rank(number: int) -> TraceBuilder:
             trace = TraceBuilder(distributedInfo={"rank": number}).launch(0)
@@ -132,13 +133,6 @@ class TestTheStepsWindow:
         assert [device.busy_ns for device in summary.devices] == [90_000, 0]
         assert summary.busy_fraction == 0.9
 
-    def test_a_step_of_the_host_alone(self, timeline: Measure) -> None:
-        found = timeline(
-            TraceBuilder().launch(0).kernel("a", 0, 10).step(1, 50, 100).operator("aten::mm", 60, 50)
-        )
-        assert told(found.partitions[0]) == (100, 0, 10, 0)
-        assert found.in_use == found.partitions
-
     def test_waits_are_those_in_steps(self, timeline: Measure) -> None:
         trace = TraceBuilder().step(1, 0, 100).launch(0).kernel("a", 0, 100)
         trace.launch(20, 70, name="cudaStreamSynchronize")
@@ -154,15 +148,13 @@ class TestTheStepsWindow:
 
 
 class TestTheSpan:
-    def test_runs_from_the_first_event_to_the_last(self, timeline: Measure) -> None:
+    def test_runs_from_the_first_event_to_the_last_also_of_unknown_launch(self, timeline: Measure) -> None:
         trace = TraceBuilder().operator("aten::empty", 0, 20).launch(25, 5).kernel("a", 40, 10)
         trace.launch(45, 55, name="cudaStreamSynchronize")
         (one,) = timeline(trace).partitions
         assert one.window is WindowKind.SPAN
         assert told(one) == (100, 10, 0, 0)
         assert causes(one) == {HOST: 30, QUEUED: 10, SYNC: 50}
-
-    def test_after_the_last_activity_of_unknown_launch_nobody_knows(self, timeline: Measure) -> None:
         trace = TraceBuilder().operator("aten::empty", 0, 100).kernel("a", 0, 10, correlation=7)
         assert causes(timeline(trace).partitions[0]) == {IdleCause.UNKNOWN: 90}
 
@@ -204,7 +196,9 @@ class TestTheGapAtTheStart:
         (one,) = found.partitions
         assert told(one) == (99_995, 90_000, 890, 0)
 
-    def test_where_the_device_is_at_work_from_before_the_recording(self, timeline: Measure) -> None:
+    def test_where_the_device_is_at_work_before_the_host_is_not_the_slower_side(
+        self, timeline: Measure, load: Load
+    ) -> None:
         found = timeline(self.at_work_before())
         (gap,) = found.start_gaps
         assert (gap.end_ns, gap.host_end_ns) == (8_000_000, 0)
@@ -213,23 +207,17 @@ class TestTheGapAtTheStart:
         (host,) = found.host
         assert (host.launches, host.launch_path_ns, host.step_ns) == (4, 900_000, 12_000_000)
         assert not found.waits
-
-    def test_the_host_of_such_a_step_is_not_the_slower_side(self, load: Load) -> None:
         job = Summary(load(self.at_work_before())).job
         assert job.device_ns == pytest.approx(4_000_000, rel=0.01)
         assert job.host_ns <= 900_000
         assert not job.is_host_bound
 
-    def test_a_launch_that_takes_its_time_is_none(self, timeline: Measure) -> None:
+    def test_there_is_none_after_a_slow_launch_in_the_middle_or_in_steps(self, timeline: Measure) -> None:
         found = timeline(TraceBuilder().operator("aten::mm", 0, 20).launch(5).kernel("gemm", 900, 100))
         assert not found.start_gaps
         assert causes(found.partitions[0]) == {HOST: 6, QUEUED: 894}
-
-    def test_a_gap_in_the_middle_is_none(self, timeline: Measure) -> None:
         trace = self.steady(self.steady(TraceBuilder(), 0), 463_000)
         assert not timeline(trace).start_gaps
-
-    def test_recorded_steps_have_none(self, timeline: Measure) -> None:
         trace = self.steady(TraceBuilder().step(1, 0, 600_000), 463_000)
         found = timeline(trace)
         assert not found.start_gaps
@@ -273,9 +261,22 @@ def copy(trace: TraceBuilder, start: float, duration: float, *, stream: int = 8)
     )
 
 
-def test_kernels_that_overlap_on_one_stream_count_once(timeline: Measure) -> None:
-    trace = TraceBuilder().launch(0).kernel("gemm", 10, 10).launch(1).kernel("gemm", 18, 12)
-    assert parts(timeline(trace).partitions[0]) == (20, 0, 0, 10, 30)
+PARTS = {
+    "kernels that overlap on one stream count once": (
+        TraceBuilder().launch(0).kernel("gemm", 10, 10).launch(1).kernel("gemm", 18, 12), (20, 0, 0, 10, 30)),
+    "a memory set is a copy": (
+        TraceBuilder().launch(0).kernel("gemm", 0, 4).launch(5)
+        .kernel("Memset (Device)", 6, 2, category="gpu_memset").launch(9).kernel("gemm", 10, 1),
+        (5, 0, 2, 4, 11)),
+    "an activity without duration bounds the span": (
+        TraceBuilder().launch(0).kernel("a", 0, 0).launch(1).kernel("b", 10, 5).launch(2).kernel("c", 20, 0),
+        (5, 0, 0, 15, 20)),
+}  # fmt: skip
+
+
+def test_what_a_device_does(timeline: Measure) -> None:
+    found = {name: parts(timeline(trace).partitions[0]) for name, (trace, _) in PARTS.items()}
+    assert found == {name: expected for name, (_, expected) in PARTS.items()}
 
 
 def test_compute_comes_before_communication_and_communication_before_copies(timeline: Measure) -> None:
@@ -284,12 +285,6 @@ def test_compute_comes_before_communication_and_communication_before_copies(time
     partition = timeline(trace).partitions[0]
     assert parts(partition) == (10, 5, 3, 0, 18)
     assert (partition.copy_ns, partition.communication_ns) == (7_000, 10_000)
-
-
-def test_a_memory_set_is_a_copy(timeline: Measure) -> None:
-    trace = TraceBuilder().launch(0).kernel("gemm", 0, 4)
-    trace.launch(5).kernel("Memset (Device)", 6, 2, category="gpu_memset").launch(9).kernel("gemm", 10, 1)
-    assert parts(timeline(trace).partitions[0]) == (5, 0, 2, 4, 11)
 
 
 def test_current_and_former_names_of_collectives_and_those_of_other_libraries(timeline: Measure) -> None:
@@ -312,13 +307,6 @@ def test_no_device_no_partition(timeline: Measure) -> None:
     found = timeline(TraceBuilder().operator("aten::mm", 0, 10).step(1, 0, 20))
     assert (found.partitions, found.waits, found.host, found.queues, found.latencies) == ((), (), (), (), ())
     assert [one.count for one in found.steps] == [1]
-
-
-def test_an_activity_without_duration_bounds_the_span(timeline: Measure) -> None:
-    trace = (
-        TraceBuilder().launch(0).kernel("a", 0, 0).launch(1).kernel("b", 10, 5).launch(2).kernel("c", 20, 0)
-    )
-    assert parts(timeline(trace).partitions[0]) == (5, 0, 0, 15, 20)
 
 
 def test_a_step_owns_what_it_launched(load: Load) -> None:

@@ -18,27 +18,18 @@ def library(write):
     return write.library([write.Unit("SoftMax", ["_Z1av"])])
 
 
-def test_sections_lie_where_their_headers_say(write):
+def test_sections_lie_where_their_headers_say_however_many_or_empty(write):
     file = opened(write.elf([write.Part(".text", b"code", address=0x1000), write.Part(".data", b"values")]))
     assert list(file.sections) == ["", ".text", ".data", ".shstrtab"]
     text = file.sections[".text"]
     assert (text.address, file.content(text)) == (0x1000, b"code")
-
-
-def test_more_sections_than_the_header_can_count(write):
     few = opened(write.elf([write.Part(".text", b"code")]))
     many = opened(write.elf([write.Part(".text", b"code")], many_sections=True))
     assert list(many.sections) == list(few.sections)
     assert many.sections[".text"] == few.sections[".text"]
-
-
-def test_a_file_without_sections_has_none():
     header = bytearray(64)
     header[:6] = b"\x7fELF\x02\x01"
     assert opened(bytes(header)).sections == {}
-
-
-def test_a_section_without_content_has_none(write):
     file = opened(write.elf([write.Part(".bss", b"", write.NOBITS, size=1 << 60)]))
     assert file.content(file.sections[".bss"]) == b""
 

@@ -27,13 +27,10 @@ def test_kernels_are_the_functions_with_the_flag(write, many_sections):
     assert units == {InternalName(write.module_id("/src/a.cu"), "a_cu")}
 
 
-def test_a_symbol_table_without_its_strings_is_refused(write):
+def test_errors_name_the_section_and_the_place_in_the_library(write):
     image = write.elf([write.Part(".symtab", write.symbol(5, 0x12, 0x10), write.SYMTAB, link=77)])
     with pytest.raises(InputError, match="section 77"):
         cubin_names(ElfFile(io.BytesIO(image), "libsmall.so"))
-
-
-def test_an_error_in_an_embedded_file_names_its_place_in_the_library(write):
     library = ElfFile(io.BytesIO(write.elf([])), "libsmall.so")
     with pytest.raises(InputError, match="not an ELF file") as caught:
         library.embedded(b"no cubin", 12345)

@@ -106,14 +106,11 @@ def test_a_stripped_library_tells_nothing(write, save):
     assert defining_files(save(write.library([write.Unit("A", ["k"])], stripped=True))) == {}
 
 
-def test_a_cut_library_is_refused(library, save):
+def test_a_cut_library_and_a_name_outside_its_table_are_refused(library, save, write):
     content = library(*A, *B, (F, 0x1800, GLOBAL)).read_bytes()
     for size in (40, len(content) // 2, len(content) - 1):
         with pytest.raises(InputError):
             defining_files(save(content[:size], "cut.so"))
-
-
-def test_a_name_outside_its_table_is_refused(write, save):
     rows = write.symbol(0) + write.symbol(1 << 20, FILE, 0, 0xFFF1)
     rows += write.symbol(1, FUNCTION, 0, 1, (0x1000, 8)) + write.symbol(1, FUNCTION, 0, 1, (0x3000, 8))
     rows += write.symbol(4, 0x10 | FUNCTION, 0, 1, (0x2000, 8))

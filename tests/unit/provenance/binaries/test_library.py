@@ -74,27 +74,26 @@ def test_a_stripped_library_is_read_from_its_device_code(save, write, stripped):
     assert (library.units_of("sort(int*)"), "sort(int*)" in library) == ((), True)
 
 
-def test_a_library_of_variables_only_has_no_kernels(save, write):
+def test_a_library_of_variables_only_has_no_kernels_and_one_without_device_code_is_refused(
+    save, write, folder
+):
     assert "table" not in read_library(save(write.library([write.Unit("Tables", [], ["table"])])))
-
-
-def test_a_library_without_device_code_is_refused(save, write):
     with pytest.raises(InputError, match="no CUDA device code"):
         read_library(save(write.library([])))
     with pytest.raises(InputError, match="holds HIP code"):
         read_library(save(write.elf([write.Part(".hip_fatbin", b"code")])))
+    with pytest.raises(InputError):
+        cached_library(save(write.library([])), folder)
+    assert not folder.exists()
 
 
-def test_a_library_is_read_once(save, content, folder, monkeypatch):
+def test_a_library_is_read_once_and_a_copy_elsewhere_is_the_same_build(save, content, folder, monkeypatch):
     path = save(content)
     first = cached_library(path, folder)
     forbid_reading(monkeypatch)
     again = cached_library(path, folder)
     assert facts(again) == facts(first) == facts(first)
     assert again.path == os.fspath(path)
-
-
-def test_a_copy_elsewhere_is_the_same_build(save, content, folder, monkeypatch):
     cached_library(save(content), folder)
     forbid_reading(monkeypatch)
     assert cached_library(save(content, "libcopy.so"), folder).path.endswith("libcopy.so")
@@ -160,12 +159,6 @@ def test_several_writers_leave_one_whole_file(save, content, folder):
         thread.join()
     assert seen == [expected] * 8
     assert len(list(folder.iterdir())) == 1
-
-
-def test_a_refused_library_leaves_nothing_behind(save, write, folder):
-    with pytest.raises(InputError):
-        cached_library(save(write.library([])), folder)
-    assert not folder.exists()
 
 
 def read(path, content):

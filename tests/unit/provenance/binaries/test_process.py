@@ -65,8 +65,10 @@ def test_libraries_with_device_code_are_found_once_each(maps, library, save, wri
     ) == (with_code,)
 
 
-def test_without_a_list_of_mappings_nothing_is_mapped(tmp_path):
+def test_what_cannot_be_read_or_has_no_list_of_mappings_is_passed_over(tmp_path, library, mapped):
     assert mapped_libraries(tmp_path / "absent") == ()
+    mapped(Path("/gone.so"), library("libmine.so", "mine", "_Z1av"))
+    assert list(units_of_process(["a()"], tmp_path / "cache", maps=MAPS)) == ["a()"]
 
 
 @pytest.fixture
@@ -89,8 +91,3 @@ def test_vendor_libraries_are_read_only_for_names_no_other_has(library, mapped, 
     assert units_of_process(["a()"], cache, maps=MAPS)["a()"].library == "libmine.so"
     assert [file.name.partition(".")[0] for file in cache.iterdir()] == [b"libmine.so".hex()]
     assert units_of_process(["gemm()", "a()"], cache, maps=MAPS)["gemm()"].library == "libcublas.so.13"
-
-
-def test_a_library_that_cannot_be_read_is_passed_over(library, mapped, tmp_path):
-    mapped(Path("/gone.so"), library("libmine.so", "mine", "_Z1av"))
-    assert list(units_of_process(["a()"], tmp_path / "cache", maps=MAPS)) == ["a()"]

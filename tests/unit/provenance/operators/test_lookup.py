@@ -29,12 +29,7 @@ def test_the_nearest_release(version, nearest):
     assert installation.nearest_release(version, ("2.6.0", "2.11.0", "2.13.0", "2.14.1")) == nearest
 
 
-def test_a_neighbor_is_graded_as_one():
-    table = table_for("2.4.1")
-    assert (table.version, table.grade) == (packaged_versions()[0], Grade.NEIGHBOR_VERSION)
-
-
-def test_packaged_releases():
+def test_packaged_releases_and_their_neighbors():
     assert {"2.6.0", "2.11.0", "2.13.0", "2.14.1"} <= set(packaged_versions())
     for version in packaged_versions():
         table = packaged_table(version)
@@ -43,6 +38,8 @@ def test_packaged_releases():
         assert len(table.derivatives) > 600
     assert packaged_table("2.12.0a0") is None
     assert packaged_table(None) is None
+    table = table_for("2.4.1")
+    assert (table.version, table.grade) == (packaged_versions()[0], Grade.NEIGHBOR_VERSION)
 
 
 def test_an_installation_without_packaged_tables_says_so(monkeypatch, tmp_path):
@@ -69,20 +66,17 @@ def test_a_table_that_cannot_be_read_is_named(tmp_path, content, said):
     assert caught.value.source == str(path)
 
 
-def test_stored_tables_are_what_was_stored(table):
+def test_what_is_stored_is_what_was_stored_with_a_ufuncs_header(table):
     content = lookup.TABLE_FORMAT.encode(table)
     again = lookup.TABLE_FORMAT.decode(content, "x")
     assert (again.functions, again.derivatives) == (table.functions, table.derivatives)
     assert (again.version, again.git_version) == ("2.13.0", table.git_version)
     assert "2.13.0" in repr(again)
     assert content == lookup.TABLE_FORMAT.encode(again)
+    assert table.entry("aten::add_", "Tensor").served["CUDA"].header == "aten/src/ATen/native/ufunc/add.h"
 
 
 @cases("name", "backend", "expected")
 def test_what_serves_an_operator(table, name, backend, expected):
     served = table.entry(*name.split(".")).served.get(backend)
     assert (served and [served.key, served.function, served.kind, served.overload]) == expected
-
-
-def test_a_ufunc_names_its_header(table):
-    assert table.entry("aten::add_", "Tensor").served["CUDA"].header == "aten/src/ATen/native/ufunc/add.h"

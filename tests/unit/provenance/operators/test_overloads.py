@@ -22,14 +22,11 @@ def test_overloads_by_types(table, name, types, expected):
     assert overload(table, name, types) == expected
 
 
-def test_recorded_overloads_win(table):
+def test_recorded_overloads_win_and_without_types_a_single_one_is_certain(table):
     assert overload(table, "aten::add", ["float", "float", "Scalar"], recorded="Scalar") == "Scalar"
     assert overload(table, "aten::add.Scalar") == "Scalar"
     assert overload(table, "aten::mm", recorded="") == ""
     assert resolve(table, "aten::add", "NoSuch").candidates == ()
-
-
-def test_without_types_only_a_single_overload_is_certain(table):
     assert overload(table, "aten::linear") is None
     assert overload(table, "aten::numpy_T") == ""
     assert overload(table, "aten::numpy_T", ["float", "float"]) == ""

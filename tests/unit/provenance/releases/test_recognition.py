@@ -27,13 +27,10 @@ def test_the_release_of_a_trace(two_releases, kernels, labels, version, grade, c
         assert found.reason == reason.replace("LABEL", label.strip())
 
 
-def test_what_the_user_has_is_said(two_releases):
+def test_what_the_user_has_is_said_with_hit_rates_for_a_labeled_trace_too(two_releases):
     for label in ("2.11.0a0+git70d99e9", "2.9.1"):
         assert recognize(SHARED, torch_version=label).release == label
     assert recognize(SHARED, torch_version="2.9.1+cu128").release == "2.9.1"
-
-
-def test_hit_rates_are_computed_for_a_labeled_trace_too(two_releases):
     recognition = recognize([*SHARED[:10], *NEW, *NEW, *FOREIGN], torch_version="2.11.0")
     assert recognition.hit_rates == {"2.6.0": 0.5, "2.11.0": 1.0}
     assert recognition.candidate_count == 20
@@ -51,9 +48,12 @@ def test_which_kernels_could_be_of_pytorchs_own_libraries(two_releases, name, is
     assert recognize([name]).candidate_count == is_candidate
 
 
-def test_a_kernel_that_a_table_knows_is_a_candidate_whatever_its_name(packaged):
+def test_a_kernel_that_a_table_knows_is_a_candidate_and_has_its_units(packaged):
     packaged("2.6.0", {"zswap_kernel(int)": ["zswap.cu"]})
     assert recognize(["zswap_kernel(int)"]).candidate_count == 1
+    packaged("2.11.0", {F: ["aten/F.cu", "aten/G.cu"]})
+    answer = kernel_units(F, recognition("2.11.0", Grade.RELEASE_INDEX))
+    assert answer == (("aten/F.cu", "aten/G.cu"), Grade.RELEASE_INDEX)
 
 
 F = "void at::f<at::Op<float> >(int)"
@@ -62,12 +62,6 @@ F_OF_ANOTHER_RELEASE = "void at::f<at::Op<float>, 4>(int)"
 
 def recognition(version, grade=Grade.NEIGHBOR_VERSION, compared=()):
     return Recognition(version, grade, {}, 0, compared=compared)
-
-
-def test_a_kernel_of_the_same_release(packaged):
-    packaged("2.11.0", {F: ["aten/F.cu", "aten/G.cu"]})
-    answer = kernel_units(F, recognition("2.11.0", Grade.RELEASE_INDEX))
-    assert answer == (("aten/F.cu", "aten/G.cu"), Grade.RELEASE_INDEX)
 
 
 @pytest.mark.parametrize("grade", [Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION])

@@ -53,13 +53,10 @@ def test_a_damaged_file_is_named(make_table, damage):
     assert "Delete the file" in str(raised.value)
 
 
-def test_another_format_is_named_whatever_else_it_holds():
+def test_other_formats_and_files_larger_than_any_table_are_refused(make_table, monkeypatch):
     content = zstandard.compress(msgspec.msgpack.encode({"format_version": 2, "units": "unheard of"}))
     with pytest.raises(InputError, match="format 2; this opscope reads format 1"):
         UNITS_FORMAT.decode(content, "here")
-
-
-def test_a_file_that_unpacks_to_more_than_any_table_is_refused(make_table, monkeypatch):
     content = UNITS_FORMAT.encode(make_table(KERNELS))
     monkeypatch.setattr(packaged, "_LARGEST_BYTES", 100)
     with pytest.raises(InputError):

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from fakes import Load, TraceBuilder
+from fakes import Load, TraceBuilder, sidecar
 from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.model.session import Session
-from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, sidecar_path, write_sidecar
+from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.native_functions import packaged_table
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
@@ -95,19 +95,7 @@ def record(tmp_path: Path) -> Callable[..., Path]:
             "3.12.1", "Linux x86_64", "0.1.0", torch=torch, torch_git_version=commit,
             cuda_runtime="12.4", cuda_driver="12.4",
         )  # fmt: skip
-        sidecar = Sidecar(
-            trace=name,
-            created="2026-01-02T03:04:05+00:00",
-            environment=environment,
-            schedule=RecordedSchedule(0, 1, 1, 1, cycle=0),
-            settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
-            steps=1,
-            partial=False,
-            clean_window=True,
-            wall_time_ns_per_step=(5,),
-            **fields,
-        )
-        write_sidecar(sidecar_path(path), sidecar)
+        write_sidecar(sidecar_path(path), sidecar(trace=name, environment=environment, **fields))
         return path
 
     return write

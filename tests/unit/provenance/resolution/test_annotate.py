@@ -124,17 +124,15 @@ class TestRows:
 
 
 class TestOnce:
-    def test_a_second_time_changes_nothing(self, annotated, record, monkeypatch):
+    def test_two_sessions_are_equal_and_a_second_time_changes_nothing(self, annotated, record, monkeypatch):
+        path = record(softmax_trace())
+        assert provenance(annotated(path)) == provenance(annotated(path))
         session = annotated(record(softmax_trace()))
         before = provenance(session)
         assert all(before.values())
         monkeypatch.setattr(MODULE, "gather_evidence", refuse)
         annotate(session)
         assert provenance(session) == before
-
-    def test_two_sessions_of_one_trace_are_equal(self, annotated: Load, record: Record) -> None:
-        path = record(softmax_trace())
-        assert provenance(annotated(path)) == provenance(annotated(path))
 
     def test_a_saved_session_keeps_its_facts_under_another_torch(
         self, annotated: Load, load: Load, record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -197,14 +195,12 @@ class TestTraces:
             ("aten::softmax", 3, 0),
         ]
 
-    def test_a_trace_without_a_device_reaches_the_cpus_functions(self, annotated, record):
+    def test_a_trace_without_a_device_or_without_anything(self, annotated, record):
         session = annotated(record(TraceBuilder().operator("aten::mm", 1, 5)))
         assert session.query("SELECT dispatch_key, cuda_function, file FROM native_functions") == [
             ("CPU", "mm_out_cpu", "aten/src/ATen/native/LinearAlgebra.cpp")
         ]
         assert provenance(session)["kernel_provenance"] == []
-
-    def test_a_session_without_anything(self) -> None:
         with Session() as session:
             annotate(session)
             found = provenance(session)
@@ -284,7 +280,7 @@ ADD = (
 )
 
 
-def test_names_go_the_way_of_a_recording() -> None:
+def test_names_go_the_way_of_a_recording_on_cuda() -> None:
     operators = [("aten::mm", ""), ("aten::add", None), ("aten::mm", "out")]
     with session_of_names(operators, [ADD], torch_version="2.6.0") as session:
         annotate(session)
@@ -295,9 +291,6 @@ def test_names_go_the_way_of_a_recording() -> None:
         assert session.query(
             "SELECT name, overload, calls, self_device_ns FROM operator_functions ORDER BY ALL"
         ) == [("aten::add", None, 1, 0), ("aten::mm", "", 1, 0), ("aten::mm", "out", 1, 0)]
-
-
-def test_its_device_is_cuda() -> None:
     with session_of_names([("aten::mm", "")], torch_version="2.6.0") as session:
         annotate(session)
         assert session.query("SELECT dispatch_key, cuda_function FROM native_functions") == [

@@ -117,7 +117,9 @@ class TestRegistration:
         assert evidence_of(registrations=known).registration(name, overload) is found
 
 
-def test_a_link_opens_the_release_in_which_the_line_is_right(evidence_of: MakeEvidence) -> None:
+def test_a_link_opens_the_release_in_which_the_line_is_right_and_no_other_project(
+    evidence_of: MakeEvidence,
+) -> None:
     evidence = evidence_of({FILE: "namespace at::native {\n__global__ void f() {\n}\n}\n"})
     (source,) = evidence.sources
     definition = source.index.kernel("at::native::f")
@@ -126,8 +128,5 @@ def test_a_link_opens_the_release_in_which_the_line_is_right(evidence_of: MakeEv
         FILE, Grade.EXACT, 2, 3, Grade.RELEASE_INDEX, None
     )
     assert evidence.file_url(FILE) == f"https://github.com/pytorch/pytorch/blob/{COMMIT_OF_2_6}/{FILE}"
-
-
-def test_no_link_leads_to_a_file_of_another_project(evidence_of: MakeEvidence) -> None:
     assert evidence_of().file_url("third_party/fbgemm/src/A.cu") is None
     assert evidence_of(version=None).file_url(FILE) is None

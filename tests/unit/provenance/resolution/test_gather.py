@@ -112,12 +112,10 @@ def test_recorded_units(load, record, of_ranks, library, names, paths):  # noqa:
 class TestOwnKernels:
     OURS = RecordedSource("k", SourceKind.CUDA, SourceEvidence.PROCESS, "/me/a.cu", 3, 9)
 
-    def test_one_source_is_the_place(self, load: Load, record: Record) -> None:
+    def test_one_source_is_the_place_and_several_are_none(self, load: Load, record: Record) -> None:
         evidence = gathered(load(record(trace(), kernel_sources=(self.OURS,))))
         assert evidence.user_sources == {"k": SourceLocation("/me/a.cu", Grade.EXACT, 3, 9, Grade.EXACT)}
         assert evidence.triton_kernels == frozenset()
-
-    def test_several_sources_are_none(self, load: Load, record: Record) -> None:
         other = RecordedSource("k", SourceKind.CUDA, SourceEvidence.PROCESS, "/me/b.cu", 3, 9)
         assert gathered(load(record(trace(), kernel_sources=(self.OURS, other)))).user_sources == {}
 

@@ -55,7 +55,10 @@ def test_vendors_are_read_only_for_what_torch_does_not_hold(read: list[str]) -> 
     assert read == ["libtorch_cuda.so", "libtorch_cuda_linalg.so", "libcublas.so"]
 
 
-def test_those_of_the_installation_are_found_without_importing_it(read, tmp_path, monkeypatch):
+def test_those_of_the_installation_are_found_without_importing_it(read, monkeypatch, tmp_path):
+    monkeypatch.setattr(installation, "find_spec", lambda name: None)
+    assert installed_libraries().holding("at::f") is None
+    assert read == []
     library = tmp_path / "torch" / "lib" / "libtorch_cuda.so"
     library.parent.mkdir(parents=True)
     library.touch()
@@ -64,9 +67,3 @@ def test_those_of_the_installation_are_found_without_importing_it(read, tmp_path
     monkeypatch.setattr(installation, "find_spec", lambda name: spec)
     assert installed_libraries().holding("at::f") is KERNELS["libtorch_cuda.so"]
     assert read == ["libtorch_cuda.so"]
-
-
-def test_without_torch_there_are_none(read: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "find_spec", lambda name: None)
-    assert installed_libraries().holding("at::f") is None
-    assert read == []

@@ -90,20 +90,17 @@ def test_where_a_kernel_is_defined(evidence_of, files, units, kernel, index, loc
         assert found.template_arguments == tuple(zip(names, ("float", "4"), strict=True))
 
 
-def test_the_first_index_that_knows_a_definition_answers(evidence_of: MakeEvidence) -> None:
-    header = f"{FOLDER}/S.cuh"
-    own = evidence_of({header: TEMPLATE}, index_grade=Grade.EXACT).sources
-    neighbors = evidence_of({header: f"// older\n{TEMPLATE}"}, index_grade=Grade.NEIGHBOR_VERSION).sources
-    evidence = evidence_of(sources=(*own, *neighbors), recorded=recorded(f"{FOLDER}/A.cu"))
-    assert shown(resolve_kernel(KERNEL, evidence).location) == "S.cuh:3 exact exact"
-
-
-def test_a_users_own_source_comes_first(evidence_of: MakeEvidence) -> None:
+def test_a_users_own_source_comes_first_and_then_the_first_index(evidence_of: MakeEvidence) -> None:
     place = SourceLocation("/home/me/ops.cu", Grade.EXACT, 7, 9, Grade.EXACT)
     evidence = evidence_of(
         {f"{FOLDER}/A.cu": TEMPLATE}, recorded=recorded(f"{FOLDER}/A.cu"), user_sources={KERNEL: place}
     )
     assert resolve_kernel(KERNEL, evidence).location == place
+    header = f"{FOLDER}/S.cuh"
+    own = evidence_of({header: TEMPLATE}, index_grade=Grade.EXACT).sources
+    neighbors = evidence_of({header: f"// older\n{TEMPLATE}"}, index_grade=Grade.NEIGHBOR_VERSION).sources
+    evidence = evidence_of(sources=(*own, *neighbors), recorded=recorded(f"{FOLDER}/A.cu"))
+    assert shown(resolve_kernel(KERNEL, evidence).location) == "S.cuh:3 exact exact"
 
 
 def test_a_link_is_given_only_with_a_path(evidence_of: MakeEvidence) -> None:
@@ -217,13 +214,13 @@ class TestKinds:
         facts = resolved(name, overload)
         assert (facts.kind, facts.dispatch_key) == (kind, key)
 
-    def test_an_operator_that_no_function_serves_on_the_device(self, resolved: Resolve) -> None:
+    def test_a_composite_function_has_its_place_and_no_function_serves_other_devices(
+        self, resolved: Resolve
+    ) -> None:
+        assert place(resolved("aten::linear", "").location) == f"{NATIVE}/Linear.cpp:73"
         facts = resolved("aten::quantized_batch_norm", "")
         assert (facts.dispatch_key, facts.cuda_function, facts.location) == (None, None, None)
         assert facts.schema is not None
-
-    def test_a_composite_function_has_its_place(self, resolved: Resolve) -> None:
-        assert place(resolved("aten::linear", "").location) == f"{NATIVE}/Linear.cpp:73"
 
     @pytest.mark.parametrize("name", ["triton_poi_fused_add_0", "my_kernel"])
     def test_triton_launches(self, evidence_of: MakeEvidence, name: str) -> None:
@@ -240,7 +237,7 @@ class TestKinds:
 
 
 class TestAmbiguous:
-    def test_candidates_and_their_common_file_without_a_line(self, resolved: Resolve) -> None:
+    def test_candidates_share_the_facts_that_hold_for_all(self, resolved: Resolve) -> None:
         facts = resolved("aten::_fft_c2c")
         assert (facts.overload, facts.cuda_function, facts.schema) == (None, None, None)
         assert facts.details["candidates"] == ["", "out"]
@@ -248,25 +245,17 @@ class TestAmbiguous:
         assert facts.location == SourceLocation(
             f"{NATIVE}/cuda/SpectralOps.cpp", Grade.RELEASE_INDEX, url=f"{LINK}/{NATIVE}/cuda/SpectralOps.cpp"
         )
-
-    def test_shared_facts_hold(self, resolved: Resolve) -> None:
         facts = resolved("aten::__ilshift__")
         assert facts.details["candidates"] == ["Scalar", "Tensor"]
         assert (facts.cuda_function, facts.stub) == ("__ilshift__", "lshift_stub")
         assert place(facts.location) == f"{NATIVE}/BinaryOps.cpp"
         assert place(facts.stub_location) == f"{NATIVE}/cuda/BinaryShiftOpsKernels.cu:14"
-
-    def test_one_place_for_all_keeps_its_line(self, resolved: Resolve) -> None:
         facts = resolved("aten::_softmax")
         assert facts.overload is None
         assert place(facts.location) == f"{NATIVE}/cuda/SoftMax.cu:1091"
-
-    def test_different_files_are_none(self, resolved: Resolve) -> None:
         facts = resolved("aten::add")
         assert len(facts.details["candidates"]) == 4
         assert facts.location is None
-
-    def test_all_composite_candidates_are_no_native_function(self, resolved: Resolve) -> None:
         assert resolved("aten::masked_fill").kind == "composite"
 
     def test_the_common_file_is_as_sure_as_the_least_sure_candidate(self, evidence_of: MakeEvidence) -> None:
@@ -301,13 +290,11 @@ class TestBackward:
         assert facts.details["yaml_url"] == f"{LINK}/tools/autograd/derivatives.yaml#L{line}"
         assert facts.overload_grade is Grade.RELEASE_INDEX
 
-    def test_a_node_written_by_hand(self, resolved: Resolve) -> None:
+    def test_nodes_written_by_hand_and_by_users(self, resolved: Resolve) -> None:
         facts = resolved("torch::autograd::AccumulateGrad")
         assert facts.kind == "backward"
         assert "gradient" in facts.details["description"]
         assert (facts.details["derivatives_line"], facts.details["yaml_url"]) == (None, None)
-
-    def test_a_users_own_node(self, resolved: Resolve) -> None:
         facts = resolved("MyFunctionBackward")
         assert (facts.kind, facts.details, facts.overload_grade) == ("backward", {}, None)
 
@@ -338,15 +325,11 @@ class TestRegistered:
         )
         assert facts.details == {"registration": self.PYTHON}
 
-    def test_another_overload_is_not_told_by_it(self, evidence: Evidence) -> None:
+    def test_what_a_registration_tells_of_other_operators(self, evidence: Evidence) -> None:
         facts = resolve_operator(RecordedCall("my::scale", "out"), evidence)
         assert (facts.kind, facts.location, facts.details) == ("custom", None, {})
-
-    def test_a_cxx_operator_has_its_registration_and_no_line(self, evidence: Evidence) -> None:
         facts = resolve_operator(RecordedCall("my::cxx", ""), evidence)
         assert (facts.location, facts.details) == (None, {"registration": self.CXX})
-
-    def test_an_operator_of_aten_whose_code_was_replaced(self, evidence: Evidence) -> None:
         replaced = resolve_operator(RecordedCall("aten::mul", "Tensor"), evidence)
         assert replaced.details["registration"] == self.REPLACED
         kept = resolve_operator(RecordedCall("aten::mul", "Scalar"), evidence)

@@ -44,11 +44,8 @@ def test_no_permalink_without_a_commit(commit: str | None) -> None:
     assert sources.permalink(commit, SOFTMAX, 1) is None
 
 
-def test_odd_characters_are_escaped() -> None:
+def test_permalinks_escape_odd_characters_and_reach_other_files() -> None:
     assert sources.permalink(COMMIT, "aten/a b#c.cu", 1) == f"{BLOB}/aten/a%20b%23c.cu#L1"
-
-
-def test_other_files_of_the_repository() -> None:
     assert sources.include_path("tools/x.py") is None
     assert (
         sources.permalink(COMMIT, "tools/autograd/derivatives.yaml", 5)
@@ -95,12 +92,9 @@ def test_a_link_that_leads_out_is_not_followed(root: Path, tmp_path: Path) -> No
     assert sources.read_lines("aten/loop.cu", 1, None, [root]) is None
 
 
-def test_no_roots(tmp_path: Path) -> None:
+def test_no_line_is_read_without_a_root_or_beyond_a_screenful_of_screens(tmp_path: Path, root: Path) -> None:
     assert sources.read_lines(FILE, 1, None, []) is None
     assert sources.read_lines(FILE, 1, None, [tmp_path / "none"]) is None
-
-
-def test_not_more_than_a_screenful_of_screens(root: Path) -> None:
     (root / "long.cu").write_text("x\n" * 5000, encoding="utf-8")
     lines = sources.read_lines("long.cu", 1, 5000, [root])
     assert len(lines) == 2000

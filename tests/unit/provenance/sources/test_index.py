@@ -101,15 +101,13 @@ class TestFunctor:
 
 
 class TestNamedArguments:
-    def test_a_pack_takes_the_rest(self) -> None:
+    def test_arguments_have_the_names_of_their_parameters(self) -> None:
         assert named_arguments(("T", "Ts...", "N"), ("a", "b", "c", "1")) == {
             "T": "a",
             "Ts": "b, c",
             "N": "1",
         }
         assert named_arguments(("T", "Ts..."), ("a",)) == {"T": "a", "Ts": ""}
-
-    def test_unnamed_parameters_are_left_out(self) -> None:
         assert named_arguments(("T", ""), ("float", "0")) == {"T": "float"}
 
     @pytest.mark.parametrize("arguments", [(), ("a",), ("a", "b", "c")])

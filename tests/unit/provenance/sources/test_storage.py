@@ -13,14 +13,11 @@ def test_what_is_no_version_has_no_index(version: str | None) -> None:
     assert source_index(version) is None
 
 
-def test_a_damaged_file_says_so(tmp_path: Path) -> None:
+def test_a_damaged_or_absent_file_says_so(tmp_path: Path) -> None:
     path = tmp_path / "sources.msgpack.zst"
     path.write_bytes(b"nothing")
     with pytest.raises(InputError, match="not a source index") as raised:
         INDEX_FORMAT.read(path)
     assert raised.value.source == str(path)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         INDEX_FORMAT.read(tmp_path / "none")

@@ -43,24 +43,20 @@ def _given(answers: dict[str, Any]) -> ExaminedMachine:
     return ExaminedMachine({}, "", answers=answers)
 
 
-def test_a_healthy_machine_has_no_findings(gpu_machine: dict[str, Any], cpu_machine: dict[str, Any]) -> None:
+def test_healthy_machines_have_no_findings_and_on_a_gpu_everything_is_judged(
+    gpu_machine: dict[str, Any], cpu_machine: dict[str, Any]
+) -> None:
     for answers in (gpu_machine, cpu_machine):
         diagnosis = diagnose(_given(answers))
         assert [one for one in diagnosis.results if one.outcome.verdict not in GOOD] == []
         assert (diagnosis.verdict, diagnosis.can_profile) == (CheckVerdict.OK, True)
-
-
-def test_on_a_gpu_everything_is_judged(gpu_machine: dict[str, Any]) -> None:
     results = diagnose(_given(gpu_machine)).results
     assert {one.outcome.verdict for one in results} == {CheckVerdict.OK}
 
 
-def test_codes_and_functions_are_unique() -> None:
+def test_codes_are_unique_and_the_documentation_lists_every_check() -> None:
     assert len({one.code for one in CHECKS}) == len(CHECKS)
     assert len({one.answer for one in CHECKS}) == len(CHECKS)
-
-
-def test_the_documentation_lists_every_check() -> None:
     _, _, text = DOCS.read_text(encoding="utf-8").partition("## Checks")
     rows = re.findall(r"^\| `([a-z_.]+)`(\*?) \| ([^|]+) \|", text, re.MULTILINE)
     assert [(code, mark == "*", question.strip()) for code, mark, question in rows] == [

@@ -248,12 +248,9 @@ def test_a_driver_that_hangs_does_not_hang_doctor(machine, fake_cuda, monkeypatc
     assert facts.cuda_version == "13.1"
 
 
-def test_a_driver_without_a_device(machine: Make, fake_cuda: Path) -> None:
+def test_a_driver_without_a_device_or_a_library(machine: Make, fake_cuda: Path, tmp_path: Path) -> None:
     facts = _driver(machine, fake_cuda, "no_device")
     assert (facts.devices, facts.launched, facts.init_error) == ((), None, None)
-
-
-def test_no_driver(machine: Make, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "libcuda.so.1").write_text("no library", encoding="utf-8")
@@ -301,10 +298,6 @@ def test_an_nvidia_smi_without_a_device_says_why(machine: Make, script: str, wor
     assert words in (inventory.smi.failure or "")
 
 
-def test_without_nvidia_smi(machine: Make) -> None:
-    assert machine()._inventory() == Inventory()
-
-
 def _gpus(
     *found: Gpu, shown: tuple[CudaDevice, ...] | None = None, torch: Torch | None = None
 ) -> tuple[Gpu, ...]:
@@ -312,12 +305,13 @@ def _gpus(
     return ExaminedMachine({}, "", answers=answers).devices()
 
 
-def test_cuda_completes_what_nvidia_smi_tells() -> None:
+def test_cuda_completes_what_nvidia_smi_tells_if_it_is_there(machine: Make) -> None:
     shown = (CudaDevice(0, "A100", "8.0", 108, 1, SECOND),)
     first, second = _gpus(*read_smi(SMI, NO_SMI).gpus, shown=shown)
     assert (first.compute_capability, first.sm_count, first.is_visible) == ("8.0", 108, True)
     assert first.memory_bytes == 81920 << 20, "what the tool told stays"
     assert second.is_visible is False
+    assert machine()._inventory() == Inventory()
 
 
 def test_devices_that_only_cuda_or_torch_tells_of() -> None:
