@@ -119,7 +119,7 @@ def load(
         )
         for given, read in zip(sources, readable, strict=True):
             if given != read:
-                session.connection.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])
+                session.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])
         return session
 
 

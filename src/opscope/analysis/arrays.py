@@ -36,7 +36,7 @@ class Columns(msgspec.Struct, frozen=True):
 
 def columns(session: Session, query: str, parameters: Any = None, *, order_by: str | None = None) -> Arrays:
     """What a query selects, as arrays, sorted by one of them if asked; none of them may hold NULL."""
-    fetched = session.connection.execute(query, parameters or []).fetchnumpy()
+    fetched = session.execute(query, parameters).fetchnumpy()
     found = {name: np.asarray(values) for name, values in fetched.items()}
     del fetched
     if order_by is not None and np.any(found[order_by][1:] < found[order_by][:-1]):

@@ -110,7 +110,7 @@ class _Side:
         keys = np.array([(*key, sample) for key, sample in samples.items()], dtype=np.int64).reshape(-1, 3)
         known = {"trace_id": keys[:, 0], "step": keys[:, 1], "sample": keys[:, 2]}
         query, how = sql(__package__, "compared_uses"), [metric is Metric.CPU, basis is Basis.TOTAL]
-        with registered(session.connection, compared_samples=known):
+        with registered(session, compared_samples=known):
             rows = session.query(query, how)
         for level, is_inside, operator, reason, overload, shapes, kernel, kind, *figures in rows:
             use, owner = self._use(*figures), (operator, reason)

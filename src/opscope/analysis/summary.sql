@@ -43,7 +43,7 @@ SELECT regexp_replace(name, '[A-Za-z0-9]*[0-9][A-Za-z0-9]{20,}|[0-9]+', '…', '
 FROM annotations WHERE side = 'host' AND name IS NOT NULL GROUP BY kind ORDER BY count(*) DESC, kind
 
 -- :name counters
--- One row per kernel name and hardware counter: the samples that begin within its launches, and their mean. Of each
+-- One row per kernel name and hardware counter: the samples that start within its launches, and their mean. Of each
 -- stream the kernel that began last before a sample is looked at. Reads counters, device_activities, kernel_names.
 WITH kernels AS (
     SELECT trace_id, device, coalesce(stream, -1) AS stream, start_ns, start_ns + duration_ns AS end_ns, name_id

@@ -318,7 +318,7 @@ def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple
     kernels = session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'kernel'")
     attention = [name_id for name_id, name in kernels if decode(name).family in _ATTENTION]
     ids = np.array(wanted, dtype=np.int64)
-    with registered(session.connection, wanted_ranges={"annotation_id": ids[:, 0], "group_id": ids[:, 1]}):
+    with registered(session, wanted_ranges={"annotation_id": ids[:, 0], "group_id": ids[:, 1]}):
         in_ranges = session.records(sql(__package__, "ranges"), [attention])
     members = grouped((row["group_id"], row) for row in in_ranges)
     totals = [

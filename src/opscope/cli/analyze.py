@@ -81,9 +81,7 @@ def analyze(
             raise
         return _show_totals(traces[0], error.message, report, top)
     with opened as session:
-        # On few events a query takes longer to optimize than to run, and nobody asks one of his own here.
-        if session.scalar("SELECT coalesce(sum(size_bytes), 4194304) < 4194304 FROM traces"):
-            session.connection.execute("PRAGMA disable_optimizer")
+        session.plan(few_bytes=4 << 20)  # nobody asks a query of his own here
         with console.status("Summarizing"):
             summary = advised(session, ceilings=ceilings, by=by)
         rows = None if top == "all" else top

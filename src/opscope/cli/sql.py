@@ -67,7 +67,7 @@ def sql(
             from opscope.provenance.resolution.resolvers import annotate  # noqa: PLC0415 - most queries need none
 
             annotate(session)
-        session.connection.execute(_KERNELS)
+        session.defer("kernels", lambda session: session.execute(_KERNELS))
         statement = _single_statement(session, _tables_query() if query is None else query)
         targets = [files.enter_context(replacing(path.absolute())) for path in output]
         printed = None
@@ -75,14 +75,14 @@ def sql(
             scratch = files.enter_context(TemporaryDirectory(prefix=scratch_prefix()))
             printed = Path(scratch) / f"rows{'.csv' if csv else '.json'}"
         written = [*targets, *([] if printed is None else [printed])]
-        connection = session.connection
         # Names of Python variables are no tables here; results keep their order, also through COPY.
-        connection.execute("SET python_enable_replacements = false")
-        connection.execute("SET preserve_insertion_order = true")
+        session.execute("SET python_enable_replacements = false")
+        session.execute("SET preserve_insertion_order = true")
         if written:
-            connection.execute(f"SET allowed_paths = [{', '.join(literal(str(one)) for one in written)}]")
+            session.execute(f"SET allowed_paths = [{', '.join(literal(str(one)) for one in written)}]")
         session.lock()
-        connection.execute("BEGIN TRANSACTION READ ONLY")
+        session.prepare(statement)
+        session.engine.execute("BEGIN TRANSACTION READ ONLY")
         try:
             for target, path in zip(written, [*output, *written[len(output) :]], strict=True):
                 _copy(session, statement, target, _FORMATS[path.suffix])
@@ -102,7 +102,7 @@ def sql(
 
 def _single_statement(session: Session, query: str) -> str:
     try:
-        statements = session.connection.extract_statements(query)
+        statements = session.engine.extract_statements(query)
     except duckdb.Error as error:
         raise _query_error(error) from error
     except RuntimeError as error:  # a kind of statement the Python client has no name for
@@ -125,12 +125,11 @@ def _copy(session: Session, statement: str, path: Path, form: str) -> None:
     if form.startswith("json"):
         numbers = _columns(session, rows, "DOUBLE", "CASE WHEN isfinite({0}) THEN {0} END")
         rows = f"(SELECT {numbers} FROM {rows})"
-    session.connection.execute(f"COPY {rows} TO {literal(str(path))} (FORMAT {form})")
+    session.execute(f"COPY {rows} TO {literal(str(path))} (FORMAT {form})")
 
 
 def _columns(session: Session, rows: str, kind: str, form: str) -> str:
-    session.connection.execute(f"DESCRIBE SELECT * FROM {rows}")
-    described = session.connection.fetchall()
+    described = session.query(f"DESCRIBE SELECT * FROM {rows}")
     shown = []
     for index, (name, type_, *_) in enumerate(described, 1):
         quoted = name.replace('"', '""')
@@ -139,13 +138,13 @@ def _columns(session: Session, rows: str, kind: str, form: str) -> str:
 
 
 def _print_table(session: Session, statement: str, top: int | None) -> None:
-    rows = session.connection.execute(statement)
+    rows = session.execute(statement)
     names = [str(column[0]) for column in rows.description or []]
     if any(str(column[1]) == "TIMESTAMP WITH TIME ZONE" for column in rows.description or []):
         # The Python client needs the pytz package for it, which is no dependency.
         within = f"(\n{statement}\n)"
         shown = _columns(session, within, "TIMESTAMP WITH TIME ZONE", "CAST({0} AS VARCHAR)")
-        rows = session.connection.execute(f"SELECT {shown} FROM {within}")
+        rows = session.execute(f"SELECT {shown} FROM {within}")
     found: list[tuple[Any, ...]] = rows.fetchall() if top is None else rows.fetchmany(top + 1)
     shown_rows = found[:top]
     console = wide_console(sys.stdout)

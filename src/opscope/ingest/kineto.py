@@ -1,22 +1,19 @@
 """The staged events of one trace → rows of every table of a Session, attributed.
 
-What is nested, linked or told by a text is computed from their columns (`linking`, `nesting`), and goes into
-the large tables as finished columns; small tables are filled by `kineto.sql`.
+What is nested, linked or told by a text is computed from their columns (`linking`, `nesting`). The Session
+keeps what tables are written of: finished columns of large ones, statements of `kineto.sql` for others.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from opscope.ingest import linking, nesting, quality
@@ -27,7 +24,7 @@ from opscope.ingest.quality import integer
 from opscope.ingest.staging import MODULE, Columns, StagedEvents, Told, columns, module_calls, rows_of
 from opscope.model import schema
 from opscope.model.queries import sql
-from opscope.model.session import Session, duckdb, registered
+from opscope.model.session import Session, registered
 
 # Nested at once: what that takes of memory is some 200 bytes of each.
 _MOST_OPERATORS = 1 << 20
@@ -35,6 +32,12 @@ _MOST_OPERATORS = 1 << 20
 _SAMPLED = 1 << 10
 # Others are integers.
 _FORMATS = {"VARCHAR": "u", "JSON": "json", "BOOLEAN": "b", "DOUBLE": "g", "UBIGINT": "L"}
+# The categories of events that tables are made of by a statement; of none: rarer arguments of any.
+_OF_CATEGORIES: dict[str, set[str]] = {
+    "annotations": {"user_annotation", "gpu_user_annotation"}, "steps": {"user_annotation"},
+    "overheads": {"overhead"}, "counters": {"counter"}, "autograd_links": {"cpu_op"},
+    "syncs": set(), "collectives": set(), "triton_launches": set(),
+}  # fmt: skip
 # An operator's name and its overload, where the recorder writes that behind a dot.
 _OVERLOADED = re.compile(r"(\w+::\w+)\.(\w+)", re.ASCII)
 _MEMORY = {
@@ -43,17 +46,22 @@ _MEMORY = {
 }  # fmt: skip
 _APIS = {"cuda_driver": "driver"}  # by category
 _NUMBER_OF_MODULE = re.compile(r"_[0-9]+\Z")
+_STEP = re.compile(r"\AX user_annotation ProfilerStep#([0-9]+)")
 _TRACK = re.compile(r"[0-9]{1,18}")
 
 
-def write_rows(session: Session, trace_id: int, table: str, parts: Iterable[RowPart]) -> None:
-    """Add finished rows of a trace to a table; they are read once."""
+def write_rows(session: Session, trace_id: int, table: str, parts: Callable[[], Iterable[RowPart]]) -> None:
+    """Have finished rows of a trace written to a table."""
     declared = schema.table(table).columns
     formats = {one.name: _FORMATS.get(one.type, "l") for one in declared if one.name != "trace_id"}
     values = ", ".join(f'"{one.name}"' if one.name in formats else str(trace_id) for one in declared)
-    once = iter([parts])
-    with registered(session.connection, finished=ArrowRows(formats, lambda: next(once))):
-        session.connection.execute(f"INSERT INTO {table} SELECT {values} FROM finished")
+    statement, read = f"INSERT INTO {table} SELECT {values} FROM finished", ArrowRows(formats, parts)
+    session.defer(table, partial(_run, statement=statement, read={"finished": read}))
+
+
+def _run(session: Session, statement: str, read: Mapping[str, Any]) -> None:
+    with registered(session, **read):
+        session.execute(statement)
 
 
 class _Modules(NamedTuple):
@@ -64,34 +72,25 @@ class _Modules(NamedTuple):
     module_id: Int64
 
 
-def fill_tables(session: Session, trace_id: int, events: StagedEvents) -> quality.Census:
-    """Fill the Session's tables from the staged events of one trace; the census, with what linking found."""
-    with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
-        return _Filler(session, trace_id, events, Path(folder)).fill()
+class Filler:
+    """Has the tables filled from the staged events of one trace.
 
-
-class _Filler:
-    """Fills the tables of one trace.
-
-    Operators of a long trace are nested extent by extent. What is known of those of one waits in a file until
-    all are linked, so that memory holds calls and activities whole, but operators in parts.
+    Operators of a long trace are nested extent by extent, which wait in files where the Session is on disk.
     """
 
-    def __init__(self, session: Session, trace_id: int, events: StagedEvents, folder: Path) -> None:
-        self.session, self.trace_id, self.folder = session, trace_id, folder
-        self.rows, self.census = events.rows, events.census
+    def __init__(self, session: Session, trace_id: int, events: StagedEvents) -> None:
+        self.session, self.trace_id = session, trace_id
+        self.write = partial(write_rows, session, trace_id)
+        self.events, self.rows, self.census = events, events.rows, events.census
         self.thread_of = self._write_threads()  # ids of the host's threads by their keys, else -1
 
-    def run(self, statement: str, **values: Any) -> duckdb.DuckDBPyConnection:
-        """Run a statement of `kineto.sql` with its placeholders filled in."""
-        text = sql(__package__, f"kineto:{statement}").format(trace_id=self.trace_id, **values)
-        return self.session.connection.execute(text)
-
     def insert(self, table: str) -> None:
-        self.run(table, first_id=self.next_id(table))
-
-    def write(self, table: str, parts: Iterable[RowPart]) -> None:
-        write_rows(self.session, self.trace_id, table, parts)
+        text = sql(__package__, f"kineto:{table}").format(
+            trace_id=self.trace_id, first_id=self.next_id(table)
+        )
+        read, keys = self.events.read_by(text), np.flatnonzero(self.thread_of >= 0)
+        read["thread_links"] = {"thread_key": keys, "thread_id": self.thread_of[keys]}
+        self.session.defer(table, partial(_run, statement=text, read=read))
 
     def next_id(self, table: str) -> int:
         if self.trace_id == 0:
@@ -99,72 +98,68 @@ class _Filler:
         column = schema.table(table).columns[0].name
         return int(self.session.scalar(f"SELECT coalesce(max({column}) + 1, 0) FROM {table}"))
 
-    def threads(self, keys: npt.NDArray[Any]) -> Int64:
-        return self.thread_of[keys.astype(np.int64)]
-
     def fill(self) -> quality.Census:
-        if self._has("user_annotation", "gpu_user_annotation"):
-            self.insert("annotations")
-        if self._has("overhead"):
-            self.insert("overheads")
-        if self._has("counter"):
-            self.run("counters")
         calls = linking.Calls(**self._columns(
             self.rows["call"], "thread_key", "start_ns", "external_id", "correlation_id",
             is_graph_launch=lambda part: part.told(linking.kind_of_call, "name") == linking.CallKind.GRAPH,
         ))  # fmt: skip
-        activities, modules = self._activities(), self._write_modules()
-        rows = self.run("step_rows").fetchall() if self._has("user_annotation") else []
-        steps = RecordedSteps(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)
-        memory = self._columns(self._memory_events(), "thread_key", "start_ns")
+        activities, modules, steps = self._activities(), self._write_modules(), self._steps()
+        kinds, details = self.census.categories.keys(), self.rows["detail"]
+        memory = self._columns(_memory_events(details), "thread_key", "start_ns")
         memory_operator = np.full(len(memory["start_ns"]), -1)
         of_links = {name: activities[name] for name in linking.Activities.__struct_fields__}
         candidates = linking.Candidates(calls, linking.Activities(**of_links))
-        parts: list[tuple[Extent | None, Columns | Path]] = []
+        parts: list[tuple[Extent | None, Callable[[], Columns]]] = []
         irregular_count = 0
-        for extent, forest, external_id, known in self._operators(steps, modules):
-            ids = known["operator_id"]
+        for extent, forest, external_id, ids, tell in self._operators(steps, modules):
             irregular_count += forest.irregular_count
             candidates.add(forest, ids, external_id, extent)
             here = linking.within(memory["start_ns"], extent)
             inside = nesting.enclosing(forest, memory["thread"][here], memory["start_ns"][here])
             memory_operator[here] = gather(ids, inside)
-            parts.append((extent, known if extent is None else self._kept(f"{extent[0]}.npz", known)))
+            if self.session.is_file_backed:
+                file, everything = self.events.folder / f"{len(parts)}.npz", dict[str, Any](tell())
+                np.savez(file, **everything)
+                tell = partial(np.load, file)  # noqa: PLW2901 - where memory is limited, files keep it
+            parts.append((extent, tell))
         links = candidates.links()
-        for extent, kept in parts:
-            computed = _operator_links(_restored(kept), links, activities["duration_ns"])
-            # In the order of the staged rows; one after the other, so that one column at most is there twice.
-            row = computed.pop("row")
-            place = np.empty_like(row)
-            place[row] = np.arange(len(row))
-            computed = {name: computed.pop(name)[place] for name in tuple(computed)}
-            staged = self.rows["operator"].within(extent)
-            self.write("operators", _finished(staged, computed, _finish_operators))
-        if self._has("cpu_op"):
-            self.insert("autograd_links")
+        for extent, tell in parts:
+            told = partial(self.rows["operator"].within, extent), tell, links, activities["duration_ns"]
+            self.write("operators", partial(_finished_operators, *told))
         self._write_launches(calls, activities, links, steps)
         if modules is not None:
             self._write_frames(modules)
-        if self._has("memory"):
+        if "memory" in kinds:
             computed = {
                 "memory_event_id": np.arange(len(memory_operator)) + self.next_id("memory_events"),
                 "thread_id": memory["thread"],
                 "operator_id": memory_operator,
             }
-            self.write("memory_events", _finished(self._memory_events(), computed, _finish_memory_events))
-        if self.census.detailed_count:
-            self.insert("syncs")
-            self.insert("collectives")
-            self.run("triton_launches")
+            self.write("memory_events", lambda: _finished(_memory_events(details), computed, _finish_memory))
+        for table, of in _OF_CATEGORIES.items():
+            if of & kinds or (not of and self.census.detailed_count):
+                self.insert(table)
+        self.rows.clear()  # each table keeps what it is written of until it is
         return replace(
             self.census,
             irregular_count=irregular_count,
             impossible_id_count=links.impossible_ids,
             are_ids_used=links.ids_used,
+            reach_ns=2.0 * np.abs(activities["start_ns"]).max(initial=0)
+            + activities["duration_ns"].sum(dtype=float),
         )
 
-    def _has(self, *categories: str) -> bool:
-        return not self.census.categories.keys().isdisjoint(categories)
+    def _steps(self) -> RecordedSteps:
+        found = columns(
+            (part.taken(part.has("start_ns")) for part in self.rows["annotation"]), "start_ns", "duration_ns",
+            step=lambda part: part.told(
+                lambda *told: _or_missing(integer((_STEP.findall(" ".join(map(str, told))) or [None])[0])),
+                "ph", "category", "name",
+            ),
+        )  # fmt: skip
+        order = np.argsort(found["start_ns"], kind="stable")
+        order = order[(found["step"][order] >= 0) & (found["duration_ns"][order] >= 0)]
+        return RecordedSteps(*(found[name][order] for name in RecordedSteps.__struct_fields__))
 
     def _activities(self) -> Columns:
         def known(part: RowPart, name: str, tell: Callable[[str | None], int], track: str) -> Int64:
@@ -182,54 +177,40 @@ class _Filler:
 
     def _write_threads(self) -> Int64:
         """Give host threads their ids, in the order of first events; the id of each key, -1 for others."""
-        processes: dict[str | None, str] = {}
-        names: dict[int, str] = {}
-        for key, process, kind, label in self.session.query(sql(__package__, "kineto:thread_labels")):
-            if kind == "process_name":
-                processes[process] = label
-            else:
-                names[key] = label
-        first = int(self.session.scalar("SELECT coalesce(max(thread_id) + 1, 0) FROM threads"))
-        rows = [
-            [
-                first + index,
-                self.trace_id,
-                process or "",
-                thread or "",
-                processes.get(process),
-                names.get(key),
-            ]
-            for index, (key, process, thread) in enumerate(self.census.threads)
-        ]
-        if rows:
-            self.session.connection.executemany("INSERT INTO threads VALUES (?, ?, ?, ?, ?, ?)", rows)
-        keys = [key for key, _, _ in self.census.threads]
-        self.session.connection.execute(
-            sql(__package__, "kineto:thread_links").format(first_id=first), [keys]
-        )
+        labels: dict[tuple[str | None, str | int | None], str] = {}
+        for row in chain.from_iterable(map(RowPart.records, self.rows["label"])):
+            if "label" in row:
+                name = row.get("name")
+                labels[name, row.get("pid")] = labels[name, row["thread_key"]] = row["label"]
         thread_of = np.full(max(self.census.thread_count, 1), -1)
-        thread_of[np.array(keys, dtype=np.int64)] = np.arange(len(keys)) + first
+        if self.census.threads:
+            keys, of_process, threads = zip(*self.census.threads, strict=True)
+            thread_of[list(keys)] = ids = np.arange(len(keys)) + self.next_id("threads")
+            rows = rows_of({
+                "thread_id": ids,
+                "process": [one or "" for one in of_process],
+                "native_thread": [one or "" for one in threads],
+                "process_name": [labels.get(("process_name", one)) for one in of_process],
+                "name": [labels.get(("thread_name", one)) for one in keys],
+            })  # fmt: skip
+            self.write("threads", lambda: [rows])
         return thread_of
 
     def _columns(self, parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
         """Columns of events, and `thread` for `thread_key`."""
         found = columns(parts, *names, **others)
         if "thread_key" in found:
-            found["thread"] = self.threads(found.pop("thread_key"))
+            found["thread"] = self.thread_of[found.pop("thread_key")]
         return found
-
-    def _memory_events(self) -> Iterator[RowPart]:
-        for part in self.rows["detail"] if self._has("memory") else ():
-            yield part.taken(part.has("start_ns") & part.told(lambda name: name == "[memory]", "name"))
 
     def _operators(
         self, steps: RecordedSteps, modules: _Modules | None
-    ) -> Iterator[tuple[Extent | None, Forest, Int64, Columns]]:
-        """Operators that began in an extent of time: their forest, external ids and columns, in preorder."""
+    ) -> Iterator[tuple[Extent | None, Forest, Int64, Int64, Callable[[], Columns]]]:
+        """Operators that began in an extent: their forest, external and own ids, and columns, in preorder."""
         counts = np.zeros(0, dtype=np.int64)
         ticks_us, sampled_ns = True, [np.empty(0, dtype=np.int64)]
         for part in self.rows["operator"]:
-            own = np.bincount(self.threads(part.integers("thread_key")), minlength=len(counts))
+            own = np.bincount(self.thread_of[part.integers("thread_key")], minlength=len(counts))
             own[: len(counts)] += counts
             counts = own
             start_ns, duration_ns = part.integers("start_ns"), part.integers("duration_ns")
@@ -246,24 +227,8 @@ class _Filler:
             for low, high in pairwise((*begins.tolist(), len(ids))):
                 ids[low:high] += next_id[forest.thread[low]] - low
                 next_id[forest.thread[low]] += high - low
-            module_id = np.full(len(forest), -1)
-            if modules is not None:  # the innermost call of a module that is open where an operator begins
-                inside = nesting.enclosing(modules.forest, forest.thread, forest.start_ns)
-                module_id = gather(modules.module_id, inside)
-            name = rows["name"][forest.order].astype(np.uint64)
-            known: Columns = {
-                "row": forest.order,
-                "operator_id": ids,
-                "thread_id": forest.thread.astype(np.int32),
-                "parent_id": gather(ids, forest.parent),
-                "depth": forest.depth.astype(np.int32),
-                "last_descendant_id": ids[forest.last_descendant],
-                "step": steps.at(forest.start_ns).astype(np.int32),
-                "self_cpu_ns": forest.end_ns - forest.start_ns - nesting.children_time(forest),
-                "is_outermost": nesting.outermost_of_name(forest, name),
-                "module_id": module_id,
-            }
-            yield extent, forest, rows["external_id"][forest.order], known
+            known = partial(_operator_columns, forest, ids, rows["name"], steps, modules)
+            yield extent, forest, rows["external_id"][forest.order], ids, known
 
     def _operator_rows(self, count: int, sampled_ns: Int64) -> Iterator[tuple[Extent | None, Columns]]:
         """Columns for nesting, in extents at whose ends no operator is open."""
@@ -294,11 +259,6 @@ class _Filler:
             yield (first_ns, end_ns - 1), rows
             first_ns = end_ns
 
-    def _kept(self, name: str, known: Columns) -> Path:
-        everything: dict[str, Any] = dict(known)
-        np.savez(self.folder / name, **everything)
-        return self.folder / name
-
     def _write_launches(
         self, calls: linking.Calls, activities: Columns, links: linking.Links, steps: RecordedSteps
     ) -> None:
@@ -310,8 +270,8 @@ class _Filler:
             "operator_id": links.call_operator,
             "step": call_step,
         }
-        self.write("runtime_calls", _finished(
-            self.rows["call"], of_calls,
+        self.write("runtime_calls", partial(
+            _finished, self.rows["call"], of_calls,
             lambda part: part.retold("api", lambda name: _APIS.get(name, "runtime"), "category"),
         ))  # fmt: skip
         launched = links.activity_call >= 0
@@ -331,14 +291,14 @@ class _Filler:
             "attribution": links.attribution,
             "step": step,
         }
-        self.write("device_activities", _finished(self.rows["activity"], of_activities, _finish_activities))
-        if self._has("user_annotation"):
-            self.run("steps")
+        told = self.rows["activity"], of_activities, _finish_activities
+        self.write("device_activities", partial(_finished, *told))
 
     def _write_kernel_names(self) -> Int64:
         """Add the names of activities that are not known yet, in the order of their rows; that of each."""
-        rows = self.run("known_names").fetchall()
-        ids: dict[tuple[str, str], int] = {(kind, name): name_id for name_id, name, kind in rows}
+        query = "SELECT kind, name, name_id FROM kernel_names"
+        rows = self.session.query(query) if self.trace_id else []
+        ids: dict[tuple[str, str], int] = {(kind, name): name_id for kind, name, name_id in rows}
         known = len(ids)
         found = columns(self.rows["activity"], name_id=lambda part: part.told(
             lambda name, category: ids.setdefault((_kind(category), name or ""), len(ids)), "name", "category"
@@ -347,11 +307,12 @@ class _Filler:
         if added:
             kinds, names = zip(*(key for key, _ in added), strict=True)
             numbers = np.array([name_id for _, name_id in added])
-            self.write("kernel_names", [rows_of({"name_id": numbers, "name": names, "kind": kinds})])
+            named = rows_of({"name_id": numbers, "name": names, "kind": kinds})
+            self.write("kernel_names", lambda: [named])
         return found["name_id"]
 
     def _write_modules(self) -> _Modules | None:
-        if not self._has("python_function"):
+        if "python_function" not in self.census.categories:
             return None
         ids: dict[tuple[str, int | None], int] = {}
         first_id = self.next_id("modules")
@@ -370,23 +331,43 @@ class _Filler:
                 "call_count": np.bincount(found["module_id"] - first_id),
             })  # fmt: skip
             numbers = {"python_module_id": np.array([_or_missing(one) for _, one in ids])}
-            self.write("modules", [rows.given(numbers)])
+            self.write("modules", lambda: [rows.given(numbers)])
         forest = nesting.nest(found["thread"], found["start_ns"], found["duration_ns"], found["row_id"])
         return _Modules(ids, forest, found["module_id"][forest.order])
 
     def _write_frames(self, modules: _Modules) -> None:
-        first_id = self.next_id("frames")
+        first_id, thread_of = self.next_id("frames"), self.thread_of
+        frames, ids = self.rows["frame"], modules.ids
 
         def finished(part: RowPart) -> RowPart:
             return part.given({
                 "frame_id": part.integers("row_id") + first_id,
-                "thread_id": self.threads(part.integers("thread_key")),
-                "module_id": part.told(
-                    lambda *module: modules.ids.get(module, -1), "name", "python_module_id"
-                ),
+                "thread_id": thread_of[part.integers("thread_key")],
+                "module_id": part.told(lambda *module: ids.get(module, -1), "name", "python_module_id"),
             })  # fmt: skip
 
-        self.write("frames", map(finished, self.rows["frame"]))
+        self.write("frames", lambda: map(finished, frames))
+
+
+def _operator_columns(
+    forest: Forest, ids: Int64, name: Int64, steps: RecordedSteps, modules: _Modules | None
+) -> Columns:
+    module_id = np.full(len(forest), -1)
+    if modules is not None:  # the innermost call of a module that is open where an operator begins
+        inside = nesting.enclosing(modules.forest, forest.thread, forest.start_ns)
+        module_id = gather(modules.module_id, inside)
+    return {
+        "row": forest.order,
+        "operator_id": ids,
+        "thread_id": forest.thread.astype(np.int32),
+        "parent_id": gather(ids, forest.parent),
+        "depth": forest.depth.astype(np.int32),
+        "last_descendant_id": ids[forest.last_descendant],
+        "step": steps.at(forest.start_ns).astype(np.int32),
+        "self_cpu_ns": forest.end_ns - forest.start_ns - nesting.children_time(forest),
+        "is_outermost": nesting.outermost_of_name(forest, name[forest.order].astype(np.uint64)),
+        "module_id": module_id,
+    }
 
 
 def _finished(
@@ -394,7 +375,7 @@ def _finished(
 ) -> Iterator[RowPart]:
     """Staged rows as those of a table: with what was computed of each, and made ready part by part."""
     first = 0
-    for part in parts:
+    for part in (one for one in parts if one.row_count):
         end = first + part.row_count
         yield finish(part.given({name: column[first:end] for name, column in computed.items()}))
         first = end
@@ -433,7 +414,12 @@ def _finish_activities(part: RowPart) -> RowPart:
     )
 
 
-def _finish_memory_events(part: RowPart) -> RowPart:
+def _memory_events(details: Iterable[RowPart]) -> Iterator[RowPart]:
+    for part in details:
+        yield part.taken(part.has("start_ns") & part.told(lambda name: name == "[memory]", "name"))
+
+
+def _finish_memory(part: RowPart) -> RowPart:
     device, of_type = part.integers("Device Id"), part.integers("Device Type")
     named = {name: part.columns[key] for name, key in _MEMORY.items() if key in part.columns}
     part = part._replace(columns={**part.columns, **named})
@@ -458,6 +444,13 @@ def _sizes(text: str | None, bits: int) -> list[int]:
     return list(map(_or_missing, (*sizes, None, None, None)[:3]))
 
 
+def _finished_operators(
+    staged: Callable[[], Iterable[RowPart]], known: Callable[[], Columns], links: linking.Links,
+    duration_ns: Int64,
+) -> Iterator[RowPart]:  # fmt: skip
+    return _finished(staged(), _operator_links(known(), links, duration_ns), _finish_operators)
+
+
 def _operator_links(columns: Columns, links: linking.Links, duration_ns: Int64) -> Columns:
     ids = columns["operator_id"]
     place = linking.look_up(ids, np.arange(len(ids)), links.activity_operator)
@@ -466,15 +459,10 @@ def _operator_links(columns: Columns, links: linking.Links, duration_ns: Int64) 
     self_device = np.bincount(place[owned], weights=duration_ns[owned], minlength=len(ids)).astype(np.int64)
     # Ids of one thread are consecutive.
     last = np.arange(len(ids)) + columns["last_descendant_id"] - ids
-    return {
-        **columns,
-        "self_device_ns": self_device,
-        "total_device_ns": nesting.subtree_sums(last, self_device),
-    }
-
-
-def _restored(kept: Columns | Path) -> Columns:
-    if not isinstance(kept, Path):
-        return kept
-    with np.load(kept) as stored:
-        return dict(stored)
+    sums = {"self_device_ns": self_device, "total_device_ns": nesting.subtree_sums(last, self_device)}
+    columns = {**columns, **sums}
+    # In the order of the staged rows; one after the other, so that one column at most is there twice.
+    row = columns.pop("row")
+    place = np.empty_like(row)
+    place[row] = np.arange(len(row))
+    return {name: columns.pop(name)[place] for name in tuple(columns)}

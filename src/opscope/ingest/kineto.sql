@@ -2,17 +2,8 @@
 -- first ids, and fragments of kineto.py. Events are read by class (`operator_events`, …, see staging.py); each row has
 -- its `row_id`, ascending in the order of the file. Raw keys of the exporter appear here and in scan.py alone.
 
--- :name thread_labels
-SELECT thread_key, pid, name, label FROM label_events
-WHERE name IN ('process_name', 'thread_name') AND label IS NOT NULL
-
--- :name thread_links
--- The host threads by the keys of their events; ids ascend from the first one.
-CREATE OR REPLACE TABLE staging.thread_links AS
-SELECT unnest($1::UBIGINT[]) AS thread_key, {first_id} + unnest(range(len($1))) AS thread_id
-
 -- :name captured_calls
--- Calls that may launch a kernel, copy or set, or begin or end capturing, and whether a device executed what they
+-- Calls that may launch a kernel, copy or set, or start or end capturing, and whether a device executed what they
 -- launched; an absent id is -1.
 SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
     coalesce(correlation_id, -1) AS correlation_id, name, launched_kernel AS kernel, grid, block,
@@ -40,10 +31,6 @@ JOIN (SELECT * FROM call_events WHERE name LIKE '%GraphLaunch%'
 GROUP BY c.row_id, c.start_ns, c.duration_ns, c.correlation_id
 ORDER BY c.start_ns, c.row_id
 
--- :name largest_external_id
-SELECT coalesce(max(external_id), 0)
-FROM (SELECT external_id FROM operator_events UNION ALL SELECT external_id FROM activity_events)
-
 -- :name annotations
 INSERT INTO annotations
 SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id},
@@ -52,17 +39,8 @@ SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id},
     CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(pid AS INTEGER) END,
     CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(tid AS BIGINT) END,
     external_id, start_ns, duration_ns
-FROM annotation_events s LEFT JOIN staging.thread_links USING (thread_key)
+FROM annotation_events s LEFT JOIN thread_links USING (thread_key)
 WHERE ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
-
--- :name known_names
-SELECT name_id, name, kind FROM kernel_names
-
--- :name step_rows
-SELECT step::BIGINT AS step, start_ns, duration_ns FROM (
-    SELECT TRY_CAST(regexp_extract(name, '^ProfilerStep#(\d+)', 1) AS INTEGER) AS step, *
-    FROM annotations WHERE trace_id = {trace_id} AND side = 'host' AND name LIKE 'ProfilerStep#%')
-WHERE step IS NOT NULL ORDER BY start_ns
 
 -- :name steps
 -- Runs after device_activities: a step's device time is that of the activities launched in it.
@@ -79,7 +57,7 @@ WHERE step IS NOT NULL
 -- :name overheads
 INSERT INTO overheads
 SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id}, s.name, thread_id, start_ns, duration_ns
-FROM overhead_events s LEFT JOIN staging.thread_links USING (thread_key)
+FROM overhead_events s LEFT JOIN thread_links USING (thread_key)
 
 -- :name counters
 -- Kineto (output_json.cpp, handleCounterEvent) and torch's recorder of its own (monitor_trace.py,
@@ -129,7 +107,7 @@ WHERE d.kernel_backend IS NOT NULL
 INSERT INTO autograd_links
 WITH ends AS (
     SELECT s.id, s.ph, min(o.operator_id) AS operator_id
-    FROM flow_events s JOIN staging.thread_links t USING (thread_key)
+    FROM flow_events s JOIN thread_links t USING (thread_key)
     JOIN operators o ON o.trace_id = {trace_id} AND o.thread_id = t.thread_id AND o.start_ns = s.start_ns
         AND o.sequence_number IS NOT NULL
     WHERE ph IN ('s', 'f') GROUP BY ALL

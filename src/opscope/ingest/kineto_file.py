@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.kineto import fill_tables, write_rows
+from opscope.ingest.kineto import Filler, write_rows
 from opscope.ingest.linking import OWN_LAUNCHES, CallKind, earliest_of_each, kind_of_call, look_up
 from opscope.ingest.nesting import Extent, Int64
 from opscope.ingest.quality import integer, recorded_release, valid_text, write_devices, write_trace
@@ -163,7 +163,7 @@ def _set_aside(
         aside = part.given({"reason": own}).taken(own >= 0)
         aside = aside.retold("kind", lambda category: category.removeprefix("gpu_"), "category")
         rows.append(aside.retold("reason", lambda one: _REASONS[one], "reason"))
-    write_rows(session, trace_id, "set_aside", rows)
+    write_rows(session, trace_id, "set_aside", lambda: rows)
     events.rows["activity"].drop(np.concatenate([part.integers("row_id") for part in rows]))
     count, device_ns = int((reason >= 0).sum()), int(duration_ns[reason >= 0].sum())
     evidence = {"count": count, "device_ns": device_ns}
@@ -228,15 +228,16 @@ def read_kineto(
     ):
         defects = [*end_steps(trace_id, events), *distrust(session, trace_id, events)]
         open_graphs(trace_id, events, trace, sidecar=sidecar, given=captures, demangle=demangle)
-        census = fill_tables(session, trace_id, events)
+        census = Filler(session, trace_id, events).fill()
         array, repairs, size_bytes = events.array, events.flaws, len(mapped)
     _write_trace(
         session, trace_id, array, census, sidecar, source=valid_text(trace.name), size_bytes=size_bytes
     )
     is_explained = bool(defects) or array.lost_bytes > 0
     had_device = sidecar is None or bool(sidecar.environment.gpu or "cuda" in sidecar.settings.activities)
-    write_devices(session, trace_id, *map(array.properties.get, ("deviceProperties", "agents")))
-    session.add_findings((
+    described = tuple(map(array.properties.get, ("deviceProperties", "agents")))
+    session.defer("devices", lambda session: write_devices(session, trace_id, *described))
+    session.defer("findings", lambda session: session.add_findings((
         *defects,
         *quality.read_findings(
             trace_id, census, size_bytes=size_bytes, lost_bytes=array.lost_bytes, damage=local.damage,
@@ -246,7 +247,9 @@ def read_kineto(
         *recorded_findings(array.properties, trace_id),
         *sidecar_findings,
         *graph_findings(session, trace_id, captures),
-    ))  # fmt: skip
+    )))  # fmt: skip
+    if census.reach_ns >= 1 << 63:  # then tables may not hold it, which is an error of the file
+        session.prepare("query")
     return sidecar
 
 
@@ -412,9 +415,7 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
             of_events = ("operators", "runtime_calls", "device_activities")
             forget = ("DELETE FROM steps", *(f"UPDATE {table} SET step = NULL" for table in of_events))
             for (open_step,), statement in product(recorded[sidecar.steps :], forget):
-                session.connection.execute(
-                    f"{statement} WHERE trace_id = ? AND step = ?", [trace_id, open_step]
-                )
+                session.execute(f"{statement} WHERE trace_id = ? AND step = ?", [trace_id, open_step])
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     kept = sidecars.values()
     # One for each unit; one without a unit where the library alone is known.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,12 +22,12 @@ import numpy as np
 from opscope.errors import InputError
 from opscope.hardware.driver import version_text
 from opscope.ingest import quality
-from opscope.ingest.kineto import fill_tables
+from opscope.ingest.kineto import Filler
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest, subtree_sums
 from opscope.ingest.quality import integer, is_of_torch, valid_text, write_devices, write_trace
 from opscope.ingest.replays import Demangle
 from opscope.ingest.source import EXPORT_COMMAND, LocalText, TraceFile
-from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of, staging_area
+from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of
 from opscope.ingest.wording import asked, finding
 from opscope.model.environment import RANK_VARIABLES, rank_of
 from opscope.model.finding import Finding
@@ -194,7 +195,7 @@ def copy_tables(session: Session, export: Export) -> Missing:
         present, wanted = export.columns.get(table, frozenset()), listed.split()
         selected = _selected(wanted, present)
         kinds = ", ".join(f'"{name}" {"VARCHAR" if name in _TEXTS else "BIGINT"}' for name in selected)
-        session.connection.execute(f"CREATE OR REPLACE TABLE staging.raw_{staged} ({kinds})")
+        session.execute(f"CREATE OR REPLACE TABLE staging.raw_{staged} ({kinds})")
         if present.issuperset(wanted[:2]):
             only = f" WHERE id IN ({' UNION '.join(used or ['SELECT NULL'])})" if table == _STRINGS else ""
             _copy(session, export, table, selected, only)
@@ -242,10 +243,8 @@ def _copy(session: Session, export: Export, table: str, selected: Mapping[str, s
             raise InputError(
                 f"table {table} holds something else than numbers ({error})", source=export.name
             ) from error
-        with registered(session.connection, export_chunk=chunk):
-            session.connection.execute(
-                f"INSERT INTO staging.raw_{_TABLES[table][0]} SELECT {names} FROM export_chunk"
-            )
+        with registered(session, export_chunk=chunk):
+            session.execute(f"INSERT INTO staging.raw_{_TABLES[table][0]} SELECT {names} FROM export_chunk")
 
 
 def _complete_processes(session: Session, *, is_mixed: bool) -> int:
@@ -257,9 +256,7 @@ def _complete_processes(session: Session, *, is_mixed: bool) -> int:
         return without
     for name in _EVENTS:
         condition = "" if is_mixed else " WHERE process IS NULL"
-        session.connection.execute(
-            f"UPDATE staging.raw_{name} SET process = {min(counts, default=0)}{condition}"
-        )
+        session.execute(f"UPDATE staging.raw_{name} SET process = {min(counts, default=0)}{condition}")
     return 0
 
 
@@ -296,7 +293,12 @@ def read_export(
     session: Session, trace_id: int, trace: TraceFile, local: LocalText, demangle: Demangle | None
 ) -> None:
     """Read an export into the tables: `trace_id` is of its first process, others follow by their numbers."""
-    with staging_area(session) as events, open_export(trace.name, local.path) as export:
+    with (
+        tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
+        open_export(trace.name, local.path) as export,
+    ):
+        # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
+        session.execute("CREATE SCHEMA staging; SET disabled_optimizers = 'join_order,build_side_probe_side'")
         missing = copy_tables(session, export)
         _stage_texts(session, demangle)
         rows = session.query(sql(__package__, "nsys:processes"))
@@ -308,11 +310,12 @@ def read_export(
                 source=export.name,
                 hint="Record with `nsys profile --trace=cuda,nvtx`",
             )
-        reader = _Reader(session, export, local, events, has_cuda=bool(cuda))
+        reader = _Reader(session, export, local, Path(folder), has_cuda=bool(cuda))
         for offset, process in enumerate(chosen):
             reader.fill(trace_id + offset, process, is_only=len(chosen) == 1)
         others = [process for process, _, _ in rows if process not in chosen]
         session.add_findings(export_findings(trace_id, export, missing, others))
+        session.execute("RESET disabled_optimizers; DROP SCHEMA staging CASCADE")
 
 
 def _stage_texts(session: Session, demangle: Demangle | None) -> None:
@@ -321,7 +324,7 @@ def _stage_texts(session: Session, demangle: Demangle | None) -> None:
     For each pair of demangled and mangled id (-1: none) the name as Kineto has it, as nsys has it, and the
     mangled one; the next best where one is missing.
     """
-    session.connection.execute(sql(__package__, "nsys:words"))
+    session.execute(sql(__package__, "nsys:words"))
     rows = []
     kernel_names = session.query(sql(__package__, "nsys:kernel_names"))
     for demangled, mangled, recorded, symbol, short in kernel_names:
@@ -331,24 +334,24 @@ def _stage_texts(session: Session, demangle: Demangle | None) -> None:
             name = text or (shown if symbol.startswith("_Z") else symbol)
         rows.append((demangled, mangled, name, shown, symbol))
     columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 5
-    session.connection.execute(sql(__package__, "nsys:kernel_texts"), columns)
+    session.execute(sql(__package__, "nsys:kernel_texts"), columns)
     patterns = {"emitted_operator": EMITTED_OPERATOR, "bare_operator": BARE_OPERATOR}
-    session.connection.execute(sql(__package__, "nsys:ranges").format(**patterns))
+    session.execute(sql(__package__, "nsys:ranges").format(**patterns))
 
 
 class _Reader:
     """Fills the tables from processes of an export; `has_cuda`: one of them called it, or used a device."""
 
     def __init__(
-        self, session: Session, export: Export, local: LocalText, events: StagedEvents, *, has_cuda: bool
+        self, session: Session, export: Export, local: LocalText, folder: Path, *, has_cuda: bool
     ) -> None:
-        self.session, self.export, self.events, self.has_cuda = session, export, events, has_cuda
+        self.session, self.export, self.folder, self.has_cuda = session, export, folder, has_cuda
         self.damage, self.size_bytes = local.damage, local.path.stat().st_size
 
     def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
         events, owners = self._stage_process(process)
-        census = fill_tables(self.session, trace_id, events)
-        self.session.connection.execute(sql(__package__, "nsys:kernel_symbols"))
+        census = Filler(self.session, trace_id, events).fill()
+        self.session.execute(sql(__package__, "nsys:kernel_symbols"))
         export, exported = self.export, _exported(self.export)
         version = integer(_pairs(export, "TARGET_INFO_SYSTEM_ENV").get("CudaDriverVersion"))
         rank, world_size = _rank(export) if is_only else (None, None)
@@ -385,7 +388,7 @@ class _Reader:
 
     def _stage_process(self, process: int) -> tuple[StagedEvents, int]:
         """The events of one process; how many ranges stand among its operators."""
-        events = self.events.renewed()
+        events = StagedEvents(self.session, self.folder)
         stager = Stager(events)
         # Ranges that stand among the operators: all where there is nothing else to tell.
         operators, ranges, launches = (
@@ -394,7 +397,7 @@ class _Reader:
         owners = owning_ranges(operators, ranges, launches)
         if not self.has_cuda and not len(operators["thread"]):
             owners = self._arrays("timed_ranges", process)["range_id"]
-        with registered(self.session.connection, range_owners={"range_id": owners}):
+        with registered(self.session, range_owners={"range_id": owners}):
             self._stage(stager, "owners")
         self._stage(stager, "operators", process=process, takes_lists=TAKES_TENSOR_LISTS)
         for statement in ("annotations", "calls", "activities", "overheads", "syncs"):
@@ -406,17 +409,16 @@ class _Reader:
     def _stage(self, stager: Stager, statement: str, **values: Any) -> None:
         """Stage what a statement selects, some rows at a time: each text becomes an object of its own."""
         query = sql(__package__, f"nsys:stage_{statement}").format(**values)
-        connection = self.session.connection
-        connection.execute(f"CREATE OR REPLACE TABLE staging.selected AS {query}")
+        self.session.execute(f"CREATE OR REPLACE TABLE staging.selected AS {query}")
         count = int(self.session.scalar("SELECT count(*) FROM staging.selected"))
         for first in range(0, count, _STAGED_ROWS):
             extent = f"rowid >= {first} AND rowid < {first + _STAGED_ROWS}"
-            rows = connection.execute(f"FROM staging.selected WHERE {extent} ORDER BY rowid").fetchnumpy()
-            stager.add(rows_of(rows))
+            query = f"FROM staging.selected WHERE {extent} ORDER BY rowid"
+            stager.add(rows_of(self.session.execute(query).fetchnumpy()))
 
     def _arrays(self, statement: str, process: int) -> Columns:
         query = sql(__package__, f"nsys:{statement}").format(process=process)
-        columns: Columns = self.session.connection.execute(query).fetchnumpy()
+        columns: Columns = self.session.execute(query).fetchnumpy()
         return columns
 
 

@@ -23,7 +23,8 @@ def write_trace(session: Session, **values: Any) -> None:
     """Insert a row into `traces`; columns that are not given are NULL."""
     row = [values.pop(name, None) for name in schema.table("traces").column_names]
     assert not values, f"no columns of traces: {sorted(values)}"
-    session.connection.execute(f"INSERT INTO traces VALUES ({', '.join('?' * len(row))})", row)
+    insert = f"INSERT INTO traces VALUES ({', '.join('?' * len(row))})"
+    session.defer("traces", lambda session: session.execute(insert, row))
 
 
 def is_of_torch(session: Session) -> bool:
@@ -144,7 +145,7 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
             for one in facts
         ]
         figures = used.get(device, (0, None, None, None, None, None))
-        session.connection.execute(_INSERT, [trace_id, device, *row, *figures])
+        session.execute(_INSERT, [trace_id, device, *row, *figures])
 
 
 def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
@@ -208,6 +209,7 @@ class Census(msgspec.Struct, frozen=True):
     irregular_count: int = 0  # Operators that overlap another without nesting in it
     impossible_id_count: int = 0  # External ids that name an operator that was not open
     are_ids_used: bool = True  # Whether external ids were used for attribution
+    reach_ns: float = 0  # More than no sum or difference of times of activities is
 
 
 def read_findings(

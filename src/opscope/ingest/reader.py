@@ -57,8 +57,6 @@ _AHEAD = 16
 _MOST_TOGETHER, _MOST_BYTES_TOGETHER, _TURNS = 8, 4 << 20, 4
 _TRIES = 3
 _NAMES = "kernel_names"
-# Not of one file: facts of the Session, and what is computed from all of it.
-_LEFT_OUT = frozenset(("metadata",))
 
 
 class ReadOptions(NamedTuple):
@@ -97,8 +95,7 @@ _IDENTITIES = {
 
 def read_file(session: Session, trace: TraceFile, how: ReadOptions) -> dict[int, Sidecar]:
     """Read one file, which holds one trace or several; sidecars by trace id."""
-    # The engine is not waited for here: the first file is read while it starts.
-    trace_id = int(session.scalar("SELECT count(*) FROM traces")) if session.has_engine else 0
+    trace_id = int(session.scalar("SELECT count(*) FROM traces")) if session.has_rows else 0
     with local_text(trace, session.temporary_directory) as local:
         if is_export(trace, local):
             from opscope.ingest.nsys_reading import read_export  # noqa: PLC0415 - needed only for exports
@@ -132,14 +129,15 @@ def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
         for trace in traces:
             with engine_errors(trace.name, None):
                 sidecars |= read_file(session, trace, how)
+        session.plan()
         folder = scratch if how.folder is None else tempfile.mkdtemp(dir=how.folder)
         tables: dict[str, bytes | Path] = {}
         size_bytes = 0
         for table in TABLES:
-            if table.name in _LEFT_OUT or not session.scalar(f"SELECT count(*) FROM {table.name}"):
+            if table.name == "metadata" or not session.scalar(f"SELECT count(*) FROM {table.name}"):
                 continue
             path = Path(folder) / f"{table.name}.parquet"
-            session.connection.execute(f"COPY {table.name} TO '{path}' (FORMAT parquet, COMPRESSION lz4)")
+            session.execute(f"COPY {table.name} TO '{path}' (FORMAT parquet, COMPRESSION lz4)")
             tables[table.name] = path.read_bytes() if how.folder is None else path
             size_bytes += path.stat().st_size
         next_ids = {
@@ -371,7 +369,7 @@ def _merge(session: Session, parts: Sequence[Part], next_id: dict[str, int]) -> 
             next_id[name] += part.next_ids[name]
     columns = {name: np.array(shift, dtype=np.int64) for name, shift in shifts.items()}
     with (
-        registered(session.connection, part_shifts={"part": np.arange(len(parts)), **columns}),
+        registered(session, part_shifts={"part": np.arange(len(parts)), **columns}),
         tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
     ):
         # Names first, for others refer to them by ids that all share.
@@ -394,7 +392,7 @@ def _insert(session: Session, table: Table, parts: Sequence[Part], folder: Path)
         return
     rows = _ROWS.format(files=", ".join(f"'{path}'" for path in paths))
     if table.name == _NAMES:
-        session.connection.execute(_ADD_NAMES.format(rows=rows))
+        session.execute(_ADD_NAMES.format(rows=rows))
     else:
         columns, join = [], ""
         for column in table.columns:
@@ -407,7 +405,7 @@ def _insert(session: Session, table: Table, parts: Sequence[Part], folder: Path)
                 columns.append("n.shared")
             else:
                 columns.append(f"{name} + s.{target[0]}")
-        session.connection.execute(
+        session.execute(
             f"INSERT INTO {table.name} SELECT {', '.join(columns)} "
             f"FROM {rows} r JOIN part_shifts s ON s.part = r.part {join}"
         )
@@ -498,8 +496,8 @@ def load(
         if not merge and len({trace.name for trace in traces}) > 1:
             _require_one_job(session, sidecars)
         keep_sidecars(session, sidecars)
-        session.add_findings(quality.rank_findings(session))
-        session.plan_for(session.scalar("SELECT sum(size_bytes) FROM traces"))
+        session.defer("findings", lambda session: session.add_findings(quality.rank_findings(session)))
+        session.plan()
         session.make_room()
     except BaseException:
         session.close()

@@ -31,6 +31,7 @@ from opscope.ingest.nesting import Forest, Int64
 from opscope.ingest.staging import REPEATED, StagedEvents, columns, module_calls, rows_of, unmasked
 from opscope.model.queries import grouped, sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
+from opscope.model.session import registered
 from opscope.model.sidecar import GraphNode
 
 Demangle = Callable[[str], str | None]  # Kineto's text of a mangled name
@@ -105,7 +106,9 @@ class _Staged:
         placed = ("row_id", "thread_key", "start_ns", "duration_ns")
         operators = columns(events.rows["operator"], *placed, "external_id")
         modules = columns(map(module_calls, events.rows["frame"]), *placed)
-        found = events.session.connection.execute(sql(__package__, "kineto:captured_calls")).fetchnumpy()
+        text = sql(__package__, "kineto:captured_calls")
+        with registered(events.session, **events.read_by(text)):
+            found = events.session.execute(text).fetchnumpy()
         self._calls: dict[str, npt.NDArray[Any]] = {name: unmasked(one) for name, one in found.items()}
         self._calls["kind"] = np.array([*map(linking.kind_of_call, self._calls["name"])], dtype=np.int64)
         placed_rows = (operators, modules, self._calls)
@@ -267,9 +270,10 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
     Captures come best source first. The trace may have had no calls of modules and no rarer arguments before:
     how many of either were added is returned.
     """
-    session = events.session
-    # Those whose activities were recorded, in order of their calls.
-    replays = msgspec.convert(session.records(sql(__package__, "kineto:replayed")), list[Replay])
+    session, text = events.session, sql(__package__, "kineto:replayed")
+    with registered(session, **events.read_by(text)):
+        # Those whose activities were recorded, in order of their calls.
+        replays = msgspec.convert(session.records(text), list[Replay])
     if not replays:
         return 0, 0
     alike = grouped(((one.kinds, one.names, one.numbers, one.grids), one) for one in replays)
@@ -492,12 +496,11 @@ def _write(
     events: StagedEvents, found: Sequence[tuple[Replay, _Opened]], graphs: dict[int, int]
 ) -> tuple[int, int]:
     """Add the events of replays to the staged ones, and tie the activities to them."""
-    session = events.session
-    next_ids = count(int(session.scalar(sql(__package__, "kineto:largest_external_id"))) + 1)
+    given = columns((*events.rows["operator"], *events.rows["activity"]), "external_id")
+    next_ids = count(int(given["external_id"].max(initial=0)) + 1)
     own = columns(events.rows["operator"], "thread_key", "start_ns", "duration_ns")
-    threads = dict(
-        session.query("SELECT row_id, thread_key FROM call_events WHERE name LIKE '%GraphLaunch%'")
-    )
+    placed = columns(events.rows["call"], "row_id", "thread_key").values()
+    threads = dict(zip(*(one.tolist() for one in placed), strict=True))
     operators: list[dict[str, Any]] = []
     modules: list[dict[str, Any]] = []
     activities: list[tuple[int, int | None, int, str | None, str | None]] = []

@@ -97,10 +97,11 @@ _DETAILS = {
         "kernel_backend", "kernel_file", "kernel_hash", "kernel_kwargs", "cuda_sync_kind",
     ),
     ColumnKind.INTEGER: (
-        "In msg nelems", "Out msg nelems", "Group size", "Src Rank", "Dst Rank", "Seq", "num_warps",
-        "num_stages", "Bytes", "Device Type", "Device Id", "Total Allocated", "Total Reserved",
+        "In msg nelems", "Out msg nelems", "Seq", "Bytes", "Total Allocated", "Total Reserved",
         "wait_on_stream", "wait_on_cuda_event_id", "wait_on_cuda_event_record_corr_id",
     ),
+    ColumnKind.INT32: ("Group size", "Src Rank", "Dst Rank", "num_warps", "num_stages",
+                       "Device Type", "Device Id"),
     ColumnKind.UNSIGNED: ("Addr",),
     ColumnKind.REAL: ("kernel_flop", "kernel_num_gb"),
 }  # fmt: skip

@@ -1,8 +1,7 @@
 """The events of one trace by class: operators, calls, activities and so on.
 
-Rows of events (of a Kineto file `scan`, of another kind its own reader) are split into columns by class. In a
-session on disk they lie in files, and are read when it is their turn. The engine reads them in place, as
-`operator_events`, `call_events`, …; what is computed without it goes through them part by part.
+Rows of events (of a Kineto file `scan`, of another kind its own reader) are split into columns by class; of a
+session on disk they lie in files. Statements read them in place, as `operator_events`, `call_events`, ….
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,9 @@ from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
 from opscope.ingest.nesting import Extent, Int64
 from opscope.ingest.scan import FORMATS, HEADS, MEMBERS, Events, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
-from opscope.model.session import Session, duckdb
+from opscope.model.session import Session
 
-# Of so little text the engine's threads have less than a row group of a table each, which they write twice.
-_FEW_BYTES = 256 << 20
 _MOST_SCANNERS = 4  # that this thread keeps up with
-_LARGEST_BLOCK = 31 << 20  # that the GNU C library learns from
 # Of recorders until 2021.
 _LEGACY = {
     "Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
@@ -215,7 +211,7 @@ class StagedEvents:
     """The events of one trace: `rows` by class; in a folder of a session that is on disk."""
 
     def __init__(self, session: Session, folder: Path) -> None:
-        self.session, self._folder = session, folder
+        self.session, self.folder = session, folder
         self.rows = {
             name: EventRows(columns, folder / name if session.is_file_backed else None)
             for name, (columns, _) in _CLASSES.items()
@@ -225,16 +221,10 @@ class StagedEvents:
         self.array = EventArray(0, 0)
         self.flaws: dict[str, int] = {}
 
-    def renewed(self) -> StagedEvents:
-        """The same without events, to be shown anew."""
-        events = StagedEvents(self.session, self._folder)
-        events.show()
-        return events
-
-    def show(self) -> None:
-        """Let the session's engine read the events."""
-        for name, rows in self.rows.items():
-            self.session.connection.register(f"{name}_events", ArrowRows(rows.formats, rows.within))
+    def read_by(self, statement: str) -> dict[str, Any]:
+        """The events that a statement reads, for `registered`."""
+        views = ((f"{name}_events", rows) for name, rows in self.rows.items())
+        return {name: ArrowRows(rows.formats, rows.within) for name, rows in views if name in statement}
 
     def add(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         if rows:
@@ -244,45 +234,22 @@ class StagedEvents:
 
 
 @contextmanager
-def staging_area(session: Session) -> Iterator[StagedEvents]:
-    """No events yet, and a database `staging` for other tables, for the duration of the block."""
-    with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
-        place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
-        session.connection.execute("ATTACH '{}' AS staging".format(place.replace("'", "''")))
-        try:
-            # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
-            session.connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
-            yield StagedEvents(session, Path(folder))
-        finally:
-            with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
-                for name in _CLASSES:
-                    session.connection.unregister(f"{name}_events")
-                session.connection.execute("RESET disabled_optimizers; RESET threads")
-                if session.threads is not None:
-                    session.connection.execute(f"SET threads = {session.threads}")
-                session.connection.execute("DETACH staging")
-
-
-@contextmanager
 def staged_events(
     session: Session, text: mmap.mmap, source: str, *, damage: str | None = None
 ) -> Iterator[StagedEvents]:
     """The events of a Kineto file for the duration of the block; `damage` is what is known to be wrong."""
     opened = open_array(text, source)
     threads = min(session.threads or os.cpu_count() or 1, _MOST_SCANNERS)
-    with scan(text, opened.start, threads) as chunks, staging_area(session) as events:
-        session.plan_for(len(text) - opened.start)
-        if len(text) < _FEW_BYTES:
-            session.connection.execute("SET threads = 1")
-            # Once a large block was freed, the C library keeps what is freed later, up to twice as much, for
-            # new arrays. Else it gives each back, and touching new pages takes longer than filling them.
-            np.empty(_LARGEST_BLOCK, dtype=np.uint8)
+    with (
+        scan(text, opened.start, threads) as chunks,
+        tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
+    ):
+        events = StagedEvents(session, Path(folder))
         stager = Stager(events)
         for chunk in chunks:
             stager.add_chunk(chunk)
         events.array = _array_end(text, opened, chunk, source, damage)
         events.census, events.flaws = stager.census(), stager.flaws
-        events.show()
         yield events
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -59,6 +60,11 @@ _ASKED_SHARE, _ASKED_BYTES = 0.22, 256 << 20
 # Giving freed memory back to the system after every 128 MB, and touching it anew, takes a quarter of the time
 # of loading 1 GB. It is given back when the Session closes.
 _NEVER_FLUSH = "1TB"
+# A query may read what it does not name: by names in texts or escapes, whole databases, lists of tables. And
+# what is written inside a transaction may be undone with it.
+_HIDES_NAMES = re.compile(
+    r"query|database|_schema|_master|show|duckdb_|pg_|u&|\be'|\b(?:begin|transaction)\b|describe\W*\Z"
+)
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -105,6 +111,8 @@ class Session(Shown):
     ) -> None:
         self._memory_limit, self.threads = memory_limit, threads
         self.examined: dict[int, Any] = {}
+        # What writes tables, by their names. It is given the Session, which would hold itself otherwise.
+        self._unwritten: dict[str, list[Callable[[Session], object]]] = {}
         self.path = None if path is None else Path(path)
         if self.path is not None and self.path.exists():
             raise InputError(
@@ -122,17 +130,25 @@ class Session(Shown):
             config["threads"] = threads
         self._config = config
         interrupts.add(self)
-        if self.path is not None:
-            _ = self.connection  # the file is there from now on
+        if self.path is not None or threads is not None:
+            _ = self.engine  # the file is there from now on, and so many threads can be had
 
     @property
-    def has_engine(self) -> bool:
-        """Whether anything was asked of the engine, which holds nothing before."""
-        return "connection" in vars(self)
+    def has_rows(self) -> bool:
+        """Whether anything was written, or is to be: nothing is asked of the engine before."""
+        return "engine" in vars(self) or bool(self._unwritten)
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The engine, with all rows in its tables."""
+        self.prepare("query")  # which may read all
+        return self.engine
 
     @cached_property
-    def connection(self) -> duckdb.DuckDBPyConnection:
-        """The engine, opened when it is first asked."""
+    def engine(self) -> duckdb.DuckDBPyConnection:
+        """The engine, opened when it is first asked. It may not have all rows yet: `execute` sees to that."""
+        if not self.is_open:
+            raise InputError("the session is closed", source=self.path)
         database = ":memory:" if self.path is None else str(self.path)
         if self.is_file_backed and self.path is None:
             database = str(self.temporary_directory / "session.duckdb")
@@ -149,10 +165,32 @@ class Session(Shown):
         connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
         return connection
 
-    def plan_for(self, size_bytes: int) -> None:
-        """From now on, run queries as they are written if the text of all traces is this small."""
-        kind = "disable" if size_bytes < _FEW_BYTES else "enable"
-        self.connection.execute(f"PRAGMA {kind}_optimizer")
+    def defer(self, name: str, write: Callable[[Session], object]) -> None:
+        """Have a table written, or a view made, when a query first names it; at once in a file."""
+        self._unwritten.setdefault(name, []).append(write)
+        self.prepare(name if self.is_file_backed else "")
+
+    def prepare(self, text: str) -> None:
+        """Have all tables written that a query may read."""
+        text, is_hidden = text.lower(), _HIDES_NAMES.search(text.lower()) is not None
+        for name in [one for one in self._unwritten if is_hidden or one in text]:
+            writes = self._unwritten.pop(name, [])  # those of another one may have needed it
+            try:
+                while writes:
+                    writes[0](self)
+                    del writes[0]
+            finally:
+                self._unwritten |= {name: writes} if writes else {}  # it was interrupted
+
+    def execute(self, text: str, parameters: Any = None) -> duckdb.DuckDBPyConnection:
+        """Run a statement, once the tables that it may read are written."""
+        self.prepare(text)
+        return self.engine.execute(text, parameters)
+
+    def plan(self, few_bytes: int = _FEW_BYTES) -> None:
+        """Once traces are asked for, run queries as they are written if all are of less text than this."""
+        few = f"SELECT if(sum(size_bytes) < {few_bytes}, 'disable', 'enable') FROM traces"
+        self.defer("traces", lambda session: session.execute(f"PRAGMA {session.scalar(few)}_optimizer"))
 
     def make_room(self) -> None:
         """Let the engine keep less memory from now on, where it was limited: all has been written."""
@@ -163,7 +201,7 @@ class Session(Shown):
         self._limit_engine(max(_ASKED_SHARE * limit_bytes, min(self._whole_bytes, _ASKED_BYTES)))
 
     def _limit_engine(self, most_bytes: float) -> None:
-        self.connection.execute(f"SET memory_limit = '{int(most_bytes)}B'")
+        self.execute(f"SET memory_limit = '{int(most_bytes)}B'")
 
     def _in_room(self, ask: Callable[[], R]) -> R:
         """What it returns; a query that does not fit in what the engine was left gets all of its share."""
@@ -214,7 +252,7 @@ class Session(Shown):
         )
         for declared in schema.TABLES:
             if (declared.name,) not in rows:
-                session.connection.execute(declared.create_statement(temporary=True))
+                session.execute(declared.create_statement(temporary=True))
         return session
 
     @classmethod
@@ -222,12 +260,12 @@ class Session(Shown):
         session = cls.__new__(cls)
         session.path = file
         session.is_file_backed = session.is_read_only = True
-        session.examined = {}
+        session.examined, session._unwritten = {}, {}
         try:
             connection: Any = _SavedConnection(duckdb.connect(str(file), read_only=True), file)
         except duckdb.Error as error:
             raise InputError(f"the session cannot be opened ({first_line(error)})", source=file) from error
-        session.connection = connection
+        session.engine = connection
         interrupts.add(session)
         return session
 
@@ -254,22 +292,22 @@ class Session(Shown):
         source = self.scalar("SELECT current_database()")
         self.connection.execute(f"ATTACH {literal(str(file))} AS saved (READ_WRITE)")
         try:
-            self.connection.execute(f'COPY FROM DATABASE "{source}" TO saved')
+            self.execute(f'COPY FROM DATABASE "{source}" TO saved')
         finally:
-            self.connection.execute("DETACH saved")
+            self.execute("DETACH saved")
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> QueryRows:
         """All rows of a query on this Session's tables; `.df()`, `.pl()`, `.arrow()` make frames."""
         given = list(parameters)
-        rows = self._in_room(lambda: self.connection.execute(sql, given).fetchall())
-        return QueryRows(rows, lambda: self.connection.sql(sql, params=given))
+        rows = self._in_room(lambda: self.execute(sql, given).fetchall())
+        return QueryRows(rows, lambda: self.engine.sql(sql, params=given))
 
     def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         return next((value for value, *_ in self.query(sql, parameters)), None)
 
     def records(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         def ask() -> list[dict[str, Any]]:
-            cursor = self.connection.execute(sql, list(parameters))
+            cursor = self.execute(sql, list(parameters))
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -280,8 +318,8 @@ class Session(Shown):
         return None if value is None else str(value)
 
     def set_metadata(self, key: str, value: str) -> None:
-        self.connection.execute("DELETE FROM metadata WHERE key = ?", [key])
-        self.connection.execute("INSERT INTO metadata VALUES (?, ?)", [key, value])
+        self.execute("DELETE FROM metadata WHERE key = ?", [key])
+        self.execute("INSERT INTO metadata VALUES (?, ?)", [key, value])
 
     def replace_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Make these the rows of a declared table; on a read-only Session for this connection only.
@@ -292,10 +330,10 @@ class Session(Shown):
         """
         declared = schema.table(table)
         if self.is_read_only:
-            self.connection.execute(f'DROP TABLE IF EXISTS temp."{table}"')
-            self.connection.execute(declared.create_statement(temporary=True))
+            self.execute(f'DROP TABLE IF EXISTS temp."{table}"')
+            self.execute(declared.create_statement(temporary=True))
         else:
-            self.connection.execute(f'DELETE FROM "{table}"')
+            self.execute(f'DELETE FROM "{table}"')
         self.insert_rows(table, rows)
 
     def insert_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -305,7 +343,7 @@ class Session(Shown):
             return
         lists = {name: [kind.removesuffix("[]")] for name, kind in types.items() if kind.endswith("[]")}
         structure = literal(json.dumps([types | lists]))
-        self.connection.execute(
+        self.execute(
             f'INSERT INTO "{table}" SELECT row.* FROM '
             f"(SELECT unnest(from_json(?::JSON, {structure})) AS row)",
             [msgspec.json.encode(rows).decode()],
@@ -317,7 +355,7 @@ class Session(Shown):
             for f in findings
         ]
         if rows:
-            self.connection.executemany("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?)", rows)
+            self.engine.executemany("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def findings(self) -> list[Finding]:
         """All findings, errors first, in the order of their codes."""
@@ -339,18 +377,20 @@ class Session(Shown):
 
     def lock(self) -> None:
         """Shut the database off from files and the network, for good: queries can neither read nor write."""
-        self.connection.execute("SET enable_external_access = false; SET lock_configuration = true")
+        self.prepare("traces")  # after which queries are planned otherwise, perhaps
+        self.execute("SET enable_external_access = false; SET lock_configuration = true")
 
     def interrupt(self) -> None:
         """End what the engine computes, if it is open; from any thread."""
-        if self.has_engine:
+        if "engine" in vars(self):
             with suppress(duckdb.ConnectionException):
-                self.connection.interrupt()
+                self.engine.interrupt()
 
     def close(self) -> None:
         self.is_open = False
-        if self.has_engine:
-            self.connection.close()
+        self._unwritten.clear()
+        if "engine" in vars(self):
+            self.engine.close()
         if self._scratch is not None:
             self._scratch.remove()
             self._scratch = None
@@ -444,16 +484,16 @@ class _ScratchFolder:
 
 
 @contextmanager
-def registered(connection: Any, **relations: Any) -> Iterator[None]:
+def registered(session: Session, **relations: Any) -> Iterator[None]:
     """Columns in memory (arrays by name, or Arrow's interface) as tables of these names, inside the block."""
     for name, relation in relations.items():
-        connection.register(name, relation)
+        session.engine.register(name, relation)
     try:
         yield
     finally:
         with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
             for name in relations:
-                connection.unregister(name)
+                session.engine.unregister(name)
 
 
 def is_session_file(path: str | os.PathLike[str]) -> bool:

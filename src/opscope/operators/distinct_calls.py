@@ -112,15 +112,14 @@ def collect_launches(session: Session, *, first_id: int) -> tuple[DistinctCall, 
 def _collect(
     session: Session, query: str, order: str, mapping: str, *, first_id: int
 ) -> tuple[DistinctCall, ...]:
-    connection = session.connection
-    connection.execute(
+    session.execute(
         "CREATE OR REPLACE TEMP TABLE distinct_calls AS "
         f"SELECT {first_id} + row_number() OVER (ORDER BY {order}) - 1 AS call_id, * "
         f"FROM ({sql(__package__, query)})"
     )
-    connection.execute(mapping)
+    session.execute(mapping)
     records = session.records("SELECT * EXCLUDE (member_ids) FROM distinct_calls ORDER BY call_id")
-    connection.execute("DROP TABLE distinct_calls")
+    session.execute("DROP TABLE distinct_calls")
     return msgspec.convert(records, tuple[DistinctCall, ...])
 
 
@@ -155,6 +154,6 @@ def _write_transfers(session: Session) -> None:
 
 
 def _write(session: Session, name: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
-    session.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
+    session.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
     if rows:
-        session.connection.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        session.engine.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)

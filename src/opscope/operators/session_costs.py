@@ -81,7 +81,7 @@ def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[
     """
     if not session.scalar("SELECT count(*) FROM device_activities WHERE attribution = 'before_window'"):
         return []
-    session.connection.execute(f"CREATE OR REPLACE TEMP TABLE early AS {sql(__package__, 'early_launches')}")
+    session.execute(f"CREATE OR REPLACE TEMP TABLE early AS {sql(__package__, 'early_launches')}")
     rows = session.query(_EARLY_SQL)
     matched = [
         (
@@ -96,12 +96,12 @@ def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[
         )
         for number, (recorded_id, count, device_ns) in enumerate(rows)
     ]
-    session.connection.execute(
+    session.execute(
         "INSERT INTO activity_costs "
         "SELECT activity_id, ? + dense_rank() OVER (ORDER BY call_id) - 1 FROM early",
         [len(calls)],
     )
-    session.connection.execute("DROP TABLE early")
+    session.execute("DROP TABLE early")
     return matched
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import weakref
 
-import duckdb
 import numpy as np
 import pytest
 
 from opscope.ingest import arrow
 from opscope.ingest.arrow import ArrowRows, RowPart, Texts
-from opscope.model.session import registered
+from opscope.model.session import Session, registered
 
 
 def rows() -> ArrowRows:
@@ -33,8 +32,8 @@ def rows() -> ArrowRows:
 @pytest.mark.parametrize("batch_rows", [1 << 17, 8])
 def test_values_of_all_parts(monkeypatch: pytest.MonkeyPatch, batch_rows: int) -> None:
     monkeypatch.setattr(arrow, "_BATCH_ROWS", batch_rows)
-    with duckdb.connect() as connection, registered(connection, shown=rows()):
-        assert connection.execute("FROM shown").fetchall() == [
+    with Session() as session, registered(session, shown=rows()):
+        assert sorted(session.query("FROM shown"), key=str) == [
             (1, "é", True), (2, None, False), (3, "é", True), (None, "b", None), (None, "b", None),
         ]  # fmt: skip
 
@@ -42,11 +41,11 @@ def test_values_of_all_parts(monkeypatch: pytest.MonkeyPatch, batch_rows: int) -
 def test_they_go_when_they_are_no_longer_shown() -> None:
     gc.disable()
     try:
-        with duckdb.connect() as connection:
+        with Session() as session:
             shown = rows()
             left = weakref.ref(shown)
-            with registered(connection, shown=shown):
-                assert connection.execute("SELECT count(*) FROM shown").fetchall() == [(5,)]
+            with registered(session, shown=shown):
+                assert session.scalar("SELECT count(*) FROM shown") == 5
             del shown
             assert left() is None
             assert not arrow._open_streams and not arrow._open_batches

@@ -29,7 +29,7 @@ def tables(path: Path, *, memory_limit: str | None = None) -> dict[str, list[str
 def compare(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
     """The number of extents in which the trace was read."""
     extents = []
-    plain = kineto._Filler._operators
+    plain = kineto.Filler._operators
 
     def noted(*arguments: Any) -> Iterator[tuple[Any, ...]]:
         for one in plain(*arguments):
@@ -39,7 +39,7 @@ def compare(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
     whole = tables(path)
     with monkeypatch.context() as patch:
         patch.setattr(kineto, "_MOST_OPERATORS", most)
-        patch.setattr(kineto._Filler, "_operators", noted)
+        patch.setattr(kineto.Filler, "_operators", noted)
         assert tables(path) == whole
         assert tables(path, memory_limit="500MB") == whole
     del extents[len(extents) // 2 :]

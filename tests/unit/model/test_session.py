@@ -361,7 +361,7 @@ class _Full:
 
 def test_a_query_that_does_not_fit_in_what_the_engine_was_left_gets_all_of_its_share() -> None:
     with Session(memory_limit="1GB") as session:
-        session.connection = full = _Full(session.connection)  # type: ignore[assignment]
+        session.engine = full = _Full(session.engine)  # type: ignore[assignment]
         session.make_room()
         assert session.scalar("SELECT 1") == 1
         assert session.records("SELECT 2 AS two") == [{"two": 2}]

@@ -188,7 +188,7 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
         "name": np.array(list(functions), dtype=object),
         "function_index": np.arange(len(functions), dtype=np.int64),
     }
-    with registered(session.connection, program_functions=names, program_calls=structure.calls()):
+    with registered(session, program_functions=names, program_calls=structure.calls()):
         rows = columns(session, sql(__package__, "program:frames"), order_by="frame_id")
     del rows["frame_id"]
     first_call_ns = np.full(int(rows["trace"].max(initial=0)) + 1, np.iinfo(np.int64).min)
