@@ -10,13 +10,12 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from importlib.util import LazyLoader, find_spec, module_from_spec
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,13 +34,15 @@ from opscope.units import parse_bytes
 
 if TYPE_CHECKING:
     import duckdb as duckdb  # noqa: PLC0414 - others have it from here
-elif "duckdb" in sys.modules:
-    duckdb = sys.modules["duckdb"]
-else:  # imported when it is first asked for something: that takes a while, in which a trace is read already
-    _spec = find_spec("duckdb")
-    _spec.loader = LazyLoader(_spec.loader)
-    duckdb = sys.modules["duckdb"] = module_from_spec(_spec)
-    _spec.loader.exec_module(duckdb)
+else:
+
+    class _Engine:
+        """The engine, imported when it is first asked: that takes a while, in which a trace is read already."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module("duckdb"), name)
+
+    duckdb = _Engine()
 
 R = TypeVar("R")
 
