@@ -2,11 +2,9 @@
 
     python benchmarks/extraction.py TRACE …
 
-Of the distinct calls that make up 95 % of the time of kernels below operators of PyTorch: how many are
-written, and run here. On a GPU they are recorded alone and held against the trace: the same kernels with the
-same grids and blocks, and the median time, with cold caches and with all but weights written just before, as
-in a program. Without one they run on the CPU; those that would take more than a
-gigabyte there only have their shapes worked out, on `meta`.
+Of the distinct calls that make up 95 % of the time of kernels below operators: how many are written and run.
+On a GPU they are recorded alone and held against the trace: kernels, grids, blocks and the median time, with
+cold caches and with all but weights written just before. Without one they run on the CPU, or on `meta`.
 """
 
 from __future__ import annotations
@@ -31,9 +29,8 @@ from opscope.extraction.call_file import call_file
 from opscope.model.session import Session
 
 SHARE, MOST_BYTES = 0.95, 1 << 30
-NEAR = 0.1
-REPETITIONS = 10
-# Read long before the call, or by every step only; and what a level-2 cache of 50 MB still holds of the rest.
+NEAR, REPETITIONS = 0.1, 10
+# Read long before the call; and what a level-2 cache of 50 MB still holds of the rest.
 WEIGHTS, MOST_LEFT_BYTES = frozenset({"weight", "bias", "mat2"}), 16 << 20
 HAS_GPU = torch.cuda.is_available()
 
@@ -85,7 +82,7 @@ def call_row(session: Session, one: AloneCall) -> dict[str, Any]:
         return {**row, "outcome": "not written", "error": str(error)}
     names: dict[str, Any] = {"__name__": "call"}
     try:
-        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:  # where Triton reads a kernel's source
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:  # Triton reads a kernel's source there
             print(text, file=file, flush=True)
             exec(compile(text, file.name, "exec"), names)
         names["DEVICE"] = "meta"

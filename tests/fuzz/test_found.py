@@ -203,8 +203,8 @@ class TestInterrupts:
         monkeypatch.setattr(ArrowRows, "_column", column)
         path = tmp_path / "trace.json"
         path.write_text(trace_text())
-        with pytest.raises(KeyboardInterrupt):
-            opscope.load(path)
+        with opscope.load(path) as session, pytest.raises(KeyboardInterrupt):
+            session.query("SELECT * FROM operators")
 
     @pytest.mark.exhaustive(few=False)
     @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])

@@ -174,11 +174,17 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         # What the device has no part in is a matter of loading data.
         if not found.device_ns or found.host_ns < least_ns:
             continue
-        what = f"{counted(count, 'call')} of {one.module}" if one.module else counted(count, "round")
-        what += f" of {len(again) + 1} loops" if again and not one.module else ""
-        sizes = " for parts of different sizes" if one.is_ragged else ""
-        sizes = " with weights of their own" if one.has_weights else sizes
-        sizes = " for members of one group each, found by a mask" if one.is_selected else sizes
+        loops = f" of {len(again) + 1} loops" if again else ""
+        what = f"{counted(count, 'call')} of {one.module}" if one.module else counted(count, "round") + loops
+        sizes = (
+            " for members of one group each, found by a mask"
+            if one.is_selected
+            else " with weights of their own"
+            if one.has_weights
+            else " for parts of different sizes"
+            if one.is_ragged
+            else ""
+        )
         costs = _costs(watched, found)
         said = f"{one.line}: {what} in a step do the same{sizes}, and none needs another's result: {costs}."
         first, others = (

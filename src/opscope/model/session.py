@@ -29,7 +29,7 @@ from opscope.model.files import confined, replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import QueryRows, Shown
 from opscope.model.queries import statements
-from opscope.signals import interrupts
+from opscope.signals import interrupts, raise_if_interrupted
 from opscope.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 else:
 
     class _Engine:
-        """The engine, imported when it is first asked: that takes a while, in which a trace is read already."""
+        """Imported when it is first asked: that takes a while, in which a trace is read already."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(import_module("duckdb"), name)
@@ -180,6 +180,9 @@ class Session(Shown):
                 while writes:
                     writes[0](self)
                     del writes[0]
+            except duckdb.Error as error:
+                raise_if_interrupted(error)  # the engine makes an error of its own of that
+                raise
             finally:
                 self._unwritten |= {name: writes} if writes else {}  # it was interrupted
 
