@@ -201,8 +201,9 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             )
         change = _STACKED if one.has_weights else None
         if one.is_selected:
-            has_products = run.session.scalar(_PRODUCTS_SQL, [first.operator_ids])
-            change = _SORTED_BY_GROUP if has_products else _SUMMED_BY_GROUP
+            begin, end = one.rounds[0]
+            names = {row["name"] for step in watched.steps for row in step[begin:end] if row}
+            change = _SUMMED_BY_GROUP if names <= _OF_SUMS else _SORTED_BY_GROUP
         elif one.module:
             change = _CALLED.format(module=one.module, line=one.line)
         yield Advice(
@@ -219,9 +220,10 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 _STACKED = """\
 weights = torch.stack([model.weight for model in models])   # of all rounds, with one dimension more
 results = torch.vmap(function)(weights, inputs)   # or torch.func.stack_module_state for whole modules"""
-_PRODUCTS_SQL = """
-SELECT count(*) FROM (SELECT unnest($1::BIGINT[]) AS operator_id) JOIN operators USING (operator_id)
-WHERE regexp_matches(name, '^aten::(addmm|mm|bmm|baddbmm|_?convolution|scaled_dot_product_attention)$')"""
+# Where no more is worked out of a group's members than their sum or mean.
+_OF_SUMS = frozenset(
+    f"aten::{of}" for of in ("eq", "nonzero", "where", "index", "masked_select", "sum", "mean", "copy_")
+)
 _BY_GROUP = (
     "Work on all groups at once: sums and means by index_add_; else sort by group once, and wait for the "
     "sizes of all groups together."

@@ -256,6 +256,15 @@ def test_a_step_that_does_more_is_another(tmp_path: Path, steps_alike: int) -> N
         assert ("advice.repeated_work" in {one.code for one in advice(session)}) is (steps_alike == 2)
 
 
+def test_means_of_groups_need_no_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("aten::eq", "aten::index", "aten::mean", "aten::copy_")
+    monkeypatch.setitem(globals(), "NAMES", names)
+    parts = tuple((at, at + 4) for at in range(0, 24, 4))
+    rounds = RecordedRounds(LINE, None, parts, is_ragged=True, has_weights=False, is_selected=True)
+    with session_of(tmp_path, rounds=[rounds], names=names * ROUNDS, kernel_us=20) as session:
+        assert ".index_add_(0, labels, x)" in (only(advice(session), "loop").change or "")
+
+
 def test_runs_of_one_loop_count_together(tmp_path: Path) -> None:
     """Each of a dozen layers' loops alone may be less than a rewrite is worth."""
     loops = [
