@@ -202,7 +202,7 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         change = _STACKED if one.has_weights else None
         if one.is_selected:
             begin, end = one.rounds[0]
-            names = {row["name"] for step in watched.steps for row in step[begin:end] if row}
+            names = {row["name"].rstrip("_") for step in watched.steps for row in step[begin:end] if row}
             change = _SUMMED_BY_GROUP if names <= _OF_SUMS else _SORTED_BY_GROUP
         elif one.module:
             change = _CALLED.format(module=one.module, line=one.line)
@@ -222,7 +222,7 @@ weights = torch.stack([model.weight for model in models])   # of all rounds, wit
 results = torch.vmap(function)(weights, inputs)   # or torch.func.stack_module_state for whole modules"""
 # Where no more is worked out of a group's members than their sum or mean.
 _OF_SUMS = frozenset(
-    f"aten::{of}" for of in ("eq", "nonzero", "where", "index", "masked_select", "sum", "mean", "copy_")
+    f"aten::{of}" for of in ("eq", "nonzero", "where", "index", "masked_select", "sum", "mean", "copy")
 )
 _BY_GROUP = (
     "Work on all groups at once: sums and means by index_add_; else sort by group once, and wait for the "
