@@ -197,9 +197,9 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     cost_ns = {place: sum(max(one.idle_ns, one.host_ns) for one in waits) for place, waits in places.items()}
     yield from _together(run, places, cost_ns)
     # A loop over groups waits for the size of each, and has its own advice.
-    rounds = run.dataflow.recorded.rounds if run.dataflow else ()
-    of_groups = [part for one in rounds if one.is_selected for part in one.rounds]
-    group_ids = run.dataflow.found(of_groups).operator_ids if run.dataflow and of_groups else []
+    loops = [one for one in run.dataflow.recorded.rounds if one.is_selected] if run.dataflow else []
+    stretches = [part for one in loops for part in one.rounds]
+    group_ids = run.dataflow.found(stretches).operator_ids if run.dataflow else []
     ranked = sorted(
         (
             place
@@ -226,8 +226,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if is_upload and not has_loader(run):
             change = PINNED_BY_HAND
         # Not a batch, but what the program makes on the host where it needs it.
-        is_made = is_upload and run.has_steps and longest.calls > _MOST_OF_A_BATCH * run.step_count
-        if is_made:
+        if is_upload and run.has_steps and longest.calls > _MOST_OF_A_BATCH * run.step_count:
             suggestion, change = _MADE_THERE, _ON_THE_DEVICE
         # Only a number can be asked for later, and only a copy be made beside what follows.
         if better is rule and not is_question:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -53,7 +54,7 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     chains = _chains(run, int(rule.threshold("shortest_chain")))
     total_ns, host_ns = (sum(getattr(one, name) for one in chains) for name in ("device_ns", "host_ns"))
     # Norms of batches, which are compiled to kernels near the memory's rate.
-    norms = [one for one in run.calls if one.operator in _BATCH_NORMS and one.gap_ns]
+    norms = [one for one in run.calls if _BATCH_NORM.fullmatch(one.operator) and one.gap_ns]
     gap_ns = {one.call_id: one.gap_ns or 0.0 for one in norms}
     # Or launching takes much of a step for which the host is the slower side.
     step, least = run.step, rule.threshold("least_fraction")
@@ -101,9 +102,7 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
-_BATCH_NORMS = frozenset(
-    f"aten::{of}_batch_norm{to}" for of in ("cudnn", "native", "miopen") for to in ("", "_backward")
-)
+_BATCH_NORM = re.compile(r"aten::(cudnn|native|miopen)_batch_norm(_backward)?")
 
 
 def _fused(change: GraphChange, chains: Iterable[_Chain], floor_ns: float) -> GraphChange:

@@ -94,7 +94,7 @@ class SeenOperator(NamedTuple):
     name: str
     thread_id: int
     key: int  # of what it works out: the same for the same
-    kin: int  # of what it would work out with other numbers
+    kin: int  # of what a comparison would work out with other numbers; else the same
     site: CallSite
     needs: frozenset[int]  # operators of this step whose results it reads
     weights: frozenset[int]  # parameters that it reads
@@ -272,13 +272,18 @@ class DataflowWatch:
             else:
                 parts.append(_geometry(one) if name in kind.overwrites else self._value(one))
         key = next(self._unknown) if is_random or kind.is_opaque else self._number(tuple(parts))
-        kin = self._number((*(one for one in parts if type(one) not in _NUMBERS), "numbers aside"))
-        return kind, given, (key, kin), is_random
+        # Of what is compared with a number, the same for all of these.
+        others = (one for one in parts if type(one) not in _NUMBERS)
+        keys = key, self._number((*others, "aside")) if kind.name == "aten::eq" else key
+        return kind, given, keys, is_random
 
     def _lifted(self, tensor: Any) -> None:
         """What `torch.tensor` has made on a GPU came there from a list that nobody saw."""
-        is_small = tensor.is_cuda and tensor.nbytes <= _LARGEST_LIFTED_BYTES
-        if is_small and not self._torch.cuda.is_current_stream_capturing():
+        if (
+            tensor.is_cuda
+            and tensor.nbytes <= _LARGEST_LIFTED_BYTES
+            and not self._torch.cuda.is_current_stream_capturing()
+        ):
             self._storage(tensor).value = self._number(("lifted", self._value(tensor.cpu())))
 
     def _returned(

@@ -79,6 +79,7 @@ _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 # Verbs that run a program of the user's in this process, which finds the interpreter as it always is.
 _RUN_PROGRAMS = frozenset({"profile", "run", "bench"})
+_START_PROGRAMS = frozenset({"try", "trace", "ncu", "nvcc", "doctor", "devices"})  # in processes of their own
 
 
 def entry_point() -> None:
@@ -115,7 +116,7 @@ def command_line() -> int:
                 gc.disable()  # modules and reports live until the end: garbage takes a tenth of the time
                 ends.enter_context(signals_interrupt())
                 # NumPy starts a thread per core for algebra that is not done here; programs would inherit it.
-                if {"try", "trace", "ncu", "nvcc", "doctor", "devices"}.isdisjoint(sys.argv):
+                if _START_PROGRAMS.isdisjoint(sys.argv):
                     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
             code = main()
     except KeyboardInterrupt as error:  # right before the verb, or right after it

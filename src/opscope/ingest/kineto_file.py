@@ -249,7 +249,7 @@ def read_kineto(
         *graph_findings(session, trace_id, captures),
     )))  # fmt: skip
     if census.reach_ns >= 1 << 63:  # then tables may not hold it, which is an error of the file
-        session.prepare("query")
+        session.prepare(None)
     return sidecar
 
 

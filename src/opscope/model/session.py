@@ -142,7 +142,7 @@ class Session(Shown):
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
         """The engine, with all rows in its tables."""
-        self.prepare("query")  # which may read all
+        self.prepare(None)
         return self.engine
 
     @cached_property
@@ -171,10 +171,10 @@ class Session(Shown):
         self._unwritten.setdefault(name, []).append(write)
         self.prepare(name if self.is_file_backed else "")
 
-    def prepare(self, text: str) -> None:
-        """Have all tables written that a query may read."""
-        text, is_hidden = text.lower(), _HIDES_NAMES.search(text.lower()) is not None
-        for name in [one for one in self._unwritten if is_hidden or one in text]:
+    def prepare(self, query: str | None) -> None:
+        """Have all tables written that a query may read; all for None."""
+        text = None if query is None or _HIDES_NAMES.search(query.lower()) else query.lower()
+        for name in [one for one in self._unwritten if text is None or one in text]:
             writes = self._unwritten.pop(name, [])  # those of another one may have needed it
             try:
                 while writes:
