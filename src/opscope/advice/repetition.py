@@ -201,8 +201,7 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             )
         change = _STACKED if one.has_weights else None
         if one.is_selected:
-            begin, end = one.rounds[0]
-            names = {row["name"].rstrip("_") for step in watched.steps for row in step[begin:end] if row}
+            names = {row["name"].rstrip("_") for row in watched.steps[0][slice(*one.rounds[0])] if row}
             change = _SUMMED_BY_GROUP if names <= _OF_SUMS else _SORTED_BY_GROUP
         elif one.module:
             change = _CALLED.format(module=one.module, line=one.line)
