@@ -59,9 +59,13 @@ def test_exposed_communication_is_named_whatever_else_leads(opscope, tmp_path: P
     assert "Exposed communication," not in of_job(8)
 
 
-def own_kernel(folder: Path, duration: float = 60, name: str = "square(float*)") -> Path:
+def own_kernel(
+    folder: Path, duration: float = 60, name: str = "square(float*)", operator: str | None = None
+) -> Path:
     builder = TraceBuilder(deviceProperties=[H200]).frame("train.py(3): <module>", 0, 1000)
     builder.frame("train.py(12): square", 5, 300, parent=1).frame("cupy/core.py(7): launch", 6, 250, parent=2)
+    if operator is not None:
+        builder.operator(operator, 10, 200)
     builder.launch(20, 4, name="cuLaunchKernel")
     builder.kernel(name, 30, duration, **WIDE)
     builder.operator("aten::gelu", 400, 20).launch(405).kernel("gelu", 500, 40)
@@ -76,6 +80,10 @@ def test_a_kernel_of_no_operator_that_leads_is_named(opscope, tmp_path: Path) ->
     assert "in no operator" not in opscope("analyze", own_kernel(tmp_path, duration=39)).out
     of_torch = own_kernel(tmp_path, name="void at::native::vectorized_elementwise_kernel<4>()")
     assert "in no operator" not in opscope("analyze", of_torch).out
+    inside = own_kernel(tmp_path, operator="Square")
+    opscope("analyze", inside).fine("Kernel square: 60.0 % of device time, in Square; 12.5 % of warps resident")
+    of_aten = own_kernel(tmp_path, name="cudnn::softmax", operator="aten::_softmax")
+    assert "Kernel" not in opscope("analyze", of_aten).words.partition("Top operators")[0]
 
 
 def test_one_operator_has_one_share(opscope, tmp_path: Path) -> None:

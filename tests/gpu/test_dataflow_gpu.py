@@ -40,6 +40,7 @@ prompt = torch.randn(64, 64, device="cuda")
 def step():
     table = torch.outer(torch.arange(64, device="cuda"), torch.arange(64, device="cuda")).cos()
     basis = torch.tensor([0.25] * 64, device="cuda").exp().cos()
+    filled = torch.tensor([[0.5] * 64] * 64, device="cuda")
     text = frozen(prompt) * basis
     given = torch.randn(64, 64, device="cuda")
     accuracy = (given > 0).float().mean()
@@ -52,7 +53,9 @@ def step():
     for _ in range(4):
         key = net.first(given).relu()
         state = torch.tanh(net.second(state) + key)
-    loss = total + state.square().mean()
+    loss = total + state.square().mean() + (hidden @ filled).mean()
+    for shift in (0.0, 1.0, 2.0):
+        nn.functional.silu(net.first(given + shift).sin().cos()).mean().backward()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -83,7 +86,7 @@ def test_what_is_worked_out_again_is_seen(recorded: Path) -> None:
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
     assert found is not None
     told = {(one.since.value, (one.text or "").partition(" = ")[0]) for one in found.repeated}
-    assert {("step", "table"), ("step", "basis"), ("step", "text"), ("call", "key"), ("forward", "")} <= told
+    assert {("step", one) for one in ("table", "basis", "filled", "text")} | {("call", "key"), ("forward", "")} <= told
     assert not {text for _, text in told} & {"given", "hidden", "state", "loss"}
     # And the operators are found again in what was recorded: whether they are worth a word, the host decides.
     with opscope.load(recorded / "trace.json") as session:
@@ -103,4 +106,5 @@ def test_what_nothing_reads_is_seen(recorded: Path) -> None:
 def test_rounds_that_need_not_wait_are_told_from_others(recorded: Path) -> None:
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
     assert found is not None
-    assert [(len(one.rounds), one.is_ragged) for one in found.rounds if one.module is None] == [(5, True)]
+    loops = [(len(one.rounds), one.is_ragged, one.has_backward) for one in found.rounds if one.module is None]
+    assert sorted(loops) == [(3, False, True), (5, True, False)]

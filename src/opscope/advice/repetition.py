@@ -45,9 +45,12 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             [stretch for one in works if one.is_from_host for stretch in one.operators]
         )
         works.sort(key=lambda one: -_cost_ns(watched, one))
+        least_ns = rule.threshold("least_of_longest") * _cost_ns(watched, works[0])
         # Gradients of what is worked out once are summed up before they go back.
         gradients = run.session.query(_GRADIENTS_SQL, [found.operator_ids])
-        texts = dict.fromkeys(one.text for one in works[:_SHOWN] if one.text)
+        texts = dict.fromkeys(
+            one.text for one in works[:_SHOWN] if one.text and _cost_ns(watched, one) >= least_ns
+        )
         said_of_python = (
             f" Python takes {format_duration(python_ns / len(watched.steps))} right before them."
             if python_ns > found.host_ns
@@ -174,6 +177,9 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         # What the device has no part in is a matter of loading data.
         if not found.device_ns or found.host_ns < least_ns:
             continue
+        # On a busy device gradients are summed up round by round for want of memory.
+        if one.has_backward and not step.is_host_bound:
+            continue
         loops = f" of {len(again) + 1} loops" if again else ""
         what = f"{counted(count, 'call')} of {one.module}" if one.module else counted(count, "round") + loops
         sizes = (
@@ -183,6 +189,8 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             if one.has_weights
             else " for parts of different sizes"
             if one.is_ragged
+            else " with a backward pass after each (all at once take the memory of all)"
+            if one.has_backward
             else ""
         )
         costs = _costs(watched, found)

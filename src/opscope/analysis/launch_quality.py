@@ -9,7 +9,7 @@ does with its blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,30 +179,44 @@ def launch_quality(
 
 
 class LeadingKernel(msgspec.Struct, frozen=True):
-    """A kernel of no operator; `call` and `line` (`file:line function`) are those of its longest launch."""
+    """A kernel of the program's own, and the operator it is in.
+
+    `call` and `line` (`file:line function`) are those of its longest launch outside of operators.
+    """
 
     name: str
+    operator: str | None
     total_ns: int
     call: str | None
     line: str | None
 
 
 def leading_kernel(
-    session: Session, kernels: Iterable[KernelTotal], operators: Iterable[OperatorTotal]
+    session: Session, kernels: Iterable[KernelTotal], operators: Sequence[OperatorTotal]
 ) -> LeadingKernel | None:
-    """The longest of kernels that no operator launched; None if a library's, or if an operator leads."""
-    longest = max(
-        (one for one in kernels if one.kind == "kernel"), key=lambda one: one.total_ns, default=None
+    """The longest of kernels of no operator, or of a function of the program's; None if another leads."""
+    # Of a function of the program's own, which has no namespace, and not what inductor made of it.
+    inside = (
+        (one.name, kernel)
+        for one in operators
+        for kernel in one.kernels
+        if one.name.isidentifier() and not kernel.name.startswith("triton_")
+    )
+    alone = ((None, kernel) for kernel in kernels)
+    operator, longest = max(
+        (one for one in (*inside, *alone) if one[1].kind == "kernel"),
+        key=lambda one: one[1].total_ns,
+        default=(None, None),
     )
     library = longest and longest.facts and longest.facts.library
-    most_ns = max((one.self_device_ns for one in operators), default=0)
+    most_ns = max((one.self_device_ns for one in operators if one.name != operator), default=0)
     if longest is None or library not in (None, "triton") or longest.total_ns <= most_ns:
         return None
     calls = session.query(_LAUNCH_SQL, [longest.name])
     frames = session.query(_FRAMES_SQL, calls[0][1:]) if calls else []
     stack = (frame for (name,) in frames if (frame := parse_frame(name)) is not None)
     line = next((f"{one.file}:{one.line} {one.function}" for one in stack if is_program_file(one.file)), None)
-    return LeadingKernel(longest.name, longest.total_ns, calls[0][0] if calls else None, line)
+    return LeadingKernel(longest.name, operator, longest.total_ns, calls[0][0] if calls else None, line)
 
 
 _LAUNCH_SQL = """

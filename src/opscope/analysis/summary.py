@@ -240,7 +240,7 @@ class Summary(Shown):
 
     @cached_property
     def leading_kernel(self) -> LeadingKernel | None:
-        """The kernel outside of operators that takes more device time than any operator; None without one."""
+        """The program's own kernel that takes more device time than any other operator; None without one."""
         return leading_kernel(self.session, self._without_operator, self.operators)
 
     @cached_property

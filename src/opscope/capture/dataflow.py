@@ -107,6 +107,7 @@ class SeenOperator(NamedTuple):
     is_of_weights: bool  # reads nothing but parameters, and what was made of them
     is_on_host: bool  # its result is, where Python may read it
     is_read: bool  # hands what it is given to Python, or to the host
+    is_flag: bool  # and that is a truth value
     is_differentiated: bool  # the backward pass comes to it
     has_new: bool  # reads or draws what neither an operator has made nor a step before has read
     reads_before: bool  # what the step before has made
@@ -303,7 +304,8 @@ class DataflowWatch:
         ]
         results = [one for _, one in _flat({"": result}) if isinstance(one, tensor_type)]
         made = [self._storage(one) for one in results]
-        known = {id(storage) for _, _, storage in tensors}
+        is_lifted = kind.name == "aten::lift_fresh" and results[0].is_cuda  # that copied it there
+        known = set[int]() if is_lifted else {id(storage) for _, _, storage in tensors}
         is_view = bool(made) and not written and known.issuperset(map(id, made))
         is_of_weights = bool(read) and all(storage.is_of_weights for _, storage in read)
         is_number = kind.name == "aten::_local_scalar_dense"
@@ -332,6 +334,7 @@ class DataflowWatch:
                 is_of_weights=is_of_weights,
                 is_on_host=is_on_host,
                 is_read=is_read,
+                is_flag=is_number and read[0][0].dtype is self._torch.bool,
                 is_differentiated=self._torch.is_grad_enabled() and any(one.requires_grad for one, _ in read),
                 has_new=any(storage.is_new for _, storage in read) if read else is_random,
                 reads_before=any(one.writers_before and not one.is_of_weights for _, one in read),
@@ -528,11 +531,9 @@ def summarized(
             _named(one.line),
             one.module,
             tuple((number_of[places[0]], number_of[places[-1]] + 1) for places in of_rounds),
-            is_ragged,
-            has_weights,
-            is_selected,
+            *facts,
         )
-        for one, of_rounds, is_ragged, has_weights, is_selected in _independent(operators)
+        for one, of_rounds, *facts in _independent(operators)
     )
     rounds += tuple(_calls_in_a_row(operators, before[0], number_of))
     unused = tuple(
@@ -709,18 +710,20 @@ def _whole_lines(
 
 def _independent(
     operators: Sequence[SeenOperator],
-) -> Iterator[tuple[LoopRun, list[list[int]], bool, bool, bool]]:
+) -> Iterator[tuple[LoopRun, list[list[int]], bool, bool, bool, bool]]:
     """Loops and calls whose rounds do the same and need nothing of each other; the outermost such.
 
-    With each the operators of its rounds, whether these differ in their sizes, have weights of their own, and
-    each pick its part of the same by a number.
+    With each the operators of its rounds, whether these differ in their sizes, have weights of their own, each
+    pick its part of the same by a number, and have a backward pass after each.
     """
     members: dict[LoopRun, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, one in enumerate(operators):
         for rounds, number in () if one.is_view else one.site.rounds:
             members[rounds][number].append(place)
     taken: set[int] = set()
-    for rounds in sorted(members, key=lambda one: -sum(map(len, members[one].values()))):
+    # Functions between a call and the one that calls all of them see less.
+    of_calls = sorted(members, key=lambda one: -one.number if one.module else float("-inf"))
+    for rounds in sorted(of_calls, key=lambda one: -sum(map(len, members[one].values()))):
         groups: dict[Hashable, list[list[int]]] = defaultdict(list)
         for places in members[rounds].values():
             names = tuple((operators[place].name, operators[place].is_differentiated) for place in places)
@@ -743,7 +746,9 @@ def _independent(
             continue
         if _need_not_wait(operators, rounds, members[rounds], like):
             taken.update(place for places in like for place in places)
-            yield rounds, like, is_ragged, has_weights, is_selected
+            between = operators[like[0][0] : like[-1][-1]]
+            has_backward = any(one.site.is_backward for one in between)
+            yield rounds, like, is_ragged, has_weights, is_selected, has_backward
 
 
 def _calls_in_a_row(
@@ -820,8 +825,6 @@ def _need_not_wait(
     like: Sequence[Sequence[int]],
 ) -> bool:
     between = range(like[0][0], like[-1][-1] + 1)
-    if any(operators[place].site.is_backward for place in between):
-        return False  # gradients are summed up between rounds, mostly for want of memory
     if any(operators[place].is_of_batch for places in like for place in places):
         return False
     # Rounds that each change what was there before are a loop over tensors.
@@ -844,10 +847,11 @@ def _need_not_wait(
             if not _ADDING.fullmatch(one.name):
                 return False
             tied += 1
-        # Python may take what has left a round into a later one.
-        leaving += one.is_read and bool(others)
-        on_host += one.is_on_host and bool(others)
-        entering += one.has_new and place > like[0][-1]
+        # Python may take what has left a round into a later one, but not a truth value for a number.
+        is_decided = one.is_flag and bool(own)
+        leaving += one.is_read and bool(others) and not is_decided
+        on_host += one.is_on_host and bool(others) and not is_decided
+        entering += one.has_new and not one.is_again and place > like[0][-1]
     # What happens between calls of a module may be anything.
     if tied > _MOST_TIED * sum(map(len, like)) or (rounds.module and leaving):
         return False

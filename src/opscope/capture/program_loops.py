@@ -109,6 +109,8 @@ class ProgramFrames:
         lines: list[Line] = []
         rounds: list[tuple[LoopRun, int]] = []
         is_backward = is_recomputed = False
+        # The module's call that a frame is nearest to, itself or through functions.
+        called = list(itertools.accumulate(chain, lambda call, one: one if _is_call(one[0]) else call))
         for depth in range(len(chain) - 1, -1, -1):
             frame, owner, mark, _ = chain[depth]
             code = frame.f_code
@@ -118,8 +120,8 @@ class ProgramFrames:
                 # One instruction that calls the same again has gone round, if that is all there is of a loop.
                 called_new = chain[depth - 1][3] if depth else name == self._last_name
                 rounds.extend(self._loops(frame, mark, called_new=called_new))
-                if depth:
-                    rounds.extend(self._calls(chain[depth - 1][0], *chain[depth - 1][2:], mark, line))
+                if depth and _is_call(called[depth - 1][0]):
+                    rounds.extend(self._calls(*called[depth - 1], mark, line))
             elif owner == "autograd":
                 is_backward, is_recomputed = True, False
             elif owner == "checkpoint":
@@ -129,7 +131,8 @@ class ProgramFrames:
                 return CallSite(is_backward=is_backward, is_of_optimizer=True)
             mark.last = frame.f_lasti
         self._last_name = name
-        return CallSite(tuple(lines), tuple(rounds), is_backward, is_recomputed)
+        # Threads of the backward pass run nothing of the program's.
+        return CallSite(tuple(lines), tuple(rounds), is_backward or not lines, is_recomputed)
 
     def _loops(self, frame: FrameType, mark: _Mark, *, called_new: bool) -> Iterator[tuple[LoopRun, int]]:
         """The loops a frame is in; the innermost one that it has gone back in is in its next round."""
@@ -151,10 +154,10 @@ class ProgramFrames:
         yield from reversed(inside.values())
 
     def _calls(
-        self, called: FrameType, of_called: _Mark, is_new: bool, mark: _Mark, line: Line
+        self, called: FrameType, _: str, of_called: _Mark, is_new: bool, mark: _Mark, line: Line
     ) -> Iterator[tuple[LoopRun, int]]:
-        """Which call this is of a module that a run of a function calls."""
-        if is_new and called.f_code.co_name == "_wrapped_call_impl":
+        """Which call this is of a module that a run of a function calls, itself or through others."""
+        if is_new:
             module = called.f_locals.get("self")
             of_called.module = id(module)
             rounds, count = mark.of_modules.get(id(module), (None, -1))
@@ -162,3 +165,7 @@ class ProgramFrames:
             mark.of_modules[id(module)] = rounds, count + 1
         if of_called.module in mark.of_modules:
             yield mark.of_modules[of_called.module]
+
+
+def _is_call(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "_wrapped_call_impl"

@@ -198,6 +198,7 @@ class RecordedRounds(msgspec.Struct, frozen=True):
     is_ragged: bool  # whether sizes differ from round to round
     has_weights: bool  # whether each has parameters of its own
     is_selected: bool = False  # whether each works on where the same tensor equals a number of its own
+    has_backward: bool = False  # whether a backward pass follows each
 
 
 class ThreadOperators(msgspec.Struct, frozen=True):

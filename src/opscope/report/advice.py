@@ -117,17 +117,18 @@ def _exposed(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
 
 
 def _kernel(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
-    """A kernel that no operator launched and that takes more time than any operator."""
+    """A kernel of the program's own that takes more time than any other operator."""
     leading = summary.leading_kernel
     if leading is None or leading.total_ns <= _TENTH * summary.device_time_ns:
         return
     share = format_share(leading.total_ns, summary.device_time_ns)
-    where = f"{share} of device time, in no operator" if summary.operators else f"{share} of device time"
-    told: list[doc.Inline] = [doc.Code(telling_name(leading.name)), f": {where}"]
+    told: list[doc.Inline] = [doc.Code(telling_name(leading.name)), f": {share} of device time"]
+    if summary.operators:
+        told += [", in ", doc.Code(leading.operator) if leading.operator else "no operator"]
     if launched := leading.line or leading.call:
         told += ["; ", doc.Code(launched, is_whole=True)]
-    of_it = (one for one in summary.quality if one.operator is None and one.kernel.name == leading.name)
-    quality = next(of_it, None)
+    key = leading.operator, leading.name
+    quality = next((one for one in summary.quality if (one.operator, one.kernel.name) == key), None)
     if quality is not None and quality.is_underfilled:
         told.append(f"; {counted(quality.block_count or 0, 'block')} for {quality.sm_count} multiprocessors")
     elif quality is not None and quality.active is not None and 0.0 < quality.active.occupancy < 1.0:

@@ -279,6 +279,17 @@ def test_runs_of_one_loop_count_together(tmp_path: Path) -> None:
     assert (found.estimated_gain_ns_per_step or 0) > 1.9 * (alone.estimated_gain_ns_per_step or 1)
 
 
+@pytest.mark.parametrize(("kernel_us", "is_told"), [(20, True), (199, False)])
+def test_gradients_are_summed_up_round_by_round_for_want_of_memory_where_the_device_is_busy(
+    tmp_path: Path, kernel_us: float, *, is_told: bool
+) -> None:
+    parts = tuple((at, at + 4) for at in range(0, 24, 4))
+    rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False, has_backward=True)
+    with session_of(tmp_path, rounds=[rounds], kernel_us=kernel_us) as session:
+        found = [one for one in advice(session) if one.code == "advice.loop"]
+    assert [" with a backward pass after each (all at once" in one.message for one in found] == [True] * is_told
+
+
 def test_one_large_call_gets_the_device_half_as_far_to_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

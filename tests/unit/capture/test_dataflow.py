@@ -403,6 +403,33 @@ def test_calls_of_one_module_that_need_nothing_of_each_other() -> None:
     assert rounds(watched(step)) == [(2, "Net", False)]
 
 
+def test_calls_of_one_module_through_functions() -> None:
+    """Each run of a function calls it once; what it asks of its inputs is no number for the other call."""
+
+    class Asking(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) if (x == x).all() else x
+
+    net = Asking()
+
+    def likelihood(given: torch.Tensor) -> torch.Tensor:
+        return net(given).sum(1)
+
+    def pair(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return likelihood(given), likelihood(given * 0.5)
+
+    found = watched(lambda: pair(torch.randn(8, 8)))
+    assert rounds(found) == [(2, "Asking", False)]
+    assert found.rounds[0].line.endswith(" pair")
+
+
+def test_rounds_with_a_backward_pass_after_each() -> None:
+    net = Net()
+    batch = torch.randn(16, 8)
+    found = watched(lambda: [net(part).sum().backward() for part in batch.split(4)])
+    assert [(len(one.rounds), one.has_backward) for one in found.rounds] == [(4, True)]
+
+
 def follow_each_other(net: Net, batch: torch.Tensor) -> None:
     state = torch.zeros_like(batch)
     for _ in range(4):
@@ -423,11 +450,6 @@ def come_back_through_the_host(net: Net, batch: torch.Tensor) -> None:
     for _ in range(4):
         values = net(batch).detach().numpy() / 2
         batch = torch.from_numpy(values)
-
-
-def sum_gradients(net: Net, batch: torch.Tensor) -> None:
-    for part in batch.chunk(4):
-        net(part).sum().backward()
 
 
 def each_change_a_tensor_of_their_own(_: Net, batch: torch.Tensor) -> None:
@@ -475,7 +497,6 @@ NORMED = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
         follow_each_other,
         are_told_by_what_came_out_before,
         come_back_through_the_host,
-        sum_gradients,
         each_change_a_tensor_of_their_own,
         change_what_the_step_has_made,
         differ_in_gradients,
