@@ -98,6 +98,7 @@ class MainLoop:
     _thread_id: int = field(default_factory=threading.get_ident)
     _active: list[_ActiveLoop] = field(default_factory=list)  # the outermost first
     _looking_s: float = 0.0
+    _since_s: dict[int, float] = field(default_factory=dict)  # of each loop's first run
 
     def mark(self, tree: ast.Module, text: str) -> None:
         """Have each loop call `ROUND` where a round begins, with its number and those of the loops around it.
@@ -144,7 +145,8 @@ class MainLoop:
         ]
         last = self._active[-1] if self._active else None
         if last is None or (last.frame_id, last.number) != (frame_id, number):
-            self._active.append(_ActiveLoop(frame_id, number, now, now))
+            # One that runs again goes on: each of its runs may be over soon.
+            self._active.append(_ActiveLoop(frame_id, number, self._since_s.setdefault(number, now), now))
             return
         last.is_long |= now - last.begun_s > _LONGEST_S
         last.rounds += 1

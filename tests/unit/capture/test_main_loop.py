@@ -94,6 +94,15 @@ for number, _ in enumerate(batches()):
     if number == 20:
         break
 """
+# A run takes longer than a step, and is over before its loop is known for the main one.
+RUNS = """
+def fit(begin):
+    work(begin)
+    for _ in range(12):
+        work(0.06)
+for run in range(8):
+    fit(2.5 if run == 0 else 0.1)
+"""
 READ_BY_OTHERS = """
 def script(one):
     return one
@@ -107,15 +116,15 @@ run()
 
 @pytest.mark.parametrize(
     ("text", "step_s", "least"),
-    [(SIMULATION, 0.2, 20), (SERVER, 0.24, 40), (COMPILED, 0.1, 15), (BATCHES, 0.21, 10)],
-    ids=["simulation", "server", "compiled", "batches"],
+    [(SIMULATION, 0.2, 20), (SERVER, 0.24, 40), (COMPILED, 0.1, 15), (BATCHES, 0.21, 10), (RUNS, 0.06, 70)],
+    ids=["simulation", "server", "compiled", "batches", "runs"],
 )
 def test_a_step_is_a_round_of_the_outermost_loop_that_comes_round_soon(steps_of, text, step_s, least):
     ends = steps_of(text)
     assert len(ends) >= least
     apart = [after - before for before, after in itertools.pairwise(ends)]
     # Between two waves a token takes as long as the prompt does beside.
-    assert sum(one == pytest.approx(step_s) for one in apart) >= len(apart) - 1
+    assert sum(one == pytest.approx(step_s) for one in apart) >= 0.9 * len(apart) - 1
 
 
 @pytest.mark.parametrize(
