@@ -81,7 +81,7 @@ def test_a_kernel_of_no_operator_that_leads_is_named(opscope, tmp_path: Path) ->
     of_torch = own_kernel(tmp_path, name="void at::native::vectorized_elementwise_kernel<4>()")
     assert "in no operator" not in opscope("analyze", of_torch).out
     inside = own_kernel(tmp_path, operator="Square")
-    opscope("analyze", inside).fine("Kernel square: 60.0 % of device time, in Square; 12.5 % of warps resident")
+    opscope("analyze", inside).fine("Kernel square: 60.0 % of device time, in Square; 12.5 % of warps")
     of_aten = own_kernel(tmp_path, name="cudnn::softmax", operator="aten::_softmax")
     assert "Kernel" not in opscope("analyze", of_aten).words.partition("Top operators")[0]
 

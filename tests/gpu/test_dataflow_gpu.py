@@ -86,7 +86,8 @@ def test_what_is_worked_out_again_is_seen(recorded: Path) -> None:
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
     assert found is not None
     told = {(one.since.value, (one.text or "").partition(" = ")[0]) for one in found.repeated}
-    assert {("step", one) for one in ("table", "basis", "filled", "text")} | {("call", "key"), ("forward", "")} <= told
+    assert {("step", one) for one in ("table", "basis", "filled", "text")} <= told
+    assert {("call", "key"), ("forward", "")} <= told
     assert not {text for _, text in told} & {"given", "hidden", "state", "loss"}
     # And the operators are found again in what was recorded: whether they are worth a word, the host decides.
     with opscope.load(recorded / "trace.json") as session:

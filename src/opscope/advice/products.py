@@ -35,10 +35,10 @@ _FULL = (DataType.FP32, DataType.TF32)
 _NAMES = {DataType.BF16: "bfloat16", DataType.FP16: "float16", DataType.TF32: "TF32"}
 _KINDS = {"matrix": "matrix products", "convolution": "convolutions"}
 # Embeddings of time or place, noise: of float32, whatever the weights are. Complex numbers have no such type.
-_MAKING = frozenset(
-    f"aten::{one}"
-    for one in "sin cos linspace rand randn normal_ complex view_as_complex _fft_r2c _fft_c2r _fft_c2c".split()
-)
+_MAKING = frozenset({
+    "aten::sin", "aten::cos", "aten::linspace", "aten::rand", "aten::randn", "aten::normal_", "aten::complex",
+    "aten::view_as_complex", "aten::_fft_r2c", "aten::_fft_c2r", "aten::_fft_c2c",
+})  # fmt: skip
 _ON_TENSOR_CORES = (TensorCoreUse.USED, TensorCoreUse.ELIGIBLE)
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _BATCHED_CAST_SHARE = 0.25  # attention's probabilities alone come from an operator that keeps float32

@@ -630,10 +630,15 @@ def _unused(
         [place for of in _by_thread(one).values() for place in of] for one in (before, operators)
     )
     # One of them may do more at one place: write a line, save a picture.
-    names = [before[one].name for one in found], [operators[one].name for one in places]
-    begin = len(os.path.commonprefix(names))
-    end = len(os.path.commonprefix([of[begin:][::-1] for of in names]))
-    if begin + end < _LIKE * max(map(len, names)):
+    least = min(len(found), len(places))
+
+    def alike(ats: range) -> int:  # until they differ
+        names = ((before[found[at]].name, operators[places[at]].name) for at in ats)
+        return next((count for count, (one, other) in enumerate(names) if one != other), len(ats))
+
+    begin = alike(range(least))
+    end = alike(range(-1, begin - least - 1, -1))
+    if begin + end < _LIKE * max(len(found), len(places)):
         return
     found, places = (of[:begin] + of[len(of) - end :] for of in (found, places))
 
@@ -718,8 +723,8 @@ def _independent(
 ) -> Iterator[tuple[LoopRun, list[list[int]], bool, bool, bool, bool]]:
     """Loops and calls whose rounds do the same and need nothing of each other; the outermost such.
 
-    With each the operators of its rounds, whether these differ in their sizes, have weights of their own, each
-    pick its part of the same by a number, and have a backward pass after each.
+    With each the operators of its rounds, whether these differ in their sizes, have weights of their own,
+    each pick its part of the same by a number, and have a backward pass after each.
     """
     members: dict[LoopRun, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, one in enumerate(operators):

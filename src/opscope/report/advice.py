@@ -122,9 +122,12 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     if leading is None or leading.total_ns <= _TENTH * summary.device_time_ns:
         return
     share = format_share(leading.total_ns, summary.device_time_ns)
-    told: list[doc.Inline] = [doc.Code(telling_name(leading.name)), f": {share} of device time"]
-    if summary.operators:
-        told += [", in ", doc.Code(leading.operator) if leading.operator else "no operator"]
+    where: doc.Text = (
+        f"{share} of device time, in no operator" if summary.operators else f"{share} of device time"
+    )
+    if leading.operator is not None:
+        where = (f"{share} of device time, in ", doc.Code(leading.operator))
+    told: list[doc.Inline] = [doc.Code(telling_name(leading.name)), ": ", *doc.inlines(where)]
     if launched := leading.line or leading.call:
         told += ["; ", doc.Code(launched, is_whole=True)]
     key = leading.operator, leading.name
