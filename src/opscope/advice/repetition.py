@@ -47,7 +47,8 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         works.sort(key=lambda one: -_cost_ns(watched, one))
         least_ns = rule.threshold("least_of_longest") * _cost_ns(watched, works[0])
         # Gradients of what is worked out once are summed up before they go back.
-        gradients = run.session.query(_GRADIENTS_SQL, [found.operator_ids])
+        whole = _with_gradients(run, found)
+        has_gradients = len(whole.ranges) > len(found.ranges)
         texts = dict.fromkeys(
             one.text for one in works[:_SHOWN] if one.text and _cost_ns(watched, one) >= least_ns
         )
@@ -60,8 +61,8 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             said.format(listed([one.line or "" for one in works], _SHOWN), _costs(watched, found))
             + said_of_python,
             _evidence(run, found, lines=[one.line for one in works], since=since.value),
-            _without(found._replace(ranges=[*found.ranges, *gradients]), before),
-            worst=_without(found) if python_ns or (gradients and since is RepeatedSince.CALL) else None,
+            _without(whole, before),
+            worst=_without(found) if python_ns or (has_gradients and since is RepeatedSince.CALL) else None,
             change="\n".join(moved.format(text=text) for text in texts) or None,
             # Steps that are given nothing new may all be one, for want of data; and a graph that is kept is
             # gone through more than once.
@@ -216,7 +217,10 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         yield Advice(
             said,
             _evidence(run, found, line=one.line, rounds=count, module=one.module),
-            _at_once(first, others, 0.5 + 0.5 * _share_at_limits(run, found)),
+            _at_once(
+                *(_with_gradients(run, of) for of in (first, others)),
+                0.5 + 0.5 * _share_at_limits(run, found),
+            ),
             worst=_at_once(first, others),
             suggestion=_BY_GROUP if one.is_selected else None,
             change=change,
@@ -299,6 +303,11 @@ _GRADIENTS_SQL = """
 SELECT DISTINCT operator_id, last_descendant_id
 FROM (SELECT unnest($1::BIGINT[]) AS forward_operator_id) JOIN autograd_links USING (forward_operator_id)
 JOIN operators ON operator_id = backward_operator_id"""
+
+
+def _with_gradients(run: ProfiledRun, found: FoundOperators) -> FoundOperators:
+    gradients = run.session.query(_GRADIENTS_SQL, [found.operator_ids])
+    return found._replace(ranges=[*found.ranges, *gradients])
 
 
 def _without(found: FoundOperators, before: Mapping[int, Spans] | None = None) -> Effect:

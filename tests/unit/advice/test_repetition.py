@@ -200,13 +200,25 @@ def gradients(program: Any, at: float, *, of: int) -> None:
         program.launch(begin + 5, thread=2).kernel("gemm", begin + 15, 2)
 
 
-def test_gradients_of_what_is_worked_out_again_go_with_it(tmp_path: Path) -> None:
+THREE_ROUNDS = RecordedRounds(LINE, None, ((0, 4), (4, 8), (8, 12)), is_ragged=False, has_weights=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "works", "first"),
+    [
+        ("repeated_work", {"repeated": [again(is_differentiated=True)]}, 0),
+        ("loop", {"rounds": [THREE_ROUNDS]}, 4),
+    ],
+)
+def test_gradients_of_what_need_not_run_go_with_it(
+    tmp_path: Path, code: str, works: dict[str, Any], first: int
+) -> None:
     gains_ns = []
-    for of in (0, 12):
+    for of in (first, 12):
         (tmp_path / str(of)).mkdir()
-        work, extra = again(is_differentiated=True), partial(gradients, of=of)
-        with session_of(tmp_path / str(of), repeated=[work], kernel_us=60, extra=extra) as session:
-            found = only(advice(session), "repeated_work")
+        extra = partial(gradients, of=of)
+        with session_of(tmp_path / str(of), **works, kernel_us=60, extra=extra) as session:
+            found = only(advice(session), code)
         gains_ns.append(found.estimated_gain_ns_per_step or 0)
         assert not found.is_gain_known
     assert gains_ns[0] - gains_ns[1] > 50_000
