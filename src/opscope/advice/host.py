@@ -123,31 +123,6 @@ def _recorded(step: StepModel) -> str:
     return f" ({format_duration(step.recorded_host_ns)} as recorded{between} without the profiler)"
 
 
-@finds
-def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    step = run.step
-    if step is None or not step.recorder_ns:
-        return
-    fraction = step.recorder_ns / step.recorded_host_ns
-    is_of_host = step.recorded_host_ns >= rule.threshold("host_over_device") * step.device_ns
-    if fraction < rule.threshold("least_recorder_fraction") or not is_of_host:
-        return
-    yield Advice(
-        f"Of the {format_duration(step.recorded_host_ns)} of host time {run.period} as recorded, "
-        f"an estimated {format_duration(step.recorder_ns)} ({format_fraction(fraction)}) is profiler "
-        "overhead: without it the host needs about "
-        f"{format_duration(step.recorded_host_ns - step.recorder_ns)}, the device "
-        f"{format_duration(step.device_ns)}.",
-        {
-            "recorded_host_ns": step.recorded_host_ns,
-            "recorder_ns": step.recorder_ns,
-            "recorder_fraction": fraction,
-            "device_busy_ns": step.busy_ns,
-            "how_estimated": run.recorder_basis,
-        },
-    )
-
-
 def _together(
     run: ProfiledRun,
     places: Mapping[tuple[str | None, str | None], Sequence[WaitingCall]],

@@ -28,7 +28,6 @@ from opscope.model.finding import OPEN, Applicability
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct
 from opscope.provenance.categories import category_of
-from opscope.units import format_fraction
 
 _RECURRENT = re.compile(r"(?:rnn|lstm|gru)(?:_|$)")
 _FULL = (DataType.FP32, DataType.TF32)
@@ -158,32 +157,6 @@ def unaligned_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{run.device_time(total_ns)}, in kernels for unaligned operands.",
         run.call_evidence(calls),
         calls_taking(calls, after_ns),
-    )
-
-
-@finds
-def small_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    most = rule.threshold("roofline_fraction")
-    found = [
-        (call, product)
-        for call in run.calls
-        if call.roofline.bound in (Bound.LATENCY, Bound.LAUNCH)
-        and call.roofline.fraction is not None
-        and call.roofline.fraction < most
-        and (product := product_of(call)) is not None
-    ]
-    calls = [call for call, _ in found]
-    total_ns = time_of(calls)
-    if run.is_minor(total_ns, rule):
-        return
-    _, longest = max(found, key=lambda one: (one[0].roofline.device_ns, -one[0].call_id))
-    sizes = f"{longest.batch} of {longest}" if longest.batch > 1 else str(longest)
-    attainable_ns = sum(call.roofline.attainable_ns or 0.0 for call in calls)
-    yield Advice(
-        f"Matrix products ({listed(operators_of(calls), 3)}; the longest {sizes}) are too small "
-        f"to fill the device: {run.device_share(total_ns)} at {format_fraction(attainable_ns / total_ns)} of "
-        "what it could do.",
-        run.call_evidence(calls),
     )
 
 

@@ -116,12 +116,6 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         """The step of the middle rank, by its time; the slower of two. None if no trace tells."""
         return None if self.job is None else self.job.middle
 
-    @property
-    def recorder_basis(self) -> str | None:
-        trace_id = None if self.step is None else self.step.trace.trace_id
-        hosts = (host for host in self.summary.timeline.host if host.trace_id == trace_id)
-        return next((self.simulated(host).recorder_basis for host in hosts), None)
-
     def simulated(self, host: HostTime) -> HostTime:
         """A host's time with the recorder's part as it is simulated, so that a report tells one figure."""
         models = () if self.job is None else self.job.ranks

@@ -48,7 +48,6 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         least_ns = rule.threshold("least_of_longest") * _cost_ns(watched, works[0])
         # Gradients of what is worked out once are summed up before they go back.
         whole = _with_gradients(run, found)
-        has_gradients = len(whole.ranges) > len(found.ranges)
         texts = dict.fromkeys(
             one.text for one in works[:_SHOWN] if one.text and _cost_ns(watched, one) >= least_ns
         )
@@ -62,7 +61,7 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             + said_of_python,
             _evidence(run, found, lines=[one.line for one in works], since=since.value),
             _without(whole, before),
-            worst=_without(found) if python_ns or (has_gradients and since is RepeatedSince.CALL) else None,
+            worst=_without(found) if python_ns or (whole != found and since is RepeatedSince.CALL) else None,
             change="\n".join(moved.format(text=text) for text in texts) or None,
             # Steps that are given nothing new may all be one, for want of data; and a graph that is kept is
             # gone through more than once.

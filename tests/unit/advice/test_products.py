@@ -162,17 +162,6 @@ def test_an_odd_vocabulary_is_found_by_its_kernel(advise_on: Program) -> None:
     assert 1_000_000 < (found.estimated_gain_ns_per_step or 0) < 3_000_000
 
 
-def small(fraction: float, bound: Bound = Bound.LATENCY) -> dict[str, Any]:
-    """200 bf16 products of few tiles."""
-    one = product(64, 64, 256, 3_000_000, calls=200, bound=bound, fraction=fraction, **HALF)
-    return {"calls": [one], "hosts": [host(STEP_NS, 1e6)]}
-
-
-def test_small_products_are_told_without_a_gain(advise_on: Program) -> None:
-    words = ("64×256 by 256×64", "5.0 % of what it could do")
-    told(advise_on(program(), **small(0.05)), "small_products", *words, has_gain=False)
-
-
 EARLY = product(1024, 768, 768, 5_000_000, calls=48, attribution="before_window")
 LEFT_ALONE: dict[str, tuple[str, dict[str, Any]]] = {
     "on tensor cores": ("gemm", slow(**HALF)),
@@ -180,8 +169,6 @@ LEFT_ALONE: dict[str, tuple[str, dict[str, Any]]] = {
     "before the window": ("gemm", {**slow(), "calls": [EARLY]}),
     "an even vocabulary": (UNALIGNED, vocabulary(50304, UNALIGNED)),
     "an odd vocabulary in a fast kernel": (FAST, vocabulary(50257, FAST)),
-    "small, but fast": ("gemm", small(0.6)),
-    "large": ("gemm", small(0.05, Bound.COMPUTE)),
 }
 
 

@@ -48,7 +48,7 @@ def test_bert_in_float32_is_told_of_tf32_first(advised: Advised) -> None:
     gain_ns = found[0].estimated_gain_ns_per_step
     assert gain_ns == pytest.approx(BERT_NS - BERT_TF32_NS, rel=0.3)
     assert step.device_ns == pytest.approx(BERT_NS, rel=0.02)
-    assert set(codes(found)) <= {"tf32_off", "reduced_precision", "recording_inflates_host", "host_sync"}
+    assert set(codes(found)) <= {"tf32_off", "reduced_precision", "host_sync"}
 
 
 @pytest.mark.exhaustive(few=False)
@@ -79,8 +79,6 @@ def test_generating_tokens_is_launch_bound_and_no_graph_holds_it(advised: Advise
 def test_training_recorded_with_stacks_is_host_bound_by_the_recording_alone(advised: Advised) -> None:
     _, found = advised("h200/bert_train_bf16.json.gz")
     assert "launch_bound" not in codes(found)
-    recorder = only(found, "recording_inflates_host")
-    assert recorder.evidence["recorder_fraction"] > 0.4
     assert {"eager_attention", "foreach_optimizer", "layout_copies"} <= set(codes(found))
     wrong = {"tf32_off", "reduced_precision", "dropout_in_eval", "per_tensor_optimizer"}
     assert not wrong & set(codes(found))
@@ -99,7 +97,7 @@ def test_a_straggler_is_named(advised: Advised) -> None:
 @pytest.mark.exhaustive(few=False)
 def test_compiled_programs_are_told_of_graphs_that_they_lack(advised: Advised) -> None:
     _, found = advised("h200/bert_compile_bf16.json.gz")
-    assert codes(found) == ["launch_bound", "recording_inflates_host"]
+    assert codes(found) == ["launch_bound"]
     assert "reduce-overhead" in (found[0].change or "")
     _, found = advised("h200/gpt2_compile_cudagraph_bf16.json.gz")
     assert set(codes(found)) <= {"host_sync"}
