@@ -84,9 +84,9 @@ def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if not works or _is_nearly_all(watched, found, rule):
         return
     lines = dict.fromkeys(
-        _NOT_READ if one.line is None else (_LEFT_OUT if one.is_whole else _CUT_SHORT).format(text=one.text)
+        _NOT_READ if one.line is None else f"# {one.text}   # nothing reads its result"
         for one in works[:_SHOWN]
-        if one.text or one.line is None
+        if one.line is None or (one.text and one.is_whole)
     )
 
     def effect(change: GraphChange) -> object:
@@ -99,7 +99,7 @@ def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"Nothing reads a part of what a step works out at {where}: {_costs(watched, found)}.",
         _evidence(run, found, lines=[one.line for one in works]),
         effect,
-        change="\n".join(lines),
+        change="\n".join(lines) or None,
         # A part of what a line calls may have no switch of its own.
         is_sure=all(one.is_whole for one in works[:_SHOWN]),
     )
@@ -108,8 +108,6 @@ def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 _OF_WEIGHTS_SQL = """
 SELECT activity_id, duration_ns FROM device_activities JOIN kernel_names USING (name_id)
 WHERE list_contains($1::BIGINT[], operator_id) AND contains(name, 'wgrad')"""
-_LEFT_OUT = "# {text}   # nothing reads its result"
-_CUT_SHORT = "{text}   # no further than something reads its result"
 _NOT_READ = "loss.backward(inputs=trained)   # whose gradients are read; else requires_grad_(False)"
 
 
@@ -207,7 +205,7 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             first, others = (
                 watched._replace(steps=watched.steps[begin::2]).found(one.rounds) for begin in (0, 1)
             )
-        change = _STACKED if one.has_weights else None
+        change = _STACKED if one.has_weights else None if one.is_ragged else _OF_ONE_SIZE
         if one.is_selected:
             names = {row["name"].rstrip("_") for row in watched.steps[0][slice(*one.rounds[0])] if row}
             change = _SUMMED_BY_GROUP if names <= _OF_SUMS else _SORTED_BY_GROUP
@@ -227,6 +225,7 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         )
 
 
+_OF_ONE_SIZE = "results = function(torch.stack(parts))   # in place of the loop, with one dimension more"
 _STACKED = """\
 weights = torch.stack([model.weight for model in models])   # of all rounds, with one dimension more
 results = torch.vmap(function)(weights, inputs)   # or torch.func.stack_module_state for whole modules"""

@@ -745,13 +745,18 @@ def _independent(
         least = 2 if rounds.module else _LEAST_ROUNDS
         if len(like) < least or any(place in taken for places in like for place in places):
             continue
-        all_rounds = [[operators[place] for place in places] for places in like]
         # Sizes as they are given: a scalar is one of the program's numbers.
-        is_ragged = (
-            len({tuple(filter(None, (size for one in of for size in one.sizes))) for of in all_rounds}) > 1
+        of_sizes = grouped(
+            (tuple(size for place in places for size in operators[place].sizes if size), places)
+            for places in like
         )
-        has_weights = len({frozenset().union(*(one.weights for one in of)) for of in all_rounds}) > 1
+        most = max(of_sizes.values(), key=len)
         is_selected = _are_selected(operators, like)
+        if least <= len(most) > len(like) / 2 and not is_selected:
+            like = most  # the others cannot be put together with these
+        is_ragged = len(most) < len(like)
+        weights = {frozenset().union(*(operators[place].weights for place in places)) for places in like}
+        has_weights = len(weights) > 1
         if is_ragged and not is_selected and (has_weights or not _are_given_parts(operators, like)):
             continue
         if _need_not_wait(operators, rounds, members[rounds], like):

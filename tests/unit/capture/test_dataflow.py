@@ -434,6 +434,16 @@ def test_rounds_with_a_backward_pass_after_each() -> None:
     assert [(len(one.rounds), one.has_backward) for one in found.rounds] == [(4, True)]
 
 
+def test_of_rounds_of_several_sizes_most_of_one_size_are_put_together() -> None:
+    net = Net()
+
+    def step() -> None:
+        for part in torch.randn(28, 8).split([2, 2, 6, 6, 6, 6]):
+            net(part).exp().sum()
+
+    assert rounds(watched(step)) == [(4, None, False)]
+
+
 def follow_each_other(net: Net, batch: torch.Tensor) -> None:
     state = torch.zeros_like(batch)
     for _ in range(4):
