@@ -86,8 +86,12 @@ def call_file(
             raise InputError(f"{one.name}: {what}", hint=_LISTS)
         written, arguments = _written(one, fed, made, notes, f"r{number}")
         calls.append(written)
-        result = "return" if number == len(then) else f"r{number + 1} ="
-        lines.append(f"{result} torch.ops.{one.name.replace('::', '.')}({arguments})")
+        pairs = zip(one.schema.arguments, one.arguments, strict=False)
+        # What changes lists returns nothing.
+        lists = [at.name for at, given in pairs if at.is_written and isinstance(given, TensorListArgument)]
+        result = f"r{number + 1} = " if number < len(then) else "return " * (not lists)
+        lines.append(f"{result}torch.ops.{one.name.replace('::', '.')}({arguments})")
+        lines += [f"return {', '.join(lists)}"] * bool(lists)
     own = start_of(calls, start or StartKind.TRITON, parameters=", ".join(made))
     if own is None and start not in {None, StartKind.ATEN}:
         raise InputError(
