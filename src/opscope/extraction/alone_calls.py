@@ -67,6 +67,11 @@ class AloneCall(NamedTuple):
         return " → ".join([self.call.name, *(call.stem or "" for call, _ in self.then)])
 
     @property
+    def worth_ns(self) -> float:
+        """What it may save: all of its time where no limit is known, but of waiting for others nothing."""
+        return (0 if self.collective else self.device_ns) if self.avoidable_ns is None else self.avoidable_ns
+
+    @property
     def has_unrecorded_numbers(self) -> bool:
         """Whether its file has stand-ins for Python numbers, which are the user's to write."""
         calls = () if self.sources else (self.call, *(call for call, _ in self.then))
@@ -130,13 +135,7 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
             )
         )
     found += list(_chains(session, found))
-    return tuple(sorted(found, key=lambda one: (-_worth(one), -one.device_ns, one.name)))
-
-
-def _worth(one: AloneCall) -> float:
-    """What it may save: all of its time where no limit is known, but of waiting for others nothing."""
-    unknown = 0 if one.collective else one.device_ns
-    return unknown if one.avoidable_ns is None else one.avoidable_ns
+    return tuple(sorted(found, key=lambda one: (-one.worth_ns, -one.device_ns, one.name)))
 
 
 def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]:
@@ -282,26 +281,25 @@ def extracted(
     try:
         if one.collective is not None:
             file = collective_file(one.call, one.collective, what=what, name=name)
-            return Extracted(rank, one, file, name)
-        if not one.sources and one.call.stem is None:
-            file = library_file(one.call, what=what, name=name, module=module)
-            return Extracted(rank, one, file, name)
-        if not one.sources:
-            file = call_file(one.call, what=what, name=name, start=start, then=one.then)
-            return Extracted(rank, one, file, name)
-        if start not in {None, StartKind.ATEN}:
+        elif one.sources and start not in {None, StartKind.ATEN}:
             raise InputError(
                 f"{one.name}: a kernel of torch.compile starts as it is",
                 hint="Leave --start out, or extract the operators that it fuses from a run without compiling",
             )
-        texts = (read_generated(place, place.stem) for place in one.sources)
-        if (source := next((text for text in texts if text is not None), None)) is None:
-            raise InputError(
-                f"{one.name}: its source, {one.sources[-1].name}, is not at hand",
-                hint="Record with opscope run, which keeps it in TRACE.kernels, "
-                "and keep that beside the trace",
-            )
-        return Extracted(rank, one, kernel_file(one.call, source, what=what, name=name), name)
+        elif one.sources:
+            texts = (read_generated(place, place.stem) for place in one.sources)
+            if (source := next((text for text in texts if text is not None), None)) is None:
+                raise InputError(
+                    f"{one.name}: its source, {one.sources[-1].name}, is not at hand",
+                    hint="Record with opscope run, which keeps it in TRACE.kernels, "
+                    "and keep that beside the trace",
+                )
+            file = kernel_file(one.call, source, what=what, name=name)
+        elif one.call.stem is None:
+            file = library_file(one.call, what=what, name=name, module=module)
+        else:
+            file = call_file(one.call, what=what, name=name, start=start, then=one.then)
+        return Extracted(rank, one, file, name)
     except OpscopeError as error:
         return Extracted(rank, one, error, name)
 

@@ -82,8 +82,9 @@ def call_file(
         if one.schema is None:
             raise InputError(f"{one.name}: no packaged release of PyTorch declares it with such arguments")
         if one.has_unrecorded_list:
-            what = "of lists of more than 30 tensors their members are not recorded"
-            raise InputError(f"{one.name}: {what}", hint=_LISTS)
+            raise InputError(
+                f"{one.name}: of lists of more than 30 tensors no members are recorded", hint=_LISTS
+            )
         written, arguments = _written(one, fed, made, notes, f"r{number}")
         calls.append(written)
         pairs = zip(one.schema.arguments, one.arguments, strict=False)
@@ -193,10 +194,8 @@ def library_file(call: CallArguments, *, what: str, name: str, module: str | Non
         if isinstance(given, TensorArgument):
             values.append(f"x{number}")
             made[values[-1]] = _tensor(call, values[-1], given, given.type_name)
-        elif isinstance(given, ScalarArgument) and given.text is not None:
-            values.append(_as_written(given.text))
         else:
-            raise InputError(f"{call.name}: argument {number} was not recorded: a text, a list, or nothing")
+            values.append(_recorded(call, given, f"argument {number}"))
     if call.defect is not None or module is None:
         raise InputError(
             f"{call.name}: {call.defect or 'name the module that registers it, --import MODULE'}"
@@ -310,14 +309,11 @@ def _list(call: CallArguments, name: str, tensors: Sequence[TensorArgument], typ
 
 
 def _recorded(call: CallArguments, given: Argument, name: str) -> str:
+    """A number, or list of them, in as few digits as mean the same: 0.9 of 0.90000000000000002."""
     if not isinstance(given, ScalarArgument) or given.text is None:
-        raise InputError(f"{call.name}: the value of '{name}' was not recorded", hint=_HOW)
-    return _as_written(given.text)
-
-
-def _as_written(text: str) -> str:
-    """A recorded number, or list of them, in as few digits as mean the same: 0.9 of 0.90000000000000002."""
-    return _DIGITS.sub(lambda found: repr(float(found[0])), text)
+        why = _HOW if not call.values_recorded else "PyTorch records no nested tensors and no texts"
+        raise InputError(f"{call.name}: the value of '{name}' was not recorded", hint=why)
+    return _DIGITS.sub(lambda found: repr(float(found[0])), given.text)
 
 
 def _literal(call: CallArguments, given: Argument, declared: Declared, notes: list[str]) -> str:
@@ -338,8 +334,6 @@ def _literal(call: CallArguments, given: Argument, declared: Declared, notes: li
         raise InputError(
             f"{call.name}: PyTorch records no lists in which tensors may be missing ('{declared.name}')"
         )
-    if given is None and declared.type.startswith("Tensor"):
-        raise InputError(f"{call.name}: '{declared.name}' is a nested tensor, of which nothing is recorded")
     text = _recorded(call, given, declared.name)
     if declared.type.startswith("ScalarType"):
         named = element_type_of_code(int(text)) if text.isdigit() else None
