@@ -21,7 +21,7 @@ from opscope.analysis.roofline import Efficiency
 from opscope.analysis.step_model import Gain, GraphChange
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
-from opscope.extraction.call_file import CallFile, Fed, call_file, collective_file, kernel_file, library_file
+from opscope.extraction.call_file import CallFile, Fed, call_file, collective_file, kernel_file
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
 from opscope.model.queries import grouped, statements
@@ -295,10 +295,8 @@ def extracted(
                     "and keep that beside the trace",
                 )
             file = kernel_file(one.call, source, what=what, name=name)
-        elif one.call.stem is None:
-            file = library_file(one.call, what=what, name=name, module=module)
         else:
-            file = call_file(one.call, what=what, name=name, start=start, then=one.then)
+            file = call_file(one.call, what=what, name=name, start=start, then=one.then, module=module)
         return Extracted(rank, one, file, name)
     except OpscopeError as error:
         return Extracted(rank, one, error, name)

@@ -37,6 +37,7 @@ from opscope.operators.element_types import (
 )
 from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
+from opscope.provenance.native_functions import Schema
 
 _HOW = "Record with shapes: opscope run, or record_shapes=True."
 _LISTS = "They are known where they are shaped as all gradients: record the backward pass with the step"
@@ -63,9 +64,17 @@ Fed = tuple[CallArguments, str]  # a call, and its argument that is the result o
 
 
 def call_file(
-    call: CallArguments, *, what: str, name: str, start: StartKind | None = None, then: Sequence[Fed] = ()
+    call: CallArguments,
+    *,
+    what: str,
+    name: str,
+    start: StartKind | None = None,
+    then: Sequence[Fed] = (),
+    module: str | None = None,
 ) -> CallFile:
     """The file of a call with this name, `what` at its head; `then` are calls that follow it.
+
+    `module` registers an operator of another library.
 
     Its own version starts as asked; without it in Triton where the call's family has a template.
 
@@ -77,38 +86,50 @@ def call_file(
     notes: list[str] = []
     calls, lines = [], []
     for number, (one, fed) in enumerate([(call, None), *then]):
+        schema = one.schema
         if one.defect is not None:
             raise InputError(f"{one.name}: {one.defect}", hint=_HOW * ("were recorded" in one.defect) or None)
-        if one.schema is None:
+        if one.stem is None:  # of another library: its arguments have places, and no names
+            places = range(1, len(one.arguments) + 1)
+            schema = Schema(one.name, tuple(Declared("", f"x{at}", None, False) for at in places), (), ())
+        if schema is None:
             raise InputError(f"{one.name}: no packaged release of PyTorch declares it with such arguments")
         if one.has_unrecorded_list:
             raise InputError(
                 f"{one.name}: of lists of more than 30 tensors no members are recorded", hint=_LISTS
             )
-        written, arguments = _written(one, fed, made, notes, f"r{number}")
+        written, arguments = _written(one, schema, fed, made, notes, f"r{number}")
         calls.append(written)
-        pairs = zip(one.schema.arguments, one.arguments, strict=False)
-        # What changes lists returns nothing.
-        lists = [at.name for at, given in pairs if at.is_written and isinstance(given, TensorListArgument)]
-        result = f"r{number + 1} = " if number < len(then) else "return " * (not lists)
+        pairs = zip(schema.arguments, one.arguments, strict=False)
+        # What changes lists returns nothing; what another library's operator changes is not known.
+        changed = [at.name for at, given in pairs if at.is_written and isinstance(given, TensorListArgument)]
+        changed = changed if one.stem else ["result", *made]
+        result = (
+            f"r{number + 1} = "
+            if number < len(then)
+            else "result = "
+            if not one.stem
+            else "return " * (not changed)
+        )
         lines.append(f"{result}torch.ops.{one.name.replace('::', '.')}({arguments})")
-        lines += [f"return {', '.join(lists)}"] * bool(lists)
+        lines += [f"return {', '.join(changed)}"] * bool(changed)
+    if call.stem is None and module is None:
+        raise InputError(f"{call.name}: name the module that registers it, --import MODULE")
     own = start_of(calls, start or StartKind.TRITON, parameters=", ".join(made))
     if own is None and start not in {None, StartKind.ATEN}:
         raise InputError(
             f"{call.name}: there is no template in {start} for such a call",
             hint="Write --start aten: `mine` then calls the operator",
         )
-    own = own or Start("import torch\n", _MINE.format(", ".join(made), "yours goes here"))
+    imported = f"\nimport {module}  # registers {call.name}\n" * (call.stem is None)
+    own = own or Start(f"import torch\n{imported}", _MINE.format(", ".join(made), "yours goes here"))
     return _file("\n\n".join([what, *dict.fromkeys(notes)]), name, made, lines, own, notes)
 
 
-def _written(
-    call: CallArguments, fed: str | None, made: dict[str, str], notes: list[str], before: str
+def _written(  # noqa: PLR0917 - a call, and what it adds to
+    call: CallArguments, schema: Schema, fed: str | None, made: dict[str, str], notes: list[str], before: str
 ) -> tuple[Written, str]:
     """The arguments of a call as code; `made` and `notes` are added to."""
-    schema = call.schema
-    assert schema is not None
     variables: dict[str, str] = {}  # of tensors, by argument
     numbers: dict[str, str] = {}  # of all else
     given_values: list[str] = []
@@ -137,7 +158,7 @@ def _written(
         else:
             value = numbers[declared.name] = _literal(call, given, declared, notes)
             # As one would write it.
-            is_by_name |= bool(given_values) and not isinstance(given, TensorArgument)
+            is_by_name |= bool(given_values and call.stem) and not isinstance(given, TensorArgument)
         is_by_name |= declared not in schema.positional
         given_values.append(f"{declared.name}={value}" if is_by_name else value)
     if not call.tensors and "device" in call.names:
@@ -180,35 +201,6 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
     lines.append(f"return {', '.join(one for one in parameters if 'out_ptr' in one)}")
     mine = _MINE.format(", ".join(made), "a copy of the kernel above goes here")
     return _file(what, name, made, lines, Start(f"import torch\n{source}", mine), [])
-
-
-def library_file(call: CallArguments, *, what: str, name: str, module: str | None) -> CallFile:
-    """The file of an operator of another library: of its arguments the places are known, not the names.
-
-    Raises:
-        InputError: An argument was not recorded, or there is no module.
-    """
-    made: dict[str, str] = {}
-    values = []
-    for number, given in enumerate(call.arguments, 1):
-        if isinstance(given, TensorArgument):
-            values.append(f"x{number}")
-            made[values[-1]] = _tensor(call, values[-1], given, given.type_name)
-        else:
-            values.append(_recorded(call, given, f"argument {number}"))
-    if call.defect is not None or module is None:
-        raise InputError(
-            f"{call.name}: {call.defect or 'name the module that registers it, --import MODULE'}"
-        )
-    lines = [
-        f"result = torch.ops.{call.name.replace('::', '.')}({', '.join(values)})",
-        f"return {', '.join(('result', *made))}  # it may write into its arguments",
-    ]
-    imports = f"import torch\n\nimport {module}  # registers {call.name}\n"
-    own = Start(imports, _MINE.format(", ".join(made), "yours goes here"))
-    is_integer = any("torch.randint" in code for code in made.values())
-    notes = ["What integers point into is not known: all are below 2."] * is_integer
-    return _file("\n\n".join([what, *notes]), name, made, lines, own, notes)
 
 
 def collective_file(call: CallArguments, of: Collective, *, what: str, name: str) -> CallFile:
