@@ -11,16 +11,17 @@ import pytest
 from case_tables import cases
 from opscope.errors import InputError
 from opscope.extraction.call_file import call_file
-from opscope.operators.arguments import CallArguments, parse_arguments
+from opscope.operators.arguments import CallArguments, parse_arguments, with_list_types
 
 
 def call(name: str, *columns: Any, overload: str | None = None) -> CallArguments:
     """Shapes, types, strides and values, by argument."""
     shapes, types, *rest = columns
     strides, concrete = [*rest, None, None][:2]
-    return parse_arguments(
+    made = parse_arguments(
         f"aten::{name}", overload=overload, shapes=shapes, types=types, strides=strides, concrete=concrete
     )
+    return with_list_types(made, dict.fromkeys(made.list_positions, "float"))  # which kernels tell
 
 
 def text_of(one: CallArguments) -> str:
