@@ -148,7 +148,7 @@ def _written(  # noqa: PLR0917 - a call, and what it adds to
             value = variable = f"{variable}_"
         if declared.name == fed:
             value = variables[declared.name] = before
-        elif isinstance(given, TensorArgument) and not is_number(given):
+        elif isinstance(given, TensorArgument) and (not is_number(given) or "philox" in variable):
             made[variable] = _tensor(call, declared.name, given, given.type_name)
             variables[declared.name] = variable
         elif isinstance(given, TensorListArgument):
