@@ -58,7 +58,7 @@ def main() -> None:
 def trace_row(path: Path) -> dict[str, Any]:
     with load(path) as session:
         every = sorted(alone_calls(session, Summary(session).efficiency), key=lambda one: -one.device_ns)
-        calls = [one for one in every if not one.then and not one.sources]  # operators alone
+        calls = [one for one in every if not (one.then or one.sources or one.collective)]  # operators
         whole_ns = sum(one.device_ns for one in calls)
         rows: list[dict[str, Any]] = []
         while calls and sum(row["device_ns"] for row in rows) < SHARE * whole_ns:

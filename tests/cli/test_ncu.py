@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from case_tables import cases
+from opscope import example_trace
 from opscope.toolchain import ncu_command as running
 from opscope.toolchain.ncu_report import SECTIONS
 
@@ -81,6 +83,15 @@ def test_a_report_and_a_trace_of_something_else(opscope: Run, packed: Path, trac
 @cases("arguments", "message")
 def test_what_cannot_be_read_or_run(opscope: Run, arguments: list[str], message: str) -> None:
     opscope("ncu", *arguments).fails(message)
+
+
+def test_versions_of_a_kernel_stand_side_by_side(opscope: Run, packed: Path, tmp_path: Path) -> None:
+    files = [shutil.copy(packed, tmp_path / f"v{number}.ncu-rep.gz") for number in (1, 2, 3)]
+    shown = opscope("compare", *files).fine().out
+    assert "Hardware counters of 3 reports" in shown
+    assert "1.13 ms, 5 kernels" in shown
+    assert "at least" not in shown.partition("What to change")[0]
+    opscope("compare", files[0], example_trace(), files[1]).fails("more than two are given")
 
 
 def test_a_cut_off_report_is_one_line(opscope: Run, packed: Path, tmp_path: Path) -> None:

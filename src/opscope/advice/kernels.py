@@ -51,7 +51,13 @@ class _Chain(msgspec.Struct, frozen=True):
 
 @finds
 def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    chains = _chains(run, int(rule.threshold("shortest_chain")))
+    # Chains of at least so many operators and of more than one name, most device time first.
+    shortest = int(rule.threshold("shortest_chain"))
+    runs = grouped((row["run"], row) for row in run.records("pointwise_runs"))
+    found = [chain for rows in runs.values() for chain in _split(rows) if len(chain.names) >= shortest]
+    # Operators of one name in a row are more often independent than a chain.
+    chains = [chain for chain in found if len(set(chain.names)) > 1]
+    chains = sorted(chains, key=lambda chain: (-chain.device_ns, chain.names))
     total_ns, host_ns = (sum(getattr(one, name) for one in chains) for name in ("device_ns", "host_ns"))
     # Norms of batches, which are compiled to kernels near the memory's rate.
     norms = [one for one in run.calls if _BATCH_NORM.fullmatch(one.operator) and one.gap_ns]
@@ -85,7 +91,13 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if norms:
             half_ns = {one.call_id: one.roofline.device_ns - gap_ns[one.call_id] / 2 for one in norms}
             calls_taking(norms, half_ns)(change)
-        return _fused(change, chains, floor_ns)
+        # The first operator of a chain takes the time of the fused kernel; the others go, on the host too.
+        for chain in chains:
+            model, (first, *others) = change.model, chain.operator_ids
+            change.scale(model.is_launched_by(first), chain.fused_ns(floor_ns) / max(1, chain.first_ns))
+            change.drop(model.is_launched_by([one for ids in others for one in ids]))
+            change.drop_host(model.between(chain.operator_ids[0], chain.operator_ids[-1], until="start"))
+        return change
 
     basis = [
         f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to "
@@ -103,25 +115,6 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 _BATCH_NORM = re.compile(r"aten::(cudnn|native|miopen)_batch_norm(_backward)?")
-
-
-def _fused(change: GraphChange, chains: Iterable[_Chain], floor_ns: float) -> GraphChange:
-    """The first operator of a chain takes the time of the fused kernel; the others go, on the host too."""
-    for chain in chains:
-        model, (first, *others) = change.model, chain.operator_ids
-        change.scale(model.is_launched_by(first), chain.fused_ns(floor_ns) / max(1, chain.first_ns))
-        change.drop(model.is_launched_by([one for ids in others for one in ids]))
-        change.drop_host(model.between(chain.operator_ids[0], chain.operator_ids[-1], until="start"))
-    return change
-
-
-def _chains(run: ProfiledRun, shortest: int) -> list[_Chain]:
-    """Chains of at least so many operators and of more than one name, most device time first."""
-    runs = grouped((row["run"], row) for row in run.records("pointwise_runs"))
-    found = [chain for rows in runs.values() for chain in _split(rows) if len(chain.names) >= shortest]
-    # Operators of one name in a row are more often independent than a chain.
-    chains = [chain for chain in found if len(set(chain.names)) > 1]
-    return sorted(chains, key=lambda chain: (-chain.device_ns, chain.names))
 
 
 def _split(rows: Iterable[Mapping[str, Any]]) -> Iterator[_Chain]:

@@ -132,7 +132,18 @@ def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]
     np.maximum.at(latest_ns, of_collective, ended_ns - lasted_ns)
     ends = np.array([bounds[rank] + node for one in nodes for rank, node in one.items()])
     begins = bounds[-1] + np.arange(len(ends))
-    joins, last = _joins(of_collective, begins, int(begins[-1]) + 1)
+    # Nodes that come when all kernels of a collective have begun, chained; and the last one of each.
+    first = int(begins[-1]) + 1
+    columns: list[tuple[int, int, int]] = []
+    last = np.zeros(int(of_collective.max()) + 1, dtype=np.int64)
+    for place, mine in enumerate(np.split(begins, np.flatnonzero(np.diff(of_collective)) + 1)):
+        waiting = mine.tolist()
+        while len(waiting) > 1:
+            chosen, waiting = waiting[:_SLOTS], waiting[_SLOTS:]
+            columns.append((*chosen, *[0] * (_SLOTS - len(chosen))))
+            waiting.insert(0, first + len(columns) - 1)
+        last[place] = waiting[0]
+    joins = np.array(columns, dtype=np.int64).reshape(-1, _SLOTS).T
     before = np.concatenate([low + graph.before for graph, low in zip(graphs, bounds, strict=False)], axis=1)
     before = np.concatenate((before, before[:, ends], joins), axis=1)
     before[:, ends] = np.stack((begins, last[of_collective], np.zeros_like(ends)))
@@ -160,20 +171,6 @@ def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]
     )
     lag_ns, duration_ns = graph.edited([(one.lag_ns, one.duration_ns) for one in graphs])
     return graph._replace(lag_ns=lag_ns, duration_ns=duration_ns)
-
-
-def _joins(of_collective: Int64, begins: Int64, first: int) -> tuple[Int64, Int64]:
-    """Nodes that come when all kernels of a collective have begun, chained; and the last one of each."""
-    columns: list[tuple[int, int, int]] = []
-    last = np.zeros(int(of_collective.max()) + 1, dtype=np.int64)
-    for place, mine in enumerate(np.split(begins, np.flatnonzero(np.diff(of_collective)) + 1)):
-        waiting = mine.tolist()
-        while len(waiting) > 1:
-            chosen, waiting = waiting[:_SLOTS], waiting[_SLOTS:]
-            columns.append((*chosen, *[0] * (_SLOTS - len(chosen))))
-            waiting.insert(0, first + len(columns) - 1)
-        last[place] = waiting[0]
-    return np.array(columns, dtype=np.int64).reshape(-1, _SLOTS).T, last
 
 
 def _topological(before: Int64, given: Int64) -> list[int] | None:

@@ -212,7 +212,7 @@ def check_output(
     make = problem.small_inputs if small and problem.small_inputs is not None else problem.make_inputs
     try:
         inputs = make(seed)
-        expected, how = _answer(problem, reference, inputs)
+        expected, how, is_in_place = _answer(problem, reference, inputs)
         copies = [(tensor, copied(tensor)) for tensor in tensors_of(inputs)]
         for byte in (POISON_NAN, POISON_ZERO):
             try:
@@ -221,7 +221,7 @@ def check_output(
                     synchronize()
             except Exception as error:  # noqa: BLE001 - an implementation may raise anything; the others go on
                 return CheckOutcome(*failure_of(error, "in its check"), None)
-            wrong = _wrong_without_comparing(problem, inputs, copies, outputs)
+            wrong = _wrong_without_comparing(problem, inputs, copies, outputs, is_in_place=is_in_place)
             if wrong is not None:
                 return CheckOutcome(*wrong, None, outputs)
             if expected is None:
@@ -231,6 +231,9 @@ def check_output(
             # NaN marks what nobody wrote; integers and booleans have none, so they must come out right twice.
             if reason or all(_has_nan(one) for one in tensors_of(outputs)):
                 break
+            for tensor, copy in copies:
+                if not _same_bits(tensor, copy):  # in place
+                    tensor.detach().copy_(copy)
         return CheckOutcome(Status.WRONG if reason else Status.OK, reason, check, outputs)
     except Exception as error:
         if not is_out_of_memory(error):
@@ -240,8 +243,11 @@ def check_output(
     return CheckOutcome(*failure, None)
 
 
-def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inputs) -> tuple[Any, str]:
-    """The right outputs by the first way that works, surest first, and which that is; None if none does."""
+def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inputs) -> tuple[Any, str, bool]:
+    """The right outputs by the first way that works, surest first; None if none does.
+
+    And which way that is, and whether the reference returns an input.
+    """
     own_dtype = problem.dtype or "the inputs' dtype"
     attempts = (
         (problem.expected, "the expected result", "float64", _upcast),
@@ -253,22 +259,28 @@ def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inpu
         if fn is None:
             continue
         try:
-            outputs = fn(*map_tensors(convert, inputs))
+            outputs = fn(*(given := map_tensors(convert, inputs)))
             synchronize()
-            if tensors_of(outputs):
-                return outputs, "; ".join([f"{name} in {dtype}", *failures])
+            if found := {id(one) for one in tensors_of(outputs)}:
+                is_in_place = not found.isdisjoint(map(id, tensors_of(given)))
+                return outputs, "; ".join([f"{name} in {dtype}", *failures]), is_in_place
             failures.append(f"{name} in {dtype} returned no tensor")
         except Exception as error:  # noqa: BLE001 - a reference may reject float64 in any way
             failures.append(f"{name} in {dtype} failed: {first_line(error)}")
         release_memory()
-    return None, "; ".join(failures) or "there is no reference"
+    return None, "; ".join(failures) or "there is no reference", False
 
 
 def _wrong_without_comparing(
-    problem: Problem, inputs: Inputs, copies: list[tuple[Any, Any]], outputs: Any
+    problem: Problem, inputs: Inputs, copies: list[tuple[Any, Any]], outputs: Any, *, is_in_place: bool
 ) -> tuple[Status, str] | None:
     """What can be said without the right answer; None if nothing is wrong so far."""
-    changed = [str(number) for number, (tensor, copy) in enumerate(copies) if not _same_bits(tensor, copy)]
+    # What works in place, and returns what it changes, is compared by that.
+    compared = {id(one) for one in tensors_of(outputs)} if is_in_place else set()
+    pairs = (
+        (number, tensor, copy) for number, (tensor, copy) in enumerate(copies) if id(tensor) not in compared
+    )
+    changed = [str(number) for number, tensor, copy in pairs if not _same_bits(tensor, copy)]
     if changed:
         reason = f"changed its input tensor {', '.join(changed)} (counted from 0), so repeated calls differ"
         return Status.MUTATES_INPUTS, reason

@@ -20,6 +20,7 @@ def extract(
     output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("call.py"),
     every: Annotated[Path | None, Parameter(name="--all")] = None,
     start: Literal["aten", "triton", "cuda"] | None = None,
+    module: Annotated[str | None, Parameter(name="--import")] = None,
     top: console.Top = 10,
     force: console.Force = False,
 ) -> int:
@@ -32,11 +33,13 @@ def extract(
 
     Args:
         source: A trace, or a saved session, recorded with shapes.
-        call: Its number in the list, or words of its operator, shapes (16x256) or kernel.
+        call: Its number in the list, or words of its operator, shapes (16x256), kernel, module or line
+            (model.py:12).
         output: The file to write.
         every: A folder for files of the whole list, with a README.md; opscope bench takes it as a suite.
         start: What your own version begins with: the call itself, or a Triton or CUDA kernel that computes
             the same; by default Triton if there is a template for the operator.
+        module: The module that registers an operator of another library: the file imports it.
         top: Number of calls to list or write.
     """
     from opscope.analysis.summary import Summary  # noqa: PLC0415
@@ -60,7 +63,7 @@ def extract(
             chosen = (chosen_call(calls, call, session),)
         name, kind = output.name if call is not None else None, StartKind(start) if start else None
         rows = [
-            extracted(rank, one, what=call_text(summary, one, source), name=name, start=kind)
+            extracted(rank, one, what=call_text(summary, one, source), name=name, start=kind, module=module)
             for rank, one in enumerate(chosen, 1)
         ]
         document = call_list_document(summary, calls, rows)

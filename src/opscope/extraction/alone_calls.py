@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from opscope.analysis.program.places import work_places
 from opscope.analysis.roofline import Efficiency
 from opscope.analysis.step_model import Gain, GraphChange
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
-from opscope.extraction.call_file import CallFile, Fed, call_file, kernel_file
+from opscope.extraction.call_file import CallFile, Fed, call_file, collective_file, kernel_file
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
 from opscope.model.queries import grouped, statements
@@ -35,6 +36,7 @@ from opscope.operators.arguments import (
     with_kernel_types,
     with_list_members,
 )
+from opscope.operators.distinct_calls import Collective
 from opscope.operators.operator_table import cost_by_rules
 from opscope.provenance.generated_code import read_generated
 
@@ -51,6 +53,7 @@ class AloneCall(NamedTuple):
     avoidable_ns: float | None  # of that, beyond the device's limits; None where these are not known
     kernels: tuple[str, ...]  # most time first
     sources: tuple[Path, ...] = ()  # where that of a Triton kernel of torch.compile may lie
+    collective: Collective | None = None  # which it is, if it is one
     then: tuple[Fed, ...] = ()  # elementwise calls that work on its result, one after the other
 
     @property
@@ -64,11 +67,17 @@ class AloneCall(NamedTuple):
         return " → ".join([self.call.name, *(call.stem or "" for call, _ in self.then)])
 
     @property
+    def worth_ns(self) -> float:
+        """What it may save: all of its time where no limit is known, but of waiting for others nothing."""
+        return (0 if self.collective else self.device_ns) if self.avoidable_ns is None else self.avoidable_ns
+
+    @property
     def has_unrecorded_numbers(self) -> bool:
         """Whether its file has stand-ins for Python numbers, which are the user's to write."""
         calls = () if self.sources else (self.call, *(call for call, _ in self.then))
         given = (one for call in calls for one in call.arguments)
-        return any(isinstance(one, TensorArgument) and is_number(one) for one in given)
+        lists = (call.has("scalars") and call.at("scalars") is None for call in calls)
+        return any(isinstance(one, TensorArgument) and is_number(one) for one in given) or any(lists)
 
     @property
     def shapes(self) -> str:
@@ -96,11 +105,17 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
             "kernels of your own count where a function under torch.compile calls them",
         )
     found = []
-    for (name, overload, shapes, types, strides, concrete, source_file), parts in launched.items():
+    for (name, overload, shapes, types, strides, concrete, source_file, *shared), parts in launched.items():
         parts.sort(reverse=True)
         _, _, kernel, blocks, _ = parts[0]
+        collective = Collective(*shared) if shared[0] else None
         call = parse_arguments(
-            name or "", overload=overload, shapes=shapes, types=types, strides=strides, concrete=concrete
+            f"c10d::{collective.name}" if collective else name or "",
+            overload=overload,
+            shapes=shapes,
+            types=types,
+            strides=strides,
+            concrete=concrete,
         )
         call = with_kernel_types(call, kernel)
         if call.has_unrecorded_list:
@@ -113,13 +128,14 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
                 call,
                 tuple(sorted({one for *_, operators in parts for one in operators})),
                 sum(device_ns for device_ns, *_ in parts),
-                sum(known) if known else None,
+                sum(known) if known and collective is None else None,
                 tuple(dict.fromkeys(one for _, _, one, *_ in parts)),
                 sources if source_file else (),
+                collective,
             )
         )
     found += list(_chains(session, found))
-    return tuple(sorted(found, key=lambda one: (-(one.avoidable_ns or 0.0), -one.device_ns, one.name)))
+    return tuple(sorted(found, key=lambda one: (-one.worth_ns, -one.device_ns, one.name)))
 
 
 def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]:
@@ -174,7 +190,9 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]
 
 
 def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> AloneCall:
-    """The call of a rank from 1, or the first whose operator, shapes or kernels hold all words of a text.
+    """The call of a rank from 1, or the first of which all words of a text name something.
+
+    Words are parts of its operator, shapes, kernels, and where they were recorded its modules and lines.
 
     Raises:
         InputError: There is none.
@@ -186,10 +204,14 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
             )
         return calls[int(wanted) - 1]
     words = wanted.lower().replace("x", "×").split()
-    for one in sorted(calls, key=lambda one: bool(one.then)):
-        text = "\n".join([one.name, one.shapes, *one.kernels]).lower().replace("x", "×")
-        if all(word in text for word in words):
-            return one
+    # Where in the program is asked last, for it takes the longest.
+    for is_placed in (False, True):
+        known = work_places(session) if is_placed else {}
+        for one in sorted(calls, key=lambda one: bool(one.then)):
+            at = {place for operator in one.operator_ids for place in known.get(operator, ())}
+            text = "\n".join([one.name, one.shapes, *one.kernels, *at]).lower().replace("x", "×")
+            if all(word in text for word in words):
+                return one
     of_name = "SELECT 1 FROM kernel_names WHERE kind = 'kernel' AND contains(name, $1) LIMIT 1"
     if session.query(of_name, [wanted]):
         raise InputError(
@@ -197,7 +219,7 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
             hint="Call it from a function under torch.compile, and record with shapes: opscope run",
         )
     raise InputError(
-        f"no call has '{wanted}' in its operator, its shapes or its kernels",
+        f"no call has '{wanted}' in its operator, its shapes, its kernels, its modules or its lines",
         hint="List them: opscope extract TRACE",
     )
 
@@ -219,7 +241,7 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
         wanted = {is_open: what_it_calls(text, is_open=is_open) for is_open in (False, True)}
     except SyntaxError as error:
         raise InputError(f"it is no Python ({error.msg})", source=f"{file}:{error.lineno}") from error
-    own = ((one, extracted(0, one, start=StartKind.ATEN).file) for one in calls)
+    own = ((one, extracted(0, one, start=StartKind.ATEN, module="torch").file) for one in calls)
     found = [
         one
         for one, written in own
@@ -243,27 +265,39 @@ class Extracted(NamedTuple):
 
 
 def extracted(
-    rank: int, one: AloneCall, *, what: str = "", name: str | None = None, start: StartKind | None = None
+    rank: int,
+    one: AloneCall,
+    *,
+    what: str = "",
+    name: str | None = None,
+    start: StartKind | None = None,
+    module: str | None = None,
 ) -> Extracted:
-    stems = [one.call.stem or one.call.name, *(call.stem or "" for call, _ in one.then)]
+    """Its file; `module` registers operators that are not PyTorch's."""
+    stems = [
+        (call.stem or call.name).rpartition("::")[2] for call in (one.call, *(call for call, _ in one.then))
+    ]
     name = name or f"{rank:02}_{'_'.join(stems)[:_LONGEST_NAME]}.py"
     try:
-        if not one.sources:
-            file = call_file(one.call, what=what, name=name, start=start, then=one.then)
-            return Extracted(rank, one, file, name)
-        if start not in {None, StartKind.ATEN}:
+        if one.collective is not None:
+            file = collective_file(one.call, one.collective, what=what, name=name)
+        elif one.sources and start not in {None, StartKind.ATEN}:
             raise InputError(
                 f"{one.name}: a kernel of torch.compile starts as it is",
                 hint="Leave --start out, or extract the operators that it fuses from a run without compiling",
             )
-        texts = (read_generated(place, place.stem) for place in one.sources)
-        if (source := next((text for text in texts if text is not None), None)) is None:
-            raise InputError(
-                f"{one.name}: its source, {one.sources[-1].name}, is not at hand",
-                hint="Record with opscope run, which keeps it in TRACE.kernels, "
-                "and keep that beside the trace",
-            )
-        return Extracted(rank, one, kernel_file(one.call, source, what=what, name=name), name)
+        elif one.sources:
+            texts = (read_generated(place, place.stem) for place in one.sources)
+            if (source := next((text for text in texts if text is not None), None)) is None:
+                raise InputError(
+                    f"{one.name}: its source, {one.sources[-1].name}, is not at hand",
+                    hint="Record with opscope run, which keeps it in TRACE.kernels, "
+                    "and keep that beside the trace",
+                )
+            file = kernel_file(one.call, source, what=what, name=name)
+        else:
+            file = call_file(one.call, what=what, name=name, start=start, then=one.then, module=module)
+        return Extracted(rank, one, file, name)
     except OpscopeError as error:
         return Extracted(rank, one, error, name)
 

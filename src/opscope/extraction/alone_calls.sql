@@ -1,12 +1,15 @@
 -- :name launched
 -- One row per distinct call that can be run alone, roofline call (`call_id`) and kernel that it launched: the call's name,
--- overload, arguments as recorded, the source file of a Triton kernel of torch.compile (`kernel_file`); the kernel's name, its
--- most blocks along x, the operators of the calls, device time in ns. Reads operators, triton_launches, device_activities,
--- kernel_names, activity_costs.
--- An operator that calls itself has only cast its arguments, as autocast does.
+-- overload, arguments as recorded, the source file of a Triton kernel of torch.compile (`kernel_file`), what of a
+-- collective was recorded; the kernel's name, its blocks in a call, the operators of the calls, device time in ns. Reads
+-- operators, triton_launches, device_activities, kernel_names, activity_costs, collectives.
+-- An operator that calls itself has only cast its arguments, as autocast does. One of another library counts if it launched
+-- something itself.
 WITH named AS (
         SELECT *, coalesce(lead(operator_id) OVER of_name <= last_descendant_id, false) AS calls_itself
-        FROM operators WHERE starts_with(name, 'aten::') AND input_shapes IS NOT NULL
+        FROM operators WHERE input_shapes IS NOT NULL AND (starts_with(name, 'aten::') OR name = 'record_param_comms'
+            OR (contains(name, '::') AND NOT contains(name, 'autograd::')
+                AND operator_id IN (SELECT operator_id FROM device_activities WHERE kind = 'kernel')))
         WINDOW of_name AS (PARTITION BY trace_id, thread_id, name ORDER BY operator_id)),
     ours AS (
         SELECT *, coalesce(max(last_descendant_id) OVER (PARTITION BY trace_id, thread_id ORDER BY operator_id
@@ -17,9 +20,13 @@ WITH named AS (
         FROM ours WHERE is_outermost_of_torch
         UNION ALL
         SELECT DISTINCT o.*, t.kernel_file FROM operators o JOIN triton_launches t USING (operator_id)
-        WHERE o.name = t.kernel_name AND o.input_shapes IS NOT NULL)
+        WHERE o.name = t.kernel_name AND o.input_shapes IS NOT NULL),
+    communicated AS (
+        SELECT operator_id, name, data_type, in_element_count, out_element_count, group_size
+        FROM collectives WHERE side = 'host')
 SELECT o.name, o.overload, o.input_shapes::VARCHAR, o.input_types::VARCHAR, o.input_strides::VARCHAR,
-    o.concrete_inputs::VARCHAR, o.kernel_file, call_id, k.name, max(grid_x)::BIGINT,
+    o.concrete_inputs::VARCHAR, o.kernel_file, m.* EXCLUDE (operator_id), call_id, k.name,
+    (sum(grid_x * grid_y * grid_z) // count(DISTINCT o.operator_id))::BIGINT,
     list(DISTINCT o.operator_id), sum(a.duration_ns)::BIGINT
 FROM outermost o
 JOIN device_activities a
@@ -27,6 +34,7 @@ JOIN device_activities a
         AND a.operator_id BETWEEN o.operator_id AND o.last_descendant_id
 JOIN kernel_names k USING (name_id)
 JOIN activity_costs c USING (activity_id)
+LEFT JOIN communicated m ON m.operator_id = o.operator_id
 GROUP BY ALL
 
 -- :name in_order

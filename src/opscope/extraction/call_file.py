@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import keyword
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from string import Template
@@ -27,14 +28,29 @@ from opscope.operators.arguments import (
     is_number,
     type_of,
 )
-from opscope.operators.element_types import ElementKind, element_type, element_type_of_code
+from opscope.operators.distinct_calls import Collective
+from opscope.operators.element_types import (
+    ElementKind,
+    element_type,
+    element_type_of_code,
+    element_type_of_scalar,
+)
 from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
+from opscope.provenance.native_functions import Schema
 
 _HOW = "Record with shapes: opscope run, or record_shapes=True."
+_LISTS = "They are known where they are shaped as all gradients: record the backward pass with the step"
 # Of a random generator, or where a result goes: left to the call itself.
 _LEFT_OUT = frozenset({"generator", "layout", "pin_memory", "non_blocking"})
+_UNDEFINED = frozenset({"attn_bias", "cum_seq_q", "cum_seq_k"})  # tensors that may be without a "?"
 _MINE = "def mine({0}):\n    return reference({0})  # {1}\n"
+_DIGITS = re.compile(r"\d+\.\d*(e[+-]?\d+)?")
+_LONG = 4  # members
+_USAGE = (
+    "    python {0}          run both and compare them\n"
+    "    opscope bench {0}   time both; --cache hot with inputs in the level-2 cache"
+)
 _VALUES = packaged_toml(__package__, "input_values.toml")
 
 
@@ -48,9 +64,17 @@ Fed = tuple[CallArguments, str]  # a call, and its argument that is the result o
 
 
 def call_file(
-    call: CallArguments, *, what: str, name: str, start: StartKind | None = None, then: Sequence[Fed] = ()
+    call: CallArguments,
+    *,
+    what: str,
+    name: str,
+    start: StartKind | None = None,
+    then: Sequence[Fed] = (),
+    module: str | None = None,
 ) -> CallFile:
     """The file of a call with this name, `what` at its head; `then` are calls that follow it.
+
+    `module` registers an operator of another library.
 
     Its own version starts as asked; without it in Triton where the call's family has a template.
 
@@ -62,32 +86,50 @@ def call_file(
     notes: list[str] = []
     calls, lines = [], []
     for number, (one, fed) in enumerate([(call, None), *then]):
+        schema = one.schema
         if one.defect is not None:
-            raise InputError(f"{one.name}: {one.defect}", hint=_HOW)
-        if one.schema is None:
+            raise InputError(f"{one.name}: {one.defect}", hint=_HOW * ("were recorded" in one.defect) or None)
+        if one.stem is None:  # of another library: its arguments have places, and no names
+            places = range(1, len(one.arguments) + 1)
+            schema = Schema(one.name, tuple(Declared("", f"x{at}", None, False) for at in places), (), ())
+        if schema is None:
             raise InputError(f"{one.name}: no packaged release of PyTorch declares it with such arguments")
         if one.has_unrecorded_list:
-            raise InputError(f"{one.name}: of lists of more than 30 tensors their members are not recorded")
-        written, arguments = _written(one, fed, made, notes, f"r{number}")
+            raise InputError(
+                f"{one.name}: of lists of more than 30 tensors no members are recorded", hint=_LISTS
+            )
+        written, arguments = _written(one, schema, fed, made, notes, f"r{number}")
         calls.append(written)
-        result = "return" if number == len(then) else f"r{number + 1} ="
-        lines.append(f"{result} torch.ops.{one.name.replace('::', '.')}({arguments})")
+        pairs = zip(schema.arguments, one.arguments, strict=False)
+        # What changes lists returns nothing; what another library's operator changes is not known.
+        changed = [at.name for at, given in pairs if at.is_written and isinstance(given, TensorListArgument)]
+        changed = changed if one.stem else ["result", *made]
+        result = (
+            f"r{number + 1} = "
+            if number < len(then)
+            else "result = "
+            if not one.stem
+            else "return " * (not changed)
+        )
+        lines.append(f"{result}torch.ops.{one.name.replace('::', '.')}({arguments})")
+        lines += [f"return {', '.join(changed)}"] * bool(changed)
+    if call.stem is None and module is None:
+        raise InputError(f"{call.name}: name the module that registers it, --import MODULE")
     own = start_of(calls, start or StartKind.TRITON, parameters=", ".join(made))
     if own is None and start not in {None, StartKind.ATEN}:
         raise InputError(
             f"{call.name}: there is no template in {start} for such a call",
             hint="Write --start aten: `mine` then calls the operator",
         )
-    own = own or Start("import torch\n", _MINE.format(", ".join(made), "yours goes here"))
+    imported = f"\nimport {module}  # registers {call.name}\n" * (call.stem is None)
+    own = own or Start(f"import torch\n{imported}", _MINE.format(", ".join(made), "yours goes here"))
     return _file("\n\n".join([what, *dict.fromkeys(notes)]), name, made, lines, own, notes)
 
 
-def _written(
-    call: CallArguments, fed: str | None, made: dict[str, str], notes: list[str], before: str
+def _written(  # noqa: PLR0917 - a call, and what it adds to
+    call: CallArguments, schema: Schema, fed: str | None, made: dict[str, str], notes: list[str], before: str
 ) -> tuple[Written, str]:
     """The arguments of a call as code; `made` and `notes` are added to."""
-    schema = call.schema
-    assert schema is not None
     variables: dict[str, str] = {}  # of tensors, by argument
     numbers: dict[str, str] = {}  # of all else
     given_values: list[str] = []
@@ -106,21 +148,17 @@ def _written(
             value = variable = f"{variable}_"
         if declared.name == fed:
             value = variables[declared.name] = before
-        elif isinstance(given, TensorArgument) and not is_number(given):
+        elif isinstance(given, TensorArgument) and (not is_number(given) or "philox" in variable):
             made[variable] = _tensor(call, declared.name, given, given.type_name)
             variables[declared.name] = variable
         elif isinstance(given, TensorListArgument):
             # The recorder leaves out their types.
             type_name = "long int" if declared.name == "indices" else first_type
-            members = [
-                _tensor(call, declared.name, one, one.type_name or type_name, member=number)
-                for number, one in enumerate(given.tensors or ())
-            ]
-            made[variable] = "\n".join(["[", *(f"        {one}," for one in members), "    ]"])
+            made[variable] = _list(call, declared.name, given.tensors or (), type_name)
         else:
             value = numbers[declared.name] = _literal(call, given, declared, notes)
             # As one would write it.
-            is_by_name |= bool(given_values) and not isinstance(given, TensorArgument)
+            is_by_name |= bool(given_values and call.stem) and not isinstance(given, TensorArgument)
         is_by_name |= declared not in schema.positional
         given_values.append(f"{declared.name}={value}" if is_by_name else value)
     if not call.tensors and "device" in call.names:
@@ -165,13 +203,36 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
     return _file(what, name, made, lines, Start(f"import torch\n{source}", mine), [])
 
 
+def collective_file(call: CallArguments, of: Collective, *, what: str, name: str) -> CallFile:
+    """The file of a collective, for as many processes as took part.
+
+    Raises:
+        InputError: It is another than those of `input_values.toml`, or its size was not recorded.
+    """
+    code, known = _VALUES["collectives"].get(of.name), element_type_of_scalar(of.data_type)
+    if code is None or known is None or not of.group_size or not of.in_element_count:
+        raise InputError(f"{call.name}: there is no template for such a collective")
+    given, got = (TensorArgument((n or 0,), known.name) for n in (of.in_element_count, of.out_element_count))
+    is_in_place = "result" not in code
+    lines = [code, "return tensor"] if is_in_place else [f"result = {empty(got)}", code, "return result"]
+    own = Start(packaged_text(__package__, "starts/head.dist.txt"), _MINE.format("tensor", "yours goes here"))
+    usage = f"    torchrun --nproc-per-node {of.group_size} {name}   run both and compare them"
+    return _file(what, name, {"tensor": _tensor(call, "tensor", given, known.name)}, lines, own, [], usage)
+
+
 def _file(  # noqa: PLR0917 - the parts of a file, in their order
-    what: str, name: str, made: Mapping[str, str], called: Sequence[str], own: Start, notes: list[str]
+    what: str,
+    name: str,
+    made: Mapping[str, str],
+    called: Sequence[str],
+    own: Start,
+    notes: list[str],
+    usage: str | None = None,
 ) -> CallFile:
     parameters = ", ".join(made)
     text = Template(packaged_text(__package__, "call_file.txt")).substitute(
         what=what,
-        file=name,
+        usage=usage or _USAGE.format(name),
         made="".join(f"    {variable} = {value}\n" for variable, value in made.items()),
         returned=f"({parameters},)" if len(made) == 1 else parameters or "()",
         parameters=parameters,
@@ -202,7 +263,7 @@ def _tensor(
         sizes = (1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True)),)
         laid = f".as_strided({shape}, {strides})"
         kind = "positive" if kind == "positive" else "any"
-    if known.kind in {ElementKind.BOOLEAN, ElementKind.INTEGER}:
+    if known.kind in {ElementKind.BOOLEAN, ElementKind.INTEGER} and kind != "offsets":
         kind = str(known.kind)
     elif known.name.startswith("float8"):
         kind = "float8"
@@ -213,16 +274,38 @@ def _tensor(
     limit = call.integer(of) or 2
     if pointed is not None and place is not None and -len(pointed.shape) <= place < len(pointed.shape):
         limit = max(1, pointed.shape[place])
+    dtype, of_call = f"torch.{known.name}", type_of(call.tensors[0]) if call.tensors else None
+    if name in _VALUES["statistics"] and of_call is not None and of_call.name in {"float16", "bfloat16"}:
+        dtype = f'torch.{of_call.name} if "cpu" in str(device) else {dtype}'
+    rows = shape[-1] if shape else 1
     code = _VALUES["values"][kind].format(
-        sizes=sizes, dtype=f"torch.{known.name}", limit=limit, rows=shape[-1] if shape else 1, dim=dim
+        sizes=sizes, dtype=dtype, limit=limit, rows=rows, parts=max(1, rows - 1), dim=dim
     )
     return f"({code}){laid}" if laid else code
 
 
+def _list(call: CallArguments, name: str, tensors: Sequence[TensorArgument], type_name: str | None) -> str:
+    """Code that makes a list of tensors: in a loop over their shapes where they differ in these alone."""
+    members = [
+        _tensor(call, name, one, one.type_name or type_name, member=number)
+        for number, one in enumerate(tensors)
+    ]
+    sizes = [str(one.shape) for one in tensors]
+    alike = {code.replace(size, "shape", 1) for code, size in zip(members, sizes, strict=True)}
+    if len(alike) != 1 or len(members) < _LONG:
+        return "\n".join(["[", *(f"        {one}," for one in members), "    ]"])
+    # A shape stays on one line.
+    shapes = textwrap.wrap(", ".join(size.replace(" ", "_") for size in sizes), 96)
+    lines = "".join(f"            {line.replace('_', ' ')}\n" for line in shapes)
+    return f"[\n        {alike.pop()}\n        for shape in [\n{lines}        ]\n    ]"
+
+
 def _recorded(call: CallArguments, given: Argument, name: str) -> str:
+    """A number, or list of them, in as few digits as mean the same: 0.9 of 0.90000000000000002."""
     if not isinstance(given, ScalarArgument) or given.text is None:
-        raise InputError(f"{call.name}: the value of '{name}' was not recorded", hint=_HOW)
-    return given.text
+        why = _HOW if not call.values_recorded else "PyTorch records no nested tensors and no texts"
+        raise InputError(f"{call.name}: the value of '{name}' was not recorded", hint=why)
+    return _DIGITS.sub(lambda found: repr(float(found[0])), given.text)
 
 
 def _literal(call: CallArguments, given: Argument, declared: Declared, notes: list[str]) -> str:
@@ -234,8 +317,11 @@ def _literal(call: CallArguments, given: Argument, declared: Declared, notes: li
         return str(value)
     if declared.type.startswith("Device"):  # never recorded
         return "DEVICE"
-    if given is None and declared.type.endswith("?"):
+    if given is None and (declared.type.endswith("?") or declared.name in _UNDEFINED):
         return "None"
+    if given is None and declared.type == "Scalar[]":
+        notes.append(f"The values of '{declared.name}' were not recorded; 0.5 stands for each.")
+        return f"[0.5] * {len(call.tensor_list('self') or ())}"
     if given is None and declared.type == "Tensor?[]":
         raise InputError(
             f"{call.name}: PyTorch records no lists in which tensors may be missing ('{declared.name}')"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import chain, repeat
@@ -326,6 +326,8 @@ def _tensor(shape: Any, type_name: str | None, strides: Any) -> TensorArgument:
     if any(size < 0 for size in sizes):
         raise _DefectError(f"a size is negative: {list(sizes)}")
     steps = None if strides is None else _integers(strides, "strides")
+    if sizes and steps == ():
+        raise _DefectError("a tensor is sparse, of which no values are recorded")
     if steps is not None and len(steps) != len(sizes):
         raise _DefectError(f"a tensor of {len(sizes)} sizes has {len(steps)} strides")
     tensor = TensorArgument(sizes, type_name, steps)
@@ -363,24 +365,24 @@ _METADATA_DEPTH = re.compile(r"Metadata<(?:.*,\s*)?(\d+)>$")
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 _GRADIENTS_SQL = """
-SELECT trace_id, step, input_shapes::VARCHAR AS shapes, input_types::VARCHAR AS types, count(*) AS gradients
+SELECT trace_id, step, input_shapes::VARCHAR AS shapes, input_types::VARCHAR AS types, list(operator_id)
 FROM operators WHERE name = 'torch::autograd::AccumulateGrad' AND input_shapes IS NOT NULL GROUP BY ALL"""
 
 
-# Shapes of all gradients that a step accumulated, by element type; each set sorted, and there once.
+# Shapes of all gradients that a step accumulated, by element type, the last first, as parameters lie.
 Gradients: TypeAlias = frozenset[tuple[tuple[str, _Shapes], ...]]
 
 
 def read_gradients(session: Session) -> Gradients:
-    steps: dict[tuple[int, int | None], dict[str, Counter[tuple[int, ...]]]] = defaultdict(
-        lambda: defaultdict(Counter)
+    steps: dict[tuple[int, int | None], dict[str, list[tuple[int, tuple[int, ...]]]]] = defaultdict(
+        lambda: defaultdict(list)
     )
-    for trace_id, step, shapes, types, count in session.query(_GRADIENTS_SQL):
+    for trace_id, step, shapes, types, operators in session.query(_GRADIENTS_SQL):
         for gradient in parse_arguments("", shapes=shapes, types=types).tensors[:1]:
             if gradient.type_name is not None:
-                steps[trace_id, step][gradient.type_name][gradient.shape] += count
+                steps[trace_id, step][gradient.type_name] += [(-one, gradient.shape) for one in operators]
     return frozenset(
-        tuple((type_name, tuple(sorted(shapes.elements()))) for type_name, shapes in sorted(by_type.items()))
+        tuple((name, tuple(shape for _, shape in sorted(every))) for name, every in sorted(by_type.items()))
         for by_type in steps.values()
     )
 
@@ -411,18 +413,20 @@ def with_list_members(
     if found is None or not is_told or not types.keys() >= set(filled):
         return None
     # The only set of gradients that needs so many blocks: all of a step, or all of one type.
-    fitting: set[_Shapes] = set()
+    fitting: dict[_Shapes, _Shapes] = {}  # in whatever order
     for of_step in gradients:
         of_type = (every for name, every in of_step if element_type(name) == element_type(types[lists[0]]))
-        everything = tuple(sorted(shape for _, every in of_step for shape in every))
+        everything = tuple(shape for _, every in of_step for shape in every)
         fitting |= {
-            shapes
+            tuple(sorted(shapes)): shapes
             for shapes in (*of_type, everything)
             if sum(-(-prod(shape) // CHUNK_ELEMENTS) for shape in shapes) == block_count
+            # As many blocks as gradients may be the optimizer's counts of steps.
+            and (is_optimizer or block_count > len(shapes))
         }
     if len(fitting) != 1:
         return None
-    shapes = fitting.pop()
+    (shapes,) = fitting.values()
     members = {
         position: TensorListArgument(tuple(TensorArgument(shape, types[position]) for shape in shapes))
         for position in filled

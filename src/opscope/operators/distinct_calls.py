@@ -99,8 +99,30 @@ _MAP_LAUNCHES = "INSERT INTO activity_costs SELECT unnest(member_ids), call_id F
 
 def collect_calls(session: Session) -> tuple[DistinctCall, ...]:
     """Distinct calls of operators, most device time first; their activities go into `activity_costs`."""
-    _write_transfers(session)
-    _write_engine_steps(session)
+    # Table `transfers`: of each name of a copy or set, whether it reads and writes device memory.
+    names = session.query(
+        "SELECT DISTINCT n.name_id, n.name FROM kernel_names n JOIN device_activities a USING (name_id) "
+        "WHERE a.kind <> 'kernel'"
+    )
+    rows = []
+    for name_id, name in names:
+        decoded = decode(name)
+        of_copy = _DIRECTIONS.get(decoded.copy_direction or "", (None, None))  # its name may not tell
+        rows.append((name_id, *((False, True) if decoded.family == "memset" else of_copy)))
+    _write(session, "transfers", "name_id INTEGER, reads BOOLEAN, writes BOOLEAN", rows)
+    # Table `engine_steps`: the annotations of serving engines' steps; of nested ones the outer.
+    annotations = session.query(
+        "SELECT trace_id, thread_id, start_ns, start_ns + duration_ns, name FROM annotations "
+        "WHERE side = 'host' AND thread_id IS NOT NULL "
+        "ORDER BY trace_id, thread_id, start_ns, duration_ns DESC"
+    )
+    steps: list[tuple[Any, ...]] = []
+    for row in annotations:
+        is_nested = bool(steps) and steps[-1][:2] == row[:2] and row[2] < steps[-1][3]
+        if not is_nested and serving_step(row[4]) is not None:
+            steps.append(row)
+    columns = "trace_id INTEGER, thread_id INTEGER, start_ns BIGINT, end_ns BIGINT, name VARCHAR"
+    _write(session, "engine_steps", columns, steps)
     return _collect(session, "operator_calls", _ORDER, _MAP_CALLS, first_id=0)
 
 
@@ -121,36 +143,6 @@ def _collect(
     records = session.records("SELECT * EXCLUDE (member_ids) FROM distinct_calls ORDER BY call_id")
     session.execute("DROP TABLE distinct_calls")
     return msgspec.convert(records, tuple[DistinctCall, ...])
-
-
-def _write_engine_steps(session: Session) -> None:
-    """Table `engine_steps`: the annotations of serving engines' steps; of nested ones the outer."""
-    annotations = session.query(
-        "SELECT trace_id, thread_id, start_ns, start_ns + duration_ns, name FROM annotations "
-        "WHERE side = 'host' AND thread_id IS NOT NULL "
-        "ORDER BY trace_id, thread_id, start_ns, duration_ns DESC"
-    )
-    steps: list[tuple[Any, ...]] = []
-    for row in annotations:
-        is_nested = bool(steps) and steps[-1][:2] == row[:2] and row[2] < steps[-1][3]
-        if not is_nested and serving_step(row[4]) is not None:
-            steps.append(row)
-    columns = "trace_id INTEGER, thread_id INTEGER, start_ns BIGINT, end_ns BIGINT, name VARCHAR"
-    _write(session, "engine_steps", columns, steps)
-
-
-def _write_transfers(session: Session) -> None:
-    """Table `transfers`: of each name of a copy or set, whether it reads and writes device memory."""
-    names = session.query(
-        "SELECT DISTINCT n.name_id, n.name FROM kernel_names n JOIN device_activities a USING (name_id) "
-        "WHERE a.kind <> 'kernel'"
-    )
-    rows = []
-    for name_id, name in names:
-        decoded = decode(name)
-        of_copy = _DIRECTIONS.get(decoded.copy_direction or "", (None, None))  # its name may not tell
-        rows.append((name_id, *((False, True) if decoded.family == "memset" else of_copy)))
-    _write(session, "transfers", "name_id INTEGER, reads BOOLEAN, writes BOOLEAN", rows)
 
 
 def _write(session: Session, name: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:

@@ -95,7 +95,19 @@ def comparison_document(
 ) -> doc.Document:
     if isinstance(comparison, SessionComparison):
         return _of_sessions(comparison, top)
-    return _of_benchmarks(comparison, top)
+    sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
+    only = tuple(
+        f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
+    )
+    return doc.Document(
+        "Comparison of benchmarks",
+        (_benchmark_facts(comparison),),
+        doc.sections(
+            doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
+            *(_point_section(change, comparison, top) for change in comparison.points),
+            doc.Section("Only on one side", (doc.BulletList(only),)),
+        ),
+    )
 
 
 def _of_sessions(comparison: SessionComparison, top: int | None) -> doc.Document:
@@ -356,22 +368,6 @@ def _accounting(comparison: SessionComparison) -> tuple[doc.Block, ...]:
             share = format_fraction(side.outside_steps_ns / side.whole_ns) if side.whole_ns else "0 %"
             accounts.append(f"{text}, to the nanosecond ({share} outside steps)")
     return doc.BulletList(tuple(accounts)), doc.Meaning(meaning)
-
-
-def _of_benchmarks(comparison: model.BenchmarkComparison, top: int | None) -> doc.Document:
-    sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
-    only = tuple(
-        f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
-    )
-    return doc.Document(
-        "Comparison of benchmarks",
-        (_benchmark_facts(comparison),),
-        doc.sections(
-            doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
-            *(_point_section(change, comparison, top) for change in comparison.points),
-            doc.Section("Only on one side", (doc.BulletList(only),)),
-        ),
-    )
 
 
 def _benchmark_facts(comparison: model.BenchmarkComparison) -> doc.FactList:

@@ -166,7 +166,7 @@ def _limits(analysis: CounterAnalysis) -> Counter[str]:
 
 
 def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes: int) -> doc.Document:
-    """The launches of one call by each of its versions: sums of all, and what the longest is."""
+    """The launches of each version of a call: sums of all, and what the longest is; 0 is no known least."""
 
     def rows(analysis: CounterAnalysis) -> tuple[tuple[str, str], ...]:
         def moved(quantity: Quantity) -> str:
@@ -200,14 +200,16 @@ def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes
         doc.words("", str),
         *(doc.words(name, of.get) for name, of in columns.items()),
     )
-    told = doc.Paragraph(
-        f"The call moves at least {format_bytes(least_bytes)}: inputs read once, results written once."
-    )
+    least = f"The call moves at least {format_bytes(least_bytes)}: inputs read once, results written once."
     changes = (
         doc.Section(f"What to change in {one}", (doc.FindingList(of.findings),))
         for one, of in analyses.items()
     )
-    return doc.Document(f"Hardware counters of {name}", (table, told), doc.sections(*changes))
+    return doc.Document(
+        f"Hardware counters of {name}",
+        doc.blocks(table, doc.Paragraph(least) if least_bytes else None),
+        doc.sections(*changes),
+    )
 
 
 def _stalls(counters: KernelCounters) -> str:

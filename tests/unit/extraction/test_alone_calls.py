@@ -178,3 +178,55 @@ def test_elementwise_calls_in_a_row_are_one_besides(tmp_path: Path) -> None:
     assert fused.calls == 1
     assert alone.gain.ns < 20_000
     assert fused.gain.ns > 250_000  # of the two operators' 380 µs what launching is not said to take
+
+
+def test_an_operator_of_another_library_is_written_with_what_registers_it(tmp_path: Path) -> None:
+    given = {"Input Dims": [[4, 8], []], "Input type": ["float", "Scalar"], "Concrete Inputs": ["", "2."]}
+    built = TraceBuilder().operator("mine::scale", 0, 10, **given).launch(2).kernel("scale", 20, 5)
+    with load(built.write(tmp_path / "trace.json")) as session:
+        (one,) = alone_calls(session, Summary(session).efficiency)
+        refused = extracted(1, one).file
+        assert isinstance(refused, InputError)
+        assert "name the module that registers it, --import MODULE" in str(refused)
+        written = extracted(1, one, module="my.ops")
+        assert isinstance(written.file, CallFile)
+        assert written.name == "01_scale.py"
+        assert "import my.ops  # registers mine::scale" in written.file.text
+        assert "    result = torch.ops.mine.scale(x1, 2.0)\n    return result, x1\n" in written.file.text
+
+
+def test_a_collective_is_written_for_as_many_processes(tmp_path: Path) -> None:
+    given = {
+        "Input Dims": [[[64]], []],
+        "Input type": ["TensorList", ""],
+        "Collective name": "allreduce",
+        "dtype": "BFloat16",
+        "In msg nelems": 64,
+        "Out msg nelems": 64,
+        "Group size": 4,
+    }
+    built = TraceBuilder().operator("record_param_comms", 0, 10, **given).launch(2).kernel("nccl", 20, 5)
+    with load(built.write(tmp_path / "trace.json")) as session:
+        (one,) = alone_calls(session, Summary(session).efficiency)
+        assert one.worth_ns == 0
+        written = extracted(1, one)
+        assert isinstance(written.file, CallFile)
+        assert written.name == "01_allreduce.py"
+        assert "torchrun --nproc-per-node 4 01_allreduce.py" in written.file.text
+        assert "    tensor = torch.randn((64,), device=device, dtype=torch.bfloat16)" in written.file.text
+        assert "    dist.all_reduce(tensor)\n    return tensor\n" in written.file.text
+
+
+def test_a_call_is_found_by_its_module_and_its_line(tmp_path: Path) -> None:
+    given = {"Input Dims": [[4, 8]], "Input type": ["float"]}
+    built = TraceBuilder()
+    built.frame("train.py(7): main", 0, 500)
+    for at, module, name in ((100, "Up_0", "aten::relu"), (200, "Down_0", "aten::tanh")):
+        built.frame(f"nn.Module: {module}", at, 90, module=at)
+        built.operator(name, at + 10, 20, **given).launch(at + 12).kernel(name, at + 40, 5)
+    with load(built.write(tmp_path / "trace.json")) as session:
+        calls = alone_calls(session, Summary(session).efficiency)
+        assert chosen_call(calls, "down_0", session).name == "aten::tanh"
+        assert chosen_call(calls, "relu train.py:7", session).name == "aten::relu"
+        with pytest.raises(InputError, match="its modules or its lines"):
+            chosen_call(calls, "train.py:8", session)

@@ -122,6 +122,10 @@ def test_an_optimizer_takes_the_first_lists_and_its_steps() -> None:
 def test_which_sets_of_gradients_tell_the_members() -> None:
     other = (("c10::BFloat16", ((7,), BIG)),)
     both = GRADIENTS | {other}
+    one_each = frozenset({(("c10::BFloat16", (SMALL, (7,))),)})
+    assert with_list_members(lists("_foreach_mul_", []), MUL, 2, one_each) is None  # or counts of steps
+    backwards = GRADIENTS | {(("c10::BFloat16", (BIG, SMALL)),)}
+    assert with_list_members(lists("_foreach_mul_", []), MUL, BLOCKS, backwards) is not None
     assert with_list_members(lists("_foreach_mul_", []), MUL, BLOCKS, both) is None
     mixed = frozenset({(("c10::BFloat16", (SMALL, BIG)), ("float", ((9,),)))})
     call = with_list_members(lists("_foreach_mul_", []), MUL, BLOCKS, mixed)

@@ -227,23 +227,9 @@ def program_totals(session: Session) -> ProgramTotals:
         kernels = sum_by(place, activities.is_kernel.astype(np.int64), count)
         return np.stack((self_ns, forward_ns, self_ns - forward_ns, kernels))
 
-    modules: tuple[ModuleTotal, ...] = ()
-    lines: list[LineTotal] = []
-    charged: Int64 = np.full(len(activities), NONE)
-    if has_frames:
-        structure = read_structure(session)
-        frames = read_frames(session, structure)
-        if has_modules:
-            forest, calls = frames.nested(frames.module_id >= 0)
-            places, place_of_call = module_places(session, structure, forest, calls.module_id)
-            place = gather(place_of_call, _charged(operators, activities, frames, forest))
-            call_counts = np.bincount(place_of_call, minlength=len(places)).tolist()
-            modules = _module_totals(places, call_counts, figures(place, len(places)), is_host=is_host)
-        forest, calls = frames.nested((frames.function >= 0) | (frames.line >= 0))
-        lines, line_of_frame = _lines_of_frames(forest, calls)
-        charged = gather(line_of_frame, _charged(operators, activities, frames, forest))
-    if has_texts and not np.any(charged >= 0):
-        lines, charged = _lines_of_texts(session, operators, activities)
+    places, place_of_call, place, lines, charged = _charged_work(session, operators, activities)
+    call_counts = np.bincount(place_of_call, minlength=len(places)).tolist()
+    modules = _module_totals(places, call_counts, figures(place, len(places)), is_host=is_host)
     used = set(charged[charged >= 0].tolist())
     own = "self_cpu_ns" if is_host else "self_device_ns"
     totals = [
@@ -262,6 +248,47 @@ def program_totals(session: Session) -> ProgramTotals:
         has_modules,
         has_stacks=True,
     )
+
+
+def _charged_work(
+    session: Session, operators: Operators, activities: ProgramActivities
+) -> tuple[list[ModulePlace], Int64, Int64, list[LineTotal], Int64]:
+    """Places of modules, that of each call and that of each activity; lines, and that of each activity."""
+    has_frames, has_modules, has_texts = recorded_places(session)
+    places: list[ModulePlace] = []
+    lines: list[LineTotal] = []
+    place_of_call: Int64 = np.zeros(0, dtype=np.int64)
+    place: Int64 = np.full(len(activities), NONE)
+    charged = place
+    if has_frames:
+        structure = read_structure(session)
+        frames = read_frames(session, structure)
+        if has_modules:
+            forest, calls = frames.nested(frames.module_id >= 0)
+            places, place_of_call = module_places(session, structure, forest, calls.module_id)
+            place = gather(place_of_call, _charged(operators, activities, frames, forest))
+        forest, calls = frames.nested((frames.function >= 0) | (frames.line >= 0))
+        lines, line_of_frame = _lines_of_frames(forest, calls)
+        charged = gather(line_of_frame, _charged(operators, activities, frames, forest))
+    if has_texts and not np.any(charged >= 0):
+        lines, charged = _lines_of_texts(session, operators, activities)
+    return places, place_of_call, place, lines, charged
+
+
+def work_places(session: Session) -> dict[int, set[str]]:
+    """Of operators that something was launched below, the paths of modules and lines `model.py:12` of it."""
+    operators = read_operators(session)
+    activities = read_activities(session, operators.first_id)
+    places, _, place, lines, charged = _charged_work(session, operators, activities)
+    names = [*module_paths(places), *(f"{one.file}:{one.line}" for one in lines), ""]
+    line = np.where(charged >= 0, charged + len(places), NONE)
+    found: dict[int, set[str]] = defaultdict(set)
+    for within_operator, *where in np.unique(np.stack((activities.operator, place, line)), axis=1).T.tolist():
+        operator = within_operator
+        while operator >= 0:
+            found[operators.first_id + operator] |= {names[one] for one in where}
+            operator = int(operators.parent[operator])
+    return found
 
 
 def _charged(operators: Operators, activities: ProgramActivities, frames: Frames, forest: Forest) -> Int64:
@@ -397,15 +424,21 @@ def module_places(
     return places, found
 
 
+def module_paths(places: list[ModulePlace]) -> list[str]:
+    paths: list[str] = []
+    for place in places:
+        paths.append(f"{paths[place.parent]}.{place.segment}" if place.parent >= 0 else place.segment)
+    return paths
+
+
 def _module_totals(
     places: list[ModulePlace], calls: list[int], figures: Int64, *, is_host: bool
 ) -> tuple[ModuleTotal, ...]:
     """Totals of all places, each before those inside it, the one with more time first."""
     self_ns, totals, inside = figures[0].tolist(), figures.copy(), defaultdict(list)
-    paths: list[str] = []
+    paths = module_paths(places)
     for index, place in enumerate(places):
         inside[place.parent].append(index)
-        paths.append(f"{paths[place.parent]}.{place.segment}" if place.parent >= 0 else place.segment)
     # Each place comes after the one around it, so from the end every subtree is whole when it is added.
     for index in range(len(places) - 1, -1, -1):
         if places[index].parent >= 0:
