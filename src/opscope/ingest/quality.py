@@ -248,14 +248,16 @@ def trace_findings(
     """What the filled tables of one trace say about its completeness; nothing is missing without a device."""
     recorder = session.scalar("SELECT format FROM traces WHERE trace_id = ?", [trace_id])
     activities = session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id])
-    if not activities and had_device:
-        yield finding("trace.no_device_activity", trace_id, kind="explained" if is_explained else recorder)
     of_torch = is_of_torch(session)
     has_torch = of_torch or not (activities or recorder == "nsys")
 
     def has(table: str, column: str = "trace_id") -> bool:
         return bool(session.scalar(f"SELECT count({column}) FROM {table} WHERE trace_id = ?", [trace_id]))
 
+    if not activities and had_device:
+        is_of_device = recorder == "nsys" or has("devices")
+        kind = "explained" if is_explained else recorder if is_of_device else "cpu"
+        yield finding("trace.no_device_activity", trace_id, kind=kind)
     # One after the other: the engine takes longer to plan them as parts of one query.
     has_operators = has("operators")
     has_unshaped = has_operators and not (has_torch and has("operators", "input_shapes"))
