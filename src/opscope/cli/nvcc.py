@@ -56,8 +56,8 @@ def nvcc(
     Args:
         source: The file.
         arch: Comma-separated targets: sm_90, sm_90a, a GPU (h200), native (the GPUs here, the default;
-            without any sm_90), all, or all-major; ptx in the list also embeds PTX, which the drivers of newer GPUs compile (always
-            included in all and all-major).
+            without any sm_90), all, or all-major; ptx in the list also embeds PTX, which the drivers of newer
+            GPUs compile (always included in all and all-major).
         output: The program to write; without it only the kernels are shown.
         nvcc_option: An option for nvcc, such as --nvcc-option=-O3; may be repeated.
         dynamic_shared: Bytes of dynamic shared memory per block, for occupancy.
@@ -89,7 +89,9 @@ def _targets(compiler: Nvcc, arch: Sequence[str]) -> tuple[tuple[Target, ...], T
     def native() -> list[str]:
         if found := [gpu.compute_capability for gpu in visible_gpus()]:
             return found
-        console.note(f"no GPU is here: compiling for {_WITHOUT_GPU}. Choose another with --arch, such as h200")
+        console.note(
+            f"no GPU is here: compiling for {_WITHOUT_GPU}. Choose another with --arch, such as h200"
+        )
         return [_WITHOUT_GPU]
 
     words = [word.strip() for text in arch or (NATIVE,) for word in text.split(",") if word.strip()]

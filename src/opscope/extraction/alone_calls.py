@@ -176,6 +176,8 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]
 def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> AloneCall:
     """The call of a rank from 1, or the first whose operator, shapes or kernels hold all words of a text.
 
+    Else the first whose operators below it do, such as `aten::addmm` of `aten::linear`.
+
     Raises:
         InputError: There is none.
     """
@@ -185,11 +187,14 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
                 f"there is no call {wanted}", hint=f"There are {len(calls)}: opscope extract TRACE"
             )
         return calls[int(wanted) - 1]
-    words = wanted.lower().replace("x", "×").split()
-    for one in sorted(calls, key=lambda one: bool(one.then)):
-        text = "\n".join([one.name, one.shapes, *one.kernels]).lower().replace("x", "×")
-        if all(word in text for word in words):
-            return one
+    words = re.split(r"[\s<>…]+", wanted.lower().replace("x", "×"))
+    for is_below in (False, True):
+        for one in sorted(calls, key=lambda one: bool(one.then)):
+            below = session.query(_SQL["names_below"], [list(one.operator_ids)]) if is_below else ()
+            names = (name for (name,) in below)
+            text = "\n".join([one.name, one.shapes, *one.kernels, *names]).lower().replace("x", "×")
+            if all(word in text for word in words):
+                return one
     of_name = "SELECT 1 FROM kernel_names WHERE kind = 'kernel' AND contains(name, $1) LIMIT 1"
     if session.query(of_name, [wanted]):
         raise InputError(
