@@ -80,7 +80,7 @@ def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
     times = step_times(records, most=_CELLS if has_ranks else _MOST_STEPS)
     if times:
-        yield _steps_chart(times)
+        yield _steps_chart(times, summary)
     yield from _ranks_chart(times)
     yield from _waits_charts(summary)
     yield from _memory_chart(session, summary)
@@ -103,7 +103,7 @@ def _typical(summary: Summary, steps: Sequence[Sequence[StepTime]]) -> int:
     return list(lengths).index(min(usual, key=lambda step: abs(usual[step] - median)))
 
 
-def _steps_chart(every: Sequence[StepTime]) -> Chart:
+def _steps_chart(every: Sequence[StepTime], summary: Summary) -> Chart:
     # As many of each device as make no more bars than are read at once.
     of_device = grouped(((one.trace_id, one.device), one) for one in every)
     each = max(1, _STEP_BARS // len(of_device))
@@ -135,6 +135,18 @@ def _steps_chart(every: Sequence[StepTime]) -> Chart:
         for name, color, ns, meaning in parts
         if any(ns)
     ]
+    data[:0] = split = [
+        fig.boxes(
+            fig.scaled([ns], unit),
+            ["a step"],
+            name=name,
+            marker={"color": color, "pattern": {"shape": shape}},
+            hovertext=[f"{name}: {format_duration(ns)}"],
+            hoverinfo="text",
+        )
+        for name, color, shape, ns in _split_step(summary)
+        if ns > 0
+    ]
     layout = {
         "barmode": "stack",
         "bargap": 0.25,
@@ -146,8 +158,28 @@ def _steps_chart(every: Sequence[StepTime]) -> Chart:
     if times[0].step is None:
         title, whole = "Where the time goes", "Each bar is all that was recorded of one device"
     note = f"{whole}. Every nanosecond is in one part; hatched parts are idle time, by its cause."
-    # What it says in words stands below, in sight.
-    return Chart("steps", "", title, note, {"data": data, "layout": layout}, 130 + min(26 * len(times), 300))
+    if split:
+        note += (
+            " The first bar is a median step: what it takes without the profiler, and the profiler's part."
+        )
+    # What it says in words stands beside, in sight.
+    height_px = 130 + min(26 * (len(times) + bool(split)), 300)
+    return Chart("steps", "", title, note, {"data": data, "layout": layout}, height_px)
+
+
+def _split_step(summary: Summary) -> tuple[tuple[str, str, str, float], ...]:
+    """Parts of a median step: busy and idle without the profiler, timed or simulated, and the profiler's."""
+    step, measured = summary.typical_step, summary.measured_step
+    if step is None or measured.recorded_ns is None:
+        return ()
+    timed = measured.unrecorded_ns
+    alone_ns = sum(step.step_interval_ns) / 2 if timed is None else timed.median
+    busy_ns = min(step.device_ns, alone_ns)
+    return (
+        ("Busy without profiler", fig.LINE_COLORS[4], "", busy_ns),
+        ("Idle without profiler", fig.LINE_COLORS[4], "/", alone_ns - busy_ns),
+        ("Profiler", fig.GRAY, "x", measured.recorded_ns - alone_ns),
+    )
 
 
 def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) -> str:

@@ -356,6 +356,8 @@
 
   // -- start: pictures are drawn when they come near, and all of them for a printer
   const places = [...document.querySelectorAll(".chart")];
+  // On a narrow screen the changes have to be in sight below the first picture.
+  if (innerWidth <= 700) for (const place of document.querySelectorAll(".first .chart")) place.dataset.height = Math.min(place.dataset.height, 250);
   for (const place of places) place.style.height = `${place.dataset.height}px`;
   const watcher = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) draw(entry.target);

@@ -125,6 +125,7 @@ def render_page(
     return environment.get_template("page.html.j2").render(
         document=shown,
         first=[one for one in drawn if not one.section],
+        labels=[[label for label, _ in one.facts] for one in document.blocks if isinstance(one, FactList)],
         charts=[
             (
                 section,
