@@ -268,8 +268,7 @@ def _report(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.
         for cycle in recorder.cycles:
-            is_last = cycle is recorder.cycles[-1] and outputs.is_first
-            shown, pages = (top, further) if is_last else (None, [])
+            shown, pages = (top, further) if cycle is recorder.cycles[-1] and outputs.is_first else (None, [])
             analysis, report = outputs.of(cycle.trace_path.name)
             folder = cycle.trace_path.parent
             with load(cycle.trace_path) as session:

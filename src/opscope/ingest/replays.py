@@ -216,8 +216,7 @@ def _covered(forest: Forest, owners: Int64) -> dict[int, tuple[int, int]]:
     for launch, owner in enumerate(owners.tolist()):
         position = owner
         while position >= 0:
-            first = found.get(position, (launch, launch))[0]
-            found[position] = (first, launch)
+            found[position] = (found.get(position, (launch, launch))[0], launch)
             position = int(forest.parent[position])
     return found
 
@@ -545,8 +544,7 @@ def _write(
         events.add(name, rows)
     if activities:
         names = ("row_id", "external_id", "replay", "grid", "block")
-        changes = zip(names, zip(*activities, strict=True), strict=True)
-        events.rows["activity"].change(rows_of(dict(changes)))
+        events.rows["activity"].change(rows_of(dict(zip(names, zip(*activities, strict=True), strict=True))))
     return len(modules), len(details)
 
 

@@ -110,7 +110,7 @@ def _steps_chart(every: Sequence[StepTime], summary: Summary) -> Chart:
     times = [one for mine in of_device.values() for one in mine[:each]][:_STEP_BARS]
     unit = fig.unit_of(max(one.end_ns - one.start_ns for one in times))
     labels = [_label(one, times) for one in times]
-    parts: list[tuple[str, str, list[int], str]] = [
+    parts: list[tuple[str, str, Sequence[float], str]] = [
         (title, _COLORS[color], [getattr(one, attribute) for one in times], meaning)
         for title, color, attribute, meaning in _BUSY_PARTS
     ]
@@ -119,33 +119,24 @@ def _steps_chart(every: Sequence[StepTime], summary: Summary) -> Chart:
         (f"Idle: {str(cause).replace('_', ' ')}", _COLORS[cause], ns, cause.meaning)
         for cause, ns in idle_ns.items()
     ]
+    whole_ns, split = [one.end_ns - one.start_ns for one in times], [*_split_step(summary)]
     data = [
         fig.boxes(
             fig.scaled(ns, unit),
-            labels,
+            rows,
             name=name,
             marker={"color": color, "pattern": {"shape": "/" if name.startswith("Idle") else ""}},
             hovertext=[
-                f"{label}<br>{name}: {format_duration(part)}, "
-                f"{format_share(part, one.end_ns - one.start_ns)}<br>{meaning}"
-                for label, part, one in zip(labels, ns, times, strict=True)
+                f"{label}<br>{name}: {format_duration(part)}, {format_share(part, of_ns)}<br>{meaning}"
+                for label, part, of_ns in zip(rows, ns, wholes, strict=True)
             ],
             hoverinfo="text",
         )
-        for name, color, ns, meaning in parts
-        if any(ns)
-    ]
-    data[:0] = split = [
-        fig.boxes(
-            fig.scaled([ns], unit),
-            ["a step"],
-            name=name,
-            marker={"color": color, "pattern": {"shape": shape}},
-            hovertext=[f"{name}: {format_duration(ns)}"],
-            hoverinfo="text",
+        for (name, color, ns, meaning), rows, wholes in (
+            *((one, ["a step"], [sum(each[2][0] for each in split)]) for one in split),
+            *((one, labels, whole_ns) for one in parts),
         )
-        for name, color, shape, ns in _split_step(summary)
-        if ns > 0
+        if any(ns)
     ]
     layout = {
         "barmode": "stack",
@@ -167,19 +158,16 @@ def _steps_chart(every: Sequence[StepTime], summary: Summary) -> Chart:
     return Chart("steps", "", title, note, {"data": data, "layout": layout}, height_px)
 
 
-def _split_step(summary: Summary) -> tuple[tuple[str, str, str, float], ...]:
+def _split_step(summary: Summary) -> Iterator[tuple[str, str, Sequence[float], str]]:
     """Parts of a median step: busy and idle without the profiler, timed or simulated, and the profiler's."""
     step, measured = summary.typical_step, summary.measured_step
-    if step is None or measured.recorded_ns is None:
-        return ()
-    timed = measured.unrecorded_ns
-    alone_ns = sum(step.step_interval_ns) / 2 if timed is None else timed.median
-    busy_ns = min(step.device_ns, alone_ns)
-    return (
-        ("Busy without profiler", fig.LINE_COLORS[4], "", busy_ns),
-        ("Idle without profiler", fig.LINE_COLORS[4], "/", alone_ns - busy_ns),
-        ("Profiler", fig.GRAY, "x", measured.recorded_ns - alone_ns),
-    )
+    if step is not None and measured.recorded_ns is not None:
+        timed = measured.unrecorded_ns
+        alone_ns = sum(step.step_interval_ns) / 2 if timed is None else timed.median
+        busy_ns = min(step.device_ns, alone_ns)
+        yield "Busy without profiler", fig.LINE_COLORS[4], [busy_ns], ""
+        yield "Idle without profiler", fig.LINE_COLORS[4], [alone_ns - busy_ns], ""
+        yield "Profiler", fig.GRAY, [max(0.0, measured.recorded_ns - alone_ns)], ""
 
 
 def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) -> str:
@@ -429,8 +417,7 @@ def _icicle_chart(
         depths[index] = depths[parent] + 1
         kind = "module" if name.startswith(_MODULE) else "operator" if name in operators else "other"
         kinds.append("kernel" if index in leaves and summary.has_device else kind)
-        share = format_share(weights[index], whole)
-        texts.append(f"{kinds[-1]}: {format_duration(weights[index])}, {share}")
+        texts.append(f"{kinds[-1]}: {format_duration(weights[index])}, {format_share(weights[index], whole)}")
     data = {
         "type": "icicle",
         "level": "all" if level < 0 else str(level),
@@ -463,8 +450,7 @@ def _timeline_chart(
     """Steps of the trace that is simulated, each on all of its devices; the typical one is in front."""
     typical = summary.typical_step
     trace_id = times[0].trace_id if typical is None and times else getattr(typical, "trace_id", None)
-    by_step = grouped((one.step, one) for one in times if one.trace_id == trace_id)
-    steps = list(by_step.values())[:_MOST_STEPS]
+    steps = list(grouped((one.step, one) for one in times if one.trace_id == trace_id).values())[:_MOST_STEPS]
     if not steps:
         return
     models = step_models(session, records, only=[steps[0][0].trace_id])

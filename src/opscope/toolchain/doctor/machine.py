@@ -433,8 +433,7 @@ class ExaminedMachine:
 
 def last_lines(text: str, count: int = 3) -> str:
     """The last lines that say something, on one line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(lines[-count:])
+    return " ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
 
 
 def read_answer(end: ProgramExit) -> tuple[dict[str, Any], str | None]:
