@@ -408,8 +408,9 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
             return ReplayMatch(tuple(sorted(range(count), key=order.__getitem__)), evidence)
     if Counter(captured) == Counter(replayed):
         # The first that is alike, the second, and so on.
-        alike = grouped(zip(captured, in_time, strict=True))
-        places = {one: iter(positions) for one, positions in alike.items()}
+        places = {
+            one: iter(positions) for one, positions in grouped(zip(captured, in_time, strict=True)).items()
+        }
         return ReplayMatch(tuple(next(places[one]) for one in replayed), ReplayEvidence.KERNEL_COUNTS)
     agreed = _agreed(captured, replayed)
     reason = (

@@ -45,12 +45,7 @@ def read_chunks(
 ) -> torch.Tensor:
     """Read a buffer by as many programs as there are sums; returns them, for what was read must be used.
 
-    Args:
-        source: Contiguous float32, whole chunks of `CHUNK` elements.
-        sums: One float32 for each program.
-        reads: Chunks each program reads.
-        first_step: Chunks from the first of one program to the first of the next.
-        next_step: Chunks from one to the next of the same program, no more than there are.
+    A program reads `reads` chunks, `next_step` apart, from `first_step` after that of the one before.
 
     Raises:
         InputError: A tensor is not so.

@@ -189,12 +189,7 @@ def _once(ask: Callable[[ExaminedMachine], _Answer]) -> Callable[[ExaminedMachin
 class ExaminedMachine:
     """A machine; GPUs are looked at before anything runs on them, counters after all else has left them.
 
-    Args:
-        environment: Environment variables.
-        python: The Python executable that programs use.
-        root: What stands for the root of the file system.
-        package_path: Folders that packages are installed in; those of this process if None.
-        answers: What need not be found out, by the method's name.
+    `answers` are what need not be found out, by the method's name.
     """
 
     def __init__(
