@@ -61,8 +61,10 @@ def explain(
             except InputError:
                 if session is None or (part := named_part(name, advised(session))) is None:
                     raise
-                values = {**versions(1), "named": msgspec.to_builtins(part[0])}
-                report.show(lambda: values, lambda: Document("", sections=(part[1],)))
+                report.show(
+                    lambda: {**versions(1), "named": msgspec.to_builtins(part[0])},
+                    lambda: Document("", sections=(part[1],)),
+                )
                 return 0
         codes = []
         if code:

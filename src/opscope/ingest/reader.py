@@ -456,10 +456,6 @@ def load(
 
     `demangle` makes the text that a Kineto trace shows of a mangled name. Without captures those of folders
     beside the traces are taken. `examine` is what processes that read files work out of each rank too.
-
-    Raises:
-        InputError: A source cannot be read; names the file and byte offset. Or several are not of one job.
-        DependencyError: An address needs a package that is not installed.
     """
     traces = [trace for source in sources for trace in find_traces(source)]
     known_bytes = ((one.path.suffix, one.path.stat().st_size) for one in traces if one.path is not None)

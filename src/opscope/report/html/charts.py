@@ -110,16 +110,17 @@ def _steps_chart(every: Sequence[StepTime], summary: Summary) -> Chart:
     times = [one for mine in of_device.values() for one in mine[:each]][:_STEP_BARS]
     unit = fig.unit_of(max(one.end_ns - one.start_ns for one in times))
     labels = [_label(one, times) for one in times]
-    parts: list[tuple[str, str, Sequence[float], str]] = [
-        (title, _COLORS[color], [getattr(one, attribute) for one in times], meaning)
+    whole_ns = [one.end_ns - one.start_ns for one in times]
+    split = [*_split_step(summary)]
+    busy = [
+        (title, _COLORS[color], [getattr(one, attribute) for one in times], meaning, labels, whole_ns)
         for title, color, attribute, meaning in _BUSY_PARTS
     ]
-    idle_ns = {cause: [one.idle_by_cause.get(cause, 0) for one in times] for cause in IdleCause}
-    parts += [
-        (f"Idle: {str(cause).replace('_', ' ')}", _COLORS[cause], ns, cause.meaning)
-        for cause, ns in idle_ns.items()
+    idle = [
+        (f"Idle: {str(cause).replace('_', ' ')}", _COLORS[cause], ns, cause.meaning, labels, whole_ns)
+        for cause in IdleCause
+        for ns in [[one.idle_by_cause.get(cause, 0) for one in times]]
     ]
-    whole_ns, split = [one.end_ns - one.start_ns for one in times], [*_split_step(summary)]
     data = [
         fig.boxes(
             fig.scaled(ns, unit),
@@ -132,10 +133,7 @@ def _steps_chart(every: Sequence[StepTime], summary: Summary) -> Chart:
             ],
             hoverinfo="text",
         )
-        for (name, color, ns, meaning), rows, wholes in (
-            *((one, ["a step"], [sum(each[2][0] for each in split)]) for one in split),
-            *((one, labels, whole_ns) for one in parts),
-        )
+        for name, color, ns, meaning, rows, wholes in (*split, *busy, *idle)
         if any(ns)
     ]
     layout = {
@@ -150,24 +148,27 @@ def _steps_chart(every: Sequence[StepTime], summary: Summary) -> Chart:
         title, whole = "Where the time goes", "Each bar is all that was recorded of one device"
     note = f"{whole}. Every nanosecond is in one part; hatched parts are idle time, by its cause."
     if split:
-        note += (
-            " The first bar is a median step: what it takes without the profiler, and the profiler's part."
-        )
-    # What it says in words stands beside, in sight.
-    height_px = 130 + min(26 * (len(times) + bool(split)), 300)
-    return Chart("steps", "", title, note, {"data": data, "layout": layout}, height_px)
+        note += " The first bar is a median step: without the profiler, and the profiler's part."
+    figure = {"data": data, "layout": layout}, 130 + min(26 * (len(times) + bool(split)), 300)
+    return Chart("steps", "", title, note, *figure)
 
 
-def _split_step(summary: Summary) -> Iterator[tuple[str, str, Sequence[float], str]]:
+# Name and color, nanoseconds by row and what they are, the rows' labels and their whole times.
+_Part = tuple[str, str, Sequence[float], str, Sequence[str], Sequence[float]]
+
+
+def _split_step(summary: Summary) -> Iterator[_Part]:
     """Parts of a median step: busy and idle without the profiler, timed or simulated, and the profiler's."""
     step, measured = summary.typical_step, summary.measured_step
     if step is not None and measured.recorded_ns is not None:
-        timed = measured.unrecorded_ns
-        alone_ns = sum(step.step_interval_ns) / 2 if timed is None else timed.median
+        alone_ns = (
+            sum(step.step_interval_ns) / 2 if (timed := measured.unrecorded_ns) is None else timed.median
+        )
         busy_ns = min(step.device_ns, alone_ns)
-        yield "Busy without profiler", fig.LINE_COLORS[4], [busy_ns], ""
-        yield "Idle without profiler", fig.LINE_COLORS[4], [alone_ns - busy_ns], ""
-        yield "Profiler", fig.GRAY, [max(0.0, measured.recorded_ns - alone_ns)], ""
+        row = ["a step"], [max(alone_ns, measured.recorded_ns)]
+        yield "Busy without profiler", fig.LINE_COLORS[4], [busy_ns], "", *row
+        yield "Idle without profiler", fig.LINE_COLORS[4], [alone_ns - busy_ns], "", *row
+        yield "Profiler", fig.GRAY, [max(0.0, measured.recorded_ns - alone_ns)], "", *row
 
 
 def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) -> str:
