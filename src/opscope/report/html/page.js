@@ -182,7 +182,8 @@
       const bars = data.flatMap((one, index) => (one.names ? [index] : []));
       const readable = names.map((name) => plain(name).toLowerCase());
       const words = input.value.trim().toLowerCase();
-      const is = readable.map((name) => !words || name.includes(words));
+      const parts = words.split(/[<>\s]*…[<>\s]*/); // a name as reports shorten it
+      const is = readable.map((name) => parts.every((part) => name.includes(part)));
       Plotly.restyle(place, { "marker.opacity": bars.map((index) => (words ? data[index].names.map((one) => (is[one] ? 1 : 0.12)) : 1)) }, bars);
       matches = bars.flatMap((index) => data[index].names.flatMap((one, event) => (is[one] ? [[data[index].base[event], data[index].x[event]]] : [])));
       matches.sort((one, other) => one[0] - other[0]);
@@ -318,7 +319,7 @@
     bar.append("Filter", input, count);
     table.parentElement.before(bar);
     const apply = () => {
-      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const words = input.value.toLowerCase().split(/[\s<>…]+/).filter(Boolean);
       let shown = 0;
       for (const row of rows) {
         const text = row.textContent.toLowerCase();
