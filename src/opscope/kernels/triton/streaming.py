@@ -46,9 +46,6 @@ def read_chunks(
     """Read a buffer by as many programs as there are sums; returns them, for what was read must be used.
 
     A program reads `reads` chunks, `next_step` apart, from `first_step` after that of the one before.
-
-    Raises:
-        InputError: A tensor is not so.
     """
     if source.dtype is not torch.float32 or not source.is_contiguous() or source.numel() % CHUNK:
         raise InputError(f"the source must be contiguous float32 of whole chunks of {CHUNK} elements")
