@@ -367,6 +367,6 @@
   addEventListener("beforeprint", () => {
     setTheme(false);
     for (const place of places) draw(place);
-    for (const part of document.querySelectorAll("details.part")) part.open = true;
+    for (const part of document.querySelectorAll("details.part, details.evidence")) part.open = true;
   });
 })();
