@@ -51,3 +51,9 @@ def without_secrets(arguments: Sequence[str]) -> list[str]:
             shown.append(_HIDDEN if _SECRET_VALUE.search(argument) else argument)
         is_secret = not equals and argument.startswith("-") and _SECRET_NAME.search(argument) is not None
     return shown
+
+
+def is_shown_as(name: str, shown: str) -> bool:
+    """Whether reports may shorten a name to a text: all that stands around its ellipses is in the name."""
+    pieces = re.split(r"[<>\s]*…[<>\s]*| \(\d+\)$", shown)
+    return len(pieces) > 1 and all(piece in name for piece in pieces)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import opscope as opscope_api
 from fakes import H200, ExportBuilder, TraceBuilder
+from opscope import example_trace
 
 WIDE = {"grid": [4096, 1, 1], "block": [256, 1, 1], "registers per thread": 255, "shared memory": 0}
 # What a C++ programmer has no use for.
@@ -57,6 +59,46 @@ def test_exposed_communication_is_named_whatever_else_leads(opscope, tmp_path: P
 
     assert "Exposed communication, 58.0 % of the time" in of_job(58)
     assert "Exposed communication," not in of_job(8)
+
+
+def test_what_a_report_prints_can_be_given_to_other_verbs(opscope, monkeypatch: pytest.MonkeyPatch, tmp_path):
+    """Kernels as they are shortened at 80 columns, operators, changes by their numbers."""
+    monkeypatch.setenv("COLUMNS", "80")
+    trace = example_trace()
+    shown = opscope("analyze", trace, "--section", "kernels").out.partition("\nKernels\n")[2]
+    names = [line.partition("  ")[0] for line in shown.splitlines() if "  kernel  " in line]
+    assert len(names) > 8
+    assert any("…" in one for one in names)
+    written = tmp_path / "call.py"
+    with opscope_api.load(trace) as session:
+        for name in names:
+            assert opscope_api.explain(name, session).is_recorded, name
+    query = " UNION ALL ".join(
+        f"SELECT count(*) AS n FROM kernels WHERE shown_as(name, '{one}')" for one in names
+    )
+    assert all(one["n"] for one in opscope("sql", trace, query, "--json").json)
+    for name in (names[0], "elementwise_kernel<… direct_copy_kernel_cuda …>", "aten::addmm"):
+        opscope("extract", trace, name, "-o", written, "--force").fine()
+    change = opscope("explain", "change 3", "--trace", trace).fine("Change 3: Unfused attention")
+    assert opscope("explain", 3, "--trace", trace).out == change.out
+    opscope("explain", 9, "--trace", trace).fails("nothing is known by the name '9'")
+
+
+def test_a_module_that_a_report_names_is_explained(opscope, tmp_path: Path) -> None:
+    builder = TraceBuilder(deviceProperties=[H200]).frame("nn.Module: Encoder_0", 0, 90)
+    builder.frame("nn.Module: Linear_0", 1, 40, parent=1).operator("aten::mm", 2, 20).launch(5)
+    trace = builder.kernel("gemm", 20, 30).write(tmp_path / "modules.json")
+    told = opscope("explain", "Linear", "--trace", trace).fine("By module", "· Linear 1 30.0 µs")
+    assert "Encoder" not in told.out
+    assert (
+        opscope("explain", "Linear", "--trace", trace, "--json").json["named"][0]["self_device_ns"] == 30_000
+    )
+
+
+def test_a_long_report_ends_with_its_conclusion(opscope) -> None:
+    assert opscope("analyze", example_trace()).out.count("Best set") == 1
+    last = opscope("analyze", example_trace(), "--full").out.splitlines()[-1]
+    assert last.split() == ["Best", "set", "−4.46", "ms", "a", "step:", "changes", "1", "+", "3"]
 
 
 def own_kernel(

@@ -114,6 +114,12 @@ def test_targets_that_cannot_be_are_explained(opscope, write, arguments, words):
     opscope("nvcc", write("int main() {}\n"), *arguments).fails(words)
 
 
+@needs_nvcc
+def test_without_a_gpu_a_target_is_taken_and_said(opscope, write):
+    told = opscope("nvcc", write("__global__ void one(int* x) { *x = 1; }\n")).fine("sm_90 (Hopper)")
+    assert told.err == "note: no GPU is here: compiling for sm_90. Choose another with --arch, such as h200\n"
+
+
 @cases("arguments", "words")
 def test_what_makes_no_sense_is_refused_before_anything_runs(opscope, write, monkeypatch, arguments, words):
     write("int main() {}\n")

@@ -122,6 +122,7 @@ def test_exit_codes_pass_and_what_was_recorded_is_kept(run, script: str, then: s
 
 def test_recording_nothing_is_an_error_with_a_way_out_and_the_scripts_code(run, script: str) -> None:
     run(script, "--count", 0).fails("--steps none", out=None)
+    assert not Path("opscope_run").exists()
     assert run("--steps", "none", "--force", "--quiet", script, "--count", 0).code == 0
     run(script, "--count", 1, "--then", "sys.exit(5)").fails(
         "error: nothing was recorded: 1 step only", code=5, out=None

@@ -57,6 +57,8 @@ from opscope.provenance.binaries.device_code import embedded_kernels
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.library import read_library
 from opscope.provenance.generated_code import parse_graph, parse_kernel
+from opscope.report.analysis import recording_document
+from opscope.report.markdown import render_markdown
 from opscope.toolchain.ncu_report import read_report
 
 MOST_S, MOST_BYTES = 10.0, 1 << 30
@@ -83,6 +85,8 @@ def trace_text() -> str:
         builder.step(number, at, 90)
         shapes = {"Input Dims": [[4, 4], [4, 4]], "Input type": ["float", "float"]}
         builder.operator("aten::mm", at + 5, 30, **shapes).launch(at + 10, 4).kernel("gemm", at + 20, 30)
+        wide = {"grid": [133, 1, 1], "block": [1024, 1, 1], "registers per thread": 64, "shared memory": 0}
+        builder.launch(at + 41, 4).kernel("tail", at + 64, 25, **wide)
         builder.launch(at + 60, 5, name="cudaMemcpyAsync")
         builder.kernel("Memcpy DtoH (Device -> Pageable)", at + 62, 2, category="gpu_memcpy", bytes=64)
     return builder.text()
@@ -179,7 +183,7 @@ def _load(path: Path) -> None:
         for check_ in session.check():
             assert not check_.violations, check_.name
         session.findings()
-        opscope.summarize(session).operators  # noqa: B018 - computed when asked for
+        render_markdown(recording_document(opscope.summarize(session), top=None, is_full=True))
 
 
 def _load_beside_a_trace(path: Path) -> None:
@@ -366,10 +370,7 @@ def check(name: str, data: bytes, folder: Path) -> str | None:
 
 
 def _checked(name: str, data: bytes, folder: Path) -> tuple[str | None, bool, float]:
-    """The same, whether the input was refused, and the seconds it took.
-
-    What takes too long is read once more, for the machine may have been busy with something else.
-    """
+    """The same, whether it was refused, and the seconds; once more if too long, as machines are busy."""
     found = _checked_once(name, data, folder)
     return found if found[2] <= MOST_S else _checked_once(name, data, folder)
 
@@ -380,8 +381,7 @@ def _checked_once(name: str, data: bytes, folder: Path) -> tuple[str | None, boo
     for one in (place, scratch):
         one.mkdir(exist_ok=True)
     tempfile.tempdir, before_tempdir = str(scratch), tempfile.tempdir
-    path = place / f"input{target.suffix}"
-    path.write_bytes(data)
+    (path := place / f"input{target.suffix}").write_bytes(data)
     before, began = _open_files(), time.perf_counter()
     failure, is_refused = None, False
     try:
@@ -429,7 +429,7 @@ def minimized(name: str, data: bytes, *, seconds: float = 60.0) -> bytes:
 
 
 def _kind_of_failure(name: str, data: bytes) -> str | None:
-    """How a reader fails at an input, without what differs from input to input; None if it does not."""
+    """How a reader fails at an input, without what differs from one to another; None if it does not."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     worker = multiprocessing.get_context("fork").Process(target=_read_once, args=(name, data, theirs))
     worker.start()

@@ -162,8 +162,9 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
             f"{advice.message} Shapes or kernels differ from step to step ({blockers}): "
             "torch.compile may compile again and again."
         )
-        both = dict.fromkeys((*advice.applicability.blocked_by, *found))
-        blocked = msgspec.structs.replace(OPEN, blocked_by=tuple(both))
+        blocked = msgspec.structs.replace(
+            OPEN, blocked_by=tuple(dict.fromkeys((*advice.applicability.blocked_by, *found)))
+        )
         return msgspec.structs.replace(advice, applicability=blocked, message=message)
     return advice
 

@@ -32,6 +32,7 @@ from opscope.provenance.resolution.resolvers import session_of_names
 from opscope.provenance.sources import is_unit, nearest_index
 from opscope.provenance.torch_releases import recognize, release_versions
 from opscope.text_enum import TextEnum
+from opscope.visible_text import is_shown_as
 
 _ALIKE = 0.7  # share of characters in common, of names called similar
 
@@ -96,8 +97,9 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
     """Everything known of a name, with its calls in a recording if one is given.
 
     `aten::gelu`, `gelu`, `aten::add.Tensor`; a kernel's name, demangled or mangled (of one in the
-    recording also its function's); a category (`matrix`) or a file (`SoftMax.cu`). Without a recording
-    the release answers that is asked for, else the installed one, else the newest packaged.
+    recording also its function's or functor's, and shortened as reports show it); a category (`matrix`) or
+    a file (`SoftMax.cu`). Without a recording the release answers that is asked for, else the installed one,
+    else the newest packaged.
 
     Raises:
         InputError: Nothing is known by that name (the message names similar ones), or of that release.
@@ -137,12 +139,18 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
     exact = [
         one
         for one in asked.kernels
-        if one.name in names or (one.name.startswith("_Z") and demangle(one.name) in names)
+        if one.name in names
+        or (one.name.startswith("_Z") and demangle(one.name) in names)
+        or is_shown_as(one.name, wanted)
     ]
     named = (
         one
         for one in asked.kernels
-        if one.facts and one.facts.function and f"::{one.facts.function}".endswith(f"::{wanted}")
+        if one.facts
+        and any(
+            f"::{part}".endswith(f"::{wanted}")
+            for part in (one.facts.function, one.facts.fields.get("functor"))
+        )
     )
     recorded = tuple(exact or named)
     # A kernel may have the name that an operator has without its namespace.
@@ -221,7 +229,8 @@ class _Asked(msgspec.Struct, frozen=True, dict=True):
 def _operator_name(wanted: str, asked: _Asked) -> tuple[str, str | None] | None:
     table, recorded = asked.table, {operator.name for operator in asked.operators}
     base, has_overload, overload = wanted.partition(".")
-    for candidate in (wanted, base, f"aten::{base}", f"aten::_{base}"):
+    shown = (one for one in recorded if is_shown_as(one, wanted))
+    for candidate in (wanted, base, f"aten::{base}", f"aten::_{base}", *shown):
         overloads = [entry.overload for entry in table.overloads(candidate)]
         if not (candidate in recorded or overloads or table.derivative(candidate)):
             continue

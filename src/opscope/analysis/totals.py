@@ -50,8 +50,7 @@ class KernelTotal(msgspec.Struct, frozen=True):
     @property
     def configurations(self) -> tuple[LaunchGeometry, ...]:
         """The geometries; where there are none, of a copy for one, a single one without figures."""
-        whole = LaunchGeometry(None, None, None, None, None, self.calls, self.total_ns)
-        return self.geometries or (whole,)
+        return self.geometries or (LaunchGeometry(None, None, None, None, None, self.calls, self.total_ns),)
 
 
 class OperatorTotal(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
-from opscope.report.document import Document, only_sections
+from opscope.report.document import Document, FactList, Section, only_sections
 from opscope.report.json_encoding import to_json, write_json
 from opscope.report.languages import Language, language_of, translated, translated_words
 from opscope.report.terminal import render_terminal
@@ -154,6 +154,8 @@ READING, SHOWING, PROGRAM_PARTS, PROGRAM_SHOWING = Parts(), Showing(), ProgramPa
 _LOADED = 0.2
 _PIPED_WIDTH = 120
 _WIDEST = 200
+# Of a report longer than so many lines these lines of its head are said again at its end.
+_SCREEN, _CONCLUSIONS = 60, frozenset({"Step", "Change 1", "Best set", "Verdict", "Result"})
 
 
 # What reports are written in while this process runs one verb.
@@ -262,8 +264,7 @@ def stderr_console() -> Console:
 def wide_console(stream: TextIO) -> Console:
     """Console for results: as wide as the terminal up to 200 columns; 120 where there is none."""
     probe = Console(file=stream)
-    has_width = probe.is_terminal or "COLUMNS" in os.environ
-    width = min(probe.width, _WIDEST) if has_width else _PIPED_WIDTH
+    width = min(probe.width, _WIDEST) if probe.is_terminal or "COLUMNS" in os.environ else _PIPED_WIDTH
     return _PipeConsole(file=stream, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 
@@ -271,7 +272,15 @@ def print_document(document: Document, *, reading: Parts = READING, on_stderr: b
     """Print what is to be read of a report on stdout, or on stderr where stdout is a program's own."""
     stream = sys.stderr if on_stderr else sys.stdout
     told = only_sections(document, reading.section, in_language) if reading.section else document
-    wide_console(stream).print(render_terminal(translated(told, _language)), crop=False)
+    console = wide_console(stream)
+    with console.capture() as printed:
+        console.print(render_terminal(translated(told, _language)), crop=False)
+    stream.write(printed.get())
+    facts = next((one.facts for one in told.blocks if isinstance(one, FactList)), ())
+    again = FactList(tuple(one for one in facts if one[0] in _CONCLUSIONS))
+    if again.facts and printed.get().count("\n") > _SCREEN:
+        ending = Document("", sections=(Section("", (again,)),))
+        console.print("", render_terminal(translated(ending, _language)), crop=False)
 
 
 def markdown(document: Document) -> str:

@@ -11,9 +11,13 @@ from cyclopts import Parameter
 
 from opscope import api
 from opscope.cli import console
+from opscope.errors import InputError
 from opscope.model.sidecar import kernels_folder
-from opscope.report.explanation import explanation_document
+from opscope.report.document import Document
+from opscope.report.explanation import explanation_document, named_part
+from opscope.report.json_encoding import versions
 from opscope.report.summary_json import explanation_json
+from opscope.results import advised
 
 
 def explain(
@@ -32,7 +36,8 @@ def explain(
 
     Args:
         name: An operator (aten::gelu, gelu, aten::add.Tensor), a kernel name in quotes (demangled or mangled;
-            with a trace also its function's name), a category (matrix) or a source file (SoftMax.cu).
+            with a trace also its function's name, or as a report shortens it), a category (matrix) or a
+            source file (SoftMax.cu); with a trace also a change of its report ("Change 1") or a module.
         trace: Also show this recording's calls: a trace, a folder of rank files, or a saved session.
         checkout: Print lines of code, as --full does, from a PyTorch checkout, before the installed torch's
             headers.
@@ -51,7 +56,16 @@ def explain(
     # What is printed is computed when it is asked for.
     with console.open_source(trace, merge=True) if trace else nullcontext() as session:
         with console.status("Explaining"):
-            explanation = api.explain(name, session, torch_version=torch_version)
+            try:
+                explanation = api.explain(name, session, torch_version=torch_version)
+            except InputError:
+                if session is None or (part := named_part(name, advised(session))) is None:
+                    raise
+                report.show(
+                    lambda: {**versions(1), "named": msgspec.to_builtins(part[0])},
+                    lambda: Document("", sections=(part[1],)),
+                )
+                return 0
         codes = []
         if code:
             from opscope.extraction.kernel_code import kernel_codes  # noqa: PLC0415 - seldom asked

@@ -31,6 +31,7 @@ from opscope.nvcc.compile import (
 from opscope.report.nvcc import nvcc_document, nvcc_json
 
 _PTX = "ptx"
+_WITHOUT_GPU = "sm_90"  # of the H100 and H200
 _KEYWORDS = (NATIVE, ALL, ALL_MAJOR)
 
 
@@ -54,9 +55,9 @@ def nvcc(
 
     Args:
         source: The file.
-        arch: Comma-separated targets: sm_90, sm_90a, a GPU (h200), native (the GPUs here, the default), all,
-            or all-major; ptx in the list also embeds PTX, which the drivers of newer GPUs compile (always
-            included in all and all-major).
+        arch: Comma-separated targets: sm_90, sm_90a, a GPU (h200), native (the GPUs here, the default;
+            without any sm_90), all, or all-major; ptx in the list also embeds PTX, which the drivers of newer
+            GPUs compile (always included in all and all-major).
         output: The program to write; without it only the kernels are shown.
         nvcc_option: An option for nvcc, such as --nvcc-option=-O3; may be repeated.
         dynamic_shared: Bytes of dynamic shared memory per block, for occupancy.
@@ -86,15 +87,12 @@ def nvcc(
 
 def _targets(compiler: Nvcc, arch: Sequence[str]) -> tuple[tuple[Target, ...], Target | None]:
     def native() -> list[str]:
-        gpus = visible_gpus()
-        if not gpus:
-            known = ", ".join(target.name for target in compiler.targets if target.is_general)
-            raise InputError(
-                "there is no GPU here whose target could be taken",
-                hint=f"Choose with --arch: {known}, a GPU's name (h200), all-major, or all. "
-                "`opscope devices` says which GPU has which",
-            )
-        return [gpu.compute_capability for gpu in gpus]
+        if found := [gpu.compute_capability for gpu in visible_gpus()]:
+            return found
+        console.note(
+            f"no GPU is here: compiling for {_WITHOUT_GPU}. Choose another with --arch, such as h200"
+        )
+        return [_WITHOUT_GPU]
 
     words = [word.strip() for text in arch or (NATIVE,) for word in text.split(",") if word.strip()]
     targets = choose_targets(
@@ -102,8 +100,7 @@ def _targets(compiler: Nvcc, arch: Sequence[str]) -> tuple[tuple[Target, ...], T
         compiler.targets,
         native=native,
     )
-    has_ptx = any(word in (_PTX, ALL, ALL_MAJOR) for word in words)
-    return targets, ptx_target(targets) if has_ptx else None
+    return targets, ptx_target(targets) if any(word in (_PTX, ALL, ALL_MAJOR) for word in words) else None
 
 
 def _named(word: str) -> list[str]:

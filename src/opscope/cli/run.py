@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -152,7 +153,7 @@ def run(
     # The script may change the working folder.
     outputs = _Outputs(output_dir or _free_folder(force=force), launched_as()[0])
     further = [path.absolute() for path in output] if outputs.is_first else []
-    traces = trace_file_names(outputs.trace_name, 1)
+    traces, folder = trace_file_names(outputs.trace_name, 1), outputs.directory.absolute()
     check_program(program)
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
@@ -177,6 +178,9 @@ def run(
         # Forked off by the script, with nothing to report; and where torch's profiler was running at the
         # fork, an ordinary exit of the child hangs.
         os._exit(end.exit_code)
+    if not recorder.cycles and outputs.rank is None:
+        with suppress(OSError):  # it holds something
+            folder.rmdir()
     try:
         recorder.require_cycles()
         taken = source.taken if isinstance(source, RecognizedSteps) else recording.steps
@@ -264,8 +268,7 @@ def _report(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.
         for cycle in recorder.cycles:
-            is_last = cycle is recorder.cycles[-1] and outputs.is_first
-            shown, pages = (top, further) if is_last else (None, [])
+            shown, pages = (top, further) if cycle is recorder.cycles[-1] and outputs.is_first else (None, [])
             analysis, report = outputs.of(cycle.trace_path.name)
             folder = cycle.trace_path.parent
             with load(cycle.trace_path) as session:

@@ -24,8 +24,10 @@ from opscope.visible_text import visible
 
 _ACCEPTED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _FORMATS = {".csv": "csv, HEADER", ".json": "json, ARRAY", ".parquet": "parquet"}
-# Of this connection alone: a saved session holds tables only.
+# Of this connection alone: a saved session holds tables only. As `is_shown_as`.
 _KERNELS = """
+CREATE TEMP MACRO shown_as(name, shown) AS list_bool_and([contains(name, piece)
+    for piece in string_split_regex(shown, '[<>\\s]*…[<>\\s]*| [(][0-9]+[)]$')]);
 CREATE TEMP VIEW kernels AS SELECT name, activities.* EXCLUDE (kind, size_bytes)
 FROM device_activities AS activities JOIN kernel_names USING (name_id) WHERE activities.kind = 'kernel'"""
 
@@ -43,7 +45,8 @@ def sql(
 ) -> int:
     """Query the tables of a trace or a saved session (docs/reference/tables.md lists them).
 
-    The view kernels lists kernel launches with their names. Queries can neither read nor write files.
+    The view kernels lists kernel launches with their names. shown_as(name, 'sgemm…64x64') is true of names
+    that reports shorten so. Queries can neither read nor write files.
 
     Example: opscope sql trace.json.gz "SELECT name, self_device_ns FROM operators LIMIT 10"
 

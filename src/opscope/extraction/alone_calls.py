@@ -192,7 +192,8 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]
 def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> AloneCall:
     """The call of a rank from 1, or the first of which all words of a text name something.
 
-    Words are parts of its operator, shapes, kernels, and where they were recorded its modules and lines.
+    Words are parts of its operator, shapes and kernels; else of its modules and lines, where they were
+    recorded, and of operators below it too, such as `aten::addmm` of `aten::linear`.
 
     Raises:
         InputError: There is none.
@@ -203,12 +204,14 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
                 f"there is no call {wanted}", hint=f"There are {len(calls)}: opscope extract TRACE"
             )
         return calls[int(wanted) - 1]
-    words = wanted.lower().replace("x", "×").split()
-    # Where in the program is asked last, for it takes the longest.
-    for is_placed in (False, True):
-        known = work_places(session) if is_placed else {}
+    words = re.split(r"[\s<>…]+", wanted.lower().replace("x", "×"))
+    # Where in the program, and what is called below, is asked last, for it takes the longest.
+    for is_last in (False, True):
+        known = work_places(session) if is_last else {}
         for one in sorted(calls, key=lambda one: bool(one.then)):
             at = {place for operator in one.operator_ids for place in known.get(operator, ())}
+            if is_last:
+                at |= {name for (name,) in session.query(_SQL["names_below"], [list(one.operator_ids)])}
             text = "\n".join([one.name, one.shapes, *one.kernels, *at]).lower().replace("x", "×")
             if all(word in text for word in words):
                 return one

@@ -47,3 +47,9 @@ WHERE operator_id IN (SELECT unnest($1::BIGINT[])) ORDER BY ALL
 SELECT o.operator_id
 FROM operators above JOIN (SELECT unnest($1::BIGINT[]) AS operator_id) USING (operator_id)
 JOIN operators o ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id
+
+-- :name names_below
+-- One row per name of an operator that those given (parameter) called, or of one of these. Reads operators.
+SELECT DISTINCT o.name
+FROM operators above JOIN (SELECT unnest($1::BIGINT[]) AS operator_id) USING (operator_id)
+JOIN operators o ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id

@@ -80,8 +80,7 @@ def recorded_release(properties: Mapping[str, Any]) -> str | None:
             named = named or _TORCH_PACKAGE.fullmatch(value.strip())
             if named is not None:
                 found.add(named[1])
-    releases = {one.partition("+")[0] for one in found}
-    return valid_text(max(found, key=len)) if len(releases) == 1 else None
+    return valid_text(max(found, key=len)) if len({one.partition("+")[0] for one in found}) == 1 else None
 
 
 # Keys of deviceProperties (libkineto/src/DeviceProperties.cpp), in the order of the columns.
@@ -226,8 +225,7 @@ def read_findings(
     if lost_bytes:
         yield finding("trace.truncated", trace_id, {"lost_bytes": lost_bytes, "size_bytes": size_bytes})
     for kind, first_byte in (repairs or {}).items():
-        first = {"first_byte": first_byte}
-        yield finding(f"trace.{kind}", trace_id, first, broken_count=census.broken_count)
+        yield finding(f"trace.{kind}", trace_id, {"first_byte": first_byte}, broken_count=census.broken_count)
     if census.is_lenient:
         yield finding("trace.unexpected_types", trace_id)
     if census.without_time:
@@ -248,14 +246,15 @@ def trace_findings(
     """What the filled tables of one trace say about its completeness; nothing is missing without a device."""
     recorder = session.scalar("SELECT format FROM traces WHERE trace_id = ?", [trace_id])
     activities = session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id])
-    if not activities and had_device:
-        yield finding("trace.no_device_activity", trace_id, kind="explained" if is_explained else recorder)
     of_torch = is_of_torch(session)
     has_torch = of_torch or not (activities or recorder == "nsys")
 
     def has(table: str, column: str = "trace_id") -> bool:
         return bool(session.scalar(f"SELECT count({column}) FROM {table} WHERE trace_id = ?", [trace_id]))
 
+    if not activities and had_device:
+        kind = "explained" if is_explained else recorder if recorder == "nsys" or has("devices") else "cpu"
+        yield finding("trace.no_device_activity", trace_id, kind=kind)
     # One after the other: the engine takes longer to plan them as parts of one query.
     has_operators = has("operators")
     has_unshaped = has_operators and not (has_torch and has("operators", "input_shapes"))

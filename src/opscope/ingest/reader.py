@@ -430,6 +430,8 @@ _MEMORY_PER_TEXT = 2
 _MOST_OF_MEMORY = 0.25
 # Traces shrink ten- to twentyfold; the size of compressed ones is known only when they are read.
 _COMPRESSION = 20
+# Where vLLM (#37524) and SGLang (#24370) put traces of captures, beside the trace.
+_OF_CAPTURES = ("capture_traces", "graph_capture_profile")
 # An export keeps numbers and texts once that a trace's text repeats.
 _SIZE_AS_TEXT = {".json": 1, ".sqlite": 5}
 # What these take is less than what processes take to start.
@@ -450,27 +452,10 @@ def load(
     note: Noted = lambda text: None,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> Session:
-    """A Session of one or several traces.
+    """A Session of one or several traces; arguments as of `opscope.load`, which gives these.
 
-    Args:
-        sources: Files, folders of rank files, fsspec addresses.
-        memory_limit: What the process should stay under, e.g. `"1GB"`; the Session then lives in a temporary
-            file.
-        threads: Worker threads; all cores if None.
-        merge: Read traces together that are not of one job.
-        demangle: Makes the text that a Kineto trace shows of a mangled name, where a recorder keeps those;
-            without it the recorder's own text is used.
-        captures: Traces in which CUDA graphs were captured that these may replay.
-        examine: What processes that read files work out of each rank too, kept in `session.examined`.
-        workers: Processes that read several files; this one alone if None; one for each core where there are
-            more than eight files if 0.
-        dask: Address of the scheduler of a Dask cluster, whose workers read the files instead.
-        note: Told what a worker could not do.
-        on_done: Told how many files have been read.
-
-    Raises:
-        InputError: A source cannot be read; names the file and byte offset. Or several are not of one job.
-        DependencyError: An address needs a package that is not installed.
+    `demangle` makes the text that a Kineto trace shows of a mangled name. Without captures those of folders
+    beside the traces are taken. `examine` is what processes that read files work out of each rank too.
     """
     traces = [trace for source in sources for trace in find_traces(source)]
     known_bytes = ((one.path.suffix, one.path.stat().st_size) for one in traces if one.path is not None)
@@ -481,6 +466,8 @@ def load(
         memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None
     )
     sidecars: dict[int, Sidecar] = {}
+    folders = {one.path.parent / name for one in traces if one.path is not None for name in _OF_CAPTURES}
+    captures = captures or sorted(str(one) for one in folders if one.is_dir() and any(one.glob("*.json*")))
     known = CaptureTraces(tuple(trace for one in captures for trace in find_traces(one)))
     how = ReadOptions(demangle, examine, known)
     try:

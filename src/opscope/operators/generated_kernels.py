@@ -39,8 +39,10 @@ _KEPT_NAMES = 10
 
 @cache
 def _operators() -> Mapping[str, frozenset[str]]:
-    lists = packaged_toml(__package__, "generated_kernels.toml")
-    return {name: frozenset(words.split()) for name, words in lists.items()}
+    return {
+        name: frozenset(words.split())
+        for name, words in packaged_toml(__package__, "generated_kernels.toml").items()
+    }
 
 
 class _Generated(msgspec.Struct, frozen=True):

@@ -208,8 +208,10 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True, array_like
 
     @cached_property
     def _overloads(self) -> Mapping[str, tuple[NativeFunction, ...]]:
-        by_name = grouped((entry.name, entry) for entry in self.functions)
-        return {name: tuple(entries) for name, entries in by_name.items()}
+        return {
+            name: tuple(entries)
+            for name, entries in grouped((entry.name, entry) for entry in self.functions).items()
+        }
 
     @cached_property
     def _nodes(self) -> dict[str, Derivative]:

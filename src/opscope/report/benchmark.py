@@ -294,13 +294,13 @@ def benchmark_table(result: BenchmarkResult) -> doc.Table:
         doc.identifier("Implementation", "name"),
         doc.number("Median", median_cell),
         doc.words("Verdict", lambda row: verdict_cell(row, result.reference)),
-        doc.number("Kernels", "kernels_launched", units.format_mean_count, if_known=True),
-        doc.number("Rate", rate_cell, if_known=True),
+        doc.number("Kernels", "kernels_launched", units.format_mean_count, spare=2, if_known=True),
+        doc.number("Rate", rate_cell, spare=3, if_known=True),
         doc.number(
             f"Of {min(ceilings)} ceiling" if len(ceilings) == 1 else "Of ceiling", of_ceiling, if_known=True
         ),
-        doc.number("Memory", "peak_memory_bytes", if_known=True),
-        doc.number("Error", "max_relative_error", "{:.1e}".format, if_known=True),
+        doc.number("Memory", "peak_memory_bytes", spare=4, if_known=True),
+        doc.number("Error", "max_relative_error", "{:.1e}".format, spare=1, if_known=True),
     )
 
 

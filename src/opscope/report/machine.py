@@ -147,16 +147,16 @@ def device_list_document(
     """One row per device, oldest first, then the capabilities that no device of the table has."""
     known = doc.table(
         devices,
-        doc.words("Architecture", _of_architecture("name")),
+        doc.words("Architecture", _of_architecture("name"), spare=1),
         doc.words("GPU", "name"),
         doc.number("CC", "compute_capability", lambda capability: capability or units.UNKNOWN),
-        doc.number("-arch", _of_architecture("target"), doc.Code, spare=True),
+        doc.number("-arch", _of_architecture("target"), doc.Code),
         doc.number("CUDA", "architecture", _toolkits),
         doc.number("SMs", "sm_count"),
         doc.number("Memory", "memory_bytes", _gib),
         doc.number("Bandwidth", "memory_bandwidth_bytes_per_s"),
         doc.number("bf16 peak", lambda device: _rate(device.peak(DataType.BF16))),
-        doc.number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32)), spare=True),
+        doc.number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32)), spare=2),
     )
 
     of_devices = {one.compute_capability for one in devices}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import groupby
-from operator import attrgetter, methodcaller
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 from opscope.analysis.counter_commands import OperatorImprovement
@@ -193,11 +193,12 @@ def accuracy_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]
             ("PyTorch release", release), *((label, format_fraction(share)) for label, share in figures)
         ),
         doc.table(
-            [{"fact": fact, **shares} for fact, shares in accuracy.by_grade.items() if shares],
-            doc.words("Fact", lambda row: row["fact"].replace("_", " ").capitalize()),
+            [one for one in (*map(str, Grade), UNGRADED) if one in {*chain(*accuracy.by_grade.values())}],
+            doc.words("Grade", str),
             *(
-                doc.number(grade, methodcaller("get", grade), format_fraction)
-                for grade in (*map(str, Grade), UNGRADED)
+                doc.number(fact.replace("_", " ").capitalize(), shares.get, format_fraction)
+                for fact, shares in accuracy.by_grade.items()
+                if shares
             ),
         ),
         doc.Paragraph(f"Grades: {meanings}."),

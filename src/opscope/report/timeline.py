@@ -27,6 +27,7 @@ from opscope.report import document as doc
 from opscope.report.names import trace_name
 from opscope.report.operators import time_name, whole_ns
 from opscope.units import counted, format_duration, format_fraction, format_quantity, format_share
+from opscope.visible_text import is_shown_as
 
 _GAP_ROWS = 5
 _PATH_ROWS = 6
@@ -204,8 +205,7 @@ def _launch_tables(summary: Summary) -> tuple[doc.Block, ...]:
         title: str, values: Mapping[Any, Any], attribute: str, form: doc.Form | None = None, *, spare: int = 0
     ) -> doc.Field:
         def value(one: TimePartition) -> Any:
-            found = values.get((one.trace_id, one.device), values.get(one.trace_id))
-            return getattr(found, attribute, None)
+            return getattr(values.get((one.trace_id, one.device), values.get(one.trace_id)), attribute, None)
 
         form = form or partial(format_quantity, attribute)
         return doc.number(title, value, form, spare=spare, if_known=True)
@@ -376,8 +376,8 @@ def recording_hint(summary: Summary) -> doc.Paragraph | None:
     )
 
 
-def module_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
-    """The modules as a tree, those of one part in one row, the longest parts."""
+def module_blocks(summary: Summary, top: int | None, *, within: str = "") -> tuple[doc.Block, ...]:
+    """The modules as a tree, those of one part in one row, the longest parts; or of one name alone."""
     parts = _parts(summary.program.modules)
     what = "device" if summary.has_device else "cpu"
     time_ns = attrgetter(f"total.total_{what}_ns")
@@ -387,9 +387,13 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
     # Each before what is inside, the longest first.
     rank = {part.key: index for index, part in enumerate(parts)}
     parts.sort(key=lambda part: [rank[part.key[: length + 1]] for length in range(len(part.key))])
-    shown = [part for part in parts if part.key in kept]
+    shown = [
+        part
+        for part in parts
+        if part.key in kept and any(within in one or is_shown_as(one, within) for one in part.key)
+    ]
     caption = _rest(summary, summary.program.module_ns, "in no module")
-    if len(shown) < len(parts):
+    if len(kept) < len(parts):
         caption = f"The {len(shown)} of {len(parts)} parts with the most {_time_of(summary)}. {caption}"
 
     def name(part: _Part) -> doc.Text:

@@ -206,8 +206,7 @@ def _weights(dtype: str, hooks: Hooks) -> None:
     target = getattr(torch, dtype)
 
     def cast(value: Any) -> Any:
-        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.to(target) if is_float else value
+        return value.to(target) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
     for model in list(hooks.models.values()):
         hooks.undo.callback(_look_again, model)

@@ -12,7 +12,7 @@ import pytest
 
 import opscope
 from case_tables import cases
-from fakes import Load, TraceBuilder
+from fakes import H200, Load, TraceBuilder
 from opscope.errors import InputError
 from opscope.model.finding import Severity
 from opscope.model.session import Session
@@ -276,7 +276,9 @@ class TestFlaws:
 
     def test_no_device_activity(self, load: Load) -> None:
         codes = [f.code for f in load(TraceBuilder().operator("a", 1, 2)).findings()]
-        assert codes == ["trace.no_device_activity", "trace.absent"]
+        assert codes == ["trace.absent", "trace.no_device_activity"]  # no GPU, no warning
+        of_gpu, *_ = load(TraceBuilder(deviceProperties=[H200]).operator("a", 1, 2)).findings()
+        assert (of_gpu.code, of_gpu.severity) == (codes[1], Severity.WARNING)
 
 
 class TestTruncation:

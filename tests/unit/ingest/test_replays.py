@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import opscope
 from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
@@ -74,6 +75,21 @@ def test_a_replay_has_the_operators_modules_and_arguments_of_its_capture(load, c
     ]
     assert session.query("SELECT m.name FROM operators JOIN modules m USING (module_id)") == [("Net_0",)] * 2
     assert not [check for check in session.check() if check.violations]
+
+
+def test_each_replay_finds_the_capture_of_its_batch_size_in_a_folder_beside_the_trace(make_trace, tmp_path):
+    (tmp_path / "capture_traces").mkdir()
+    for size in (4, 16):
+        make_trace(captured(TraceBuilder(), rows=size, grid=size), f"capture_traces/bs_{size}_rank0.json")
+    trace = TraceBuilder()
+    for at, size in enumerate((16, 4, 16)):
+        replayed(trace, 100.0 + 50 * at, grid=[[size, 1, 1]] * 2)
+    with opscope.load(make_trace(trace)) as session:
+        assert {one[2:] for one in session.query(REPLAYS)} == {("capture_trace", "kernel_sequence", None)}
+        shapes = session.query(
+            "SELECT input_shapes[0][0]::INT FROM operators WHERE name = 'aten::mm' ORDER BY start_ns"
+        )
+        assert shapes == [(16,), (4,), (16,)]
 
 
 def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(load, capture) -> None:

@@ -59,6 +59,15 @@ def test_reports(expect: Callable[[str, str], None]) -> None:
     expect("trial.txt", text_of({name: trial_document(one, "opscope try") for name, one in results.items()}))
 
 
+def test_an_interval_that_tells_nothing_is_too_noisy() -> None:
+    noisy = replace(
+        RESULT, variants=tuple(replace(one, ratio_interval=(0.0, 1669.57)) for one in RESULT.variants)
+    )
+    told = text_of({"noisy": trial_document(noisy, "opscope try")})
+    assert "too noisy" in told
+    assert "166957" not in told
+
+
 def test_json_is_the_result() -> None:
     document = trial_json(RESULT)
     assert document.pop("schema_version") == 1

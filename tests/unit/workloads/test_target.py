@@ -12,56 +12,7 @@ from opscope.workloads.workload import WorkloadOptions  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-PROGRAM = """
-import torch
-from dataclasses import dataclass
-from opscope.workloads.workload import Workload
-import sibling_of_program
-
-seen = []
-
-def step():
-    seen.append(torch.is_grad_enabled())
-    return seen
-
-def factory(batch_size, device, dtype, layers=3):
-    made = torch.ones(batch_size, device=device, dtype=dtype)
-    return lambda: (made, layers)
-
-def module(batch_size, seq_len):
-    return torch.nn.Linear(seq_len, 2), torch.ones(batch_size, seq_len)
-
-def module_by_keyword(batch_size):
-    return torch.nn.Linear(3, 2), {"input": torch.ones(batch_size, 3)}
-
-class Loss(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(3))
-    def forward(self, x):
-        return {"loss": (self.weight * x).square().mean()}
-
-def trainable(batch_size):
-    return Loss(), (torch.ones(batch_size, 3),)
-
-def trained_by_itself(batch_size, train):
-    return lambda: train
-
-def whole(batch_size):
-    return Workload(step, "cpu", 7)
-
-def bare_module(batch_size):
-    return torch.nn.Linear(2, 2)
-
-def number(batch_size):
-    return 3
-
-def needs(batch_size, learning_rate): pass
-
-value = 3
-class Group:
-    def inner(): return "inner"
-"""
+PROGRAM = Path(__file__).with_name("program.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture

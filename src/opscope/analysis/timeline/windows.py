@@ -104,8 +104,9 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
 
 
 def read_windows(session: Session) -> dict[int, TraceWindow]:
-    rows = session.query(sql(__package__, "timeline:steps"))
-    steps = grouped((trace_id, Step(*numbers)) for trace_id, *numbers in rows)
+    steps = grouped(
+        (trace_id, Step(*numbers)) for trace_id, *numbers in session.query(sql(__package__, "timeline:steps"))
+    )
     found = {}
     for trace_id, start_ns, end_ns, host_end_ns in session.query(sql(__package__, "timeline:spans")):
         mine = tuple(steps[trace_id])

@@ -33,11 +33,7 @@ def autotuned(
 
     The interpreter has no speed to tune; there the first configuration that fits is used.
 
-    Args:
-        function: What `triton.jit` made.
-        configs: Candidates, the one that is usually best first.
-        key: Names of the arguments whose values, with the dtypes, decide anew.
-        prune: Triton's `early_config_prune`: leaves out candidates that make no sense for given arguments.
+    The first of `configs` is usually best; `prune` is Triton's `early_config_prune`.
     """
     if not is_compiled(_declared(function)):
         return _FirstConfiguration(function, list(configs), prune)

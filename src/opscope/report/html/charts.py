@@ -80,7 +80,7 @@ def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
     times = step_times(records, most=_CELLS if has_ranks else _MOST_STEPS)
     if times:
-        yield _steps_chart(times)
+        yield _steps_chart(times, summary)
     yield from _ranks_chart(times)
     yield from _waits_charts(summary)
     yield from _memory_chart(session, summary)
@@ -103,36 +103,37 @@ def _typical(summary: Summary, steps: Sequence[Sequence[StepTime]]) -> int:
     return list(lengths).index(min(usual, key=lambda step: abs(usual[step] - median)))
 
 
-def _steps_chart(every: Sequence[StepTime]) -> Chart:
+def _steps_chart(every: Sequence[StepTime], summary: Summary) -> Chart:
     # As many of each device as make no more bars than are read at once.
     of_device = grouped(((one.trace_id, one.device), one) for one in every)
     each = max(1, _STEP_BARS // len(of_device))
     times = [one for mine in of_device.values() for one in mine[:each]][:_STEP_BARS]
     unit = fig.unit_of(max(one.end_ns - one.start_ns for one in times))
     labels = [_label(one, times) for one in times]
-    parts: list[tuple[str, str, list[int], str]] = [
-        (title, _COLORS[color], [getattr(one, attribute) for one in times], meaning)
+    whole_ns = [one.end_ns - one.start_ns for one in times]
+    split = [*_split_step(summary)]
+    busy = [
+        (title, _COLORS[color], [getattr(one, attribute) for one in times], meaning, labels, whole_ns)
         for title, color, attribute, meaning in _BUSY_PARTS
     ]
-    idle_ns = {cause: [one.idle_by_cause.get(cause, 0) for one in times] for cause in IdleCause}
-    parts += [
-        (f"Idle: {str(cause).replace('_', ' ')}", _COLORS[cause], ns, cause.meaning)
-        for cause, ns in idle_ns.items()
+    idle = [
+        (f"Idle: {str(cause).replace('_', ' ')}", _COLORS[cause], ns, cause.meaning, labels, whole_ns)
+        for cause in IdleCause
+        for ns in [[one.idle_by_cause.get(cause, 0) for one in times]]
     ]
     data = [
         fig.boxes(
             fig.scaled(ns, unit),
-            labels,
+            rows,
             name=name,
             marker={"color": color, "pattern": {"shape": "/" if name.startswith("Idle") else ""}},
             hovertext=[
-                f"{label}<br>{name}: {format_duration(part)}, "
-                f"{format_share(part, one.end_ns - one.start_ns)}<br>{meaning}"
-                for label, part, one in zip(labels, ns, times, strict=True)
+                f"{label}<br>{name}: {format_duration(part)}, {format_share(part, of_ns)}<br>{meaning}"
+                for label, part, of_ns in zip(rows, ns, wholes, strict=True)
             ],
             hoverinfo="text",
         )
-        for name, color, ns, meaning in parts
+        for name, color, ns, meaning, rows, wholes in (*split, *busy, *idle)
         if any(ns)
     ]
     layout = {
@@ -146,8 +147,28 @@ def _steps_chart(every: Sequence[StepTime]) -> Chart:
     if times[0].step is None:
         title, whole = "Where the time goes", "Each bar is all that was recorded of one device"
     note = f"{whole}. Every nanosecond is in one part; hatched parts are idle time, by its cause."
-    # What it says in words stands below, in sight.
-    return Chart("steps", "", title, note, {"data": data, "layout": layout}, 130 + min(26 * len(times), 300))
+    if split:
+        note += " The first bar is a median step: without the profiler, and the profiler's part."
+    figure = {"data": data, "layout": layout}, 130 + min(26 * (len(times) + bool(split)), 300)
+    return Chart("steps", "", title, note, *figure)
+
+
+# Name and color, nanoseconds by row and what they are, the rows' labels and their whole times.
+_Part = tuple[str, str, Sequence[float], str, Sequence[str], Sequence[float]]
+
+
+def _split_step(summary: Summary) -> Iterator[_Part]:
+    """Parts of a median step: busy and idle without the profiler, timed or simulated, and the profiler's."""
+    step, measured = summary.typical_step, summary.measured_step
+    if step is not None and measured.recorded_ns is not None:
+        alone_ns = (
+            sum(step.step_interval_ns) / 2 if (timed := measured.unrecorded_ns) is None else timed.median
+        )
+        busy_ns = min(step.device_ns, alone_ns)
+        row = ["a step"], [max(alone_ns, measured.recorded_ns)]
+        yield "Busy without profiler", fig.LINE_COLORS[4], [busy_ns], "", *row
+        yield "Idle without profiler", fig.LINE_COLORS[4], [alone_ns - busy_ns], "", *row
+        yield "Profiler", fig.GRAY, [max(0.0, measured.recorded_ns - alone_ns)], "", *row
 
 
 def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) -> str:
@@ -397,8 +418,7 @@ def _icicle_chart(
         depths[index] = depths[parent] + 1
         kind = "module" if name.startswith(_MODULE) else "operator" if name in operators else "other"
         kinds.append("kernel" if index in leaves and summary.has_device else kind)
-        share = format_share(weights[index], whole)
-        texts.append(f"{kinds[-1]}: {format_duration(weights[index])}, {share}")
+        texts.append(f"{kinds[-1]}: {format_duration(weights[index])}, {format_share(weights[index], whole)}")
     data = {
         "type": "icicle",
         "level": "all" if level < 0 else str(level),
@@ -431,8 +451,7 @@ def _timeline_chart(
     """Steps of the trace that is simulated, each on all of its devices; the typical one is in front."""
     typical = summary.typical_step
     trace_id = times[0].trace_id if typical is None and times else getattr(typical, "trace_id", None)
-    by_step = grouped((one.step, one) for one in times if one.trace_id == trace_id)
-    steps = list(by_step.values())[:_MOST_STEPS]
+    steps = list(grouped((one.step, one) for one in times if one.trace_id == trace_id).values())[:_MOST_STEPS]
     if not steps:
         return
     models = step_models(session, records, only=[steps[0][0].trace_id])

@@ -182,7 +182,8 @@
       const bars = data.flatMap((one, index) => (one.names ? [index] : []));
       const readable = names.map((name) => plain(name).toLowerCase());
       const words = input.value.trim().toLowerCase();
-      const is = readable.map((name) => !words || name.includes(words));
+      const parts = words.split(/[<>\s]*…[<>\s]*/); // a name as reports shorten it
+      const is = readable.map((name) => parts.every((part) => name.includes(part)));
       Plotly.restyle(place, { "marker.opacity": bars.map((index) => (words ? data[index].names.map((one) => (is[one] ? 1 : 0.12)) : 1)) }, bars);
       matches = bars.flatMap((index) => data[index].names.flatMap((one, event) => (is[one] ? [[data[index].base[event], data[index].x[event]]] : [])));
       matches.sort((one, other) => one[0] - other[0]);
@@ -318,7 +319,7 @@
     bar.append("Filter", input, count);
     table.parentElement.before(bar);
     const apply = () => {
-      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const words = input.value.toLowerCase().split(/[\s<>…]+/).filter(Boolean);
       let shown = 0;
       for (const row of rows) {
         const text = row.textContent.toLowerCase();
@@ -356,6 +357,8 @@
 
   // -- start: pictures are drawn when they come near, and all of them for a printer
   const places = [...document.querySelectorAll(".chart")];
+  // On a narrow screen the changes have to be in sight below the first picture.
+  if (innerWidth <= 700) for (const place of document.querySelectorAll(".first .chart")) place.dataset.height = Math.min(place.dataset.height, 250);
   for (const place of places) place.style.height = `${place.dataset.height}px`;
   const watcher = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
@@ -364,6 +367,6 @@
   addEventListener("beforeprint", () => {
     setTheme(false);
     for (const place of places) draw(place);
-    for (const part of document.querySelectorAll("details.part")) part.open = true;
+    for (const part of document.querySelectorAll("details.part, details.evidence")) part.open = true;
   });
 })();

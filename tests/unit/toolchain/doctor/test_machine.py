@@ -334,47 +334,7 @@ def test_a_slice_of_the_only_gpu_is_that_gpu() -> None:
     assert [other.is_visible for other in two] == [None, None], "which one is partly shown is not known"
 
 
-TORCH = """
-import sys, os, types
-__version__ = "2.11.0+cu130"
-version = types.SimpleNamespace(cuda="13.0", hip=None, git_version="abc")
-def _boom(*arguments, **options): raise RuntimeError("CUDA unknown error\\nmore")
-class Tensor:
-    def __init__(self, values): self.values = values
-    def to(self, device): return self
-    def cpu(self): return self
-    def tolist(self): return [float(one) for one in self.values]
-    def __mul__(self, number): {multiply}
-    def __matmul__(self, other): return Tensor([64])
-    def __eq__(self, number): return Tensor([one == number for one in self.values])
-    def all(self): return all(self.values)
-def tensor(values): return Tensor(values)
-def ones(*shape, device=None): return Tensor([1.0])
-def device(kind, index): return f"{{kind}}:{{index}}"
-cuda = types.SimpleNamespace(
-    is_available=lambda: {available}, device_count=lambda: 2, get_arch_list=lambda: ["sm_90"], init={init},
-    get_device_properties=lambda index: types.SimpleNamespace(
-        name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=5, uuid="0-1"),
-    synchronize=lambda device=None: None,
-)
-backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(version=lambda: 91002))
-class _Activity:
-    def __init__(self, name): self.name = name
-    def __str__(self): return f"ProfilerActivity.{{self.name}}"
-profiler = types.SimpleNamespace(supported_activities=lambda: {{_Activity("CUDA"), _Activity("CPU")}})
-class _Profile:
-    def __init__(self, use_kineto, use_device=None): self.device = use_device
-    def __enter__(self): {enter}
-    def __exit__(self, *error): pass
-    @property
-    def function_events(self):
-        event = lambda name, kind: types.SimpleNamespace(name=name, device_type=kind)
-        kernels = [event("void kernel<4>()", "CUDA")] * {kernels} + [event("Memcpy DtoH", "CUDA")]
-        calls = [event("aten::mul", "CPU"), event("cudaLaunchKernel", "CPU")]
-        return calls + (kernels if self.device else [])
-autograd = types.SimpleNamespace(
-    DeviceType=types.SimpleNamespace(CPU="CPU"), profiler=types.SimpleNamespace(profile=_Profile))
-"""
+TORCH = Path(__file__).with_name("fake_torch.txt").read_text(encoding="utf-8")
 WORKING = {
     "multiply": "return Tensor([one * number for one in self.values])",
     "available": "True",
