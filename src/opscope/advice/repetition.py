@@ -215,7 +215,8 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             said,
             _evidence(run, found, line=one.line, rounds=count, module=one.module),
             _at_once(
-                *(_with_gradients(run, of) for of in (first, others)),
+                _with_gradients(run, first),
+                _with_gradients(run, others),
                 0.5 + 0.5 * _share_at_limits(run, found),
             ),
             worst=_at_once(first, others),

@@ -110,7 +110,9 @@ class ProgramFrames:
         rounds: list[tuple[LoopRun, int]] = []
         is_backward = is_recomputed = False
         # The module's call that a frame is nearest to, itself or through functions.
-        called = list(itertools.accumulate(chain, lambda call, one: one if _is_call(one[0]) else call))
+        called: list[tuple[FrameType, str, _Mark, bool]] = []
+        for one in chain:
+            called.append(one if _is_call(one[0]) or not called else called[-1])
         for depth in range(len(chain) - 1, -1, -1):
             frame, owner, mark, _ = chain[depth]
             code = frame.f_code
@@ -121,7 +123,7 @@ class ProgramFrames:
                 called_new = chain[depth - 1][3] if depth else name == self._last_name
                 rounds.extend(self._loops(frame, mark, called_new=called_new))
                 if depth and _is_call(called[depth - 1][0]):
-                    rounds.extend(self._calls(*called[depth - 1], mark, line))
+                    rounds.extend(self._calls(called[depth - 1], mark, line))
             elif owner == "autograd":
                 is_backward, is_recomputed = True, False
             elif owner == "checkpoint":
@@ -154,9 +156,10 @@ class ProgramFrames:
         yield from reversed(inside.values())
 
     def _calls(
-        self, called: FrameType, _: str, of_called: _Mark, is_new: bool, mark: _Mark, line: Line
+        self, call: tuple[FrameType, str, _Mark, bool], mark: _Mark, line: Line
     ) -> Iterator[tuple[LoopRun, int]]:
         """Which call this is of a module that a run of a function calls, itself or through others."""
+        called, _, of_called, is_new = call
         if is_new:
             module = called.f_locals.get("self")
             of_called.module = id(module)
