@@ -749,15 +749,15 @@ def _independent(
             (tuple(size for place in places for size in operators[place].sizes if size), places)
             for places in like
         )
-        most = max(of_sizes.values(), key=len)
-        is_selected = _are_selected(operators, like)
-        if least <= len(most) > len(like) / 2 and not is_selected:
-            like = most  # the others cannot be put together with these
-        is_ragged = len(most) < len(like)
+        is_ragged, is_selected = len(of_sizes) > 1, _are_selected(operators, like)
         weights = {frozenset().union(*(operators[place].weights for place in places)) for places in like}
         has_weights = len(weights) > 1
-        if is_ragged and not is_selected and (has_weights or not _are_given_parts(operators, like)):
-            continue
+        if is_ragged and not is_selected:
+            if has_weights or not _are_given_parts(operators, like):
+                continue
+            most = max(of_sizes.values(), key=len)
+            if least <= len(most) > len(like) / 2:
+                like, is_ragged = most, False  # the others cannot be put together with these
         if _need_not_wait(operators, rounds, members[rounds], like):
             taken.update(place for places in like for place in places)
             between = operators[like[0][0] : like[-1][-1]]
