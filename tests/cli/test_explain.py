@@ -31,7 +31,7 @@ def explain(opscope: Callable[..., object]) -> Callable[..., object]:
 
 
 def test_for_a_later_release_the_newest_answers(opscope) -> None:
-    newest = f"2.99.0 (neighbor_version: from {RELEASES[-1]}, the nearest release that is known)"
+    newest = f"2.99.0 (neighbor_version: from {RELEASES[-1]}, the newest release that is known; "
     opscope("explain", "aten::gelu", "--torch-version", "2.99.0").fine(newest)
 
 

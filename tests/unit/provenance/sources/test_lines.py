@@ -25,7 +25,8 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
         (tmp_path / real.name).symlink_to(real)
     file = tmp_path / "2.99.0" / sources.LINES_FORMAT.file
     file.parent.mkdir()
-    file.write_bytes(sources.LINES_FORMAT.encode(sources.StoredLines(1, INDEXED, {FILE: SEGMENTS})))
+    stored = sources.StoredLines(1, INDEXED, {FILE: SEGMENTS}, {"B.cu": (46,)})
+    file.write_bytes(sources.LINES_FORMAT.encode(stored))
     monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
     caches = (sources.LINES_FORMAT.releases, sources.LINES_FORMAT.of_release)
     for cache in caches:
@@ -52,6 +53,10 @@ def test_a_line_follows_the_checks_around_it(line, at, until, grade):
 )
 def test_without_evidence_the_indexed_line_is_a_neighbors(version: str, indexed: str, file: str) -> None:
     assert moved(version, indexed, file, 45) == sources.Moved(45)
+
+
+def test_a_line_that_the_release_contradicts_is_none() -> None:
+    assert moved("2.99.0", INDEXED, "B.cu", 46) == sources.Moved(None)
 
 
 LAST = release_versions()[-1]
