@@ -365,7 +365,7 @@ def _neighbor(found: Recognition, version: TorchVersion) -> Recognition:
         version.name, [one for one in known if (release_of(one) > version.release) is not is_newer]
     )
     reason = (
-        f"from {nearest}, the newest release that is known; a newer opscope may know it"
+        f"from {nearest}, the newest known; a newer opscope may know it"
         if version.is_official and nearest == known[-1] and not is_newer
         else f"from {nearest}, the nearest release that is known"
     )

@@ -187,4 +187,3 @@ def test_what_follows_macros_or_texts_is_read(read: Read) -> None:
         "namespace at {\nAT_INSTANTIATE_SORT(int, 1)\nAT_INSTANTIATE_SORT(long, 2)\nvoid f() {}\n}\n"
     )
     assert places(found) == [("function", "at::f", 4, 4)]
-    assert places(read("struct A {\n  operator bool() const { return x; }\n};\n")) == [("class", "::A", 1, 3)]
