@@ -130,7 +130,6 @@ _.ScannerHook
 _.endless
 
 # Words that saved sessions of older releases hold.
-_.LAUNCH_TILES
 
 # Looked up by the suites, as the name of a kernel with `_teaching`.
 _.gelu_teaching

@@ -112,8 +112,9 @@ def write_lines(options: argparse.Namespace) -> None:
     known = sorted(set(index.files) & set(before) & set(sites))
     runs = ((file, libraries.segments(before[file], sites[file])) for file in known)
     moved = {file: found for file, found in runs if found}
-    stored = sources.LINES_FORMAT
-    write(options, stored, sources.StoredLines(stored.number, index.version, moved))
+    table = sources.StoredLines(sources.LINES_FORMAT.number, index.version, moved)
+    table.contradicted = libraries.contradicted(index, table, sites)
+    write(options, sources.LINES_FORMAT, table)
 
 
 def write_operators(options: argparse.Namespace) -> None:

@@ -86,16 +86,12 @@ def is_member(definition: Definition) -> bool:
 
 # A definition, and the names of functions that its body calls.
 _Found = tuple[Definition, frozenset[str]]
-_RAISING = frozenset(PYTORCH["macros"]["raising"].split())
 
 
 def _found(
     source: Source, macros: MacroTable, stubs: set[str], registrations: dict[Registration, None]
 ) -> list[_Found]:
-    """What a file defines, in any of its texts; stubs it declares and registrations are added.
-
-    Functions that only raise "not compiled with …" give way to the real one in the same file.
-    """
+    """What a file defines, in any of its texts; stubs it declares and registrations are added."""
     found: dict[tuple[object, ...], _Found] = {}
     for text in source.texts:
         seen: dict[tuple[object, ...], int] = defaultdict(int)
@@ -105,13 +101,7 @@ def _found(
             seen[place] += 1
             first, known = found.get((place, seen[place]), (row, frozenset()))
             found[place, seen[place]] = first, known | calls  # in another branch it may call others
-
-    every = sorted(found.values(), key=lambda one: one[0].line)
-    signatures = [(row.scope, row.name, row.parameters, row.template_parameters) for row, _ in every]
-    raising = [row.kind in ("function", "structured") and set() < calls <= _RAISING for row, calls in every]
-    real = {signature for signature, raises in zip(signatures, raising, strict=True) if not raises}
-    known = zip(every, signatures, raising, strict=True)
-    return [one for one, signature, raises in known if not raises or signature not in real]
+    return sorted(found.values(), key=lambda one: one[0].line)
 
 
 # Macros whose argument is a function's name, those of dispatch stubs, and one that makes a text.
@@ -134,7 +124,10 @@ def _without_macros(text: str, file: str, stubs: set[str], registrations: dict[R
             named = _FUNCTION_NAME.match(arguments[-1]) if len(arguments) > 1 else None
             function = named[1] if named and named[1] != "nullptr" else ""
             line = text.count("\n", 0, match.start()) + 1
-            key = _dispatch_key(macro, file)
+            # REGISTER_DISPATCH has the key from the compiler: nvcc's files mean CUDA.
+            device = re.sub(r"^(ALSO_)?REGISTER_|_?DISPATCH$", "", macro)
+            device = device or ("CUDA" if file.endswith((".cu", ".cuh")) else "CPU")
+            key = "CPU" if device in _CPU_NAMES else device
             registrations[Registration(arguments[0], key, function, file, line)] = None
         if macro == "DEFINE_DISPATCH":
             return f"dispatch_stub {arguments[0]};"
@@ -143,24 +136,10 @@ def _without_macros(text: str, file: str, stubs: set[str], registrations: dict[R
     return rewritten(text, _MACRO, code_of)
 
 
-def _dispatch_key(macro: str, file: str) -> str:
-    """The key a macro registers for. REGISTER_DISPATCH has it from the compiler: nvcc's files mean CUDA."""
-    device = macro.removeprefix("ALSO_").removeprefix("REGISTER_").removesuffix("DISPATCH").rstrip("_")
-    if device and device not in _CPU_NAMES:
-        return "PrivateUse1" if device == "PRIVATEUSE1" else device
-    if not device and file.endswith((".cu", ".cuh")):
-        return "CUDA"
-    return "MPS" if not device and file.endswith(".mm") else "CPU"
-
-
 # What may stand in a declaration without a meaning for the parser, perhaps with arguments.
 _ATTRIBUTE = re.compile(rf"\b(?:{'|'.join(PYTORCH['macros']['attributes'].split())})\b(\s*\()?")
-# What the parser takes for something else: interfaces of Objective-C, macros as statements.
-_FOREIGN = re.compile(
-    r"@(?:interface|protocol|implementation)\b(?s:.*?)@end\b"
-    r"|^[ \t]*[A-Z][A-Z0-9]*_[A-Z0-9_]+\([^(){};]*\)[ \t]*$",
-    re.MULTILINE,
-)
+# What the parser takes for something else: macros as statements.
+_FOREIGN = re.compile(r"^[ \t]*[A-Z][A-Z0-9]*_[A-Z0-9_]+\([^(){};]*\)[ \t]*$", re.MULTILINE)
 # Comparisons in template arguments, which the parser ends there, and empty defaults of parameters.
 _MISREAD = re.compile(r"(?<!operator)(?<!>)>=|(?<==)( *)\{ *\}")
 # The head of a body: what is behind round brackets. In the body the parser might lose its way.
@@ -232,7 +211,7 @@ class _Reader:
         return "" if types == ["void"] else ", ".join(types)
 
     def _unqualified(self, name: Node, scope: tuple[str, ...]) -> tuple[tuple[str, ...], Node]:
-        while name.type != "operator_cast" and (inner := name.child_by_field_name("name")) is not None:
+        while (inner := name.child_by_field_name("name")) is not None:
             outer = name.child_by_field_name("scope")
             if outer is not None:
                 scope = (*scope, self._words(outer.child_by_field_name("name") or outer))
@@ -242,18 +221,14 @@ class _Reader:
     def _function(self, node: Node, scope: tuple[str, ...], template: Node | None) -> _Found | None:
         body = node.child_by_field_name("body")
         declarator = node.child_by_field_name("declarator")
-        while declarator is not None and declarator.type not in ("function_declarator", "operator_cast"):
-            if declarator.type == "qualified_identifier":  # of a conversion
-                scope, declarator = self._unqualified(declarator, scope)
-                declarator = declarator if declarator.type == "operator_cast" else None
-            else:  # a reference, a pointer, an array
-                declarators = (one for one in declarator.children if one.type.endswith("declarator"))
-                declarator = next(declarators, None)
+        while declarator is not None and declarator.type != "function_declarator":
+            # A reference, a pointer, an array; a conversion is nothing that is asked for.
+            declarators = (one for one in declarator.children if one.type.endswith("declarator"))
+            declarator = next(declarators, None)
         if declarator is None or body is None:
             return None
-        name, parameters = declarator, declarator.child_by_field_name("parameters")
-        if declarator.type == "function_declarator":
-            scope, name = self._unqualified(declarator.child_by_field_name("declarator"), scope)
+        parameters = declarator.child_by_field_name("parameters")
+        scope, name = self._unqualified(declarator.child_by_field_name("declarator"), scope)
         result = self._words(node.child_by_field_name("type"))
         if not result and _MACRO_NAME.fullmatch(text := self._words(name)) and text not in scope:
             return None
@@ -273,8 +248,6 @@ class _Reader:
         *, calls: frozenset[str] = frozenset(), **facts: Any,
     ) -> _Found:  # fmt: skip
         text = self._words(name).replace("__DOT__", ".")
-        if name.type == "operator_cast":  # the brackets of `operator bool() const` are in it
-            text = text.partition("()")[0]
         # Names of a template's parameters; a pack's ends in `...`, a parameter without one is "".
         names = tuple(
             self._words(_name_of(one)) + sources.PACK * one.type.startswith("variadic")
@@ -288,10 +261,10 @@ def _name_of(parameter: Node) -> Node | None:
     """The identifier that a parameter of a function or of a template declares; None without a name."""
     if parameter.type == "template_template_parameter_declaration":
         return _name_of(parameter.named_children[-1])
-    if parameter.type == "optional_type_parameter_declaration":
-        return parameter.child_by_field_name("name")
     if "type_parameter" in parameter.type:
-        return next((one for one in parameter.named_children if one.type == "type_identifier"), None)
+        default = parameter.child_by_field_name("default_type")
+        names = (one for one in parameter.named_children if one.type == "type_identifier" and one != default)
+        return next(names, None)
     name = parameter.child_by_field_name("declarator")
     while name is not None and name.type != "identifier":
         parts = (one for one in name.named_children if one.type.endswith(("declarator", "identifier")))

@@ -19,7 +19,7 @@ from opscope.provenance.binaries.device_code import host_stem, paths_by_name, re
 from opscope.provenance.binaries.elf import FILE, FUNCTION, open_elf
 from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
 from opscope.provenance.demangle import demangle_all
-from opscope.provenance.sources import Segment
+from opscope.provenance.sources import Moved, Segment, SourceIndex, StoredLines, moved_in
 from opscope.provenance.torch_releases import Library, Origin, ReleaseTable, Unit
 
 
@@ -194,3 +194,24 @@ def segments(old: Iterable[tuple[int, str]], new: Iterable[tuple[int, str]]) -> 
     ]
     runs = (list(run) for _, run in groupby(certain, key=lambda one: one[1]))
     return tuple((run[0][0], run[-1][0], run[0][1]) for run in runs)
+
+
+def contradicted(
+    index: SourceIndex, lines: StoredLines, sites: Mapping[str, Iterable[tuple[int, str]]]
+) -> dict[str, tuple[int, ...]]:
+    """Lines of the index, by file, of which no segment tells and that cannot be the release's.
+
+    There a check of the function, or of one behind it, comes before the line, or one of a function in front
+    of it comes after. Functions are told by names that the file has once.
+    """
+    found = {}
+    for file, rows in sorted(grouped((row.file, row) for row in index).items()):
+        names = Counter(row.name for row in rows)
+        checks = grouped((of, at) for at, of in sites.get(file, ()) if of != "operator()")  # not of lambdas
+        once = (row for row in rows if names[row.name] == 1 and checks[row.name])
+        known = [(row.line, min(checks[row.name]), max(checks[row.name])) for row in once]
+        left = {row.line for row in rows if moved_in(lines, file, row.line) == Moved(row.line)}
+        wrong = {at for at in left for own, low, high in known if (low < at if own >= at else high >= at)}
+        if wrong:
+            found[file] = tuple(sorted(wrong))
+    return found

@@ -177,20 +177,14 @@ def native_function(
     """
     scope, plain = sources.split_name(name)
     kinds = ("function",) if key.startswith("Composite") else ("function", "structured")
-    candidates = [
-        row
-        for row in index.named(plain)
-        if row.kind in kinds
-        and row.scope == (scope or "at::native")
-        and not (row.template_parameters or row.is_specialization)  # no entry names a template
-    ]
+    named = (row for row in index.named(plain) if row.kind in kinds and row.scope == (scope or "at::native"))
+    # No entry names a template.
+    candidates = [row for row in named if not (row.template_parameters or row.is_specialization)]
     if parameters is not None:
         near = grouped((signature_distance(row.parameters, parameters), row) for row in candidates)
         # A structured function's may differ from its schema's: one of another signature comes last.
         near[2] = [row for row in near[2] if row.kind == "structured"]
         candidates = near[0] or near[1] or near[2]
-    if scope:
-        return only(candidates, ())
     areas = PYTORCH["key_areas"].get(key, PYTORCH["key_areas"]["composite"])
     likely = ([row for row in candidates if _area_of(row.file) in area.split()] for area in areas)
     return only(next(filter(None, likely), []), ())
@@ -254,7 +248,6 @@ class Places:
         return tuple(registered)
 
     def _launched(self, index: SourceIndex, name: str) -> Registered:
-        rows = [row for row in index.named(name) if row.file.endswith(".cu") and row.kind in CALLABLE]
-        found = only(rows, ())
+        found = only([of for of in index.named(name) if of.file.endswith(".cu") and of.kind in CALLABLE], ())
         place = found and self._vetoed(name, self._place(index, found))
         return Registered(name, found.file if found else "", name, place)

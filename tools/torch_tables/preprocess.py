@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from opscope.data import packaged_toml
@@ -69,7 +70,6 @@ _TOKENS = re.compile(
 """,
     re.VERBOSE | re.MULTILINE,
 )
-_INCLUDED = re.compile(r'\s*["<](?:[^">]*/)?([^">/]+)[">]')
 _DEFINE = re.compile(r"\s*([A-Za-z_]\w*)\(([^()]*)\)")
 Pieces = Iterator[str | re.Match[str]]
 _IF = {"else": "", "ifdef": "defined({})", "ifndef": "!defined({})"}
@@ -85,18 +85,15 @@ class Macro(NamedTuple):
 
 
 class Source:
-    """A file: the texts it stands for, its macros, and the names of files that it includes."""
+    """A file: the texts it stands for, and its macros."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
         pieces = list(_pieces(text))
         self.texts, _ = _texts(iter(pieces))
-        self.includes: set[str] = set()
         self.macros: list[Macro] = []
         for piece in (one for one in pieces if not isinstance(one, str)):
-            if piece["keyword"] == "include" and (found := _INCLUDED.match(piece["rest"])):
-                self.includes.add(found[1])
-            elif piece["keyword"] == "define" and (found := _DEFINE.match(code := _code(piece["rest"]))):
+            if piece["keyword"] == "define" and (found := _DEFINE.match(code := _code(piece["rest"]))):
                 parameters = tuple(part.strip() for part in found[2].split(","))
                 self.macros.append(Macro(found[1], parameters, code[found.end() :].strip(), file))
 
@@ -170,20 +167,14 @@ BUILT_IN = (
     r"TORCH_(?:IMPL|META|PRECOMPUTE_META)_FUNC2?|(?:DEFINE|DECLARE)_DISPATCH|(?:ALSO_)?REGISTER_\w*DISPATCH"
 )
 _DEFINING = re.compile(rf"\{{|\b(?:{BUILT_IN}|__global__)\b")
-_STATEMENT = re.compile(r"\s*(?:do|if|for|switch|while|return|case|auto|static_assert|\[|\(|\{)(?!\w)")
 
 
 class MacroTable:
-    """The macros of some files that define something, which a statement does not."""
+    """The macros of some files."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self._includes = {source.file: source.includes for source in sources}
-        macros = grouped((macro.name, macro) for source in sources for macro in source.macros)
-        self._macros = {
-            name: of
-            for name, of in macros.items()
-            if not (re.fullmatch(BUILT_IN, name) or all(_STATEMENT.match(one.body) for one in of))
-        }
+        macros = (macro for source in sources for macro in source.macros)
+        self._macros = grouped((one.name, one) for one in macros if not re.fullmatch(BUILT_IN, one.name))
 
     def expanded(self, text: str, file: str, within: tuple[str, ...] = ()) -> tuple[str, bool]:
         """The text with uses of defining macros replaced, each on the line where it begins.
@@ -194,10 +185,12 @@ class MacroTable:
 
         def body_of(match: re.Match[str], arguments: str) -> str | None:
             nonlocal is_defining
-            name = match[1]
-            macro = None if name in within else self._meant(name, file)
-            if macro is None:
+            # The file's own macro, else the only one there is.
+            macros = [] if match[1] in within else self._macros.get(match[1], [])
+            macros = [one for one in macros if one.file == file][:1] or macros
+            if len({one.body for one in macros}) != 1:
                 return None
+            macro = macros[0]
             given = split_arguments(arguments)
             values = dict(zip(macro.parameters, given, strict=False))
             if macro.parameters[-1].endswith("..."):
@@ -205,19 +198,15 @@ class MacroTable:
                 values[macro.parameters[-1].removesuffix("...") or "__VA_ARGS__"] = rest
             body = _WORD.sub(lambda word: values.get(word.group(), word.group()), macro.body)
             body = re.sub(r"\s*##\s*", "", body).replace("#", " ").replace("\n", " ")
-            body, calls_defining = self.expanded(body, file, (*within, name))
+            body, calls_defining = self.expanded(body, file, (*within, macro.name))
             defines = calls_defining or _DEFINING.search(macro.body) is not None
             is_defining = is_defining or defines
             return body if defines else None
 
         return rewritten(text, _CALL, body_of), is_defining
 
-    def _meant(self, name: str, file: str) -> Macro | None:
-        """The file's own macro, else one it includes, else the only one there is."""
-        macros = self._macros.get(name, [])
-        included = [one for one in macros if one.file.rpartition("/")[2] in self._includes.get(file, ())]
-        candidates = [one for one in macros if one.file == file][:1] or included or macros
-        return candidates[0] if len({one.body for one in candidates}) == 1 else None
+
+_BRACKETS = {"(": re.compile(r"[()]"), "{": re.compile(r"[{}]")}
 
 
 def rewritten(
@@ -233,7 +222,14 @@ def rewritten(
     for match in pattern.finditer(text):
         if match.start() < position:
             continue
-        end = _closing(text, match.end())
+        end, bracket = match.end(), match[0][-1:]
+        depth = int(bracket in _BRACKETS)
+        for one in _BRACKETS[bracket].finditer(text, end) if depth else ():
+            depth += 1 if one[0] == bracket else -1
+            if not depth:
+                end = one.end()
+                break
+        end = len(text) if depth else end
         code = code_of(match, text[match.end() : end - 1])
         if code is not None:
             missing = text.count("\n", match.start(), end) - code.count("\n")
@@ -242,41 +238,17 @@ def rewritten(
     return "".join([*pieces, text[position:]])
 
 
-_BRACKETS = {"(": re.compile(r"[()]"), "{": re.compile(r"[{}]")}
-
-
-def _closing(text: str, position: int) -> int:
-    """Where the bracket before a position closes, or the text ends; the position where there is none."""
-    depth, bracket = 1, text[position - 1]
-    for match in _BRACKETS[bracket].finditer(text, position) if bracket in _BRACKETS else ():
-        depth += 1 if match[0] == bracket else -1
-        if not depth:
-            return match.end()
-    return len(text) if bracket in _BRACKETS else position
-
-
-_PARTNERS = {")": "(", "]": "[", "}": "{", ">": "<"}
-# Arrows and comparisons that hold an angle are passed over.
-_BRACKET_OR_COMMA = re.compile(r"[()\[\]{},]|->|[<>]=|<<(?=\s)|<|>")
+# Arrows and comparisons that hold an angle are no brackets.
+_NO_BRACKET = re.compile(r"->|[<>]=|<<(?=\s)")
+# Other brackets may hold a `<`: then it compares.
+_INNERMOST = re.compile(r"<[^][(){}<>]*>|\([^][(){}]*\)|\[[^][(){}]*\]|\{[^][(){}]*\}")
 
 
 def split_arguments(text: str) -> list[str]:
     """The parts of a list between commas at its top level; brackets of all four kinds nest."""
-    parts: list[str] = []
-    open_brackets: list[str] = []
-    start = 0
-    for match in _BRACKET_OR_COMMA.finditer(text):
-        token = match.group()
-        if token in _PARTNERS:
-            # A `<` that is still open inside other brackets was a comparison.
-            while open_brackets[-1:] == ["<"] != [_PARTNERS[token]]:
-                open_brackets.pop()
-            if open_brackets[-1:] == [_PARTNERS[token]]:
-                open_brackets.pop()
-        elif token in "([{<":
-            open_brackets.append(token)
-        elif token == "," and not open_brackets:
-            parts.append(text[start : match.start()].strip())
-            start = match.end()
-    parts.append(text[start:].strip())
+    plain, count = _NO_BRACKET.sub(lambda match: spaces(match[0]), text), 1
+    while count:
+        plain, count = _INNERMOST.subn(lambda match: "_" * len(match[0]), plain)
+    edges = [-1, *(match.start() for match in re.finditer(",", plain)), len(text)]
+    parts = [text[before + 1 : after].strip() for before, after in pairwise(edges)]
     return parts if parts != [""] else []

@@ -39,10 +39,6 @@ class CostEvidence(MeaningEnum):
         "kernel_arguments",
         "from the tensors given to a generated kernel, in the order in which its compiler passes them",
     )
-    LAUNCH_TILES = (
-        "launch_tiles",
-        "from the tiles in its kernels' names and their grids, in whole tiles, experts chosen evenly",
-    )
     ENGINE_STEP = "engine_step", "from its arguments and the counts in the serving engine's annotation"
     MATCHED = "matched", "that of the recorded call whose kernel, geometry and duration it has"
 

@@ -182,12 +182,9 @@ def _parts(scope: str) -> list[str]:
     return [part for part in scope.split("::") if part and not _ANONYMOUS.fullmatch(part)]
 
 
-_COMPILED = (".cu", ".cpp", ".cc", ".mm", ".c")
-
-
 def is_compiled(file: str) -> bool:
     """Whether a file is a translation unit of its own, not a header."""
-    return file.endswith(_COMPILED)
+    return file.endswith((".cu", ".cpp", ".cc", ".mm", ".c"))
 
 
 _UFUNC_FOLDER = "aten/src/ATen/native/ufunc"
@@ -392,6 +389,8 @@ class StoredLines(msgspec.Struct, array_like=True):
     format_version: int
     indexed: str  # the release whose source tree is indexed
     files: dict[str, tuple[Segment, ...]]  # in the order of their lines
+    # Indexed lines of which no segment tells, and that checks of functions around them contradict
+    contradicted: dict[str, tuple[int, ...]] = {}
 
 
 LINES_FORMAT = TableFormat("a table of lines", StoredLines, file="lines.msgpack.zst")
@@ -430,8 +429,9 @@ def place_of(found: Definition, lines: StoredLines | None, *, is_own: bool) -> P
 
 def moved_in(table: StoredLines, file: str, line: int) -> Moved:
     segments = table.files.get(file, ())
-    if not segments:
-        return Moved(line)
+    is_wrong = line in table.contradicted.get(file, ())
+    if is_wrong or not segments:
+        return Moved(None if is_wrong else line)
     # The beginning of the file stayed where it is.
     known = ((0, 0, 0), *segments)
     index = bisect_right(known, line, key=lambda segment: segment[0]) - 1

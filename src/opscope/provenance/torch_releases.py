@@ -355,9 +355,7 @@ def _neighbor(found: Recognition, version: TorchVersion) -> Recognition:
         # Whichever table fits, it is of another release than the label says.
         by_rate = _by_hit_rate(found)
         reason = f"from {by_rate.version}, by its kernels; no near release is known"
-        if by_rate.version is None:
-            return by_rate
-        return replace(by_rate, grade=Grade.NEIGHBOR_VERSION, reason=reason)
+        return replace(by_rate, grade=Grade.NEIGHBOR_VERSION, reason=reason) if by_rate.version else by_rate
     if nearest == version.name:
         reason = f"from the release {nearest}"
         return replace(found, version=nearest, reason=reason)
@@ -365,7 +363,11 @@ def _neighbor(found: Recognition, version: TorchVersion) -> Recognition:
     other = nearest_release(
         version.name, [one for one in known if (release_of(one) > version.release) is not is_newer]
     )
-    reason = f"from {nearest}, the nearest release that is known"
+    reason = (
+        f"from {nearest}, the newest known; a newer opscope may know it"
+        if version.is_official and nearest == known[-1] and not is_newer
+        else f"from {nearest}, the nearest release that is known"
+    )
     return replace(found, version=nearest, reason=reason, compared=() if other is None else (other,))
 
 

@@ -180,12 +180,10 @@ def test_an_alias_may_be_any_type() -> None:
     assert signature_distance("Tensor, simple_hx_type", ["Tensor", "Tensor"]) == 1
 
 
-def test_what_follows_macros_other_languages_or_texts_is_read(read: Read) -> None:
+def test_what_follows_macros_or_texts_is_read(read: Read) -> None:
     found = read("const auto s = jiterator_stringify(\n template <class T> T f(T x) { }\n);\nvoid g() {}")
     assert places(found) == [("function", "::g", 4, 4)]
     found = read(
         "namespace at {\nAT_INSTANTIATE_SORT(int, 1)\nAT_INSTANTIATE_SORT(long, 2)\nvoid f() {}\n}\n"
     )
     assert places(found) == [("function", "at::f", 4, 4)]
-    found = read("@interface A ()\n- (void)f;\n@end\nvoid A::g() { [x f]; }\n", "a.mm")
-    assert places(found) == [("function", "A::g", 4, 4)]

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from torch_tables.libraries import _calls, segments
+from opscope.provenance.sources import Definition, StoredLines
+from torch_tables.definitions import index_of
+from torch_tables.libraries import _calls, contradicted, segments
 
 FILE = "aten/src/ATen/native/cuda/A.cu"
 TEXTS = b"\0f\0/pytorch/" + FILE.encode() + b"\0not a function\0"
@@ -62,3 +64,18 @@ def test_checks_that_both_releases_have_in_order_and_moved_with_others() -> None
     old = {(10, "f"), (20, "g"), (22, "g"), (30, "h")}
     new = {(10, "f"), (20, "g"), (21, "g"), (24, "g"), (32, "h")}
     assert segments(old, new) == ((10, 20, 0), (30, 30, 2))
+
+
+def test_a_line_that_checks_contradict_without_telling_another() -> None:
+    names = {30: "f", 50: "g", 80: "h", 90: "twice", 95: "twice", 99: "operator()"}
+    rows = [Definition("function", name, "", FILE, at, at + 5) for at, name in names.items()]
+    index = index_of("2.6.0", None, (rows, ()))
+    untold, told = (StoredLines(1, "2.6.0", of) for of in ({}, {FILE: ((1, 99, 0),)}))
+    for checks, wrong in (
+        ([(55, "g"), (5, "operator()"), (5, "twice"), (5, "of_another_file")], ()),
+        ([(45, "g")], (50,)),  # its own, before it
+        ([(60, "f")], (50,)),  # one of a function before it, behind it
+        ([(25, "h")], (30, 50, 80)),
+    ):
+        assert contradicted(index, untold, {FILE: checks}).get(FILE, ()) == wrong
+        assert not contradicted(index, told, {FILE: checks})

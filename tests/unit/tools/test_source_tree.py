@@ -18,7 +18,7 @@ def test_a_checkout(checkout: Checkout) -> None:
         {
             FILE: "#include <ATen/M.h>\nDEFINE(f)\n",
             "aten/src/ATen/M.h": "#define DEFINE(x) void x() { }\n",
-            "aten/src/ATen/other/M2.h": "#define DEFINE(x) int x##2() { }\n",
+            "aten/src/ATen/native/mps/M.mm": "void in_metal() {}",
             "aten/src/ATen/test/T.cu": "void in_test() {}",
             "aten/src/ATen/native/vulkan/V.cpp": "void in_vulkan() {}",
             "aten/src/ATen/notes.txt": "void in_text() {}",

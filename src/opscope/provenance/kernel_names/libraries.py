@@ -232,7 +232,7 @@ def read_device_algorithm(cxx: CxxName, last: str) -> Reading | None:
     else:
         return None
     if family == "elementwise":  # a pass over all places is told apart by what it calls
-        stated["family"] = family_by_rules("device_pass", joined[:2000])
+        stated["family"] = family_by_rules("device_pass", joined[:2000]) or family
     functor = next(  # the first operation among the template arguments that is no policy, iterator or state
         (
             without_module(entity.name)

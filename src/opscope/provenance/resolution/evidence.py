@@ -223,8 +223,7 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     if commit is None and recognition.version is not None and recognition.grade is Grade.RELEASE_INDEX:
         commit = git_version(recognition.version)
     operators = table_for(version or recognition.version, recognized=recognition.version)
-    if version is None and recognition.grade is Grade.NEIGHBOR_VERSION:
-        operators = operators.graded(Grade.NEIGHBOR_VERSION)
+    operators = operators.graded(weakest((operators.grade, recognition.grade)) or operators.grade)
     libraries = None
     if commit is not None and commit == installed_torch()[1]:
         from opscope.provenance.binaries.library import installed_libraries  # noqa: PLC0415 - seldom that build

@@ -16,7 +16,7 @@ from opscope.provenance.torch_releases import release_versions
 INDEXED = "2.6.0"
 FILE = "aten/src/ATen/native/cuda/A.cu"
 # Checks at 20 and 40 stayed, those at 50 and 90 moved by 7, those at 300 and 400 by 100.
-SEGMENTS = ((20, 40, 0), (50, 90, 7), (300, 400, 100))
+SEGMENTS = {FILE: ((20, 40, 0), (50, 90, 7), (300, 400, 100))}
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
         (tmp_path / real.name).symlink_to(real)
     file = tmp_path / "2.99.0" / sources.LINES_FORMAT.file
     file.parent.mkdir()
-    file.write_bytes(sources.LINES_FORMAT.encode(sources.StoredLines(1, INDEXED, {FILE: SEGMENTS})))
+    file.write_bytes(sources.LINES_FORMAT.encode(sources.StoredLines(1, INDEXED, SEGMENTS, {FILE: (210,)})))
     monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
     caches = (sources.LINES_FORMAT.releases, sources.LINES_FORMAT.of_release)
     for cache in caches:

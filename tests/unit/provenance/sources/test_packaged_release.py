@@ -73,7 +73,7 @@ def test_agreement_with_another_index(index: SourceIndex, shared: Path) -> None:
         path = document["files"][file]
         if kind in kinds and path in indexed:
             counts[kind].append(line in ours[kinds[kind], path, name.rpartition("::")[2]])
-    assert sum(counts["structured"]) == len(counts["structured"]) > 500
+    assert sum(counts["structured"]) == len(counts["structured"]) > 300
     assert sum(counts["kernel"]) / len(counts["kernel"]) > 0.97
     assert sum(counts["func"]) / len(counts["func"]) > 0.95
 
