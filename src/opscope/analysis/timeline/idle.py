@@ -14,7 +14,7 @@ the host lost in it: had it not waited, everything after would have been launche
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import NamedTuple
 
@@ -407,11 +407,8 @@ def waiting_calls(  # noqa: PLR0917 - what a place is told by
             waits = (calls.role == CallRole.WAITS) & np.isin(calls.thread_id, trace.launch_threads)
             is_inside = covering(windows[trace.trace_id].host, calls.start_ns) >= 0
             chosen.append((trace, np.flatnonzero(waits & (is_inside | (blamed_ns[trace.trace_id] > 0)))))
-    operator_ids = {one for trace, found in chosen for one in trace.calls.operator_id[found].tolist()} - {-1}
-    # What the program called: see `called_operators` in timeline.sql.
-    called = sql(__package__, "timeline:called_operators")
-    names = session.query(called, [sorted(operator_ids)]) if operator_ids else ()
-    operators = {leaf: name for leaf, name in names if name}
+    operator_ids = {one for trace, found in chosen for one in trace.calls.operator_id[found].tolist()}
+    operators = _called_operators(session, operator_ids - {-1})
     copies = dict(session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'memcpy'"))
     copying = [
         int(one)
@@ -443,6 +440,23 @@ def waiting_calls(  # noqa: PLR0917 - what a place is told by
                 )
             )
     return by_place(waits_of_each)
+
+
+def _called_operators(session: Session, operator_ids: Set[int]) -> dict[int, str]:
+    """What the program called, by operator: going outward while operators are ATen's, the last of them."""
+    known: dict[int, tuple[int, str]] = {}
+    asked = operator_ids
+    while asked:  # level by level: a recursive query holds all operators of the trace
+        rows = session.query(sql(__package__, "timeline:called_operators"), [sorted(asked)])
+        known |= {operator_id: (parent_id, name) for operator_id, parent_id, name in rows}
+        asked = {parent for _, parent, name in rows if name.startswith("aten::")} - known.keys() - {-1}
+
+    def outermost(operator_id: int) -> str:
+        parent_id, name = known[operator_id]
+        is_below = name.startswith("aten::") and known.get(parent_id, (0, ""))[1].startswith("aten::")
+        return outermost(parent_id) if is_below else name
+
+    return {one: name for one in operator_ids & known.keys() if (name := outermost(one))}
 
 
 _SIZES_SQL = """SELECT runtime_call_id, sum(size_bytes)::BIGINT FROM device_activities

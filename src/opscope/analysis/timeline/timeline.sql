@@ -14,17 +14,10 @@ SELECT annotation_id AS id, thread_id, start_ns, start_ns + duration_ns AS end_n
 FROM annotations WHERE side = 'host' AND name NOT LIKE 'ProfilerStep#%' AND list_contains(?::INTEGER[], thread_id)
 
 -- :name called_operators
--- One row per operator of the list that is the parameter: its id and the name of the operator that the program called:
--- going outward from it while operators are ATen's, the last of them; the operator itself if it is no ATen operator.
+-- One row per operator of the list that is the parameter: its id, that of the one that called it (-1: none), and its name.
 -- Reads operators.
-WITH RECURSIVE up AS (
-    SELECT operator_id AS leaf, parent_id, name, depth FROM operators WHERE list_contains(?::BIGINT[], operator_id)
-    UNION ALL
-    SELECT leaf, o.parent_id, o.name, o.depth
-    FROM up JOIN operators o ON o.operator_id = up.parent_id
-    WHERE up.name LIKE 'aten::%' AND o.name LIKE 'aten::%'
-)
-SELECT leaf, arg_min(name, depth) FROM up GROUP BY leaf ORDER BY leaf
+SELECT operator_id, coalesce(parent_id, -1), coalesce(name, '') FROM operators
+WHERE operator_id IN (SELECT unnest(?::BIGINT[]))
 
 -- :name calls
 -- One row per runtime call, in the order of their ids: when, on which thread, in which operator (-1: none), and the
