@@ -32,7 +32,6 @@ _.predicted_gain_ns
 _.predicted_interval_ns
 _.reader_version
 _.reference_interval_ns
-_.relative_error
 _.source_file
 _.source_mapped_fraction
 _.state_after

@@ -25,6 +25,7 @@ from opscope.model.files import replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.provenance.demangle import demangle
 from opscope.toolchain.programs import run_program
+from opscope.visible_text import first_lines
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -270,7 +271,6 @@ _REPORT = re.compile(
     r"\s+\d+ bytes (?:stack frame|cumulative stack)|Remark: The warnings can be suppressed"
 )
 _NO_MAIN = re.compile(r"undefined reference to \W?main\b|undefined symbol: main$", re.MULTILINE)
-_MOST_LINES = 30
 _LONGEST_S = 86_400.0  # some kernels take hours to compile
 _LINKED = "_dlink."  # what the device linker makes for the whole program: without kernels of its own
 
@@ -311,10 +311,8 @@ def compile_error(request: Request, text: str) -> InputError:
     if request.is_program and _NO_MAIN.search(text):
         return InputError(f"{source} has no main, so no program can be made of it", hint="Leave -o out")
     names = ", ".join(target.name for target in request.targets)
-    lines = compilers_words(text).splitlines()
-    left_out = len(lines) - _MOST_LINES
-    shown = [*lines[:_MOST_LINES], f"… and {left_out} more lines"] if left_out > 0 else lines
-    return InputError("\n".join((f"{source} does not compile for {names}:", *shown)))
+    words = first_lines(compilers_words(text).splitlines())
+    return InputError(f"{source} does not compile for {names}:\n{words}")
 
 
 def _kept_ptx(folder: Path, stem: str, name: str) -> str:
