@@ -253,7 +253,7 @@ def triton(
     )
 
 
-def compiled(function: types.FunctionType, **constants: Any) -> Implementation:
+def compiled(function: _Function, **constants: Any) -> Implementation:
     """A composition of torch's operators through torch.compile, for exactly the sizes it is called with.
 
     The constants are keyword-only arguments of it.
@@ -262,6 +262,7 @@ def compiled(function: types.FunctionType, **constants: Any) -> Implementation:
     def build() -> _Function:
         # torch keeps what it compiled by code object: functions that share one are recompiled for every new
         # size, and after eight sizes run eagerly instead.
+        assert isinstance(function, types.FunctionType)
         fresh = types.FunctionType(function.__code__.replace(), function.__globals__)
         fresh.__kwdefaults__ = constants
         result: _Function = require_torch().compile(fresh, fullgraph=True, dynamic=False)

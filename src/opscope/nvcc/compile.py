@@ -202,7 +202,6 @@ _STACK = re.compile(
     r"^\s+(\d{1,18}) bytes stack frame, (\d{1,18}) bytes spill stores, (\d{1,18}) bytes spill loads"
 )
 _REGISTERS = re.compile(r"^Used (\d{1,18}) registers")
-_BARRIERS = re.compile(r"used (\d{1,18}) barriers")
 _CUMULATIVE = re.compile(r"(\d{1,18}) bytes cumulative stack size")
 _SHARED = re.compile(r"(\d{1,18})(?:\+(\d{1,18}))? bytes smem")
 _CONSTANT = re.compile(r"(\d{1,18}) bytes cmem\[(\d{1,18})\]")
@@ -217,7 +216,6 @@ class KernelResources(msgspec.Struct, frozen=True):
     registers: int  # of each thread
     shared_bytes: int = 0  # static shared memory of each block; 0 if none is printed
     cumulative_stack_bytes: int | None = None  # with that of the functions it calls; None if not printed
-    barriers: int | None = None  # of a block; None in releases that do not print them
     # Constant memory by bank, parameters included; empty if not printed
     constant_bytes: dict[int, int] = msgspec.field(default_factory=dict)
 
@@ -251,7 +249,6 @@ def parse_ptxas(text: str) -> tuple[KernelResources, ...]:
                 registers=int(registers[1]),
                 shared_bytes=sum(int(part) for part in shared.groups() if part) if shared else 0,
                 cumulative_stack_bytes=_number(_CUMULATIVE, said),
-                barriers=_number(_BARRIERS, said),
                 constant_bytes={int(bank): int(size) for size, bank in _CONSTANT.findall(said)},
             )
             found.append(use)
@@ -312,7 +309,7 @@ def compile_error(request: Request, text: str) -> InputError:
         return InputError(f"{source} has no main, so no program can be made of it", hint="Leave -o out")
     names = ", ".join(target.name for target in request.targets)
     words = first_lines(compilers_words(text).splitlines())
-    return InputError(f"{source} does not compile for {names}:\n{words}")
+    return InputError("\n".join((f"{source} does not compile for {names}:", words)))
 
 
 def _kept_ptx(folder: Path, stem: str, name: str) -> str:

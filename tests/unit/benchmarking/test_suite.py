@@ -172,13 +172,13 @@ def _eager_compiled():
 
     torch.compile = compile_eagerly
     try:
-        return compiled(_plus_one).build()
+        return compiled(_plus_one, more=1).build()
     finally:
         torch.compile = compile_with_inductor
 
 
-def _plus_one(x):
-    return x + 1
+def _plus_one(x, *, more):
+    return x + more
 
 
 @pytest.mark.exhaustive(few=False)  # a compiler
