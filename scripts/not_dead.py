@@ -134,6 +134,7 @@ _.matmul_teaching
 _.softmax_teaching
 _.ignore_compile_internals
 _.__torch_dispatch__
+_.__kwdefaults__
 
 # A verb, called by its name.
 _.extract
