@@ -6,7 +6,6 @@ _ = object()
 # saved result that is read back.
 _.aten_operator_ns
 _.backward_ns
-_.barriers
 _.bubble_fraction
 _.build_ns
 _.candidate_interval_ns
@@ -21,7 +20,6 @@ _.kernel_count
 _.largest_threads
 _.launch_error
 _.launched_outside_ns
-_.measured_at
 _.memory_clock_mhz
 _.operator_entry_fraction
 _.opscope_version
@@ -30,13 +28,9 @@ _.overrides
 _.post_grad_nodes
 _.predicted_gain_ns
 _.predicted_interval_ns
-_.reader_version
 _.reference_interval_ns
-_.relative_error
 _.source_file
 _.source_mapped_fraction
-_.state_after
-_.state_before
 _.torch_kernel_ns
 _.transfers
 _.warp_threads
@@ -140,6 +134,7 @@ _.matmul_teaching
 _.softmax_teaching
 _.ignore_compile_internals
 _.__torch_dispatch__
+_.__kwdefaults__
 
 # A verb, called by its name.
 _.extract

@@ -57,3 +57,9 @@ def is_shown_as(name: str, shown: str) -> bool:
     """Whether reports may shorten a name to a text: all that stands around its ellipses is in the name."""
     pieces = re.split(r"[<>\s]*…[<>\s]*| \(\d+\)$", shown)
     return len(pieces) > 1 and all(piece in name for piece in pieces)
+
+
+def first_lines(lines: Sequence[str], most: int = 30) -> str:
+    """What a compiler said, shortened: the first lines, and how many follow."""
+    left_out = len(lines) - most
+    return "\n".join([*lines[:most], f"… and {left_out} more lines"] if left_out > 0 else lines)

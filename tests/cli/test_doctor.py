@@ -46,7 +46,7 @@ def test_this_machine_as_it_is(opscope: Run) -> None:
     outcome = opscope("doctor", "--json")
     document = outcome.json
     assert outcome.err == ""
-    assert document["schema_version"] == 4
+    assert document["schema_version"] == 5
     assert [one["code"] for one in document["checks"]] == [one.code for one in CHECKS]
     required = {one["code"]: one["verdict"] for one in document["checks"] if one["is_required"]}
     assert document["can_profile"] == ("problem" not in required.values()) == (outcome.code == 0)

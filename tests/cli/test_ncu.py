@@ -102,7 +102,7 @@ def test_a_cut_off_report_is_one_line(opscope: Run, packed: Path, tmp_path: Path
 
 
 def test_without_ncu_it_says_what_is_missing_and_what_works(opscope, monkeypatch, tmp_path):
-    monkeypatch.setattr(running, "_PLACES", ())
+    monkeypatch.setattr(running, "find_cuda_tool", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     opscope("ncu", "--", sys.executable, "-c", "pass").fails(
         "ncu (Nsight Compute) is not installed", "opscope analyze"

@@ -25,7 +25,7 @@ shutil.copy(os.environ["NSYS_EXPORT"], output)
 def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[str, str], None]) -> str:
     """A report in the current folder, and nsys on PATH."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "_PLACES", ())
+    monkeypatch.setattr(running, "find_cuda_tool", lambda name: None)
     stand_in("nsys", STAND_IN)
     export = ExportBuilder().launch(1).kernel("add(int, float *, float *)", 10, 500).copy(600, 40)
     monkeypatch.setenv("NSYS_EXPORT", str(export.write(tmp_path / "made_elsewhere.sqlite")))

@@ -101,6 +101,13 @@ def test_what_cannot_be_written_is_one_error(trace: Path, arguments: str, words:
 
 
 @pytest.mark.exhaustive(few=False)
+def test_what_is_said_to_closed_streams_is_lost_and_files_are_whole(trace: Path) -> None:
+    command = f"exec {sys.executable} -m opscope analyze trace.json -o report.md >&- 2>&-"
+    assert subprocess.run(["bash", "-c", command], timeout=60, check=False).returncode == 0
+    assert Path("report.md").read_text(encoding="utf-8").startswith("#")
+
+
+@pytest.mark.exhaustive(few=False)
 def test_text_that_grows_a_thousandfold_is_given_up(opscope, trace: Path) -> None:
     text = b"{" + b" " * (200 << 20) + trace.read_bytes().lstrip()[1:]
     Path("bomb.json.zst").write_bytes(zstandard.compress(text))

@@ -74,16 +74,16 @@ def test_a_trace_and_nsys_tables(trace: Run, tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive(few=False)
 def test_the_trace_is_a_session_like_any(trace: Run, tmp_path: Path, opscope_and_programs: Run) -> None:
-    trace("--output-dir", "out", "--name", "add", "--", "./program", "everything")
-    with load(tmp_path / "out" / "add.json") as session:
+    trace("--output-dir", "out", "--", "./program", "everything")
+    with load(tmp_path / "out" / "trace.json") as session:
         kinds = dict(session.query("SELECT kind, count(*) FROM device_activities GROUP BY kind"))
         assert kinds == {"kernel": 3, "memcpy": 4, "memset": 1}
         assert not [violation for check in session.check() for violation in check.violations]
         assert session.query("SELECT name FROM devices") == [("NVIDIA H200",)]
         assert {one.code for one in session.findings()} >= {"recorder.unfinished"}
-    opscope_and_programs("analyze", tmp_path / "out" / "add.json").fine("add")
+    opscope_and_programs("analyze", tmp_path / "out" / "trace.json").fine("trace")
     counted = opscope_and_programs(
-        "stats", tmp_path / "out" / "add.json", "--report", "cuda_api_sum", "--json"
+        "stats", tmp_path / "out" / "trace.json", "--report", "cuda_api_sum", "--json"
     ).fine()
     assert [row["Name"] for row in counted.json["cuda_api_sum"]] == [
         "cudaLaunchKernel",
@@ -185,10 +185,12 @@ def test_raw_records_make_the_trace_again(trace, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "_written", kept)
     assert trace("--", "./program", "everything").code == 0
-    folder = tmp_path / "opscope_trace"
-    document = trace("--from-records", tmp_path / "kept", "--name", "again", "--json").fine().json
+    document = trace("--from-records", tmp_path / "kept", "--output-dir", "again", "--json").fine().json
     assert (document["exit_code"], len(document["traces"])) == (None, 1)
-    events = [json.loads((folder / name).read_text())["traceEvents"] for name in ("trace.json", "again.json")]
+    events = [
+        json.loads((tmp_path / name / "trace.json").read_text())["traceEvents"]
+        for name in ("opscope_trace", "again")
+    ]
     assert events[0] == events[1]
 
 

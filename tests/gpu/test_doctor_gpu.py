@@ -77,7 +77,6 @@ def test_the_state_is_told_where_a_tool_tells_it() -> None:
     if device["source"] != "nvidia-smi":
         pytest.fail(f"nvidia-smi did not answer: {document['facts']['driver']['smi']}")
     assert device["uuid"].startswith("GPU-")
-    assert 0 < device["sm_clock_mhz"] <= device["max_sm_clock_mhz"]
     assert device["memory_used_bytes"] is not None
     assert document["facts"]["driver"]["version"] is not None
 
@@ -93,7 +92,7 @@ def test_counters_are_read_where_ncu_is() -> None:
     _, document = diagnosis()
     counters = document["facts"]["counters"]
     try:
-        find_ncu(os.environ.get("PATH"))
+        find_ncu()
     except DependencyError:
         assert (counters["is_readable"], checks(document)["counters.access"]["verdict"]) == (None, "warning")
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -54,7 +53,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("ncu_report") is None:
         pytest.skip("ncu-report is not installed")
     try:
-        find_ncu(os.environ.get("PATH"))
+        find_ncu()
     except DependencyError as error:
         pytest.skip(error.message)
     file = tmp_path_factory.mktemp("ncu") / "streams.py"

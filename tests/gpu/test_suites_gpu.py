@@ -63,7 +63,7 @@ def test_compiled_compositions_are_right(name, dtype):
 
 
 def test_the_exact_gelu_is_right():
-    made = problem("gelu", shape=(61, 67), approximate="erf")
+    made = problem("gelu", shape=(61, 67), approximate="none")
     for implementation in made.implementations:
         assert_right(made, implementation)
 

@@ -388,7 +388,7 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
         return found
 
     properties = torch.cuda.get_device_properties(resolved) if is_cuda else None
-    before, rates = read_state(), []
+    rates: list[MeasuredRate] = []
     for name in RATES:
         timer = hot if name == "l2_read" else cold
         # Reading is measured by torch's sum, and by a kernel where Triton can compile it: the faster counts.
@@ -414,8 +414,6 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
         rates=tuple(rates),
         times=tuple(filter(None, times)),
         missing=missing,
-        state_before=before,
-        state_after=read_state(),
     )
 
 

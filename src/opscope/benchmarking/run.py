@@ -83,7 +83,6 @@ class RunRow:
     call_ns: float = 0.0  # duration of one call by the timer
     samples: list[tuple[int, int]] = field(default_factory=list)  # round and duration, in the order taken
     spent_ns: int = 0  # wall time its samples took
-    is_precise: bool = False  # whether its median was known well enough at the last look
     unprofiled: str | None = None  # why there is no profile, if there should be one
     unchecked: str | None = None  # why its outputs were not compared, if they should have been
 
@@ -171,9 +170,7 @@ class Run:
         self.is_interrupted = False  # by the user
         self.ceilings: tuple[Ceiling, ...] = ()
         self.ceilings_error: str | None = None
-        self.setup_ns = self.statistics_ns = 0
-        self.rounds_ns = 0  # wall time of the rounds
-        self.in_samples_ns = 0  # the part of it in which samples were taken
+        self.in_samples_ns = 0  # the part of the rounds in which samples were taken
         is_controlled = problem.device.startswith("cuda") and timer.clock is not Clock.WALL
         self.cache_state = options.cache_state if is_controlled else model.CacheState.UNCONTROLLED
         self.min_bytes = problem.min_bytes  # None until an implementation has returned something
@@ -183,19 +180,15 @@ class Run:
         self._began_ns = self._poll_due_ns = self._report_due_ns = 0
 
     def execute(self, measure_ceilings: Callable[..., tuple[Ceiling, ...]]) -> BenchmarkResult:
-        began_ns = time.perf_counter_ns()
         try:
-            try:
-                # The reference first, because the others are checked against it.
-                for row in sorted(self.rows, key=lambda one: one.name != self.problem.reference):
-                    self.prepare(row)
-                    row.is_prepared = True
-                    self.progressed()
-                if self.options.ceilings and self.lost is None:
-                    self.measure_ceilings(measure_ceilings)
-                ready = self.repeated()
-            finally:
-                self.setup_ns = time.perf_counter_ns() - began_ns
+            # The reference first, because the others are checked against it.
+            for row in sorted(self.rows, key=lambda one: one.name != self.problem.reference):
+                self.prepare(row)
+                row.is_prepared = True
+                self.progressed()
+            if self.options.ceilings and self.lost is None:
+                self.measure_ceilings(measure_ceilings)
+            ready = self.repeated()
             if ready and self.lost is None:
                 self.sample(ready)
         except KeyboardInterrupt:
@@ -396,25 +389,21 @@ class Run:
         self._report_due_ns = self._began_ns + _REPORT_NS
         random = np.random.default_rng(self.options.seed)
         active, number = list(rows), 0
-        try:
-            self._poll(number)
-            while active:
-                for index in random.permutation(len(active)).tolist():
-                    if self.lost is None:
-                        self._sample(active[index], number)
-                number += 1
-                remaining = [row for row in active if row.is_ready and self.lost is None]
-                active = self._still_wanted(remaining, len(rows))
-                now_ns = self._now_ns()
-                if now_ns >= self._poll_due_ns:
-                    self._poll(number)
-                if now_ns >= self._report_due_ns:
-                    self.rounds_ns = now_ns - self._began_ns
-                    self.progressed()
-                    self._report_due_ns = self._after(now_ns, _REPORT_NS)
-            self._poll(number)
-        finally:
-            self.rounds_ns = self._now_ns() - self._began_ns
+        self._poll(number)
+        while active:
+            for index in random.permutation(len(active)).tolist():
+                if self.lost is None:
+                    self._sample(active[index], number)
+            number += 1
+            remaining = [row for row in active if row.is_ready and self.lost is None]
+            active = self._still_wanted(remaining, len(rows))
+            now_ns = self._now_ns()
+            if now_ns >= self._poll_due_ns:
+                self._poll(number)
+            if now_ns >= self._report_due_ns:
+                self.progressed()
+                self._report_due_ns = self._after(now_ns, _REPORT_NS)
+        self._poll(number)
 
     def _sample(self, row: RunRow, number: int) -> None:
         try:
@@ -443,10 +432,8 @@ class Run:
         ]
         if wanted and len(wanted[0].samples) >= self._next_check:
             self._next_check = int(self._next_check * _CHECK_GROWTH) + 1
-            for row in wanted:
-                half_width = relative_half_width(median_interval([ns for _, ns in row.samples]))
-                row.is_precise = half_width <= options.precision
-            if all(row.is_precise for row in wanted):
+            intervals = [median_interval([ns for _, ns in row.samples]) for row in wanted]
+            if all(relative_half_width(one) <= options.precision for one in intervals):
                 return []
         return wanted
 
@@ -463,7 +450,6 @@ class Run:
         return ended_ns + max(every_ns, _REST * (ended_ns - began_ns))
 
     def finished(self) -> BenchmarkResult:
-        began_ns = time.perf_counter_ns()
         rows = [self.ended(row) for row in self.rows]
         reference = next((row for row in rows if row.name == self.problem.reference), None)
         if reference is not None and reference.status is Status.OK and reference.median_ns:
@@ -479,8 +465,6 @@ class Run:
             for one, row in zip(self.rows, rows, strict=True)
         ]
         findings = benchmark_findings(rows, self)
-        if self.rounds_ns:
-            self.statistics_ns = time.perf_counter_ns() - began_ns
         return self.result(rows, complete=not self.is_interrupted, findings=findings)
 
     def ended(self, one: RunRow) -> BenchmarkRow:
@@ -517,8 +501,7 @@ class Run:
             options=self.options,
             environment=self.environment,
             created=self.created,
-            setup_ns=self.setup_ns,
-            sampling_ns=self.rounds_ns + self.statistics_ns,
+            sampling_ns=self._now_ns() - self._began_ns if self._began_ns else 0,
             in_samples_ns=self.in_samples_ns,
             complete=complete,
             device_state_before=states[0][1] if states else None,

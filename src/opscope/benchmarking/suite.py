@@ -48,13 +48,12 @@ class Parameter:
 
     values: tuple[str, ...]  # the names it goes by in results; the first is the default
     summary: str  # what it chooses, in a few words
-    aliases: Mapping[str, str] = field(default_factory=dict)  # other names → the value they stand for
 
     def settled(self, name: str, asked: Any) -> str:
         value = self.values[0] if asked is None else str(asked)
-        if (found := self.aliases.get(value, value)) in self.values:
-            return found
-        raise InputError(f"{name} cannot be '{asked}'", hint=f"Use {_either((*self.values, *self.aliases))}")
+        if value not in self.values:
+            raise InputError(f"{name} cannot be '{asked}'", hint=f"Use {_either(self.values)}")
+        return value
 
 
 @dataclass(frozen=True)
@@ -254,31 +253,19 @@ def triton(
     )
 
 
-def compiled(function: _Function) -> Implementation:
-    """A composition of torch's operators through torch.compile, for exactly the sizes it is called with."""
+def compiled(function: _Function, **constants: Any) -> Implementation:
+    """A composition of torch's operators through torch.compile, for exactly the sizes it is called with.
+
+    The constants are keyword-only arguments of it.
+    """
 
     def build() -> _Function:
-        result: _Function = require_torch().compile(_fresh(function), fullgraph=True, dynamic=False)
+        # torch keeps what it compiled by code object: functions that share one are recompiled for every new
+        # size, and after eight sizes run eagerly instead.
+        assert isinstance(function, types.FunctionType)
+        fresh = types.FunctionType(function.__code__.replace(), function.__globals__)
+        fresh.__kwdefaults__ = constants
+        result: _Function = require_torch().compile(fresh, fullgraph=True, dynamic=False)
         return result
 
     return Implementation("compile", build, Engine.COMPILE, note="torch.compile of naive")
-
-
-def _fresh(function: _Function) -> _Function:
-    """The function with a code object of its own.
-
-    torch keeps what it compiled by code object: functions that share one are recompiled for every new size,
-    and after eight sizes run eagerly instead.
-    """
-    if isinstance(function, functools.partial):
-        return functools.partial(_fresh(function.func), *function.args, **function.keywords)
-    assert isinstance(function, types.FunctionType)
-    fresh = types.FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    fresh.__kwdefaults__ = function.__kwdefaults__
-    return fresh

@@ -94,16 +94,9 @@ def entry_point() -> None:
 
 
 def command_line() -> int:
-    if sys.stdout is None or sys.stderr is None:  # what is opened next would take its place
-        for number in (1, 2):
-            with suppress(OSError):
-                os.fstat(number)
-                continue
-            os.open(os.devnull, os.O_WRONLY)
-        name = "stdout" if sys.stdout is None else "stderr"
-        if sys.stderr is not None:
-            _fail(f"{name} is closed. Send it to /dev/null if nobody reads it", EXIT_ERROR)
-        os._exit(EXIT_ERROR)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, and what is opened next takes its place
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its escape, not a traceback.
         reconfigure = getattr(stream, "reconfigure", None)

@@ -6,7 +6,6 @@ Of a program that is run, standard output is its own, and what is said of it goe
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -149,7 +148,7 @@ def _profile(
     check_reader()
     if shutil.which(program[0]) is None:
         raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")
-    executable = ncu_command.find_ncu(os.environ.get("PATH"))
+    executable = ncu_command.find_ncu()
     console.check_outputs([report], force=force)
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
 

@@ -40,13 +40,14 @@ from opscope.units import parse_bytes
 
 _SHOWN = ("cuda_gpu_sum", "cuda_api_sum")
 _RECORD_FILES = "*.cuda"
+# Its first process has the plain name, every other one its process id behind it.
+_OURS = re.compile(r"trace(_\d+(-\d+)?)?(\.opscope)?\.json")
 _SUBSCRIBED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 
 
 def trace(
     *program: Annotated[str, Parameter(name="PROGRAM", allow_leading_hyphen=True)],
     output_dir: Path = Path("opscope_trace"),
-    name: str = "trace",
     force: console.Force = False,
     from_records: Path | None = None,
     without_unified_memory: bool = False,
@@ -64,28 +65,23 @@ def trace(
 
     Args:
         program: The program and its arguments, after --.
-        output_dir: Folder for the traces.
-        name: Name of the traces: NAME.json; NAME_PID.json for further processes.
+        output_dir: Folder for the traces: trace.json; trace_PID.json for further processes.
         from_records: Run nothing; convert the records that an interrupted recording left in this folder.
         without_unified_memory: Do not record copies of unified memory.
         max_trace_size: Size limit for the records of each process (2GB); later ones are left out and counted.
     """
     if bool(program) == (from_records is not None):
         raise InputError("nothing to run, or too much", hint="opscope trace -- ./program ARGS")
-    if re.search(r"[/\0]", name) or not name.strip("."):
-        raise InputError(f"'{name}' is not a file name", hint="--name takes a name, --output-dir a folder")
-    # Its first process has the plain name, every other one its process id behind it.
-    ours = re.compile(rf"{re.escape(name)}(_\d+(-\d+)?)?(\.opscope)?\.json")
     there = output_dir.iterdir() if output_dir.is_dir() else ()
-    earlier = sorted(path for path in there if ours.fullmatch(path.name))
+    earlier = sorted(path for path in there if _OURS.fullmatch(path.name))
     console.check_outputs(earlier, force=force)
-    output = output_dir / f"{name}.json"
+    output = output_dir / "trace.json"
     if from_records is not None:
         _clear(earlier, output_dir)
         _show(None, _written(output, from_records, None), (), json=json)
         return 0
     most_bytes = None if max_trace_size is None else parse_bytes(max_trace_size)
-    records = output_dir / f"{name}.records"
+    records = output_dir / "trace.records"
     check_program(program[0], os.environ.get("PATH"))
     cupti = find_cupti(*_places(), driver_cuda_version())
     compiler = find_compiler(os.environ.get("CC"), os.environ.get("PATH"))

@@ -23,6 +23,7 @@ from pathlib import Path
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.files import replacing
 from opscope.toolchain.programs import run_program
+from opscope.visible_text import first_lines
 
 _API_VERSION = re.compile(r"^\s*#\s*define\s+CUPTI_API_VERSION\s+(\d+)", re.MULTILINE)
 # `libcupti.so.13`, `libcupti.so.11.8`: the name programs link to. Not the file it leads to
@@ -130,7 +131,6 @@ LIBRARY_NAME = "libopscope_trace.so"
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 _COMPILERS = ("cc", "gcc", "clang")
 _LIMIT_S = 120.0
-_SHOWN_LINES = 15
 
 
 def native_folder() -> Path:
@@ -167,10 +167,10 @@ def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path
     with replacing(target, failures=()) as partial:
         end = run_program([*compiler, *flags, *code, "-o", str(partial), "-ldl"], timeout_s=_LIMIT_S)
         if not end.succeeded:
-            words = (end.err.strip() or end.out.strip() or end.failure or "it says nothing").splitlines()
-            shown = "\n".join(words[:_SHOWN_LINES])
+            words = end.err.strip() or end.out.strip() or end.failure or "it says nothing"
             raise CaptureError(
-                f"the recorder does not compile ({' '.join(compiler)}, CUPTI {cupti.api_version}):\n{shown}",
+                f"the recorder does not compile ({' '.join(compiler)}, CUPTI {cupti.api_version}):\n"
+                f"{first_lines(words.splitlines())}",
                 hint="Another compiler can be named by the variable CC, another CUDA toolkit by CUDA_HOME",
             )
         partial.chmod(0o755)

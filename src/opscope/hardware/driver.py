@@ -11,7 +11,7 @@ import ctypes
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,24 +133,30 @@ def visible_gpus() -> tuple[CudaDevice, ...]:
     return tuple(found)
 
 
+# Where installers put them; of several versions the newest comes first.
+_PLACES = (
+    "usr/local/cuda/bin",
+    "opt/nvidia/nsight-compute/*",
+    "opt/nvidia/nsight-systems*/*/bin",
+    "opt/nvidia/nsight-systems/*/target-linux-*",
+    "usr/local/cuda-*/bin",
+)
 # Those of NVIDIA are for CUDA 13 and newer.
 _PACKAGES = (("nvidia", "cu*/bin"), ("triton", "backends/nvidia/bin"))
 
 
 def find_cuda_tool(
-    name: str,
-    *,
-    environment: Mapping[str, str] | None = None,
-    root: Path = Path("/"),
-    packages: Sequence[str] | None = None,
+    name: str, *, environment: Mapping[str, str] | None = None, root: Path = Path("/")
 ) -> str | None:
     """Path of a program: from CUDA_HOME, PATH, the usual folders, NVIDIA's Python packages, or Triton's."""
     variables = os.environ if environment is None else environment
     homes = [variables[one] for one in ("CUDA_HOME", "CUDA_PATH") if variables.get(one)]
     folders: list[str | Path] = [*(f"{home}/bin" for home in homes), variables.get("PATH", os.defpath)]
-    folders += [root / "usr/local/cuda/bin", *sorted((root / "usr/local").glob("cuda-*/bin"), reverse=True)]
+    for place in _PLACES:
+        folders += sorted(root.glob(place), reverse=True)
     for package, pattern in _PACKAGES:
-        for location in _locations(package, packages):
+        spec = importlib.util.find_spec(package)
+        for location in (spec and spec.submodule_search_locations) or ():
             folders += sorted(Path(location).glob(pattern), reverse=True)
     return shutil.which(name, path=os.pathsep.join(map(str, folders)))
 
@@ -164,10 +170,3 @@ def require_nvcc() -> str:
             "cuda-toolkit, and put its bin folder on PATH or set CUDA_HOME",
         )
     return nvcc
-
-
-def _locations(package: str, folders: Sequence[str] | None) -> Iterable[str | Path]:
-    if folders is not None:
-        return [Path(folder) / package for folder in folders]
-    spec = importlib.util.find_spec(package)
-    return () if spec is None else spec.submodule_search_locations or ()

@@ -92,8 +92,6 @@ class MeasuredLimits(msgspec.Struct, frozen=True, kw_only=True):
     rates: tuple[MeasuredRate, ...] = ()
     times: tuple[MeasuredTime, ...] = ()
     missing: dict[str, str] = {}  # Why rates and times are absent, by their names
-    state_before: DeviceState | None = None
-    state_after: DeviceState | None = None
 
 
 LIMITS_FOLDER = "limits"  # in the user's cache folder
@@ -242,7 +240,6 @@ class DeviceLimits(msgspec.Struct, frozen=True):
     # no launched kernel takes less of the stream's time. None if unknown
     smallest_kernel_ns: float | None = None
     memory_bytes: int | None = None  # As reported, or as labelled; None if unknown
-    measured_at: str | None = None  # When the measured ones were measured, ISO 8601 in UTC; None if none was
 
 
 def match_limits(
@@ -290,7 +287,6 @@ def match_limits(
         operator_call_ns=times_ns.get("operator_call"),
         smallest_kernel_ns=times_ns.get("kernel_interval"),
         memory_bytes=memory_bytes or spec.memory_bytes,
-        measured_at=None if measured is None else measured.created,
     )
     if limits.memory is None and limits.l2 is None and not limits.peaks:
         return None, match.reason or f"no rate of {spec.name} is published or was measured"

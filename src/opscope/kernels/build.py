@@ -1,9 +1,9 @@
 """The CUDA C++ kernels: their sources, and the extension that torch builds of them for the GPU at hand.
 
-`load_cuda_kernels` needs what any CUDA extension of PyTorch needs: nvcc, a C++ compiler and ninja. Whatever
-is missing is told with the line that installs it, before anything is compiled; what the compiler says is
-passed on. Like torch's own builder, and unlike the rest of the library, this module reads the environment
-(CXX, PATH, TORCH_EXTENSIONS_DIR).
+`load_cuda_kernels` needs what any CUDA extension of PyTorch needs: nvcc, a C++ compiler and ninja. That nvcc
+is missing is told with the line that installs it, before anything is compiled; what torch and the compilers
+say is passed on. Like torch's own builder, and unlike the rest of the library, this module reads the
+environment (CXX, PATH, TORCH_EXTENSIONS_DIR).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import hashlib
 import importlib
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from threading import Lock
 from typing import Any
 
 from opscope.errors import DependencyError, MeasurementError
+from opscope.visible_text import first_lines
 from opscope.workloads.runtime import require_torch
 
 EXTENSION = "opscope_kernels"
@@ -38,7 +38,6 @@ _FIRST_ERROR = re.compile(
 _PREFIX = re.compile(r"\AError building extension '[^']*': ")
 _NINJA_FAILURE = "FAILED: "  # followed by a line that is the command
 _NINJA_LINE = re.compile(r"^(\[\d+/\d+\] |FAILED: |ninja: (?!error)|\s*$)")
-_MESSAGE_LINES = 30
 
 _lock = Lock()
 _loaded: Any = None  # or the MeasurementError that building them ended with
@@ -52,7 +51,7 @@ def load_cuda_kernels() -> Any:
     """`torch.ops.opscope_kernels`: the operators, built at the first call and kept in files for later ones.
 
     Raises:
-        DependencyError: torch has no CUDA, or a compiler is missing.
+        DependencyError: torch has no CUDA, or nvcc is missing.
         MeasurementError: There is no CUDA device, or the kernels do not compile; with the compiler's message.
     """
     global _loaded  # noqa: PLW0603 -- torch can register a library of operators once per process
@@ -72,10 +71,10 @@ def load_cuda_kernels() -> Any:
 
 
 def check_build_tools(torch: Any) -> None:
-    """Nothing, if this machine has all that a CUDA extension needs.
+    """Nothing, if this machine has what a CUDA extension needs; of other tools torch says it itself.
 
     Raises:
-        DependencyError: torch has no CUDA, or nvcc, the C++ compiler or ninja is missing.
+        DependencyError: torch has no CUDA, or nvcc is missing.
         MeasurementError: There is no CUDA device.
     """
     if torch.version.cuda is None:
@@ -97,16 +96,6 @@ def check_build_tools(torch: Any) -> None:
             "https://developer.nvidia.com/cuda-downloads or by "
             f"conda install -c nvidia cuda-toolkit={torch.version.cuda}, and set CUDA_HOME to its folder",
         )
-    compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]
-    if shutil.which(compiler[0]) is None:
-        raise DependencyError(
-            f"the C++ compiler '{compiler[0]}' was not found",
-            hint="Install one (apt install g++, dnf install gcc-c++, conda install gxx) or set CXX to yours",
-        )
-    with _python_tools_on_path():
-        has_ninja = cpp_extension.is_ninja_available()
-    if not has_ninja:
-        raise DependencyError("ninja, which runs the compilers, was not found", hint="pip install ninja")
 
 
 def compiler_message(output: str) -> str:
@@ -121,9 +110,7 @@ def compiler_message(output: str) -> str:
         if not (before.startswith(_NINJA_FAILURE) or _NINJA_LINE.match(line))
     ]
     first = next((number for number, line in enumerate(lines) if _FIRST_ERROR.search(line)), 0)
-    shown = lines[first : first + _MESSAGE_LINES]
-    left_out = len(lines) - first - len(shown)
-    return "\n".join([*shown, f"… and {left_out} more lines"] if left_out > 0 else shown)
+    return first_lines(lines[first:])
 
 
 def register_fakes(torch: Any) -> None:
@@ -197,15 +184,12 @@ def _locked(folder: Path) -> Iterator[None]:
 @contextmanager
 def _python_tools_on_path() -> Iterator[None]:
     """PATH ends with this Python's folder: pip's ninja is there, even if the environment is not active."""
-    path = os.environ.get("PATH")
-    os.environ["PATH"] = os.pathsep.join([*filter(None, [path]), str(Path(sys.executable).parent)])
+    path = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = os.pathsep.join([path, str(Path(sys.executable).parent)])
     try:
         yield
     finally:
-        if path is None:
-            del os.environ["PATH"]
-        else:
-            os.environ["PATH"] = path
+        os.environ["PATH"] = path
 
 
 def _cpp_extension() -> Any:

@@ -126,7 +126,6 @@ class OutputCheck(msgspec.Struct, frozen=True):
     # Largest |output - reference| / max(|reference|, rms of the reference) of any element; None if an element
     # is not finite where the reference is
     max_relative_error: float | None
-    relative_error: float | None  # Norm of (output - reference) over the norm of the reference
     tolerance: float  # What `max_relative_error` may reach
     element_count: int  # Elements compared
     seed: int  # Of the inputs
@@ -259,7 +258,6 @@ class BenchmarkResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
         shape: Sizes of the problem; None where the user's inputs have no declared one.
         parameters: Further parameters (`approximate`, `n`, …) of this point of a sweep.
         reference: Name of the row that ratios refer to.
-        setup_ns: Wall time of building, checking, profiling and ceilings.
         sampling_ns: Wall time of the sampling loop and of the statistics after it.
         in_samples_ns: The part of it spent taking samples: flush, call and wait.
         complete: False while the run goes on, and for ever if it was interrupted.
@@ -278,7 +276,6 @@ class BenchmarkResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     options: BenchmarkOptions
     environment: Environment
     created: str
-    setup_ns: int = 0
     sampling_ns: int = 0
     in_samples_ns: int = 0
     complete: bool = True

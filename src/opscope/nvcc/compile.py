@@ -25,6 +25,7 @@ from opscope.model.files import replacing, scratch_prefix
 from opscope.model.finding import Finding, Severity
 from opscope.provenance.demangle import demangle
 from opscope.toolchain.programs import run_program
+from opscope.visible_text import first_lines
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -201,7 +202,6 @@ _STACK = re.compile(
     r"^\s+(\d{1,18}) bytes stack frame, (\d{1,18}) bytes spill stores, (\d{1,18}) bytes spill loads"
 )
 _REGISTERS = re.compile(r"^Used (\d{1,18}) registers")
-_BARRIERS = re.compile(r"used (\d{1,18}) barriers")
 _CUMULATIVE = re.compile(r"(\d{1,18}) bytes cumulative stack size")
 _SHARED = re.compile(r"(\d{1,18})(?:\+(\d{1,18}))? bytes smem")
 _CONSTANT = re.compile(r"(\d{1,18}) bytes cmem\[(\d{1,18})\]")
@@ -216,7 +216,6 @@ class KernelResources(msgspec.Struct, frozen=True):
     registers: int  # of each thread
     shared_bytes: int = 0  # static shared memory of each block; 0 if none is printed
     cumulative_stack_bytes: int | None = None  # with that of the functions it calls; None if not printed
-    barriers: int | None = None  # of a block; None in releases that do not print them
     # Constant memory by bank, parameters included; empty if not printed
     constant_bytes: dict[int, int] = msgspec.field(default_factory=dict)
 
@@ -250,7 +249,6 @@ def parse_ptxas(text: str) -> tuple[KernelResources, ...]:
                 registers=int(registers[1]),
                 shared_bytes=sum(int(part) for part in shared.groups() if part) if shared else 0,
                 cumulative_stack_bytes=_number(_CUMULATIVE, said),
-                barriers=_number(_BARRIERS, said),
                 constant_bytes={int(bank): int(size) for size, bank in _CONSTANT.findall(said)},
             )
             found.append(use)
@@ -270,7 +268,6 @@ _REPORT = re.compile(
     r"\s+\d+ bytes (?:stack frame|cumulative stack)|Remark: The warnings can be suppressed"
 )
 _NO_MAIN = re.compile(r"undefined reference to \W?main\b|undefined symbol: main$", re.MULTILINE)
-_MOST_LINES = 30
 _LONGEST_S = 86_400.0  # some kernels take hours to compile
 _LINKED = "_dlink."  # what the device linker makes for the whole program: without kernels of its own
 
@@ -311,10 +308,8 @@ def compile_error(request: Request, text: str) -> InputError:
     if request.is_program and _NO_MAIN.search(text):
         return InputError(f"{source} has no main, so no program can be made of it", hint="Leave -o out")
     names = ", ".join(target.name for target in request.targets)
-    lines = compilers_words(text).splitlines()
-    left_out = len(lines) - _MOST_LINES
-    shown = [*lines[:_MOST_LINES], f"… and {left_out} more lines"] if left_out > 0 else lines
-    return InputError("\n".join((f"{source} does not compile for {names}:", *shown)))
+    words = first_lines(compilers_words(text).splitlines())
+    return InputError("\n".join((f"{source} does not compile for {names}:", words)))
 
 
 def _kept_ptx(folder: Path, stem: str, name: str) -> str:

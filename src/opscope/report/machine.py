@@ -445,7 +445,6 @@ def _profiler(torch: Torch, facts: dict[str, Any]) -> str:
 
 def _gpu(gpu: Gpu) -> str:
     used = f" ({_gib(gpu.memory_used_bytes)} in use)" if gpu.memory_used_bytes is not None else ""
-    clock, highest = gpu.sm_clock_mhz, gpu.max_sm_clock_mhz
     mig = f"MIG with {gpu.mig_instance_count} instances" if gpu.mig_mode else "no MIG"
     others = None
     if gpu.processes is not None:
@@ -455,9 +454,6 @@ def _gpu(gpu: Gpu) -> str:
         f"compute capability {gpu.compute_capability}" if gpu.compute_capability else None,
         f"{gpu.sm_count} SMs" if gpu.sm_count else None,
         f"{_gib(gpu.memory_bytes)}{used}" if gpu.memory_bytes else None,
-        f"{clock} of {highest} MHz" if clock is not None and highest is not None else None,
-        f"{gpu.temperature_c} °C" if gpu.temperature_c is not None else None,
-        f"{gpu.power_w:.0f} W" if gpu.power_w is not None else None,
         f"busy {units.format_fraction(gpu.utilization_fraction)}" if gpu.utilization_fraction else None,
         None if gpu.mig_mode is None else mig,
         others,
@@ -465,7 +461,7 @@ def _gpu(gpu: Gpu) -> str:
     )
 
 
-DOCTOR_SCHEMA_VERSION = 4
+DOCTOR_SCHEMA_VERSION = 5
 _CHECK_KEYS = Keys(
     "code=check.code question=check.question is_required=check.is_required verdict=outcome.verdict "
     "reason=outcome.reason remedy=outcome.remedy"

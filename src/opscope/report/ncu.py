@@ -357,14 +357,11 @@ def _missing(analysis: CounterAnalysis) -> tuple[doc.Block, ...]:
     )
 
 
-NCU_SCHEMA_VERSION = 3
+NCU_SCHEMA_VERSION = 4
 
 
 def ncu_json(analysis: CounterAnalysis) -> dict[str, Any]:
-    keys = Keys(
-        "report=report.source reader_version=report.reader_version recordings "
-        "other_results=report.other_results kernels findings"
-    )
+    keys = Keys("report=report.source recordings other_results=report.other_results kernels findings")
     return {**versions(NCU_SCHEMA_VERSION), **keys.record(analysis, _KEYS)}
 
 

@@ -107,7 +107,7 @@ def _share(block: BlockOccupancy) -> str:
     return f"{share} ({' and '.join(one.meaning for one in block.active.limiters)})"
 
 
-NVCC_SCHEMA_VERSION = 4
+NVCC_SCHEMA_VERSION = 5
 
 
 def nvcc_json(
@@ -134,7 +134,7 @@ _KEYS: dict[type, Keys] = {
     CompiledKernel: Keys(
         "name symbol=use.symbol target=target.name registers=use.registers "
         "shared_bytes=use.shared_bytes stack_bytes spill_store_bytes=use.spill_store_bytes "
-        "spill_load_bytes=use.spill_load_bytes constant_bytes barriers=use.barriers launch_bounds=bounds "
+        "spill_load_bytes=use.spill_load_bytes constant_bytes launch_bounds=bounds "
         "occupancy=occupancy.blocks best_block=occupancy.best "
         "largest_block_threads=occupancy.largest_threads no_occupancy_because=occupancy.reason"
     ),

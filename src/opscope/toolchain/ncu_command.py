@@ -12,15 +12,17 @@ Source: Nsight Compute CLI 2025.3, "Profile", "Filter" and "Sampling" options.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from opscope.errors import CaptureError, DependencyError
+from opscope.hardware.driver import find_cuda_tool
 from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
-from opscope.toolchain.programs import find_program, run_attached
+from opscope.toolchain.programs import run_attached
 
 # Characters with a meaning in ECMAScript expressions, which ncu uses; to escape others is an error there.
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
@@ -112,8 +114,6 @@ def _escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 
-# Where installers put it, the newest toolkit first.
-_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu")
 _WITHOUT = (
     "Without it: `opscope analyze` and `opscope explain` say from a trace what launch data tell, and reports "
     "made elsewhere are read on any machine"
@@ -158,10 +158,9 @@ class NcuRun(msgspec.Struct, frozen=True):
     was_interrupted: bool = False  # ncu was given time to write what it had
 
 
-def find_ncu(search_path: str | None) -> str:
-    """The ncu on a search path, or where installers put it; a DependencyError if there is none."""
-    found = find_program("ncu", search_path, _PLACES)
-    if found is not None:
+def find_ncu() -> str:
+    """The ncu on PATH, or where installers put it; a DependencyError if there is none."""
+    if (found := shutil.which("ncu") or find_cuda_tool("ncu")) is not None:
         return found
     raise DependencyError(
         "ncu (Nsight Compute) is not installed or not on PATH",

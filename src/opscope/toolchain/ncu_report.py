@@ -18,7 +18,6 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +277,6 @@ class NcuReport(msgspec.Struct, frozen=True):
     source: Path
     kernels: tuple[KernelCounters, ...]  # in order
     other_results: tuple[str, ...] = ()  # names of what is no kernel launch: ranges, graphs, command lists
-    reader_version: str | None = None
 
 
 MAGIC = b"NVR\0"
@@ -347,15 +345,7 @@ def read_report(path: str | Path) -> NcuReport:
             source=file,
             kernels=tuple(one for one in found if isinstance(one, KernelCounters)),
             other_results=tuple(one for one in found if isinstance(one, str)),
-            reader_version=_reader_version(),
         )
-
-
-def _reader_version() -> str | None:
-    try:
-        return version("ncu-report")
-    except PackageNotFoundError:  # from the `extras/python` folder of an installation
-        return None
 
 
 @contextmanager

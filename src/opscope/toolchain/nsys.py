@@ -5,30 +5,19 @@ Source: Nsight Systems user guide, "CLI Export Command Switch Options".
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from opscope.errors import CaptureError
+from opscope.hardware.driver import find_cuda_tool
 from opscope.model.files import scratch_prefix
-from opscope.toolchain.programs import find_program, run_program
+from opscope.toolchain.programs import run_program
 
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
-# Where installers put it, the newest first.
-_PLACES = (
-    "/usr/local/cuda/bin/nsys",
-    "/opt/nvidia/nsight-systems/*/bin/nsys",
-    "/opt/nvidia/nsight-systems-cli/*/bin/nsys",
-    "/opt/nvidia/nsight-systems/*/target-linux-*/nsys",
-    "/usr/local/cuda-*/bin/nsys",
-)
 _EXPORT_LIMIT_S = 3600.0
-
-
-def find_nsys(search_path: str | None) -> str | None:
-    """The nsys on a search path, or where installers put it."""
-    return find_program("nsys", search_path, _PLACES)
 
 
 def export_report(report: Path, output: Path, *, executable: str) -> Path:
@@ -46,7 +35,7 @@ def export_report(report: Path, output: Path, *, executable: str) -> Path:
 
 
 @contextmanager
-def readable_source(source: str, search_path: str | None = None) -> Iterator[str]:
+def readable_source(source: str) -> Iterator[str]:
     """A source as it is; of a report its export: the one beside it, else one made for the block by nsys.
 
     A report without either stays as it is: reading it explains what to do.
@@ -55,7 +44,8 @@ def readable_source(source: str, search_path: str | None = None) -> Iterator[str
     if not source.lower().endswith(_REPORT_SUFFIXES) or not report.is_file():
         yield source
         return
-    beside, executable = report.with_suffix(".sqlite"), find_nsys(search_path)
+    beside = report.with_suffix(".sqlite")
+    executable = shutil.which("nsys") or find_cuda_tool("nsys")
     if beside.exists() and beside.stat().st_mtime_ns >= report.stat().st_mtime_ns:
         yield str(beside)
     elif executable is None:

@@ -1,4 +1,4 @@
-"""Finds a program and runs it to its end or its time limit, whatever it does.
+"""Runs a program to its end or its time limit, whatever it does.
 
 What a program does that is run for its answer raises nothing: missing, not executable, silent, crashing or
 hanging are values. A program that its own kill does not end (a hanging driver) is left behind after a moment.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,19 +47,6 @@ class AttachedExit(NamedTuple):
     def shell_code(self) -> int:
         """As a shell reports it: 128 and the signal's number for one that a signal ended."""
         return self.exit_code if self.exit_code >= 0 else 128 - self.exit_code
-
-
-def find_program(name: str, search_path: str | None, places: Sequence[str] = ()) -> str | None:
-    """Path of a program on a search path (this process's if None), else the last by name of glob patterns."""
-    found = shutil.which(name, path=search_path)
-    if found is not None:
-        return found
-    for place in places:
-        path = Path(place)
-        for candidate in sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))), reverse=True):
-            if candidate.is_file() and os.access(candidate, os.X_OK):
-                return str(candidate)
-    return None
 
 
 def run_program(
@@ -127,16 +113,9 @@ def run_attached(
 
 def _is_of_terminal() -> bool:
     """Whether the terminal, where there is one, sends its signals to the program too."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    with suppress(OSError), Path("/dev/tty").open("rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 @contextmanager

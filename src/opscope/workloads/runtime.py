@@ -98,11 +98,8 @@ def synchronize() -> None:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return
-    if (has_context := getattr(torch._C, "_cuda_hasPrimaryContext", None)) is None:
-        torch.cuda.synchronize()
-        return
     for device in range(torch.cuda.device_count()):
-        if has_context(device):
+        if torch._C._cuda_hasPrimaryContext(device):
             torch.cuda.synchronize(device)
 
 

@@ -96,7 +96,7 @@ def test_what_is_right_says_how_far_it_is_from_what():
     outcome = check_output(torch.exp, problem(), reference=torch.exp, seed=5)
     assert (outcome.status, outcome.reason) == (OK, None)
     found = outcome.check
-    assert 0 < found.relative_error <= found.max_relative_error < 1e-6
+    assert 0 < found.max_relative_error < 1e-6
     assert (found.element_count, found.seed, found.reference) == (1000, 5, "ours in float64")
     assert found.tolerance == default_tolerance("float32")
     assert outcome.outputs.shape == (1000,)
@@ -302,12 +302,10 @@ def of(output, reference, tolerance=1e-3):
     return difference(torch.as_tensor(output), torch.as_tensor(reference, dtype=torch.float64), tolerance)
 
 
-def test_errors_are_relative_or_of_the_rms_and_squares_add_up_where_they_are_numbers():
+def test_errors_are_relative_or_of_the_rms_where_they_are_numbers():
     rms = math.sqrt((100**2 + 1e-6**2) / 2)
     assert of([101.0, 1e-6], [100.0, 1e-6]).max_relative_error == pytest.approx(0.01)
     assert of([100.0, 1e-6 + 0.5], [100.0, 1e-6]).max_relative_error == pytest.approx(0.5 / rms)
-    one = of([3.0, 4.0], [1.0, 1.0])
-    assert (one.squared_error, one.squared_reference, one.element_count) == (13.0, 2.0, 2)
     one = of([math.nan, 2.0], [math.nan, math.nan])
     assert (one.missing_count, one.unexpected_count, one.max_relative_error) == (0, 1, 0.0)
 
@@ -327,7 +325,6 @@ def test_chunks_do_not_matter(monkeypatch):
     parts = difference(output, reference, 1e-3)
     assert (parts.missing_count, parts.unexpected_count) == (1, 1)
     assert parts.max_relative_error == pytest.approx(whole.max_relative_error, rel=1e-12)
-    assert parts.squared_error == pytest.approx(whole.squared_error, rel=1e-12)
 
 
 @cases("output", "reference", "missing", "unexpected")

@@ -143,7 +143,7 @@ def test_the_time_around_samples_counts_against_the_budget():
     run.sample([series])
     assert len(reports) == 1  # the next would be due after forty times what this one took
     assert len(series.samples) == 20
-    assert (run.in_samples_ns, run.rounds_ns) == (2 * SECOND_NS, 3 * SECOND_NS)
+    assert run.in_samples_ns == 2 * SECOND_NS
 
 
 @pytest.mark.parametrize("lost", [None, "CUDA error: an illegal memory access was encountered"])
@@ -177,7 +177,6 @@ def test_an_interruption_leaves_whole_samples():
         run.sample(all_series)
     assert len(all_series[0].samples) == 10
     assert len(all_series[1].samples) in {10, 11}
-    assert run.rounds_ns == 5 * len(all_series[1].samples)
 
 
 def test_samples_between_reads_of_which_one_throttles_are_marked():

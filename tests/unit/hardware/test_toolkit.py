@@ -47,6 +47,19 @@ def test_folders_are_searched_in_order(bare, monkeypatch, tmp_path):
     assert find_cuda_tool("nvcc") == home == require_nvcc()
 
 
+def test_the_newest_version_that_installers_put_somewhere_is_taken(bare: Path, tmp_path: Path) -> None:
+    for folder in (
+        "nsight-systems/2025.1/target-linux-x64",
+        "nsight-compute/2024.1",
+        "nsight-compute/2025.3",
+    ):
+        program(tmp_path / "opt/nvidia" / folder, Path(folder).parts[0].partition("-")[2])
+    assert find_cuda_tool("compute", root=tmp_path) == str(
+        tmp_path / "opt/nvidia/nsight-compute/2025.3/compute"
+    )
+    assert find_cuda_tool("systems", root=tmp_path) is not None
+
+
 def test_without_nvcc_three_ways_to_have_it_are_named(monkeypatch):
     monkeypatch.setattr(toolkit, "find_cuda_tool", lambda name: None)
     with pytest.raises(DependencyError) as raised:

@@ -219,7 +219,7 @@ class TestUnreadable:
 
     def test_a_report_without_nsys(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr("opscope.toolchain.nsys._PLACES", ())
+        monkeypatch.setattr("opscope.toolchain.nsys.find_cuda_tool", lambda name: None)
         path = tmp_path / "x.nsys-rep"
         path.write_bytes(b"anything")
         with pytest.raises(InputError, match=r"nsys export --type sqlite .*x\.nsys-rep"):

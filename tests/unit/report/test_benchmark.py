@@ -145,7 +145,7 @@ RESULTS: dict[str, BenchmarkResult] = {
         row("torch", ratio=1.0), row("triton", 65_600, ratio=0.5, ratio_interval=(0.4, 0.625), verdict=FASTER)
     ),
     "conditions": result(
-        row("torch", check=OutputCheck(1.2e-7, 3e-8, 1e-5, 64, 0, "torch in float64")), complete=False,
+        row("torch", check=OutputCheck(1.2e-7, 1e-5, 64, 0, "torch in float64")), complete=False,
         device_state_before=DeviceState(1, sm_clock_mhz=1980, max_sm_clock_mhz=1980, temperature_c=40,
             power_w=90.4),
         device_state_after=DeviceState(2, sm_clock_mhz=1755, max_sm_clock_mhz=1980,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -96,20 +95,18 @@ def run_of(log: str, *, exit_code: int = 1, target_code: int = 0) -> NcuRun:
     return NcuRun(exit_code, target_code, log)
 
 
-def test_ncu_is_found_on_a_path_and_missed_with_what_to_do(tmp_path, monkeypatch):
-    found = executable(tmp_path / "bin", "ncu", "")
-    assert find_ncu(f"/nowhere{os.pathsep}{tmp_path / 'bin'}") == str(found)
-    monkeypatch.setattr("opscope.toolchain.ncu_command._PLACES", ())
+def test_ncu_is_found_on_path_before_other_places_and_missed_with_what_to_do(tmp_path, monkeypatch):
+    elsewhere: list[str] = []
+    monkeypatch.setattr(
+        "opscope.toolchain.ncu_command.find_cuda_tool", lambda name: next(iter(elsewhere), None)
+    )
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(DependencyError, match=r"ncu .* is not installed.*CUDA toolkit.*opscope analyze"):
-        find_ncu(str(tmp_path))
-
-
-def test_ncu_is_found_where_installers_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for version in ("2024.1", "2025.3"):
-        (tmp_path / version).mkdir()
-        executable(tmp_path / version, "ncu", "")
-    monkeypatch.setattr("opscope.toolchain.ncu_command._PLACES", (f"{tmp_path}/*/ncu",))
-    assert find_ncu("") == str(tmp_path / "2025.3" / "ncu")
+        find_ncu()
+    elsewhere.append("/opt/ncu")
+    assert find_ncu() == "/opt/ncu"
+    found = executable(tmp_path / "bin", "ncu", "")
+    assert find_ncu() == str(found)
 
 
 def test_the_programs_code_is_what_the_log_says(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from opscope.toolchain.nsys import export_report, readable_source
 
 
 @pytest.fixture(autouse=True)
-def _nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_PLACES", ())
+def _nowhere_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(running, "find_cuda_tool", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
 
 
 def stand_in(folder: Path, body: str) -> str:
@@ -39,7 +40,7 @@ class TestExports:
 class TestReadableSources:
     def test_what_is_no_report_stays_as_it_is(self, tmp_path: Path) -> None:
         for source in ("trace.json", str(tmp_path / "missing.nsys-rep"), "s3://bucket/x.nsys-rep"):
-            with readable_source(source, str(tmp_path)) as found:
+            with readable_source(source) as found:
                 assert found == source
 
     def test_an_export_beside_a_report_is_read_if_it_is_no_older(self, tmp_path: Path) -> None:
@@ -48,19 +49,19 @@ class TestReadableSources:
         export.touch()
         os.utime(report, ns=(0, 1000))
         os.utime(export, ns=(0, 1000))
-        with readable_source(str(report), str(tmp_path)) as found:
+        with readable_source(str(report)) as found:
             assert found == str(export)
         os.utime(export, ns=(0, 999))
-        with readable_source(str(report), str(tmp_path)) as found:
+        with readable_source(str(report)) as found:
             assert found == str(report)
 
     def test_a_report_is_exported_for_as_long_as_it_is_read(self, tmp_path: Path) -> None:
         report = tmp_path / "r.NSYS-REP"
         report.touch()
-        with readable_source(str(report), str(tmp_path)) as found:
+        with readable_source(str(report)) as found:
             assert found == str(report)
         stand_in(tmp_path, EXPORTS)
-        with readable_source(str(report), str(tmp_path)) as found:
+        with readable_source(str(report)) as found:
             assert Path(found).name == "r.sqlite"
             assert Path(found).read_text() == "export"
         assert not Path(found).exists()

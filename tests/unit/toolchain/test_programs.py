@@ -13,7 +13,7 @@ import pytest
 
 from opscope.errors import CaptureError, InputError
 from opscope.toolchain import programs
-from opscope.toolchain.programs import AttachedExit, find_program, run_attached, run_program
+from opscope.toolchain.programs import AttachedExit, run_attached, run_program
 
 
 def _script(folder: Path, name: str, text: str) -> str:
@@ -22,21 +22,6 @@ def _script(folder: Path, name: str, text: str) -> str:
     file.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     file.chmod(0o755)
     return str(file)
-
-
-def test_the_path_comes_before_the_usual_places(tmp_path: Path) -> None:
-    on_path = _script(tmp_path / "bin", "tool", "")
-    _script(tmp_path / "opt" / "2.0", "tool", "")
-    newest = _script(tmp_path / "opt" / "2.1", "tool", "")
-    places = (str(tmp_path / "nowhere" / "tool"), str(tmp_path / "opt" / "*" / "tool"))
-    assert find_program("tool", str(tmp_path / "bin"), places) == on_path
-    assert find_program("tool", "", places) == newest
-    assert find_program("tool", "", places[:1]) is None
-
-
-def test_a_file_that_cannot_be_executed_is_no_program(tmp_path: Path) -> None:
-    (tmp_path / "tool").write_text("text", encoding="utf-8")
-    assert find_program("tool", str(tmp_path), (str(tmp_path / "tool"),)) is None
 
 
 def test_what_a_program_says_and_how_it_ends(tmp_path: Path) -> None:

@@ -6,14 +6,13 @@ why a value is missing.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import platform
 import re
-import sys
+import shutil
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import wraps
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,13 +20,10 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from opscope.errors import DependencyError
 from opscope.hardware.devices import cpu_name
 from opscope.hardware.driver import CudaDevice, find_cuda_tool
 from opscope.toolchain.doctor import child
-from opscope.toolchain.ncu_command import find_ncu
-from opscope.toolchain.nsys import find_nsys
-from opscope.toolchain.programs import ProgramExit, find_program, run_program, signal_name
+from opscope.toolchain.programs import ProgramExit, run_program, signal_name
 
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH",
@@ -53,9 +49,8 @@ DRIVER_TIMEOUT_S = 60.0
 TORCH_TIMEOUT_S = 120.0
 _COUNTERS_TIMEOUT_S = 90.0
 
-_VERSION = re.compile(r"(?:version|release)\s+V?(\d+(?:\.\d+)+)", re.IGNORECASE)
-_NVCC_VERSION = re.compile(r"\bV(\d+\.\d+\.\d+)")
-_BARE_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
+_VERSION = re.compile(r"(?<![\w./-])V?(\d+(?:\.\d+)+)")
+_FIRST_LINE = re.compile(r"\A.+")
 _TROUBLE = re.compile(r"cupti|kineto|roctracer|warn|error|fail", re.IGNORECASE)
 _METRIC = "sm__cycles_elapsed.max"
 
@@ -112,10 +107,6 @@ class Gpu(msgspec.Struct, frozen=True):
     sm_count: int | None = None
     memory_bytes: int | None = None
     memory_used_bytes: int | None = None
-    sm_clock_mhz: int | None = None
-    max_sm_clock_mhz: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
     utilization_fraction: float | None = None
     mig_mode: bool | None = None
     mig_instance_count: int | None = None
@@ -198,11 +189,9 @@ class ExaminedMachine:
         python: str,
         *,
         root: Path = Path("/"),
-        package_path: tuple[str, ...] | None = None,
         answers: Mapping[str, Any] | None = None,
     ) -> None:
-        self.environment, self.python = environment, python
-        self.root, self.package_path = root, package_path
+        self.environment, self.python, self.root = environment, python, root
         self.answers: dict[str, Any] = dict(answers or {})
 
     def at(self, path: str) -> Path:
@@ -219,9 +208,6 @@ class ExaminedMachine:
             return sorted(entry.name for entry in self.at(path).iterdir())
         except OSError:
             return None
-
-    def find(self, name: str) -> str | None:
-        return find_program(name, self.environment.get("PATH", ""))
 
     def run(self, *command: str, timeout_s: float = _VERSION_TIMEOUT_S) -> ProgramExit:
         return run_program(command, timeout_s=timeout_s, environment=self.environment)
@@ -270,14 +256,13 @@ class ExaminedMachine:
 
     @_once
     def packages(self) -> dict[str, str | None]:
-        path = sys.path if self.package_path is None else list(self.package_path)
         names = ("torch", *_TRITON_PACKAGES, "transformers", "vllm", "numpy", "nvidia-ml-py", "ncu-report")
-        found = {name: next(iter(Distribution.discover(name=name, path=path)), None) for name in names}
+        found = {name: next(iter(Distribution.discover(name=name)), None) for name in names}
         return {name: None if one is None else one.version for name, one in found.items()}
 
     @_once
     def _inventory(self) -> Inventory:
-        smi = ProgramFacts("nvidia-smi", self.find("nvidia-smi"))
+        smi = ProgramFacts("nvidia-smi", self._on_path("nvidia-smi"))
         if smi.path is None:
             return Inventory(smi=smi)
         end = self.run(smi.path, "-q", "-x", timeout_s=_STATE_TIMEOUT_S)
@@ -290,9 +275,6 @@ class ExaminedMachine:
     def driver(self) -> Driver:
         """The driver by its files, and as its library answers."""
         inventory = self._inventory()
-        module = re.search(
-            r"Kernel Module\S*(?: for \S+)?\s+(\d+(?:\.\d+)+)", self.text("/proc/driver/nvidia/version")
-        )
         setting = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", self.text("/proc/driver/nvidia/params"), re.M)
         capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", self.text("/proc/self/status"), re.M)
         said, stopped, _ = self.ask_child("driver", DRIVER_TIMEOUT_S)
@@ -305,8 +287,7 @@ class ExaminedMachine:
         if said.get("devices"):
             said.setdefault("launched", False)
         known = {
-            "version": inventory.driver_version
-            or (module.group(1) if module else self.text("/sys/module/nvidia/version").strip() or None),
+            "version": inventory.driver_version or self.text("/sys/module/nvidia/version").strip() or None,
             # Through dxg Linux inside Windows reaches the driver.
             "device_files": [
                 one for one in self.names("/dev") or () if re.fullmatch(r"nvidia(\d+|ctl|-uvm)|dxg", one)
@@ -372,46 +353,36 @@ class ExaminedMachine:
 
     @_once
     def nsys(self) -> ProgramFacts:
-        return self._program("nsys", find_nsys(self.environment.get("PATH", "")))
+        return self._program("nsys", self._on_path("nsys") or self._cuda_tool("nsys"))
 
     @_once
     def ncu(self) -> ProgramFacts:
-        try:
-            path = find_ncu(self.environment.get("PATH", ""))
-        except DependencyError:
-            path = None
-        return self._program("ncu", path)
+        return self._program("ncu", self._on_path("ncu") or self._cuda_tool("ncu"))
 
     @_once
     def cuobjdump(self) -> ProgramFacts:
         """The disassembler, of a toolkit or of Triton's package."""
-        return self._program("cuobjdump", self._cuda_tool("cuobjdump", self.package_path))
+        return self._program("cuobjdump", self._cuda_tool("cuobjdump"))
 
     @_once
     def nvcc(self) -> ProgramFacts:
-        return self._program("nvcc", self._cuda_tool("nvcc", ()), _NVCC_VERSION)
+        return self._program("nvcc", self._cuda_tool("nvcc"))
 
     @_once
     def compiler(self) -> ProgramFacts:
-        """The C++ compiler that torch takes, $CXX or c++, under the name of its kind."""
+        """The C++ compiler that torch takes, $CXX or c++."""
         name = (self.environment.get("CXX") or "c++").split()[0]
-        found = self.find(name)
-        if found is None:
-            return ProgramFacts(name)
-        first = next(iter(self.run(found, "--version").out.splitlines()), "")
-        versions = _BARE_VERSION.findall(first)
-        # Behind its version clang tells its package's, before it GCC does.
-        is_clang = "clang" in first
-        is_gcc = re.search(r"\bGCC\b|\bg\+\+|\bgcc\b|\bc\+\+", first)
-        kind = "clang" if is_clang else "gcc" if is_gcc else name
-        return ProgramFacts(kind, found, versions[0 if is_clang else -1] if versions else None)
+        return self._program(name, self._on_path(name), _FIRST_LINE)
 
     @_once
     def ninja(self) -> ProgramFacts:
-        return self._program("ninja", self.find("ninja"), _BARE_VERSION)
+        return self._program("ninja", self._on_path("ninja"))
 
-    def _cuda_tool(self, name: str, packages: tuple[str, ...] | None) -> str | None:
-        return find_cuda_tool(name, environment=self.environment, root=self.root, packages=packages)
+    def _on_path(self, name: str) -> str | None:
+        return shutil.which(name, path=self.environment.get("PATH", ""))
+
+    def _cuda_tool(self, name: str) -> str | None:
+        return find_cuda_tool(name, environment=self.environment, root=self.root)
 
     def _program(self, name: str, path: str | None, pattern: re.Pattern[str] = _VERSION) -> ProgramFacts:
         """A program with its version: the last that the pattern finds in what it prints."""
@@ -459,45 +430,31 @@ def read_smi(text: str, smi: ProgramFacts) -> Inventory:
     return Inventory(gpus, _smi_word(log, "driver_version"), failed)
 
 
-def _smi_word(parent: ElementTree.Element, *paths: str) -> str | None:
-    """The first of some fields that is told."""
-    texts = ((parent.findtext(path) or "").strip() for path in paths)
-    nothing = ("", "N/A", "[N/A]", "None", "Not Supported", "[Not Supported]")
-    return next((text for text in texts if text not in nothing), None)
+def _smi_word(parent: ElementTree.Element, path: str) -> str | None:
+    """A field, if it is told."""
+    text = (parent.findtext(path) or "").strip()
+    return None if text in ("", "N/A", "[N/A]", "None", "Not Supported", "[Not Supported]") else text
 
 
-def _smi_number(parent: ElementTree.Element, *paths: str, scale: int = 1, whole: bool = True) -> Any:
-    """That of a text such as `345 MHz`."""
+def _smi_number(parent: ElementTree.Element, path: str, scale: float) -> float | None:
+    """That of a text such as `345 MiB`, in so many parts."""
     try:
-        value = float((_smi_word(parent, *paths) or "").split()[0])
+        return float((_smi_word(parent, path) or "").split()[0]) * scale
     except (IndexError, ValueError):
         return None
-    return int(value * scale) if whole else value
 
 
 def _smi_gpu(index: int, gpu: ElementTree.Element) -> Gpu:
-    real, whole = partial(_smi_number, gpu, whole=False), partial(_smi_number, gpu)
-
-    busy = real("utilization/gpu_util")
+    memory, used = (_smi_number(gpu, f"fb_memory_usage/{part}", 1024**2) for part in ("total", "used"))
     mig = _smi_word(gpu, "mig_mode/current_mig")
     return Gpu(
         index,
         _smi_word(gpu, "product_name") or "",
         "nvidia-smi",
         uuid=_smi_word(gpu, "uuid"),
-        memory_bytes=whole("fb_memory_usage/total", scale=1024**2),
-        memory_used_bytes=whole("fb_memory_usage/used", scale=1024**2),
-        sm_clock_mhz=whole("clocks/sm_clock"),
-        max_sm_clock_mhz=whole("max_clocks/sm_clock"),
-        temperature_c=whole("temperature/gpu_temp"),
-        power_w=real(
-            *(
-                f"{of}/{kind}_draw"
-                for of in ("gpu_power_readings", "power_readings")
-                for kind in ("instant_power", "power", "average_power")
-            )
-        ),
-        utilization_fraction=None if busy is None else busy / 100,
+        memory_bytes=None if memory is None else int(memory),
+        memory_used_bytes=None if used is None else int(used),
+        utilization_fraction=_smi_number(gpu, "utilization/gpu_util", 0.01),
         mig_mode=None if mig is None else mig == "Enabled",
         mig_instance_count=len(gpu.findall("mig_devices/mig_device")) if mig == "Enabled" else None,
         processes=tuple(
@@ -520,12 +477,9 @@ def _with_cuda(gpu: Gpu, same: CudaDevice) -> Gpu:
 
 
 def read_counters(end: ProgramExit) -> Counters:
-    """What a run of ncu showed in its raw page: a row of names, one of units, one per kernel."""
+    """What a run of ncu showed in its raw page: rows that end in a counter, of each kernel."""
     errors = re.findall(r"^==ERROR== (.*)$", f"{end.out}\n{end.err}", re.MULTILINE)
-    rows = csv.DictReader(line for line in end.out.splitlines() if line.startswith('"'))
-    texts = ((row.get(_METRIC) or "").replace(",", "") for row in rows)
-    value = next((float(text) for text in texts if re.fullmatch(r"\d+(\.\d+)?", text)), None)
-    if value is not None and not errors:
+    if not errors and re.search(r',"[\d,]+(\.\d+)?"$', end.out, re.MULTILINE):
         return Counters(is_readable=True)
     failure = " ".join(errors[:2]) or end.failure or f"ncu printed no counter (exit code {end.exit_code})"
     return Counters(is_readable=False, failure=failure)

@@ -77,10 +77,6 @@ def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
                 sm_count=132,
                 memory_bytes=H200.memory_bytes,
                 memory_used_bytes=0,
-                sm_clock_mhz=345,
-                max_sm_clock_mhz=1980,
-                temperature_c=30,
-                power_w=75.0,
                 utilization_fraction=0.0,
                 mig_mode=False,
                 processes=(),
@@ -107,12 +103,15 @@ def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Callable[..., ExaminedMachine]:
-    """A machine made of files.
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ExaminedMachine]:
+    """A machine made of files, with Python's packages in the folder `site`.
 
     `programs` are shell scripts by name, in a folder that is all of PATH; `files` are contents by
     absolute path.
     """
+    monkeypatch.setattr("sys.path", [str(tmp_path / "site")])
+    for name in ("nvidia", "triton"):  # of the machine that runs the tests
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
     def make(
         *,
@@ -140,8 +139,6 @@ def machine(tmp_path: Path) -> Callable[..., ExaminedMachine]:
             "BASE": os.defpath,
             **(variables or {}),
         }
-        return ExaminedMachine(
-            environment, python, root=root, package_path=(str(tmp_path / "site"),), answers=answers
-        )
+        return ExaminedMachine(environment, python, root=root, answers=answers)
 
     return make

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from case_tables import cases
-from opscope.errors import DependencyError
 from opscope.hardware.driver import CudaDevice
 from opscope.toolchain.doctor import machine as asked
 from opscope.toolchain.doctor.machine import (
@@ -67,10 +66,9 @@ def test_kinds_of_containers(machine, files, variables, kind):
     assert machine(files=files, variables=variables).machine().container == kind
 
 
-@cases("text")
-def test_the_driver_from_its_files(machine: Make, text: str) -> None:
+def test_the_driver_from_its_files(machine: Make) -> None:
     files = {
-        "/proc/driver/nvidia/version": text,
+        "/sys/module/nvidia/version": "580.95.05\n",
         "/proc/driver/nvidia/params": "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n",
         "/proc/self/status": "Name:\tpython\nCapEff:\t00000000a80425fb\n",
         "/dev/nvidia0": "", "/dev/nvidiactl": "", "/dev/nvidia-uvm": "", "/dev/null": "",
@@ -89,8 +87,6 @@ def test_a_machine_without_files_of_the_driver(machine: Make) -> None:
     facts = machine(files=files, python="/nonexistent/python").driver()
     assert (facts.version, facts.admin_only_counters, facts.is_admin) == (None, None, True)
     assert (facts.device_files, facts.smi) == ((), NO_SMI)
-    known = machine(files={"/sys/module/nvidia/version": "570.1\n"}, python="/nonexistent/python").driver()
-    assert known.version == "570.1"
 
 
 def test_versions_of_packages_are_read_from_metadata(machine: Make, tmp_path: Path) -> None:
@@ -99,24 +95,8 @@ def test_versions_of_packages_are_read_from_metadata(machine: Make, tmp_path: Pa
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+cu130\n")
     found = machine().packages()
     assert (found["torch"], found["transformers"]) == ("2.11.0+cu130", None)
-    assert ExaminedMachine({}, "").packages()["numpy"] is not None
 
 
-@pytest.fixture
-def _no_installed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tools in the usual places of the machine that runs the tests are not those of the test."""
-
-    def find_ncu(search_path: str | None) -> str:
-        found = shutil.which("ncu", path=search_path)
-        if found is None:
-            raise DependencyError("not installed")
-        return found
-
-    monkeypatch.setattr(asked, "find_ncu", find_ncu)
-    monkeypatch.setattr(asked, "find_nsys", lambda search_path: shutil.which("nsys", path=search_path))
-
-
-@pytest.mark.usefixtures("_no_installed_tools")
 @cases("name", "said", "version")
 def test_versions_of_tools(machine: Make, name: str, said: str, version: str) -> None:
     assert getattr(machine(), name)() == ProgramFacts(name)
@@ -145,10 +125,10 @@ def test_cuobjdump_of_the_toolkit_or_of_triton(machine: Make, tmp_path: Path) ->
     assert machine(variables={"CUDA_HOME": str(tmp_path / "cuda")}).cuobjdump().version == "13.0"
 
 
-@cases("first_line", "kind", "version")
-def test_kinds_of_compilers(machine: Make, first_line: str, kind: str, version: str) -> None:
-    found = machine(programs={"c++": f"echo '{first_line}'"}).compiler()
-    assert (found.name, found.version) == (kind, version)
+def test_the_compiler_is_shown_as_it_calls_itself(machine: Make) -> None:
+    found = machine(programs={"c++": "echo 'g++ (GCC) 8.5.0'; echo Copyright"}).compiler()
+    assert (found.name, found.version) == ("c++", "g++ (GCC) 8.5.0")
+    assert machine(variables={"CXX": "clang++ -m64"}).compiler() == ProgramFacts("clang++")
 
 
 RAW_PAGE = (FOLDER / "ncu_raw_page.txt").read_text(encoding="utf-8")
@@ -284,11 +264,10 @@ def test_the_state_of_gpus_by_nvidia_smi(machine: Make, tmp_path: Path) -> None:
         0,
     )
     assert (first.memory_bytes, first.memory_used_bytes) == (81920 << 20, 4 << 20)
-    assert (first.sm_clock_mhz, first.max_sm_clock_mhz, first.temperature_c) == (210, 1410, 31)
-    assert (first.power_w, first.utilization_fraction) == (62.1, 0.03)
+    assert first.utilization_fraction == 0.03
     assert (first.mig_mode, first.mig_instance_count) == (False, None)
     assert [(one.pid, one.name) for one in first.processes or ()] == [(42, "python")]
-    assert (second.mig_mode, second.power_w, second.memory_bytes, second.uuid) == (None, None, None, None)
+    assert (second.mig_mode, second.memory_bytes, second.uuid) == (None, None, None)
 
 
 @cases("script", "words")
