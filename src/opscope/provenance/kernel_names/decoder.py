@@ -19,7 +19,6 @@ from opscope.provenance.kernel_names.libraries import (
     read_device_algorithm,
     read_hand_tuned,
     read_library,
-    read_nccl,
     read_plain_words,
     read_rocm,
     read_serving,
@@ -84,7 +83,7 @@ def _read_generated(cxx: CxxName, text: str) -> Reading | None:
     if function.startswith("nvjet_"):
         return read_grammar("nvjet", function)
     if "nccl" in function or "oneRankReduce" in function:
-        return read_nccl(function)
+        return read_grammar("nccl", function)
     if "_xmma_" in function and (reading := read_xmma(function)) is not None:
         return reading
     first = cxx.template_arguments[0] if cxx.template_arguments else ""
