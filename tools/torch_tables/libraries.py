@@ -49,7 +49,7 @@ def kernels_of_library(path: Path) -> tuple[Library, dict[str, set[Unit]]]:
     with open_elf(path) as elf:
         kernels = by_shown_name(units_by_kernel(elf)).items()
         units = {name: {unit_at(one.name, one.source_path) for one in of} for name, of in kernels}
-        return Library(path.name, elf.build_id, len(kernels)), units
+        return Library(path.name), units
 
 
 _GLOBAL = 1

@@ -113,8 +113,6 @@ SEVERAL_UNITS = 2**16 - 1
 
 class Library(msgspec.Struct, frozen=True):
     name: str
-    build_id: str | None = None
-    kernel_count: int = 0
 
 
 # Loose keys: the part of a kernel name that outlives a release, that is what is launched, and whose code it
