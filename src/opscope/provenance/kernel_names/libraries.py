@@ -322,10 +322,6 @@ def _xmma_types(outer: str | None, inner: str | None) -> dict[str, str | None]:
     }
 
 
-# Instances of CUTLASS' kernel templates.
-_TEMPLATE_ARCHITECTURE = lazy_pattern(
-    r"(?:arch::|arch4|arch5|::)(Sm\d{2,3})|\b(SM\d{2,3})_|(?<=Mainloop)(Sm\d{2,3})|\d(Sm\d{2,3})E"
-)
 _DIRECTED = frozenset(("convolution", "depthwise_convolution", "attention"))
 
 
@@ -366,16 +362,9 @@ def _cutlass_template(name: str) -> Reading | None:
     family = family_by_rules("cutlass_template", text)
     if family is None:
         return None
-    architecture = _TEMPLATE_ARCHITECTURE.search(text)
-    return Reading(
-        {
-            "library": "cutlass",
-            "family": family,
-            "direction": direction_of(text) if family in _DIRECTED else None,
-            "architecture": architecture and architecture[architecture.lastindex or 0].lower(),
-            "variant": "template",
-        }
-    )
+    direction = direction_of(text) if family in _DIRECTED else None
+    found = find_grammar("cutlass_template", text)
+    return None if found is None else found.reading(family=family, direction=direction)
 
 
 _MIOPEN = lazy_pattern(r"miopen", re.IGNORECASE)
