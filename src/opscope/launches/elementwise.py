@@ -111,6 +111,8 @@ def _elements(
     """
     match = _OPERAND_COUNT.search(array_type or "")
     inputs = int(match[1]) - 1 if match else None  # of a kernel with one output
+    # Blocks of another size are AMD's, or of PyTorch 1.9 and before: what their threads do is another rule's.
+    works = works if threads or launch.thread_count in (None, _THREADS) else ()
     functor, threads = launch.kernel.functor, threads or launch.thread_count or _THREADS
     values: dict[str, Any] = {
         "threads": threads,

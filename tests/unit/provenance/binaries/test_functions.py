@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -92,14 +93,7 @@ def test_a_cut_library_and_a_name_outside_its_table_are_refused(library, save, w
         defining_files(save(write.elf(parts)))
 
 
-SOURCE = """
-namespace at { namespace native {
-static int before_NAME(int x) { return x + 1; }
-int NAME(int x) { return before_NAME(x); }
-static const char* where_NAME() { return __FILE__; }
-const char* place_NAME() { return where_NAME(); }
-}}
-"""
+SOURCE = Path(__file__).with_name("named_functions.cpp").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
-from case_tables import cases
+from case_tables import cases, tables
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RecordedKernel, RegistrationKind
@@ -32,27 +33,6 @@ LAUNCHER = (
     "::{lambda(float)#1}, std::array<char*, 2ul> >"
     "(int, at::native::ScaleImpl(at::TensorIteratorBase&)::{lambda(float)#1}, std::array<char*, 2ul>)"
 )
-TEMPLATE = """
-    namespace at::native {
-    template <typename scalar_t, int vec_size>
-    __global__ void scale_kernel(scalar_t* data, int n) {
-      data[0] = n;
-    }
-    }
-    """
-APPLY = """
-    namespace at::native {
-    template <int vec_size, typename func_t, typename array_t>
-    __global__ void vectorized_elementwise_kernel(int n, func_t f, array_t data) { f(n); }
-    }
-    """
-IMPL = """
-    namespace at::native {
-    void ScaleImpl(TensorIteratorBase& iter) {
-      launch(iter, [] (float a) { return a; });
-    }
-    }
-    """
 
 
 def recorded(*units: str, kernel: str = KERNEL) -> dict[str, RecordedKernel]:
@@ -68,7 +48,8 @@ def shown(location: SourceLocation | None) -> str | None:
 
 
 KERNELS = {"a template": KERNEL, "a functor": LAUNCHER}
-TEXTS = {"the kernel": TEMPLATE, "later": f"// B\n//\n{TEMPLATE}", "the launcher": APPLY, "the functor": IMPL}
+TEXTS = tables(Path(__file__).with_suffix(".toml"))["texts"]
+TEMPLATE = TEXTS["the kernel"]
 
 
 @cases("files", "units", "kernel", "index", "location", "template")
