@@ -66,7 +66,6 @@ _.MEMCPY
 _.MEMSET
 _.RATIO
 _.RECORDING
-_.REPLAYED
 _.STARTED
 _.WARP_LATENCY
 _.accumulates_in

@@ -15,18 +15,18 @@ import numpy as np
 from opscope.errors import InputError
 from opscope.model.queries import grouped
 from opscope.provenance import torch_releases
-from opscope.provenance.binaries.device_code import host_stem, paths_by_name, repository_paths
+from opscope.provenance.binaries.device_code import host_stem, path_strings, paths_by_name, repository_root
 from opscope.provenance.binaries.elf import FILE, FUNCTION, open_elf
 from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.sources import Moved, Segment, SourceIndex, StoredLines, moved_in
-from opscope.provenance.torch_releases import Library, Origin, ReleaseTable, Unit
+from opscope.provenance.torch_releases import Library, ReleaseTable, Unit
 
 
 def build_table(kernels: Mapping[str, Iterable[Unit]], version: str, **facts: Any) -> ReleaseTable:
     """The table of kernels and the units that register them; the order of either does not matter."""
     known = {name: units for name, of in sorted(kernels.items()) if (units := frozenset(of))}
-    units, sets, numbers = torch_releases.numbered_sets(known, lambda unit: (unit.label, unit.origin.value))
+    units, sets, numbers = torch_releases.numbered_sets(known, lambda unit: (unit.label, unit.path is None))
     keys = ((key, name) for name in numbers for key in torch_releases.loose_keys(name).items())
     of_key = {key: set().union(*(sets[numbers[name]] for name in of)) for key, of in grouped(keys).items()}
     exact = {torch_releases.text_hash(name): number for name, number in numbers.items()}
@@ -41,11 +41,7 @@ def build_table(kernels: Mapping[str, Iterable[Unit]], version: str, **facts: An
 
 def unit_at(name: str, path: str | None) -> Unit:
     """The unit of a file the build names; its path is relative to PyTorch's repository, or absolute."""
-    if path is None:
-        return Unit(name)
-    if path.startswith(("/", "build/")):
-        return Unit(name, None, Origin.OTHER_PROJECT if path.startswith("/") else Origin.GENERATED)
-    return Unit(name, path, Origin.SUBMODULE if path.startswith("third_party/") else Origin.REPOSITORY)
+    return Unit(name, None if path is None or path.startswith(("/", "build/")) else path)
 
 
 def kernels_of_library(path: Path) -> tuple[Library, dict[str, set[Unit]]]:
@@ -53,7 +49,7 @@ def kernels_of_library(path: Path) -> tuple[Library, dict[str, set[Unit]]]:
     with open_elf(path) as elf:
         kernels = by_shown_name(units_by_kernel(elf)).items()
         units = {name: {unit_at(one.name, one.source_path) for one in of} for name, of in kernels}
-        return Library(path.name, elf.build_id, len(kernels)), units
+        return Library(path.name), units
 
 
 _GLOBAL = 1
@@ -77,7 +73,10 @@ def defining_files(path: Path, unit_paths: Iterable[str] = ()) -> dict[str, tupl
         if table is None or names is None:
             return {}
         symbols, texts = elf.symbols(table), elf.content(names)
-        known = paths_by_name([*unit_paths, *repository_paths(elf)])
+        strings = set(path_strings(elf.rodata))
+        root = repository_root(strings)
+        own = (path.removeprefix(root) for path in strings if root and path.startswith(root))
+        known = paths_by_name([*unit_paths, *own])
     text_offsets, addresses = symbols["name"], symbols["value"]
     kind, binding = symbols["info"] & 15, symbols["info"] >> 4
     is_code = (kind == FUNCTION) & (addresses > 0)

@@ -28,8 +28,7 @@ _MOST_HALVINGS = 6
 _OTHER_WORK = frozenset(
     ("matrix", "attention", "convolution", "normalization", "reduction", "sort_scan", "pooling", "optimizer")
 )
-# Source: thread_constants.h, num_threads() = 4 warps. Releases before it (1.8 and 1.9 recorded) had 2.
-_THREADS, _OLD_THREADS = 128, 64
+_THREADS = 128  # Source: thread_constants.h, num_threads() = 4 warps
 _UNROLLED_WORK = 4  # elements of a thread
 _OPERAND_COUNT = re.compile(r"char\s*\*\s*,\s*\(?(?:int\))?(\d+)")
 
@@ -77,7 +76,7 @@ def strided(launch: LaunchFacts) -> Prediction:
 
 def several_outputs(launch: LaunchFacts) -> Prediction:
     """`unrolled_elementwise_kernel_for_multi_outputs<outputs, ...>`."""
-    values, expected, _ = _elements(launch, (_UNROLLED_WORK,), None, _THREADS)
+    values, expected, _ = _elements(launch, (_UNROLLED_WORK,), None)
     _divide(values, _UNROLLED_WORK)
     return Prediction({**values, "outputs": launch.template_integer(0) or None}, expected)
 
@@ -88,18 +87,12 @@ def _tensors(launch: LaunchFacts) -> list[TensorArgument]:
     return [one for one in given if isinstance(one, TensorArgument)]
 
 
-def _threads(launch: LaunchFacts) -> int:
-    return _OLD_THREADS if launch.thread_count == _OLD_THREADS else _THREADS
-
-
 def _work_sizes(launch: LaunchFacts, width: int | None) -> tuple[int, ...]:
     """Documented elements per thread, the likeliest first; one alone where the name or release settles it.
 
     Source: CUDALoops.cuh, elems_per_thread<io_size>(): of operands of 1 byte together 16, else 8 (2.11.0 to
     2.14.1), vectors of 8 among them; 2.6.0 takes 8 only below 4 bytes together, else 4.
     """
-    if _threads(launch) == _OLD_THREADS:
-        return (4,)
     if width == 8:
         return (8,)
     release = re.match(r"(\d+)\.(\d+)", launch.torch_version or "")
@@ -118,7 +111,9 @@ def _elements(
     """
     match = _OPERAND_COUNT.search(array_type or "")
     inputs = int(match[1]) - 1 if match else None  # of a kernel with one output
-    functor, threads = launch.kernel.functor, threads or _threads(launch)
+    # Blocks of another size are AMD's, or of PyTorch 1.9 and before: what their threads do is another rule's.
+    works = works if threads or launch.thread_count in (None, _THREADS) else ()
+    functor, threads = launch.kernel.functor, threads or launch.thread_count or _THREADS
     values: dict[str, Any] = {
         "threads": threads,
         "why": "written alone" if inputs == 0 else "computed from the operands' elements at its own position",

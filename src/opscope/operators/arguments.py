@@ -94,9 +94,6 @@ class CallArguments(msgspec.Struct, frozen=True, dict=True):
     defect: str | None = None  # why the recording cannot be used, in one phrase
     given_names: tuple[str, ...] | None = None  # what the arguments are called where no schema says it
 
-    def __len__(self) -> int:
-        return len(self.arguments)
-
     @cached_property
     def stem(self) -> str | None:
         """`"add"` of `"aten::add"` and of `"aten::add_"`; None of an operator of another library."""

@@ -28,7 +28,6 @@ from opscope.text_enum import MeaningEnum
 class CostEvidence(MeaningEnum):
     """How the bytes of a call are known, strongest first. A closed set."""
 
-    REPLAYED = "replayed", "the call ran again on tensors without data, which gives its exact results"
     SHAPE_RULES = "shape_rules", "by packaged rules from the recorded arguments"
     RECORDED = "recorded", "as the recorder or the compiler wrote it on the event"
     GRADIENTS = (

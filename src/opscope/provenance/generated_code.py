@@ -306,7 +306,7 @@ _NO_KEY = "None"
 
 
 _GENERATED_FILE = re.compile(r"c[a-z2-7]{51}\.py")
-_LARGEST_FILE_BYTES = 8 << 20
+LARGEST_FILE_BYTES = 8 << 20
 
 
 def is_generated(name: str) -> bool:
@@ -326,7 +326,7 @@ def read_generated(file: str | Path, hash_: str) -> str | None:
     """
     path = Path(file)
     try:
-        if not is_generated(path.name) or not path.is_file() or path.stat().st_size > _LARGEST_FILE_BYTES:
+        if not is_generated(path.name) or not path.is_file() or path.stat().st_size > LARGEST_FILE_BYTES:
             return None
         text = path.read_bytes().decode("utf-8")
     except (OSError, ValueError):

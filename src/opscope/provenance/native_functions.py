@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from functools import cached_property, lru_cache, partial
 
 import msgspec
@@ -263,10 +262,10 @@ def table_for(version: str | None, *, recognized: str | None = None) -> Operator
 
 # Which overload a recorded call reached: by its recorded name, else by what was recorded of its arguments.
 #
-# Kineto records one item per argument of the schema; for calls of the TorchScript interpreter, its whole
-# stack, so that the arguments are the last ones. An overload is ruled out by items that it cannot have left.
-# What that leaves open is narrowed by what it leaves in practice (defined tensors, no named ones): such an
-# answer is graded as inferred.
+# Kineto records one item per argument of the schema. An overload is ruled out by items that it cannot have
+# left. What that leaves open is narrowed by what it leaves in practice (defined tensors, no named ones): such
+# an answer is graded as inferred. For calls of the TorchScript interpreter it records the whole stack, which
+# is not read: their overloads are unknown.
 #
 # Source: torch/csrc/profiler/collection.cpp, `InputOutputEncoder::push`; `parseArgData` of
 # torch/csrc/autograd/profiler_kineto.cpp; `Dispatcher::callBoxed`; before PyTorch 1.12
@@ -299,14 +298,6 @@ _LISTS_LEAVE = frozenset((_SCALAR_LIST, _LIST, _NOTHING))
 _MAY_LEAVE_NOTHING = ("Tensor", "Tensor[]", "SymInt", "SymFloat", "SymBool", "Dimname", "Dimname[]")
 
 
-class InputRecord(str, Enum):
-    """What a trace's `Input type` lists hold. A closed set."""
-
-    UNKNOWN = "unknown"
-    ARGUMENTS = "arguments"
-    STACK = "stack"
-
-
 class Resolved(msgspec.Struct, frozen=True):
     entry: NativeFunction | None  # the one it must be; None if several are possible or none is known
     grade: Grade | None  # of the answer; None if nothing is known of the name
@@ -319,7 +310,6 @@ def resolve(
     name: str,
     overload: str | None = None,
     input_types: Sequence[str] | None = None,
-    record: InputRecord = InputRecord.UNKNOWN,
 ) -> Resolved:
     """The native function that a recorded call reached, as far as the record says.
 
@@ -327,12 +317,12 @@ def resolve(
     """
     base, dot, suffix = name.partition(".")
     recorded = suffix if dot and overload is None else overload
-    return _resolved(table, base, recorded, tuple(input_types or ()), record)
+    return _resolved(table, base, recorded, tuple(input_types or ()))
 
 
 @lru_cache(maxsize=65536)
 def _resolved(
-    table: OperatorTable, name: str, overload: str | None, input_types: tuple[str, ...], record: InputRecord
+    table: OperatorTable, name: str, overload: str | None, input_types: tuple[str, ...]
 ) -> Resolved:
     if overload is not None:
         entry = table.entry(name, overload)
@@ -340,12 +330,8 @@ def _resolved(
     # The overloads that leave such a record in practice (or else at all), and those that may leave it.
     likely = possible = known = table.overloads(name)
     if input_types and (len(known) != 1 or table.grade is Grade.NEIGHBOR_VERSION):
-        fits = _leaves_end if record is InputRecord.STACK else leaves
-        possible = tuple(entry for entry in known if fits(entry, input_types, may=True))
-        likely = tuple(entry for entry in possible if fits(entry, input_types)) or possible
-        if record is InputRecord.UNKNOWN:
-            ends = tuple(entry for entry in known if entry not in likely and _leaves_end(entry, input_types))
-            likely, possible = (*likely, *ends), (*possible, *ends)
+        possible = tuple(entry for entry in known if leaves(entry, input_types, may=True))
+        likely = tuple(entry for entry in possible if leaves(entry, input_types)) or possible
     if len(likely) == 1:
         grade = table.grade if len(possible) == 1 else weakest((table.grade, Grade.INFERRED))
         return Resolved(likely[0], grade, likely)
@@ -354,18 +340,17 @@ def _resolved(
     return Resolved(None, table.grade if likely else None, likely)
 
 
-def input_record(table: OperatorTable, calls: Iterable[tuple[str, Sequence[str] | None]]) -> InputRecord:
-    """What the `Input type` lists of a trace hold, from its distinct (name, input types).
+def holds_stacks(table: OperatorTable, calls: Iterable[tuple[str, Sequence[str] | None]]) -> bool:
+    """Whether the `Input type` lists of a trace are stacks of the interpreter, from distinct (name, types).
 
-    The whole stack, if there is a list that is none of an operator's, but ends in one.
+    They are if there is a list that is none of an operator's, but ends in one.
     """
     for name, input_types in calls:
         known, items = table.overloads(name.partition(".")[0]), tuple(input_types or ())
-        if any(leaves(entry, items, may=True) for entry in known):
-            continue
-        if any(_leaves_end(entry, items) for entry in known):
-            return InputRecord.STACK
-    return InputRecord.ARGUMENTS
+        ends = (items[-len(parse_schema(entry.schema).arguments) or len(items) :] for entry in known)
+        if any(map(leaves, known, ends)) and not any(leaves(entry, items, may=True) for entry in known):
+            return True
+    return False
 
 
 def leaves(entry: NativeFunction, items: tuple[str, ...], *, may: bool = False) -> bool:
@@ -390,12 +375,6 @@ def _are_left(arguments: Sequence[Argument], items: tuple[str, ...], *, may: boo
         and not (records_lists and item == _NOTHING and _SIZED_LIST.fullmatch(argument.type))
         for argument, item in zip(arguments, items, strict=True)
     )
-
-
-def _leaves_end(entry: NativeFunction, items: tuple[str, ...], *, may: bool = False) -> bool:
-    """A record that ends in what the entry leaves."""
-    count = len(parse_schema(entry.schema).arguments)
-    return 0 < count <= len(items) and leaves(entry, items[len(items) - count :], may=may)
 
 
 @lru_cache(maxsize=1024)

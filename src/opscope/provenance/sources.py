@@ -20,7 +20,7 @@ import msgspec
 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.provenance.generated_code import is_generated
+from opscope.provenance.generated_code import LARGEST_FILE_BYTES, is_generated
 from opscope.provenance.installation import COMMIT, nearest_release, package_folders
 from opscope.provenance.native_functions import Place
 from opscope.provenance.packaged import TableFormat, lazy_pattern
@@ -319,7 +319,6 @@ def is_plain_path(path: str) -> bool:
 
 
 _GUARD = "#if !defined(TORCH_STABLE_ONLY)"
-_LARGEST_FILE_BYTES = 8 << 20
 _MOST_LINES = 2000
 
 
@@ -335,7 +334,7 @@ def read_lines(file: str, line: int, end_line: int | None, roots: Sequence[Path]
         with suppress(OSError, RuntimeError):
             folder = Path(root).resolve(strict=True)
             path = (folder / relative).resolve(strict=True)
-            if path.is_file() and path.is_relative_to(folder) and path.stat().st_size <= _LARGEST_FILE_BYTES:
+            if path.is_file() and path.is_relative_to(folder) and path.stat().st_size <= LARGEST_FILE_BYTES:
                 text = without_guard(path.read_text(encoding="utf-8", errors="replace"))
                 lines = text.removesuffix("\n").split("\n")
                 return lines[line - 1 : min(last, line + _MOST_LINES - 1)] or None

@@ -23,7 +23,6 @@ from opscope.provenance.demangle import demangle
 from opscope.provenance.installation import TorchVersion, nearest_release, parse_version, release_of
 from opscope.provenance.kernel_names.cxx_name import ANONYMOUS, Entity, names_in
 from opscope.provenance.packaged import TableFormat, lazy_pattern
-from opscope.text_enum import TextEnum
 
 Member = TypeVar("Member")
 
@@ -98,20 +97,9 @@ def _from_weights(stored: bytes, count: int, width_bytes: int) -> NDArray[np.uin
     return octets.view(">u8").reshape(count).astype(np.uint64)
 
 
-class Origin(TextEnum):
-    """Where a unit's file lies. A closed set."""
-
-    REPOSITORY = "repository"
-    SUBMODULE = "submodule"
-    GENERATED = "generated"
-    OTHER_PROJECT = "other_project"
-    UNKNOWN = "unknown"
-
-
 class Unit(msgspec.Struct, frozen=True, array_like=True):
     name: str  # file name (`SoftMax.cu`)
     path: str | None = None  # path in the repository, None where it is not known or there is none
-    origin: Origin = Origin.UNKNOWN  # where the file lies
 
     @property
     def label(self) -> str:
@@ -125,8 +113,6 @@ SEVERAL_UNITS = 2**16 - 1
 
 class Library(msgspec.Struct, frozen=True):
     name: str
-    build_id: str | None = None
-    kernel_count: int = 0
 
 
 # Loose keys: the part of a kernel name that outlives a release, that is what is launched, and whose code it

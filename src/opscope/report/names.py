@@ -19,6 +19,7 @@ _WIDEST = 36  # that a column keeps for the telling part
 _OPERATOR = re.compile(r"\w+(?:::\w+)+(?:\.\w+)?(?: \*)?")
 _BETWEEN = re.compile(r"[^A-Za-z0-9]")
 _CUTLASS_TILE = re.compile(r"^cutlass_\w*?_(\d+x\d+(?:_\d+x\d+)?)_")
+INDEX = re.compile(r"(?<![^.])\d+(?![^.])")  # in the path of a module
 _TITLE = re.compile(r"\w+<… (\w+) …>")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, groupby
@@ -20,6 +19,7 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.kernel_names.vocabulary import MEANING_OF_FAMILY
 from opscope.report import document as doc
+from opscope.report.names import INDEX
 from opscope.units import format_count, format_fraction
 
 _UNKNOWN = "unknown"
@@ -261,7 +261,6 @@ def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> tuple[tuple
     ).facts
 
 
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 _MOST_MODULES = 8
 _COMPILED = {"num_warps": "warps", "num_stages": "stages"}
 
@@ -287,7 +286,7 @@ def _computed(facts: KernelFacts) -> Iterator[tuple[str, doc.Text]]:
         if code.original_aten:
             yield f"Computes{where}", (doc.Code(", ".join(code.original_aten)), graded(Grade.EXACT))
         if code.modules:  # those of equal layers as one: `layers.*.norm ×12`
-            counts = Counter(_INDEX.sub("*", name) or "the model itself" for name in code.modules)
+            counts = Counter(INDEX.sub("*", name) or "the model itself" for name in code.modules)
             names = [
                 f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common(_MOST_MODULES)
             ]

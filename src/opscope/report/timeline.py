@@ -24,7 +24,7 @@ from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause, LaunchLatency, Timeline, TimePartition, WindowKind
 from opscope.model.queries import summed
 from opscope.report import document as doc
-from opscope.report.names import trace_name
+from opscope.report.names import INDEX, trace_name
 from opscope.report.operators import time_name, whole_ns
 from opscope.units import counted, format_duration, format_fraction, format_quantity, format_share
 from opscope.visible_text import is_shown_as
@@ -331,7 +331,6 @@ def _spoken(cause: IdleCause) -> str:
     return str(cause).replace("_", " ")
 
 
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 _INDENT = "· "
 _KIND_NOTES = {
     LineKind.FUNCTION: "Of a function marked “def” only the first line is known, not which one launched.",
@@ -430,7 +429,7 @@ def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
         above, key = around[-1] if around else (None, ())
         segment = module.path if above is None else module.path[len(above.path) + 1 :]
         # Its attribute with `*` for an index; its class where that is unknown.
-        role = f"{_INDEX.sub('*', segment)}: {module.class_name}"
+        role = f"{INDEX.sub('*', segment)}: {module.class_name}"
         if re.fullmatch(rf"{re.escape(module.class_name)}_\d+", segment):
             role = module.class_name
         key = (*key, role)

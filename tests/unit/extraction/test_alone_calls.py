@@ -68,34 +68,8 @@ def test_a_number_that_was_not_recorded_is_the_users_to_write(tmp_path: Path) ->
                 calls_of_file(calls, file)
 
 
-GENERATED = """
-import triton
-import triton.language as tl
-
-from torch._inductor.runtime import triton_helpers, triton_heuristics
-triton_helpers.set_driver_to_gpu()
-
-@triton_heuristics.pointwise(size_hints={'x': 1024}, inductor_meta={'kernel_name': 'triton_poi_fused_add_0'})
-@triton.jit
-def triton_poi_fused_add_0(in_out_ptr0, in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
-    xnumel = 1024
-"""
-CALLED = """
-def make_inputs(device, seed):
-    torch.manual_seed(seed)
-    in_out_ptr0 = torch.randn((32, 32), device=device, dtype=torch.float32)
-    in_ptr0 = torch.randn((32,), device=device, dtype=torch.bfloat16)
-    return in_out_ptr0, in_ptr0
-
-
-def reference(in_out_ptr0, in_ptr0):
-    in_out_ptr0 = in_out_ptr0.clone()
-    out_ptr0 = torch.empty_strided((32, 32), (1, 32), dtype=torch.float32, device=DEVICE)
-    xnumel = 1024
-    stream = torch.cuda.current_stream().cuda_stream
-    triton_poi_fused_add_0.run(in_out_ptr0, in_ptr0, out_ptr0, xnumel, stream=stream)
-    return in_out_ptr0, out_ptr0
-"""
+GENERATED = Path(__file__).with_name("generated_kernel.txt").read_text(encoding="utf-8")
+CALLED = Path(__file__).with_name("generated_call.txt").read_text(encoding="utf-8")
 
 
 def test_a_generated_kernel_is_written_with_its_source_and_what_it_was_given(tmp_path, monkeypatch):

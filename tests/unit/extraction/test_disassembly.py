@@ -11,11 +11,7 @@ from opscope.errors import DependencyError, MeasurementError
 from opscope.extraction import kernel_code as code
 from opscope.hardware.driver import find_cuda_tool
 
-SOURCE = """extern "C" {
-__global__ void triple(const float* x, float* y) { y[threadIdx.x] = 3 * x[threadIdx.x]; }
-__global__ void other(float* y) { y[0] = 1; }
-}
-"""
+SOURCE = Path(__file__).with_name("two_kernels.cu").read_text(encoding="utf-8")
 
 
 def nvcc(*arguments: str) -> None:

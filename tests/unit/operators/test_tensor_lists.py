@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from case_tables import tables
 from fakes import Load, TraceBuilder
 from opscope.operators.arguments import (
     CHUNK_ELEMENTS,
@@ -18,33 +20,8 @@ from opscope.operators.arguments import (
     with_list_members,
 )
 
-NATIVE = "at::native::(anonymous namespace)"
-
-
-def multi_tensor(metadata: str, functor: str, *rest: str) -> str:
-    arguments = ", ".join((f"{NATIVE}::{metadata}", f"{NATIVE}::{functor}", *rest))
-    return f"void {NATIVE}::multi_tensor_apply_kernel<{arguments}>({NATIVE}::{metadata})"
-
-
-MUL = multi_tensor("TensorListMetadata<1>", "BinaryOpScalarFunctor<c10::BFloat16, 1, 1, 0>", "float")
-ADDCDIV = multi_tensor(
-    "TensorListScalarListMetadata<float, 3>", "PointwiseOpScalarListFunctor<c10::BFloat16, 3, 3, 0>"
-)
-SQRT = multi_tensor("TensorListMetadata<2>", "UnaryOpFunctor<float, 2, 1, 1>", "at::native::Sqrt<float>")
-COPY = multi_tensor(
-    "TensorListMetadata<2>", "UnaryOpFunctor<float, 2, 1, 1>", "at::native::Copy<float, c10::Half>"
-)
-ADAMW = multi_tensor(
-    "FusedOptimizerTensorListMetadata<4>",
-    "FusedAdamMathFunctor<c10::BFloat16, 4, (at::native::ADAM_MODE)1, false>",
-    "float const*",
-)
-CAT = (
-    "void at::native::(anonymous namespace)::CatArrayBatchedCopy"
-    "<at::native::(anonymous namespace)::OpaqueType<2u>, unsigned int, 4, 64, 64>(int)"
-)
-OLD_CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<long, unsigned int, 2, 128, 1>(long*)"
-
+KERNELS = tables(Path(__file__).with_suffix(".toml"))["kernels"]
+MUL, ADDCDIV, SQRT, COPY, ADAMW, CAT, OLD_CAT = KERNELS.values()
 BIG, SMALL = (3 * CHUNK_ELEMENTS + 1,), (5, 2)
 GRADIENTS = frozenset({(("c10::BFloat16", (SMALL, BIG)),)})
 BLOCKS = 1 + 4

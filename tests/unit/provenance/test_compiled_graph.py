@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,13 +12,7 @@ from opscope.provenance.generated_code import (
     recorded_source,
 )
 
-STACK = """  File "/home/me/train.py", line 30, in main
-    loss = model(x)
-           ^^^^^^^^
-  File "/home/me/my model.py", line 8, in forward
-    return F.gelu(x)
-           ~~~~~~^^^
-"""
+STACK = Path(__file__).with_name("stack.txt").read_text(encoding="utf-8")
 
 
 def test_a_stack_has_its_innermost_frame_last():

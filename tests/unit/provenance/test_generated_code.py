@@ -1,22 +1,11 @@
+from pathlib import Path
+
 import pytest
 
 from case_tables import cases
 from opscope.provenance.generated_code import parse_graph, parse_kernel, source_hash
 
-USER_KERNEL = """
-@triton.jit
-def helper(x):
-    return x
-
-@triton_heuristics.user_autotune(
-    configs=[{'kwargs': {'BLOCK': 64}, 'num_warps': 4}, {'kwargs': {'BLOCK': 128}, 'num_warps': 8}],
-    inductor_meta={'kernel_name': 'scale_0'},
-    custom_kernel=True,
-)
-@triton.jit
-def scale(x_ptr, n, BLOCK: tl.constexpr):
-    helper(x_ptr)
-"""
+USER_KERNEL = Path(__file__).with_name("user_kernel.txt").read_text(encoding="utf-8")
 
 
 def test_the_hash_is_inductors_own():

@@ -43,7 +43,7 @@ ADDMM = Roofline(
 CALL = CallEfficiency(
     0, "aten::addmm", "", "[[768],[1024,768],[768,768]]", calls=6, kernels=("gemm",), roofline=ADDMM,
     cost=CallCost(
-        40_000_000_000, FlopSource.REGISTRY, 8_000_000, 2_000_000, DataType.FP32, CostEvidence.REPLAYED
+        40_000_000_000, FlopSource.REGISTRY, 8_000_000, 2_000_000, DataType.FP32, CostEvidence.SHAPE_RULES
     ),
 )  # fmt: skip
 EFFICIENCY = Efficiency(

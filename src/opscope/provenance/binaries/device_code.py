@@ -117,8 +117,8 @@ _MOST_DOUBTFUL_CHARACTERS = 5
 
 def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKernels]:
     """The same units, with the paths of those where the library tells them."""
-    paths = set(_path_strings(elf.rodata))
-    root = _repository_root(paths)
+    paths = set(path_strings(elf.rodata))
+    root = repository_root(paths)
     checksums = {folder: zlib.crc32(folder.encode()) for folder in _folders(paths, root, Path(elf.source))}
     attempts_left = _MOST_ATTEMPTS
 
@@ -154,14 +154,7 @@ def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKe
     ]
 
 
-def repository_paths(elf: ElfFile) -> list[str]:
-    """Paths of PyTorch's own source files that a library's strings name, relative to the repository."""
-    paths = set(_path_strings(elf.rodata))
-    root = _repository_root(paths)
-    return sorted(path.removeprefix(root) for path in paths if root and path.startswith(root))
-
-
-def _path_strings(strings: bytes) -> Iterator[str]:
+def path_strings(strings: bytes) -> Iterator[str]:
     """Paths of source files among the strings of a library; none with unusual characters.
 
     Strings may follow other data without a NUL between: then only an absolute path has a certain beginning.
@@ -180,7 +173,7 @@ def _path_strings(strings: bytes) -> Iterator[str]:
             position = strings.find(suffix, position + len(suffix))
 
 
-def _repository_root(paths: Iterable[str]) -> str:
+def repository_root(paths: Iterable[str]) -> str:
     """What precedes repository paths in this build (`/pytorch/`); empty if nothing tells."""
     roots = {root for path in paths for root, folder, _ in [path.partition(_REPOSITORY_FOLDER)] if folder}
     # Files that the build generates lie in a folder of the repository that mirrors it: the shortest is meant.

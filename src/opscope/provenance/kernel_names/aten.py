@@ -15,6 +15,7 @@ from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_par
 from opscope.provenance.kernel_names.decoded_kernel import Reading, integer
 from opscope.provenance.kernel_names.vocabulary import (
     FLOATING,
+    LAUNCHERS,
     direction_of,
     element_type,
     family_by_rules,
@@ -102,7 +103,7 @@ _VECTOR_WIDTHS = {"CatArrayBatchedCopy_vectorized": 6, "fused_dropout_kernel_vec
 # Generic kernels: how each is given its functor.
 
 
-def _launcher(family: str, variant: str | None, position: int, cxx: CxxName) -> Reading:
+def _launcher(cxx: CxxName, family: str, position: int, variant: str | None = None) -> Reading:
     """A kernel given its functor at a position; without a variant the functor gets an index, no data."""
     arguments = cxx.template_arguments
     reading = _reading(family=family, variant=variant)
@@ -223,24 +224,7 @@ _GENERIC: dict[str, Callable[[CxxName], Reading]] = {
     "distribution_binary_elementwise_kernel": _distribution,
     "reduce_kernel": _reduction,
     "multi_tensor_apply_kernel": _foreach,
-    **{
-        name: partial(_launcher, family, variant, position)
-        for family, variant, position, names in (
-            ("elementwise", "vectorized", 1, "vectorized_elementwise_kernel"),
-            ("elementwise", "vectorized", 1, "vectorized_templated_elementwise_kernel"),
-            ("elementwise", "unrolled", 0, "unrolled_elementwise_kernel"),
-            ("elementwise", "unrolled", 1, "unrolled_elementwise_kernel_for_multi_outputs"),
-            ("elementwise", "strided", 2, "elementwise_kernel legacy_elementwise_kernel"),
-            ("elementwise", "strided", 2, "elementwise_kernel_manual_unroll"),
-            ("elementwise", None, 0, "kernelPointwiseApply1 kernelPointwiseApply2 kernelPointwiseApply3"),
-            ("elementwise", None, 1, "elementwise_kernel_with_index"),
-            ("elementwise", None, 2, "_elementwise_kernel _elemwise_kernel"),
-            ("sparse_layout", None, 2, "apply_kernel"),
-            ("index", None, 2, "index_elementwise_kernel"),
-            ("im2col", None, 2, "_unfold_backward_elementwise_kernel"),
-        )
-        for name in names.split()
-    },
+    **{name: partial(_launcher, **given) for name, given in LAUNCHERS.items()},
 }
 
 

@@ -10,7 +10,13 @@ from functools import lru_cache
 
 from opscope.provenance.kernel_names.aten import read_aten
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, parse
-from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded, read_grammar
+from opscope.provenance.kernel_names.decoded_kernel import (
+    DecodedKernel,
+    Reading,
+    decoded,
+    find_grammar,
+    read_grammar,
+)
 from opscope.provenance.kernel_names.libraries import (
     read_attention,
     read_cudnn,
@@ -19,24 +25,13 @@ from opscope.provenance.kernel_names.libraries import (
     read_device_algorithm,
     read_hand_tuned,
     read_library,
-    read_nccl,
     read_plain_words,
     read_rocm,
     read_serving,
     read_triton,
     read_xmma,
 )
-from opscope.provenance.packaged import lazy_pattern
 
-# Names of ATen's kernels outside of its namespaces.
-_ATEN_GLOBAL = lazy_pattern(
-    r"(?:\(anonymous namespace\)::)?(?:softmax_warp_(?:forward|backward)|elementwise_kernel_with_index"
-    r"|indexing_backward_kernel\w*|randperm_handle_duplicate_keys_kernel|(?:one|two)_shot_\w*|multimem_\w*"
-    r"|compute_cuda_kernel|cunn_\w+|multi_tensor_apply_kernel|gatherTopK|bitonicSortKVInPlace"
-    r"|CatArrayBatchedCopy\w*|index(?:Select|Func)(?:Small|Large)Index|kernelPointwiseApply\d|kernelHistogram1D"
-    r"|reduce_kernel|(?:vectorized|unrolled)_elementwise_kernel|fused_dropout_kernel\w*"
-    r"|cuComputePartGradGammaBeta|cuComputeGradInput|cuComputeGradGammaBeta)"
-)
 _COPIES = ("memory_set", "memory_copy", "amd_copy")
 # No function or generated name comes near; what follows may take time square in the length.
 _LONGEST = 2048
@@ -59,7 +54,7 @@ def _read(cxx: CxxName, text: str) -> Reading | None:
     if function is None or len(function) > _LONGEST:
         return None
     last = last_part(function)
-    if function.startswith(_ATEN_NAMESPACES) or _ATEN_GLOBAL.fullmatch(function):
+    if function.startswith(_ATEN_NAMESPACES) or find_grammar("aten_global", function) is not None:
         reading = read_aten(cxx, last)
         if reading is not None:
             return reading
@@ -84,7 +79,7 @@ def _read_generated(cxx: CxxName, text: str) -> Reading | None:
     if function.startswith("nvjet_"):
         return read_grammar("nvjet", function)
     if "nccl" in function or "oneRankReduce" in function:
-        return read_nccl(function)
+        return read_grammar("nccl", function)
     if "_xmma_" in function and (reading := read_xmma(function)) is not None:
         return reading
     first = cxx.template_arguments[0] if cxx.template_arguments else ""

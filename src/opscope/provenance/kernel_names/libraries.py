@@ -22,6 +22,7 @@ from opscope.provenance.kernel_names.decoded_kernel import (
 from opscope.provenance.kernel_names.vocabulary import (
     FLOATING,
     LETTERS,
+    NAMESPACES,
     direction_of,
     element_type,
     family_by_rules,
@@ -29,19 +30,6 @@ from opscope.provenance.kernel_names.vocabulary import (
 )
 from opscope.provenance.packaged import lazy_pattern, packaged_path
 
-# Namespaces of inference engines, fused trainers, quantizers and others, and the library they name.
-_NAMESPACES = {
-    **{
-        name: name
-        for name in (
-            "vllm", "flashinfer", "tensorrt_llm", "transformer_engine", "deep_gemm", "deep_ep", "apex",
-            "marlin", "cusparse", "torchao", "mslk", "gloo", "torchvision", "nvshmem", "aiter", "ck_tile",
-            "ck",
-        )
-    },
-    "fbgemm_gpu": "fbgemm", "vision": "torchvision", "nvshmemi": "nvshmem", "sgl": "sglang",
-    "marlin_moe_wna16": "marlin", "quickreduce": "vllm",
-}  # fmt: skip
 _FIRST_NAMESPACE = lazy_pattern(r"(?:::)?(\w+)::")
 
 
@@ -79,14 +67,13 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
     if (product := find_grammar("grouped_product", function)) is not None:
         inferred.update(product.fields)
     elif (product := find_grammar("exported_product", function)) is not None:
-        named = list(map(_EXPORTED_NAMES.get, _EXPORTED_TYPE.findall(product.groups["operands"] or "")))
+        named = list(map(element_type, _EXPORTED_TYPE.findall(product.groups["operands"] or "")))
         # The wider operand decides how fast the product is: fp4 weights with fp8 tokens run as fp8.
         inferred.update(product.fields, operand_type=max(named, key=lambda one: one != "e2m1", default=None))
     return Reading({"library": library}, inferred)
 
 
 _EXPORTED_TYPE = lazy_pattern(r"(?:Mx)?(E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp8)")
-_EXPORTED_NAMES = {"E4m3": "e4m3", "E5m2": "e5m2", "E2m1": "e2m1", "Bfloat16": "bf16", "Fp16": "f16"}
 
 
 # Composable Kernel enters every kernel by one function, whose argument it is.
@@ -97,7 +84,7 @@ _MANGLED_ENTERED = lazy_pattern(r"kentryI(?:Li\d+E)?NS_(\d+)(\w+)")
 
 def _library_of_namespace(function: str) -> str | None:
     namespace = _FIRST_NAMESPACE.match(function)
-    return _NAMESPACES.get(namespace[1]) if namespace is not None else None
+    return NAMESPACES.get(namespace[1]) if namespace is not None else None
 
 
 # Attention. Other engines' names than those of `grammars.toml` are observed.
@@ -112,11 +99,7 @@ def read_attention(cxx: CxxName, text: str) -> Reading | None:
     function = cxx.function or ""
     if (found := find_grammar("memory_efficient", function)) is not None:
         words = (found.groups["aligned"], (found.groups["words"] or "").strip("_"))
-        head_dimension = found.fields.get("head_dimension", 0)  # 65536: no limit
-        return found.reading(
-            variant="_".join(filter(None, words)),
-            head_dimension=head_dimension if 0 < head_dimension < 65536 else None,
-        )
+        return found.reading(variant="_".join(filter(None, words)))
     if _CUDNN_ATTENTION.search(function):
         return None  # told by the grammar of cuDNN
     head = text[:600]
@@ -132,18 +115,8 @@ def read_attention(cxx: CxxName, text: str) -> Reading | None:
     return Reading({"family": family, "direction": direction, **({} if traits is None else traits.fields)})
 
 
-# cuDNN: the engines compiled at run time, and the templates in its libraries.
-_CUDNN_FUNCTIONS = lazy_pattern(
-    r"^(?:fft[12]d_[rc]2[rc]|DSE::|op_generic_tensor|op_tensor_kernel|tensorTransformGeneric|folded|nchw|nhwc"
-    r"|add_tensor_kernel|(?:implicit|explicit|precomputed)_convolve|convolve_|convolveNd|dgrad_|wgrad_"
-    r"|transposeWarp|transposeBlock|softmax_[fb]w_small|full_reduce_tensor|reduce_tensor|RNN|LSTM_|GRU_"
-    r"|GENERIC_elementWise|elemWiseRNN|persistRNN|calc_bias_diff|Sbar|SBAR_|arbitrary_fusion_NHWC"
-    r"|combineScaleBias|finalizeBN|xmma_bn|xmma_implicit|Volta_\w*implicit_gemm|conv2d_precomputed|conv2d_c1_k1"
-    r"|applyBatchedGemmBias|applyGemmBias|applyOutDropout|fusedSoftmax|multiHeadAttn|setBatchedGemm"
-    r"|computeBiasGradient|memcpy2?D?WithType|(?:ampere|volta|turing|hopper)_lstm|fmha_[fd](?:prop|grad)|fmha_cw"
-    r"|im2col4d|xmma(?:__\w+)?::(?:ext|implicit_gemm|gemm::(?:warp|split_k|kernel_w)))"
-)
-# A multiplication given the traits of a convolution.
+# cuDNN: the engines compiled at run time, and the templates in its libraries. Of the latter a multiplication
+# may be given the traits of a convolution.
 _CONVOLVES = lazy_pattern(r"implicit_gemm::|batchnorm::")
 _CUDNN_NAMESPACE = lazy_pattern(r"cudnn|cask")
 
@@ -156,7 +129,7 @@ def read_cudnn(cxx: CxxName, text: str) -> Reading | None:
     if "cublas" in function:
         return None
     is_named = _CUDNN_NAMESPACE.search(text[:400]) is not None
-    if not is_named and not _CUDNN_FUNCTIONS.match(function):
+    if not is_named and find_grammar("cudnn_function", function) is None:
         return None
     family = family_by_rules("cudnn", function)
     if family is None:
@@ -174,37 +147,12 @@ def read_cudnn(cxx: CxxName, text: str) -> Reading | None:
     return Reading({"library": "cudnn"} if is_named else {}, inferred)
 
 
-# NCCL and RCCL, `ncclDevKernel_AllReduce_Sum_bf16_RING_LL`. Source: NVIDIA/nccl src/device/generate.py. One
-# kernel serves many algorithms, protocols and reductions: `LL`, `RING` and `Sum` in a name are those of the
-# kernel that was compiled, not of the call. Only the collective holds, and the element type where it is a
-# floating one; integers share the kernels of unsigned ones, and collectives that do not reduce move bytes.
-_NCCL = lazy_pattern(
-    r"(?:ncclSymkDevKernel|ncclSymDevKernel|ncclDevKernel|ncclKernel)(?:Debug)?"
-    r"_(?P<collective>[A-Z][A-Za-z]+)(?P<rest>_\w+)?"
-)
-_REDUCING = frozenset(("AllReduce", "Reduce", "ReduceScatter"))
-_OTHER_NCCL = lazy_pattern(r"nccl(?:SymkDev|SymDev|Dev)?Kernel|oneRankReduce|nccl::|rccl")
-
-
-def read_nccl(function: str) -> Reading | None:
-    stated: dict[str, Any] = {"library": "nccl", "family": "collective"}
-    match = _NCCL.match(function)
-    if match is None:
-        return Reading(stated) if _OTHER_NCCL.search(function) else None
-    if match["collective"] != "Generic":  # one kernel for all
-        stated["collective"] = match["collective"]
-    if match["collective"] in _REDUCING:
-        types = {element_type(word) for word in (match["rest"] or "").split("_")} & FLOATING
-        if len(types) == 1:
-            stated["operand_type"] = types.pop()
-    return Reading(stated)
-
-
 # CUB and Thrust, in whatever namespace they were wrapped. Source: NVIDIA/cccl cub/device/dispatch/kernels and
 # thrust/system/cuda/detail, whose kernels are public templates: `DeviceRadixSortOnesweepKernel<policy, order,
 # key, value, …>`, `_kernel_agent<__reduce::ReduceAgent<…>, …>`.
 _TAKES_KEYS = lazy_pattern(r"RadixSort(?:Onesweep|Histogram|Upsweep|Downsweep|SingleTile)")
 _TAKES_INPUT = lazy_pattern(r"^Device(?:Scan|Reduce|ReduceSingleTile|SegmentedReduce)Kernel$")
+_PASSES = frozenset(("elementwise", "select"))
 _NO_FUNCTOR = lazy_pattern(
     r"[pP]olicy|ScanTileState|NullType|InputValue|Agent$|use_default|identity|GridQueue|[iI]terator|Scaling"
     r"|device_ptr|context_t"
@@ -213,79 +161,53 @@ _NO_FUNCTOR = lazy_pattern(
 
 def read_device_algorithm(cxx: CxxName, last: str) -> Reading | None:
     """What a kernel of CUB or Thrust says: its algorithm."""
-    function, joined = cxx.function or "", ", ".join(cxx.template_arguments)
+    function, arguments, stated = cxx.function or "", cxx.template_arguments, dict[str, Any]()
+    joined = ", ".join(arguments)
     if "thrust::" in function and last == "_kernel_agent":
-        family = family_by_rules("thrust", joined.split("<", 1)[0])
-        stated: dict[str, Any] = {"library": "thrust", "family": family}
+        library, family = "thrust", family_by_rules("thrust", joined.split("<", 1)[0])
     elif "cub::" in function and (family := family_by_rules("cub", last)) is not None:
-        if family == "select":
-            words = {"NonZeroOp": "nonzero", "equal_to": "unique"}
-            family = next((name for word, name in words.items() if word in joined), family)
-        stated = {"library": "cub", "family": family}
+        library = "cub"
         if family == "elementwise" and "Adjacent" in last:
             stated["variant"] = "adjacent_difference"
-        arguments = cxx.template_arguments
         if _TAKES_KEYS.search(last):
             stated["operand_type"] = next(filter(None, map(element_type, arguments[1:4])), None)
         elif _TAKES_INPUT.match(last) and len(arguments) > 1 and arguments[1].endswith("*"):
             stated["operand_type"] = element_type(arguments[1])
     else:
         return None
-    if family == "elementwise":  # a pass over all places is told apart by what it calls
-        stated["family"] = family_by_rules("device_pass", joined[:2000]) or family
+    if family in _PASSES:  # over all places, told apart by what they call
+        family = family_by_rules(f"{family}_pass", joined[:2000]) or family
     functor = next(  # the first operation among the template arguments that is no policy, iterator or state
         (
             without_module(entity.name)
-            for entity in entities(cxx.template_arguments)
+            for entity in entities(arguments)
             if "::" in entity.name and not _NO_FUNCTOR.search(last_part(entity.name))
         ),
         None,
     )
-    return Reading({**stated, "functor": functor})
+    return Reading({"library": library, "family": family, "functor": functor, **stated})
 
 
-# Triton kernels that torch.compile writes, `triton_per_fused_add_native_layer_norm_view_5`. Source:
-# torch/_inductor/codegen/triton.py (`define_kernel`), torch/_inductor/utils.py (`get_fused_kernel_name`). The
-# word after `triton_` is the kind of kernel. The operators are sorted, without repeats and joined by
+# Triton kernels that torch.compile writes. Their operators are sorted, without repeats and joined by
 # underscores, of which their own names are full: taking them apart is inference, and older releases kept ten
 # at most.
-_TRITON_KINDS: dict[str, tuple[str | None, str | None]] = {
-    "poi": ("fused_pointwise", "pointwise"),
-    "red": ("fused_reduction", "looped"),
-    "per": ("fused_reduction", "persistent"),
-    "mix": ("fused_reduction", "mix_order"),
-    "tem": ("fused_template", "template"),
-    "for": ("foreach", "foreach"),
-    "spl": ("scan", "split_scan"),
-    "split_scan": ("scan", "split_scan"),
-    "unk": (None, None),
-}
-# Ends in a number, and in older releases in the arguments' properties: `0d1d2de`.
-_TRITON_END = r"(?:_\d+)?(?:_*\d+d[\ddec]*)?"
-_TRITON = lazy_pattern(
-    rf"triton_(?P<kind>{'|'.join(_TRITON_KINDS)})(?:_fused)?(?:_(?P<operators>.*?))??{_TRITON_END}"
-)
-_OLD_TRITON = lazy_pattern(rf"triton_(?:fused(?:_(?P<operators>.*?))??)?{_TRITON_END}")
 _MOST_OPERATORS = 10  # config.kernel_name_max_ops
 
 
 def read_triton(text: str) -> Reading | None:
-    match = _TRITON.fullmatch(text)
-    family, variant = _TRITON_KINDS[match["kind"]] if match else (None, None)
-    match = match or _OLD_TRITON.fullmatch(text)
-    if match is None or text == "triton_":
+    if (found := find_grammar("inductor", text)) is None:
         # A template under its own name (`triton_mm`), as it is called while candidates are timed.
         template = family_by_rules("triton_template", text)
         return Reading({"library": "triton"}, {"family": template}) if template is not None else None
-    joined = match["operators"] or ""
+    joined = found.groups["operators"] or ""
     operators = fused_operators(joined)
-    inferred: dict[str, Any] = {"fused_operators": operators}
-    if operators:
-        inferred["fused_operators_may_be_cut"] = len(operators) >= _MOST_OPERATORS
-    template = family_by_rules("triton_template", joined) if family == "fused_template" else None
-    if template is not None:
-        family, inferred["family"] = None, template
-    return Reading({"library": "triton", "family": family, "variant": variant}, inferred)
+    may_be_cut = len(operators) >= _MOST_OPERATORS if operators else None
+    reading = found.reading(fused_operators=operators, fused_operators_may_be_cut=may_be_cut)
+    is_template = reading.stated.get("family") == "fused_template"
+    if is_template and (template := family_by_rules("triton_template", joined)) is not None:
+        del reading.stated["family"]
+        reading.inferred["family"] = template
+    return reading
 
 
 def fused_operators(joined: str) -> tuple[str, ...]:
@@ -400,10 +322,6 @@ def _xmma_types(outer: str | None, inner: str | None) -> dict[str, str | None]:
     }
 
 
-# Instances of CUTLASS' kernel templates.
-_TEMPLATE_ARCHITECTURE = lazy_pattern(
-    r"(?:arch::|arch4|arch5|::)(Sm\d{2,3})|\b(SM\d{2,3})_|(?<=Mainloop)(Sm\d{2,3})|\d(Sm\d{2,3})E"
-)
 _DIRECTED = frozenset(("convolution", "depthwise_convolution", "attention"))
 
 
@@ -444,16 +362,9 @@ def _cutlass_template(name: str) -> Reading | None:
     family = family_by_rules("cutlass_template", text)
     if family is None:
         return None
-    architecture = _TEMPLATE_ARCHITECTURE.search(text)
-    return Reading(
-        {
-            "library": "cutlass",
-            "family": family,
-            "direction": direction_of(text) if family in _DIRECTED else None,
-            "architecture": architecture and architecture[architecture.lastindex or 0].lower(),
-            "variant": "template",
-        }
-    )
+    direction = direction_of(text) if family in _DIRECTED else None
+    found = find_grammar("cutlass_template", text)
+    return None if found is None else found.reading(family=family, direction=direction)
 
 
 _MIOPEN = lazy_pattern(r"miopen", re.IGNORECASE)
@@ -468,20 +379,14 @@ def read_rocm(function: str) -> Reading | None:
 # cuBLAS, cuBLASLt, cuSOLVER and MAGMA besides tensor-core multiplications. MAGMA is public source and BLAS
 # and LAPACK names are documented (`sgetf2`: s is the type, getf2 the routine). Names that a program may well
 # use itself (`copy_kernel`, `dot_kernel`) count only where a parameter type of cuBLAS stands beside them.
-_LETTERED = lazy_pattern(
-    r"^(?:magma_?)?(?P<letter>[sdcz])(?P<routine>getf2|getrf|gemm_batched_smallsq|laswp|lascl|laset|lacpy|lanhe"
-    r"|lansy|larft?|scal_[sdcz]ger|swap_kernel|transpose|potf2|potrf|trsv_(?:no)?trans_kernel|trsm_|trmm_"
-    r"|symv_kernel|hemv_kernel|geqr|geadd|pivcast|computecolumn|displace_pointers)"
-)
 _MAGMA = lazy_pattern(r"magma|_template_batched|_smallsq|_native_kernel|pivinfo|displace_pointers")
 
 
 def read_dense_algebra(cxx: CxxName, text: str) -> Reading | None:
     function = cxx.function or ""
-    if lettered := _LETTERED.match(function):
-        family = family_by_rules("lapack_routine", lettered["routine"]) or "linear_algebra"
-        stated = {"family": family, "operand_type": LETTERS.get(lettered["letter"])}
-        return Reading(stated, {"library": "magma"})
+    if (lettered := find_grammar("lapack", function)) is not None:
+        routine = family_by_rules("lapack_routine", lettered.groups["routine"] or "")
+        return lettered.reading(family=routine or "linear_algebra")
     if function.endswith("kernel_blasl3"):
         return Reading(inferred={"family": family_by_rules("cublas_level_3", text)})
     names_cublas = "cublas" in text

@@ -16,6 +16,8 @@ from opscope.provenance.packaged import lazy_pattern
 
 _WORDS = packaged_toml(__package__, "vocabulary.toml")
 LETTERS: dict[str, str] = _WORDS["letters"]  # types by BLAS-like letters, `s` for f32
+# Libraries by the namespaces of their kernels
+NAMESPACES: dict[str, str] = {space: name for name, every in _WORDS["namespaces"].items() for space in every}
 _BY_SPELLING: dict[str, str] = {
     spelling: short for short, every in _WORDS["element_types"].items() for spelling in every
 }
@@ -48,6 +50,10 @@ def type_positions(kernel: str) -> dict[str, int] | None:
     if listed is None:
         return None
     return {f"{field}_type": position for position, field in enumerate(listed.split()) if field != "-"}
+
+
+# Generic kernels of ATen, and how each is given its functor
+LAUNCHERS: dict[str, dict[str, Any]] = _WORDS["launchers"]
 
 
 _FAMILIES = packaged_toml(__package__, "families.toml").items()

@@ -21,12 +21,11 @@ from opscope.model.session import Session
 from opscope.provenance.categories import category_of, kernel_category
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.native_functions import (
-    InputRecord,
     NativeFunction,
     Registered,
     Resolved,
     Served,
-    input_record,
+    holds_stacks,
     resolve,
 )
 from opscope.provenance.packaged import lazy_pattern
@@ -120,12 +119,10 @@ class RecordedCall(msgspec.Struct, frozen=True):
     kernels: tuple[KernelProvenance, ...] = ()  # of their own launches, longest first
 
 
-def resolve_operator(
-    call: RecordedCall, evidence: Evidence, record: InputRecord = InputRecord.UNKNOWN
-) -> NativeFunctionFacts:
+def resolve_operator(call: RecordedCall, evidence: Evidence) -> NativeFunctionFacts:
     if _BACKWARD_NODE.search(call.name):
         return _backward(call, evidence)
-    found = resolve(evidence.operators, call.name, call.overload, call.input_types, record)
+    found = resolve(evidence.operators, call.name, call.overload, call.input_types)
     if found.entry is not None:
         return _native(call, found.entry, found.grade, evidence)
     if found.candidates:
@@ -368,11 +365,12 @@ def _annotate_operators(
         )
         for row in rows
     ]
-    record = input_record(evidence.operators, ((call.name, call.input_types) for call in calls))
+    if holds_stacks(evidence.operators, ((call.name, call.input_types) for call in calls)):
+        calls = [replace(call, input_types=None) for call in calls]
     functions: dict[_FunctionKey, NativeFunctionFacts] = {}
     keys: list[_FunctionKey] = []
     for call in calls:
-        facts = resolve_operator(call, evidence, record)
+        facts = resolve_operator(call, evidence)
         keys.append((facts.name, facts.overload, str(facts.details.get("candidates"))))
         known = functions.setdefault(keys[-1], facts)
         # Another call may tell its overload less surely.

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -56,37 +57,9 @@ A, B = unit(host_file("A"), 0x1000, 0x2000), unit(host_file("B"), 0x3000, 0x4000
 UNITS = (A_CU, B_CU)
 
 
-G, OTHER = "_ZN2at6native1gEi", "_ZN2at6native1fEf"
-
-
-@pytest.mark.parametrize(
-    ("symbols", "units", "expected"),
-    [
-        # Among the code of one file it is that file's, between two one of theirs, at the ends no one's.
-        ((*A, *B, (F, 0x1800, GLOBAL)), UNITS, {"f": (A_CU,)}),
-        ((*A, *B, (F, 0x2800, GLOBAL)), UNITS, {"f": (A_CU, B_CU)}),
-        ((*A, (F, 0x800, GLOBAL), (G, 0x2800, GLOBAL)), UNITS, {}),
-        # A file without a certain path is left out.
-        ((*A, (F, 0x1800, GLOBAL)), (), {}),
-        ((*A, (F, 0x1800, GLOBAL)), (A_CU, f"{NATIVE}/sparse/cuda/A.cu"), {}),
-        # Local functions of no named file are no one's.
-        (
-            (*A, "", ("_ZL4late", 0x2200, LOCAL), (F, 0x2100, GLOBAL), (G, 0x1800, GLOBAL)),
-            UNITS,
-            {"g": (A_CU,)},
-        ),
-        ((("_ZL5first", 0x1000, LOCAL), ("_ZL4next", 0x2000, LOCAL), (F, 0x1800, GLOBAL)), UNITS, {}),
-        # Overloads of one place are one, of several are left out.
-        ((*A, *B, (F, 0x1800, GLOBAL), (OTHER, 0x1900, GLOBAL)), UNITS, {"f": (A_CU,)}),
-        ((*A, *B, (F, 0x1800, GLOBAL), (OTHER, 0x3800, GLOBAL)), UNITS, {}),
-        # Weak functions, data and imports tell nothing.
-        ((*A, (F, 0x1800, WEAK)), UNITS, {}),
-        ((*A, (F, 0x1800, GLOBAL, OBJECT)), UNITS, {}),
-        ((*A, (F, 0, GLOBAL)), UNITS, {}),
-    ],
-)
+@cases("symbols", "units", "expected")
 def test_files_of_functions(library, symbols, units, expected):
-    assert defining_files(library(*symbols), units) == expected
+    assert defining_files(library(*symbols), units) == {name: tuple(of) for name, of in expected.items()}
 
 
 def test_a_host_file_is_found_by_the_paths_among_the_strings(library):
@@ -120,14 +93,7 @@ def test_a_cut_library_and_a_name_outside_its_table_are_refused(library, save, w
         defining_files(save(write.elf(parts)))
 
 
-SOURCE = """
-namespace at { namespace native {
-static int before_NAME(int x) { return x + 1; }
-int NAME(int x) { return before_NAME(x); }
-static const char* where_NAME() { return __FILE__; }
-const char* place_NAME() { return where_NAME(); }
-}}
-"""
+SOURCE = Path(__file__).with_name("named_functions.cpp").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")

@@ -2,6 +2,7 @@ import io
 
 import pytest
 
+from case_tables import cases
 from opscope.provenance.binaries import device_code
 from opscope.provenance.binaries.device_code import RecordedUnit, UnitKernels, with_source_paths
 from opscope.provenance.binaries.elf import ElfFile
@@ -36,25 +37,7 @@ def test_a_unit_lies_in_the_folder_that_gives_its_module_id(locate, unit):
     ]
 
 
-KERNELS = "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels"
-GENERATED = "build/aten/src/ATen/UfuncCUDA_add.cu"
-
-
-@pytest.mark.parametrize(
-    ("path", "shown", "strings"),
-    [
-        # Folders above known ones are tried, and those that leave no strings are known.
-        (f"{ATEN}/cuda/cub.cu", "aten/src/ATen/cuda/cub.cu", [f"{ATEN}/cuda/detail/deep/Index.cu"]),
-        (f"/build/pytorch/{KERNELS}/cutlassF.cu", f"{KERNELS}/cutlassF.cu", [f"{ATEN}/native/Copy.cpp"]),
-        # Generated files keep the folder of the build; an extension lies beside its library.
-        (
-            f"/build/pytorch/{GENERATED}",
-            GENERATED,
-            [f"/build/pytorch/{GENERATED}", f"{ATEN}/native/cuda/Copy.cu"],
-        ),
-        ("/home/me/ext/cuda.cu", "/home/me/ext/cuda.cu", []),
-    ],
-)
+@cases("path", "shown", "strings")
 def test_folders_that_are_tried(locate, unit, path, shown, strings):
     found = locate(unit(path), strings=strings, source="/home/me/ext/build/lib/ext.so")
     assert found == [(path.rpartition("/")[2], shown)]

@@ -11,9 +11,10 @@ import tomli
 import opscope.provenance.kernel_names as room
 from case_tables import cases
 from opscope.provenance.categories import categories, category_title
-from opscope.provenance.kernel_names.libraries import _TRITON_KINDS, read_plain_words
+from opscope.provenance.kernel_names.libraries import read_plain_words
 from opscope.provenance.kernel_names.vocabulary import (
     CATEGORY_OF_FAMILY,
+    LAUNCHERS,
     MEANING_OF_FAMILY,
     direction_of,
     family_by_rules,
@@ -21,6 +22,7 @@ from opscope.provenance.kernel_names.vocabulary import (
 
 FOLDER = Path(room.__file__).parent
 RULES = tomli.loads((FOLDER / "family_rules.toml").read_text(encoding="utf-8"))
+GRAMMARS = tomli.loads((FOLDER / "grammars.toml").read_text(encoding="utf-8"))
 DECLARED = tomli.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
 NAMES = CATEGORY_OF_FAMILY.keys()
 
@@ -43,16 +45,20 @@ def test_rules_give_declared_families_by_valid_patterns(section: str) -> None:
     for rule in RULES[section]:
         assert rule["family"] in NAMES
         assert all(re.compile(pattern) for pattern in rule.get("patterns", [rule.get("words")]))
-    if section not in ("plain_words", "device_pass"):
+    if section not in ("plain_words", "elementwise_pass"):
         assert family_by_rules(section, "\N{SNOWMAN}") is None
 
 
-def test_families_written_in_code_are_declared() -> None:
+def test_families_written_in_code_and_grammars_are_declared() -> None:
     written: set[str] = set()
     for module in FOLDER.glob("*.py"):
         text = module.read_text(encoding="utf-8")
         written |= set(re.findall(r'(?:"family"\]? ?[:=]|family=|family, \w+ =) ?"(\w+)"', text))
-    written |= {kind[0] for kind in _TRITON_KINDS.values() if kind[0] is not None}
+    written |= {one["family"] for one in LAUNCHERS.values()}
+    for grammar in GRAMMARS.values():
+        written |= {family for _, family in grammar.get("choices", {}).get("family", [])}
+        written |= set(grammar.get("maps", {}).get("family", {}).values())
+        written |= {grammar["set"]["family"]} if "family" in grammar.get("set", {}) else set()
     assert "attention_flash" in written
     assert written <= NAMES
 

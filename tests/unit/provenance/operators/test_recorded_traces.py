@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from opscope.provenance.native_functions import InputRecord, input_record, packaged_table, resolve
+from opscope.provenance.native_functions import holds_stacks, packaged_table, resolve
 
 TRACES = (
     "bert_bs8_seq128_infer", "bert_compile_bf16", "bert_eager_attn", "bert_train_bf16", "gpt2_generate_fp16",
@@ -27,11 +27,10 @@ def test_every_operator_reaches_a_function(shared, load, release, trace):
     nodes = {
         row[0] for row in session.query("SELECT DISTINCT name FROM operators WHERE name LIKE 'autograd::%'")
     }
-    record = input_record(release, ((name, types) for name, _, types, _ in calls))
-    assert record is InputRecord.ARGUMENTS
+    assert not holds_stacks(release, ((name, types) for name, _, types, _ in calls))
     misses = []
     for name, overload, types, _ in calls:
-        found = resolve(release, name, overload, types, record)
+        found = resolve(release, name, overload, types)
         if found.entry is None or "CUDA" not in found.entry.served:
             misses.append((name, types))
     assert misses == []
@@ -41,8 +40,4 @@ def test_every_operator_reaches_a_function(shared, load, release, trace):
 def test_scripts_are_recognized(shared, load, release):
     path = shared / "traces/public/HTA/tests/data/trace_filter/sampled_rank-0.json.gz"
     rows = load(path).query("SELECT DISTINCT name, input_types FROM operators WHERE name LIKE 'aten::%'")
-    calls = [(name, types and json.loads(types)) for name, types in rows]
-    record = input_record(release, calls)
-    assert record is InputRecord.STACK
-    linear = [resolve(release, name, None, types, record) for name, types in calls if name == "aten::linear"]
-    assert all("" in {entry.overload for entry in found.candidates} for found in linear)
+    assert holds_stacks(release, [(name, types and json.loads(types)) for name, types in rows])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opscope.provenance import packaged as packaged_data
-from opscope.provenance.torch_releases import UNITS_FORMAT, Origin, ReleaseTable, Unit
+from opscope.provenance.torch_releases import UNITS_FORMAT, ReleaseTable, Unit
 from torch_tables.libraries import build_table
 
 MakeTable = Callable[..., ReleaseTable]
@@ -51,4 +51,4 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_table: MakeTa
 
 def unit_of(label: str) -> Unit:
     name = label.rpartition("/")[2]
-    return Unit(name) if name == label else Unit(name, label, Origin.REPOSITORY)
+    return Unit(name) if name == label else Unit(name, label)

@@ -111,12 +111,7 @@ def test_paths_are_of_the_repository_and_the_rest_is_no_file_of_it(version):
     paths = [unit.path for unit in release(version).units if unit.path]
     assert all(path.startswith(("aten/src/ATen/", "torch/csrc/", "third_party/")) for path in paths)
     assert len(paths) == len(set(paths))
-    unlocated = {unit.name: unit.origin.value for unit in release(version).units if not unit.path}
-    assert unlocated["UfuncCUDA_add.cu"] == "generated"
-    assert {unlocated[name] for name in unlocated if name != "UfuncCUDA_add.cu"} == {
-        "unknown",
-        "other_project",
-    }
+    assert "UfuncCUDA_add.cu" in {unit.name for unit in release(version).units if not unit.path}
 
 
 @cases("trace", "grade")
