@@ -99,9 +99,8 @@ class Benched:
         from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn  # noqa: PLC0415
 
         if than is None and (self._config.getoption("--opscope-update") or not self.kept_path.exists()):
-            broken = [
-                f"{row.name} is {row.status}" for row in self.result.rows if row.status is not Status.OK
-            ]
+            rows = self.result.rows
+            broken = [f"{row.name} is {row.status}" for row in rows if row.status is not Status.OK]
             if broken or not self.result.complete:
                 pytest.fail("not accepted: " + "; ".join(broken or ["it was interrupted"]), pytrace=False)
             self.kept_path.parent.mkdir(parents=True, exist_ok=True)

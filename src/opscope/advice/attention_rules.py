@@ -109,7 +109,8 @@ def _fused_ns(run: ProfiledRun, one: ComposedAttention) -> float | None:
     if data_type is None or _has_no_kernel(one):
         return None
     is_causal = one.work.mask is AttentionMask.SQUARE and one.work.sizes.queries == one.work.sizes.keys
-    each_ns = attention_ns(replace(one.work, mask=None if is_causal else one.work.mask), data_type, run.rates)
+    mask = None if is_causal else one.work.mask
+    each_ns = attention_ns(replace(one.work, mask=mask), data_type, run.rates)
     return None if each_ns is None else one.calls * each_ns / (2 if is_causal else 1)
 
 

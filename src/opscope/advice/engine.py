@@ -162,9 +162,8 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
             f"{advice.message} Shapes or kernels differ from step to step ({blockers}): "
             "torch.compile may compile again and again."
         )
-        blocked = msgspec.structs.replace(
-            OPEN, blocked_by=tuple(dict.fromkeys((*advice.applicability.blocked_by, *found)))
-        )
+        both = dict.fromkeys((*advice.applicability.blocked_by, *found))
+        blocked = msgspec.structs.replace(OPEN, blocked_by=tuple(both))
         return msgspec.structs.replace(advice, applicability=blocked, message=message)
     return advice
 

@@ -84,7 +84,8 @@ def merge(*parts: tuple[Int64, Int64]) -> Spans:
     reach = np.maximum.accumulate(end_ns)
     opens = np.ones(len(start_ns), dtype=bool)
     opens[1:] = start_ns[1:] > reach[:-1]
-    return Spans(start_ns[opens], reach[np.append(np.flatnonzero(opens[1:]), len(start_ns) - 1)])
+    last = np.append(np.flatnonzero(opens[1:]), len(start_ns) - 1)
+    return Spans(start_ns[opens], reach[last])
 
 
 def total(spans: Spans) -> int:
@@ -120,7 +121,8 @@ def subtract(spans: Spans, taken: Spans) -> Spans:
 def covering(spans: Spans, time_ns: Int64) -> Int64:
     """Index of the interval that holds each moment; -1 for none."""
     found = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
-    return np.where((found >= 0) & (time_ns < np.append(spans.end_ns, 0)[found]), found, -1)
+    is_inside = (found >= 0) & (time_ns < np.append(spans.end_ns, 0)[found])
+    return np.where(is_inside, found, -1)
 
 
 def cut(start_ns: Int64, end_ns: Int64, at_ns: Int64) -> tuple[Int64, Int64, Int64]:

@@ -228,7 +228,8 @@ def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> R
     for low, high in pairwise([*np.flatnonzero(np.diff(ranks, prepend=0)).tolist(), count]):
         own = begins[slice(*np.searchsorted(begins, (low, high + 1)))] - low
         several = np.flatnonzero(np.diff(own) > 1)
-        levels.append((low, high, tuple(zip(own[several].tolist(), own[several + 1].tolist(), strict=True))))
+        runs = zip(own[several].tolist(), own[several + 1].tolist(), strict=True)
+        levels.append((low, high, tuple(runs)))
     return RunOrder(order, place, by_position, follows, tuple(levels))
 
 

@@ -291,11 +291,8 @@ def work_by_kernel(call: Work) -> Iterator[tuple[str, Work]]:
 
 def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tuple[Launches, ...]]:
     """Launches by call id of table `call_costs`, most device time first. Needs its tables filled."""
-    helpers = [
-        name_id
-        for name_id, name in session.query("SELECT name_id, name FROM kernel_names")
-        if decode(name).family in _HELPERS
-    ]
+    names = session.query("SELECT name_id, name FROM kernel_names")
+    helpers = [name_id for name_id, name in names if decode(name).family in _HELPERS]
     parameters = [helpers, _AT_ONCE_NS, names_of(session, *HOLD_UP)]
     by_call: dict[int, list[Launches]] = defaultdict(list)
     for row in session.records(sql(__package__, "launched_calls"), parameters):

@@ -293,9 +293,8 @@ class GraphChange:
         """Numbers that are no longer asked for: no waits (by id), no copies, none of their operators."""
         self.drop_calls(call_ids)
         self.drop(np.isin(self.model.call_id_of_activity, call_ids))
-        return self.drop_host_of(
-            [operator_id for (operator_id,) in self.model.session.query(_ASKED_SQL, [list(call_ids)])]
-        )
+        asked = self.model.session.query(_ASKED_SQL, [list(call_ids)])
+        return self.drop_host_of([operator_id for (operator_id,) in asked])
 
     def replay(self, host_ns: float) -> GraphChange:
         """All launches of a step as one CUDA graph: the host needs so long per step, and waits as before.

@@ -131,8 +131,12 @@ class Summary(Shown):
     ) -> None:
         """A Summary of a Session.
 
-        Limits are those measured last in `measured_dir`, or of `ceilings_file`; annotations are grouped by
-        `range:REGEX`. What is `known` is not computed.
+        Args:
+            session: The Session.
+            measured_dir: Folder of measured device limits; the datasheet's are used if it holds none.
+            ceilings_file: One measurement to use instead.
+            by: `range:REGEX`, by which annotations are grouped; None for the steps of a serving engine.
+            **known: Attributes that are not to be computed, with their values.
         """
         self._session: Session | None = session
         self.recorded: Session | None = None  # for the pictures of a notebook, where it is kept

@@ -50,7 +50,8 @@ class KernelTotal(msgspec.Struct, frozen=True):
     @property
     def configurations(self) -> tuple[LaunchGeometry, ...]:
         """The geometries; where there are none, of a copy for one, a single one without figures."""
-        return self.geometries or (LaunchGeometry(None, None, None, None, None, self.calls, self.total_ns),)
+        whole = LaunchGeometry(None, None, None, None, None, self.calls, self.total_ns)
+        return self.geometries or (whole,)
 
 
 class OperatorTotal(msgspec.Struct, frozen=True):

@@ -125,8 +125,18 @@ def sweep_of(
 
     What is left out, the targets decide.
 
-    Arguments as of `opscope.bench`; the device of a suite may be `"interpreter"`, too: its Triton
-    implementations, in Triton's interpreter. A reference that is not among the implementations is put before.
+    Args:
+        targets: What is measured.
+        device: Also `"cpu"`, `"cuda"`, `"cuda:N"`; of a suite also `"interpreter"`: only its Triton
+            implementations, in Triton's interpreter, on the CPU.
+        implementations: Names of those to measure, in this order; all if empty. The reference is put before
+            them if it was asked for and is not among them.
+        reference: What ratios refer to.
+        inputs: For functions: what makes their arguments, as a function or a target, or these.
+        expected: For functions: what computes the right answer, as a function or a target.
+        parameters: What is swept over: of a suite its shape, sizes, dtype and own parameters, of functions
+            what they take.
+        name: Of the group of functions.
     """
     names = [target for target in targets if isinstance(target, str)]
     if names and len(names) < len(targets):

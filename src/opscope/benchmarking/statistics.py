@@ -174,7 +174,8 @@ def _rank(count: int) -> tuple[int, float]:
     drawn = np.arange(1, count + 1)
     log_choose = np.concatenate([[0.0], np.cumsum(np.log((count - drawn + 1) / drawn))])
     below = np.cumsum(np.exp(log_choose - count * math.log(2)))  # P(B <= k) at k
-    rank = max(1, int(np.count_nonzero(below <= (1 - CONFIDENCE) / 2)))
+    tail = (1 - CONFIDENCE) / 2
+    rank = max(1, int(np.count_nonzero(below <= tail)))
     return rank, float(1 - 2 * below[rank - 1])
 
 

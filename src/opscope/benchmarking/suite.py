@@ -113,7 +113,8 @@ class Suite:
                     f"'{self.name}' has no Triton implementation", hint="Leave --device interpreter out"
                 )
             # A shape that was asked for is the one that is checked.
-            small_shape = shape if not values.keys().isdisjoint(("shape", *self.shape_names)) else small_shape
+            is_asked = not values.keys().isdisjoint(("shape", *self.shape_names))
+            small_shape = shape if is_asked else small_shape
         by_name = {one.name: one for one in made}
         names = list(dict.fromkeys(implementations)) or list(by_name)
         if reference is not None and reference not in names:

@@ -125,7 +125,8 @@ def _layer_norm(settings: Settings) -> _Solutions:
 
 def _layer_norm_naive(x: Any, weight: Any, bias: Any, *, eps: float) -> Any:
     centered = x - x.mean(dim=-1, keepdim=True)
-    return centered / ((centered * centered).mean(dim=-1, keepdim=True) + eps).sqrt() * weight + bias
+    variance = (centered * centered).mean(dim=-1, keepdim=True)
+    return centered / (variance + eps).sqrt() * weight + bias
 
 
 # TF32 keeps 10 bits of the mantissa of float32 operands, as many as float16 has.

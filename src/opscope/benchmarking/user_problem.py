@@ -297,9 +297,8 @@ def _accepts(source: Any, name: str) -> bool:
 
 def _required(function: Callable[..., Any]) -> list[inspect.Parameter]:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
-        one for one in _parameters(function).values() if one.default is one.empty and one.kind not in variadic
-    ]
+    found = _parameters(function).values()
+    return [one for one in found if one.default is one.empty and one.kind not in variadic]
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -205,7 +205,8 @@ class DataflowWatch:
             self.why_not = COMPILED
         if self.why_not is None and len(steps) < 2:
             self.why_not = "the program had no second step"
-        return self._guarded(summarized, steps[1], (steps[0], kept, unread)) if self.why_not is None else None
+        is_seen = self.why_not is None
+        return self._guarded(summarized, steps[1], (steps[0], kept, unread)) if is_seen else None
 
     def _unread_gradients(self) -> frozenset[int]:
         """Memory of gradients that nothing but their own sums read, in steps in which an optimizer ran."""

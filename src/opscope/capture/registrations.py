@@ -48,7 +48,8 @@ def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegist
         known = {name for name in wanted if "::" in name}
     else:
         known = {name for name in list_names() if name in wanted or name.partition(".")[0] in wanted}
-    return tuple(one for one in map(_Reader(torch, folders).registration, sorted(known)) if one is not None)
+    found = map(_Reader(torch, folders).registration, sorted(known))
+    return tuple(one for one in found if one is not None)
 
 
 _Places = dict[str, str | None]  # by dispatch key, as they stand in the dump

@@ -264,7 +264,8 @@ def stderr_console() -> Console:
 def wide_console(stream: TextIO) -> Console:
     """Console for results: as wide as the terminal up to 200 columns; 120 where there is none."""
     probe = Console(file=stream)
-    width = min(probe.width, _WIDEST) if probe.is_terminal or "COLUMNS" in os.environ else _PIPED_WIDTH
+    has_width = probe.is_terminal or "COLUMNS" in os.environ
+    width = min(probe.width, _WIDEST) if has_width else _PIPED_WIDTH
     return _PipeConsole(file=stream, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 

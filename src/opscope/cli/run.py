@@ -268,7 +268,8 @@ def _report(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.
         for cycle in recorder.cycles:
-            shown, pages = (top, further) if cycle is recorder.cycles[-1] and outputs.is_first else (None, [])
+            is_last = cycle is recorder.cycles[-1] and outputs.is_first
+            shown, pages = (top, further) if is_last else (None, [])
             analysis, report = outputs.of(cycle.trace_path.name)
             folder = cycle.trace_path.parent
             with load(cycle.trace_path) as session:

@@ -87,7 +87,8 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
     # Records that came with other ids are there, and unattributed.
     if min(missing, launches - records) > _MISSING_FRACTION * launches:
         code = "device_records_missing" if records else "no_device_records"
-        yield finding(f"recording.{code}", trace_id, {"count": missing, "device_ns": None}, launches=launches)
+        evidence = {"count": missing, "device_ns": None}
+        yield finding(f"recording.{code}", trace_id, evidence, launches=launches)
     reason = _impossible(activities, _host_extent(events))
     if (reason >= 0).any():
         yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])

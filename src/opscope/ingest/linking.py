@@ -51,7 +51,8 @@ def kind_of_call(name: str | None) -> CallKind:
     name = name or ""
     is_own = _OWN_LAUNCH.match(name) is not None
     words = (*_OTHERS, *(_COPIES if is_own else ()))
-    return next((kind for word, kind in words if word in name), CallKind.KERNEL if is_own else CallKind.OTHER)
+    default = CallKind.KERNEL if is_own else CallKind.OTHER
+    return next((kind for word, kind in words if word in name), default)
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -218,4 +219,5 @@ def earliest_of_each(ids: Int64, time_ns: Int64) -> tuple[Int64, Int64]:
 def look_up(keys: Int64, positions: Int64, wanted: Int64) -> Int64:
     """Position of each wanted id among sorted keys; -1 where it is absent."""
     slot = np.searchsorted(keys, wanted)
-    return np.where(np.append(keys, MISSING)[slot] == wanted, np.append(positions, MISSING)[slot], MISSING)
+    is_there = np.append(keys, MISSING)[slot] == wanted
+    return np.where(is_there, np.append(positions, MISSING)[slot], MISSING)

@@ -282,7 +282,8 @@ def owning_ranges(operators: Columns, ranges: Columns, launches: Columns) -> Int
     launched = np.bincount(owner[owner >= 0], minlength=len(forest)).astype(np.int64)
     holds_launch = np.zeros(len(forest), dtype=np.bool_)
     holds_launch[forest.order] = subtree_sums(forest.last_descendant, launched) > 0
-    return np.sort(free["range_id"][np.isin(free["name_hash"], free["name_hash"][holds_launch])])
+    chosen = np.isin(free["name_hash"], free["name_hash"][holds_launch])
+    return np.sort(free["range_id"][chosen])
 
 
 _STAGED_ROWS = 1 << 18

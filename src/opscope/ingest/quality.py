@@ -80,7 +80,8 @@ def recorded_release(properties: Mapping[str, Any]) -> str | None:
             named = named or _TORCH_PACKAGE.fullmatch(value.strip())
             if named is not None:
                 found.add(named[1])
-    return valid_text(max(found, key=len)) if len({one.partition("+")[0] for one in found}) == 1 else None
+    releases = {one.partition("+")[0] for one in found}
+    return valid_text(max(found, key=len)) if len(releases) == 1 else None
 
 
 # Keys of deviceProperties (libkineto/src/DeviceProperties.cpp), in the order of the columns.
@@ -225,7 +226,8 @@ def read_findings(
     if lost_bytes:
         yield finding("trace.truncated", trace_id, {"lost_bytes": lost_bytes, "size_bytes": size_bytes})
     for kind, first_byte in (repairs or {}).items():
-        yield finding(f"trace.{kind}", trace_id, {"first_byte": first_byte}, broken_count=census.broken_count)
+        first = {"first_byte": first_byte}
+        yield finding(f"trace.{kind}", trace_id, first, broken_count=census.broken_count)
     if census.is_lenient:
         yield finding("trace.unexpected_types", trace_id)
     if census.without_time:
@@ -253,7 +255,8 @@ def trace_findings(
         return bool(session.scalar(f"SELECT count({column}) FROM {table} WHERE trace_id = ?", [trace_id]))
 
     if not activities and had_device:
-        kind = "explained" if is_explained else recorder if recorder == "nsys" or has("devices") else "cpu"
+        is_of_device = recorder == "nsys" or has("devices")
+        kind = "explained" if is_explained else recorder if is_of_device else "cpu"
         yield finding("trace.no_device_activity", trace_id, kind=kind)
     # One after the other: the engine takes longer to plan them as parts of one query.
     has_operators = has("operators")

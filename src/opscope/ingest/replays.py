@@ -216,7 +216,8 @@ def _covered(forest: Forest, owners: Int64) -> dict[int, tuple[int, int]]:
     for launch, owner in enumerate(owners.tolist()):
         position = owner
         while position >= 0:
-            found[position] = (found.get(position, (launch, launch))[0], launch)
+            first = found.get(position, (launch, launch))[0]
+            found[position] = (first, launch)
             position = int(forest.parent[position])
     return found
 
@@ -408,9 +409,8 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
             return ReplayMatch(tuple(sorted(range(count), key=order.__getitem__)), evidence)
     if Counter(captured) == Counter(replayed):
         # The first that is alike, the second, and so on.
-        places = {
-            one: iter(positions) for one, positions in grouped(zip(captured, in_time, strict=True)).items()
-        }
+        alike = grouped(zip(captured, in_time, strict=True))
+        places = {one: iter(positions) for one, positions in alike.items()}
         return ReplayMatch(tuple(next(places[one]) for one in replayed), ReplayEvidence.KERNEL_COUNTS)
     agreed = _agreed(captured, replayed)
     reason = (
@@ -545,7 +545,8 @@ def _write(
         events.add(name, rows)
     if activities:
         names = ("row_id", "external_id", "replay", "grid", "block")
-        events.rows["activity"].change(rows_of(dict(zip(names, zip(*activities, strict=True), strict=True))))
+        changes = zip(names, zip(*activities, strict=True), strict=True)
+        events.rows["activity"].change(rows_of(dict(changes)))
     return len(modules), len(details)
 
 

@@ -38,7 +38,8 @@ def vectorized(launch: LaunchFacts) -> Prediction:
     width = launch.template_integer(0)
     values, expected, works = _elements(launch, _work_sizes(launch, width), launch.template_argument(2))
     # None where no size gives the recorded grid, or several of unknown releases.
-    _divide(values, works[0] if len(works) == 1 or (works and launch.torch_version is not None) else None)
+    work = works[0] if len(works) == 1 or (works and launch.torch_version is not None) else None
+    _divide(values, work)
     if width is not None:
         sizes = {item_size_bytes(tensor.type_name) for tensor in _tensors(launch)}
         known = sorted(size for size in sizes if size) if None not in sizes else []

@@ -164,7 +164,8 @@ class CallArguments(msgspec.Struct, frozen=True, dict=True):
     def switches(self, name: str, count: int) -> tuple[bool, ...] | None:
         """So many truth values; None if they were not recorded, or are others."""
         value = self.value(name)
-        return tuple(map(bool, value)) if isinstance(value, list) and len(value) == count else None
+        is_known = isinstance(value, list) and len(value) == count
+        return tuple(map(bool, value)) if is_known else None
 
     def is_omitted(self, name: str) -> bool:
         """Whether nothing was given for a name, so that its default holds."""
@@ -305,7 +306,8 @@ def _argument(shape: Any, type_name: Any, strides: Any, text: Any) -> Argument:
     if type_name == "TensorList":
         if not isinstance(shape, list):
             raise _DefectError("a recorded tensor list is no list")
-        steps = strides if isinstance(strides, list) and len(strides) == len(shape) else [None] * len(shape)
+        is_whole = isinstance(strides, list) and len(strides) == len(shape)
+        steps = strides if is_whole else [None] * len(shape)
         return TensorListArgument(tuple(map(_tensor, shape, repeat(None), steps)) or None)
     if type_name in _SCALAR_TYPES:
         return ScalarArgument(text if isinstance(text, str) and text else None, type_name)

@@ -39,10 +39,8 @@ _KEPT_NAMES = 10
 
 @cache
 def _operators() -> Mapping[str, frozenset[str]]:
-    return {
-        name: frozenset(words.split())
-        for name, words in packaged_toml(__package__, "generated_kernels.toml").items()
-    }
+    lists = packaged_toml(__package__, "generated_kernels.toml")
+    return {name: frozenset(words.split()) for name, words in lists.items()}
 
 
 class _Generated(msgspec.Struct, frozen=True):

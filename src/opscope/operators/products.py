@@ -208,14 +208,16 @@ def _solves(name: str, triangles: int) -> Formula:
     """Each unknown: a product and a difference for each one before it in a triangle, n² a column."""
 
     def formula(effects: CallEffects) -> int:
-        return triangles * (1, *known(effects.call.tensor(name)).shape)[-1] * effects.output_elements
+        unknowns = (1, *known(effects.call.tensor(name)).shape)[-1]
+        return triangles * unknowns * effects.output_elements
 
     return formula
 
 
 def _distance_flops(effects: CallEffects) -> int:
     """For each pair of points and each coordinate a difference, a power, a sum."""
-    return 3 * (1, *known(effects.call.tensor("x1")).shape)[-1] * effects.output_elements
+    coordinates = (1, *known(effects.call.tensor("x1")).shape)[-1]
+    return 3 * coordinates * effects.output_elements
 
 
 def _distances(call: CallArguments) -> CallEffects:

@@ -157,7 +157,8 @@ def _flops(effects: CallEffects) -> int:
     call, weight = effects.call, known(effects.call.tensor("weight"))
     gradient = call.tensor("grad_output")
     passes = 1 if gradient is None else sum(wanted_gradients(call, 3)[:2])
-    shape = known(call.tensor(*_CONVOLVED) if is_transposed_call(call) else gradient or effects.output).shape
+    places = call.tensor(*_CONVOLVED) if is_transposed_call(call) else gradient or effects.output
+    shape = known(places).shape
     if not 3 <= len(shape) == len(weight.shape):
         raise UnrecordedError
     return passes * 2 * shape[0] * prod(shape[2:]) * weight.element_count

@@ -90,7 +90,8 @@ def _runtime() -> tuple[Callable[..., int | None], Callable[[int | None], None]]
     """`__cxa_demangle` and the `free` of its buffers."""
     for name in _RUNTIMES:
         try:
-            function, free = ctypes.CDLL(name).__cxa_demangle, ctypes.CDLL(None).free
+            library = ctypes.CDLL(name)
+            function, free = library.__cxa_demangle, ctypes.CDLL(None).free
         except (OSError, AttributeError, TypeError):  # TypeError: Windows has no library named None
             continue
         function.argtypes = [

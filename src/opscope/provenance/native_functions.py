@@ -207,10 +207,8 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True, array_like
 
     @cached_property
     def _overloads(self) -> Mapping[str, tuple[NativeFunction, ...]]:
-        return {
-            name: tuple(entries)
-            for name, entries in grouped((entry.name, entry) for entry in self.functions).items()
-        }
+        by_name = grouped((entry.name, entry) for entry in self.functions)
+        return {name: tuple(entries) for name, entries in by_name.items()}
 
     @cached_property
     def _nodes(self) -> dict[str, Derivative]:

@@ -122,6 +122,5 @@ def engine_of(annotations: Iterable[str], operators: Iterable[str]) -> str | Non
 
 @cache
 def _patterns(section: str) -> list[tuple[dict[str, Any], re.Pattern[str]]]:
-    return [
-        (entry, re.compile(entry["pattern"])) for entry in packaged_toml(__package__, "serving.toml")[section]
-    ]
+    entries = packaged_toml(__package__, "serving.toml")[section]
+    return [(entry, re.compile(entry["pattern"])) for entry in entries]

@@ -423,7 +423,8 @@ def place_of(found: Definition, lines: StoredLines | None, *, is_own: bool) -> P
         about = min(max(line, moved.line), moved.last or moved.line)
         return Place(file, "bracket", moved.line, moved.last, "bracket", about)
     end = moved_in(lines, file, last or line)
-    return Place(file, "compiled", moved.line, end.line if end.grade is Grade.COMPILED else None, "compiled")
+    end_line = end.line if end.grade is Grade.COMPILED else None
+    return Place(file, "compiled", moved.line, end_line, "compiled")
 
 
 def moved_in(table: StoredLines, file: str, line: int) -> Moved:

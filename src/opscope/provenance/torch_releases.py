@@ -88,7 +88,8 @@ def text_hash(text: str) -> int:
 
 
 def _by_weight(numbers: NDArray[np.unsignedinteger], width_bytes: int) -> bytes:
-    return bytes(numbers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - width_bytes :].T.tobytes())
+    octets = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
+    return bytes(octets[:, 8 - width_bytes :].T.tobytes())
 
 
 def _from_weights(stored: bytes, count: int, width_bytes: int) -> NDArray[np.uint64]:

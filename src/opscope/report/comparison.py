@@ -400,9 +400,8 @@ def _benchmark_facts(comparison: model.BenchmarkComparison) -> doc.FactList:
 
 
 def point_title(point: model.BenchmarkPoint) -> str:
-    return problem_title(
-        point.suite, point.shape, point.dtype, point.device_kind, parameters=dict(point.parameters)
-    )
+    parameters = dict(point.parameters)
+    return problem_title(point.suite, point.shape, point.dtype, point.device_kind, parameters=parameters)
 
 
 def _point_section(

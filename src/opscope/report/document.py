@@ -131,7 +131,12 @@ class Document(msgspec.Struct, frozen=True):
 def only_sections(document: Document, titles: Sequence[str], spoken: Callable[[str], str] = str) -> Document:
     """Its first screen and the sections in whose titles a word begins so, whatever its case.
 
-    `first` is that screen, so it adds no section. Titles as `spoken` will do as well.
+    `first` is that screen, so it adds no section.
+
+    Args:
+        document: The report, in English.
+        titles: Beginnings of titles, or of a word in them.
+        spoken: The title as it is shown, which will do as well.
 
     Raises:
         InputError: No section does; names those there are.

@@ -40,9 +40,8 @@ def language_of(environment: Iterable[str | None]) -> Language:
     Args:
         environment: Values of OPSCOPE_LANG, LC_ALL, LC_MESSAGES and LANG; None and "" say nothing.
     """
-    return (
-        Language.ZH if re.match(r"zh\b|zh_", next((one for one in environment if one), "")) else Language.EN
-    )
+    asked = next((one for one in environment if one), "")
+    return Language.ZH if re.match(r"zh\b|zh_", asked) else Language.EN
 
 
 def translated(document: doc.Document, language: Language) -> doc.Document:

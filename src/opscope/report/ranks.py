@@ -74,9 +74,8 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
             if part.ns >= least_ns
         ]
         if told:
-            points.append(
-                (f"While others waited in {one.name}, the last rank's device was ", *doc.joined(told), ".")
-            )
+            parts = doc.joined(told)
+            points.append((f"While others waited in {one.name}, the last rank's device was ", *parts, "."))
     # Whether ranks wait for one another or for data.
     wait_ns = sum(one.wait_ns or 0 for one in totals)
     in_them_ns = wait_ns + sum((one.transfer_ns or 0) * one.ranks for one in totals)

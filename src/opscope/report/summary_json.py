@@ -360,7 +360,8 @@ def _stats_totals(summary: Summary, wall_ns_per_step: float | None) -> dict[str,
         wall_ns_per_step = sum(step.duration_ns for step in counted) / len(counted)
 
     def mean_ms(attribute: str) -> float | None:
-        return ns_to_ms(sum(getattr(step, attribute) for step in counted)) / len(counted) if counted else None
+        whole_ns = sum(getattr(step, attribute) for step in counted)
+        return ns_to_ms(whole_ns) / len(counted) if counted else None
 
     keys = Keys(
         "total_cuda_time_ms=device_time_ns total_cpu_time_ms=cpu_time_ns cuda_time_ms_per_step "

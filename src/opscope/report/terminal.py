@@ -203,9 +203,8 @@ def _block(block: doc.Block) -> RenderableType:  # noqa: PLR0911 - a case for ea
             for one in findings:
                 message = f"{one.message} {one.suggestion}" if one.suggestion else one.message
                 severity = severities.get(one.severity, str(one.severity))
-                rows.append(
-                    (Words(severity, style=_SEVERITY_STYLES[one.severity]), Words(_printable(message)))
-                )
+                style = _SEVERITY_STYLES[one.severity]
+                rows.append((Words(severity, style=style), Words(_printable(message))))
             return _bulleted(rows)
 
 

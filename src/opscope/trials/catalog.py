@@ -206,7 +206,8 @@ def _weights(dtype: str, hooks: Hooks) -> None:
     target = getattr(torch, dtype)
 
     def cast(value: Any) -> Any:
-        return value.to(target) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(target) if is_float else value
 
     for model in list(hooks.models.values()):
         hooks.undo.callback(_look_again, model)

@@ -46,7 +46,8 @@ class ProgramRuns:
         """
         with tempfile.TemporaryDirectory(dir=self.scratch, ignore_cleanup_errors=True) as folder:
             path = Path(folder, "request.json")
-            path.write_bytes(msgspec.json.encode(msgspec.structs.replace(request, scratch=str(self.scratch))))
+            asked = msgspec.structs.replace(request, scratch=str(self.scratch))
+            path.write_bytes(msgspec.json.encode(asked))
             output = path.with_suffix(".result")
             try:
                 code, lines = self._process(path, request.seed, environment, limit_s)
@@ -100,7 +101,8 @@ class ProgramRuns:
                     os.killpg(process.pid, number)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_END_S)
-        return code, said.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_SAID_LINES:]
+        lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return code, lines[-_SAID_LINES:]
 
 
 def found_in(output: Path) -> TrialRun | None:

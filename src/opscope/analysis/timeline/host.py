@@ -260,10 +260,8 @@ class NamedRanges(msgspec.Struct, frozen=True):
     def at(self, thread_id: Sequence[int], time_ns: Sequence[int]) -> list[str | None]:
         """Name of the innermost range open at each moment on its thread; None where none is."""
         threads, times = np.array(thread_id, dtype=np.int64), np.array(time_ns, dtype=np.int64)
-        return [
-            self.names[index] if index >= 0 else None
-            for index in enclosing(self.ranges, threads, times).tolist()
-        ]
+        found = enclosing(self.ranges, threads, times).tolist()
+        return [self.names[index] if index >= 0 else None for index in found]
 
 
 def called_functions(session: Session, threads: Sequence[int]) -> NamedRanges:

@@ -104,9 +104,8 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
 
 
 def read_windows(session: Session) -> dict[int, TraceWindow]:
-    steps = grouped(
-        (trace_id, Step(*numbers)) for trace_id, *numbers in session.query(sql(__package__, "timeline:steps"))
-    )
+    rows = session.query(sql(__package__, "timeline:steps"))
+    steps = grouped((trace_id, Step(*numbers)) for trace_id, *numbers in rows)
     found = {}
     for trace_id, start_ns, end_ns, host_end_ns in session.query(sql(__package__, "timeline:spans")):
         mine = tuple(steps[trace_id])

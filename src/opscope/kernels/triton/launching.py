@@ -31,7 +31,11 @@ def autotuned(
 
     The interpreter has no speed to tune; there the first configuration that fits is used.
 
-    The first of `configs` is usually best; `prune` is Triton's `early_config_prune`.
+    Args:
+        function: What `triton.jit` made.
+        configs: Candidates, the one that is usually best first.
+        key: Names of the arguments whose values, with the dtypes, decide anew.
+        prune: Triton's `early_config_prune`: leaves out candidates that make no sense for given arguments.
     """
     is_interpreted = not is_compiled(triton.language.cdiv)  # a kernel of Triton's own
     # Not `triton.autotune`, which in Triton 3.2 passes no `do_bench` on.

@@ -205,9 +205,8 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def paths_by_name(paths: Iterable[str]) -> dict[str, set[str]]:
-    return {
-        name: set(same) for name, same in grouped((path.rpartition("/")[2], path) for path in paths).items()
-    }
+    by_name = grouped((path.rpartition("/")[2], path) for path in paths)
+    return {name: set(same) for name, same in by_name.items()}
 
 
 # Kernel -> translation unit, from the device code that a library holds.
@@ -358,11 +357,8 @@ def holds_device_code(elf: ElfFile) -> bool:
 
 
 def _code_sections(elf: ElfFile) -> list[ElfSection]:
-    return [
-        section
-        for section in map(elf.sections.get, _SECTIONS)
-        if section is not None and section.kind != NO_CONTENT
-    ]
+    found = map(elf.sections.get, _SECTIONS)
+    return [section for section in found if section is not None and section.kind != NO_CONTENT]
 
 
 def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:

@@ -69,7 +69,8 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
     elif (product := find_grammar("exported_product", function)) is not None:
         named = list(map(element_type, _EXPORTED_TYPE.findall(product.groups["operands"] or "")))
         # The wider operand decides how fast the product is: fp4 weights with fp8 tokens run as fp8.
-        inferred.update(product.fields, operand_type=max(named, key=lambda one: one != "e2m1", default=None))
+        operand = max(named, key=lambda one: one != "e2m1", default=None)
+        inferred.update(product.fields, operand_type=operand)
     return Reading({"library": library}, inferred)
 
 
@@ -226,7 +227,8 @@ def _next_operator(joined: str, position: int, previous: str) -> str:
     ends = [match.start() for match in re.finditer("_|$", joined[position : position + longest + 1])]
     names = [joined[position : position + end] for end in ends if end]
     fitting = [name for name in names if name in known and name >= previous]
-    return fitting[-1] if fitting else ([name for name in names if not name.startswith("_")] or names[-1:])[0]
+    plain = [name for name in names if not name.startswith("_")]
+    return fitting[-1] if fitting else (plain or names[-1:])[0]
 
 
 @cache

@@ -32,9 +32,13 @@ class Chart(msgspec.Struct, frozen=True):
     """One picture.
 
     Attributes:
+        key: Its id in the page.
         section: Beginning of the title of the section that it opens; empty for the top of the page.
+        title: What is seen.
+        note: How to read it, and what is left out.
         figure: `data` and `layout` as plotly takes them, without colors of the theme. A trace may have
             `names` (positions in the figure's `names`), which become the first line of its hover texts.
+        height_px: Its height.
         kind: What the page adds: `zoom` buttons, the `chain` of what is clicked.
         before: The same of what came before, in order; the page shows it when asked, as it does `after`.
     """
@@ -130,8 +134,12 @@ def bars(
 ) -> Drawing:
     """A row for each bar, from top to bottom, with whiskers where intervals are known.
 
-    Kinds of several bars of one row stand side by side; a line is drawn across all at `mark`. Of ratios ends
-    alone are drawn, on a logarithmic axis.
+    Args:
+        rows: The bars.
+        title: What their length is.
+        colors: Of each kind; kinds of several bars of one row stand side by side.
+        mark: Where a line is drawn across all.
+        is_ratio: Ends alone are drawn, on a logarithmic axis: a length would mean nothing.
     """
     seen: Counter[tuple[str, str]] = Counter()
     names: dict[tuple[str, int], str] = {}  # of rows; two things may have one label

@@ -69,8 +69,13 @@ def render_page(
 ) -> str:
     """The document as one HTML file.
 
-    A chart opens the section that its `section` begins, and is left out without that. `chains` are what a
-    click in a picture shows of operators, by name; `trace` is the address that the page offers to Perfetto.
+    Args:
+        document: What is said, in English.
+        charts: Pictures, each opening the section its `section` names; left out without that section.
+        chains: The way from operators to their source, by name: what a click in a picture shows.
+        command: What was run for it, told at its end unless the document tells it.
+        trace: Address of the recorded trace beside the page; the page offers it to Perfetto.
+        language: It is written in.
 
     Raises:
         DependencyError: plotly's script is missing.

@@ -180,7 +180,12 @@ def _once(ask: Callable[[ExaminedMachine], _Answer]) -> Callable[[ExaminedMachin
 class ExaminedMachine:
     """A machine; GPUs are looked at before anything runs on them, counters after all else has left them.
 
-    `answers` are what need not be found out, by the method's name.
+    Args:
+        environment: Environment variables.
+        python: The Python executable that programs use.
+        root: What stands for the root of the file system.
+        package_path: Folders that packages are installed in; those of this process if None.
+        answers: What need not be found out, by the method's name.
     """
 
     def __init__(
@@ -399,7 +404,8 @@ class ExaminedMachine:
 
 def last_lines(text: str, count: int = 3) -> str:
     """The last lines that say something, on one line."""
-    return " ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[-count:])
 
 
 def read_answer(end: ProgramExit) -> tuple[dict[str, Any], str | None]:
