@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,18 +39,34 @@ def autotuned(
         key: Names of the arguments whose values, with the dtypes, decide anew.
         prune: Triton's `early_config_prune`: leaves out candidates that make no sense for given arguments.
     """
-    is_interpreted = not is_compiled(triton.language.cdiv)  # a kernel of Triton's own
-    # Not `triton.autotune`, which in Triton 3.2 passes no `do_bench` on.
-    return triton.runtime.Autotuner(
-        function,
-        function.arg_names,
-        list(configs),
-        list(key),
-        reset_to_zero=None,
-        restore_value=None,
-        prune_configs_by={"early_config_prune": prune} if prune else None,
-        do_bench=(lambda call, quantiles: [0.0 for _ in quantiles]) if is_interpreted else None,
-    )
+    if not is_compiled(_declared(function)):
+        return _FirstConfiguration(function, list(configs), prune)
+    pruning = {"early_config_prune": prune} if prune else None
+    return triton.autotune(configs=list(configs), key=list(key), prune_configs_by=pruning)(function)
+
+
+def _declared(function: Any) -> Any:
+    """What `@triton.jit` made, below other decorators."""
+    while not is_compiled(function) and hasattr(function, "fn") and not inspect.isfunction(function.fn):
+        function = function.fn
+    return function
+
+
+@dataclass
+class _FirstConfiguration:
+    function: Any
+    configs: list[triton.Config]
+    prune: Callable[..., list[triton.Config]] | None
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return functools.partial(self._run, grid)
+
+    def _run(self, grid: Any, *args: Any, **kwargs: Any) -> None:
+        named = dict(zip(inspect.signature(_declared(self.function).fn).parameters, args, strict=False))
+        configs = self.prune(self.configs, named, **kwargs) if self.prune else self.configs
+        if configs[0].pre_hook is not None:
+            configs[0].pre_hook({**named, **kwargs, **configs[0].kwargs})
+        self.function[grid](*args, **kwargs, **configs[0].kwargs)
 
 
 def check_arguments(**tensors: torch.Tensor) -> None:
