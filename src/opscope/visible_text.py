@@ -53,9 +53,12 @@ def without_secrets(arguments: Sequence[str]) -> list[str]:
     return shown
 
 
+BETWEEN_SHOWN = r"[<>\s]*…[<>\s]*| [(]\d+[)]$"  # what stands between the pieces of a shortened name
+
+
 def is_shown_as(name: str, shown: str) -> bool:
     """Whether reports may shorten a name to a text: all that stands around its ellipses is in the name."""
-    pieces = re.split(r"[<>\s]*…[<>\s]*| \(\d+\)$", shown)
+    pieces = re.split(BETWEEN_SHOWN, shown)
     return len(pieces) > 1 and all(piece in name for piece in pieces)
 
 

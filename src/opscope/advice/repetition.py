@@ -44,13 +44,12 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         python_ns, before = watched.python_before(
             [stretch for one in works if one.is_from_host for stretch in one.operators]
         )
-        works.sort(key=lambda one: -_cost_ns(watched, one))
-        least_ns = rule.threshold("least_of_longest") * _cost_ns(watched, works[0])
+        costs_ns = {one: _cost_ns(watched, one) for one in works}
+        works.sort(key=lambda one: -costs_ns[one])
+        least_ns = rule.threshold("least_of_longest") * costs_ns[works[0]]
         # Gradients of what is worked out once are summed up before they go back.
         whole = _with_gradients(run, found)
-        texts = dict.fromkeys(
-            one.text for one in works[:_SHOWN] if one.text and _cost_ns(watched, one) >= least_ns
-        )
+        texts = dict.fromkeys(one.text for one in works[:_SHOWN] if one.text and costs_ns[one] >= least_ns)
         said_of_python = (
             f" Python takes {format_duration(python_ns / len(watched.steps))} right before them."
             if python_ns > found.host_ns

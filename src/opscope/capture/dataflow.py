@@ -731,9 +731,12 @@ def _independent(
         for rounds, number in () if one.is_view else one.site.rounds:
             members[rounds][number].append(place)
     taken: set[int] = set()
-    # Functions between a call and the one that calls all of them see less.
-    of_calls = sorted(members, key=lambda one: -one.number if one.module else float("-inf"))
-    for rounds in sorted(of_calls, key=lambda one: -sum(map(len, members[one].values()))):
+    # The most first; of calls that several functions see, those of the innermost that sees them all.
+    order = {
+        one: (-sum(map(len, of.values())), -one.number if one.module else float("-inf"))
+        for one, of in members.items()
+    }
+    for rounds in sorted(members, key=order.__getitem__):
         groups: dict[Hashable, list[list[int]]] = defaultdict(list)
         for places in members[rounds].values():
             names = tuple((operators[place].name, operators[place].is_differentiated) for place in places)

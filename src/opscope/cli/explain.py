@@ -14,10 +14,9 @@ from opscope.cli import console
 from opscope.errors import InputError
 from opscope.model.sidecar import kernels_folder
 from opscope.report.document import Document
-from opscope.report.explanation import explanation_document, named_part
+from opscope.report.explanation import explanation_document
 from opscope.report.json_encoding import versions
 from opscope.report.summary_json import explanation_json
-from opscope.results import advised
 
 
 def explain(
@@ -59,6 +58,9 @@ def explain(
             try:
                 explanation = api.explain(name, session, torch_version=torch_version)
             except InputError:
+                from opscope.report.analysis import named_part  # noqa: PLC0415 - seldom asked
+                from opscope.results import advised  # noqa: PLC0415
+
                 if session is None or (part := named_part(name, advised(session))) is None:
                     raise
                 report.show(

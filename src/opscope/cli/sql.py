@@ -20,14 +20,14 @@ from opscope.model.session import Session, literal
 from opscope.report.tables import query_document
 from opscope.report.terminal import render_terminal
 from opscope.units import counted
-from opscope.visible_text import visible
+from opscope.visible_text import BETWEEN_SHOWN, visible
 
 _ACCEPTED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _FORMATS = {".csv": "csv, HEADER", ".json": "json, ARRAY", ".parquet": "parquet"}
 # Of this connection alone: a saved session holds tables only. As `is_shown_as`.
-_KERNELS = """
+_KERNELS = f"""
 CREATE TEMP MACRO shown_as(name, shown) AS list_bool_and([contains(name, piece)
-    for piece in string_split_regex(shown, '[<>\\s]*…[<>\\s]*| [(][0-9]+[)]$')]);
+    for piece in string_split_regex(shown, '{BETWEEN_SHOWN}')]);
 CREATE TEMP VIEW kernels AS SELECT name, activities.* EXCLUDE (kind, size_bytes)
 FROM device_activities AS activities JOIN kernel_names USING (name_id) WHERE activities.kind = 'kernel'"""
 

@@ -109,13 +109,9 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         parts.sort(reverse=True)
         _, _, kernel, blocks, _ = parts[0]
         collective = Collective(*shared) if shared[0] else None
+        of = f"c10d::{collective.name}" if collective else name or ""
         call = parse_arguments(
-            f"c10d::{collective.name}" if collective else name or "",
-            overload=overload,
-            shapes=shapes,
-            types=types,
-            strides=strides,
-            concrete=concrete,
+            of, overload=overload, shapes=shapes, types=types, strides=strides, concrete=concrete
         )
         call = with_kernel_types(call, kernel)
         if call.has_unrecorded_list:
@@ -205,13 +201,14 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
             )
         return calls[int(wanted) - 1]
     words = re.split(r"[\s<>…]+", wanted.lower().replace("x", "×"))
+    every = [operator for one in calls for operator in one.operator_ids]
     # Where in the program, and what is called below, is asked last, for it takes the longest.
     for is_last in (False, True):
         known = work_places(session) if is_last else {}
+        for _, name, operator in session.query(_SQL["below"], [every]) if is_last else ():
+            known.setdefault(operator, set()).add(name)
         for one in sorted(calls, key=lambda one: bool(one.then)):
             at = {place for operator in one.operator_ids for place in known.get(operator, ())}
-            if is_last:
-                at |= {name for (name,) in session.query(_SQL["names_below"], [list(one.operator_ids)])}
             text = "\n".join([one.name, one.shapes, *one.kernels, *at]).lower().replace("x", "×")
             if all(word in text for word in words):
                 return one
@@ -329,7 +326,7 @@ def step_gain(
     first = [one for call in calls for one in call.operator_ids[:: 1 + len(call.then)]]
     rest = {one for call in calls for one in call.operator_ids} - {*first}
     below, dropped = (
-        [one for (one,) in summary.session.query(_SQL["below"], [list(above)])] for above in (first, rest)
+        [one for one, *_ in summary.session.query(_SQL["below"], [list(above)])] for above in (first, rest)
     )
 
     def effect(change: GraphChange) -> None:

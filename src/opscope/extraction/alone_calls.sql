@@ -43,13 +43,8 @@ SELECT trace_id, thread_id, operator_id FROM operators
 WHERE operator_id IN (SELECT unnest($1::BIGINT[])) ORDER BY ALL
 
 -- :name below
--- One row per operator that those given (parameter) called, and for each of these. Reads operators.
-SELECT o.operator_id
-FROM operators above JOIN (SELECT unnest($1::BIGINT[]) AS operator_id) USING (operator_id)
-JOIN operators o ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id
-
--- :name names_below
--- One row per name of an operator that those given (parameter) called, or of one of these. Reads operators.
-SELECT DISTINCT o.name
+-- One row per operator that those given (parameter) called, and for each of these: its id, its name, and whose it is. Reads
+-- operators.
+SELECT o.operator_id, o.name, above.operator_id
 FROM operators above JOIN (SELECT unnest($1::BIGINT[]) AS operator_id) USING (operator_id)
 JOIN operators o ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id

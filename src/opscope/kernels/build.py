@@ -184,12 +184,13 @@ def _locked(folder: Path) -> Iterator[None]:
 @contextmanager
 def _python_tools_on_path() -> Iterator[None]:
     """PATH ends with this Python's folder: pip's ninja is there, even if the environment is not active."""
-    path = os.environ.get("PATH", os.defpath)
-    os.environ["PATH"] = os.pathsep.join([path, str(Path(sys.executable).parent)])
+    path = os.environ.get("PATH")
+    os.environ["PATH"] = os.pathsep.join([*filter(None, [path]), str(Path(sys.executable).parent)])
     try:
         yield
     finally:
-        os.environ["PATH"] = path
+        del os.environ["PATH"]
+        os.environ |= {} if path is None else {"PATH": path}
 
 
 def _cpp_extension() -> Any:

@@ -7,6 +7,7 @@ sentence that says what its figures come to. Imports no renderer.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
@@ -40,7 +41,7 @@ from opscope.report.operators import (
 )
 from opscope.report.provenance import accuracy_blocks
 from opscope.report.ranks import collective_blocks
-from opscope.report.timeline import program_sections, time_blocks
+from opscope.report.timeline import module_blocks, program_sections, time_blocks
 from opscope.units import (
     NS_PER_S,
     counted,
@@ -525,3 +526,14 @@ def _environment_facts(environment: Environment) -> doc.FactList:
             for gpu in environment.gpu
         ),
     )
+
+
+def named_part(name: str, summary: Summary) -> tuple[Any, doc.Section] | None:
+    """What reports of a recording call `Change 2`, or by a module's name: the values and the words."""
+    number = name.lower().removeprefix("change ")
+    if number.isdigit():
+        named = zip(summary.advice or (), advice_sections(summary), strict=True)
+        return next((one for one in named if one[1].title.startswith(f"Change {number}:")), None)
+    module = re.sub(r" ×\d+$", "", name).lstrip("· ")
+    within = [one for one in summary.program.modules if module in (one.class_name, *one.path.split("."))]
+    return (within, doc.Section("By module", module_blocks(summary, None, within=module))) if within else None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
-from opscope.analysis.summary import Summary
 from opscope.extraction.kernel_code import KernelCode
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
@@ -17,7 +15,6 @@ from opscope.model.queries import grouped
 from opscope.provenance.categories import category_title
 from opscope.provenance.sources import is_unit
 from opscope.report import document as doc
-from opscope.report.advice import advice_sections
 from opscope.report.provenance import (
     entry_fact,
     function_facts,
@@ -28,7 +25,6 @@ from opscope.report.provenance import (
     location_text,
     release_text,
 )
-from opscope.report.timeline import module_blocks
 from opscope.units import (
     UNKNOWN,
     counted,
@@ -148,17 +144,6 @@ def explanation_document(
         doc.Section("Machine code", sections=tuple(map(_code_section, codes))),
     )
     return doc.Document(title, (_opening(explanation),), shown)
-
-
-def named_part(name: str, summary: Summary) -> tuple[Any, doc.Section] | None:
-    """What reports of a recording call `Change 2`, or by a module's name: the values and the words."""
-    number = name.lower().removeprefix("change ")
-    if number.isdigit():
-        named = zip(summary.advice or (), advice_sections(summary), strict=True)
-        return next((one for one in named if one[1].title.startswith(f"Change {number}:")), None)
-    module = re.sub(r" ×\d+$", "", name).lstrip("· ")
-    within = [one for one in summary.program.modules if module in (one.class_name, *one.path.split("."))]
-    return (within, doc.Section("By module", module_blocks(summary, None, within=module))) if within else None
 
 
 def _code_section(code: KernelCode) -> doc.Section:

@@ -391,6 +391,7 @@ def test_a_loop_over_groups_that_masks_pick(
     loop: Callable[[torch.Tensor, torch.Tensor], None], *, is_told: bool
 ) -> None:
     labels = torch.tensor([0, 1, 2, 3, 4, 4, 3, 4])
+    torch.manual_seed(0)  # of some numbers all masks compare the same
     found = watched(lambda: loop(torch.randn(8, 8), labels + 0))
     assert [(len(one.rounds), one.is_selected) for one in found.rounds] == [(5, True)] * is_told
 
