@@ -41,7 +41,8 @@ CHANGES = {
     "advice.unfused_pointwise": "compile", "advice.layout_copies": "compile",
     "advice.launch_bound": "compile", "advice.per_tensor_loop": "foreach_ema",
     "advice.eager_attention": "advice.attention_backend", "advice.loop": "batched",
-    "advice.unused_work": "truncated", "advice.padding": "dynamic_padding",
+    "advice.unused_work": "truncated", "advice.checks": "advice.host_sync",
+    "advice.padding": "dynamic_padding",
     "advice.repeated_work": "hoisted", "advice.recomputation": "no_recompute",
 }  # fmt: skip
 # A wider one is shown as "unknown, try it".

@@ -44,6 +44,7 @@ def step():
     text = frozen(prompt) * basis
     given = torch.randn(64, 64, device="cuda")
     accuracy = (given > 0).float().mean()
+    noise = torch.distributions.Normal(given, 1.0).rsample()
     probe = nn.functional.scaled_dot_product_attention(*3 * [given[None, None]])
     hidden = checkpoint(net, given + text, use_reentrant=False) * table
     total, state = 0.0, torch.zeros(64, 64, device="cuda")
@@ -53,7 +54,7 @@ def step():
     for _ in range(4):
         key = net.first(given).relu()
         state = torch.tanh(net.second(state) + key)
-    loss = total + state.square().mean() + (hidden @ filled).mean()
+    loss = total + noise.mean() + state.square().mean() + (hidden @ filled).mean()
     for shift in (0.0, 1.0, 2.0):
         nn.functional.silu(net.first(given + shift).sin().cos()).mean().backward()
     optimizer.zero_grad()
@@ -100,13 +101,18 @@ def test_what_is_worked_out_again_is_seen(recorded: Path) -> None:
 def test_what_nothing_reads_is_seen(recorded: Path) -> None:
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
     assert found is not None
-    unused = {(one.text or "").partition(" = ")[0] for one in found.unused if one.line is not None}
-    assert unused == {"accuracy", "probe"}
-    assert all(one.is_whole for one in found.unused if one.line is not None)
+    checked, unused = (
+        [one for one in found.unused if one.line is not None and one.is_checked is of] for of in (True, False)
+    )
+    assert {(one.text or "").partition(" = ")[0] for one in unused} == {"accuracy", "probe"}
+    assert all(one.is_whole for one in unused)
+    assert [(one.text or "").partition(" = ")[0] for one in checked] == ["noise"]
+    assert checked[0].is_of_distributions
 
 
 def test_rounds_that_need_not_wait_are_told_from_others(recorded: Path) -> None:
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
     assert found is not None
     loops = [(len(one.rounds), one.is_ragged, one.has_backward) for one in found.rounds if one.module is None]
-    assert sorted(loops) == [(3, False, True), (5, True, False)]
+    # Three parts of five are of one size.
+    assert sorted(loops) == [(3, False, False), (3, False, True)]

@@ -73,7 +73,9 @@ def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     watched = run.dataflow
     if watched is None:
         return
-    works = sorted(watched.recorded.unused, key=lambda one: -_cost_ns(watched, one))
+    works = sorted(
+        (one for one in watched.recorded.unused if not one.is_checked), key=lambda one: -_cost_ns(watched, one)
+    )
     whole, partly = (
         watched.found([part for one in works if one.is_of_weights is of for part in one.operators])
         for of in (False, True)
@@ -102,6 +104,26 @@ def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         # A part of what a line calls may have no switch of its own.
         is_sure=all(one.is_whole for one in works[:_SHOWN]),
     )
+
+
+@finds
+def checks(run: ProfiledRun, _: Rule) -> Iterator[Advice]:
+    watched = run.dataflow
+    if watched is None:
+        return
+    checked = (one for one in watched.recorded.unused if one.is_checked)
+    for of_library, works in grouped((one.is_of_distributions, one) for one in checked).items():
+        works.sort(key=lambda one: -_cost_ns(watched, one))
+        found = watched.found([part for one in works for part in one.operators])
+        where = listed([*dict.fromkeys(one.line or "the backward pass" for one in works)], _SHOWN)
+        yield Advice(
+            f"A part of the work of {where} only makes truth values that Python waits for: "
+            f"{_costs(watched, found)}.",
+            _evidence(run, found, lines=[one.line for one in works]),
+            _without(found),
+            change=None if of_library else "",
+            is_sure=of_library,
+        )
 
 
 _OF_WEIGHTS_SQL = """

@@ -11,10 +11,14 @@ A step's time is the longer of two. A loop that does not wait runs ahead of the 
 is full, and then only the device's period is true; a device that works off its queue is quicker than the
 loop, and then only the host's is. Where both took as long altogether, the device's events tell how the time
 was spread.
+
+Steps may come in cycles: after so many that train a policy, one that collects what they train on. No step
+of a cycle is typical, so a sample is then a whole cycle, each of its steps as often as it was recorded.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -34,6 +38,9 @@ _FEWEST_STEPS, _FEWEST_SAMPLES = FEWEST_ROUNDS, 3
 _AS_LONG = 0.98  # of the two clocks, altogether
 # Of device times between a recording and what surrounds it, at most.
 _WANDER = 1.05
+# Of a cycle: its steps, how often it must be seen, how much longer than others its long step is, and what
+# that takes of the time of all; of what is above the usual, how much is these steps'.
+_LONGEST_CYCLE, _FEWEST_CYCLES, _LONGER, _LEAST_OF_CYCLE, _OF_LONG = 32, 3, 2.0, 0.15, 0.8
 
 
 class StepClockKind(TextEnum):
@@ -41,8 +48,18 @@ class StepClockKind(TextEnum):
     DEVICE = "device"
 
 
+class StepCycle(msgspec.Struct, frozen=True):
+    """Steps that come again in the same order, one of them longer than the others."""
+
+    steps: int
+    first: int  # number of a long one; the others follow after `steps` each
+    long_ns: float  # median of the long ones
+    other_ns: float  # and of the others
+    is_recorded: bool = True  # whether a long one was recorded
+
+
 class UnrecordedTime(msgspec.Struct, frozen=True):
-    """A step of the program without a recorder."""
+    """A step of the program without a recorder; of a cycle of steps, their mean."""
 
     median: float  # nanoseconds
     # Lower end of the distribution-free 95 % interval of the median; with fewer than six samples the least of
@@ -59,6 +76,7 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
     least_host_ns: float | None = None
     # Least, median and most of the steps that began with an idle device, by the host's clock
     alone_ns: tuple[float, float, float] | None = None
+    cycle: StepCycle | None = None  # whose steps these are
 
     @property
     def has_interval(self) -> bool:
@@ -117,7 +135,13 @@ def measured_steps(
             trace_id,
             recorded_ns.get(trace_id),
             None if trace_id in partly else busy_ns.get(trace_id),
-            unrecorded_time(samples.get(trace_id, ()), has_device=trace_id in with_device),
+            unrecorded_time(
+                samples.get(trace_id, ()),
+                has_device=trace_id in with_device,
+                recorded=[step.number for step in windows[trace_id].counted.steps]
+                if trace_id in windows
+                else (),
+            ),
         )
         for trace_id in sorted({*recorded_ns, *samples})
     )
@@ -137,12 +161,15 @@ def _samples(session: Session) -> Mapping[int, list[UnrecordedStep]]:
     )
 
 
-def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> UnrecordedTime | None:
+def unrecorded_time(
+    samples: Sequence[UnrecordedStep], *, has_device: bool, recorded: Sequence[int] = ()
+) -> UnrecordedTime | None:
     """A step's time by these samples; None if none is left after the warm-up.
 
     `samples` are in the order taken, all of one kind, but for those of the host alone. Where the program uses
-    a device, the host's clock alone tells nothing.
+    a device, the host's clock alone tells nothing. `recorded` are the numbers of the steps that were.
     """
+    cycle, samples = _in_cycles(samples, recorded)
     found = _decisive(samples, has_device=has_device)
     if found is None:
         return None
@@ -161,13 +188,75 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
         place=chosen[0].place if len({one.place for one in chosen}) == 1 else None,
         least_host_ns=min(one.host_ns / one.step_count for one in samples),
         alone_ns=(alone[0], float(np.median(alone)), alone[-1]) if len(alone) >= _FEWEST_SAMPLES else None,
+        cycle=cycle,
     )
+
+
+def _in_cycles(
+    samples: Sequence[UnrecordedStep], recorded: Sequence[int]
+) -> tuple[StepCycle | None, Sequence[UnrecordedStep]]:
+    """The cycle that steps come in, and a sample for each; the samples as they are without one."""
+    cycle = _cycle(samples, recorded)
+    return cycle, samples if cycle is None else list(_whole_cycles(samples, cycle, recorded))
+
+
+def _cycle(samples: Sequence[UnrecordedStep], recorded: Sequence[int]) -> StepCycle | None:
+    """The shortest cycle of steps, where one of them is long each time and hardly another is."""
+    if any(one.step_count != 1 for one in samples) or len(samples) < _FEWEST_CYCLES:
+        return None
+    on_device = [one.device_ns for one in samples if one.device_ns is not None]
+    times_ns = np.array(on_device if len(on_device) == len(samples) else [one.host_ns for one in samples])
+    numbers = np.array([one.step for one in samples])
+    usual_ns = float(np.median(times_ns))
+    above_ns = np.maximum(times_ns - usual_ns, 0.0)
+    if above_ns.sum() < _LEAST_OF_CYCLE * times_ns.sum():
+        return None
+    for steps in range(2, min(_LONGEST_CYCLE, len(samples) // _FEWEST_CYCLES) + 1):
+        for first in range(steps):
+            is_long = numbers % steps == first
+            long_ns = times_ns[is_long]
+            if (
+                len(long_ns) >= _FEWEST_CYCLES
+                and long_ns.min() > _LONGER * usual_ns
+                and above_ns[is_long].sum() > _OF_LONG * above_ns.sum()
+            ):
+                is_recorded = any(number % steps == first for number in recorded)
+                other_ns = float(np.median(times_ns[~is_long]))
+                return StepCycle(steps, first, float(np.median(long_ns)), other_ns, is_recorded)
+    return None
+
+
+def _whole_cycles(
+    samples: Sequence[UnrecordedStep], cycle: StepCycle, recorded: Sequence[int]
+) -> Iterator[UnrecordedStep]:
+    """Cycles as samples of as many steps as were recorded, whichever these were of each cycle."""
+    weights = Counter(number % cycle.steps for number in recorded or range(cycle.steps))
+    for place, ones in groupby(samples, key=lambda one: one.place):
+        run: list[UnrecordedStep] = []
+        for one in ones:
+            run = [*run, one] if run and run[-1].step + 1 == one.step else [one]
+            if len(run) < cycle.steps:
+                continue
+            counted = [(each, weights[each.step % cycle.steps]) for each in run]
+            device_ns = [each.device_ns * weight for each, weight in counted if each.device_ns is not None]
+            yield UnrecordedStep(
+                StepKind.PERIOD,
+                place,
+                0,
+                run[0].step,
+                weights.total(),
+                sum(each.host_ns * weight for each, weight in counted),
+                sum(device_ns) if len(device_ns) == len(run) else None,
+            )
+            run = []
 
 
 def unrecorded_samples(session: Session) -> tuple[float, ...]:
     """Times in ns of steps without the profiler, of the trace with the longest steps; empty if unknown."""
     has_device = bool(session.scalar("SELECT count(*) FROM device_activities"))
-    found = (_decisive(samples, has_device=has_device) for samples in _samples(session).values())
+    found = (
+        _decisive(_in_cycles(samples, ())[1], has_device=has_device) for samples in _samples(session).values()
+    )
     by_trace = [tuple(one[3]) for one in found if one is not None]
     return max(by_trace, key=lambda times_ns: float(np.median(times_ns)), default=())
 

@@ -51,6 +51,7 @@ _MOST_SECONDS = 20.0  # that watching may add
 # Of tensors on the host: of one, since data are large and differ in any case; of all in a step.
 _LARGEST_HASHED_BYTES, _MOST_HASHED_BYTES = 16 << 20, 256 << 20
 _LARGEST_LIFTED_BYTES = 1 << 16
+_LEAST_TELLING_BYTES = 64  # two that hold the same hold it not by chance
 _NUMBERS = frozenset({int, float})
 _LEAST_OPERATORS, _LEAST_ROUNDS = 4, 3  # of a round, views aside; of a loop
 _MOST_TIED = 0.25  # of a round's operators may add to what other rounds have made
@@ -61,6 +62,7 @@ _UNWRITTEN = ("aten::empty", "aten::new_empty")
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _LEAST_PYTHON_S = 0.001  # before an operator, without another, to say where
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_"})
+_HOST = "cpu"  # whose memory Python may read at any time
 _LEAST_COLUMNS = 16  # of a tensor whose rows may be filled up
 # Written by norms of batches, whose schema does not say so.
 _RUNNING = frozenset({"running_mean", "running_var"})
@@ -160,6 +162,7 @@ class DataflowWatch:
         self._first_number = 0  # of this step
         self._read_later: set[int] = set()  # operators of the first step whose results the second one reads
         self._hashed_bytes, self._spent_s = 0, 0.0
+        self._contents: dict[bytes, int] = {}  # of host memory that this step has read: whose was it first
         self._left_s = 0.0  # when the last operator returned, of any thread
         self._python_s = 0.0  # from then until the one that runs was called
         self._frames: dict[int, ProgramFrames] = defaultdict(ProgramFrames)
@@ -182,6 +185,7 @@ class DataflowWatch:
         """The step is over and the next one begins."""
         self._steps.append([])
         self._first_number, self._hashed_bytes = len(self._numbers), 0
+        self._contents.clear()
         self._left_s = time.perf_counter()
         for storage in self._storages.values():
             storage.writers_before, storage.writers = storage.writers, frozenset()
@@ -310,8 +314,8 @@ class DataflowWatch:
         is_of_weights = bool(read) and all(storage.is_of_weights for _, storage in read)
         is_number = kind.name == "aten::_local_scalar_dense"
         # Attention keeps the state of random numbers there beside its result.
-        is_on_host = is_number or (bool(results) and results[0].device.type == "cpu")
-        is_read = is_number or (is_on_host and any(one.device.type != "cpu" for one, _ in read))
+        is_on_host = is_number or (bool(results) and results[0].device.type == _HOST)
+        is_read = is_number or (is_on_host and any(one.device.type != _HOST for one, _ in read))
         changed = frozenset(id(storage) for _, _, storage in written)
         self._read_later.update(
             *(storage.writers_before for _, storage in read if id(storage) not in changed)
@@ -415,7 +419,7 @@ class DataflowWatch:
     def _value(self, tensor: Any) -> Hashable:
         """What stands for a tensor's value: who made it; on the host, where anyone may write, its bytes."""
         storage, geometry = self._storage(tensor), _geometry(tensor)
-        if tensor.device.type != "cpu" or storage.reference is None:
+        if tensor.device.type != _HOST or storage.reference is None:
             return storage.value, geometry
         source = tensor if tensor.is_contiguous() else tensor.untyped_storage()
         size = tensor.numel() * tensor.element_size() if source is tensor else storage.size
@@ -423,7 +427,10 @@ class DataflowWatch:
             return next(self._unknown)
         self._hashed_bytes += size
         content = (ctypes.c_char * size).from_address(source.data_ptr()) if size else b""
-        return hashlib.blake2b(content, digest_size=16).digest(), geometry
+        digest = hashlib.blake2b(content, digest_size=16).digest()
+        if size >= _LEAST_TELLING_BYTES:
+            storage.is_new &= self._contents.setdefault(digest, id(storage)) == id(storage)
+        return digest, geometry
 
 
 def _geometry(tensor: Any) -> tuple[Hashable, ...]:
@@ -537,8 +544,7 @@ def summarized(
     )
     rounds += tuple(_calls_in_a_row(operators, before[0], number_of))
     unused = tuple(
-        UnusedWork(*at(line, places), is_whole, is_of_weights)
-        for line, places, is_whole, is_of_weights in _unused(operators, *before)
+        UnusedWork(*at(line, places), *facts) for line, places, *facts in _unused(operators, *before)
     )
     padded = tuple(
         PaddedInput(*padding, tuple(map(_named, lines)), _stretches(number_of[one] for one in places))
@@ -618,10 +624,8 @@ def _unused(
     before: Sequence[SeenOperator],
     kept: Collection[int],
     unread: frozenset[int],
-) -> Iterator[tuple[Line | None, list[int], bool, bool]]:
-    """Operators whose results nothing reads, by line of the program, and whether that is all the line does.
-
-    The last is whether it is only the gradients of their weights that nothing reads.
+) -> Iterator[tuple[Any, ...]]:
+    """Operators whose results nothing reads, by line of the program, as `UnusedWork` has them.
 
     What the step before left, the steps after it could still read; of the last one that is not known. So
     they are those of the step before, found again in a step that does the same.
@@ -645,10 +649,23 @@ def _unused(
     def is_sum(one: SeenOperator) -> bool:  # of a gradient that nobody reads
         return bool(one.written) and one.written <= unread
 
-    live = set(kept) | {place for place, one in enumerate(before) if one.has_effect and not is_sum(one)}
-    for place in reversed(range(len(before))):
-        if place in live:
-            live |= before[place].needs
+    def needed(effects: Iterable[int]) -> set[int]:
+        live = {*kept, *effects}
+        for place in reversed(range(len(before))):
+            if place in live:
+                live |= before[place].needs
+        return live
+
+    effects = [place for place, one in enumerate(before) if one.has_effect and not is_sum(one)]
+    live = needed(effects)
+    checked = live - needed(place for place in effects if not before[place].is_flag)
+    for line, ones in grouped(
+        (operators[place].site.lines[-1:], place)
+        for place, earlier in zip(places, found, strict=True)
+        if earlier in checked
+    ).items():
+        of_distributions = all(operators[place].site.is_of_distributions for place in ones)
+        yield next(iter(line), None), ones, False, False, True, of_distributions
     rest = {place for place, earlier in zip(places, found, strict=True) if earlier not in live}
     # What sums such gradients up reads them in the size of the weight, the third that a convolution takes.
     summed = {
@@ -845,11 +862,12 @@ def _need_not_wait(
     between = range(like[0][0], like[-1][-1] + 1)
     if any(operators[place].is_of_batch for places in like for place in places):
         return False
-    # Rounds that each change what was there before are a loop over tensors.
-    of_rounds = [[operators[place] for place in places] for places in like]
+    # Rounds that each change what was there before are a loop over tensors; gradients are made meanwhile.
     changed = {
-        frozenset[int]().union(*(one.written for one in ones)).difference(*(one.made for one in ones))
-        for ones in of_rounds
+        frozenset[int]()
+        .union(*(operators[place].written for place in places))
+        .difference(*(one.made for one in operators[places[0] : places[-1]]))
+        for places in like
     }
     if len(changed) > 1:
         return False

@@ -21,6 +21,7 @@ _OWNERS = {
     str(Path(__file__).parent.parent): "opscope",
     "/torch/autograd/graph.py": "autograd",
     "/torch/autograd/function.py": "autograd",
+    "/torch/distributions/": "distributions",
     "/torch/utils/checkpoint.py": "checkpoint",
     "/torch/optim/": "optimizer",
 }
@@ -48,6 +49,7 @@ class CallSite(NamedTuple):
     is_backward: bool = False
     is_recomputed: bool = False  # a forward pass that runs again
     is_of_optimizer: bool = False
+    is_of_distributions: bool = False
 
 
 class _Mark:
@@ -108,7 +110,7 @@ class ProgramFrames:
             frame = frame.f_back
         lines: list[Line] = []
         rounds: list[tuple[LoopRun, int]] = []
-        is_backward = is_recomputed = False
+        is_backward = is_recomputed = is_of_distributions = False
         # The module's call that a frame is nearest to, itself or through functions.
         called: list[tuple[FrameType, str, _Mark, bool]] = []
         for one in chain:
@@ -128,13 +130,21 @@ class ProgramFrames:
                 is_backward, is_recomputed = True, False
             elif owner == "checkpoint":
                 is_recomputed |= code.co_name in {"recompute_fn", "backward"}
+            elif owner == "distributions":
+                is_of_distributions = True
             elif owner == "optimizer":
                 # For each parameter, as it must.
                 return CallSite(is_backward=is_backward, is_of_optimizer=True)
             mark.last = frame.f_lasti
         self._last_name = name
         # Threads of the backward pass run nothing of the program's.
-        return CallSite(tuple(lines), tuple(rounds), is_backward or not lines, is_recomputed)
+        return CallSite(
+            tuple(lines),
+            tuple(rounds),
+            is_backward or not lines,
+            is_recomputed,
+            is_of_distributions=is_of_distributions,
+        )
 
     def _loops(self, frame: FrameType, mark: _Mark, *, called_new: bool) -> Iterator[tuple[LoopRun, int]]:
         """The loops a frame is in; the innermost one that it has gone back in is in its next round."""

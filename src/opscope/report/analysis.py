@@ -238,6 +238,8 @@ def _samples_text(time: UnrecordedTime) -> str:
         return " without the profiler, by a single sample"
     interval = f"{format_duration(time.low)} to {format_duration(time.high)}"
     count = counted(time.samples, "sample")
+    if (cycle := time.cycle) is not None:
+        count = f"{counted(time.samples, 'cycle')} of {cycle.steps} steps"
     if not time.has_interval:
         return f" without the profiler: median of {count} from {interval}, too few for an interval"
     text = f" without the profiler: median of {count}, 95 % interval {interval}"

@@ -435,6 +435,40 @@ def test_rounds_with_a_backward_pass_after_each() -> None:
     assert [(len(one.rounds), one.has_backward) for one in found.rounds] == [(4, True)]
 
 
+def test_rounds_that_update_models_of_their_own_on_one_choice_of_rows() -> None:
+    nets, rows, losses = [Net() for _ in range(3)], torch.randn(64, 8), []
+
+    def step() -> None:
+        order = np.random.default_rng().permutation(64)[:16]
+        for net in nets:
+            loss = net(rows[order].exp()).square().mean()
+            losses.append(loss.item())
+            net.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+
+    assert [(len(one.rounds), one.has_weights, one.has_backward) for one in watched(step).rounds] == [
+        (3, True, True)
+    ]
+
+
+def test_checks_are_told_from_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataflow, "_HOST", "nowhere")  # so that these tensors are a device's
+    net = Net()
+
+    def step() -> None:
+        drawn = torch.distributions.Normal(net(torch.randn(8, 8)), 1.0).rsample()
+        if drawn.isnan().any():
+            raise ValueError
+        drawn.sum().item()
+
+    found = watched(step).unused
+    assert [(one.text is not None, one.is_checked, one.is_of_distributions) for one in found] == [
+        (True, True, True),
+        (False, True, False),
+    ]
+
+
 def test_of_rounds_of_several_sizes_most_of_one_size_are_put_together() -> None:
     net = Net()
 
