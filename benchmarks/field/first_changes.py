@@ -42,6 +42,7 @@ CHANGES = {
     "advice.launch_bound": "compile", "advice.per_tensor_loop": "foreach_ema",
     "advice.eager_attention": "advice.attention_backend", "advice.loop": "batched",
     "advice.unused_work": "truncated", "advice.checks": "advice.host_sync",
+    "advice.anomaly_detection": "no_anomaly",
     "advice.padding": "dynamic_padding",
     "advice.repeated_work": "hoisted", "advice.recomputation": "no_recompute",
 }  # fmt: skip

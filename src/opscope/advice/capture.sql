@@ -33,6 +33,26 @@ WITH launches AS (
 SELECT name AS operator, (sum(launches) / (SELECT sum(steps) FROM traces))::DOUBLE AS per_step
 FROM kinds WHERE differs GROUP BY name ORDER BY per_step DESC, name
 
+-- :name steady
+-- Of all launches of kernels, the share that torch.compile's regions launch alike in each step, outside of graphs.
+-- Parameter: steps to leave out. Reads device_activities, runtime_calls, operators.
+WITH regions AS (
+        SELECT operator_id, last_descendant_id FROM operators
+        WHERE starts_with(name, 'Torch-Compiled Region') OR name = 'CompiledFunctionBackward'),
+    launches AS (
+        SELECT r.step, a.name_id, coalesce(a.operator_id <= e.last_descendant_id, false) AS is_compiled,
+            count(*) AS launches
+        FROM device_activities a JOIN runtime_calls r USING (runtime_call_id)
+        ASOF LEFT JOIN regions e ON a.operator_id >= e.operator_id
+        WHERE a.kind = 'kernel' AND r.step IS NOT NULL AND coalesce(a.graph_id, 0) = 0
+            AND NOT list_contains($1::BIGINT[][], [r.trace_id, r.step])
+        GROUP BY ALL),
+    kinds AS (
+        SELECT is_compiled, sum(launches) AS launches,
+            count(*) = (SELECT count(DISTINCT step) FROM launches) AND min(launches) = max(launches) AS is_same
+        FROM launches GROUP BY name_id, is_compiled)
+SELECT sum(launches) FILTER (is_compiled AND is_same) / sum(launches) FROM kinds
+
 -- :name growing
 -- Calls of aten::cat per step that append one row, position or token to a cache, if caches of four lengths or more are
 -- seen: a loop that generates. The list of inputs begins their recorded shapes.

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from opscope.advice.capture import capture_of, in_the_way
+from opscope.advice.capture import capture_of, in_the_way, steady_share
 from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_copies
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
@@ -30,6 +30,8 @@ _WITHOUT_GRAPH = (
     "nothing."
 )
 _COMPILED = "model = torch.compile(model)   # fewer launches, also around what no graph can hold"
+_GRAPHS_OF_COMPILED = """\
+model = torch.compile(model, mode="reduce-overhead")   # what it compiles launches the same in each step"""
 _HIDDEN = 1.5  # times what was recorded of waits: then the recording hides what they cost
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
@@ -94,18 +96,25 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         suggestion=_WITHOUT_GRAPH if blocked else None,
         applicability=found,
     )
-    is_eager = run.summary.is_of_torch and run.summary.engine is None and not run.is_compiled
-    if blocked and is_eager and run.has_model and run.has_steps and step.is_host_bound:
-        most_ns = step.step_ns - step.device_ns
-        advice = msgspec.structs.replace(
-            advice,
-            effect=None,
-            basis=None,
-            gain=Gain(min(most_ns, rule.threshold("compiled_share") * step.step_ns), 0.0, most_ns),
-            change=_COMPILED,
-            applicability=msgspec.structs.replace(OPEN, blocked_by=found.blocked_by),
-            is_sure=False,
-        )
+    is_open = blocked and run.summary.is_of_torch and run.summary.engine is None and run.has_steps
+    if is_open and run.has_model and step.is_host_bound:
+        most_ns, change = step.step_ns - step.device_ns, _COMPILED
+        gain_ns = min(most_ns, rule.threshold("compiled_share") * step.step_ns)
+        if run.is_compiled:
+            # What stands in the way may lie outside of what is compiled, and graphs hold just that.
+            share = steady_share(run)
+            is_steady = share >= rule.threshold("least_steady")
+            gain_ns, change = share * most_ns * is_steady, _GRAPHS_OF_COMPILED
+        if gain_ns:
+            advice = msgspec.structs.replace(
+                advice,
+                effect=None,
+                basis=None,
+                gain=Gain(gain_ns, 0.0, most_ns),
+                change=change,
+                applicability=msgspec.structs.replace(OPEN, blocked_by=found.blocked_by),
+                is_sure=False,
+            )
     yield advice
 
 
@@ -153,6 +162,36 @@ def _together(
         change="" if any(one.operator is None for one in waits) else None,
         is_sure=False,
     )
+
+
+@finds
+def anomaly_detection(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    if "aten::isnan" not in run.names:
+        return
+    checks = run.session.records(_GRADIENT_CHECKS_SQL)
+    count = sum(row["name"] == "aten::isnan" for row in checks)
+    if not count or count < rule.threshold("least_checked") * run.session.scalar(_BACKWARD_NODES_SQL):
+        return
+    host_ns, device_ns = (sum(row[key] for row in checks) for key in ("duration_ns", "total_device_ns"))
+    ids = [one for row in checks for one in range(row["operator_id"], row["last_descendant_id"] + 1)]
+    yield Advice(
+        f"Gradients are checked {run.times(count, 'time')}, and the host waits for each: "
+        f"{run.device_time(device_ns)}, and {run.time(host_ns)} on the host as recorded.",
+        run.evidence(device_ns, checks=count, host_ns=host_ns),
+        lambda change: change.drop_operators(ids),
+        is_sure=False,  # tracebacks cost more: of 205 ms that went, the checks were 43
+    )
+
+
+# What the engine itself calls after each node of the graph.
+_GRADIENT_CHECKS_SQL = """
+SELECT o.operator_id, o.last_descendant_id, o.name, o.duration_ns, o.total_device_ns
+FROM operators o JOIN operators p ON p.operator_id = o.parent_id
+WHERE o.name IN ('aten::isnan', 'aten::_is_any_true', 'aten::any', 'aten::is_nonzero', 'aten::item')
+AND starts_with(p.name, 'autograd::engine::evaluate_function') AND o.step IS NOT NULL"""
+_BACKWARD_NODES_SQL = """
+SELECT count(*) FROM operators
+WHERE starts_with(name, 'autograd::engine::evaluate_function') AND step IS NOT NULL"""
 
 
 @finds

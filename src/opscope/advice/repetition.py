@@ -111,11 +111,12 @@ def checks(run: ProfiledRun, _: Rule) -> Iterator[Advice]:
     watched = run.dataflow
     if watched is None:
         return
-    checked = (one for one in watched.recorded.unused if one.is_checked)
+    # Those of the backward pass are anomaly detection's.
+    checked = (one for one in watched.recorded.unused if one.is_checked and one.line)
     for of_library, works in grouped((one.is_of_distributions, one) for one in checked).items():
         works.sort(key=lambda one: -_cost_ns(watched, one))
         found = watched.found([part for one in works for part in one.operators])
-        where = listed([*dict.fromkeys(one.line or "the backward pass" for one in works)], _SHOWN)
+        where = listed([*dict.fromkeys(one.line or "" for one in works)], _SHOWN)
         yield Advice(
             f"A part of the work of {where} only makes truth values that Python waits for: "
             f"{_costs(watched, found)}.",

@@ -99,14 +99,14 @@ def program_of(
 
 
 class OptimizerSteps(_Hooks):
-    """A step ends when the optimizer that steps first in the program has stepped."""
+    """A step ends when the optimizer has stepped that stepped first of those that are still there."""
 
     def watch(self, on_step: _OnStep, restart: _OnStep) -> None:
         first: list[weakref.ref[Any]] = []
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not first:
-                first.append(weakref.ref(optimizer))
+            if not first or first[0]() is None:
+                first[:] = [weakref.ref(optimizer)]
             if first[0]() is optimizer:
                 _untraced(on_step)
 

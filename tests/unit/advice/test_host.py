@@ -316,3 +316,37 @@ def test_what_is_left_alone(advise_on, code, content, values):
     assert code not in found
     # Where compiling or allocating is the scene, the host is slow by itself.
     assert found == [] or code in {"cuda_malloc", "recompilation"}
+
+
+@pytest.mark.parametrize("flips", [(1, 2), (1, 1)], ids=["others differ", "nothing differs"])
+def test_graphs_may_hold_what_is_compiled_though_the_step_differs(
+    advise_on: Program, flips: tuple[int, ...]
+) -> None:
+    builder = trace()
+    for number, count in enumerate(flips):
+        begin = 1000 * number
+        builder.step(number + 1, begin, 1000)
+        for at in range(count):
+            builder.operator("aten::flip", begin + 10 * at, 5).launch(begin + 10 * at + 1)
+            builder.kernel("flip", begin + 10 * at + 3, 1)
+        builder.operator("Torch-Compiled Region: 0/0", begin + 100, 800)
+        for at in range(6):
+            builder.operator("aten::addmm", begin + 110 + 50 * at, 20)
+            builder.launch(begin + 115 + 50 * at).kernel("gemm", begin + 125 + 50 * at, 10)
+    finding = only(
+        advise_on(builder, **waiting(hosts=[host(2 * MS, 10 * MS, launches=1000)])), "launch_bound"
+    )
+    assert 'mode="reduce-overhead"' in (finding.change or "")
+    assert bool(finding.applicability.blocked_by) is (flips == (1, 2))
+
+
+@pytest.mark.parametrize("node", ["autograd::engine::evaluate_function: MulBackward0", "MyBackward"])
+def test_checks_of_every_gradient_are_anomaly_detections(advise_on: Program, node: str) -> None:
+    builder = trace().step(1, 0, 1000)
+    for begin in range(100, 900, 100):
+        builder.operator(node, begin, 90)
+        for name, at in (("aten::isnan", 10), ("aten::_is_any_true", 30), ("aten::item", 50)):
+            builder.operator(name, begin + at, 10)
+        builder.launch(begin + 12).kernel("isnan", begin + 15, 2)
+    found = advise_on(builder, **waiting(hosts=[host(2 * MS, 10 * MS, launches=1000)]))
+    assert ("anomaly_detection" in codes(found)) is node.startswith("autograd")

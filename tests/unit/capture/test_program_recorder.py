@@ -426,6 +426,16 @@ def test_the_first_optimizer_that_steps_counts(watched, steps):
     assert len(steps) == 3
 
 
+def test_where_the_first_optimizer_is_gone_the_next_one_counts(watched, steps):
+    watched(OptimizerSteps())
+    for _ in range(3):  # each client of a federation makes one
+        first, second = optimizer(), optimizer()
+        first.step()
+        second.step()
+        del first
+    assert len(steps) == 3
+
+
 def test_a_forward_counts_from_the_second_call_of_a_module(watched, steps):
     encoder, model = torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
     before = torch.nn.Module.__call__
