@@ -49,8 +49,8 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     if (time := measured.unrecorded_ns) is not None:
         count = counted(time.samples, "sample")
         if (cycle := time.cycle) is not None:
-            count = f"{counted(time.samples, 'cycle')} of {cycle.steps} steps, one of "
-            count += format_duration(cycle.long_ns) + ("" if cycle.is_recorded else " that was not recorded")
+            long = format_duration(cycle.long_ns) + ("" if cycle.is_recorded else ", not recorded")
+            count = f"{counted(time.samples, 'cycle')} of {cycle.steps} steps, one of {long}"
         text = f" without profiler (median of {count})" + (f", {recorded} recorded" if recorded else "")
         yield "Step", (doc.Strong(format_duration(time.median)), text)
     elif recorded:
