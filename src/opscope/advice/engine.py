@@ -78,6 +78,7 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
     )
 
 
+_COMPILED_MODEL = re.compile(r"model = torch\.compile\(model(?:\)|, (.*?\)))(?:   #.*)?")
 _MODEL = re.compile(r"\bmodel\b")  # what is compiled, where a program has none: its own function
 _Found = tuple[Finding, JobChange | None]
 
@@ -179,8 +180,14 @@ def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
         own = None if advice.suggestion and not advice.like else (advice.like or rule).engines.get("cuda")
     else:
         change = rule.change if advice.change is None else advice.change
-        if change and "torch.compile(model" in change and not run.has_model:
-            change = _MODEL.sub("step", change)
+        if change and "torch.compile(model" in change and not run.is_compiled:
+            if function := run.function_to_compile:
+                change = _COMPILED_MODEL.sub(
+                    lambda found: f"@torch.compile{f'({found[1]}' if found[1] else ''}   # above {function}",
+                    change,
+                )
+            elif not run.has_model:
+                change = _MODEL.sub("step", change)
         return EngineWords(suggestion, change)
     # What changes a program's own lines is no word for others.
     return own or EngineWords(suggestion)

@@ -23,7 +23,7 @@ from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, names_of
 from opscope.analysis.timeline.values import DeviceStep, HostTime, IdleCause, TimePartition, WindowKind
-from opscope.analysis.watched_steps import Dataflow, dataflow
+from opscope.analysis.watched_steps import Dataflow, dataflow, watched_step
 from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability
 from opscope.model.queries import sql, summed
@@ -34,6 +34,7 @@ from opscope.operators.products import MatrixProduct, matrix_product
 from opscope.units import counted, format_duration, format_fraction
 
 _SHOWN = 5
+_MOSTLY = 0.8  # of a function's operators that one it calls may launch
 # Operators with weights: what a module does, and a function of tensors does not.
 LAYERS = re.compile(
     r"aten::(linear|addmm|.*convolution|conv\d?d?|.*(layer|batch|group|instance|rms)_norm|embedding"
@@ -192,6 +193,20 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         if self.step is None or self.summary.engine is not None or len(self.summary.devices) > 1:
             return None
         return dataflow(self.session, self.step.trace.trace_id, self.left_out)
+
+    @cached_property
+    def function_to_compile(self) -> str | None:
+        """The innermost function of the program that launches most of what no module does, if that is more."""
+        watched = watched_step(self.session, self.step.trace.trace_id) if self.step else None
+        parts = watched.parts if watched else ()
+        counts = {one.name: sum(end - begin for begin, end in one.operators) for one in parts}
+        functions = [one.name for one in parts if not one.is_module]
+        most = max((counts[one] for one in functions), default=0)
+        of_modules = sum(counts[one.name] for one in parts if one.is_module)
+        # What a module does has a backward pass as long again.
+        if most <= of_modules * (2 if self.has_backward else 1):
+            return None
+        return min((one for one in functions if counts[one] > _MOSTLY * most), key=counts.__getitem__)
 
     def records(self, name: str) -> list[dict[str, Any]]:
         """Rows of one of this package's queries, asked once; not to be changed.

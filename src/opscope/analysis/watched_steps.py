@@ -87,16 +87,21 @@ class Dataflow(NamedTuple):
         return sum(end_ns - start_ns for _, start_ns, end_ns in extents), as_extents(extents)
 
 
-def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | None]]) -> Dataflow | None:
-    """What was watched before a trace was recorded; None if nothing was, or the steps are others.
-
-    Kernels that no operator launches may write to memory unseen: with such nothing is known.
-    """
+def watched_step(session: Session, trace_id: int) -> RecordedDataflow | None:
+    """What was watched before a trace was recorded."""
     try:
         kept = msgspec.json.decode(session.metadata(f"sidecar:{trace_id}") or "{}", type=_Sidecar)
     except UNREADABLE_JSON:  # a saved session may be a stranger's
         return None
-    recorded = kept.dataflow
+    return kept.dataflow
+
+
+def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | None]]) -> Dataflow | None:
+    """What was watched, in the steps recorded; None if nothing was, or the steps are others.
+
+    Kernels that no operator launches may write to memory unseen: with such nothing is known.
+    """
+    recorded = watched_step(session, trace_id)
     if recorded is None or not (
         recorded.repeated or recorded.rounds or recorded.unused or recorded.padded or recorded.python
     ):

@@ -35,6 +35,7 @@ from opscope.capture.program_loops import CallSite, Line, LoopRun, ProgramFrames
 from opscope.model.queries import grouped
 from opscope.model.sidecar import (
     PaddedInput,
+    ProgramPart,
     PythonWork,
     RecordedDataflow,
     RecordedRounds,
@@ -63,6 +64,7 @@ _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _LEAST_PYTHON_S = 0.001  # before an operator, without another, to say where
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_"})
 _HOST = "cpu"  # whose memory Python may read at any time
+_LEAST_PART = 0.1  # of a step's operators
 _LEAST_COLUMNS = 16  # of a tensor whose rows may be filled up
 # Written by norms of batches, whose schema does not say so.
 _RUNNING = frozenset({"running_mean", "running_var"})
@@ -184,6 +186,8 @@ class DataflowWatch:
     def next_step(self) -> None:
         """The step is over and the next one begins."""
         self._steps.append([])
+        for frames in self._frames.values():
+            frames.step += 1
         self._first_number, self._hashed_bytes = len(self._numbers), 0
         self._contents.clear()
         self._left_s = time.perf_counter()
@@ -558,7 +562,31 @@ def summarized(
         for number in [number_of[later] for later in range(place, len(operators)) if later in number_of][:1]
     )
     has_new = any(one.has_new for one in operators)
-    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused, padded, python)
+    parts = tuple(
+        ProgramPart(one if isinstance(one, str) else _named(one), isinstance(one, str), stretches)
+        for one, places in _parts(operators).items()
+        for stretches in [_stretches(number_of[place] for place in places)]
+    )
+    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused, padded, python, parts)
+
+
+def _parts(operators: Sequence[SeenOperator]) -> dict[str | Line, list[int]]:
+    """The operators by the outermost module, or else by each function that they are called from.
+
+    Not by functions that train: an optimizer's step is nothing to compile together with the rest.
+    """
+    training = {function for one in operators if one.site.is_of_optimizer for function in one.site.functions}
+    counted = [
+        (place, one.site)
+        for place, one in enumerate(operators)
+        if not (one.is_view or one.site.is_backward or one.site.is_of_optimizer)
+    ]
+    parts = grouped(
+        (part, place)
+        for place, site in counted
+        for part in ([site.module] if site.module else {*site.functions} - training)
+    )
+    return {part: places for part, places in parts.items() if len(places) >= _LEAST_PART * len(counted)}
 
 
 def _by_thread(operators: Sequence[SeenOperator]) -> dict[int, list[int]]:

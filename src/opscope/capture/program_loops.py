@@ -50,14 +50,17 @@ class CallSite(NamedTuple):
     is_recomputed: bool = False  # a forward pass that runs again
     is_of_optimizer: bool = False
     is_of_distributions: bool = False
+    module: str | None = None  # the class of the outermost one whose call it is in
+    functions: tuple[Line, ...] = ()  # of the program that this step has called outside of one, where they begin
 
 
 class _Mark:
     """Of one frame while it runs; as its `f_trace` it does nothing, should a debugger start meanwhile."""
 
-    __slots__ = ("last", "loops", "module", "of_modules")
+    __slots__ = ("last", "loops", "module", "of_modules", "step")
 
-    def __init__(self) -> None:
+    def __init__(self, step: int) -> None:
+        self.step = step  # in which it was seen first
         self.last = -1  # the instruction at which it was seen last
         self.loops: dict[int, tuple[LoopRun, int]] = {}  # by place in the loops of its code
         self.of_modules: dict[int, tuple[LoopRun, int]] = {}  # by module that it calls
@@ -89,6 +92,7 @@ class ProgramFrames:
         self._of_files: dict[str, str] = {}
         self._numbers = itertools.count()
         self._last_name = ""
+        self.step = 0
 
     def _owner(self, file: str) -> str:
         """Whose a file is: "opscope", a part of torch's that matters here, "program", or "" for others."""
@@ -105,11 +109,13 @@ class ProgramFrames:
             if owner != "opscope":
                 mark = frame.f_trace
                 if is_new := type(mark) is not _Mark:
-                    mark = frame.f_trace = _Mark()
+                    mark = frame.f_trace = _Mark(self.step)
                 chain.append((frame, owner, mark, is_new))
             frame = frame.f_back
         lines: list[Line] = []
         rounds: list[tuple[LoopRun, int]] = []
+        functions: list[Line] = []
+        module: str | None = None
         is_backward = is_recomputed = is_of_distributions = False
         # The module's call that a frame is nearest to, itself or through functions.
         called: list[tuple[FrameType, str, _Mark, bool]] = []
@@ -121,6 +127,8 @@ class ProgramFrames:
             if owner == "program":
                 line = Line(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name)
                 lines.append(line)
+                if module is None and mark.step == self.step and not code.co_name.startswith("<"):
+                    functions.append(line._replace(line=code.co_firstlineno))
                 # One instruction that calls the same again has gone round, if that is all there is of a loop.
                 called_new = chain[depth - 1][3] if depth else name == self._last_name
                 rounds.extend(self._loops(frame, mark, called_new=called_new))
@@ -134,7 +142,9 @@ class ProgramFrames:
                 is_of_distributions = True
             elif owner == "optimizer":
                 # For each parameter, as it must.
-                return CallSite(is_backward=is_backward, is_of_optimizer=True)
+                return CallSite(is_backward=is_backward, is_of_optimizer=True, functions=tuple(functions))
+            elif module is None and _is_call(frame):
+                module = type(frame.f_locals.get("self")).__name__
             mark.last = frame.f_lasti
         self._last_name = name
         # Threads of the backward pass run nothing of the program's.
@@ -144,6 +154,8 @@ class ProgramFrames:
             is_backward or not lines,
             is_recomputed,
             is_of_distributions=is_of_distributions,
+            module=module,
+            functions=tuple(functions),
         )
 
     def _loops(self, frame: FrameType, mark: _Mark, *, called_new: bool) -> Iterator[tuple[LoopRun, int]]:

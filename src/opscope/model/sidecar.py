@@ -203,6 +203,14 @@ class RecordedRounds(msgspec.Struct, frozen=True):
     has_backward: bool = False  # whether a backward pass follows each
 
 
+class ProgramPart(msgspec.Struct, frozen=True):
+    """Operators of a watched step that are called from one function of the program, or from one kind of module."""
+
+    name: str  # the function with file and line, or the class of the outermost module
+    is_module: bool
+    operators: _Stretches
+
+
 class ThreadOperators(msgspec.Struct, frozen=True):
     """The operators that one thread called in a step, in their order, below those that only call others."""
 
@@ -221,6 +229,7 @@ class RecordedDataflow(msgspec.Struct, frozen=True):
     unused: tuple[UnusedWork, ...] = ()
     padded: tuple[PaddedInput, ...] = ()
     python: tuple[PythonWork, ...] = ()
+    parts: tuple[ProgramPart, ...] = ()
 
 
 class Sidecar(msgspec.Struct, frozen=True):

@@ -9,8 +9,10 @@ import pytest
 
 from case_tables import cases, tables
 from fakes import TraceBuilder
+from opscope.advice import profiled_run
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.model.finding import Severity
+from opscope.model.sidecar import ProgramPart, RecordedDataflow
 
 from .conftest import MS, Program, codes, host, only, partition, told, trace
 
@@ -316,6 +318,26 @@ def test_what_is_left_alone(advise_on, code, content, values):
     assert code not in found
     # Where compiling or allocating is the scene, the host is slow by itself.
     assert found == [] or code in {"cuda_malloc", "recompilation"}
+
+
+@pytest.mark.parametrize(
+    ("of_module", "edit"), [(4, "@torch.compile   # above train.py:3 step"), (20, "model = torch.compile(model)")]
+)
+def test_what_is_to_be_compiled_is_what_launches_most(
+    advise_on: Program, monkeypatch: pytest.MonkeyPatch, of_module: int, edit: str
+) -> None:
+    parts = (
+        ProgramPart("train.py:9 all_of_it", is_module=False, operators=((0, 18),)),
+        ProgramPart("train.py:3 step", is_module=False, operators=((0, 16),)),
+        ProgramPart("Net", is_module=True, operators=((0, of_module),)),
+    )
+    watched = RecordedDataflow((), has_new=True, parts=parts)
+    monkeypatch.setattr(profiled_run, "watched_step", lambda *_: watched)
+    builder = step_of(10).step(2, 10_000, 10_000)
+    for at in (10_010, 10_050):
+        builder.operator("aten::linear", at, 20).launch(at + 5).kernel("kernel", at + 40, 10)
+    found = advise_on(builder, **waiting(hosts=[host(2 * MS, 10 * MS, launches=1000)]))
+    assert (only(found, "launch_bound").change or "").startswith(edit)
 
 
 @pytest.mark.parametrize("flips", [(1, 2), (1, 1)], ids=["others differ", "nothing differs"])

@@ -452,6 +452,27 @@ def test_rounds_that_update_models_of_their_own_on_one_choice_of_rows() -> None:
     ]
 
 
+def laplacian(x: torch.Tensor) -> torch.Tensor:
+    return x.roll(1, 0) + x.roll(-1, 0) + x.roll(1, 1) + x.roll(-1, 1) - 4 * x
+
+
+def react(u: torch.Tensor) -> torch.Tensor:
+    return u + 0.1 * laplacian(u) + 0.1 * laplacian(u * u) - u
+
+
+def test_parts_are_what_modules_and_functions_of_the_step_launch() -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def trained() -> None:
+        react(net(torch.randn(8, 8))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    parts = {one.name.split(" ")[-1]: one.is_module for one in watched(trained).parts}
+    assert parts == {"Net": True, "react": False, "laplacian": False}
+
+
 def test_checks_are_told_from_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataflow, "_HOST", "nowhere")  # so that these tensors are a device's
     net = Net()
