@@ -52,7 +52,7 @@ def differing(run: ProfiledRun) -> tuple[Blocker, ...]:
 
 
 def steady_share(run: ProfiledRun) -> float:
-    """Of all launches of kernels, those of compiled regions that each step launches alike, in no graph yet."""
+    """Of all launches of kernels, those in compiled regions, alike in each step and in no graph yet."""
     return float(run.session.scalar(sql(__package__, "capture:steady"), [run.left_out]) or 0.0)
 
 

@@ -196,7 +196,7 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def function_to_compile(self) -> str | None:
-        """The innermost function of the program that launches most of what no module does, if that is more."""
+        """The innermost function that launches most of what no module does, if that is more."""
         watched = watched_step(self.session, self.step.trace.trace_id) if self.step else None
         parts = watched.parts if watched else ()
         counts = {one.name: sum(end - begin for begin, end in one.operators) for one in parts}

@@ -74,7 +74,8 @@ def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if watched is None:
         return
     works = sorted(
-        (one for one in watched.recorded.unused if not one.is_checked), key=lambda one: -_cost_ns(watched, one)
+        (one for one in watched.recorded.unused if not one.is_checked),
+        key=lambda one: -_cost_ns(watched, one),
     )
     whole, partly = (
         watched.found([part for one in works if one.is_of_weights is of for part in one.operators])

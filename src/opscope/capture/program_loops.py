@@ -51,7 +51,9 @@ class CallSite(NamedTuple):
     is_of_optimizer: bool = False
     is_of_distributions: bool = False
     module: str | None = None  # the class of the outermost one whose call it is in
-    functions: tuple[Line, ...] = ()  # of the program that this step has called outside of one, where they begin
+    functions: tuple[
+        Line, ...
+    ] = ()  # of the program that this step has called outside of one, where they begin
 
 
 class _Mark:
@@ -114,21 +116,23 @@ class ProgramFrames:
             frame = frame.f_back
         lines: list[Line] = []
         rounds: list[tuple[LoopRun, int]] = []
-        functions: list[Line] = []
-        module: str | None = None
-        is_backward = is_recomputed = is_of_distributions = False
+        is_backward = is_recomputed = False
         # The module's call that a frame is nearest to, itself or through functions.
         called: list[tuple[FrameType, str, _Mark, bool]] = []
         for one in chain:
             called.append(one if _is_call(one[0]) or not called else called[-1])
+        outermost = max((depth for depth, one in enumerate(chain) if _is_call(one[0])), default=-1)
+        functions = tuple(
+            Line(code.co_filename, code.co_firstlineno, code.co_name)
+            for frame, owner, mark, _ in reversed(chain[outermost + 1 :])
+            if owner == "program" and mark.step == self.step and (code := frame.f_code).co_name[0] != "<"
+        )
         for depth in range(len(chain) - 1, -1, -1):
             frame, owner, mark, _ = chain[depth]
             code = frame.f_code
             if owner == "program":
                 line = Line(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name)
                 lines.append(line)
-                if module is None and mark.step == self.step and not code.co_name.startswith("<"):
-                    functions.append(line._replace(line=code.co_firstlineno))
                 # One instruction that calls the same again has gone round, if that is all there is of a loop.
                 called_new = chain[depth - 1][3] if depth else name == self._last_name
                 rounds.extend(self._loops(frame, mark, called_new=called_new))
@@ -138,13 +142,9 @@ class ProgramFrames:
                 is_backward, is_recomputed = True, False
             elif owner == "checkpoint":
                 is_recomputed |= code.co_name in {"recompute_fn", "backward"}
-            elif owner == "distributions":
-                is_of_distributions = True
             elif owner == "optimizer":
                 # For each parameter, as it must.
-                return CallSite(is_backward=is_backward, is_of_optimizer=True, functions=tuple(functions))
-            elif module is None and _is_call(frame):
-                module = type(frame.f_locals.get("self")).__name__
+                return CallSite(is_backward=is_backward, is_of_optimizer=True, functions=functions)
             mark.last = frame.f_lasti
         self._last_name = name
         # Threads of the backward pass run nothing of the program's.
@@ -153,9 +153,9 @@ class ProgramFrames:
             tuple(rounds),
             is_backward or not lines,
             is_recomputed,
-            is_of_distributions=is_of_distributions,
-            module=module,
-            functions=tuple(functions),
+            is_of_distributions=any(owner == "distributions" for _, owner, _, _ in chain),
+            module=type(chain[outermost][0].f_locals.get("self")).__name__ if outermost >= 0 else None,
+            functions=functions,
         )
 
     def _loops(self, frame: FrameType, mark: _Mark, *, called_new: bool) -> Iterator[tuple[LoopRun, int]]:

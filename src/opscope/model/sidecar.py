@@ -204,7 +204,7 @@ class RecordedRounds(msgspec.Struct, frozen=True):
 
 
 class ProgramPart(msgspec.Struct, frozen=True):
-    """Operators of a watched step that are called from one function of the program, or from one kind of module."""
+    """Operators of a watched step that one function of the program calls, or one kind of module."""
 
     name: str  # the function with file and line, or the class of the outermost module
     is_module: bool

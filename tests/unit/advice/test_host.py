@@ -321,7 +321,8 @@ def test_what_is_left_alone(advise_on, code, content, values):
 
 
 @pytest.mark.parametrize(
-    ("of_module", "edit"), [(4, "@torch.compile   # above train.py:3 step"), (20, "model = torch.compile(model)")]
+    ("of_module", "edit"),
+    [(4, "@torch.compile   # above train.py:3 step"), (20, "model = torch.compile(model)")],
 )
 def test_what_is_to_be_compiled_is_what_launches_most(
     advise_on: Program, monkeypatch: pytest.MonkeyPatch, of_module: int, edit: str
