@@ -687,13 +687,13 @@ def _unused(
     effects = [place for place, one in enumerate(before) if one.has_effect and not is_sum(one)]
     live = needed(effects)
     checked = live - needed(place for place in effects if not before[place].is_flag)
-    for line, ones in grouped(
+    for innermost, ones in grouped(
         (operators[place].site.lines[-1:], place)
         for place, earlier in zip(places, found, strict=True)
         if earlier in checked
     ).items():
         of_distributions = all(operators[place].site.is_of_distributions for place in ones)
-        yield next(iter(line), None), ones, False, False, True, of_distributions
+        yield next(iter(innermost), None), ones, False, False, True, of_distributions
     rest = {place for place, earlier in zip(places, found, strict=True) if earlier not in live}
     # What sums such gradients up reads them in the size of the weight, the third that a convolution takes.
     summed = {
@@ -712,8 +712,8 @@ def _unused(
         yield line, of_line, True, False
         rest -= set(of_line)
     sites = [(operators[place].site, place) for place in sorted(rest)]
-    innermost = ((None if of.is_backward else next(reversed(of.lines), None), place) for of, place in sites)
-    for some, of_line in grouped(innermost).items():
+    by_line = ((None if of.is_backward else next(reversed(of.lines), None), place) for of, place in sites)
+    for some, of_line in grouped(by_line).items():
         yield some, of_line, False, False
 
 
