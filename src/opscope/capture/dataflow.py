@@ -799,14 +799,16 @@ def _independent(
             for places in like
         )
         is_ragged, is_selected = len(of_sizes) > 1, _are_selected(operators, like)
+        # Of members that a mask picks, how many there are is chance.
+        are_parts = _SELECTING.isdisjoint(operators[place].name for place in like[0])
+        are_parts = are_parts or (is_ragged and _are_given_parts(operators, like))
+        most = max(of_sizes.values(), key=len)
+        if not is_selected and are_parts and least <= len(most) > len(like) / 2:
+            like, is_ragged = most, False  # the others cannot be put together with these
         weights = {frozenset().union(*(operators[place].weights for place in places)) for places in like}
         has_weights = len(weights) > 1
-        if is_ragged and not is_selected:
-            if has_weights or not _are_given_parts(operators, like):
-                continue
-            most = max(of_sizes.values(), key=len)
-            if least <= len(most) > len(like) / 2:
-                like, is_ragged = most, False  # the others cannot be put together with these
+        if is_ragged and not is_selected and (has_weights or not _are_given_parts(operators, like)):
+            continue
         if _need_not_wait(operators, rounds, members[rounds], like):
             taken.update(place for places in like for place in places)
             between = operators[like[0][0] : like[-1][-1]]

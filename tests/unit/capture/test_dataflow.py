@@ -490,14 +490,28 @@ def test_checks_are_told_from_what_is_read(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-def test_of_rounds_of_several_sizes_most_of_one_size_are_put_together() -> None:
+def some_of_one_size() -> None:
     net = Net()
+    for part in torch.randn(28, 8).split([2, 2, 6, 6, 6, 6]):
+        net(part).exp().sum()
 
-    def step() -> None:
-        for part in torch.randn(28, 8).split([2, 2, 6, 6, 6, 6]):
-            net(part).exp().sum()
 
-    assert rounds(watched(step)) == [(4, None, False)]
+def pairs_that_add_up() -> None:
+    """The first sums of a row are numbers."""
+    place, pushed, hits = torch.randn(8, 5, 2), [torch.zeros(8, 2)] * 5, [0.0] * 5
+    for one in range(5):
+        for other in range(one + 1, 5):
+            apart = place[:, one] - place[:, other]
+            far = torch.sqrt(apart.square().sum(1)).clamp(min=1e-4).exp().neg().tanh()
+            pushed[one] = pushed[one] + apart / far[:, None]
+            hits[other] = hits[other] + (far < 0.3).float()
+
+
+@pytest.mark.parametrize(("step", "count"), [(some_of_one_size, 4), (pairs_that_add_up, 6)])
+def test_of_rounds_of_several_sizes_most_of_one_size_are_put_together(
+    step: Callable[[], None], count: int
+) -> None:
+    assert rounds(watched(step)) == [(count, None, False)]
 
 
 def follow_each_other(net: Net, batch: torch.Tensor) -> None:
