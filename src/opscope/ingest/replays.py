@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count
@@ -407,11 +407,6 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
             in_order = ReplayEvidence.KERNEL_SEQUENCE if named else ReplayEvidence.LAUNCH_ORDER
             evidence = in_order if order is in_time else ReplayEvidence.NODE_IDS
             return ReplayMatch(tuple(sorted(range(count), key=order.__getitem__)), evidence)
-    if Counter(captured) == Counter(replayed):
-        # The first that is alike, the second, and so on.
-        alike = grouped(zip(captured, in_time, strict=True))
-        places = {one: iter(positions) for one, positions in alike.items()}
-        return ReplayMatch(tuple(next(places[one]) for one in replayed), ReplayEvidence.KERNEL_COUNTS)
     agreed = _agreed(captured, replayed)
     reason = (
         f"the capture in {capture.file} is of another graph{_differing(captured, replayed, agreed)}"

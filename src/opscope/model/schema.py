@@ -53,7 +53,6 @@ class ReplayEvidence(MeaningEnum):
 
     NODE_IDS = "node_ids", "by the ids of the graph's nodes, and every kernel is the captured one"
     KERNEL_SEQUENCE = "kernel_sequence", "every kernel, in order, is the captured one"
-    KERNEL_COUNTS = "kernel_counts", "each kernel runs as often as captured; those of one name by their order"
     LAUNCH_ORDER = (
         "launch_order",
         "as many launches of the same kinds; "
