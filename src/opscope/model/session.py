@@ -164,6 +164,8 @@ class Session(Shown):
         tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
         versions = f"('schema_version', '{schema.SCHEMA_VERSION}'), ('opscope_version', '{__version__}')"
         connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
+        if self.path is None:  # nobody opens it again
+            connection.execute("PRAGMA disable_checkpoint_on_shutdown")
         return connection
 
     def defer(self, name: str, write: Callable[[Session], object]) -> None:
