@@ -57,7 +57,7 @@ _FEW_BYTES = 16 << 10
 _ENGINE_SHARE = 0.3
 # Of a session that is only asked, where that is more than it needs: what is computed of long traces lies
 # beside it.
-_ASKED_SHARE, _ASKED_BYTES = 0.22, 256 << 20
+_ASKED_SHARE, _ASKED_BYTES = 0.16, 256 << 20
 # Giving freed memory back to the system after every 128 MB, and touching it anew, takes a quarter of the time
 # of loading 1 GB. It is given back when the Session closes.
 _NEVER_FLUSH = "1TB"
