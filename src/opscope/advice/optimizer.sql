@@ -49,14 +49,15 @@ WITH named AS (
         ASOF JOIN fills f ON o.start_ns >= f.end_ns
         WHERE o.name = 'aten::add_'
         WINDOW by_fill AS (PARTITION BY f.start_ns ORDER BY o.start_ns, o.operator_id))
-SELECT CASE WHEN starts_with(optimizer, 'Optimizer.zero_grad') THEN 'zero_grad' ELSE 'step' END AS phase,
-    optimizer, (SELECT list({'thread_id': thread_id, 'start_ns': start_ns, 'end_ns': end_ns})
-        FROM ranges WHERE ranges.name = optimizer) AS ranges,
-    name, sum(launches)::BIGINT AS launches, sum(device_ns)::BIGINT AS device_ns,
-    list(operator_id) AS operator_ids
-FROM inside
-WHERE starts_with(optimizer, 'Optimizer.zero_grad') OR starts_with(optimizer, 'Optimizer.step')
-GROUP BY ALL
+SELECT phase, optimizer, (SELECT list({'thread_id': thread_id, 'start_ns': start_ns, 'end_ns': end_ns})
+    FROM ranges WHERE ranges.name = optimizer) AS ranges, name, launches, device_ns, operator_ids
+FROM (
+    SELECT CASE WHEN starts_with(optimizer, 'Optimizer.zero_grad') THEN 'zero_grad' ELSE 'step' END AS phase,
+        optimizer, name, sum(launches)::BIGINT AS launches, sum(device_ns)::BIGINT AS device_ns,
+        list(operator_id) AS operator_ids
+    FROM inside
+    WHERE starts_with(optimizer, 'Optimizer.zero_grad') OR starts_with(optimizer, 'Optimizer.step')
+    GROUP BY ALL)
 UNION ALL BY NAME
 SELECT 'accumulation' AS phase, 'AccumulateGrad' AS optimizer, NULL AS ranges, name, sum(launches)::BIGINT AS launches,
     sum(device_ns)::BIGINT AS device_ns, list(operator_id) AS operator_ids
