@@ -67,7 +67,6 @@ from opscope.model.notebook import Shown
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-
 # Of a long trace's steps so many calls are simulated: each change takes some ten simulations of all of them.
 _MOST_SIMULATED_CALLS = 1 << 17
 

@@ -136,13 +136,14 @@ def _collect(
 ) -> tuple[DistinctCall, ...]:
     # Numbered without their members: the engine sorts long lists badly where memory is short.
     session.execute(
-        f"CREATE OR REPLACE TEMP TABLE distinct_calls AS WITH found AS MATERIALIZED ({sql(__package__, query)}) "
-        f"SELECT {first_id} + number - 1 AS call_id, found.* FROM found JOIN (SELECT member_ids[1] AS member_id, "
+        "CREATE OR REPLACE TEMP TABLE distinct_calls AS "
+        f"WITH found AS MATERIALIZED ({sql(__package__, query)}) "
+        f"SELECT {first_id} + number - 1 AS call_id, found.* FROM found "
+        "JOIN (SELECT member_ids[1] AS member_id, "
         f"row_number() OVER (ORDER BY {order}) AS number FROM found) ON member_id = member_ids[1]"
     )
     session.execute(mapping)
     records = session.records("SELECT * EXCLUDE (member_ids) FROM distinct_calls ORDER BY call_id")
-    session.execute("DROP TABLE distinct_calls")
     return msgspec.convert(records, tuple[DistinctCall, ...])
 
 

@@ -35,7 +35,6 @@ from opscope.operators.engine_operators import engine_cost
 from opscope.operators.generated_kernels import cost_of_generated
 from opscope.operators.operator_table import cost_by_rules
 
-COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
 
 
@@ -49,8 +48,7 @@ def fill_costs(session: Session) -> None:
     is_needed = session.metadata(_DONE) is None or session.scalar("SELECT EXISTS (FROM device_activities)")
     if not is_needed or session.scalar("SELECT count(*) FROM call_costs"):
         return
-    for name in COST_TABLES:
-        session.replace_rows(name, [])
+    session.replace_rows("activity_costs", [])
     calls = collect_calls(session)
     matched = _match_early(session, calls)
     launches = collect_launches(session, first_id=len(calls) + len(matched))
@@ -101,7 +99,6 @@ def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[
         "SELECT activity_id, ? + dense_rank() OVER (ORDER BY call_id) - 1 FROM early",
         [len(calls)],
     )
-    session.execute("DROP TABLE early")
     return matched
 
 

@@ -11,7 +11,7 @@ from fakes import Load, TraceBuilder
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost, CostEvidence, FlopSource
-from opscope.operators.session_costs import COST_TABLES, CostedCall, fill_costs, read_costs
+from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 
 # Trace: least share of device time with known bytes, and with known operations.
 EAGER = {
@@ -75,7 +75,7 @@ def test_a_saved_session_without_cost_tables_gets_them(load, tmp_path, *, keeps_
     expected = filled(session)
     file = session.save(tmp_path / "old.opscope")
     with duckdb.connect(str(file)) as connection:
-        for table in (*COST_TABLES, "kernel_symbols"):
+        for table in ("call_costs", "activity_costs", "kernel_symbols"):
             connection.execute(f"DROP TABLE {table}")
         if not keeps_mark:
             connection.execute("DELETE FROM metadata WHERE key = 'costs'")
