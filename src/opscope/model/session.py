@@ -299,6 +299,7 @@ class Session(Shown):
         self.connection.execute(f"ATTACH {literal(str(file))} AS saved (READ_WRITE)")
         try:
             self.execute(f'COPY FROM DATABASE "{source}" TO saved')
+            self.execute("CHECKPOINT saved")
         finally:
             self.execute("DETACH saved")
 
