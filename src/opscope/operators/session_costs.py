@@ -73,10 +73,7 @@ def read_costs(session: Session) -> tuple[CostedCall, ...]:
 
 
 def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[DistinctCall, int]]:
-    """Rows for launches from before the window that are like recorded calls, and the ids of these.
-
-    Their activities go into `activity_costs`.
-    """
+    """Rows for launches from before the window that are like recorded calls, and the ids of these."""
     if not session.scalar("SELECT count(*) FROM device_activities WHERE attribution = 'before_window'"):
         return []
     session.execute(f"CREATE OR REPLACE TEMP TABLE early AS {sql(__package__, 'early_launches')}")

@@ -66,9 +66,8 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
     models = step_models(session, read_session(session)) if summary.is_usable else ()
     if not models:
         raise InputError("nothing was launched in it, so it has no critical path", source=source)
-    (model,) = models
     path_slices = []
-    for one in model.recorded_path:
+    for one in models[0].recorded_path:
         name = f"{one.kind}: {one.name}" if one.name else one.kind
         if one.name and one.kind in ("kernel", "communication", "copy"):
             name = one.name
