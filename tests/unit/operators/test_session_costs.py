@@ -29,17 +29,9 @@ OPAQUE = {"gpt2_compile_cudagraph_bf16": (0.005, 0.005), "own_kernels": (0.27, 0
 
 
 def product(built: TraceBuilder, start: float, rows: int, *, name: str = "aten::mm") -> TraceBuilder:
-    built.operator(
-        name,
-        start,
-        5,
-        **{
-            "Input Dims": [[rows, 4], [4, 8]],
-            "Input Strides": [[4, 1], [8, 1]],
-            "Input type": ["c10::Half", "c10::Half"],
-            "Concrete Inputs": ["", ""],
-        },
-    )
+    sizes = {"Input Dims": [[rows, 4], [4, 8]], "Input Strides": [[4, 1], [8, 1]]}
+    types = {"Input type": ["c10::Half", "c10::Half"], "Concrete Inputs": ["", ""]}
+    built.operator(name, start, 5, **sizes, **types)
     return built.launch(start + 1).kernel("gemm", start + 6, 2)
 
 
@@ -59,13 +51,9 @@ def known_shares(session: Session) -> tuple[float, float]:
 def test_a_product(load: Load) -> None:
     (row,) = filled(load(product(product(TraceBuilder(), 0, 16), 100, 16)))
     assert (row.name, row.shapes, row.calls, row.self_device_ns) == ("aten::mm", "[[16,4],[4,8]]", 2, 4_000)
+    flops, read, written = 2 * 16 * 4 * 8, 2 * (16 * 4 + 4 * 8), 2 * 16 * 8
     assert row.cost == CallCost(
-        2 * 16 * 4 * 8,
-        FlopSource.REGISTRY,
-        2 * (16 * 4 + 4 * 8),
-        2 * 16 * 8,
-        DataType.FP16,
-        CostEvidence.SHAPE_RULES,
+        flops, FlopSource.REGISTRY, read, written, DataType.FP16, CostEvidence.SHAPE_RULES
     )
 
 
