@@ -6,16 +6,18 @@
 -- of gradients that are None it would write. Each pass begins by making its gradient of ones.
 -- Reads operators, annotations, device_activities.
 WITH named AS (
-        SELECT trace_id, thread_id, start_ns, start_ns + duration_ns AS end_ns, name FROM annotations
-        WHERE side = 'host' AND starts_with(name, 'Optimizer.')
-        UNION ALL
-        SELECT trace_id, thread_id, start_ns, start_ns + duration_ns, name FROM operators
-        WHERE starts_with(name, 'Optimizer.')),
+        SELECT trace_id, thread_id, start_ns, max(end_ns) OVER (PARTITION BY thread_id, name ORDER BY start_ns) AS end_ns, name
+        FROM (
+            SELECT trace_id, thread_id, start_ns, start_ns + duration_ns AS end_ns, name FROM annotations
+            WHERE side = 'host' AND starts_with(name, 'Optimizer.')
+            UNION ALL
+            SELECT trace_id, thread_id, start_ns, start_ns + duration_ns, name FROM operators
+            WHERE starts_with(name, 'Optimizer.'))),
     of_closures AS (
         SELECT trace_id, start_ns, duration_ns, regexp_matches(name, 'evaluate_function|[Bb]ackward') AS is_backward
         FROM operators
         WHERE regexp_matches(name, 'evaluate_function|[Bb]ackward|^aten::(_foreach_norm|linalg_vector_norm|norm)$')),
-    -- An operator lies in no more than one range of a thread and name: the last that began before it.
+    -- Of a thread and name an operator lies in the last range that began before it, which lasts as long as those around it.
     closures AS (
         SELECT n.thread_id, n.start_ns, max(o.start_ns + o.duration_ns) AS last_ns
         FROM of_closures o
