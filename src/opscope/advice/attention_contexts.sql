@@ -9,25 +9,27 @@ WITH repeated AS (
                 [named['1'], named['2']] AS sizes
             FROM operators WHERE name = 'aten::expand')
         WHERE sizes[1] <> ''),
+    -- Numbered without what else is told of them: windows over a whole thread do not spill.
     leaves AS (
-        SELECT operator_id, parent_id, thread_id, name, input_shapes, input_types, self_device_ns, start_ns, duration_ns,
-            row_number() OVER (PARTITION BY thread_id ORDER BY operator_id) AS position
+        SELECT operator_id, thread_id, row_number() OVER (PARTITION BY thread_id ORDER BY operator_id) AS position
         FROM operators WHERE self_device_ns > 0),
     anchors AS (
-        SELECT a.*, coalesce(contains(p.name, 'attention_math') OR contains(g.name, 'attention_math'), false) AS is_math
-        FROM leaves a
+        SELECT a.operator_id, a.thread_id, a.start_ns, l.position,
+            coalesce(contains(p.name, 'attention_math') OR contains(g.name, 'attention_math'), false) AS is_math
+        FROM operators a JOIN leaves l USING (operator_id)
         LEFT JOIN operators p ON p.operator_id = a.parent_id
         LEFT JOIN operators g ON g.operator_id = p.parent_id
         WHERE a.name IN ('aten::_softmax', 'aten::_softmax_backward_data')
             OR (starts_with(a.name, 'triton_') AND contains(a.name, '_softmax') AND NOT contains(a.name, 'backward'))),
     neighbors AS (
         SELECT a.operator_id AS anchor, l.operator_id, a.is_math, (l.position - a.position)::INTEGER AS place,
-            l.name, l.input_shapes, l.input_types, l.self_device_ns, l.start_ns - a.start_ns AS begins_ns,
-            l.start_ns + l.duration_ns - a.start_ns AS ends_ns
+            o.name, o.input_shapes, o.input_types, o.self_device_ns, o.start_ns - a.start_ns AS begins_ns,
+            o.start_ns + o.duration_ns - a.start_ns AS ends_ns
         FROM (SELECT *, unnest(range(position - 12, position + 13)) AS neighbor FROM anchors) a
-        JOIN leaves l ON l.thread_id = a.thread_id AND l.position = a.neighbor),
+        JOIN leaves l ON l.thread_id = a.thread_id AND l.position = a.neighbor
+        JOIN operators o ON o.operator_id = l.operator_id),
     contexts AS (
-        SELECT anchor, hash(is_math, list((place, name, input_shapes, input_types) ORDER BY place)) AS context
+        SELECT anchor, hash(is_math, list(hash(place, name, input_shapes, input_types) ORDER BY place)) AS context
         FROM neighbors GROUP BY anchor, is_math)
 SELECT dense_rank() OVER (ORDER BY context) AS context, place, any_value(name) AS name,
     any_value(input_shapes) AS shapes, any_value(input_types) AS types, any_value(is_math) AS is_math,

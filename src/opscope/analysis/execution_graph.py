@@ -188,9 +188,6 @@ def simulate(
     return Simulation(times[place], (reached_ns - began_ns) / graph.steps)
 
 
-_NODES_AT_ONCE = 1 << 16
-
-
 def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> RunOrder:
     """Levels of runs of nodes, those that others depend on first.
 
@@ -205,16 +202,14 @@ def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> R
     lanes, ranks, numbers = np.arange(count), np.zeros(count, np.int64), np.zeros(count, np.int64)
     numbers[nodes] = np.arange(len(nodes))
     lane, rank, last = lanes.data, ranks.data, np.arange(count).data
-    for low in range(0, len(nodes), _NODES_AT_ONCE):
-        part = nodes[low : low + _NODES_AT_ONCE]
-        for node, (first, *others) in zip(part.tolist(), before[:, part].T.tolist(), strict=True):
-            mine, reached = lane[first], rank[first]
-            if not reached or last[mine] != first:
-                mine, reached = node, reached + 1
-            for other in others:
-                if rank[other] >= reached:
-                    reached = rank[other] + 1
-            lane[node], rank[node], last[mine] = mine, reached, node
+    for node, first, *others in zip(nodes.tolist(), *before[:, nodes].tolist(), strict=True):
+        mine, reached = lane[first], rank[first]
+        if not reached or last[mine] != first:
+            mine, reached = node, reached + 1
+        for other in others:
+            if rank[other] >= reached:
+                reached = rank[other] + 1
+        lane[node], rank[node], last[mine] = mine, reached, node
     order = np.lexsort((numbers, lanes, ranks))
     place = np.argsort(order)
     by_position = place[before[:, order]]
@@ -292,7 +287,6 @@ def build_graph(
     builder.tie_late()
     builder.tie_waits()
     builder.tie_pauses()
-    del builder.host, host  # of a long trace as large as all that is still to be made
     return builder.graph()
 
 
@@ -645,8 +639,6 @@ class _Builder:
         self.before[0, lost], lag_ns[0, lost] = 1, began_ns[lost]
         unexplained_ns[lost] = -NEVER_NS
         dropped_edges = int(is_backward[:, first:].sum()) + self.contradicted_waits
-        # Of a long trace these take more memory than the graph, and the order needs as much again.
-        del is_backward, is_there, recorded_ns, excess_ns, best, has_any, everything, self.typical_ns
         device_row, activity = np.full((2, count), -1, dtype=np.int32)
         device_row[self.work_node], activity[self.work_node] = self.work.device_row, self.work.activity
         is_last = np.diff(self.work.lane, append=-1) != 0

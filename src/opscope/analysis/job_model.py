@@ -296,9 +296,9 @@ class Job:
         if self.graph is None:
             return ()
         total_ns = summed(
-            ((self.models[place].trace.trace_id, piece.kind, piece.name), piece.ns)
+            ((self.models[place].trace.trace_id, *of), ns)
             for place, passed in sorted(_across_ranks(self.graph, self.models).items())
-            for piece in self.models[place].pieces(passed)
+            for of, ns in self.models[place].path_totals(passed).items()
         )
         return tuple(JobPath(*row) for row in ranked_totals(total_ns, self.graph.steps))
 

@@ -3,19 +3,24 @@
 -- their call (`sole_count`, `sole_ns`). Parameters: name ids of helpers, which are no main work; ns after the end of
 -- its launch call within which an activity that waits for nothing starts; names of calls that hold the host up and launch
 -- nothing. Reads activity_costs, device_activities, kernel_names, operators, runtime_calls.
-WITH queued AS (
+WITH issues AS NOT MATERIALIZED (
     -- Of a CUDA graph, or outside operators, each activity is issued by itself.
-    SELECT a.*, CASE WHEN operator_id IS NULL OR attribution = 'graph' THEN -1 - activity_id ELSE operator_id END AS issue_id,
-        list_contains(?::INTEGER[], name_id) AS is_helper,
+    SELECT *, CASE WHEN operator_id IS NULL OR attribution = 'graph' THEN -1 - activity_id ELSE operator_id END AS issue_id,
+        list_contains(?::INTEGER[], name_id) AS is_helper
+    FROM device_activities
+), queued AS (
+    SELECT activity_id, issue_id, is_helper, runtime_call_id, start_ns, duration_ns,
         max(start_ns + duration_ns) OVER (PARTITION BY trace_id, device, stream ORDER BY start_ns, activity_id
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS previous_end_ns
-    FROM device_activities a
+    FROM issues
 ), launched AS (
     -- At once: its stream was empty before its launch call ended, and nothing else held it up.
-    SELECT q.*, r.duration_ns / count(*) OVER (PARTITION BY q.runtime_call_id) AS launch_ns,
+    SELECT q.*, r.duration_ns / of_call.launches AS launch_ns,
         coalesce(coalesce(q.previous_end_ns, r.start_ns) <= r.start_ns + r.duration_ns
             AND q.start_ns <= r.start_ns + r.duration_ns + ?, FALSE) AS is_at_once
     FROM queued q LEFT JOIN runtime_calls r USING (runtime_call_id)
+    LEFT JOIN (SELECT runtime_call_id, count(*) AS launches FROM device_activities GROUP BY ALL) of_call
+        USING (runtime_call_id)
 ), waits AS (
     SELECT operator_id, sum(duration_ns) AS wait_ns FROM runtime_calls
     WHERE operator_id IS NOT NULL AND list_contains(?::VARCHAR[], name)
@@ -40,7 +45,7 @@ SELECT c.call_id, n.name AS kernel, l.kind,
     coalesce(sum(l.duration_ns) FILTER (j.is_launch_bound), 0)::BIGINT AS launch_bound_ns,
     count(*) FILTER (j.main_launches = 1 AND NOT l.is_helper) AS sole_count,
     coalesce(sum(l.duration_ns) FILTER (j.main_launches = 1 AND NOT l.is_helper), 0)::BIGINT AS sole_ns
-FROM launched l
+FROM issues l
 JOIN activity_costs c USING (activity_id)
 JOIN judged j USING (issue_id)
 JOIN kernel_names n USING (name_id)

@@ -35,8 +35,8 @@ from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import TraceRecords, WorkKind
 from opscope.ingest.linking import gather, look_up
 from opscope.ingest.nesting import Int64
-from opscope.model.queries import grouped, summed
-from opscope.model.session import Session
+from opscope.model.queries import grouped
+from opscope.model.session import Session, registered
 from opscope.text_enum import MeaningEnum
 
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -667,7 +667,7 @@ class StepModel:
         for row, device in enumerate(self.trace.devices):
             mine = np.flatnonzero(graph.device_row == row)
             found[mine] = getattr(device, column)[graph.activity[mine]]
-        return _small(found)
+        return found
 
     @cached_property
     def ids(self) -> dict[str, Ints]:
@@ -676,8 +676,8 @@ class StepModel:
         return {
             "activity": self._of_activities("activity_id"),
             "name": self._of_activities("name_id"),
-            "operator": _small(gather(calls.operator_id, self.graph.call)),
-            "call": _small(gather(calls.call_id, self.graph.call)),
+            "operator": gather(calls.operator_id, self.graph.call),
+            "call": gather(calls.call_id, self.graph.call),
         }
 
     @cached_property
@@ -747,44 +747,45 @@ class StepModel:
         Of the step that was timed without the profiler, else of the recorded one, which is known.
         """
         lag_ns = None if self.timed is None else self.unrecorded_lags(self.host)
-        pieces = self.pieces(critical_path(self.graph, lag_ns))
-        total_ns = summed(((piece.kind, piece.name), piece.ns) for piece in pieces)
+        total_ns = self.path_totals(critical_path(self.graph, lag_ns))
         return tuple(PathTotal(*row) for row in ranked_totals(total_ns, self.graph.steps))
 
     @property
     def recorded_path(self) -> list[PathPiece]:
         """The critical path of the steps as recorded, piece by piece."""
-        return list(self.pieces(critical_path(self.graph)))
+        rows = self._told(critical_path(self.graph), "kind, name, start_ns, ns", "ORDER BY place")
+        return [PathPiece(_PATH_KINDS[kind], *rest) for kind, *rest in rows]
 
-    def pieces(self, passed: CriticalPath) -> Iterator[PathPiece]:
-        """What a path, or the part of one that runs through this trace, consists of, in order of time."""
+    def path_totals(self, passed: CriticalPath) -> dict[tuple[str, str | None], int]:
+        """What a path, or the part of one that runs through this trace, sums to, by kind and name."""
+        rows = self._told(passed, "kind, name, sum(ns)::BIGINT", "GROUP BY ALL")
+        return {(_PATH_KINDS[kind], name): ns for kind, name, ns in rows}
+
+    def _told(self, passed: CriticalPath, what: str, how: str) -> list[tuple[Any, ...]]:
+        """Of each node's edge (of what the host did: the operator launched at its end) and what it lasted."""
         nodes, edge, ids = passed.node[::-1], passed.edge[::-1], self.ids
-        works = self._of_activities("work")[nodes]
-        # Each node's edge (of what the host did, with the operator launched at its end), then what it lasted.
         launched = np.where(edge == Edge.THREAD, ids["operator"][nodes], -1)
-        operators = dict(
-            self.session.query(
-                "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
-                [np.unique(launched).tolist()],
-            )
-        )
-        kernels = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
-        edge_ns, own_ns = passed.edge_ns[::-1], passed.own_ns[::-1]
-        until_ns = self.origin_ns + passed.end_ns - int(edge_ns.sum() + own_ns.sum())
-        for of_edge, operator, came_ns, work, name_id, lasted_ns in zip(
-            edge.tolist(), launched.tolist(), edge_ns.tolist(), works.tolist(), ids["name"][nodes].tolist(),
-            own_ns.tolist(), strict=True,
-        ):  # fmt: skip
-            yield PathPiece(_EDGE_KINDS[of_edge], operators.get(operator), until_ns, came_ns)
-            until_ns += came_ns
-            if lasted_ns > 0:
-                yield PathPiece(_WORK_KINDS[work], kernels.get(name_id), until_ns, lasted_ns)
-                until_ns += lasted_ns
+        none, ns = np.full(len(nodes), -1), np.stack((passed.edge_ns[::-1], passed.own_ns[::-1]), 1).ravel()
+        path = {
+            "place": np.arange(2 * len(nodes)),
+            "kind": np.stack((edge, len(Edge) + self._of_activities("work")[nodes]), 1).ravel(),
+            "operator_id": np.stack((launched, none), 1).ravel(),
+            "name_id": np.stack((none, ids["name"][nodes]), 1).ravel(),
+            "start_ns": self.origin_ns + passed.end_ns - np.cumsum(ns[::-1])[::-1],
+            "ns": ns,
+        }
+        with registered(self.session, path=path):
+            return self.session.query(f"""SELECT {what} FROM (
+                SELECT path.*, coalesce(o.name, k.name) AS name FROM path
+                LEFT JOIN operators o USING (operator_id) LEFT JOIN kernel_names k USING (name_id)
+                WHERE ns > 0 OR place % 2 = 0) {how}""")
 
 
-# By `Edge`, and by `WorkKind`.
-_EDGE_KINDS = ("host", "kernel gap", "launch latency", "wait", "stream event", "hand-over")
-_WORK_KINDS = ("kernel", "communication", "copy")
+# By `Edge`, then by `WorkKind`.
+_PATH_KINDS = (
+    "host", "kernel gap", "launch latency", "wait", "stream event", "hand-over",
+    "kernel", "communication", "copy",
+)  # fmt: skip
 
 
 def ranked_totals(total_ns: Mapping[tuple[Any, ...], int], steps: int) -> Iterator[tuple[Any, ...]]:
@@ -795,11 +796,6 @@ def ranked_totals(total_ns: Mapping[tuple[Any, ...], int], steps: int) -> Iterat
         return -item[1], *("" if part is None else part for part in item[0])
 
     return ((*key, ns / steps, ns / whole_ns) for key, ns in sorted(total_ns.items(), key=rank) if ns)
-
-
-def _small(ids: Int64) -> Ints:
-    """In half the memory where they allow it: of a long trace such arrays are much."""
-    return ids.astype(np.int32) if ids.max(initial=0) < 1 << 31 else ids
 
 
 def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
@@ -827,7 +823,7 @@ def step_models(
 ) -> tuple[StepModel, ...]:
     """The step of each trace that launched something in its steps, by trace id."""
     windows, examined = records.windows, session.examined
-    hosts = {} if examined else dict(records.hosts)
+    hosts = {} if examined else records.hosts
     traces = [one for one in records.traces if only is None or one.trace_id in only]
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
@@ -850,10 +846,9 @@ def step_models(
         if examined:
             graph, loading = examined[trace.trace_id].unpacked()
         else:
-            host = hosts.pop(trace.trace_id)
+            host = hosts[trace.trace_id]
             loading = {thread: events.loading for thread, events in host.threads.items()}
             graph = build_graph(trace, host, place, syncs[trace.trace_id])
-            del host
         if graph is not None:
             own = timed.get(trace.trace_id)
             found.append(StepModel(session, trace, graph, origin_ns=began_ns[0], loading=loading, timed=own))

@@ -67,6 +67,9 @@ from opscope.model.notebook import Shown
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
+# Of a long trace's steps so many calls are simulated: each change takes some ten simulations of all of them.
+_MOST_SIMULATED_CALLS = 1 << 17
+
 
 class DeviceTime(msgspec.Struct, frozen=True):
     """Use of one device of one trace; `span_ns` is the length of its window: see `TimePartition`."""
@@ -485,9 +488,13 @@ class Summary(Shown):
         """The step of each trace that launched something, to be simulated; until the Summary is complete."""
         if not self.is_usable:
             return ()
-        if self._records.is_large:
+        records = self._records
+        if records.is_large:
             _ = self.timeline  # first: what it takes beside the graphs of a long trace is too much
-        return step_models(self.session, self._records)
+            if len(self.ranks) == 1:
+                share = min(1.0, _MOST_SIMULATED_CALLS / max(1, len(records.traces[0].calls)))
+                records = records.within({key: one.middle(share) for key, one in records.windows.items()})
+        return step_models(self.session, records)
 
     @cached_property
     def job(self) -> Job | None:

@@ -57,7 +57,7 @@ _FEW_BYTES = 16 << 10
 _ENGINE_SHARE = 0.3
 # Of a session that is only asked, where that is more than it needs: what is computed of long traces lies
 # beside it.
-_ASKED_SHARE, _ASKED_BYTES = 0.22, 256 << 20
+_ASKED_SHARE, _ASKED_BYTES = 0.16, 256 << 20
 # Giving freed memory back to the system after every 128 MB, and touching it anew, takes a quarter of the time
 # of loading 1 GB. It is given back when the Session closes.
 _NEVER_FLUSH = "1TB"
@@ -164,6 +164,8 @@ class Session(Shown):
         tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
         versions = f"('schema_version', '{schema.SCHEMA_VERSION}'), ('opscope_version', '{__version__}')"
         connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
+        if self.path is None:  # nobody opens it again
+            connection.execute("PRAGMA disable_checkpoint_on_shutdown")
         return connection
 
     def defer(self, name: str, write: Callable[[Session], object]) -> None:
@@ -297,6 +299,7 @@ class Session(Shown):
         self.connection.execute(f"ATTACH {literal(str(file))} AS saved (READ_WRITE)")
         try:
             self.execute(f'COPY FROM DATABASE "{source}" TO saved')
+            self.execute("CHECKPOINT saved")
         finally:
             self.execute("DETACH saved")
 

@@ -134,14 +134,16 @@ def collect_launches(session: Session, *, first_id: int) -> tuple[DistinctCall, 
 def _collect(
     session: Session, query: str, order: str, mapping: str, *, first_id: int
 ) -> tuple[DistinctCall, ...]:
+    # Numbered without their members: the engine sorts long lists badly where memory is short.
     session.execute(
         "CREATE OR REPLACE TEMP TABLE distinct_calls AS "
-        f"SELECT {first_id} + row_number() OVER (ORDER BY {order}) - 1 AS call_id, * "
-        f"FROM ({sql(__package__, query)})"
+        f"WITH found AS MATERIALIZED ({sql(__package__, query)}) "
+        f"SELECT {first_id} + number - 1 AS call_id, found.* FROM found "
+        "JOIN (SELECT member_ids[1] AS member_id, "
+        f"row_number() OVER (ORDER BY {order}) AS number FROM found) ON member_id = member_ids[1]"
     )
     session.execute(mapping)
     records = session.records("SELECT * EXCLUDE (member_ids) FROM distinct_calls ORDER BY call_id")
-    session.execute("DROP TABLE distinct_calls")
     return msgspec.convert(records, tuple[DistinctCall, ...])
 
 

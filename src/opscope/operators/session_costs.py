@@ -35,7 +35,6 @@ from opscope.operators.engine_operators import engine_cost
 from opscope.operators.generated_kernels import cost_of_generated
 from opscope.operators.operator_table import cost_by_rules
 
-COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
 
 
@@ -49,8 +48,7 @@ def fill_costs(session: Session) -> None:
     is_needed = session.metadata(_DONE) is None or session.scalar("SELECT EXISTS (FROM device_activities)")
     if not is_needed or session.scalar("SELECT count(*) FROM call_costs"):
         return
-    for name in COST_TABLES:
-        session.replace_rows(name, [])
+    session.replace_rows("activity_costs", [])
     calls = collect_calls(session)
     matched = _match_early(session, calls)
     launches = collect_launches(session, first_id=len(calls) + len(matched))
@@ -75,10 +73,7 @@ def read_costs(session: Session) -> tuple[CostedCall, ...]:
 
 
 def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[DistinctCall, int]]:
-    """Rows for launches from before the window that are like recorded calls, and the ids of these.
-
-    Their activities go into `activity_costs`.
-    """
+    """Rows for launches from before the window that are like recorded calls, and the ids of these."""
     if not session.scalar("SELECT count(*) FROM device_activities WHERE attribution = 'before_window'"):
         return []
     session.execute(f"CREATE OR REPLACE TEMP TABLE early AS {sql(__package__, 'early_launches')}")
@@ -101,7 +96,6 @@ def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[
         "SELECT activity_id, ? + dense_rank() OVER (ORDER BY call_id) - 1 FROM early",
         [len(calls)],
     )
-    session.execute("DROP TABLE early")
     return matched
 
 

@@ -27,6 +27,7 @@ import msgspec
 
 from opscope._version import __version__
 from opscope.analysis.program.stacks import StackProfile
+from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.idle import CAUSES
@@ -62,11 +63,11 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
             hint="Name one of the files",
         )
     (source,) = summary.traces
-    if not summary.step_models:
+    models = step_models(session, read_session(session)) if summary.is_usable else ()
+    if not models:
         raise InputError("nothing was launched in it, so it has no critical path", source=source)
-    (model,) = summary.step_models
     path_slices = []
-    for one in model.recorded_path:
+    for one in models[0].recorded_path:
         name = f"{one.kind}: {one.name}" if one.name else one.kind
         if one.name and one.kind in ("kernel", "communication", "copy"):
             name = one.name

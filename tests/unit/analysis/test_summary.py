@@ -210,3 +210,15 @@ def test_an_empty_session() -> None:
 def test_a_saved_session_says_the_same(load: Load, tmp_path: Path, summary: Any) -> None:
     saved = load(training()).save(tmp_path / "s.opscope")
     assert opscope.summarize(load(saved)).having(traces=summary.traces) == summary
+
+
+def test_of_a_long_trace_the_steps_in_the_middle_are_simulated(load: Load, monkeypatch) -> None:
+    built = TraceBuilder()
+    for step, kernel_us in enumerate((40, 10, 12, 40)):
+        start = 200 * step
+        built.step(step + 1, start, 150).operator("aten::mm", start + 10, 20)
+        built.launch(start + 15).kernel("gemm", start + 30, kernel_us)
+    monkeypatch.setattr("opscope.analysis.timeline.host._MOST_KEPT", 0)
+    monkeypatch.setattr("opscope.analysis.summary._MOST_SIMULATED_CALLS", 2)
+    (model,) = Summary(load(built)).step_models
+    assert (model.graph.steps, model.busy_ns) == (2, 11_000)

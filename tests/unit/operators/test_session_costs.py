@@ -11,7 +11,7 @@ from fakes import Load, TraceBuilder
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost, CostEvidence, FlopSource
-from opscope.operators.session_costs import COST_TABLES, CostedCall, fill_costs, read_costs
+from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 
 # Trace: least share of device time with known bytes, and with known operations.
 EAGER = {
@@ -29,17 +29,9 @@ OPAQUE = {"gpt2_compile_cudagraph_bf16": (0.005, 0.005), "own_kernels": (0.27, 0
 
 
 def product(built: TraceBuilder, start: float, rows: int, *, name: str = "aten::mm") -> TraceBuilder:
-    built.operator(
-        name,
-        start,
-        5,
-        **{
-            "Input Dims": [[rows, 4], [4, 8]],
-            "Input Strides": [[4, 1], [8, 1]],
-            "Input type": ["c10::Half", "c10::Half"],
-            "Concrete Inputs": ["", ""],
-        },
-    )
+    sizes = {"Input Dims": [[rows, 4], [4, 8]], "Input Strides": [[4, 1], [8, 1]]}
+    types = {"Input type": ["c10::Half", "c10::Half"], "Concrete Inputs": ["", ""]}
+    built.operator(name, start, 5, **sizes, **types)
     return built.launch(start + 1).kernel("gemm", start + 6, 2)
 
 
@@ -59,13 +51,9 @@ def known_shares(session: Session) -> tuple[float, float]:
 def test_a_product(load: Load) -> None:
     (row,) = filled(load(product(product(TraceBuilder(), 0, 16), 100, 16)))
     assert (row.name, row.shapes, row.calls, row.self_device_ns) == ("aten::mm", "[[16,4],[4,8]]", 2, 4_000)
+    flops, read, written = 2 * 16 * 4 * 8, 2 * (16 * 4 + 4 * 8), 2 * 16 * 8
     assert row.cost == CallCost(
-        2 * 16 * 4 * 8,
-        FlopSource.REGISTRY,
-        2 * (16 * 4 + 4 * 8),
-        2 * 16 * 8,
-        DataType.FP16,
-        CostEvidence.SHAPE_RULES,
+        flops, FlopSource.REGISTRY, read, written, DataType.FP16, CostEvidence.SHAPE_RULES
     )
 
 
@@ -75,7 +63,7 @@ def test_a_saved_session_without_cost_tables_gets_them(load, tmp_path, *, keeps_
     expected = filled(session)
     file = session.save(tmp_path / "old.opscope")
     with duckdb.connect(str(file)) as connection:
-        for table in (*COST_TABLES, "kernel_symbols"):
+        for table in ("call_costs", "activity_costs", "kernel_symbols"):
             connection.execute(f"DROP TABLE {table}")
         if not keeps_mark:
             connection.execute("DELETE FROM metadata WHERE key = 'costs'")

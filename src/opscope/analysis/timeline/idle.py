@@ -311,8 +311,9 @@ def longest_gaps(
                 (min(one.end_ns, end_ns) - max(one.start_ns, start_ns), one.name) for one in idle.host.stalls
             )
         elif (telling := _telling(idle, cause, threads, (start_ns, handed_ns))) is not None:
-            query = _NAMES_SQL.get(_TABLES[telling.kind])
-            host = telling.name if query is None else session.scalar(query, [telling.key])
+            table, key = _TABLES[telling.kind], _IDS.get(_TABLES[telling.kind])
+            named = f"SELECT name FROM {table} WHERE {key} = ?"
+            host = session.scalar(named, [telling.key]) if key else telling.name
         if cause not in (IdleCause.DEPENDENCY, IdleCause.UNKNOWN):
             # The program's function around the blamed call, else the middle of the gap; of any of them.
             time_ns = (start_ns + handed_ns) // 2 if blamed < 0 else int(trace.calls.start_ns[blamed])
@@ -332,10 +333,7 @@ def longest_gaps(
         )
 
 
-_NAMES_SQL = {
-    "operators": "SELECT name FROM operators WHERE operator_id = ?",
-    "frames": "SELECT name FROM frames WHERE frame_id = ?",
-}
+_IDS = {"operators": "operator_id", "frames": "frame_id"}
 
 
 def _telling(

@@ -69,6 +69,13 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
             self, steps=self.steps[sum(one.is_left_out for one in self.start_ups) :], start_ups=()
         )
 
+    def middle(self, share: float) -> TraceWindow:
+        """The window of such a share of these steps, but one at least, from their middle."""
+        steps = self.counted.steps
+        count = max(1, int(share * len(steps)))
+        first = (len(steps) - count) // 2
+        return msgspec.structs.replace(self, steps=steps[first : first + count], start_ups=())
+
     @cached_property
     def numbers(self) -> frozenset[int]:
         return frozenset(step.number for step in self.steps)
