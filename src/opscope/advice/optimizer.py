@@ -1,4 +1,4 @@
-"""Advice on the optimizer: kernels per tensor, several passes over its state, gradients filled with zeros."""
+"""Advice on the optimizer: kernels per tensor, several passes over its state, loops over tensors."""
 
 from __future__ import annotations
 
@@ -59,27 +59,6 @@ def foreach_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 @finds
-def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    fills, additions = (_phase(run, one) for one in ("zero_grad", "accumulation"))
-    rows = [*fills, *additions]
-    is_few = run.per_step(_sum(rows, "launches")) < rule.threshold("least_launches")
-    if not fills or (is_few and run.is_minor(_sum(rows, "device_ns"), rule)):
-        return
-    added = ""
-    if additions:
-        added = (
-            f"; the backward pass adds to them by {run.times(_sum(additions, 'launches'), 'launch')}: "
-            f"{run.device_time(_sum(additions, 'device_ns'))}"
-        )
-    yield Advice(
-        f"zero_grad fills gradients by {run.times(_sum(fills, 'launches'), 'launch')}: "
-        f"{run.device_time(_sum(fills, 'device_ns'))}{added}.",
-        _evidence(run, rows),
-        lambda change: change.drop_operators(_ids(rows)),
-    )
-
-
-@finds
 def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     least, shapes, most = map(rule.threshold, ("least_launches", "least_shapes", "most_names"))
     loops = run.records("tensor_loops") if run.has_steps else []
@@ -111,12 +90,8 @@ def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
-def _phase(run: ProfiledRun, phase: str) -> Rows:
-    return [row for row in run.records("optimizer") if row["phase"] == phase]
-
-
 def _fusible(run: ProfiledRun) -> Rows:
-    return [row for row in _phase(run, "step") if _name_of(row["optimizer"]) in _HAVE_FUSED]
+    return [row for row in run.records("optimizer") if _name_of(row["optimizer"]) in _HAVE_FUSED]
 
 
 def _sum(rows: Rows, column: str) -> int:
@@ -130,7 +105,7 @@ def _ids(rows: Rows) -> list[int]:
 def _effect(run: ProfiledRun, rows: Rows, share: float, rule: Rule) -> Callable[[GraphChange], object]:
     """With all but a few of their launches the same share of the optimizer's time on the host goes."""
     gone = max(0.0, run.per_step(_sum(rows, "launches")) - rule.threshold("fused_launches"))
-    all_launches = run.per_step(_sum(_phase(run, "step"), "launches"))
+    all_launches = run.per_step(_sum(run.records("optimizer"), "launches"))
     ranges = {row["optimizer"]: row["ranges"] for row in rows}
 
     def effect(change: GraphChange) -> object:

@@ -1,18 +1,16 @@
--- One row per operator with device work within Optimizer.step or Optimizer.zero_grad: the phase, the optimizer's
--- range as recorded and where on the host all of them lie, launches, time on the device in ns, ids of the operators.
+-- One row per operator with device work within Optimizer.step: the optimizer's range as recorded and where on the host
+-- all of them lie, launches, time on the device in ns, ids of the operators.
 -- A step may be given a closure that runs forward and backward within it: what is the optimizer's then begins behind the
 -- last backward operator, on whichever thread, and behind the norms of gradients that are clipped.
--- The phase `accumulation` is what the first backward pass after a zero_grad that fills adds to the filled gradients;
--- of gradients that are None it would write. Each pass begins by making its gradient of ones.
 -- Reads operators, annotations, device_activities.
 WITH named AS (
         SELECT trace_id, thread_id, start_ns, max(end_ns) OVER (PARTITION BY thread_id, name ORDER BY start_ns) AS end_ns, name
         FROM (
             SELECT trace_id, thread_id, start_ns, start_ns + duration_ns AS end_ns, name FROM annotations
-            WHERE side = 'host' AND starts_with(name, 'Optimizer.')
+            WHERE side = 'host' AND starts_with(name, 'Optimizer.step')
             UNION ALL
             SELECT trace_id, thread_id, start_ns, start_ns + duration_ns, name FROM operators
-            WHERE starts_with(name, 'Optimizer.'))),
+            WHERE starts_with(name, 'Optimizer.step'))),
     of_closures AS (
         SELECT trace_id, start_ns, duration_ns, regexp_matches(name, 'evaluate_function|[Bb]ackward') AS is_backward
         FROM operators
@@ -21,8 +19,7 @@ WITH named AS (
     closures AS (
         SELECT n.thread_id, n.start_ns, max(o.start_ns + o.duration_ns) AS last_ns
         FROM of_closures o
-        JOIN (SELECT DISTINCT trace_id, thread_id, name FROM named WHERE starts_with(name, 'Optimizer.step')) t
-            USING (trace_id)
+        JOIN (SELECT DISTINCT trace_id, thread_id, name FROM named) t USING (trace_id)
         ASOF JOIN named n ON n.thread_id = t.thread_id AND n.name = t.name AND o.start_ns >= n.start_ns
         WHERE o.start_ns < n.end_ns
         GROUP BY ALL HAVING bool_or(is_backward)),
@@ -37,32 +34,11 @@ WITH named AS (
         FROM launched JOIN operators o USING (operator_id)
         JOIN (SELECT DISTINCT thread_id, name FROM ranges) t USING (thread_id)
         ASOF JOIN ranges r ON r.thread_id = t.thread_id AND r.name = t.name AND o.start_ns >= r.start_ns
-        WHERE o.start_ns < r.end_ns),
-    fills AS (SELECT DISTINCT start_ns, end_ns FROM inside WHERE starts_with(optimizer, 'Optimizer.zero_grad')),
-    passes AS (
-        SELECT greatest(1, count(*) // greatest(1, (SELECT count(*) FROM fills))) AS per_fill
-        FROM operators WHERE name = 'aten::ones_like' AND parent_id IS NULL),
-    additions AS (
-        SELECT o.operator_id, o.name, launches, device_ns,
-            row_number() OVER by_fill AS number, count(*) OVER (PARTITION BY f.start_ns) AS of_fill
-        FROM operators o
-        JOIN operators p ON p.operator_id = o.parent_id AND p.name = 'torch::autograd::AccumulateGrad'
-        JOIN launched ON launched.operator_id = o.operator_id
-        ASOF JOIN fills f ON o.start_ns >= f.end_ns
-        WHERE o.name = 'aten::add_'
-        WINDOW by_fill AS (PARTITION BY f.start_ns ORDER BY o.start_ns, o.operator_id))
-SELECT phase, optimizer, (SELECT list({'thread_id': thread_id, 'start_ns': start_ns, 'end_ns': end_ns})
+        WHERE o.start_ns < r.end_ns)
+SELECT optimizer, (SELECT list({'thread_id': thread_id, 'start_ns': start_ns, 'end_ns': end_ns})
     FROM ranges WHERE ranges.name = optimizer) AS ranges, name, launches, device_ns, operator_ids
 FROM (
-    SELECT CASE WHEN starts_with(optimizer, 'Optimizer.zero_grad') THEN 'zero_grad' ELSE 'step' END AS phase,
-        optimizer, name, sum(launches)::BIGINT AS launches, sum(device_ns)::BIGINT AS device_ns,
+    SELECT optimizer, name, sum(launches)::BIGINT AS launches, sum(device_ns)::BIGINT AS device_ns,
         list(operator_id) AS operator_ids
-    FROM inside
-    WHERE starts_with(optimizer, 'Optimizer.zero_grad') OR starts_with(optimizer, 'Optimizer.step')
-    GROUP BY ALL)
-UNION ALL BY NAME
-SELECT 'accumulation' AS phase, 'AccumulateGrad' AS optimizer, NULL AS ranges, name, sum(launches)::BIGINT AS launches,
-    sum(device_ns)::BIGINT AS device_ns, list(operator_id) AS operator_ids
-FROM additions WHERE number <= ceil(of_fill / (SELECT per_fill FROM passes))
-GROUP BY name
-ORDER BY phase, device_ns DESC, name
+    FROM inside GROUP BY ALL)
+ORDER BY device_ns DESC, name

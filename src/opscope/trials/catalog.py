@@ -627,7 +627,7 @@ CATALOG = (
         "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,
         (_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
         "optimizer.zero_grad(set_to_none=True)   # the default since PyTorch 2.0",
-        ("zero_grad_fill",), edits=with_keywords(("zero_grad",), set_to_none="True"),
+        edits=with_keywords(("zero_grad",), set_to_none="True"),
     ),
     TriedChange(
         "channels_last", "channels-last memory format", _channels_last, (_CONVOLVES,),

@@ -82,58 +82,6 @@ def test_foreach_passes_are_told_with_what_fusing_leaves(advise_on: Program, ask
     assert fused(asked) == (12, pytest.approx(1 / 3, abs=1e-3), pytest.approx(4 / 12))
 
 
-def dropped(asked: list[Any]) -> int:
-    """Operators that go for the one gain."""
-    (((drop, (operators,)),),) = asked
-    assert drop == "drop_operators"
-    return len(operators)
-
-
-def test_filling_gradients_is_told_of_many_and_of_few_large_ones(
-    advise_on: Program, asked: list[Any]
-) -> None:
-    content = optimizing("aten::zero_", 60, phase="Optimizer.zero_grad#SGD.zero_grad", device_us=2)
-    found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
-    told(found, "zero_grad_fill", "60 launches per step", "set_to_none", has_gain=True)
-    assert dropped(asked) == 60
-    content = optimizing("aten::zero_", 3, phase="Optimizer.zero_grad#SGD.zero_grad", device_us=90)
-    found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
-    told(found, "zero_grad_fill", "3 launches per step", has_gain=True)
-
-
-def accumulating(passes: int, *, fills: bool = True) -> TraceBuilder:
-    """One step: 2 fills of many tensors each, then backward passes that add to 12 gradients."""
-    builder = trace().step(1, 0, 5_000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 2_000)
-    if fills:
-        builder.event("user_annotation", "Optimizer.zero_grad#SGD.zero_grad", 100, 50, 1, {})
-        for place in range(2):
-            builder.operator("aten::_foreach_zero_", 105 + 20 * place, 15).launch(110 + 20 * place)
-            builder.kernel("fill", 2_060 + 40 * place, 30)
-    for number in range(passes):
-        at = 200 + 400 * number
-        builder.operator("aten::ones_like", at, 5)
-        for place in range(12):
-            began = at + 10 + 30 * place
-            builder.operator("torch::autograd::AccumulateGrad", began, 25)
-            builder.operator("aten::add_", began + 2, 20).launch(began + 5)
-            builder.kernel("add", 2_200 + 400 * number + 30 * place, 20)
-    return builder
-
-
-@pytest.mark.parametrize("passes", [1, 2])
-def test_adding_to_filled_gradients_goes_with_the_fills_once(advise_on, asked, passes):
-    content = accumulating(passes)
-    found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
-    words = ("fills gradients by 2 launches per step", "adds to them by 12 launches per step")
-    finding = told(found, "zero_grad_fill", *words, has_gain=True)
-    assert (finding.evidence["launches"], dropped(asked)) == (14, 14)
-
-
-def test_adding_to_gradients_that_nothing_filled_is_as_it_must_be(advise_on: Program) -> None:
-    found = advise_on(accumulating(2, fills=False), hosts=[host(2.12 * MS, 1 * MS, launches=61)])
-    assert "advice.zero_grad_fill" not in {one.code for one in found}
-
-
 LEFT_ALONE = {
     "few launches": optimizing("aten::addcdiv_", 20),
     "a fused optimizer": optimizing("aten::_fused_adamw_", 8, device_us=50),
