@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any
@@ -528,12 +528,19 @@ def _environment_facts(environment: Environment) -> doc.FactList:
     )
 
 
-def named_part(name: str, summary: Summary) -> tuple[Any, doc.Section] | None:
-    """What reports of a recording call `Change 2`, or by a module's name: the values and the words."""
+def named_part(
+    name: str, summary: Summary, *, is_full: bool = False, spoken: Callable[[str], str] = str
+) -> tuple[Any, tuple[doc.Section, ...]]:
+    """What its report calls so, a change (`Change 2`), a module or a section: as values and as words."""
     number = name.lower().removeprefix("change ")
-    if number.isdigit():
-        named = zip(summary.advice or (), advice_sections(summary), strict=True)
-        return next((one for one in named if one[1].title.startswith(f"Change {number}:")), None)
+    changes = zip(summary.advice or (), advice_sections(summary), strict=True)
+    named = [one for one in changes if number.isdigit() and one[1].title.startswith(f"Change {number}:")]
+    if named:
+        return named[0][0], (named[0][1],)
     module = re.sub(r" ×\d+$", "", name).lstrip("· ")
     within = [one for one in summary.program.modules if module in (one.class_name, *one.path.split("."))]
-    return (within, doc.Section("By module", module_blocks(summary, None, within=module))) if within else None
+    if within:
+        return within, (doc.Section("By module", module_blocks(summary, None, within=module)),)
+    report = recording_document(summary, top=None if is_full else 10, is_full=is_full)
+    found = doc.titled(report.sections, name, spoken) if name else ()
+    return found, found
