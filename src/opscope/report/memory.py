@@ -75,14 +75,23 @@ def _section(one: DeviceMemory, top: int | None) -> doc.Section:
         doc.table(
             one.holdings[:top],
             doc.identifier("Line", "line"),
+            doc.identifier("Within", lambda row: _modules(row.forwards), if_known=True),
             doc.words("For", lambda row: _KINDS[row.kind]),
             doc.number("Memory", "size_bytes"),
             doc.number("Blocks", "blocks"),
             doc.number("Share", lambda row: format_fraction(row.size_bytes / max(1, one.peak_bytes))),
+            caption="Within: where the forward methods of nn.Modules stood, the outermost first. A stack "
+            "tells files and lines, not which instance."
+            if any(row.forwards for row in one.holdings[:top])
+            else None,
         ),
         doc.Meaning(most),
     )
     return doc.Section(f"Device {one.device}", told)
+
+
+def _modules(forwards: Sequence[str]) -> str | None:
+    return " > ".join(one.rpartition("/")[2] for one in forwards) or None
 
 
 def _failure(one: OutOfMemory) -> doc.Paragraph:
