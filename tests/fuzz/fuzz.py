@@ -106,7 +106,7 @@ _COLLECTIVE = {
 }  # fmt: skip
 
 
-def _program_text(rank: int = 0, steps: int = 2) -> str:
+def program_text(rank: int = 0, steps: int = 2) -> str:
     """Steps of training in which there is one of each: what the other recording has not."""
     info = {"backend": "nccl", "rank": rank, "world_size": 2}
     device = json.loads(trace_text())["deviceProperties"][0]
@@ -283,7 +283,7 @@ def _load_beside_a_trace(path: Path) -> None:
 
 
 def _load_as_a_rank(path: Path) -> None:
-    path.with_name("rank0.json").write_text(_program_text(0, 1))
+    path.with_name("rank0.json").write_text(program_text(0, 1))
     path.rename(path.with_name("rank1.json"))
     _load(path.parent)
 
@@ -353,8 +353,8 @@ def _text(text: str) -> Callable[[Path], bytes]:
 
 TARGETS = {
     "trace": Target(lambda _: trace_text().encode(), _load, ".json", is_text=True, weight=2),
-    "program": Target(_text(_program_text()), _load, ".json", is_text=True, weight=2),
-    "rank": Target(_text(_program_text(1, 1)), _load_as_a_rank, ".json", is_text=True),
+    "program": Target(_text(program_text()), _load, ".json", is_text=True, weight=2),
+    "rank": Target(_text(program_text(1, 1)), _load_as_a_rank, ".json", is_text=True),
     "snapshot": Target(_snapshot, _read_snapshot, ".pickle", is_text=True, weight=6),
     "gzip": Target(lambda _: gzip.compress(trace_text().encode()), _load, ".json.gz"),
     "zstd": Target(lambda _: zstandard.compress(trace_text().encode()), _load, ".json.zst"),

@@ -53,7 +53,7 @@ SELECT CASE WHEN starts_with(r.name, 'Optimizer.zero_grad') THEN 'zero_grad' ELS
 FROM ranges r
 JOIN operators o ON o.thread_id = r.thread_id AND o.start_ns >= r.start_ns AND o.start_ns < r.end_ns
 JOIN launched USING (operator_id)
-WHERE starts_with(r.name, 'Optimizer.zero_grad') OR starts_with(r.name, 'Optimizer.step')
+WHERE o.name IS NOT NULL AND (starts_with(r.name, 'Optimizer.zero_grad') OR starts_with(r.name, 'Optimizer.step'))
 GROUP BY ALL
 UNION ALL BY NAME
 SELECT 'accumulation' AS phase, 'AccumulateGrad' AS optimizer, NULL AS ranges, name, sum(launches)::BIGINT AS launches,
