@@ -165,8 +165,9 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
         if now[0] > peak[0]:
             peak, peak_at = now, number
         if event["action"] == "oom":
-            line = _line(event.get("frames") or ())
-            failures.append(OutOfMemory(int(event["size"]), event.get("device_free"), *now, line))
+            line, free = _line(event.get("frames") or ()), event.get("device_free")
+            free_bytes = None if free is None else int(free)
+            failures.append(OutOfMemory(int(event["size"]), free_bytes, *now, line))
     for event in events[:peak_at]:
         before.apply(event)
     rounding_bytes = sum(int(one["size"]) - int(asked_bytes[at]) for at, one in used.items())

@@ -83,15 +83,9 @@ def recording_document(
 ) -> doc.Document:
     """What is said of a recording: one list of sections, for terminals, files and pages.
 
-    Args:
-        summary: Of the recording.
-        top: Rows of long tables; all for None.
-        is_full: With all that is known of each row and what it rests on.
-        is_screen: About one screen: what is found first and the longest rows, nothing else being computed.
-        detailed: Operators that a full report tells in detail; all of its table for None.
-        config: Of a configuration of a sweep, as in the stats file.
-        environment: What that ran on, where it was recorded.
-        latency: Of that without the profiler, where it was measured.
+    `top` bounds the rows of long tables, `detailed` the operators that a full report tells in detail; None
+    bounds none. On a screen are what is found first and the longest rows, and nothing else is computed. Of a
+    configuration of a sweep its `config`, what it ran on and its latency without the profiler are told.
     """
     title = f"{len(summary.traces)} traces" if summary.traces else "no trace"
     if config is not None:

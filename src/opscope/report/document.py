@@ -129,12 +129,8 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def only_sections(document: Document, titles: Sequence[str], spoken: Callable[[str], str] = str) -> Document:
-    """Its first screen and the sections so `titled`; `first` is that screen, so it adds no section.
-
-    Raises:
-        InputError: There is none; names those there are.
-    """
-    chosen = []
+    """Its first screen, for which `first` stands, and sections so `titled`; an InputError where none is."""
+    chosen: list[Section] = []
     for title in (one for one in titles if one.lower() != "first"):
         found = titled(document.sections, title, spoken)
         if not found:
@@ -199,11 +195,12 @@ def sections(*given: Section | None) -> tuple[Section, ...]:
 
 def blocks(*given: Block | None) -> tuple[Block, ...]:
     """Those that say anything: None, and what has no word or row, do not."""
-    return tuple(one for one in given if one is not None and _content(one))
-
-
-def _content(block: Block) -> object:
-    return block.rows if isinstance(block, Table) else getattr(block, block.__struct_fields__[0])
+    return tuple(
+        one
+        for one in given
+        if one is not None
+        and (one.rows if isinstance(one, Table) else getattr(one, one.__struct_fields__[0]))
+    )
 
 
 def facts(*pairs: tuple[str, Text | None]) -> FactList:

@@ -130,8 +130,9 @@ class Harmful:
         (pickle.dumps({"segments": [], "device_traces": []}), "without memory of a device"),
         (pickle.dumps({"segments": SEGMENTS, "device_traces": [[{}]]}), "KeyError"),
         (pickle.dumps({"segments": SEGMENTS})[:60], "not a memory snapshot"),
+        (pickle.dumps({"segments": [], "device_traces": [[{**EVENTS[5], "device_free": "x"}]]}), "ValueError"),
     ],
-    ids=["code", "keys", "empty", "event", "cut"],
+    ids=["code", "keys", "empty", "event", "cut", "text"],
 )
 def test_what_is_no_snapshot_is_refused(tmp_path, capsys, content, reason):
     path = tmp_path / "s.pickle"
