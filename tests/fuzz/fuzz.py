@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -37,9 +38,12 @@ import zstandard
 
 import opscope
 from fakes import ExportBuilder, TraceBuilder
+from opscope.analysis.program.stacks import StackBasis
+from opscope.analysis.session_comparison import compare_sessions
 from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
+from opscope.extraction.alone_calls import alone_calls, extracted
 from opscope.extraction.kernel_code import split_sass
 from opscope.hardware.limits import read_measured
 from opscope.ingest.memory_snapshot import read_memory_snapshot
@@ -62,6 +66,10 @@ from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.library import read_library
 from opscope.provenance.generated_code import parse_graph, parse_kernel
 from opscope.report.analysis import recording_document
+from opscope.report.comparison import comparison_document
+from opscope.report.explanation import explanation_document
+from opscope.report.extraction import call_list_document, call_text
+from opscope.report.html.page import session_page
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.memory import memory_document, memory_json
@@ -288,6 +296,28 @@ def _load_as_a_rank(path: Path) -> None:
     _load(path.parent)
 
 
+def _read_by_verbs(path: Path) -> None:
+    """What other verbs than `analyze` make of a recording, and the page."""
+    with opscope.load(path) as session:
+        summary = opscope.summarize(session)
+        session_page(session, summary)
+        opscope.stats(session, ["all"])
+        for basis in StackBasis:
+            with suppress(OpscopeError):
+                opscope.flamegraph(session, by=basis)
+        calls = alone_calls(session, summary.efficiency)
+        rows = [
+            extracted(rank, one, what=call_text(summary, one, "")) for rank, one in enumerate(calls[:3], 1)
+        ]
+        render_markdown(call_list_document(summary, calls, rows))
+        for named in (*summary.operators[:1], *summary.kernels[:1]):
+            with suppress(OpscopeError):
+                render_markdown(explanation_document(opscope.explain(named.name, session)))
+        path.with_name("other.json").write_text(program_text(0, 1))
+        with opscope.load(path.with_name("other.json")) as other, suppress(OpscopeError):
+            render_markdown(comparison_document(compare_sessions(session, other), top=None))
+
+
 def _read_snapshot(path: Path) -> None:
     try:
         document = json.loads(path.read_bytes())
@@ -355,6 +385,7 @@ TARGETS = {
     "trace": Target(lambda _: trace_text().encode(), _load, ".json", is_text=True, weight=2),
     "program": Target(_text(program_text()), _load, ".json", is_text=True, weight=2),
     "rank": Target(_text(program_text(1, 1)), _load_as_a_rank, ".json", is_text=True),
+    "verbs": Target(_text(program_text(0, 1)), _read_by_verbs, ".json", is_text=True),
     "snapshot": Target(_snapshot, _read_snapshot, ".pickle", is_text=True, weight=6),
     "gzip": Target(lambda _: gzip.compress(trace_text().encode()), _load, ".json.gz"),
     "zstd": Target(lambda _: zstandard.compress(trace_text().encode()), _load, ".json.zst"),
@@ -386,7 +417,7 @@ if _REPORT.is_file() and find_spec("ncu_report"):
     TARGETS["ncu"] = Target(_report, read_report, ".ncu-rep")
 
 
-WHOLE = ("trace", "program", "rank", "sidecar")  # texts of which whole reports are made
+WHOLE = ("trace", "program", "rank", "verbs", "sidecar")  # texts of which whole reports are made
 
 
 def mutated(seed: bytes, random_: random.Random, *, is_text: bool, is_whole: bool = False) -> bytes:
@@ -596,6 +627,9 @@ def case(seeds: dict[str, bytes], seed: int, number: int) -> tuple[str, bytes]:
     return name, mutated(data, random_, is_text=target.is_text, is_whole=name in WHOLE)
 
 
+_OPEN_AT_ONCE = 8  # Sessions of one input
+
+
 class _OneEngine:
     """Databases of one engine in the place of an engine each, which takes longer than what is asked of it."""
 
@@ -607,8 +641,8 @@ class _OneEngine:
             return self._connect(database, **how)
         if self._count == 0:
             self._whole = self._connect(config={**config, "threads": 1})
-        else:
-            self._whole.execute(f"DETACH one{self._count}")  # an input is done with before the next
+        if self._count >= _OPEN_AT_ONCE:
+            self._whole.execute(f"DETACH one{self._count - _OPEN_AT_ONCE + 1}")
         self._count += 1
         connection = self._whole.cursor()
         return connection.execute(f"ATTACH ':memory:' AS one{self._count}; USE one{self._count}")

@@ -150,15 +150,16 @@ class TestDamage:
         assert check("trace", text.replace(written, instead).encode(), tmp_path) is None
 
     @pytest.mark.parametrize(
-        ("written", "instead"),
+        ("target", "written", "instead"),
         [
-            ('"aten::_foreach_add_"', "null"),
+            ("program", '"aten::_foreach_add_"', "null"),
+            ("verbs", '"cudaMemsetAsync"', "null"),
         ],
     )
-    def test_of_a_program(self, tmp_path: Path, written: str, instead: str) -> None:
+    def test_of_a_program(self, tmp_path: Path, target: str, written: str, instead: str) -> None:
         text = program_text()
         assert written in text
-        assert check("program", text.replace(written, instead).encode(), tmp_path) is None
+        assert check(target, text.replace(written, instead).encode(), tmp_path) is None
 
     @pytest.mark.parametrize("target", ["sidecar", "result", "limits"])
     @pytest.mark.parametrize("data", [b"\xff\xfe", b"[" * 100_000, b'{"schema_version": "\xff"}', b"null"])

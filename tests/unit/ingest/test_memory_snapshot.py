@@ -130,7 +130,10 @@ class Harmful:
         (pickle.dumps({"segments": [], "device_traces": []}), "without memory of a device"),
         (pickle.dumps({"segments": SEGMENTS, "device_traces": [[{}]]}), "KeyError"),
         (pickle.dumps({"segments": SEGMENTS})[:60], "not a memory snapshot"),
-        (pickle.dumps({"segments": [], "device_traces": [[{**EVENTS[5], "device_free": "x"}]]}), "ValueError"),
+        (
+            pickle.dumps({"segments": [], "device_traces": [[{**EVENTS[5], "device_free": "x"}]]}),
+            "ValueError",
+        ),
     ],
     ids=["code", "keys", "empty", "event", "cut", "text"],
 )
