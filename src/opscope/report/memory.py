@@ -75,7 +75,11 @@ def _section(one: DeviceMemory, top: int | None) -> doc.Section:
         doc.table(
             one.holdings[:top],
             doc.identifier("Line", "line"),
-            doc.identifier("Within", lambda row: _modules(row.forwards), if_known=True),
+            doc.identifier(
+                "Within",
+                lambda row: " > ".join(one.rpartition("/")[2] for one in row.forwards) or None,
+                if_known=True,
+            ),
             doc.words("For", lambda row: _KINDS[row.kind]),
             doc.number("Memory", "size_bytes"),
             doc.number("Blocks", "blocks"),
@@ -88,10 +92,6 @@ def _section(one: DeviceMemory, top: int | None) -> doc.Section:
         doc.Meaning(most),
     )
     return doc.Section(f"Device {one.device}", told)
-
-
-def _modules(forwards: Sequence[str]) -> str | None:
-    return " > ".join(one.rpartition("/")[2] for one in forwards) or None
 
 
 def _failure(one: OutOfMemory) -> doc.Paragraph:

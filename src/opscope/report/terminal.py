@@ -198,18 +198,12 @@ def _block(block: doc.Block) -> RenderableType:  # noqa: PLR0911 - a case for ea
         case doc.BulletList(items):
             return _bulleted([(Words("•"), _words(item)) for item in items])
         case doc.FindingList(findings, severities):
-            return _bulleted(
-                [
-                    (
-                        Words(
-                            severities.get(one.severity, str(one.severity)),
-                            style=_SEVERITY_STYLES[one.severity],
-                        ),
-                        Words(_printable(" ".join(filter(None, (one.message, one.suggestion))))),
-                    )
-                    for one in findings
-                ]
-            )
+            rows = []
+            for one in findings:
+                severity = severities.get(one.severity, str(one.severity))
+                said = _printable(" ".join(filter(None, (one.message, one.suggestion))))
+                rows.append((Words(severity, style=_SEVERITY_STYLES[one.severity]), Words(said)))
+            return _bulleted(rows)
 
 
 def _bulleted(rows: list[tuple[Words, Words]]) -> Grid:
