@@ -48,4 +48,4 @@ def test_the_examples_of_help_work_on_a_gpu(verb: str, tmp_path: Path) -> None:
     shown = examples(run(*opscope, verb, "--help"))
     assert shown
     for words in shown:
-        assert run(*opscope, *words)
+        run(*opscope, *words)
