@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from case_tables import cases
+from help_examples import NEED_GPU, READ, RUN, examples, write_files
 from opscope._version import __version__
 from opscope.cli import app, main
-from opscope.data import example_trace
 from opscope.signals import Terminated
 
-EXAMPLES = ("analyze", "compare", "devices", "explain", "flamegraph", "sql", "stats")  # of help
+exhaustive = pytest.mark.exhaustive(few=False)
 PAGE = (Path(__file__).parents[2] / "docs/journeys.md").read_text("utf-8")
 JOURNEYS = dict(re.findall(r"^## (.+?):[^`]+```bash\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE))
 VERBS = [verb for verbs in app.VERBS.values() for verb in verbs]
@@ -44,37 +43,33 @@ def test_every_verb_says_what_it_does_with_an_example_and_its_exit_codes(opscope
     opscope(verb, "--help").fine(f"Example: opscope {verb} ", "Exit codes: 0 fine, 1 an error")
 
 
-TRAIN = """
-import torch
+def test_every_verbs_examples_are_run_on_a_cpu_or_on_a_gpu() -> None:
+    assert sorted((*READ, *RUN, *NEED_GPU)) == sorted(VERBS)
 
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(400):
-    model(torch.ones(4, 8)).square().sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
+
+@pytest.mark.parametrize("verb", [*READ, *(pytest.param(one, marks=exhaustive) for one in RUN)])
+def test_the_examples_of_help_work(opscope_and_programs, verb, tmp_path, monkeypatch):
+    if verb in RUN:
+        pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
+    shown = examples(opscope_and_programs(verb, "--help").out)
+    assert shown
+    for words in shown:
+        outcome = opscope_and_programs(*words).fine()
+        assert verb in RUN or not outcome.err
 
 
 @pytest.mark.exhaustive(few=False)
-@pytest.mark.parametrize("source", [*EXAMPLES, *JOURNEYS])
-def test_the_commands_of_help_and_of_journeys_work(opscope, source, tmp_path, monkeypatch):
+@pytest.mark.parametrize("journey", JOURNEYS)
+def test_the_commands_of_journeys_work(opscope, journey, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    for name in ("trace", "before", "after"):
-        shutil.copy(example_trace(), f"{name}.json.gz")
-    Path("train.py").write_text(TRAIN, "utf-8")
-    commands = JOURNEYS.get(source, "").splitlines()
-    if source in EXAMPLES:
-        commands = re.findall(r"Example: (opscope .+(?:\n.+)*)", opscope(source, "--help").out)
-    else:
-        pytest.importorskip("torch")
-    assert commands
-    for command in commands:
+    write_files(tmp_path)
+    for command in JOURNEYS[journey].splitlines():
         program, *words = shlex.split(command)
         if program == "opscope":
-            outcome = opscope(*words)
-            assert outcome.code == 0, (command, outcome.err)
-            assert source in JOURNEYS or not outcome.err
+            opscope(*words).fine()
         else:
             subprocess.run([sys.executable, *words], check=True)
 

@@ -81,7 +81,13 @@ def test_what_a_report_prints_can_be_given_to_other_verbs(opscope, monkeypatch: 
         opscope("extract", trace, name, "-o", written, "--force").fine()
     change = opscope("explain", "change 3", "--trace", trace).fine("Change 3: Unfused attention")
     assert opscope("explain", 3, "--trace", trace).out == change.out
-    opscope("explain", 9, "--trace", trace).fails("nothing is known by the name '9'")
+    waits = opscope("explain", "waits", "--trace", trace).fine("\nWhere the GPU waits\n").out
+    assert opscope("analyze", trace, "--section", "waits").out.count(waits) == 1
+    opscope("explain", "硬件", "--trace", trace, "--lang", "zh").fine("距离硬件极限多远")
+    assert opscope("explain", "waits", "--trace", trace, "--json").json["named"][0]["title"] in waits
+    for none in (9, "first"):
+        opscope("explain", none, "--trace", trace).fails(f"nothing is known by the name '{none}'")
+    opscope("explain", "waits").fails("with --trace also a change, a module or a section")
 
 
 def test_a_module_that_a_report_names_is_explained(opscope, tmp_path: Path) -> None:

@@ -7,7 +7,13 @@ import pickle
 from pathlib import Path
 
 MB = 1 << 20
-FORWARD = [{"filename": "/home/u/model.py", "line": 12, "name": "forward"}]
+CALL = {"filename": "/site-packages/torch/nn/modules/module.py", "line": 7, "name": "_call_impl"}
+FORWARD = [
+    {"filename": "/site-packages/torch/nn/modules/linear.py", "line": 134, "name": "forward"},
+    CALL,
+    {"filename": "/home/u/model.py", "line": 12, "name": "forward"},
+    CALL,
+]
 
 
 def snapshot(path: Path, **more: object) -> str:
@@ -31,6 +37,7 @@ def test_the_peak_is_told_with_who_holds_it(opscope, tmp_path: Path) -> None:
     opscope("analyze", path, "--output", page).fine(
         "629 MB of 1.05 GB reserved",
         "/home/u/model.py:12 forward",
+        "model.py:12 > linear.py:134",
         "944 MB asked for, 629 MB in use, 419 MB reserved but unused, 3.15 MB free",
         "expandable_segments:True",
         "activation checkpointing",

@@ -11,10 +11,12 @@ each reader in a file.
 from __future__ import annotations
 
 import argparse
+import gc
 import gzip
 import json
 import multiprocessing
 import os
+import pickle
 import random
 import re
 import resource
@@ -23,22 +25,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 import zstandard
 
 import opscope
 from fakes import ExportBuilder, TraceBuilder
+from opscope.analysis.program.stacks import StackBasis
+from opscope.analysis.session_comparison import compare_sessions
 from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
+from opscope.extraction.alone_calls import alone_calls, extracted
 from opscope.extraction.kernel_code import split_sass
 from opscope.hardware.limits import read_measured
+from opscope.ingest.memory_snapshot import read_memory_snapshot
 from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (
@@ -58,11 +66,19 @@ from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.library import read_library
 from opscope.provenance.generated_code import parse_graph, parse_kernel
 from opscope.report.analysis import recording_document
+from opscope.report.comparison import comparison_document
+from opscope.report.explanation import explanation_document
+from opscope.report.extraction import call_list_document, call_text
+from opscope.report.html.page import session_page
+from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
+from opscope.report.memory import memory_document, memory_json
+from opscope.report.summary_json import analysis_json
 from opscope.toolchain.ncu_report import read_report
 
 MOST_S, MOST_BYTES = 10.0, 1 << 30
 _CASES_OF_A_WORKER = 400
+_MEMORY = Path("/dev/shm")  # quicker than a disk
 CORPUS = Path(__file__).parent / "corpus"
 SOUND = Path(__file__).parent / "sound"
 _NASTY = (
@@ -90,6 +106,84 @@ def trace_text() -> str:
         builder.launch(at + 60, 5, name="cudaMemcpyAsync")
         builder.kernel("Memcpy DtoH (Device -> Pageable)", at + 62, 2, category="gpu_memcpy", bytes=64)
     return builder.text()
+
+
+_COLLECTIVE = {
+    "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 64, "Out msg nelems": 64,
+    "Group size": 2, "Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Seq": 3,
+}  # fmt: skip
+
+
+def program_text(rank: int = 0, steps: int = 2) -> str:
+    """Steps of training in which there is one of each: what the other recording has not."""
+    info = {"backend": "nccl", "rank": rank, "world_size": 2}
+    device = json.loads(trace_text())["deviceProperties"][0]
+    builder = TraceBuilder(deviceProperties=[device], distributedInfo=info)
+    for at in range(0, 200 * steps, 200):
+        builder.step(at // 200, at, 200)
+        builder.frame("train.py(7): step", at + 1, 190).frame(
+            "nn.Module: Net_0", at + 2, 60, parent=1, module=0
+        )
+        builder.frame("nn.Module: Linear_0", at + 3, 30, parent=2, module=1)
+        floats = {"Input type": ["float", "float", "float"]}
+        builder.operator("aten::linear", at + 4, 28, **floats, **{"Input Dims": [[8, 4], [4, 4], [4]]})
+        addmm = {"Input Dims": [[4], [8, 4], [4, 4]], "Sequence number": at, "Fwd thread id": 0}
+        builder.operator("aten::addmm", at + 5, 20, **floats, **addmm).launch(at + 8, 4)
+        builder.kernel("ampere_sgemm_32x32_sliced1x4_tn", at + 20, 30, **{"registers per thread": 80})
+        builder.operator("aten::gelu", at + 40, 8, **{"Input Dims": [[8, 4]], "Input type": ["float"]})
+        gelu = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl>(int)"
+        builder.launch(at + 42, 3).kernel(gelu, at + 52, 5, **{"shared memory": 64, "stream": 7})
+        backward = {"Sequence number": at, "Fwd thread id": 1}
+        builder.operator("AddmmBackward0", at + 70, 20, thread=2, **backward).launch(at + 75, 4, thread=2)
+        builder.kernel("gemm_backward", at + 80, 20).differentiates(at + 5, at + 70)
+        builder.operator("record_param_comms", at + 95, 5, **_COLLECTIVE).launch(at + 96, 2)
+        builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 102, 20, stream=9, **_COLLECTIVE)
+        builder.event("user_annotation", "Optimizer.step#SGD.step", at + 125, 20, 1, {})
+        builder.event("gpu_user_annotation", "Optimizer.step#SGD.step", at + 130, 12, 7, {}, process=0)
+        builder.operator("aten::_foreach_add_", at + 126, 10).launch(at + 128, 3).kernel(
+            "foreach", at + 132, 6
+        )
+        builder.launch(at + 147, 3, name="cudaGraphLaunch")
+        for node in (1, 2):
+            builder.kernel("replayed", at + 146 + 5 * node, 4, **{"graph id": 1, "graph node id": node})
+        builder.operator("aten::item", at + 165, 20).launch(at + 166, 2, name="cudaMemcpyAsync")
+        copy = "Memcpy DtoH (Device -> Pageable)"
+        builder.kernel(copy, at + 168, 2, category="gpu_memcpy", bytes=4, **{"memory bandwidth (GB/s)": 0.5})
+        builder.launch(at + 170, 12, name="cudaStreamSynchronize").launch(at + 184, 2, name="cudaMemsetAsync")
+        builder.event("cuda_sync", "Stream Sync", at + 170, 10, 7, {"stream": 7, "device": 0}, process=0)
+        builder.kernel("Memset (Device)", at + 188, 1, category="gpu_memset", bytes=128)
+        memory = {
+            "Bytes": 512,
+            "Addr": 4096 + at,
+            "Device Type": 1,
+            "Device Id": 0,
+            "Total Allocated": 512 + at,
+        }
+        place = {"pid": 1, "tid": 1, "ts": at + 6}
+        name = {"cat": "cpu_instant_event", "name": "[memory]", "s": "t"}
+        builder.events.append({"ph": "i", **name, **place, "args": {**memory, "Total Reserved": 2048}})
+        counters = {"pid": "GPU 0 Counters", "ts": at + 21, "name": "sm__throughput"}
+        builder.events.append({"ph": "C", **counters, "args": {"": 41.5}})
+    return builder.text()
+
+
+def _snapshot(_: Path) -> bytes:
+    """A memory snapshot, as text: a pickle of it is written before it is read."""
+    module = {"filename": "/torch/nn/modules/module.py", "line": 7, "name": "_call_impl"}
+    frames = [{"filename": "/home/u/model.py", "line": 12, "name": "forward"}, module]
+    blocks = [
+        {"size": 64, "requested_size": 60, "address": 1, "state": "active_allocated", "frames": frames},
+        {"size": 32, "address": 65, "state": "inactive", "frames": []},
+    ]
+    events = [
+        {"action": "segment_alloc", "addr": 1, "size": 96, "time_us": 5},
+        {"action": "alloc", "addr": 1, "size": 64, "time_us": 9, "frames": frames},
+        {"action": "alloc", "addr": 65, "size": 8, "time_us": 10, "frames": []},
+        {"action": "free_completed", "addr": 65, "size": 8, "time_us": 11},
+        {"action": "oom", "size": 900, "device_free": 3, "frames": frames},
+    ]
+    segment = {"device": 0, "address": 1, "total_size": 96, "blocks": blocks}
+    return json.dumps({"segments": [segment], "device_traces": [events]}).encode()
 
 
 def _export(folder: Path) -> bytes:
@@ -183,7 +277,10 @@ def _load(path: Path) -> None:
         for check_ in session.check():
             assert not check_.violations, check_.name
         session.findings()
-        render_markdown(recording_document(opscope.summarize(session), top=None, is_full=True))
+        summary = opscope.summarize(session)
+        render_markdown(recording_document(summary, top=None, is_full=True))
+        render_markdown(recording_document(summary, is_screen=True))
+        to_json(analysis_json(summary, top=None))
 
 
 def _load_beside_a_trace(path: Path) -> None:
@@ -191,6 +288,45 @@ def _load_beside_a_trace(path: Path) -> None:
     trace.write_text(trace_text())
     path.rename(trace.with_suffix(".opscope.json"))
     _load(trace)
+
+
+def _load_as_a_rank(path: Path) -> None:
+    path.with_name("rank0.json").write_text(program_text(0, 1))
+    path.rename(path.with_name("rank1.json"))
+    _load(path.parent)
+
+
+def _read_by_verbs(path: Path) -> None:
+    """What other verbs than `analyze` make of a recording, and the page."""
+    with opscope.load(path) as session:
+        summary = opscope.summarize(session)
+        session_page(session, summary)
+        opscope.stats(session, ["all"])
+        for basis in StackBasis:
+            with suppress(OpscopeError):
+                opscope.flamegraph(session, by=basis)
+        calls = alone_calls(session, summary.efficiency)
+        rows = [
+            extracted(rank, one, what=call_text(summary, one, "")) for rank, one in enumerate(calls[:3], 1)
+        ]
+        render_markdown(call_list_document(summary, calls, rows))
+        for named in (*summary.operators[:1], *summary.kernels[:1]):
+            with suppress(OpscopeError):
+                render_markdown(explanation_document(opscope.explain(named.name, session)))
+        path.with_name("other.json").write_text(program_text(0, 1))
+        with opscope.load(path.with_name("other.json")) as other, suppress(OpscopeError):
+            render_markdown(comparison_document(compare_sessions(session, other), top=None))
+
+
+def _read_snapshot(path: Path) -> None:
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        document = path.read_bytes()
+    path.write_bytes(pickle.dumps(document))
+    devices = read_memory_snapshot(path)
+    render_markdown(memory_document(devices, top=None))
+    to_json(memory_json(devices, top=None))
 
 
 def _read_elf(path: Path) -> None:
@@ -246,7 +382,11 @@ def _text(text: str) -> Callable[[Path], bytes]:
 
 
 TARGETS = {
-    "trace": Target(lambda _: trace_text().encode(), _load, ".json", is_text=True),
+    "trace": Target(lambda _: trace_text().encode(), _load, ".json", is_text=True, weight=2),
+    "program": Target(_text(program_text()), _load, ".json", is_text=True, weight=2),
+    "rank": Target(_text(program_text(1, 1)), _load_as_a_rank, ".json", is_text=True),
+    "verbs": Target(_text(program_text(0, 1)), _read_by_verbs, ".json", is_text=True),
+    "snapshot": Target(_snapshot, _read_snapshot, ".pickle", is_text=True, weight=6),
     "gzip": Target(lambda _: gzip.compress(trace_text().encode()), _load, ".json.gz"),
     "zstd": Target(lambda _: zstandard.compress(trace_text().encode()), _load, ".json.zst"),
     "sidecar": Target(_sidecar, _load_beside_a_trace, ".json", is_text=True),
@@ -277,9 +417,20 @@ if _REPORT.is_file() and find_spec("ncu_report"):
     TARGETS["ncu"] = Target(_report, read_report, ".ncu-rep")
 
 
-def mutated(seed: bytes, random_: random.Random, *, is_text: bool) -> bytes:
-    """The seed with one to four mutations, of structure, of tokens or of bytes."""
+WHOLE = ("trace", "program", "rank", "verbs", "sidecar")  # texts of which whole reports are made
+
+
+def mutated(seed: bytes, random_: random.Random, *, is_text: bool, is_whole: bool = False) -> bytes:
+    """The seed with one to four mutations, of structure, of tokens or of bytes.
+
+    Of one that is read for a whole report up to 16 places are mutated, and bytes, which mostly make it no
+    document at all, seldom: a report takes a hundred times as long as a refusal.
+    """
     data = seed
+    if is_whole and random_.randrange(8):
+        for _ in range(random_.choice((1, 2, 4, 8, 16))):
+            data = random_.choice((_of_structure, _of_structure, _of_token))(data, random_)
+        return data
     for _ in range(random_.randint(1, 4)):
         kinds = (_of_structure, _of_token, _of_bytes) if is_text else (_of_bytes,)
         data = random_.choice(kinds)(data, random_)
@@ -382,7 +533,7 @@ def _checked_once(name: str, data: bytes, folder: Path) -> tuple[str | None, boo
         one.mkdir(exist_ok=True)
     tempfile.tempdir, before_tempdir = str(scratch), tempfile.tempdir
     (path := place / f"input{target.suffix}").write_bytes(data)
-    before, began = _open_files(), time.perf_counter()
+    before, began = _open_files(), time.process_time()  # other programs lengthen it less; who hangs is ended
     failure, is_refused = None, False
     try:
         target.read(path)
@@ -390,7 +541,7 @@ def _checked_once(name: str, data: bytes, folder: Path) -> tuple[str | None, boo
         is_refused = True
     except Exception as error:  # noqa: BLE001 - that is what is looked for
         failure = f"{type(error).__name__}: {str(error)[:300]}"
-    took_s = time.perf_counter() - began
+    took_s = time.process_time() - began
     left = [file.name for file in scratch.iterdir()]
     tempfile.tempdir = before_tempdir
     for file in place.iterdir():
@@ -471,17 +622,40 @@ def case(seeds: dict[str, bytes], seed: int, number: int) -> tuple[str, bytes]:
     name = random_.choices(list(TARGETS), [target.weight for target in TARGETS.values()])[0]
     target = TARGETS[name]
     data = seeds[name]
-    if name == "trace" and number % 2:
+    if b'"deviceProperties"' in data and name in WHOLE and number % 2:
         data = _of_device(data, random_)
-    return name, mutated(data, random_, is_text=target.is_text) if random_.randrange(4) else data
+    return name, mutated(data, random_, is_text=target.is_text, is_whole=name in WHOLE)
+
+
+_OPEN_AT_ONCE = 8  # Sessions of one input
+
+
+class _OneEngine:
+    """Databases of one engine in the place of an engine each, which takes longer than what is asked of it."""
+
+    def __init__(self, connect: Callable[..., duckdb.DuckDBPyConnection]) -> None:
+        self._connect, self._count = connect, 0
+
+    def __call__(self, database: str, *, config: Any = None, **how: Any) -> duckdb.DuckDBPyConnection:
+        if database != ":memory:":
+            return self._connect(database, **how)
+        if self._count == 0:
+            self._whole = self._connect(config={**config, "threads": 1})
+        if self._count >= _OPEN_AT_ONCE:
+            self._whole.execute(f"DETACH one{self._count - _OPEN_AT_ONCE + 1}")
+        self._count += 1
+        connection = self._whole.cursor()
+        return connection.execute(f"ATTACH ':memory:' AS one{self._count}; USE one{self._count}")
 
 
 def _work(seeds: dict[str, bytes], seed: int, numbers: range, said: Connection) -> None:
     """Read case after case; what is said of each goes to the process that watches."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as name:
         folder = Path(name)
         os.environ["TMPDIR"] = name
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
+        duckdb.connect = _OneEngine(duckdb.connect)
+        gc.freeze()
         for number in numbers:
             said.send((number, None))
             target, data = case(seeds, seed, number)

@@ -24,7 +24,7 @@ from opscope.errors import InputError, OpscopeError
 from opscope.ingest.arrow import ArrowRows
 from opscope.signals import Terminated
 
-from .fuzz import TARGETS, check, trace_text
+from .fuzz import TARGETS, check, program_text, trace_text
 
 MEBIBYTE = 1 << 20
 EVENT = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {}}'
@@ -148,6 +148,18 @@ class TestDamage:
         text = trace_text()
         assert written.removesuffix(".0") in text
         assert check("trace", text.replace(written, instead).encode(), tmp_path) is None
+
+    @pytest.mark.parametrize(
+        ("target", "written", "instead"),
+        [
+            ("program", '"aten::_foreach_add_"', "null"),
+            ("verbs", '"cudaMemsetAsync"', "null"),
+        ],
+    )
+    def test_of_a_program(self, tmp_path: Path, target: str, written: str, instead: str) -> None:
+        text = program_text()
+        assert written in text
+        assert check(target, text.replace(written, instead).encode(), tmp_path) is None
 
     @pytest.mark.parametrize("target", ["sidecar", "result", "limits"])
     @pytest.mark.parametrize("data", [b"\xff\xfe", b"[" * 100_000, b'{"schema_version": "\xff"}', b"null"])

@@ -37,3 +37,4 @@ def test_the_peak_is_what_the_allocator_counted(tmp_path: Path) -> None:
     assert {"forward", "backward", "optimizer"} <= kinds
     assert sum(one.size_bytes for one in found.holdings) == found.peak_bytes
     assert any("test_memory_gpu.py" in (one.line or "") for one in found.holdings)
+    assert any(one.forwards and "linear.py:" in one.forwards[-1] for one in found.holdings)

@@ -34,7 +34,7 @@ WITH named AS (
         FROM launched JOIN operators o USING (operator_id)
         JOIN (SELECT DISTINCT thread_id, name FROM ranges) t USING (thread_id)
         ASOF JOIN ranges r ON r.thread_id = t.thread_id AND r.name = t.name AND o.start_ns >= r.start_ns
-        WHERE o.start_ns < r.end_ns)
+        WHERE o.start_ns < r.end_ns AND o.name IS NOT NULL)
 SELECT optimizer, (SELECT list({'thread_id': thread_id, 'start_ns': start_ns, 'end_ns': end_ns})
     FROM ranges WHERE ranges.name = optimizer) AS ranges, name, launches, device_ns, operator_ids
 FROM (

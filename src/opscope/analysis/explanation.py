@@ -340,11 +340,13 @@ def _unknown_name(
     # By what people type of them: the last part.
     known = {_last_part(name): name if categories else _last_part(name) for name in sorted(every)}
     close = difflib.get_close_matches(_last_part(wanted), known, n=5, cutoff=_ALIKE)
-    hint = f"Similar: {', '.join(known[name] for name in close)}"
-    if not close:
-        hint = "Give an operator (aten::gelu), a kernel name in quotes, a category (matrix) or a source file "
-        hint += "(SoftMax.cu)"
-    return InputError(f"nothing is known by the name {wanted!r}", hint=hint)
+    return InputError(
+        f"nothing is known by the name {wanted!r}",
+        hint=f"Similar: {', '.join(known[name] for name in close)}"
+        if close
+        else "Give an operator (aten::gelu), a kernel name in quotes, a category (matrix) or a source file "
+        "(SoftMax.cu); with --trace also a change, a module or a section of its report",
+    )
 
 
 def _last_part(name: str) -> str:

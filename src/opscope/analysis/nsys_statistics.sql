@@ -7,7 +7,7 @@ activities AS (
     FROM device_activities a LEFT JOIN labels l USING (name_id)
 ),
 samples AS (
-    SELECT 'api' AS source, name AS label, duration_ns AS value FROM runtime_calls
+    SELECT 'api' AS source, coalesce(name, '') AS label, duration_ns AS value FROM runtime_calls
     UNION ALL
     SELECT CASE kind WHEN 'kernel' THEN 'kernel' ELSE 'memory' END, label, duration_ns FROM activities
     UNION ALL

@@ -133,7 +133,7 @@ def _analyze_memory(path: Path, report: console.Showing, top: console.Top) -> in
     from opscope.report.html.charts import snapshot_charts  # noqa: PLC0415 - seldom asked
     from opscope.report.memory import memory_document, memory_json  # noqa: PLC0415 - seldom asked
 
-    devices, rows = read_memory_snapshot(path), None if top == "all" else top
+    devices, rows = read_memory_snapshot(path), report.rows(top)
     report.show(
         lambda: memory_json(devices, top=rows),
         lambda: memory_document(devices, top=rows),

@@ -36,7 +36,8 @@ def explain(
     Args:
         name: An operator (aten::gelu, gelu, aten::add.Tensor), a kernel name in quotes (demangled or mangled;
             with a trace also its function's name, or as a report shortens it), a category (matrix) or a
-            source file (SoftMax.cu); with a trace also a change of its report ("Change 1") or a module.
+            source file (SoftMax.cu); with a trace also a change of its report ("Change 1"), a module or a
+            section, by a word of its title (waits).
         trace: Also show this recording's calls: a trace, a folder of rank files, or a saved session.
         checkout: Print lines of code, as --full does, from a PyTorch checkout, before the installed torch's
             headers.
@@ -61,11 +62,16 @@ def explain(
                 from opscope.report.analysis import named_part  # noqa: PLC0415 - seldom asked
                 from opscope.results import advised  # noqa: PLC0415
 
-                if session is None or (part := named_part(name, advised(session))) is None:
+                if session is None:
+                    raise
+                values, words = named_part(
+                    name, advised(session), is_full=report.full, spoken=console.in_language
+                )
+                if not words:
                     raise
                 report.show(
-                    lambda: {**versions(1), "named": msgspec.to_builtins(part[0])},
-                    lambda: Document("", sections=(part[1],)),
+                    lambda: {**versions(1), "named": msgspec.to_builtins(values)},
+                    lambda: Document("", sections=words),
                 )
                 return 0
         codes = []

@@ -64,11 +64,7 @@ class ProgramRecording:
     max_trace_size: str | None = None
 
     def schedule(self) -> dict[str, Any]:
-        """Arguments of a Profiler.
-
-        Raises:
-            InputError: A schedule was given, and there are no steps.
-        """
+        """Arguments of a Profiler; an InputError where a schedule was given, and there are no steps."""
         given = {name: getattr(self, name) for name in ("wait", "active") if getattr(self, name) is not None}
         if self.steps != "none":
             return {**_STEPWISE, **given}

@@ -146,9 +146,7 @@ def _clear(earlier: Sequence[Path], folder: Path, records: Path | None = None) -
 def _written(output: Path, records: Path, run: AttachedExit | None) -> list[WrittenTrace]:
     """The traces of all processes that left any activity, in the order in which they started CUDA.
 
-    Raises:
-        CaptureError: None could be recorded, or a trace cannot be written; says where the records are.
-        InputError: There are no records where the user says.
+    A CaptureError, that none could be recorded or a trace not be written, says where the records are.
     """
     paths = sorted(records.glob(_RECORD_FILES))
     if run is None and not paths:

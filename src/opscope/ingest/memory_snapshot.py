@@ -14,6 +14,7 @@ import pickle
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -37,6 +38,8 @@ class Holding(NamedTuple):
 
     kind: str
     line: str | None
+    # Where the forward methods of nn.Modules stood, the outermost first: a stack holds no instances
+    forwards: tuple[str, ...]
     size_bytes: int
     blocks: int
 
@@ -162,8 +165,9 @@ def _device_memory(device: int, document: Mapping[str, Any]) -> DeviceMemory:
         if now[0] > peak[0]:
             peak, peak_at = now, number
         if event["action"] == "oom":
-            line = _line(event.get("frames") or ())
-            failures.append(OutOfMemory(int(event["size"]), event.get("device_free"), *now, line))
+            line, free = _line(event.get("frames") or ()), event.get("device_free")
+            free_bytes = None if free is None else int(free)
+            failures.append(OutOfMemory(int(event["size"]), free_bytes, *now, line))
     for event in events[:peak_at]:
         before.apply(event)
     rounding_bytes = sum(int(one["size"]) - int(asked_bytes[at]) for at, one in used.items())
@@ -193,9 +197,11 @@ def _used(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[
 
 
 def _holdings(blocks: Mapping[int, tuple[int, _Frames]]) -> list[Holding]:
-    sizes = grouped(((_kind(frames), _line(frames)), size) for size, frames in blocks.values())
+    sizes = grouped(
+        ((_kind(frames), _line(frames), _forwards(frames)), size) for size, frames in blocks.values()
+    )
     found = [Holding(*key, sum(mine), len(mine)) for key, mine in sizes.items()]
-    return sorted(found, key=lambda one: (-one.size_bytes, one.kind, one.line or ""))
+    return sorted(found, key=lambda one: (-one.size_bytes, one.kind, one.line or "", one.forwards))
 
 
 def _python(frames: _Frames) -> list[tuple[str, str, int]]:
@@ -209,6 +215,16 @@ def _python(frames: _Frames) -> list[tuple[str, str, int]]:
 def _line(frames: _Frames) -> str | None:
     return next(
         (f"{file}:{line} {name}" for file, name, line in _python(frames) if is_program_file(file)), None
+    )
+
+
+def _forwards(frames: _Frames) -> tuple[str, ...]:
+    """What `Module._call_impl` called, but hooks."""
+    outermost = _python(frames)[::-1]
+    return tuple(
+        f"{file}:{line}"
+        for (caller, *_), (file, name, line) in pairwise(outermost)
+        if name == "forward" and caller.endswith("/torch/nn/modules/module.py")
     )
 
 

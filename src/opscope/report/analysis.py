@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any
@@ -83,15 +83,9 @@ def recording_document(
 ) -> doc.Document:
     """What is said of a recording: one list of sections, for terminals, files and pages.
 
-    Args:
-        summary: Of the recording.
-        top: Rows of long tables; all for None.
-        is_full: With all that is known of each row and what it rests on.
-        is_screen: About one screen: what is found first and the longest rows, nothing else being computed.
-        detailed: Operators that a full report tells in detail; all of its table for None.
-        config: Of a configuration of a sweep, as in the stats file.
-        environment: What that ran on, where it was recorded.
-        latency: Of that without the profiler, where it was measured.
+    `top` bounds the rows of long tables, `detailed` the operators that a full report tells in detail; None
+    bounds none. On a screen are what is found first and the longest rows, and nothing else is computed. Of a
+    configuration of a sweep its `config`, what it ran on and its latency without the profiler are told.
     """
     title = f"{len(summary.traces)} traces" if summary.traces else "no trace"
     if config is not None:
@@ -530,12 +524,19 @@ def _environment_facts(environment: Environment) -> doc.FactList:
     )
 
 
-def named_part(name: str, summary: Summary) -> tuple[Any, doc.Section] | None:
-    """What reports of a recording call `Change 2`, or by a module's name: the values and the words."""
+def named_part(
+    name: str, summary: Summary, *, is_full: bool = False, spoken: Callable[[str], str] = str
+) -> tuple[Any, tuple[doc.Section, ...]]:
+    """What its report calls so, a change (`Change 2`), a module or a section: as values and as words."""
     number = name.lower().removeprefix("change ")
-    if number.isdigit():
-        named = zip(summary.advice or (), advice_sections(summary), strict=True)
-        return next((one for one in named if one[1].title.startswith(f"Change {number}:")), None)
+    changes = zip(summary.advice or (), advice_sections(summary), strict=True)
+    named = [one for one in changes if number.isdigit() and one[1].title.startswith(f"Change {number}:")]
+    if named:
+        return named[0][0], (named[0][1],)
     module = re.sub(r" ×\d+$", "", name).lstrip("· ")
     within = [one for one in summary.program.modules if module in (one.class_name, *one.path.split("."))]
-    return (within, doc.Section("By module", module_blocks(summary, None, within=module))) if within else None
+    if within:
+        return within, (doc.Section("By module", module_blocks(summary, None, within=module)),)
+    report = recording_document(summary, top=None if is_full else 10, is_full=is_full)
+    found = doc.titled(report.sections, name, spoken) if name else ()
+    return found, found

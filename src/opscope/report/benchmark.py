@@ -203,10 +203,12 @@ def _condition_facts(result: BenchmarkResult) -> doc.FactList:
     if checks:
         stated = " or ".join(f"{tolerance:.0e}" for tolerance in tolerances)
         checked = f"against {references}; largest relative error {stated}"
-    ceilings = []
-    for one in result.ceilings:
-        rate = units.format_flop_rate(one.per_s) if one.unit == "flop" else units.format_byte_rate(one.per_s)
-        ceilings.append(f"{one.name} {rate}" + (f" ({one.how})" if one.how else ""))
+    rate = {"flop": units.format_flop_rate}
+    ceilings = [
+        f"{one.name} {rate.get(one.unit, units.format_byte_rate)(one.per_s)}"
+        + (f" ({one.how})" if one.how else "")
+        for one in result.ceilings
+    ]
     states = map(_state, filter(None, (result.device_state_before, result.device_state_after)))
     return doc.facts(
         ("Device", _device(result)),
@@ -448,10 +450,14 @@ def _scaling_sections(sweep: BenchmarkSweep) -> tuple[doc.Section, ...]:
         for label, point in labeled
         for one in _further_findings(point)
     )
-    findings = []
-    for (first_at, finding), *again in found.values():
-        more = f" Likewise at {'; '.join(label for label, _ in again)}." if again else ""
-        findings.append(replace(finding, message=f"{first_at}: {finding.message}{more}"))
+    findings = [
+        replace(
+            finding,
+            message=f"{first_at}: {finding.message}"
+            + (f" Likewise at {'; '.join(label for label, _ in again)}." if again else ""),
+        )
+        for (first_at, finding), *again in found.values()
+    ]
     return doc.sections(
         doc.Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept))),
         doc.Section("Not measured", (doc.BulletList(tuple(told)),)),

@@ -129,24 +129,10 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def only_sections(document: Document, titles: Sequence[str], spoken: Callable[[str], str] = str) -> Document:
-    """Its first screen and the sections in whose titles a word begins so, whatever its case.
-
-    `first` is that screen, so it adds no section.
-
-    Args:
-        document: The report, in English.
-        titles: Beginnings of titles, or of a word in them.
-        spoken: The title as it is shown, which will do as well.
-
-    Raises:
-        InputError: No section does; names those there are.
-    """
-    chosen = []
+    """Its first screen, for which `first` stands, and sections so `titled`; an InputError where none is."""
+    chosen: list[Section] = []
     for title in (one for one in titles if one.lower() != "first"):
-        asked = title.lower()
-        found = [one for one in document.sections if f" {asked}" in f" {one.title.lower()}"]
-        # Words of some languages are not apart.
-        found = found or [one for one in document.sections if asked in spoken(one.title).lower()]
+        found = titled(document.sections, title, spoken)
         if not found:
             there = ", ".join(spoken(one.title) for one in document.sections)
             raise InputError(
@@ -155,6 +141,16 @@ def only_sections(document: Document, titles: Sequence[str], spoken: Callable[[s
             )
         chosen += found
     return replace(document, sections=tuple(one for one in document.sections if one in chosen))
+
+
+def titled(
+    sections: Sequence[Section], beginning: str, spoken: Callable[[str], str] = str
+) -> tuple[Section, ...]:
+    """Those in whose titles, or as they are shown, a word begins so, whatever its case."""
+    asked = beginning.lower()
+    found = tuple(one for one in sections if f" {asked}" in f" {one.title.lower()}")
+    # Words of some languages are not apart.
+    return found or tuple(one for one in sections if asked in spoken(one.title).lower())
 
 
 def numbered(document: Document) -> Document:
@@ -199,11 +195,12 @@ def sections(*given: Section | None) -> tuple[Section, ...]:
 
 def blocks(*given: Block | None) -> tuple[Block, ...]:
     """Those that say anything: None, and what has no word or row, do not."""
-    return tuple(one for one in given if one is not None and _content(one))
-
-
-def _content(block: Block) -> object:
-    return block.rows if isinstance(block, Table) else getattr(block, block.__struct_fields__[0])
+    return tuple(
+        one
+        for one in given
+        if one is not None
+        and (one.rows if isinstance(one, Table) else getattr(one, one.__struct_fields__[0]))
+    )
 
 
 def facts(*pairs: tuple[str, Text | None]) -> FactList:

@@ -52,9 +52,7 @@ _EVERY_STEP = 1 << 30
 def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
     """Write the trace of a Session with tracks of ours; returns the file. A name in `.gz` is compressed.
 
-    Raises:
-        InputError: Several traces, one that PyTorch's profiler did not write or that is gone, no steps to
-            follow, or the file cannot be written.
+    An InputError where it is of several traces, not of PyTorch's profiler, gone, or without a step to follow.
     """
     summary = Summary(session)
     if len(summary.traces) != 1:
@@ -66,12 +64,14 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
     models = step_models(session, read_session(session)) if summary.is_usable else ()
     if not models:
         raise InputError("nothing was launched in it, so it has no critical path", source=source)
-    path_slices = []
-    for one in models[0].recorded_path:
-        name = f"{one.kind}: {one.name}" if one.name else one.kind
-        if one.name and one.kind in ("kernel", "communication", "copy"):
-            name = one.name
-        path_slices.append((name, one.start_ns, one.ns, {"kind": one.kind}))
+    on_device = ("kernel", "communication", "copy")  # whose names say what they are
+    path_slices = [
+        (
+            (one.name if one.kind in on_device else f"{one.kind}: {one.name}") if one.name else one.kind,
+            one.start_ns, one.ns, {"kind": one.kind},
+        )
+        for one in models[0].recorded_path
+    ]  # fmt: skip
     tracks = (("critical path", path_slices), *_idle(session), *_attributed(session))
     (trace,) = find_traces(source)
     with local_text(trace, session.temporary_directory) as local:
@@ -150,19 +150,15 @@ def _track(thread: int, name: str, slices: Iterable[_Slice]) -> Iterator[bytes]:
     events: list[dict[str, Any]] = [{"ph": "M", "name": what, "args": args} for what, args in marks]
     events += [
         {
-            "ph": "X", "cat": _CATEGORY, "name": title, "ts": _microseconds(start_ns),
-            "dur": _microseconds(ns), "args": told,
+            # Microseconds exact to the nanosecond, which floats of that many are not.
+            "ph": "X", "cat": _CATEGORY, "name": title, "ts": Decimal(start_ns).scaleb(-3),
+            "dur": Decimal(ns).scaleb(-3), "args": told,
         }
         for title, start_ns, ns, told in slices
         if ns  # what takes no time is not drawn
     ]  # fmt: skip
     for event in events:
         yield _ENCODER.encode({**event, "pid": _PROCESS, "tid": thread})
-
-
-def _microseconds(ns: int) -> Decimal:
-    """Exact to the nanosecond, which a float of that many microseconds is not."""
-    return Decimal(ns).scaleb(-3)
 
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")

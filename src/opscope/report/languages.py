@@ -35,11 +35,7 @@ class Language(TextEnum):
 
 
 def language_of(environment: Iterable[str | None]) -> Language:
-    """The language that the first of these asks for: `zh`, `zh_CN.UTF-8`; English where none does.
-
-    Args:
-        environment: Values of OPSCOPE_LANG, LC_ALL, LC_MESSAGES and LANG; None and "" say nothing.
-    """
+    """That which the first of these variables asks for: `zh`, `zh_CN.UTF-8`; English where none does."""
     asked = next((one for one in environment if one), "")
     return Language.ZH if re.match(r"zh\b|zh_", asked) else Language.EN
 
@@ -170,7 +166,13 @@ class Catalog:
         ways: dict[type, Callable[[Any], doc.Block]] = {
             doc.Paragraph: lambda one: doc.Paragraph(self._text(one.text)),
             doc.Meaning: lambda one: doc.Meaning(self._text(one.text)),
-            doc.Table: self._table,
+            doc.Table: lambda one: replace(
+                one,
+                columns=tuple(replace(column, title=self.words(column.title)) for column in one.columns),
+                rows=tuple(tuple(map(self._text, row)) for row in one.rows),
+                caption=one.caption and self._text(one.caption),
+                left_out=self.words(one.left_out),
+            ),
             doc.FactList: lambda one: doc.FactList(
                 tuple((self.words(label), self._text(value)) for label, value in one.facts)
             ),
@@ -189,15 +191,6 @@ class Catalog:
             doc.CodeBlock: lambda one: one,
         }
         return ways[type(block)](block)
-
-    def _table(self, table: doc.Table) -> doc.Table:
-        return doc.Table(
-            tuple(replace(column, title=self.words(column.title)) for column in table.columns),
-            tuple(tuple(map(self._text, row)) for row in table.rows),
-            None if table.caption is None else self._text(table.caption),
-            self.words(table.left_out),
-            table.fractions,
-        )
 
     def _text(self, text: doc.Text) -> doc.Text:
         """The parts of a text are one message: names in it may stand in another order."""

@@ -32,10 +32,8 @@ def _section(section: doc.Section, *, depth: int) -> list[str]:
     if number:
         number += " " if "." in number else ". "
     heading = f"{'#' * min(depth, _DEEPEST_HEADING)} {number}{_prose(section.title)}"
-    parts = [heading, *map(_block, section.blocks)]
-    for child in section.sections:
-        parts += _section(child, depth=depth + 1)
-    return parts
+    below = (part for child in section.sections for part in _section(child, depth=depth + 1))
+    return [heading, *map(_block, section.blocks), *below]
 
 
 def _block(block: doc.Block) -> str:  # noqa: PLR0911 - a case for each kind
@@ -59,12 +57,11 @@ def _block(block: doc.Block) -> str:  # noqa: PLR0911 - a case for each kind
             lines = [f"| {' | '.join(row)} |" for row in cells]
             return "\n".join(lines if caption is None else [f"{_text(caption)}\n", *lines])
         case doc.FindingList(findings, severities):
-            lines = []
-            for one in findings:
-                message = _prose(one.message) + (f" {_prose(one.suggestion)}" if one.suggestion else "")
-                severity = severities.get(one.severity, str(one.severity))
-                lines.append(f"- **{severity}** {_code(one.code, in_table=False)}: {message}")
-            return "\n".join(lines)
+            return "\n".join(
+                f"- **{severities.get(one.severity, str(one.severity))}** {_code(one.code, in_table=False)}: "
+                + " ".join(map(_prose, filter(None, (one.message, one.suggestion))))
+                for one in findings
+            )
 
 
 def _text(text: doc.Text, *, in_table: bool = False) -> str:

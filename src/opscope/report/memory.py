@@ -75,10 +75,19 @@ def _section(one: DeviceMemory, top: int | None) -> doc.Section:
         doc.table(
             one.holdings[:top],
             doc.identifier("Line", "line"),
+            doc.identifier(
+                "Within",
+                lambda row: " > ".join(one.rpartition("/")[2] for one in row.forwards) or None,
+                if_known=True,
+            ),
             doc.words("For", lambda row: _KINDS[row.kind]),
             doc.number("Memory", "size_bytes"),
             doc.number("Blocks", "blocks"),
             doc.number("Share", lambda row: format_fraction(row.size_bytes / max(1, one.peak_bytes))),
+            caption="Within: where the forward methods of nn.Modules stood, the outermost first. A stack "
+            "tells files and lines, not which instance."
+            if any(row.forwards for row in one.holdings[:top])
+            else None,
         ),
         doc.Meaning(most),
     )

@@ -79,10 +79,13 @@ def _opening(analysis: CounterAnalysis) -> doc.FactList:
     if times:
         ns, kernel = max(times, key=lambda pair: pair[0])
         longest = (doc.Code(kernel.decoded.title), f": {format_duration(ns)}, limited by {_limit(kernel)}")
-    changes = []
-    for rank, finding in enumerate(analysis.findings[:_CHANGES], 1):
-        text, launch = _advice(finding), finding.evidence.get("launch")
-        changes.append((f"Change {rank}", text if launch is None else f"launch {launch}: {text}"))
+    changes = [
+        (
+            f"Change {rank}",
+            _advice(one) if (at := one.evidence.get("launch")) is None else f"launch {at}: {_advice(one)}",
+        )
+        for rank, one in enumerate(analysis.findings[:_CHANGES], 1)
+    ]
     devices = dict.fromkeys(
         (one.name or "a device the report does not name")
         + (f" (compute capability {one.compute_capability})" if one.compute_capability else "")

@@ -435,10 +435,7 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> doc.Table:
 
 
 def call_arguments(call: CallEfficiency) -> str:
-    """`8×128×768, 2 of 768×768`: its shapes; else what one call moves.
-
-    That tells copies of unrecorded tensors apart.
-    """
+    """`8×128×768, 2 of 768×768`: its shapes; else what one call moves, which tells copies apart."""
     if call.shapes is None and call.cost.min_bytes is not None:
         return f"{format_bytes(call.cost.min_bytes)} moved"
     shapes = shape_texts(call.shapes)

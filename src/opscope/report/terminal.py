@@ -55,8 +55,7 @@ def column_widths(column: doc.Column, cells: Sequence[doc.Text]) -> Widths:
 def fit_widths(columns: Sequence[Widths], available: int) -> list[int]:
     """Widths of the columns, together at most `available` where that is possible.
 
-    What there is beyond the least that each needs, or what is missing to it, they share by what they can use
-    or spare.
+    What is beyond the least that each needs, or missing to it, they share by what they can use or spare.
     """
     if sum(full for *_, full in columns) <= available:
         return [full for *_, full in columns]
@@ -201,10 +200,9 @@ def _block(block: doc.Block) -> RenderableType:  # noqa: PLR0911 - a case for ea
         case doc.FindingList(findings, severities):
             rows = []
             for one in findings:
-                message = f"{one.message} {one.suggestion}" if one.suggestion else one.message
                 severity = severities.get(one.severity, str(one.severity))
-                style = _SEVERITY_STYLES[one.severity]
-                rows.append((Words(severity, style=style), Words(_printable(message))))
+                said = _printable(" ".join(filter(None, (one.message, one.suggestion))))
+                rows.append((Words(severity, style=_SEVERITY_STYLES[one.severity]), Words(said)))
             return _bulleted(rows)
 
 
@@ -253,16 +251,11 @@ def _holds_name(text: doc.Text) -> bool:
 def _words(text: doc.Text) -> Words:
     words = Words()
     for part in doc.inlines(text):
-        words.append(_printable(doc.plain(part)), style=_style(part))
+        style = _NAME_STYLE if isinstance(part, doc.Code | doc.Link) else ""
+        if isinstance(part, doc.Link) and _PLAIN_ADDRESS.fullmatch(part.url):
+            style = f"{_NAME_STYLE} link {part.url}"
+        words.append(_printable(doc.plain(part)), style="bold" if isinstance(part, doc.Strong) else style)
     return words
-
-
-def _style(part: doc.Inline) -> str:
-    if isinstance(part, doc.Link):
-        return f"{_NAME_STYLE} link {part.url}" if _PLAIN_ADDRESS.fullmatch(part.url) else _NAME_STYLE
-    if isinstance(part, doc.Code):
-        return _NAME_STYLE
-    return "bold" if isinstance(part, doc.Strong) else ""
 
 
 def _printable(text: str) -> str:

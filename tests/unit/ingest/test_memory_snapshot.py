@@ -25,12 +25,19 @@ CPP = {"filename": "??", "line": 0, "name": "at::native::empty"}
 FORWARD = [
     CPP,
     {"filename": f"{TORCH}/nn/functional.py", "line": 9, "name": "linear"},
+    {"filename": f"{TORCH}/nn/modules/linear.py", "line": 134, "name": "forward"},
+    {"filename": f"{TORCH}/nn/modules/module.py", "line": 1779, "name": "inner"},
+    {"filename": f"{TORCH}/nn/modules/module.py", "line": 1882, "name": "_call_impl"},
+    {"filename": f"{TORCH}/nn/modules/module.py", "line": 1776, "name": "_wrapped_call_impl"},
+    CPP,
     {"filename": "/home/u/model.py", "line": 12, "name": "forward"},
     {"filename": f"{TORCH}/nn/modules/module.py", "line": 7, "name": "_call_impl"},
+    {"filename": "/home/u/engine.py", "line": 70, "name": "forward"},  # no module's
     OF_TRAIN,
 ]
 OPTIMIZER = [CPP, {"filename": f"{TORCH}/optim/adam.py", "line": 3, "name": "_init_group"}, OF_TRAIN]
 MODEL = [CPP, {"filename": f"{TORCH}/nn/modules/module.py", "line": 5, "name": "_apply"}, OF_TRAIN]
+MODULES = ("/home/u/model.py:12", f"{TORCH}/nn/modules/linear.py:134")
 LINE_OF_FORWARD, LINE_OF_TRAIN = "/home/u/model.py:12 forward", "/home/u/train.py:40 main"
 
 
@@ -92,10 +99,10 @@ def test_the_peak_is_found_by_going_back_from_the_end(tmp_path: Path) -> None:
         largest_unused_bytes=36 * MB,
         rounding_bytes=MB,
         holdings=(
-            Holding("forward", LINE_OF_FORWARD, 30 * MB, 2),
-            Holding("backward", None, 8 * MB, 1),
-            Holding("model", LINE_OF_TRAIN, 3 * MB, 1),
-            Holding("unknown", None, 2 * MB, 1),
+            Holding("forward", LINE_OF_FORWARD, MODULES, 30 * MB, 2),
+            Holding("backward", None, (), 8 * MB, 1),
+            Holding("model", LINE_OF_TRAIN, (), 3 * MB, 1),
+            Holding("unknown", None, (), 2 * MB, 1),
         ),
         out_of_memory=(OutOfMemory(99 * MB, 7 * MB, 43 * MB, 60 * MB, LINE_OF_FORWARD),),
         curve=found.curve,
@@ -123,8 +130,12 @@ class Harmful:
         (pickle.dumps({"segments": [], "device_traces": []}), "without memory of a device"),
         (pickle.dumps({"segments": SEGMENTS, "device_traces": [[{}]]}), "KeyError"),
         (pickle.dumps({"segments": SEGMENTS})[:60], "not a memory snapshot"),
+        (
+            pickle.dumps({"segments": [], "device_traces": [[{**EVENTS[5], "device_free": "x"}]]}),
+            "ValueError",
+        ),
     ],
-    ids=["code", "keys", "empty", "event", "cut"],
+    ids=["code", "keys", "empty", "event", "cut", "text"],
 )
 def test_what_is_no_snapshot_is_refused(tmp_path, capsys, content, reason):
     path = tmp_path / "s.pickle"

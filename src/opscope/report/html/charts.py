@@ -317,9 +317,13 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
     left, right = min(intensities) / 3, max(max(intensities) * 3, top / bandwidth * 4)
     memory = f"memory {units.format_byte_rate(bandwidth)} ({limits.memory.evidence})"
     lines = [(memory, [left, top / bandwidth], [left * bandwidth, top], "bottom right")]
-    for name, limit in sorted(peaks, key=lambda item: -item[1].per_s):
-        text = f"{name} {units.format_flop_rate(limit.per_s)} ({limit.evidence})"
-        lines.append((text, [right, limit.per_s / bandwidth], [limit.per_s, limit.per_s], "top left"))
+    lines += [
+        (
+            f"{name} {units.format_flop_rate(limit.per_s)} ({limit.evidence})",
+            [right, limit.per_s / bandwidth], [limit.per_s, limit.per_s], "top left",
+        )
+        for name, limit in sorted(peaks, key=lambda item: -item[1].per_s)
+    ]  # fmt: skip
     data = [
         {
             "type": "scatter", "mode": "lines+text", "x": xs, "y": ys, "text": [text, ""],
@@ -330,25 +334,25 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
     ]  # fmt: skip
     by_bound = grouped((str(call.roofline.bound or "unknown"), call) for call in calls)
     largest_ns = max(one.roofline.device_ns for one in calls)
-    for bound, mine in sorted(by_bound.items()):
-        data.append(
-            fig.curve(
-                f"{bound}-bound" if bound != "unknown" else "bound unknown",
-                (one.roofline.arithmetic_intensity for one in mine),
-                (one.roofline.achieved_flop_per_s for one in mine),
-                mode="markers",
-                marker={
-                    "color": _BOUND_COLORS.get(bound, fig.GRAY),
-                    "size": [one.roofline.device_ns for one in mine],
-                    "sizemode": "area",
-                    "sizeref": 2 * largest_ns / 44**2,
-                    "sizemin": 3,
-                    "opacity": 0.75,
-                },
-                hovertext=[_call_text(one) for one in mine],
-                hoverinfo="text",
-            )
+    data += [
+        fig.curve(
+            f"{bound}-bound" if bound != "unknown" else "bound unknown",
+            (one.roofline.arithmetic_intensity for one in mine),
+            (one.roofline.achieved_flop_per_s for one in mine),
+            mode="markers",
+            marker={
+                "color": _BOUND_COLORS.get(bound, fig.GRAY),
+                "size": [one.roofline.device_ns for one in mine],
+                "sizemode": "area",
+                "sizeref": 2 * largest_ns / 44**2,
+                "sizemin": 3,
+                "opacity": 0.75,
+            },
+            hovertext=[_call_text(one) for one in mine],
+            hoverinfo="text",
         )
+        for bound, mine in sorted(by_bound.items())
+    ]
     rates = [one.roofline.achieved_flop_per_s or top for one in calls]
     layout = {
         "xaxis": fig.log_axis("Arithmetic intensity (FLOP/byte)", left, right, "{:,.10g}".format),
@@ -556,11 +560,7 @@ def _meaning_of_color(kind: LaneKind, group: str) -> tuple[str, str]:
 
 
 def _merged(lane: Lane, view: StepView, finest_ns: int) -> tuple[Int64, Int64, Int64, Int64, Int64, Int64]:
-    """The events of a lane, neighbors of one color that are both short joined within `finest_ns`.
-
-    Returns:
-        Start, end, group, name of the first, number of events and their time together, of each piece.
-    """
+    """Start, end, group, first name, count and time of a lane's events; short ones of a color are joined."""
     order = np.argsort(lane.start_ns, kind="stable")
     start_ns = np.maximum(lane.start_ns[order], view.start_ns)
     end_ns = np.minimum(lane.end_ns[order], view.end_ns)

@@ -89,12 +89,7 @@ def scaled(ns: Iterable[float], unit: TimeUnit, exact_ns: float = 1.0) -> list[f
 
 
 class Bar(NamedTuple):
-    """One bar: where it ends, the interval of that, where it begins, and what it is.
-
-    Attributes:
-        kind: Bars of one kind have one color, which the legend explains.
-        hover: What is said of it beside its name.
-    """
+    """Where it ends, the interval of that, where it begins; bars of one kind have one color."""
 
     label: str
     end: float
@@ -132,14 +127,10 @@ def bars(
     mark: float | None = None,
     is_ratio: bool = False,
 ) -> Drawing:
-    """A row for each bar, from top to bottom, with whiskers where intervals are known.
+    """A row for each bar, from top to bottom, with whiskers where intervals are known, and a line at `mark`.
 
-    Args:
-        rows: The bars.
-        title: What their length is.
-        colors: Of each kind; kinds of several bars of one row stand side by side.
-        mark: Where a line is drawn across all.
-        is_ratio: Ends alone are drawn, on a logarithmic axis: a length would mean nothing.
+    Kinds of several bars of one row stand side by side. Of ratios ends alone are drawn, on a logarithmic
+    axis: a length would mean nothing.
     """
     seen: Counter[tuple[str, str]] = Counter()
     names: dict[tuple[str, int], str] = {}  # of rows; two things may have one label

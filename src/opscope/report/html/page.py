@@ -67,18 +67,10 @@ def render_page(
     trace: str = "",
     language: Language = Language.EN,
 ) -> str:
-    """The document as one HTML file.
+    """The document, in English, as one HTML file; raises DependencyError where plotly's script is missing.
 
-    Args:
-        document: What is said, in English.
-        charts: Pictures, each opening the section its `section` names; left out without that section.
-        chains: The way from operators to their source, by name: what a click in a picture shows.
-        command: What was run for it, told at its end unless the document tells it.
-        trace: Address of the recorded trace beside the page; the page offers it to Perfetto.
-        language: It is written in.
-
-    Raises:
-        DependencyError: plotly's script is missing.
+    A picture opens the section that it names, and is left out without it. A click on an operator shows the
+    chain to its source; `trace` is the address of the trace that the page offers to Perfetto.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only for pages
 

@@ -321,10 +321,12 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
         time = time if ratio is None else f"{time}, {100 * ratio:.1f} % of the time"
         return Bar(name, ns / unit.ns, ends, kind=kind, hover=f"{time}{more}")
 
+    kinds = {True: "recommended", False: "not recommended"}
     rows = [bar("unchanged", base.step_ns, "unchanged", base.interval_ns, None)]
-    for one, ns in timed:
-        kind = "recommended" if one.is_recommended else "not recommended"
-        rows.append(bar(one.name, ns, kind, one.interval_ns, one.ratio, more=f": {one.verdict}"))
+    rows += [
+        bar(one.name, ns, kinds[one.is_recommended], one.interval_ns, one.ratio, more=f": {one.verdict}")
+        for one, ns in timed
+    ]
     if best is not None and len(best.names) > 1:
         rows.append(bar(" + ".join(best.names), best.step_ns, "best together", None, best.ratio))
     colors = {"unchanged": GRAY, "recommended": GREEN, "not recommended": ORANGE, "best together": BLUE}
