@@ -93,10 +93,6 @@ _.height_px
 # What users read of `Session.check()`.
 _.law
 
-# Called by pytest, and by tests of users (`pytest_plugin.py`).
-_.pytest_addoption
-_.assert_not_slower
-
 # Called by mkdocs.
 _.on_page_markdown
 
