@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -59,9 +60,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: a copy of the files, shown 120 columns wide."""
+    """The current folder: the files, shown 120 columns wide."""
     place = tmp_path / "place"
-    shutil.copytree(folder, place)
+    # As links they are still this process' own, which opens them without asking another to look first.
+    shutil.copytree(folder, place, copy_function=os.link)
     monkeypatch.chdir(place)
     for name, value in {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)

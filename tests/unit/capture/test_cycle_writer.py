@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
 from opscope.capture import cycle as module
 from opscope.capture.cycle import write_copies
-from opscope.capture.process_sources import compiled_graphs, live_objects, tracked_objects
+from opscope.capture.process_sources import compiled_graphs, tracked_objects
 from opscope.capture.recording import TraceNames
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.generated_code import source_hash
@@ -36,10 +36,6 @@ class CompiledFxGraph:
 class JITFunction:
     def __init__(self, fn):
         self.fn = fn
-
-
-class GluonJITFunction(JITFunction):
-    pass
 
 
 @pytest.fixture(autouse=True)
@@ -66,17 +62,6 @@ def names(*kernels, files=(), keys=()):
 def collect(names, copies):
     gaps = []
     return SimpleNamespace(**module.collect(names, copies, gaps), gaps=tuple(gaps))
-
-
-def test_kernels_are_given_to_their_libraries_and_nothing_is_asked_without(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "recorded_origins", origins)
-    found = collect(names(GEMM, "unknown"), tmp_path / "t.kernels")
-    assert found.kernels == (RecordedKernel("unknown"), origins([GEMM])[GEMM])
-    assert (found.kernel_sources, found.gaps) == ((), ())
-    assert not (tmp_path / "t.kernels").exists()
-    monkeypatch.setattr(module, "recorded_origins", lambda names: pytest.fail("asked"))
-    found = collect(names(), tmp_path)
-    assert (found.kernels, found.kernel_sources, found.registrations, found.gaps) == ((), (), (), ())
 
 
 def test_a_part_that_fails_is_a_gap(tmp_path, monkeypatch):
@@ -153,25 +138,11 @@ def test_copies_that_cannot_be_written_are_a_gap(tmp_path, graph_text, kernel_te
 
 
 @pytest.mark.usefixtures("libraries")
-def test_hand_written_triton_kernels_are_found(tmp_path):
-    function = GluonJITFunction(test_a_part_that_fails_is_a_gap)
-    (source,) = collect(names("test_a_part_that_fails_is_a_gap"), tmp_path).kernel_sources
-    assert (source.kind.value, source.file) == ("triton", __file__)
-    del function
-
-
-@pytest.mark.usefixtures("libraries")
 def test_objects_of_other_releases_are_passed_over():
     one, two = CompiledFxGraph(None), CompiledFxGraph("print('no kernel')")
     three = CompiledFxGraph("async_compile.triton(")
     del three._fx_graph_cache_key
     assert [graph.key for graph in compiled_graphs((one, two, three))] == [None]
-
-
-def test_libraries_that_are_not_loaded_hold_nothing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch._inductor.output_code", ModuleType("empty"))
-    monkeypatch.delitem(sys.modules, "triton.runtime.jit", raising=False)
-    assert live_objects() == [[], [], []]
 
 
 def test_objects_are_found_that_the_program_hides_from_the_collector():

@@ -8,11 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from case_tables import cases
 from opscope.capture.process_sources import (
-    base_name,
     extension_sources,
-    global_function_lines,
     mapped_files,
     triton_sources,
 )
@@ -91,18 +88,6 @@ def test_a_file_that_was_edited_keeps_the_line_the_process_knows(tmp_path, monke
 
 
 SOURCE = Path(__file__).with_name("square.cu").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("name", "lines"), [("square", (8, 11)), ("twice", None), ("hidden", None), ("absent", None)]
-)
-def test_one_definition_or_none(name, lines):
-    assert global_function_lines(SOURCE, name) == lines
-
-
-@cases("kernel", "name")
-def test_the_name_without_arguments(kernel, name):
-    assert base_name(kernel) == name
 
 
 @pytest.fixture

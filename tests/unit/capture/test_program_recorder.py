@@ -98,11 +98,6 @@ def test_optimizer_steps_after_the_first_are_recorded(record):
     recorder.require_cycles()
 
 
-def test_cycles_repeat(record):
-    recorder, _ = record("train(9)", wait=1, warmup=1, active=2, repeat=2)
-    assert [cycle.sidecar.steps for cycle in recorder.cycles] == [2, 2]
-
-
 SERVER = """
 model = torch.nn.Linear(2, 2)
 def infer():
@@ -240,11 +235,6 @@ def test_what_was_recorded_before_an_error_is_kept(record, statement, capsys):
     assert (sidecar.steps, sidecar.partial) == (2, True)
     assert sidecar.ended_by == type(end.error).__name__
     capsys.readouterr()
-
-
-def test_exiting_well_inside_a_window_is_no_error(record):
-    recorder, _ = record("train(4)\nsys.exit(0)")
-    assert (recorder.cycles[0].sidecar.partial, recorder.cycles[0].sidecar.ended_by) == (True, None)
 
 
 @cases("text", "steps", "message")
@@ -504,19 +494,6 @@ def test_layers_run_with_torch_as_it_is(watched, is_recording):
         Model(1, 1)(torch.ones(1))
     assert seen == [(original, original if is_recording else watching)]
     assert vars(torch.nn.Module)["__call__"] is watching
-
-
-def test_a_graph_that_is_traced_inside_ends_no_watching(watched, steps):
-    class Model(torch.nn.Linear):
-        def forward(self, x):
-            torch.fx.symbolic_trace(torch.nn.ReLU())
-            return x
-
-    model = Model(1, 1)
-    watched(ForwardSteps())
-    for _ in range(3):
-        model(torch.ones(1))
-    assert len(steps) == 3
 
 
 def test_who_watches_first_is_called_inside_and_stays(watched, steps):

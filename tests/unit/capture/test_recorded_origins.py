@@ -85,12 +85,6 @@ def test_custom_operators_are_recorded(tmp_path):
         ]
 
 
-def test_copies_of_kernels_are_in_the_way_of_a_new_recording(tmp_path):
-    (tmp_path / "trace.kernels").mkdir()
-    with pytest.raises(InputError, match="exists"), Profiler(tmp_path):
-        pass
-
-
 class TestTracking:
     def test_it_lasts_as_long_as_the_block(self, tmp_path):
         config = pytest.importorskip("torch._inductor.config").trace

@@ -209,7 +209,3 @@ def test_without_torch(monkeypatch):
     monkeypatch.setattr(module, "require_torch", missing)
     with pytest.raises(DependencyError):
         collect_registrations(["custom::f"])
-
-
-def test_every_kind_has_words_for_people():
-    assert all(kind.meaning for kind in RegistrationKind)

@@ -58,11 +58,6 @@ def test_a_cut_trace_is_refused_and_an_older_file_kept(tmp_path, text):
     assert target.read_text() == "old"
 
 
-def test_a_trace_that_was_never_written_is_an_error(tmp_path):
-    with pytest.raises(CaptureError, match="cannot be written"):
-        export_trace(lambda path: None, tmp_path / "t.json", read_bytes)
-
-
 def test_an_interruption_leaves_nothing(tmp_path):
     def interrupted(path: str) -> None:
         Path(path).write_text("{")

@@ -15,13 +15,12 @@ from opscope.analysis.provenance import NativeFunctionUse
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
-from opscope.report.document import Link
-from opscope.report.explanation import explanation_document, file_functions, operator_functions
+from opscope.report.explanation import explanation_document
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import explanation_json
 
-from .conftest import cells, text_of
+from .conftest import text_of
 
 pytestmark = pytest.mark.usefixtures("releases_read_once")
 
@@ -75,9 +74,6 @@ def test_json_of_a_kernel_without_a_trace() -> None:
     assert (kernel["launched_by"], kernel["parallelism"]) == ([], [])
 
 
-NATIVE = "aten/src/ATen/native"
-
-
 def native(
     name: str,
     overload: str = "",
@@ -97,41 +93,3 @@ def native(
         tags=("out",) if overload == "out" else (), yaml_line=1, details={}, location=place,
         stub_location=stub, calls=0, self_device_ns=0,
     )  # fmt: skip
-
-
-def test_operators_of_a_recording_come_first_and_internal_ones_last() -> None:
-    functions = [
-        native("aten::_int_mm"),
-        native("aten::bmm", file=f"{NATIVE}/cuda/Blas.cpp", line=611),
-        native("aten::addmm", "out"),
-        native("aten::addmm", file="other/Addmm.cpp", line=7),
-        native("aten::mm"),
-    ]
-    table, count = operator_functions(functions, ["aten::mm"], 10)
-    assert count == 4
-    assert cells(table) == [
-        ["aten::mm", "1", "mm_cuda", "–", "–"],
-        ["aten::addmm", "2", "addmm_cuda", "other/Addmm.cpp:7", "release_index"],
-        ["aten::bmm", "1", "bmm_cuda", "cuda/Blas.cpp:611", "release_index"],
-        ["aten::_int_mm", "1", "_int_mm_cuda", "–", "–"],
-    ]
-    assert table.rows[2][3] == Link("cuda/Blas.cpp:611", "https://x")
-
-
-def test_a_file_is_listed_by_line_with_all_that_is_served_there() -> None:
-    kernel = SourceLocation(f"{NATIVE}/cuda/SoftMax.cu", Grade.EXACT, 5, 6, Grade.EXACT)
-    functions = [
-        native("aten::softmax", file=f"{NATIVE}/cuda/SoftMax.cu", line=90),
-        native("aten::softmax", "out", file=f"{NATIVE}/cuda/SoftMax.cu", line=90),
-        native("aten::gelu", file=f"{NATIVE}/Activation.cpp", stub=kernel),
-        native("aten::log", file=f"{NATIVE}/cuda/SoftMax.cu", line=99),
-        *(native(f"aten::f{index}", file="SoftMax.cu", line=3) for index in range(5)),
-    ]
-    table, count = file_functions(functions, "SoftMax.cu", ["aten::log"], 10)
-    assert count == 4
-    assert cells(table) == [
-        ["cuda/SoftMax.cu:99", "release_index", "aten::log"],
-        ["SoftMax.cu:3", "release_index", "aten::f0, aten::f1, aten::f2 and 2 more"],
-        ["cuda/SoftMax.cu:5", "exact", "aten::gelu"],
-        ["cuda/SoftMax.cu:90", "release_index", "aten::softmax, aten::softmax.out"],
-    ]

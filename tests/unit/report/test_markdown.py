@@ -108,13 +108,6 @@ def test_names_that_are_empty_or_hold_control_characters_are_shown() -> None:
     assert "(empty)" in table_of(Code(""))
 
 
-def test_operator_headings_stay_greppable() -> None:
-    section = Section("aten::_scaled_dot_product_attention", number="4.2")
-    assert "### 4.2 aten::_scaled_dot_product_attention" in render_markdown(
-        Document("t", sections=(Section("Top", sections=(section,), number="4"),))
-    )
-
-
 def test_blocks_render_to_valid_markdown() -> None:
     document = Document(
         "Title",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,17 +41,3 @@ def test_what_both_documents_say_of_an_example(example: Summary, expect: Callabl
 
 def named(records: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return next(record for record in records if record["name"].startswith(name))
-
-
-def test_what_is_not_known_is_null(summary: Summary) -> None:
-    stats = json.loads(to_json(stats_document(summary, {}, None, None)))
-    operator, kernel = stats["top_aten_operators"][0], stats["cuda_kernels"][0]
-    assert operator["native_function"] is operator["potential_cuda_file"] is operator["source"] is None
-    assert kernel["decoded"] is kernel["source"] is None
-    assert set(stats["native_function_mapping"].values()) == {None}
-    assert stats["accuracy"] is None
-    analysis = json.loads(to_json(analysis_json(summary)))
-    first = analysis["top_operators"][0]
-    assert (first["native_function"], first["source"], first["called_operators"]) == (None, None, [])
-    assert first["kernels"][0]["parallelism"] == []
-    assert analysis["torch_version"] is analysis["accuracy"] is None

@@ -173,13 +173,6 @@ def test_hostile_names_stay_text(name: str, load: Load, markup_of_harmless_names
             assert "<" not in word.replace("<br>", "")
 
 
-def test_a_name_of_a_megabyte_does_not_fill_the_page(load: Load) -> None:
-    session = load(hostile_trace("x" * 1_000_000))
-    text = session_page(session, Summary(session).complete())
-    assert len(text) < MOST_BYTES
-    assert "characters …" in text
-
-
 @pytest.mark.parametrize("trace", ["", "trace.json.gz"])
 def test_only_a_served_page_may_ask_for_the_trace(load: Load, trace: str) -> None:
     session = load(hostile_trace("k"))
@@ -188,13 +181,6 @@ def test_only_a_served_page_may_ask_for_the_trace(load: Load, trace: str) -> Non
     assert ("connect-src 'self'" in policy) == bool(trace)
     assert [a["data-trace"] for _, a in page.elements if "data-trace" in a] == [trace] * bool(trace)
     assert ("ui.perfetto.dev" in "".join(text for _, text in page.raw)) == bool(trace)
-
-
-@pytest.mark.parametrize("document", [Document("t"), Document("t", sections=(Section("To repeat"),))])
-def test_the_command_is_told_once(document: Document) -> None:
-    page = _Page(render_page(document, command="opscope x --output '<y>'"))
-    assert page.text.count("To repeat") == 2  # with the link to it
-    assert ("opscope x --output '<y>'" in page.text) == (not document.sections)
 
 
 def test_only_https_is_linked() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from opscope.report.html import result_charts
-from opscope.report.html.figures import Bar, Chart, bars, log_axis
+from opscope.report.html.figures import Chart
 from opscope.report.sweep import sweep_json
 
 NAME = "aten::gelu"
@@ -101,17 +101,3 @@ def test_curves_of_a_sweep_are_medians_above_the_ceiling(found: SimpleNamespace)
     assert floor["y"] == pytest.approx([0.4 * ns for ns in torch["y"]])
     low, high = (10**end for end in chart.figure["layout"]["yaxis"]["range"])
     assert low < min(floor["y"]) and max(other["y"]) < high
-
-
-def test_two_things_of_one_name_have_a_row_each() -> None:
-    figure, _ = bars([Bar("a", 1), Bar("a", 2), Bar("b", 3)], title="x", colors={"": "#000000"})
-    assert figure["layout"]["yaxis"]["ticktext"] == ["a", "a", "b"]
-    assert figure["data"][0]["y"] == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [(0.9, 12, [1, 2, 5, 10]), (0.5, 20_000, [1, 10, 100, 1000, 10_000]), (0.96, 1.04, [1])],
-)
-def test_a_logarithmic_axis_has_ticks(low: float, high: float, ticks: list[float]) -> None:
-    assert log_axis("x", low, high, str)["tickvals"] == ticks
