@@ -7,10 +7,6 @@ import pytest
 
 from fakes import TraceBuilder
 
-from .conftest import saved
-
-OPERATORS = [f"aten::op{index}" for index in range(25)]
-
 
 @pytest.mark.parametrize("option", ["", "--memory-limit=500MB", "--workers=0", "--workers=2"])
 def test_json_is_the_only_thing_on_stdout(opscope, trace: Path, option: str) -> None:
@@ -29,13 +25,6 @@ def test_json_is_the_only_thing_on_stdout(opscope, trace: Path, option: str) -> 
     assert (first["name"], first["self_device_ns"], first["calls"]) == ("aten::addmm", 400_000, 1)
     device = document["summary"]["devices"][0]
     assert (device["span_ns"], device["busy_ns"], device["idle_ns"]) == (1_000_000, 452_125, 547_875)
-
-
-def test_the_terminal_report(opscope, recording: Path) -> None:
-    screen = opscope("analyze", recording).fine("aten::addmm", "--section")
-    assert len(screen.out.splitlines()) <= 45
-    assert "Unattributed time" not in screen.out
-    opscope("analyze", recording, "--full").fine("gemm|<float, 64>", "Unattributed time")
 
 
 def test_files_are_written_and_named_last(opscope, trace: Path, tmp_path: Path) -> None:
@@ -63,30 +52,6 @@ def test_several_traces_are_one_session(opscope, trace: Path, tmp_path: Path) ->
     document = opscope("analyze", trace, second, "--json").json
     assert len(document["traces"]) == 2
     assert document["summary"]["device_time_ns"] == 2 * 452_125
-
-
-def test_top_cuts_lists_and_all_is_every_operator_and_kernel(opscope, tmp_path: Path) -> None:
-    """Also those without device time, in every form."""
-    built, report = TraceBuilder(), tmp_path / "report.md"
-    for index, name in enumerate(OPERATORS):
-        built.operator(name, 100 * index, 50).launch(100 * index + 1)
-        built.kernel(f"kernel_{index}", 5_000 + 10 * index, 5)
-    wide = saved(built.operator("aten::view", 4_000, 5).write(tmp_path / "wide.json"))
-    assert [
-        len(opscope("analyze", wide, "--json", *top).json["top_operators"]) for top in ([], ["--top", 1])
-    ] == [10, 1]
-    document = opscope("analyze", wide, "--json", "--top", "all").json
-    assert sorted(one["name"] for one in document["top_operators"]) == sorted([*OPERATORS, "aten::view"])
-    assert len(document["kernels"]) == 25
-    ten = opscope("analyze", wide, "--section", "top", "kernels", "--top", 10).fine(
-        "15 more names take 75.0 µs."
-    )
-    assert "aten::view" not in ten.out
-    everything = opscope("analyze", wide, "--section", "top", "kernels", "--top", "all", "-o", report)
-    everything.fine(*(f"{name} " for name in (*OPERATORS, "aten::view", "kernel_24")))
-    assert "more names" not in everything.out
-    text = report.read_text("utf-8")
-    assert [one for one in ("## 4. Top operators", "### 4.25 ", "| `aten::view` |") if one not in text] == []
 
 
 def test_as_many_ranges_are_shown_as_operators(opscope, tmp_path: Path) -> None:

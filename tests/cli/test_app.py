@@ -84,11 +84,6 @@ def test_usage_errors_exit_with_2_and_keep_stdout_clean(opscope, arguments: str)
     opscope(*arguments.split()).fails("error: ", code=2)
 
 
-def test_the_hint_names_the_help_of_the_verb(opscope) -> None:
-    assert opscope("analyze", "x", "--nonsense").err.endswith("Try: opscope analyze --help\n")
-    assert opscope("nonsense").err.endswith("Try: opscope --help\n")
-
-
 def test_a_users_mistake_is_one_line_and_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
     opscope("analyze", tmp_path / "absent.json").fails("absent.json", "error: ", lines=1)
     assert "Traceback" in opscope("analyze", tmp_path / "absent.json", "--debug").err

@@ -90,22 +90,6 @@ def test_a_suite_prints_one_json_document_by_the_contract(opscope) -> None:
     assert document["rows"][1]["ratio"] > 0
 
 
-def test_the_report_names_what_was_left_out_and_why(opscope) -> None:
-    names = ("--implementations", "torch", "power", "cuda")
-    told = ("square 8 × 16, float32", "reference", "cuda: unavailable", "wall clock", "float64")
-    opscope("bench", "square", "--param", "shape=8x16", *names, *FAST).fine(*told)
-
-
-def test_own_functions_are_compared_with_the_first(opscope, file: Path) -> None:
-    targets = (f"{file}:square", f"{file}:power", "--inputs", f"{file}:make_inputs", "--param", "n=8")
-    outcome = opscope("bench", *targets, "--expected", f"{file}:correct", *FAST, "--json").fine()
-    assert outcome.json["reference"] == "square"
-    assert outcome.json["parameters"] == {"n": 8}
-    assert statuses(outcome.json) == {"square": "ok", "power": "ok"}
-    assert "correct" not in statuses(outcome.json)
-    assert "chatter" in outcome.err
-
-
 def test_bad_functions_are_rows_and_the_others_go_on(opscope, file: Path) -> None:
     names = ("square", "nothing", "nan", "raising", "power")
     targets = (*(f"{file}:{name}" for name in names), "--param", "n=8")
@@ -115,11 +99,6 @@ def test_bad_functions_are_rows_and_the_others_go_on(opscope, file: Path) -> Non
     }  # fmt: skip
     assert all(row["verdict"] is None for row in outcome.json["rows"] if row["status"] != "ok")
     assert "broken" in next(row for row in outcome.json["rows"] if row["name"] == "raising")["reason"]
-
-
-def test_a_failing_reference_is_printed_and_exits_with_1(opscope, file: Path) -> None:
-    outcome = opscope("bench", f"{file}:raising", f"{file}:square", "--param", "n=8", *FAST).fails(out=None)
-    assert "raising: failed" in outcome.out
 
 
 def test_a_sweep_has_a_point_for_each_value_and_a_scaling_table(opscope, file: Path, tmp_path: Path) -> None:

@@ -45,11 +45,6 @@ def test_json_of_all(opscope: Run) -> None:
     assert len({one["name"] for one in document["devices"]}) == len(document["devices"]) > 50
 
 
-def test_the_flag_for_nvcc_stays_at_80_columns(opscope: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    opscope("devices").fine("H200 SXM 9.0 sm_90", "Hidden at this width: Architecture, fp32 peak")
-
-
 def test_measured_rates_stand_beside_published_ones(opscope: Run, measuring: Make) -> None:
     measuring(RATES, TIMES, missing={"matrix_fp8": "needs compute capability 8.9"})
     outcome = opscope("devices", "--measure").fine(

@@ -95,12 +95,6 @@ def test_a_module_that_a_report_names_is_explained(opscope, tmp_path: Path) -> N
     )
 
 
-def test_a_long_report_ends_with_its_conclusion(opscope) -> None:
-    assert opscope("analyze", example_trace()).out.count("Best set") == 1
-    last = opscope("analyze", example_trace(), "--full").out.splitlines()[-1]
-    assert last.split() == ["Best", "set", "−4.46", "ms", "a", "step:", "changes", "1", "+", "3"]
-
-
 def own_kernel(
     folder: Path, duration: float = 60, name: str = "square(float*)", operator: str | None = None
 ) -> Path:

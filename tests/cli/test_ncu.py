@@ -175,12 +175,6 @@ def test_an_existing_report_is_not_overwritten_unasked(ncu_run: Run, tmp_path: P
     assert ncu_run("--kernel", "x", "--force", "--", *SAYS).code == 0
 
 
-def test_the_programs_exit_code_is_passed_on_with_what_was_counted(ncu_run: Run) -> None:
-    ncu_run("--kernel", "x", "--", sys.executable, "-c", "raise SystemExit(5)").fails(
-        "cunn_SoftMaxForwardReg", code=5
-    )
-
-
 @cases("log", "message")
 def test_what_ncu_could_not_do_is_one_error(ncu_run, monkeypatch, log, message):
     monkeypatch.setenv("NCU_LOG", log)

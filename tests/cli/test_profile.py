@@ -159,8 +159,3 @@ def test_resume_runs_again_what_is_incomplete_or_lacks_its_benchmark(opscope, ou
     assert json.loads(stats.read_text("utf-8"))["benchmark"] is None
     assert opscope(*arguments, "--resume").code == 0
     assert json.loads(stats.read_text("utf-8"))["benchmark"] is not None
-
-
-def test_an_unknown_workload_is_refused_before_any_work(opscope, out: Path) -> None:
-    opscope("profile", "nonsense", "--output-dir", out).fails("nonsense")
-    assert not out.exists()

@@ -108,15 +108,6 @@ def test_everything_is_more_than_a_report_and_tells_every_operator(bert: Summary
     assert "How it was estimated" not in "\n".join(usual)
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_operators_are_never_cut(bert: Summary, width: int) -> None:
-    text = "\n".join(lines_of(recording_document(bert), width))
-    assert "aten::native_layer_norm" in text
-    assert "aten::nat…" not in text
-    assert "GeluCUDAKernelImpl" in text
-    assert "direct_copy_kernel_cuda" in text
-
-
 @pytest.mark.exhaustive(few=False)
 def test_a_section_is_found_by_the_beginning_of_its_title_in_any_language(opscope, recording: Path) -> None:
     chosen = opscope("analyze", recording, "--section", "内核", "--lang", "zh").fine()
@@ -124,14 +115,6 @@ def test_a_section_is_found_by_the_beginning_of_its_title_in_any_language(opscop
     assert opscope("analyze", recording, "--section", "kernels", "--lang", "zh").out == chosen.out
     unknown = opscope("analyze", recording, "--section", "无", "--lang", "zh")
     assert unknown.code == 1 and "内核" in unknown.err
-
-
-def test_the_first_screen_alone(opscope, recording: Path) -> None:
-    first, usual = opscope("analyze", recording, "--section", "first").out, opscope("analyze", recording).out
-    assert first.rstrip().endswith("╯")
-    assert usual.startswith(first.rstrip())
-    both = opscope("analyze", recording, "--section", "first", "kernels").out
-    assert both == opscope("analyze", recording, "--section", "kernels").out
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -129,15 +128,6 @@ def test_recording_nothing_is_an_error_with_a_way_out_and_the_scripts_code(run, 
     )
 
 
-def test_the_script_may_go_elsewhere_and_make_warnings_errors(run, script: str, tmp_path: Path) -> None:
-    then = "import io, warnings; warnings.simplefilter('error'); os.chdir('/'); sys.stdout = io.StringIO()"
-    outcome = run("--output", "page.html", script, "--then", then).fine()
-    assert (tmp_path / "opscope_run" / "report.md").exists()
-    text = (tmp_path / "page.html").read_text("utf-8")
-    assert "aten::addmm" in text and f"<dd>{platform.python_version()}</dd>" in text
-    assert outcome.err.splitlines()[-1] == f"Wrote {tmp_path / 'page.html'}"
-
-
 def test_a_module_and_a_step_function(run, script: str) -> None:
     Path("package").mkdir()
     Path("package/__init__.py").write_text("")
@@ -232,14 +222,6 @@ def test_every_option_is_told_from_the_script(verb: str) -> None:
 def test_an_option_that_the_script_refuses_is_said_to_be_ours(run, script: str) -> None:
     run("--quiet", script, "--record", "stack").fails("note: --record stands after the script", code=2)
     assert "stands after" not in run("--quiet", "--force", script, "--no-such").err
-
-
-@cases("text", "is_said")
-def test_an_option_that_the_script_does_not_look_at_is_said_to_be_ours(run, script, text, is_said):
-    Path("parts.py").write_text("import torch")
-    Path("other.py").write_text(f"{text}\nraise SystemExit(7)")
-    ended = run("--quiet", "other.py", "--stop").fails(code=7, out=None)
-    assert ("note: --stop stands after the script" in ended.err) is is_said
 
 
 STEPPING = """

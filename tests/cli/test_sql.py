@@ -7,7 +7,7 @@ import duckdb
 import pytest
 
 from case_tables import cases
-from opscope import example_trace, load
+from opscope import load
 
 SESSION_OR_TRACE = pytest.mark.parametrize("is_saved", [False, True], ids=["trace", "session"])
 
@@ -37,15 +37,6 @@ def test_the_limit_says_what_it_hides(opscope, recording: Path) -> None:
     endless = opscope("sql", recording, "SELECT * FROM range(10000000000000)")
     assert endless.out.splitlines()[-1] == "the first 100 rows; there are more (--top)"
     assert len(opscope("sql", recording, "SELECT * FROM range(250)", "--json").json) == 250
-
-
-def test_order_is_kept(opscope, recording: Path, tmp_path: Path) -> None:
-    query = "SELECT range AS n FROM range(130000) ORDER BY n DESC"
-    numbers = [row["n"] for row in opscope("sql", recording, query, "--json").json]
-    assert numbers == list(range(129_999, -1, -1))
-    file = tmp_path / "x.parquet"
-    opscope("sql", recording, query, "--output", file)
-    assert duckdb.sql(f"SELECT n FROM '{file}' LIMIT 2").fetchall() == [(129_999,), (129_998,)]
 
 
 def test_names_repeat_zones_are_text_and_wide_rows_are_records(opscope, recording: Path) -> None:
@@ -96,11 +87,6 @@ class TestProvenanceTables:
     )
 
     @SESSION_OR_TRACE
-    def test_by_a_query_in_any_case(self, opscope, source: Path) -> None:
-        (row,) = opscope("sql", source, self.QUERY, "--json").json
-        assert row == {"name": "gelu_kernel", "family": "activation", "cuda_function": "gelu_out_cuda"}
-
-    @SESSION_OR_TRACE
     def test_by_an_export(self, opscope, source: Path, tmp_path: Path) -> None:
         file, before = tmp_path / "p.parquet", source.read_bytes()
         assert opscope("sql", source, "FROM kernel_provenance", "-o", file).code == 0
@@ -118,12 +104,6 @@ class TestProvenanceTables:
         assert opscope("sql", saved, "FROM native_functions", "-o", tmp_path / "n.parquet").code == 0
         assert len(duckdb.read_parquet(str(tmp_path / "n.parquet")).fetchall()) == 3
         assert saved.read_bytes() == before
-
-    def test_the_recognized_release(self, opscope) -> None:
-        query = "SELECT torch_version, grade FROM recognition"
-        assert opscope("sql", example_trace(), query, "--json").json == [
-            {"torch_version": "2.11.0", "grade": "release_index"}
-        ]
 
 
 def test_without_a_query_tables_are_listed(opscope, recording: Path) -> None:

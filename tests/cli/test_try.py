@@ -18,7 +18,6 @@ from case_tables import cases
 
 pytest.importorskip("torch")
 
-from opscope.cli.app import separate_script
 from opscope.cli.try_changes import _applied
 from opscope.trials.planning import trial_plan
 
@@ -152,11 +151,6 @@ def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text:
 @cases("arguments", "words")
 def test_what_cannot_be_tried_is_one_error(opscope, script: str, arguments: list[str], words: str) -> None:
     opscope("try", *arguments).fails(words)
-
-
-def test_a_budget_is_a_time(opscope) -> None:
-    outcome = opscope("try", "--budget", "soon", "train.py")
-    assert outcome.code == 2 and "--budget" in outcome.err
 
 
 @exhaustive
@@ -358,8 +352,3 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-@cases("given", "separated")
-def test_options_after_a_script_are_its_own(given: str, separated: str) -> None:
-    assert separate_script(given.split()) == separated.split()

@@ -71,10 +71,6 @@ def test_page_and_trace_are_served_here_until_the_end(started, number: int, tmp_
     assert not list((tmp_path / "temporary").glob("opscope*"))
 
 
-def test_a_trace_that_is_gone_is_one_error(opscope, tmp_path: Path) -> None:
-    opscope("analyze", tmp_path / "none.json", "--open").fails(out=None, lines=1)
-
-
 @pytest.mark.parametrize("command", [("ncu", "none.ncu-rep"), ("bench", "gelu"), ("try", "none.py")])
 def test_a_file_that_exists_is_kept(opscope, tmp_path: Path, command: tuple[str, str]) -> None:
     page = tmp_path / "page.html"

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from opscope.analysis.comparison_rules import (
     Timing,
@@ -131,12 +130,6 @@ def test_swapped_sides_give_inverted_verdicts() -> None:
     assert compare(BEFORE, AFTER) == forward
 
 
-def test_some_faster_and_some_slower_is_ambiguous_as_a_whole() -> None:
-    comparison = compare(result(row("a", 100), row("b", 100)), result(row("a", 150), row("b", 50)))
-    assert comparison.verdict is Verdict.AMBIGUOUS
-    assert comparison.verdict_reason == "1 slower, 1 faster"
-
-
 def test_points_of_a_sweep_are_matched_and_the_rest_is_listed() -> None:
     def point(n: int) -> BenchmarkResult:
         return result(row("torch", 100), shape=None, parameters={"n": n})
@@ -155,10 +148,6 @@ def test_another_problem_does_not_match(fields: dict[str, Any]) -> None:
     comparison = compare(BEFORE, result(row("torch", 100), **fields))
     assert (comparison.points, comparison.verdict) == ((), None)
     assert gate_reasons(comparison, FailOn.SLOWER)
-
-
-def test_the_number_of_the_device_does_not_matter() -> None:
-    assert compare(BEFORE, result(row("torch", 100e3), device="cuda:1")).points
 
 
 def test_a_row_that_is_wrong_now_fails_the_gate_and_one_that_is_right_again_does_not() -> None:
@@ -205,16 +194,6 @@ def test_other_kernels_are_told() -> None:
     assert (torch.kernels_removed, torch.kernels_added) == (("a<…>",), ())
     (reason,) = gate_reasons(comparison, FailOn.DIFFERENT)
     assert reason == "gelu, torch launches 1 kernels a call instead of 2"
-
-
-def test_a_slower_row_within_the_threshold_passes_the_gate() -> None:
-    comparison = compare(result(row("torch", 100)), result(row("torch", 110)))
-    assert gate_reasons(comparison, FailOn.SLOWER)
-    (point,) = comparison.points
-    slightly = replace(point.rows[0], time=replace(point.rows[0].time, ratio=1.015))
-    assert slightly.time.verdict is Verdict.SLOWER
-    within = replace(comparison, points=(replace(point, rows=(slightly,)),))
-    assert gate_reasons(within, FailOn.SLOWER) == ()
 
 
 RESAMPLERS = [resampled_means, resampled_medians]

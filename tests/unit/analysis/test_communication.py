@@ -33,10 +33,6 @@ def test_by_the_data_sheet_of_one_host_else_the_best_seen(spec, devices, link):
     assert link_of(spec, devices, [10 * GB, None, 40 * GB]) == link  # type: ignore[arg-type]
 
 
-def test_nothing_known() -> None:
-    assert link_of(None, [0, 1], [None]) is None
-
-
 MINUTE = 60_000_000_000
 TODAY = 1_790_000_000_000_000_000  # ns since 1970: more than a float64 holds exactly
 
@@ -108,11 +104,6 @@ def test_waiting_in_sends_and_receives_beside_which_nothing_is_computed(load: Lo
     assert first.bubble_fraction == 0.2
     # Two stages, two microbatches.
     assert first.ideal_fraction == last.ideal_fraction == pytest.approx(1 / 3)
-
-
-def test_kernels_that_nothing_names_may_be_an_all_to_all(load: Load) -> None:
-    session = load([stage(0, ("bare", 20, 90)), stage(1, ("bare", 20, 10))])
-    assert Summary(session).collectives.stages == ()
 
 
 def test_in_the_report_and_in_json(load: Load) -> None:

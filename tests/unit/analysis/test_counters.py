@@ -50,12 +50,6 @@ def test_a_mangled_name_reads_as_kineto_writes_it(real_report: NcuReport) -> Non
     assert names[3] == real_report.kernels[3].name
 
 
-def test_without_a_recording_nothing_is_said_of_operators(report_of: ReportOf) -> None:
-    (found,) = join_counters(report_of("square_kernel"))
-    assert (found.match, found.call, found.operators) == (None, None, ())
-    assert found.no_ratio_reason == "no recording was given"
-
-
 def test_every_launch_alike_of_one_call_settles_it(load: Load, report_of: ReportOf) -> None:
     session = load(
         launched(("aten::square", [8], "k"), ("aten::square", [8], "k"), ("aten::abs", [8], "other"))
@@ -112,24 +106,6 @@ def test_a_call_of_several_kernels_has_no_ratio(load: Load, report_of: ReportOf)
     assert found.call is not None
     assert found.min_bytes is None
     assert found.no_ratio_reason == "a call issues 2 device activities, of which this is one"
-
-
-def test_an_empty_recording_and_an_empty_report(load: Load, report_of: ReportOf) -> None:
-    session = load(TraceBuilder().operator("aten::abs", 0, 5))
-    assert [one.match for one in join_counters(report_of("k"), session)] == [Match.NOT_RECORDED]
-    assert join_counters(report_of(), session) == ()
-
-
-def test_bytes_of_streaming_kernels_are_near_the_least_and_layer_norms_are_not(load, real_report, its_trace):
-    found = {one.operators[0]: one for one in join_counters(real_report, load(its_trace))}
-    for operator in ("aten::_softmax", "aten::gelu", "aten::copy_"):
-        assert found[operator].min_bytes == 2 * 4 * 8192**2
-        assert found[operator].traffic_ratio == pytest.approx(1.0, abs=0.05)
-    norm = found["aten::native_layer_norm"]
-    # Input and output, scale and shift, and the mean and deviation of each row.
-    assert norm.min_bytes == 2 * 4 * 8192**2 + 4 * 4 * 8192
-    assert norm.traffic_ratio == pytest.approx(1.44, abs=0.005)
-    assert (norm.launches, norm.launches_per_step, norm.recorded_ns) == (2, 1.0, 210_784)
 
 
 def test_what_limits_each_kernel(real_report: NcuReport) -> None:
@@ -189,19 +165,6 @@ def only(*kernels: CountedKernel) -> Finding:
 
 def with_values(kernel: Kernel, values: Mapping[Quantity, float], **fields: Any) -> CountedKernel:
     return counted(kernel(values={Quantity.DURATION: 1000, **values}, **fields))
-
-
-def test_a_real_report_by_itself(real_report: NcuReport) -> None:
-    findings = analyze_counters(real_report).findings
-    assert [(one.code, one.evidence["launch"]) for one in findings] == [
-        ("counters.idle_tensor_cores", 3),
-        ("ncu.TheoreticalOccupancy", 0),
-        ("ncu.LaunchConfiguration", 3),
-    ]
-    assert "is limited by the number of required registers" in findings[1].message
-    assert "NVIDIA's rule LaunchConfiguration applies (3 % of its time). The grid for" in findings[2].message
-    assert "See the Hardware Model description" in findings[2].message, "without the markup of a link"
-    assert (findings[2].suggestion or "").startswith("Give it more work at a time")
 
 
 def test_what_nvidias_rules_found_in_kernels_made_to_be_slow() -> None:
@@ -296,11 +259,6 @@ def test_a_gain_is_promised_only_where_memory_limits(kernel: Kernel) -> None:
     found = recorded(kernel, moved=300 * MB, least=200 * MB, recorded_ns=9000, launches_per_step=2.0)
     waiting = replace(found, counters=replace(found.counters, values={**found.counters.values, **WAITING}))
     assert only(waiting).estimated_gain_ns_per_step is None
-
-
-def test_every_reason_in_a_real_report_is_known(real_report: NcuReport) -> None:
-    reasons = {reason for one in real_report.kernels for reason in one.stalls}
-    assert reasons - counter_book()["stalls"].keys() == {"selected", "not_selected"}
 
 
 PRODUCTS = {

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.analysis.execution_graph import simulate
 from opscope.analysis.job_model import Job, choose_ranks
@@ -80,11 +79,6 @@ def test_the_recorded_job_simulates_as_itself(job_of: JobOf, shift: int) -> None
     assert job.host_ns == 100 * US
 
 
-@cases("factors", "gained_us")
-def test_a_rank_that_others_wait_for_decides(job_of, factors, gained_us):
-    assert gain_us(job_of(*pair()), "gemm", *factors) == pytest.approx(gained_us, abs=0.01)
-
-
 @pytest.mark.exhaustive(few=False)
 def test_several_collectives_each_wait_for_the_last(job_of: JobOf) -> None:
     job = job_of(rank(0, 100, (450, 80), sequence=(1, 2)), rank(1, 500, (50, 80), sequence=(1, 2)))
@@ -108,13 +102,6 @@ def test_ranks_that_do_not_fit_are_told_by_the_middle_one(job_of, builders):
     assert (
         job.gain_ns(job.changed(lambda change: change.scale(change.model.is_named(["gemm"]), 0.5))) == 50 * US
     )
-
-
-def test_a_single_trace_is_its_own_job(job_of: JobOf) -> None:
-    job = job_of(rank(0, 100, (50,), sequence=(1,)))
-    assert job.graph is None
-    assert job.ranks == job.models == (job.middle,)
-    assert job.execution == job.middle.execution
 
 
 def test_the_critical_path_and_what_collectives_gain(job_of: JobOf) -> None:

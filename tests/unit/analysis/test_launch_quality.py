@@ -11,7 +11,6 @@ from opscope.analysis.launch_quality import ExplainedLaunch, LaunchQuality, laun
 from opscope.analysis.summary import Summary
 from opscope.hardware.occupancy import Limiter
 from opscope.launches.launch_explanation import Heading
-from opscope.model.queries import sql
 
 from .conftest import GELU_KERNEL
 
@@ -79,12 +78,6 @@ def test_copies_have_no_quality_and_devices_that_differ_give_none(load: Load) ->
     assert (found.geometry.calls, found.waves) == (2, None)
 
 
-def test_rows_at_hand_are_not_read_again(load: Load) -> None:
-    session = load(TraceBuilder(deviceProperties=[H200]).kernel("k", 1, 2))
-    rows = session.records(sql("opscope.analysis", "launches"))
-    assert launch_quality(session, rows) == launch_quality(session)
-
-
 TRACES = [
     "bert_bs8_seq128_infer", "bert_train_bf16", "gpt2_generate_fp16", "misc_ops_fp32", "own_kernels",
     "gpt2_compile_cudagraph_bf16",
@@ -127,21 +120,6 @@ def test_explained_are_the_longest_launches_with_their_own_shapes(load: Load) ->
     ]
     parallel = found[0].explanation.under(Heading.PARALLEL_OVER)
     assert "65,536" in parallel[0].text
-
-
-def test_every_kernel_is_explained_under_its_operator_and_alone(load: Load) -> None:
-    built = TraceBuilder()
-    kernels = [GELU_KERNEL.replace("<4,", f"<{width},") for width in range(1, 21)]
-    for index, kernel in enumerate(kernels):
-        gelu_of(built, 100 * index, 4, 5, kernel)
-    found = explained(load, built)
-    assert {kernel for owner, kernel in found if owner == "aten::gelu"} == set(kernels)
-    assert {kernel for owner, kernel in found if owner is None} == set(kernels)
-
-
-def test_a_name_nothing_is_known_of_is_not_explained(load: Load) -> None:
-    built = TraceBuilder().operator("x", 0, 10).launch(1).kernel("secret", 20, 5, grid=None, block=None)
-    assert explained(load, built) == {}
 
 
 def test_the_launches_of_a_recording_are_explained(example_summary: Summary) -> None:

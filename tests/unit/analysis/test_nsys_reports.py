@@ -6,8 +6,7 @@ import pytest
 
 from fakes import TraceBuilder
 from opscope import load
-from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.errors import InputError
+from opscope.analysis.nsys_reports import report_tables
 
 COPY = "Memcpy HtoD (Pageable -> Device)"
 
@@ -57,23 +56,7 @@ def test_the_merged_report_says_which_is_which(session) -> None:
     )
 
 
-def test_base_names_are_functions_alone(session) -> None:
-    assert rows(session, "cuda_gpu_kern_sum:base")[0]["Name"] == "fast"
-    assert rows(session, "cuda_gpu_sum:base")[1]["Operation"] == "[CUDA memcpy Host-to-Device]"
-
-
 def test_copies_of_managed_memory_have_their_own_row(tmp_path: Path) -> None:
     builder = TraceBuilder().launch(0).kernel("Memcpy Unified DtoH", 1, 2, category="gpu_memcpy", bytes=4096)
     table = rows(load(builder.write(tmp_path / "t.json")), "cuda_gpu_mem_size_sum")
     assert table[0]["Operation"] == "[CUDA memcpy Unified Device-to-Host]"
-
-
-def test_a_trace_without_a_device_gives_empty_reports(tmp_path: Path) -> None:
-    session = load(TraceBuilder().operator("aten::add", 0, 1).write(tmp_path / "t.json"))
-    assert all(table.rows == () for table in report_tables(session, list(REPORTS)))
-
-
-@pytest.mark.parametrize("name", ["cuda_api", "cuda_gpu_sum:mangled", ""])
-def test_an_unknown_report_lists_those_there_are(session, name: str) -> None:
-    with pytest.raises(InputError, match="cuda_gpu_mem_size_sum"):
-        report_tables(session, [name])

@@ -21,8 +21,6 @@ from opscope.provenance.resolution.resolvers import session_of_names
 
 from .conftest import FILL_KERNEL, GELU_KERNEL
 
-NATIVE = "aten/src/ATen/native"
-
 
 @pytest.fixture(scope="module")
 def known() -> Provenance:
@@ -45,16 +43,6 @@ def test_the_release_and_how_it_is_known(known: Provenance) -> None:
     assert known.torch_version_reason == "labeled 2.6.0"
 
 
-def test_an_operator_down_to_its_device_code(known: Provenance) -> None:
-    gelu = function(known, "aten::gelu")
-    assert (gelu.schema or "").startswith("gelu(Tensor self")
-    assert (gelu.structured_delegate, gelu.dispatch_key) == ("gelu.out", "CUDA")
-    assert (gelu.cuda_function, place(gelu.location)) == ("gelu_out_cuda", f"{NATIVE}/cuda/Activation.cpp:96")
-    assert gelu.stub is None
-    assert place(gelu.stub_location) == f"{NATIVE}/cuda/ActivationGeluKernel.cu:21"
-    assert gelu.details["launchers"] == ["GeluCUDAKernelImpl"]
-
-
 def test_of_several_launchers_or_a_librarys_none_is_guessed(known: Provenance) -> None:
     topk = function(known, "aten::topk")
     assert topk.details["launchers"] == ["launch_gather_topk_kernel", "sortKeyValueInplace"]
@@ -62,20 +50,6 @@ def test_of_several_launchers_or_a_librarys_none_is_guessed(known: Provenance) -
     product = function(known, "aten::_scaled_mm")
     assert product.details["launchers"] == ["f8f8bf16_rowwise"]
     assert product.stub_location is None
-
-
-def test_a_kernel(known: Provenance) -> None:
-    facts = known.kernels[GELU_KERNEL]
-    assert (facts.library, facts.family, facts.category) == ("aten", "activation", "activation")
-    assert facts.fields["operation"] == "gelu"
-    assert facts.grades["operation"] == "name_pattern"
-    assert (facts.units, facts.unit_grade) == (
-        (f"{NATIVE}/cuda/ActivationGeluKernel.cu",),
-        Grade.RELEASE_INDEX,
-    )
-    assert place(facts.location) == f"{NATIVE}/cuda/ActivationGeluKernel.cu:21"
-    assert place(facts.template) == f"{NATIVE}/cuda/CUDALoops.cuh:92"
-    assert [name for name, _ in facts.template_arguments] == ["vec_size", "func_t", "array_t"]
 
 
 def test_what_is_limited_is_known_no_better(known: Provenance) -> None:
@@ -186,12 +160,6 @@ def test_of_real_traces(load: Load, shared: Any, name: str) -> None:
     accuracy = Summary(load(shared / "traces" / "h200" / f"{name}.json.gz")).accuracy
     assert_consistent(accuracy)
     assert accuracy.family_fraction == 1.0
-
-
-def test_without_device_time_nothing_is_claimed(load: Load) -> None:
-    accuracy = Summary(load(TraceBuilder().operator("aten::mm", 0, 5))).accuracy
-    assert set(fractions(accuracy).values()) == {None}
-    assert set(map(len, accuracy.by_grade.values())) == {0}
 
 
 def rows(session: Session) -> dict[str, dict[str, Any]]:

@@ -7,8 +7,7 @@ import pytest
 from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
-from opscope.analysis.totals import range_totals, serving_engine
-from opscope.errors import InputError
+from opscope.analysis.totals import range_totals
 
 
 def annotated(*ranges: tuple[str, float, float], thread: int = 1) -> TraceBuilder:
@@ -77,15 +76,3 @@ def test_launches_of_other_threads_belong_to_no_range_of_this_one(load) -> None:
     trace = annotated(("step[DECODE bs=1]", 0, 10))
     session = load(trace.launch(5, thread=2).kernel("k", 20, 1))
     assert totals(session)["decode"].device_ns == 0
-
-
-@pytest.mark.parametrize("by", ["range:(", "module:x", "range"])
-def test_no_such_expression(load, by: str) -> None:
-    with pytest.raises(InputError, match=r"--by range:REGEX|regular expression|grouping"):
-        range_totals(load(annotated(("a", 0, 1))), by, 0)
-
-
-def test_without_an_engine_there_are_no_steps_of_one(load) -> None:
-    session = load(annotated(("forward", 0, 10)).launch(1).kernel("k", 20, 1))
-    assert serving_engine(session) is None
-    assert totals(session) == {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -307,11 +306,6 @@ def check_itself(session: Session) -> None:
     assert gate_reasons(comparison, FailOn.DIFFERENT) == ()
 
 
-def test_the_packaged_recording_equals_itself() -> None:
-    with opscope.load(opscope.example_trace()) as session:
-        check_itself(session)
-
-
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize(
     "pair",
@@ -349,12 +343,6 @@ def test_the_laws_hold_whatever_the_sides(first, second):
             check_mirrored(forward, compare_sessions(candidate, reference))
 
 
-def test_figures_per_step_are_exact(compare: Compare) -> None:
-    comparison = compare(steps({"aten::mm": 100}, count=3), steps({"aten::mm": 100}, count=7))
-    assert comparison.reference.per_step(1) == Fraction(1, 3)
-    assert comparison.reference.divisor == 3
-
-
 def facts(name: str, function: str | None = None, family: str | None = None, **fields: Any) -> KernelFacts:
     return KernelFacts(name, "other", function=function, family=family, fields=fields)
 
@@ -378,12 +366,6 @@ def test_the_same_functor_comes_before_the_same_function() -> None:
             (facts("add<2>", "elementwise", functor="Add"), 99),
         ],
     ) == [("mul<4>", "mul<2>"), ("add<4>", "add<2>")]
-
-
-def test_among_equals_the_longest_are_paired() -> None:
-    gemms = [(facts(f"old{time_ns}", family="gemm"), time_ns) for time_ns in (5, 50)]
-    others = [(facts(f"new{time_ns}", family="gemm"), time_ns) for time_ns in (7, 3, 70)]
-    assert names(gemms, others) == [("old50", "new70"), ("old5", "new7")]
 
 
 def test_kernels_of_another_direction_or_of_which_nothing_is_known_are_not_paired() -> None:

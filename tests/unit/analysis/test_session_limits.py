@@ -34,12 +34,6 @@ def recorded(*devices: dict[str, Any], used: tuple[int, ...] = (0,)) -> TraceBui
     return builder
 
 
-def test_the_data_sheet_without_measurements(load: Load, tmp_path: Path) -> None:
-    for folder in (None, tmp_path / "none"):
-        limits, reason = limits_of_session(load(recorded(H200)), folder)
-        assert (limits.name, str(limits.memory.evidence), reason) == ("H200 SXM", "datasheet", None)
-
-
 def test_a_cached_measurement_of_the_same_gpu_comes_before_it(load, make_measured, tmp_path):
     cache = tmp_path / "cache"
     cache_measured(cache, make_measured({"copy": 4.28e12}))
@@ -106,18 +100,6 @@ class TestWhichGpu:
         )
         assert limits.name == "H200 SXM"
         assert reason == "the recording does not name its GPU; 'NVIDIA H200' was given"
-
-    def test_an_unknown_one(self, load: Load, make_measured: Make, tmp_path: Path) -> None:
-        session = load(recorded({**H200, "name": "NVIDIA Z900"}))
-        assert limits_of_session(session) == (None, "'NVIDIA Z900' is not in the table of devices")
-        cache_measured(tmp_path / "cache", make_measured(device="NVIDIA Z900"))
-        limits, reason = limits_of_session(session, tmp_path / "cache")
-        assert (limits.name, reason) == ("NVIDIA Z900", None)
-
-
-def test_recorded_on_an_h200(load: Load, shared: Path) -> None:
-    limits, reason = limits_of_session(load(shared / "traces" / "h200" / "own_kernels.json.gz"))
-    assert (limits.name, limits.sm_count, limits.compute_capability, reason) == ("H200 SXM", 132, "9.0", None)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from fakes import Load, TraceBuilder
 from opscope.analysis.summary import StepTotal, Summary
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.launches.facts import LaunchGeometry
-from opscope.model.session import Session
 
 
 def training() -> TraceBuilder:
@@ -67,13 +66,6 @@ class TestTotals:
         assert summary.window_ns is None
         assert summary.steps == (StepTotal(0, 1, 200_000, 90_000, 2, 140_000),)
         assert [finding.code for finding in summary.findings] == ["attribution.before_window"]
-
-    def test_of_devices(self, summary: opscope.Summary) -> None:
-        (device,) = summary.devices
-        assert (device.name, device.compute_capability, device.sm_count) == ("NVIDIA H200", "9.0", 132)
-        assert (device.rank, device.memory_bytes, device.activity_count) == (0, 1 << 30, 4)
-        assert (device.span_ns, device.busy_ns, device.idle_ns) == (440_000, 90_000, 350_000)
-        assert summary.busy_fraction == 90 / 440
 
     def test_of_operators(self, summary: opscope.Summary) -> None:
         gemm = KernelTotal(
@@ -162,17 +154,6 @@ def test_without_a_device_operators_are_ranked_by_cpu_time(load: Load) -> None:
     assert summary.attributed_fraction is summary.busy_fraction is None
 
 
-def test_launches_are_grouped_by_geometry_longest_first(load: Load) -> None:
-    built = TraceBuilder().operator("a", 0, 50)
-    for index, (grid, duration) in enumerate([(1, 5), (2, 9), (1, 5), (3, 1)]):
-        built.launch(index + 1).kernel("k", 100 + 10 * index, duration, grid=[grid, 1, 1])
-    built.launch(9).kernel("k", 150, 3, grid=None)
-    (kernel,) = Summary(load(built)).kernels
-    assert [(geometry.grid, geometry.calls, geometry.total_ns) for geometry in kernel.geometries] == [
-        ((1, 1, 1), 2, 10_000), ((2, 1, 1), 1, 9_000), (None, 1, 3_000), ((3, 1, 1), 1, 1_000),
-    ]  # fmt: skip
-
-
 def test_the_most_frequent_shapes_come_first_at_most_three(load: Load) -> None:
     built = TraceBuilder()
     for index, size in enumerate([1, 2, 2, 3, 3, 3, 4]):
@@ -190,21 +171,6 @@ def test_an_overload_is_named_if_all_calls_have_it(load: Load) -> None:
     assert {(operator.name, operator.overload, operator.calls) for operator in operators} == {
         ("aten::add", "Tensor", 2), ("aten::mul", None, 2), ("aten::div", None, 2),
     }  # fmt: skip
-
-
-def test_operators_without_a_name(load: Load) -> None:
-    built = TraceBuilder().operator("x", 0, 10, **{"Input Dims": []}).launch(1).kernel("k", 20, 5)
-    built.events[0]["name"] = None
-    (operator,) = Summary(load(built)).operators
-    assert (operator.name, operator.category, operator.self_device_ns) == ("", "other", 5_000)
-    assert operator.kernels[0].name == "k"
-    assert operator.input_shapes == (("[]", 1),)
-
-
-def test_an_empty_session() -> None:
-    with Session() as session:
-        summary = opscope.summarize(session)
-    assert (summary.traces, summary.operators, summary.device_time_ns) == ((), (), 0)
 
 
 def test_a_saved_session_says_the_same(load: Load, tmp_path: Path, summary: Any) -> None:

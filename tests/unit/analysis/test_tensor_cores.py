@@ -11,7 +11,6 @@ import pytest
 from case_tables import cases
 from opscope.analysis.tensor_cores import (
     TensorCoreUse,
-    has_tensor_cores_for,
     is_product,
     operand_type,
     tensor_core_evidence,
@@ -46,16 +45,6 @@ def test_passes_and_loads_of_single_elements_are_named() -> None:
 @cases("name", "data_type", "capability", "use")
 def test_what_could_run_follows_from_operands_and_device(name, data_type, capability, use):
     assert tensor_core_evidence(decode(name), data_type and DataType(data_type), capability).use == use
-
-
-@pytest.mark.parametrize("capability", [None, "", "9", "x.y", "sm_90"])
-def test_an_unknown_device_has_unknown_tensor_cores(capability: str | None) -> None:
-    assert has_tensor_cores_for(DataType.FP16, capability) is None
-
-
-@pytest.mark.parametrize("data_type", list(DataType))
-def test_every_type_has_a_first_capability(data_type: DataType) -> None:
-    assert has_tensor_cores_for(data_type, "6.1") is False
 
 
 def test_the_type_is_that_of_the_multiplication_where_the_name_tells_it() -> None:

@@ -14,7 +14,6 @@ from opscope.benchmarking.benchmark_sweep import (  # noqa: E402
     Point,
     Sweep,
     parse_parameters,
-    points,
     run_sweep,
     sweep_of,
 )
@@ -44,16 +43,6 @@ def test_values_are_integers_floats_or_words_and_each_counts_once() -> None:
 def test_what_is_no_parameter_is_refused_with_the_form(text: str) -> None:
     with pytest.raises(InputError, match="NAME=VALUE"):
         parse_parameters([text])
-
-
-def test_points_are_the_cross_product_with_the_last_fastest() -> None:
-    assert list(points({"n": (1, 2), "m": ("a", "b")})) == [
-        {"n": 1, "m": "a"},
-        {"n": 1, "m": "b"},
-        {"n": 2, "m": "a"},
-        {"n": 2, "m": "b"},
-    ]
-    assert list(points({})) == [{}]
 
 
 def result_of(problem: Problem, *, complete: bool = True) -> BenchmarkResult:

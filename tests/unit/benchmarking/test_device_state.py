@@ -95,18 +95,6 @@ def install(monkeypatch):
     return install
 
 
-def test_a_state_and_what_the_device_does_not_report(install):
-    install(FakeNvml(reasons=0x4 | 0x40))
-    state = NvmlMonitor("cuda:0").read()
-    assert (state.sm_clock_mhz, state.memory_clock_mhz, state.max_sm_clock_mhz) == (1979, 3200, 1995)
-    assert (state.temperature_c, state.power_w) == (41, 350.5)
-    assert state.throttle_reasons == ("sw_power_cap", "hw_thermal_slowdown")
-    install(FakeNvml(power_mw=None))
-    state = NvmlMonitor("cuda:0").read()
-    assert state.power_w is None
-    assert state.temperature_c == 41
-
-
 @pytest.mark.parametrize(
     ("bits", "names"),
     [

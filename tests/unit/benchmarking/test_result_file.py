@@ -73,15 +73,6 @@ def test_a_sweep_is_saved_with_its_points(tmp_path: Path, result: BenchmarkResul
     assert load_results(path) == (result, result)
 
 
-def test_the_document_is_json_with_words_for_enums_and_no_nan(result: BenchmarkResult) -> None:
-    bad = msgspec.structs.replace(result.rows[0], median_ns=float("nan"))
-    document = result_document(msgspec.structs.replace(result, rows=(bad,)))
-    assert json.loads(json.dumps(document, allow_nan=False)) == document
-    row = document["rows"][0]
-    assert (row["status"], row["verdict"], row["median_ns"]) == ("ok", "same", None)
-    assert (document["clock"], document["findings"][0]["severity"]) == ("wall", "info")
-
-
 def test_an_existing_file_is_refused_unless_forced_and_folders_are_made(
     tmp_path: Path, result: BenchmarkResult
 ) -> None:

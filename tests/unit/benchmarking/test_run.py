@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from case_tables import cases
-from fakes import FakeTimer, scripted
+from fakes import FakeTimer
 from opscope.benchmarking import run as engine
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.run import run_benchmark
@@ -18,7 +18,6 @@ from opscope.model.benchmark import (
     CallProfile,
     Ceiling,
     Clock,
-    DeviceState,
     Engine,
     KernelUse,
     Status,
@@ -247,21 +246,6 @@ def test_without_the_reference_or_anything_to_compare_with_rows_say_so():
     assert {"bench.unchecked", "bench.no_reference"} <= set(codes(result))
 
 
-def test_every_change_is_handed_on():
-    seen: list[BenchmarkResult] = []
-    result = run(
-        problem_of(implementation("first"), implementation("reference"), implementation("last")),
-        on_change=seen.append,
-    )
-    assert [[row.name for row in one.rows] for one in seen[:3]] == [
-        ["reference"],
-        ["first", "reference"],
-        ["first", "reference", "last"],
-    ]
-    assert [one.complete for one in seen] == [False] * (len(seen) - 1) + [True]
-    assert seen[-1] == result
-
-
 def test_profiles_join_their_rows():
     calls: list[object] = []
 
@@ -327,15 +311,6 @@ def test_an_implementation_has_a_matrix_ceiling_of_its_own():
     assert [row.ceiling for row in result.rows] == ["matrix_float32", "matrix_tf32"]
 
 
-def test_short_calls_are_repeated_within_a_sample():
-    result = run(
-        problem_of(implementation("reference"), implementation("other")),
-        timer=FakeTimer(uneven(), resolution_ns=2_000),
-    )
-    assert [row.inner_repeats for row in result.rows] == [4, 4]
-    assert result.rows[0].median_ns == pytest.approx(10_050 / 4, rel=0.02)
-
-
 def test_a_call_that_cannot_be_prepared_fails_alone():
     class Picky(FakeTimer):
         def prepare(self, calls):
@@ -350,15 +325,6 @@ def test_a_call_that_cannot_be_prepared_fails_alone():
     assert result.row("bad").status is Status.FAILED
     assert "cannot be captured in a CUDA graph" in result.row("bad").reason
     assert result.row("reference").status is Status.OK
-
-
-def test_throttled_samples_are_marked_and_told():
-    hot = DeviceState(at_ns=0, sm_clock_mhz=1200, throttle_reasons=("sw_thermal",))
-    cool = DeviceState(at_ns=0, sm_clock_mhz=1980)
-    result = run(problem_of(implementation("reference")), read_state=scripted([cool, hot]))
-    assert result.rows[0].throttled == tuple(range(20))
-    assert (result.device_state_before, result.device_state_after) == (cool, hot)
-    assert "bench.throttled" in codes(result)
 
 
 def interrupt_at_sample(number: int) -> FakeTimer:
@@ -426,10 +392,3 @@ def test_after_a_lost_device_every_row_says_so(monkeypatch):
 def test_contradicting_options_are_refused(changes):
     with pytest.raises(InputError):
         run(problem_of(implementation("reference")), options(**changes))
-
-
-def test_a_very_long_call_is_warmed_up_once(monkeypatch):
-    ticks = count(step=2_000_000_000)
-    monkeypatch.setattr(engine.time, "perf_counter_ns", lambda: next(ticks))
-    result = run(problem_of(implementation("reference")), options(min_samples=2, max_samples=2))
-    assert result.row("reference").warmup_count == 1

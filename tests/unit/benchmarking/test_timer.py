@@ -8,7 +8,7 @@ import pytest
 from case_tables import cases
 from fakes import FakeTimer
 from opscope.benchmarking import timer
-from opscope.benchmarking.timer import LaunchHiding, WallTimer, benchmark_timer, measure_latency, take_samples
+from opscope.benchmarking.timer import LaunchHiding, benchmark_timer, take_samples
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState, Clock, Latency
 
@@ -129,25 +129,6 @@ def test_a_hot_cache_is_made_by_an_untimed_call(make_hiding):
     assert before_it[0][0][1] > 20_000
 
 
-def test_the_wall_clock_counts_whole_nanoseconds_and_resolves_an_empty_call():
-    timer = WallTimer()
-    assert 1.0 <= timer.resolution_ns < 1e6
-    assert timer.resolution_ns == timer.resolution_ns
-    assert timer.prepare([call]) == [call]
-    calls = []
-    duration_ns = WallTimer().measure(lambda: calls.append(1))
-    assert isinstance(duration_ns, int)
-    assert duration_ns >= 0
-    assert calls == [1]
-
-
-def test_a_benchmark_on_a_cpu_uses_the_wall_clock():
-    assert benchmark_timer("cpu", None, CacheState.COLD).clock is Clock.WALL
-    assert benchmark_timer("cpu", Clock.WALL, CacheState.COLD).clock is Clock.WALL
-    latency = measure_latency(nothing, "cpu")
-    assert (latency.clock, latency.warmup_count, len(latency.samples_ns)) == (Clock.WALL, 5, 200)
-
-
 @pytest.mark.parametrize("clock", [Clock.CUDA_EVENT, Clock.CUDA_GRAPH])
 def test_device_clocks_are_refused_on_a_cpu(clock):
     with pytest.raises(InputError, match=f"'{clock}' needs a CUDA device, not 'cpu'"):
@@ -156,12 +137,6 @@ def test_device_clocks_are_refused_on_a_cpu(clock):
 
 def nothing() -> None:
     pass
-
-
-def test_all_samples_are_kept_in_order_and_outliers_stay():
-    timer = FakeTimer([900, 10, 12, 5000, 11])
-    assert take_samples(nothing, timer, 1, 4, 4, math.inf) == [10, 12, 5000, 11]
-    assert timer.calls == 5
 
 
 @cases("duration_ns", "least", "budget_ns", "count")

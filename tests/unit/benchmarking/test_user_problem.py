@@ -89,14 +89,6 @@ def test_functions_in_python_get_names() -> None:
         named_functions([3])
 
 
-def test_a_group_keeps_the_named_functions_and_its_reference(file: Path) -> None:
-    targets = [f"{file}:fast", f"{file}:slow", f"{file}:other_inputs"]
-    assert list(group_of_targets(targets, only=["slow"]).functions) == ["fast", "slow"]
-    assert list(group_of_targets(targets).functions) == ["fast", "slow", "other_inputs"]
-    with pytest.raises(InputError, match=r"has no function 'x'\. It has: fast, slow"):
-        group_of_targets(targets, only=["x"])
-
-
 def test_an_empty_group_is_refused() -> None:
     with pytest.raises(InputError, match="nothing to benchmark"):
         group_of_functions({})

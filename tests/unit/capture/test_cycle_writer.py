@@ -39,8 +39,10 @@ class JITFunction:
 
 
 @pytest.fixture(autouse=True)
-def no_registrations(monkeypatch):
+def little_to_look_through(monkeypatch):
+    """No operators, and of objects those of a test, not the million that pytest and torch have frozen."""
     monkeypatch.setattr(module, "collect_registrations", lambda names: ())
+    monkeypatch.setattr("opscope.capture.process_sources.tracked_objects", gc.get_objects)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -23,6 +25,8 @@ ORIGIN = RecordedKernel("gemm", "libown.so", "ab12", (RecordedUnit("gemm.cu", "1
 @pytest.fixture(autouse=True)
 def one_kernel(monkeypatch):
     """As if every trace had one kernel, and a library of this process registered it."""
+    # What pytest has frozen takes seconds to look through.
+    monkeypatch.setattr("opscope.capture.process_sources.tracked_objects", gc.get_objects)
     read = recording.read_trace_names
     monkeypatch.setattr(
         recording, "read_trace_names", lambda path: read(path)._replace(kernels=frozenset({"gemm"}))

@@ -21,7 +21,6 @@ from opscope.trials.catalog import (
     _require_no_waits,
     _scale_losses,
     change_of_file,
-    changes_named,
 )
 from opscope.trials.hooks import Hooks, Switches
 
@@ -30,16 +29,6 @@ def test_every_change_has_a_name_of_its_own_and_answers_known_advice() -> None:
     assert len({one.name for one in CATALOG}) == len(CATALOG)
     known = {code.removeprefix("advice.") for code in rule_book().rules}
     assert {code for one in CATALOG for code in one.findings} <= known
-
-
-def test_what_takes_minutes_is_tried_on_request_alone() -> None:
-    assert "compile_max_autotune" not in {one.name for one in changes_named(None)}
-    assert [one.name for one in changes_named(["compile_max_autotune", "tf32"])] == [
-        "tf32",
-        "compile_max_autotune",
-    ]
-    with pytest.raises(InputError, match="no change 'tf33'"):
-        changes_named(["tf33"])
 
 
 @cases("facts", "names")

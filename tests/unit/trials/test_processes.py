@@ -74,16 +74,6 @@ def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(runs, request_of_
     assert found(runs.run(request_of_program, {}, 60)).is_enough
 
 
-def test_a_run_that_is_killed_says_so_at_once(runs: ProgramRuns, tmp_path: Path) -> None:
-    (tmp_path / "killed.py").write_text(
-        "import os, time\nprint('begun', flush=True)\nos.kill(os.getpid(), 9)\ntime.sleep(60)\n"
-    )
-    began = time.monotonic()
-    request = TrialRequest(kind="script", target=str(tmp_path / "killed.py"), steps="forward")
-    assert runs.run(request, {}, 60) == (None, "ended by SIGKILL (signal 9): begun")
-    assert time.monotonic() - began < 30
-
-
 @pytest.mark.parametrize(
     ("free", "cores", "words"),
     [(68, 16, None), (66, 16, "would not hold the program twice"), (68, 2, "no core to spare")],

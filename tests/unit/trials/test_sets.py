@@ -79,19 +79,6 @@ def test_what_was_no_faster_alone_is_tried_once_a_graph_has_taken_the_hosts_part
     assert not {"tf32", "fp16_autocast"} & set().union(*tried)
 
 
-def test_casts_that_the_host_pays_for_are_tried_under_a_graph_in_training() -> None:
-    training = Planted(host_ms=5.0, device_ms=3.0, is_training=True)
-    training.grow()
-    assert training.best() == {"cuda_graph", "bf16_autocast", "sdpa_cudnn"}
-
-
-def test_a_graph_that_was_no_faster_alone_is_tried_once_the_device_is_faster_than_the_host() -> None:
-    device_bound = Planted(4.9, 6.6, cuda_graph=(0.02, 1.15), sdpa_cudnn=(1.02, 1.0))
-    assert device_bound.best() == {"tf32"}
-    assert {"bf16_weights", "cuda_graph"} in device_bound.grow()
-    assert device_bound.best() == {"bf16_weights", "cuda_graph"}
-
-
 def test_fewer_digits_that_are_wrong_leave_the_next_ones_to_be_tried() -> None:
     program = Planted(host_ms=5.0, device_ms=1.7)
     for arm in program.rounds._arms:

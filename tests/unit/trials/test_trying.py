@@ -122,19 +122,6 @@ def test_what_two_processes_say_is_pooled_and_sets_are_told() -> None:
     assert (found.runs, found.baseline.rounds, found.is_complete) == (2, 2, True)
 
 
-def test_the_first_screen_has_both_the_same_numerics_and_less_precision() -> None:
-    coarse = change("coarse", group="precision", rounding=2.0**-8)
-    changes, given = (coarse, change("same")), {"factors": {"coarse": 0.4, "same": 0.8}}
-    found = result(*changes, **given, numbers={"coarse": ROUNDING})
-    assert (found.best.names, found.best.ratio) == (("same",), pytest.approx(0.8, rel=0.02))
-    assert set(found.best_reduced_precision.names) == {"coarse", "same"}
-    recommended = {one.name: one.is_recommended for one in found.variants}
-    assert recommended == {"coarse": False, "same": True}
-    found = result(*changes, **given, numbers={"coarse": ROUNDING}, allow_precision=True)
-    assert set(found.best.names) == {"coarse", "same"}
-    assert found.best_reduced_precision is None
-
-
 @pytest.mark.parametrize(
     ("correctness", "verdict"),
     [(Correctness.CHANGED, TrialVerdict.REFUSED), (Correctness.UNKNOWN, TrialVerdict.FASTER)],

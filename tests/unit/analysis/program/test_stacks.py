@@ -114,22 +114,6 @@ def test_stacks_kept_as_text_stand_above_operators(load: Load) -> None:
     }
 
 
-def test_what_has_no_name_is_shown_too(load: Load) -> None:
-    one = TraceBuilder().frame("a.py(1): f", 0, 90).operator("aten::mm", 10, 20).launch(12)
-    one.kernel("gemm", 200, 4).frame("b.py(1): g", 5, 80, parent=1)
-    for event in one.events:
-        event["name"] = None if event["cat"] != "cuda_runtime" else event["name"]
-    assert only(load(one)) == {" >  >  > ": 4_000}
-
-
-def test_each_trace_is_a_profile(load: Load) -> None:
-    ranks = trace(), trace()
-    for rank, one in enumerate(ranks):
-        one.properties["distributedInfo"] = {"rank": rank, "world_size": 2, "backend": "nccl"}
-    profiles = stack_profiles(load(ranks))
-    assert [(profile.name, profile.total) for profile in profiles] == [("rank 0", 74_000), ("rank 1", 74_000)]
-
-
 @cases("by", "step", "message")
 def test_what_was_not_recorded_is_said(load: Load, by: str | None, step: int | None, message: str) -> None:
     one = TraceBuilder().step(0, 0, 50).operator("aten::mm", 0, 20).launch(5).kernel("gemm", 50, 4)

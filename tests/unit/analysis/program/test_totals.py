@@ -104,16 +104,6 @@ def test_backward_time_is_charged_to_the_forward_operator(load: Load) -> None:
     assert lines(totals)["net.py", 5].backward_ns == 82_000
 
 
-def test_gradient_accumulation_is_charged_to_the_line_that_called_backward(load: Load) -> None:
-    trace = model()
-    name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
-    trace.operator(name, 350, 20, thread=2)
-    launch(trace, "aten::add_", 355, 5, thread=2)
-    totals = program_totals(load(trace))
-    assert lines(totals)["train.py", 10].backward_ns == 5_000
-    assert totals.module_ns == 33_000
-
-
 def test_of_two_backward_calls_neither_is_chosen_and_backward_of_backward_follows_both(load: Load) -> None:
     trace = model()
     trace.frame("other.py(1): train", 190, 400, thread=3)
@@ -154,16 +144,6 @@ def test_running_frames_are_marked_and_launches_outside_operators_have_a_line(lo
     assert lines(found)["train.py", 10].self_device_ns == 13_000
 
 
-def test_a_python_call_inside_an_operator_is_charged(load: Load) -> None:
-    trace = model().operator("MyFunction", 700, 90, external_id=77)
-    trace.frame("kernels.py(3): forward", 710, 50, parent=4)
-    trace.launch(720, external_id=77).kernel("k", 90_000, 6)
-    trace.launch(780, external_id=77).kernel("k", 91_000, 2)
-    found = lines(program_totals(load(trace)))
-    assert found["kernels.py", 3].self_device_ns == 6_000
-    assert found["train.py", 10].self_device_ns == 9_000
-
-
 def test_recursion_keeps_one_place(load: Load) -> None:
     trace = TraceBuilder()
     trace.frame("nn.Module: Tree_0", 0, 100, module=0).frame("nn.Module: Leaf_0", 10, 80, module=0, parent=1)
@@ -201,16 +181,6 @@ def test_a_shared_module_has_a_place_under_each_caller(load: Load) -> None:
     }
 
 
-def test_generator_frames_are_functions_of_their_own(load: Load) -> None:
-    trace = TraceBuilder().frame("a.py(1): main", 0, 100)
-    trace.frame("torch/x.py(1): f", 5, 2, parent=9)  # not called by main: main was running
-    for start in (10, 50):
-        trace.frame("a.py(7): <genexpr>", start, 20, parent=1)
-        launch(trace, "aten::mm", start + 5, 5)
-    found = program_totals(load(trace)).lines
-    assert [(line.function, line.calls, line.self_device_ns) for line in found] == [("<genexpr>", 2, 10_000)]
-
-
 def test_the_oldest_format_keeps_stacks_on_operators(load: Load) -> None:
     site = "/opt/lib/python3.7/site-packages/torch"
     stack = f"{site}/nn/functional.py(9): linear;model.py(12): forward;main.py(3): <module>"
@@ -224,10 +194,6 @@ def test_the_oldest_format_keeps_stacks_on_operators(load: Load) -> None:
         LineTotal("model.py", 12, "forward", None, 14_000, 5_000, 9_000, 2, LineKind.EXECUTED),
     )
     assert (totals.line_ns, totals.has_modules, totals.has_stacks) == (14_000, False, True)
-
-
-def test_without_stacks_nothing_is_said(load: Load) -> None:
-    assert program_totals(load(launch(TraceBuilder(), "aten::mm", 0, 5))) == ProgramTotals()
 
 
 def test_ranks_are_summed_by_path(load: Load) -> None:

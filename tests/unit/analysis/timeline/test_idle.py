@@ -237,14 +237,6 @@ class TestWaits:
             ("cudaDeviceSynchronize", "validate", "train.py:5 train", 1),
         }
 
-    def test_the_same_place_is_one_row(self, timeline: Measure) -> None:
-        trace = busy()
-        for start in (30, 60, 90):
-            call(trace.operator("aten::is_nonzero", start, 20).operator("aten::item", start + 1, 18),
-                 "cudaStreamSynchronize", start + 5, 4)  # fmt: skip
-        (wait,) = timeline(trace.launch(120).kernel("last", 130, 5)).waits
-        assert (wait.operator, wait.calls, wait.host_ns) == ("aten::is_nonzero", 3, 12_000)
-
     def test_a_thread_that_launches_nothing_makes_nobody_wait(self, timeline: Measure) -> None:
         trace = busy()
         call(trace, "cudaEventSynchronize", 15, 100, thread=5)
@@ -263,10 +255,6 @@ class TestLongestGaps:
         assert (first.host, first.ended_by) == ("aten::addmm", "gemm")
         assert (second.duration_ns, second.cause, second.ended_by) == (2_000, QUEUED, "tail")
         assert second.host is None
-
-    def test_name_the_programs_line(self, timeline: Measure) -> None:
-        found = timeline(second(frame(busy(), PREPARE, 0, 3000), 2035, 2037))
-        assert found.partitions[0].longest_gaps[0].line == "train.py:5 prepare"
 
     def test_of_many_operators_the_one_open_longest(self, timeline: Measure) -> None:
         trace = busy()

@@ -6,27 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from case_tables import cases
 from fakes import Load, TraceBuilder
-from opscope.analysis.arrays import Spans
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS
-from opscope.analysis.timeline.measure import estimate_recorder, queue_over_time
-from opscope.analysis.timeline.records import CallRole, is_graph_launch, read_records, role_of
-from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, StepStatistics, Timeline
+from opscope.analysis.timeline.measure import estimate_recorder
+from opscope.analysis.timeline.records import CallRole, role_of
+from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, Timeline
 
 NOTHING = dict.fromkeys(RECORDED_EVENT_NS, 0)
 Measure = Callable[[TraceBuilder], Timeline]
 
 
 class TestSteps:
-    def test_statistics(self, timeline: Measure) -> None:
-        trace = TraceBuilder().step(3, 0, 10).step(4, 10, 14).step(5, 24, 12)
-        assert timeline(trace).steps == (StepStatistics(0, 3, 12_000, 12_000, 10_000, 14_000),)
-
     @cases("durations", "outliers")
     def test_outliers(self, timeline: Measure, durations: list[int], outliers: list[int]) -> None:
         trace = TraceBuilder()
@@ -149,20 +143,6 @@ def test_the_series_of_a_recording_has_its_mean_depth(shared: Path, load: Load) 
     assert max(series.mean) <= queue.maximum
 
 
-def test_the_series_has_the_mean_of_every_interval(load: Load) -> None:
-    (records,) = read_records(load(three_kernels()))
-    window = Spans(np.array([10_000]), np.array([50_000]))
-    series = queue_over_time(records.devices[0], records.calls, window, 4)
-    assert (series.start_ns, series.interval_ns) == (10_000, 10_000.0)
-    assert series.mean == pytest.approx((1.8, 1.0, 0.2, 1.0))
-
-
 @cases("role", "names")
 def test_roles(role: str, names: str) -> None:
     assert {name: role_of(name) for name in names.split()} == dict.fromkeys(names.split(), CallRole[role])
-
-
-def test_graph_launches_and_calls_without_a_name() -> None:
-    assert is_graph_launch("cudaGraphLaunch_ptsz")
-    assert not is_graph_launch("cudaLaunchKernel")
-    assert role_of("") is CallRole.OTHER

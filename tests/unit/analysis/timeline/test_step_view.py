@@ -39,14 +39,6 @@ def test_steps_tile_the_window_exactly(shared_session: Callable[[Path], Session]
     assert sum(sum(one.idle_by_cause.values()) for one in times) == partition.idle_ns
 
 
-def test_parts_of_a_step(load: Load, two_steps: TraceBuilder) -> None:
-    first, second = step_times(read_session(load(two_steps)), most=24)
-    assert (first.step, first.start_ns, first.end_ns) == (1, 0, 100_000)
-    assert (second.compute_ns, second.exposed_copy_ns, second.exposed_communication_ns) == (40_000, 5_000, 0)
-    (only,) = step_times(read_session(load(two_steps)), most=1)
-    assert only.step == 1
-
-
 def test_lanes_and_arrows_of_a_step(load: Load, two_steps: TraceBuilder) -> None:
     session = load(two_steps)
     records = read_session(session)

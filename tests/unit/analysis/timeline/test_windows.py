@@ -11,7 +11,6 @@ import opscope
 from case_tables import cases
 from fakes import Load, TraceBuilder
 from opscope.advice import assess
-from opscope.analysis.session_comparison import compare_sessions
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import read_records
 from opscope.analysis.timeline.values import (
@@ -112,15 +111,6 @@ class TestTheStepsWindow:
         )  # fmt: skip
         assert [(wait.calls, wait.idle_ns) for wait in found.waits] == [(1, 130_000)]
 
-    def test_each_rank_has_its_own(self, load: Load) -> None:
-        def rank(number: int) -> TraceBuilder:
-            trace = TraceBuilder(distributedInfo={"rank": number}).launch(0)
-            trace.kernel("early", 0, 10, device=number).step(1, 50 * number + 5, 100)
-            return trace.launch(50 * number + 10).kernel("a", 100, 60, device=number)
-
-        found = Summary(load([rank(0), rank(1)])).timeline
-        assert [told(one) for one in found.partitions] == [(155, 65, 5, 5), (105, 60, 10, 0)]
-
     def test_a_device_that_no_step_uses_is_not_left_idle_by_the_steps(self, load: Load) -> None:
         trace = TraceBuilder().launch(0).kernel("touch", 2, 8, device=1)
         trace.step(1, 50, 100).operator("aten::mm", 50, 90).launch(55).kernel("gemm", 60, 90, device=0)
@@ -132,12 +122,6 @@ class TestTheStepsWindow:
         assert summary.timeline.in_use == (used,)
         assert [device.busy_ns for device in summary.devices] == [90_000, 0]
         assert summary.busy_fraction == 0.9
-
-    def test_waits_are_those_in_steps(self, timeline: Measure) -> None:
-        trace = TraceBuilder().step(1, 0, 100).launch(0).kernel("a", 0, 100)
-        trace.launch(20, 70, name="cudaStreamSynchronize")
-        trace.launch(100, 300, name="cudaDeviceSynchronize")
-        assert [(one.name, one.calls) for one in timeline(trace).waits] == [("cudaStreamSynchronize", 1)]
 
     def test_a_wait_before_the_steps_spends_what_it_cost_there_first(self, timeline: Measure) -> None:
         trace = TraceBuilder().launch(0).kernel("early", 0, 50).launch(10, 40, name="cudaDeviceSynchronize")
@@ -295,20 +279,6 @@ def test_current_and_former_names_of_collectives_and_those_of_other_libraries(ti
     assert timeline(trace).partitions[0].communication_ns >= 4_000
 
 
-def test_each_device_of_each_trace_has_its_own(timeline: Measure) -> None:
-    trace = TraceBuilder().launch(0).kernel("gemm", 0, 10, device=0).kernel("gemm", 5, 10, device=1)
-    trace.launch(20).kernel("gemm", 30, 10, device=0)
-    first, second = timeline(trace).partitions
-    assert (first.device, parts(first)) == (0, (20, 0, 0, 20, 40))
-    assert (second.device, parts(second)) == (1, (10, 0, 0, 30, 40))
-
-
-def test_no_device_no_partition(timeline: Measure) -> None:
-    found = timeline(TraceBuilder().operator("aten::mm", 0, 10).step(1, 0, 20))
-    assert (found.partitions, found.waits, found.host, found.queues, found.latencies) == ((), (), (), (), ())
-    assert [one.count for one in found.steps] == [1]
-
-
 def test_a_step_owns_what_it_launched(load: Load) -> None:
     trace = TraceBuilder().step(1, 0, 20).step(2, 20, 20)
     trace.launch(1).kernel("gemm", 5, 10).launch(2).kernel("gemm", 16, 10).launch(3).kernel(
@@ -432,14 +402,6 @@ def test_reports_say_how_many_are_left_out(tmp_path: Path, capsys: pytest.Captur
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "3, 100 µs each on average, 50.0 µs of device time each, 1 of start-up left out" in text
     assert "3, median 100 µs (100 µs to 100 µs); 1 of start-up left out" in text
-
-
-def test_a_comparison_is_of_the_other_steps(load: Load) -> None:
-    """What a step of start-up launched counts as outside of steps."""
-    comparison = compare_sessions(load(program([LOADS])), load(program([], later=4)))
-    one, other = comparison.reference, comparison.candidate
-    assert (one.steps, one.outside_steps_ns, one.whole_ns) == (3, 50 * US, 200 * US)
-    assert (other.steps, other.outside_steps_ns, other.whole_ns) == (4, 0, 200 * US)
 
 
 def test_advice_is_that_of_the_other_steps_and_its_name(load: Load) -> None:
