@@ -61,12 +61,6 @@ def test_load_takes_traces_paths_and_saved_sessions(tmp_path: Path) -> None:
         opscope.open_session(trace)
 
 
-def test_the_packaged_trace_loads() -> None:
-    with opscope.load(opscope.example_trace()) as session:
-        assert all(check.holds for check in session.check())
-        assert opscope.summarize(session).operators[0].name == "aten::addmm"
-
-
 class TestRecording:
     @pytest.fixture
     def matmul(self) -> Callable[[], Any]:

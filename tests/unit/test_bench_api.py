@@ -47,12 +47,6 @@ def test_mappings_name_the_rows() -> None:
     assert (result.suite, result.reference) == ("squares", "mine")
 
 
-def test_a_sweep_is_a_list_of_results() -> None:
-    results = opscope.bench(square, inputs=make_inputs, params={"n": [4, 8]}, **QUICK)
-    assert isinstance(results, list)
-    assert [result.parameters for result in results] == [{"n": 4}, {"n": 8}]
-
-
 def test_a_suite_is_benchmarked_by_name() -> None:
     result = opscope.bench("gelu", shape=(4, 8), dtype="bf16", implementations=["torch"], **QUICK)
     assert isinstance(result, opscope.BenchmarkResult)

@@ -41,17 +41,6 @@ def test_a_session_and_its_summary_print_the_same(load):
     assert printed(session) == printed(opscope.summarize(session))
 
 
-def test_a_result_prints_its_table(result):
-    assert "slow" in printed(result)
-    assert printed([result, result]).count("reference") == 2 * printed(result).count("reference")
-
-
-def test_comparisons_print(result, load):
-    assert "slow" in printed(opscope.compare(result, result))
-    session = load(TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5))
-    assert "Comparison of two recordings" in printed(opscope.compare(session, session), top=None)
-
-
 def test_what_has_no_report_is_refused():
     with pytest.raises(InputError, match="no report on a int"):
         opscope.print_report(3)

@@ -46,14 +46,6 @@ def test_stats_and_flamegraph_hold_all_device_time(trace: Path) -> None:
         opscope.flamegraph(trace, weight="gold")
 
 
-def test_devices_of_a_name_and_all_of_them() -> None:
-    found = opscope.devices("h200")
-    assert {one.compute_capability for one in found.devices} == {"9.0"}
-    assert len(opscope.devices().devices) > len(found.devices)
-    with pytest.raises(InputError):
-        opscope.devices("no such gpu")
-
-
 @pytest.mark.parametrize("target", ["none.py", "none.py:f", "none"])
 def test_nothing_to_try_is_one_clear_error(target: str) -> None:
     pytest.importorskip("torch")

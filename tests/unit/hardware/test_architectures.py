@@ -37,11 +37,6 @@ def test_architectures_are_sorted_named_and_some_gone() -> None:
     assert (found.target, found.arch_flag, found.specific_target) == ("sm_100", "-arch=sm_100", "sm_100a")
 
 
-@pytest.mark.parametrize("capability", [None, "", "9", "9.1", "sm_90"])
-def test_an_unknown_capability_is_none(capability: str | None) -> None:
-    assert architecture(capability) is None
-
-
 @cases("text", "capability")
 def test_targets_as_nvcc_writes_them(text: str, capability: str | None) -> None:
     assert capability_of_target(text) == capability

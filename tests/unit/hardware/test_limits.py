@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from case_tables import cases
-from opscope.hardware.devices import DataType, devices, match_device
-from opscope.hardware.limits import LimitEvidence, MeasuredLimits, match_limits, measured_type, published_rate
+from opscope.hardware.devices import DataType, devices
+from opscope.hardware.limits import LimitEvidence, MeasuredLimits, match_limits, measured_type
 
 Make = Callable[..., MeasuredLimits]
 
@@ -70,12 +70,6 @@ class TestUnknown:
 @cases("name", "capability", "data_type")
 def test_the_type_of_a_measured_product(name: str, capability: str | None, data_type: str | None) -> None:
     assert measured_type(name, capability) is (None if data_type is None else DataType(data_type))
-
-
-def test_what_is_published_of_what_can_be_measured() -> None:
-    h200 = match_device("NVIDIA H200").spec
-    rates = ("copy", "read", "write", "matrix_fp64", "matrix_int8", "l2_read", "matrix_fp4")
-    assert [published_rate(h200, name) for name in rates] == [*[4.8e12] * 3, 67e12, 1979e12, None, None]
 
 
 def test_every_device_with_a_published_rate_has_limits() -> None:

@@ -57,11 +57,6 @@ def test_waves_and_what_their_tail_loses(blocks, count, tail_fraction, tail_loss
     assert (found.tail_fraction, found.tail_loss) == (tail_fraction, pytest.approx(tail_loss))
 
 
-@pytest.mark.parametrize(("blocks", "sm_count"), [(0, 132), (-1, 132), (4, 0)])
-def test_no_blocks_or_multiprocessors_make_no_waves(blocks: int, sm_count: int) -> None:
-    assert waves_of(held("9.0", 128, 32, 0), blocks=blocks, sm_count=sm_count) is None
-
-
 @given(st.integers(1, 1 << 31), st.integers(1, 256), st.integers(1, 1024))
 def test_empty_and_filled_slots_are_all_slots(blocks: int, sm_count: int, threads: int) -> None:
     found = waves_of(held("9.0", threads, 16, 0), blocks=blocks, sm_count=sm_count)

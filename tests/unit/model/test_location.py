@@ -23,13 +23,6 @@ def test_its_grade_is_that_of_its_weakest_part(location: SourceLocation, grade: 
     assert location.grade is grade
 
 
-def test_as_text_it_has_its_line_if_that_is_known() -> None:
-    assert str(SourceLocation("a/b.cu", Grade.EXACT)) == "a/b.cu"
-    assert str(SourceLocation("a/b.cu", Grade.EXACT, 7, 9, Grade.EXACT)) == "a/b.cu:7"
-    assert str(SourceLocation("a.cu", Grade.EXACT, 7, 9, Grade.NEIGHBOR_VERSION)) == "a.cu:≈7"
-    assert str(SourceLocation("a.cu", Grade.EXACT, 7, 9, Grade.BRACKET)) == "a.cu:7–9"
-
-
 STRONGEST_FIRST = [
     "exact", "release_index", "compiled", "bracket", "neighbor_version", "name_pattern", "inferred",
 ]  # fmt: skip
@@ -43,8 +36,3 @@ def test_grades_are_written_as_their_values_and_the_weakest_counts() -> None:
         assert weakest((one, other)) is (one if is_weaker else other)
     assert weakest([Grade.EXACT]) is Grade.EXACT
     assert weakest(iter(Grade)) is Grade.INFERRED
-
-
-@pytest.mark.parametrize("grades", [(), (None,), (Grade.EXACT, None), (None, Grade.INFERRED)])
-def test_a_fact_with_an_unknown_part_is_unknown(grades: tuple[Grade | None, ...]) -> None:
-    assert weakest(grades) is None

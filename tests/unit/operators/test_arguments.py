@@ -14,7 +14,6 @@ from opscope.operators.arguments import (
     TensorListArgument,
     distinct_bytes,
     distinct_elements,
-    is_number,
     parse_arguments,
     with_list_types,
 )
@@ -106,13 +105,6 @@ def test_an_expanded_tensor_of_absurd_size_is_small() -> None:
 @cases("shape", "strides", "elements")
 def test_distinct_elements(shape: list[int], strides: list[int] | None, elements: int) -> None:
     assert distinct_elements(TensorArgument(shape, "float", strides)) == elements
-
-
-def test_numbers_look_like_tensors_of_the_widest_types() -> None:
-    assert is_number(TensorArgument((), "double", ()))
-    assert is_number(TensorArgument((), "long int", ()))
-    assert not is_number(TensorArgument((), "float", ()))
-    assert not is_number(TensorArgument((1,), "double", (1,)))
 
 
 def test_element_types() -> None:

@@ -8,9 +8,8 @@ import duckdb
 import pytest
 
 from fakes import Load, TraceBuilder
-from opscope.hardware.devices import DataType
 from opscope.model.session import Session
-from opscope.operators.effects import CallCost, CostEvidence, FlopSource
+from opscope.operators.effects import CostEvidence
 from opscope.operators.session_costs import COST_TABLES, CostedCall, fill_costs, read_costs
 
 # Trace: least share of device time with known bytes, and with known operations.
@@ -54,19 +53,6 @@ def known_shares(session: Session) -> tuple[float, float]:
     with_bytes = sum(row.self_device_ns for row in rows if row.cost.min_bytes is not None)
     with_flops = sum(row.self_device_ns for row in rows if row.cost.flop_count is not None)
     return with_bytes / total, with_flops / total
-
-
-def test_a_product(load: Load) -> None:
-    (row,) = filled(load(product(product(TraceBuilder(), 0, 16), 100, 16)))
-    assert (row.name, row.shapes, row.calls, row.self_device_ns) == ("aten::mm", "[[16,4],[4,8]]", 2, 4_000)
-    assert row.cost == CallCost(
-        2 * 16 * 4 * 8,
-        FlopSource.REGISTRY,
-        2 * (16 * 4 + 4 * 8),
-        2 * 16 * 8,
-        DataType.FP16,
-        CostEvidence.SHAPE_RULES,
-    )
 
 
 @pytest.mark.parametrize("keeps_mark", [True, False])
@@ -133,17 +119,6 @@ def test_counts_that_no_column_holds_are_absurd(load: Load) -> None:
     (row,) = filled(load(built.launch(1).kernel("k", 6, 1)))
     assert (row.cost.flop_count, row.cost.min_bytes) == (None, None)
     assert row.cost.reason == "its recorded sizes are implausible"
-
-
-def test_filling_again_changes_nothing_and_without_device_work_is_done_too(load: Load) -> None:
-    session = load(product(TraceBuilder(), 0, 16))
-    rows = filled(session)
-    session.connection.execute("UPDATE call_costs SET flop_count = 7")
-    assert filled(session)[0].cost.flop_count == 7
-    assert rows[0].cost.flop_count == 1024
-    session = load(TraceBuilder().operator("aten::relu", 0, 5))
-    assert filled(session) == ()
-    assert session.metadata("costs") == "rules"
 
 
 class TestSavedSessions:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -90,12 +88,6 @@ def test_members_that_are_not_certain_stay_unknown(kernel: str | None, blocks: i
     assert with_list_members(call, kernel, blocks, GRADIENTS) is None
 
 
-def test_an_optimizer_takes_the_first_lists_and_its_steps() -> None:
-    call = with_list_members(step(*[[]] * 6), ADAMW, BLOCKS, GRADIENTS)
-    assert [len(call.members(name)) for name in call.names[:6]] == [2, 2, 2, 2, 0, 2]
-    assert {tensor.shape for tensor in call.members("state_steps")} == {()}
-
-
 def test_which_sets_of_gradients_tell_the_members() -> None:
     other = (("c10::BFloat16", ((7,), BIG)),)
     both = GRADIENTS | {other}
@@ -121,10 +113,3 @@ def test_gradients_are_read_by_step(load: Load) -> None:
                 **{"Input Dims": [shape], "Input type": ["float"]},
             )
     assert read_gradients(load(built)) == {(("float", ((3,), (3,), (4, 2))),)}
-
-
-@pytest.mark.parametrize("shapes", ["[[-1]]", '["x"]', "[]", "{}"])
-def test_absurd_gradients_are_left_out(load: Load, shapes: str) -> None:
-    arguments: dict[str, Any] = {"Input Dims": json.loads(shapes), "Input type": ["float"]}
-    built = TraceBuilder().operator("torch::autograd::AccumulateGrad", 0, 5, **arguments)
-    assert read_gradients(load(built)) in (frozenset(), frozenset({()}))

@@ -70,8 +70,3 @@ def test_a_launched_file_counts_without_its_graph(tmp_path: Path, kernel_text):
     found = generated_sources({"k"}, files, read=read_or_none)
     ((source, found_text),) = found
     assert (source.file, source.heuristic, source.graph, found_text) == (str(file), "reduction", None, text)
-
-
-def test_files_that_are_no_text_are_not_at_hand(tmp_path: Path):
-    (tmp_path / "x.py").write_bytes(b"\xff")
-    assert read_generated(tmp_path / "x.py", "c") is None

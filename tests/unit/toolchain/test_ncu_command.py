@@ -143,9 +143,3 @@ def test_a_command_that_cannot_start(tmp_path: Path) -> None:
 def test_what_went_wrong_is_one_error_with_a_remedy(tmp_path, log, message, target_code):
     with pytest.raises(CaptureError, match=message):
         check_run(run_of(log, target_code=target_code or 0), tmp_path / "none.ncu-rep")
-
-
-def test_a_report_that_is_there_is_no_error_even_of_a_failed_program(tmp_path: Path) -> None:
-    report = tmp_path / "a.ncu-rep"
-    report.touch()
-    check_run(run_of("==ERROR== The application returned an error code (3).", target_code=3), report)

@@ -19,7 +19,6 @@ from opscope.toolchain.ncu_report import (
     KernelCounters,
     NcuReport,
     Quantity,
-    is_report,
     read_report,
 )
 
@@ -105,13 +104,6 @@ def test_what_was_not_collected_is_none_and_known_to_be(report: NcuReport) -> No
 
 
 @needs_reader
-def test_the_unpacked_file_reads_the_same(content: bytes, report: NcuReport, tmp_path: Path) -> None:
-    file = tmp_path / "ops.ncu-rep"
-    file.write_bytes(content)
-    assert read_report(file).kernels == report.kernels
-
-
-@needs_reader
 @pytest.mark.parametrize("share", [0.0001, 0.2, 0.5, 0.999])
 def test_a_report_cut_off_is_an_error(content: bytes, tmp_path: Path, share: float) -> None:
     file = tmp_path / "cut.ncu-rep"
@@ -167,18 +159,6 @@ def test_without_the_reader_the_install_line_is_said(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "ncu_report", None)
     with pytest.raises(DependencyError, match=r"pip install 'opscope\[ncu\]'"):
         read_report(tmp_path / "a.ncu-rep")
-
-
-def test_what_is_taken_for_a_report(tmp_path: Path) -> None:
-    other = tmp_path / "renamed"
-    other.write_bytes(MAGIC + b"...")
-    script = tmp_path / "script.sh"
-    script.write_text("#!/bin/sh\n")
-    assert is_report(other)
-    assert is_report("missing.ncu-rep")
-    assert is_report("missing.ncu-rep.gz")
-    assert not is_report(script)
-    assert not is_report("python")
 
 
 class FakeMetric:

@@ -38,11 +38,6 @@ class TestExports:
 
 
 class TestReadableSources:
-    def test_what_is_no_report_stays_as_it_is(self, tmp_path: Path) -> None:
-        for source in ("trace.json", str(tmp_path / "missing.nsys-rep"), "s3://bucket/x.nsys-rep"):
-            with readable_source(source) as found:
-                assert found == source
-
     def test_an_export_beside_a_report_is_read_if_it_is_no_older(self, tmp_path: Path) -> None:
         report, export = tmp_path / "r.nsys-rep", tmp_path / "r.sqlite"
         report.touch()

@@ -14,7 +14,7 @@ from fakes import Load, TraceBuilder
 from opscope.model.origin import OperatorRegistration, RecordedKernel, RecordedUnit, RegistrationKind
 from opscope.model.schema import PROVENANCE_TABLES
 from opscope.model.session import Session
-from opscope.provenance.resolution.resolvers import annotate, session_of_names
+from opscope.provenance.resolution.resolvers import annotate
 
 Record = Callable[..., Path]
 
@@ -179,12 +179,6 @@ class TestReadOnly:
         annotate(another)
         assert provenance(another) == provenance(opened)
 
-    def test_a_locked_session_is_filled_too(self, load: Load, bare: Path) -> None:
-        opened = load(bare)
-        opened.lock()
-        annotate(opened)
-        assert all(provenance(opened).values())
-
 
 class TestTraces:
     def test_ranks_share_names_and_add_up(self, annotated: Load, record: Record) -> None:
@@ -194,18 +188,6 @@ class TestTraces:
             ("aten::_softmax", 6, 36_000),
             ("aten::softmax", 3, 0),
         ]
-
-    def test_a_trace_without_a_device_or_without_anything(self, annotated, record):
-        session = annotated(record(TraceBuilder().operator("aten::mm", 1, 5)))
-        assert session.query("SELECT dispatch_key, cuda_function, file FROM native_functions") == [
-            ("CPU", "mm_out_cpu", "aten/src/ATen/native/LinearAlgebra.cpp")
-        ]
-        assert provenance(session)["kernel_provenance"] == []
-        with Session() as session:
-            annotate(session)
-            found = provenance(session)
-            assert [len(rows) for rows in found.values()] == [0, 0, 0, 1]
-            assert session.query("SELECT torch_version, grade FROM recognition") == [(None, None)]
 
     def test_any_name_is_annotated(self, annotated: Load) -> None:
         names = {
@@ -272,37 +254,3 @@ def test_where_overloads_are_recorded_a_name_without_one_is_the_default(annotate
     without = TraceBuilder().operator("aten::mul", 0, 10).operator("aten::mm", 20, 10)
     rows = annotated(record(without)).query("SELECT name, overload FROM native_functions ORDER BY name")
     assert rows == [("aten::mm", None), ("aten::mul", None)]
-
-
-ADD = (
-    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
-    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
-)
-
-
-def test_names_go_the_way_of_a_recording_on_cuda() -> None:
-    operators = [("aten::mm", ""), ("aten::add", None), ("aten::mm", "out")]
-    with session_of_names(operators, [ADD], torch_version="2.6.0") as session:
-        annotate(session)
-        assert session.query("SELECT torch_version, grade FROM recognition") == [("2.6.0", "release_index")]
-        assert session.query("SELECT units, unit_grade FROM kernel_provenance") == [
-            (["UfuncCUDA_add.cu"], "release_index")
-        ]
-        assert session.query(
-            "SELECT name, overload, calls, self_device_ns FROM operator_functions ORDER BY ALL"
-        ) == [("aten::add", None, 1, 0), ("aten::mm", "", 1, 0), ("aten::mm", "out", 1, 0)]
-    with session_of_names([("aten::mm", "")], torch_version="2.6.0") as session:
-        annotate(session)
-        assert session.query("SELECT dispatch_key, cuda_function FROM native_functions") == [
-            ("CUDA", "mm_out_cuda")
-        ]
-
-
-@pytest.mark.parametrize("kernels", [[], [ADD]])
-def test_without_a_version_the_names_alone_tell(kernels: list[str]) -> None:
-    with session_of_names([], kernels) as session:
-        annotate(session)
-        ((version, grade, candidates),) = session.query(
-            "SELECT torch_version, grade, candidate_kernels FROM recognition"
-        )
-    assert (version, grade, candidates) == (("2.6.0", "neighbor_version", 1) if kernels else (None, None, 0))

@@ -124,10 +124,3 @@ def test_launches_outweigh_names_and_a_users_own_file_the_generated_one(load, tr
         "k": SourceLocation("/a.py", Grade.EXACT, 3, None, Grade.EXACT),
         "scale": SourceLocation("/home/me/kernels.py", Grade.EXACT, 12, None, Grade.EXACT),
     }
-
-
-def test_real_traces_without_their_files_stay_as_they_are(load, shared):
-    for name in ("bert_compile_bf16", "gpt2_compile_cudagraph_bf16"):
-        session = load(shared / "traces" / "h200" / f"{name}.json.gz")
-        assert complete_sources(session) == 0
-        assert source_locations(session) == {}

@@ -84,13 +84,6 @@ def test_a_users_own_source_comes_first_and_then_the_first_index(evidence_of: Ma
     assert shown(resolve_kernel(KERNEL, evidence).location) == "S.cuh:3 exact exact"
 
 
-def test_a_link_is_given_only_with_a_path(evidence_of: MakeEvidence) -> None:
-    with_path = resolve_kernel(KERNEL, evidence_of(recorded=recorded(f"{FOLDER}/A.cu"))).location
-    bare = resolve_kernel(KERNEL, evidence_of(recorded=recorded("A.cu"))).location
-    assert str(with_path.url).endswith(f"/blob/2236df1770800ffea5697b11b0bb0d910b2e59e1/{FOLDER}/A.cu")
-    assert bare == SourceLocation("A.cu", Grade.EXACT)
-
-
 @pytest.mark.parametrize(
     ("binary", "library"), [("libcublasLt.so.12", "cublasLt"), ("libmine.so", "libmine"), (None, None)]
 )
@@ -194,13 +187,6 @@ class TestNative:
 
 
 class TestKinds:
-    @pytest.mark.parametrize("name", ["triton_poi_fused_add_0", "my_kernel"])
-    def test_triton_launches(self, evidence_of: MakeEvidence, name: str) -> None:
-        generated = SourceLocation("/tmp/cx.py", Grade.EXACT, 18, 30, Grade.EXACT)
-        facts = resolve_operator(RecordedCall(name), evidence_of(user_sources={"my_kernel": generated}))
-        assert facts.kind == "triton"
-        assert facts.location == (generated if name == "my_kernel" else None)
-
     @cases("name", "kind")
     def test_what_no_yaml_describes(self, resolved: Resolve, name: str, kind: str) -> None:
         facts = resolved(name)

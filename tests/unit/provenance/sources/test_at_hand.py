@@ -39,11 +39,6 @@ def test_no_permalink_for_what_the_repository_does_not_hold(file: str) -> None:
     assert sources.permalink(COMMIT, file, 1) is None
 
 
-@pytest.mark.parametrize("commit", [None, "", "main", "v2.6.0", COMMIT[:12], COMMIT + "0", COMMIT.upper()])
-def test_no_permalink_without_a_commit(commit: str | None) -> None:
-    assert sources.permalink(commit, SOFTMAX, 1) is None
-
-
 def test_permalinks_escape_odd_characters_and_reach_other_files() -> None:
     assert sources.permalink(COMMIT, "aten/a b#c.cu", 1) == f"{BLOB}/aten/a%20b%23c.cu#L1"
     assert sources.include_path("tools/x.py") is None
@@ -68,14 +63,6 @@ def root(tmp_path: Path) -> Path:
 @cases("line", "end_line", "lines")
 def test_lines_of_a_file(root: Path, line: int, end_line: int | None, lines: list[str] | None) -> None:
     assert sources.read_lines(FILE, line, end_line, [root]) == lines
-
-
-def test_headers_of_an_installation(root: Path, tmp_path: Path) -> None:
-    header = tmp_path / "include" / "ATen/native/cuda/A.cuh"
-    header.parent.mkdir(parents=True)
-    header.write_text("of the installation\n", encoding="utf-8")
-    assert sources.read_lines(FILE, 1, None, [tmp_path / "include", root]) == ["of the installation"]
-    assert sources.read_lines(FILE, 1, None, [root, tmp_path / "include"]) == ["one"]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from case_tables import cases
-from opscope.toolchain.doctor.checks import CHECKS, CheckVerdict, DoctorOutcome, _hides_all, _signs
-from opscope.toolchain.doctor.machine import Driver, ExaminedMachine, ProgramFacts
+from opscope.toolchain.doctor.checks import CHECKS, CheckVerdict, DoctorOutcome, _hides_all
+from opscope.toolchain.doctor.machine import ExaminedMachine
 
 ROWS = [
     json.loads(line)
@@ -59,11 +59,6 @@ def test_a_check_answers(row: dict[str, Any], request: pytest.FixtureRequest) ->
 
 def test_every_check_is_asked() -> None:
     assert {row["check"] for row in ROWS} == {one.code for one in CHECKS}
-
-
-def test_the_drivers_packages_without_a_gpu_are_no_gpu(cpu_machine: dict[str, Any]) -> None:
-    driver = Driver(version="580.95.05", smi=ProgramFacts("nvidia-smi", "/usr/bin/nvidia-smi"))
-    assert list(_signs(given({**cpu_machine, "driver": driver}))) == []
 
 
 @cases("value", "expected")

@@ -82,21 +82,6 @@ def test_the_driver_from_its_files(machine: Make) -> None:
     assert "cannot be started" in (facts.library_failure or "")
 
 
-def test_a_machine_without_files_of_the_driver(machine: Make) -> None:
-    files = {"/proc/self/status": "CapEff:\t000001ffffffffff\n"}
-    facts = machine(files=files, python="/nonexistent/python").driver()
-    assert (facts.version, facts.admin_only_counters, facts.is_admin) == (None, None, True)
-    assert (facts.device_files, facts.smi) == ((), NO_SMI)
-
-
-def test_versions_of_packages_are_read_from_metadata(machine: Make, tmp_path: Path) -> None:
-    folder = tmp_path / "site" / "torch-2.11.0+cu130.dist-info"
-    folder.mkdir(parents=True)
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+cu130\n")
-    found = machine().packages()
-    assert (found["torch"], found["transformers"]) == ("2.11.0+cu130", None)
-
-
 @cases("name", "said", "version")
 def test_versions_of_tools(machine: Make, name: str, said: str, version: str) -> None:
     assert getattr(machine(), name)() == ProgramFacts(name)
@@ -123,12 +108,6 @@ def test_cuobjdump_of_the_toolkit_or_of_triton(machine: Make, tmp_path: Path) ->
     assert machine().cuobjdump().version == "12.8"
     put(tmp_path / "cuda" / "bin", "13.0")
     assert machine(variables={"CUDA_HOME": str(tmp_path / "cuda")}).cuobjdump().version == "13.0"
-
-
-def test_the_compiler_is_shown_as_it_calls_itself(machine: Make) -> None:
-    found = machine(programs={"c++": "echo 'g++ (GCC) 8.5.0'; echo Copyright"}).compiler()
-    assert (found.name, found.version) == ("c++", "g++ (GCC) 8.5.0")
-    assert machine(variables={"CXX": "clang++ -m64"}).compiler() == ProgramFacts("clang++")
 
 
 RAW_PAGE = (FOLDER / "ncu_raw_page.txt").read_text(encoding="utf-8")
@@ -361,12 +340,6 @@ def test_torch_whose_cuda_does_not_start(machine: Make, tmp_path: Path) -> None:
     assert (facts.capture.operator_count, facts.capture.kernels_launched) == (1, 0)
 
 
-def test_a_wrong_result_is_an_error(machine: Make, tmp_path: Path) -> None:
-    facts = _torch(machine, tmp_path, multiply="return Tensor([0, 0, 0])")
-    said = "a calculation on cuda:0 fails: ArithmeticError: [1, 2, 3] * 2 gave [0.0, 0.0, 0.0]"
-    assert facts.calculation_error == said
-
-
 def test_a_recording_that_fails_and_what_the_profiler_says(machine: Make, tmp_path: Path) -> None:
     enter = "sys.stderr.write('CUPTI_ERROR_INVALID_DEVICE\\nchatter\\n'); raise RuntimeError('no Kineto')"
     facts = _torch(machine, tmp_path, enter=enter)
@@ -383,12 +356,6 @@ def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(machine, tmp_path,
     assert facts.version == "2.11.0+cu130", "what was said before"
     if "recording" in stopped:
         assert facts.capture.error == stopped
-
-
-@cases("text", "error")
-def test_a_torch_that_cannot_be_imported(machine: Make, tmp_path: Path, text: str, error: str) -> None:
-    facts = _asked_torch(machine, tmp_path, text)
-    assert (facts.import_error, facts.stopped, facts.version) == (error, None, None)
 
 
 def test_a_torch_that_is_not_installed(machine: Make, tmp_path: Path) -> None:
