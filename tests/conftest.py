@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from fakes import TraceBuilder
+from fakes import TraceBuilder, benchmark_result
 from opscope import api
 from opscope.analysis.comparison_rules import compare_benchmarks
 from opscope.analysis.counters import CountedKernel, CounterAnalysis
@@ -25,16 +25,7 @@ from opscope.analysis.session_comparison import compare_sessions
 from opscope.api import load as load_source
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.hardware.limits import MeasuredLimits, MeasuredRate, MeasuredTime
-from opscope.model.benchmark import (
-    BenchmarkOptions,
-    BenchmarkResult,
-    BenchmarkRow,
-    CacheState,
-    Clock,
-    Status,
-    Verdict,
-)
-from opscope.model.environment import Environment
+from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
 from opscope.model.session import Session
 from opscope.model.trial import Baseline, BestChanges, Correctness, TrialResult, TrialVerdict, Variant
 from opscope.provenance.kernel_names.decoder import decode
@@ -280,11 +271,7 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
             )
             for one, ns, verdict in (("torch", 1000 * factor, None), (name, 2000 * factor, Verdict.SLOWER))
         ]
-        return BenchmarkResult(
-            suite="gelu", shape=(n,), dtype="float32", device="cpu", parameters={"n": n}, reference="torch",
-            clock=Clock.WALL, cache_state=CacheState.UNCONTROLLED, options=BenchmarkOptions(), created="",
-            environment=Environment(python="3.12", platform="Linux", opscope="0"), rows=tuple(rows),
-        )  # fmt: skip
+        return benchmark_result(*rows, shape=(n,), parameters={"n": n})
 
     def configuration(name: str, batch: int, length: int) -> Record:
         stats = {
@@ -307,13 +294,7 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
     def counters(name: str) -> CounterAnalysis:
         values = {Quantity.DURATION: 10_000, Quantity.SM_FRACTION: 0.25, Quantity.MEMORY_FRACTION: 0.75}
         launch = KernelCounters(
-            0,
-            name,
-            name,
-            name,
-            NcuDevice(name="GPU"),
-            values=values,
-            occupancy=Occupancy(0.5, 0.25),
+            0, name, name, name, NcuDevice(name="GPU"), values=values, occupancy=Occupancy(0.5, 0.25)
         )
         kernel = CountedKernel(launch, name, decode(name))
         return CounterAnalysis(NcuReport(Path("a.ncu-rep"), (kernel,)), (kernel,))

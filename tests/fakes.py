@@ -10,12 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from opscope.errors import MeasurementError
-from opscope.model.benchmark import Clock, DeviceState
+from opscope.model.benchmark import (
+    BenchmarkOptions,
+    BenchmarkResult,
+    BenchmarkRow,
+    CacheState,
+    Clock,
+    DeviceState,
+)
 from opscope.model.environment import Environment
 from opscope.model.session import Session
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
 
 Load = Callable[..., Session]  # the fixture `load`
+
+
+def benchmark_result(*rows: BenchmarkRow, **fields: Any) -> BenchmarkResult:
+    """A result of a suite on a CPU; fields of it that are other ones."""
+    known: dict[str, Any] = {
+        "suite": "gelu", "shape": (8,), "dtype": "float32", "device": "cpu", "reference": "torch",
+        "clock": Clock.WALL, "cache_state": CacheState.UNCONTROLLED, "options": BenchmarkOptions(),
+        "environment": Environment(python="3.12", platform="Linux", opscope="0"), "created": "",
+    }  # fmt: skip
+    return BenchmarkResult(**{**known, **fields}, rows=rows)
+
+
+# Where a result was measured on a GPU.
+ON_A_GPU: dict[str, Any] = {
+    "device": "cuda:0", "clock": Clock.CUDA_EVENT, "cache_state": CacheState.COLD,
+}  # fmt: skip
 
 
 def scripted(states: Iterable[DeviceState]) -> Callable[[], DeviceState]:

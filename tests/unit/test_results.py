@@ -5,28 +5,16 @@ from types import SimpleNamespace
 import pytest
 
 import opscope
-from fakes import TraceBuilder
+from fakes import TraceBuilder, benchmark_result
 from opscope.errors import DependencyError, InputError
-from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, BenchmarkRow, CacheState, Clock, Status
-from opscope.model.environment import Environment
+from opscope.model.benchmark import BenchmarkRow, Status
 
 
 @pytest.fixture
 def result():
     samples = tuple(100.0 + number % 3 for number in range(30))
-    return BenchmarkResult(
-        suite="mine",
-        shape=None,
-        dtype="float32",
-        device="cpu",
-        reference="slow",
-        clock=Clock.WALL,
-        cache_state=CacheState.UNCONTROLLED,
-        options=BenchmarkOptions(),
-        environment=Environment(python="3.11", platform="Linux", opscope="0"),
-        created="2026-01-01T00:00:00+00:00",
-        rows=(BenchmarkRow(name="slow", status=Status.OK, samples_ns=samples, median_ns=101.0, ratio=1.0),),
-    )
+    row = BenchmarkRow(name="slow", status=Status.OK, samples_ns=samples, median_ns=101.0, ratio=1.0)
+    return benchmark_result(row, suite="mine", shape=None, reference="slow")
 
 
 def printed(subject, **options) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes import ON_A_GPU, benchmark_result
 from opscope.analysis.comparison_rules import (
     Timing,
     compare_benchmarks,
@@ -18,7 +19,6 @@ from opscope.analysis.comparison_rules import (
     time_change,
 )
 from opscope.model.benchmark import (
-    BenchmarkOptions,
     BenchmarkResult,
     BenchmarkRow,
     CacheState,
@@ -65,22 +65,7 @@ def launching(*names: str) -> dict[str, Any]:
 
 
 def result(*rows: BenchmarkRow, **fields: Any) -> BenchmarkResult:
-    return BenchmarkResult(
-        **{
-            "suite": "gelu",
-            "shape": (8, 8),
-            "dtype": "float32",
-            "device": "cuda:0",
-            "reference": "torch",
-            "clock": Clock.CUDA_EVENT,
-            "cache_state": CacheState.COLD,
-            "options": BenchmarkOptions(),
-            "environment": environment(),
-            "created": "2026-01-01T00:00:00Z",
-            "rows": rows,
-            **fields,
-        }
-    )
+    return benchmark_result(*rows, **{"shape": (8, 8), "environment": environment(), **ON_A_GPU, **fields})
 
 
 def compare(reference: BenchmarkResult, candidate: BenchmarkResult) -> BenchmarkComparison:

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fakes import benchmark_result  # noqa: E402
 from opscope.benchmarking.benchmark_sweep import (  # noqa: E402
     Point,
     Sweep,
@@ -20,12 +21,8 @@ from opscope.benchmarking.benchmark_sweep import (  # noqa: E402
 from opscope.benchmarking.problem import Problem  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 from opscope.model.benchmark import (  # noqa: E402
-    BenchmarkOptions,
     BenchmarkResult,
-    CacheState,
-    Clock,
 )
-from opscope.model.environment import Environment  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -46,20 +43,8 @@ def test_what_is_no_parameter_is_refused_with_the_form(text: str) -> None:
 
 
 def result_of(problem: Problem, *, complete: bool = True) -> BenchmarkResult:
-    return BenchmarkResult(
-        suite=problem.name,
-        shape=None,
-        dtype=None,
-        device="cpu",
-        parameters=dict(problem.parameters),
-        reference="f",
-        clock=Clock.WALL,
-        cache_state=CacheState.UNCONTROLLED,
-        options=BenchmarkOptions(),
-        environment=Environment(python="3", platform="Linux", opscope="0"),
-        created="",
-        complete=complete,
-    )
+    parameters = dict(problem.parameters)
+    return benchmark_result(suite=problem.name, parameters=parameters, reference="f", complete=complete)
 
 
 def three_points(*values: int, make: Callable[[int], Problem] | None = None) -> Sweep:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from case_tables import cases
+from fakes import benchmark_result
 from opscope.benchmarking.benchmark_sweep import (
     BenchmarkSweep,
     is_result_file,
@@ -21,13 +22,11 @@ from opscope.model.benchmark import (
     BenchmarkOptions,
     BenchmarkResult,
     BenchmarkRow,
-    CacheState,
     Clock,
     OutputCheck,
     Status,
     Verdict,
 )
-from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
 
 
@@ -42,20 +41,9 @@ def result() -> BenchmarkResult:
         verdict=Verdict.SAME,
         check=OutputCheck(0.0, 1e-5, 3, 0, "torch"),
     )
-    return BenchmarkResult(
-        suite="gelu",
-        shape=(2, 3),
-        dtype="float32",
-        device="cpu",
-        reference="torch",
-        clock=Clock.WALL,
-        cache_state=CacheState.UNCONTROLLED,
-        options=BenchmarkOptions(clock=Clock.WALL),
-        environment=Environment(python="3", platform="Linux", opscope="0"),
-        created="now",
-        rows=(row,),
-        findings=(Finding("bench.x", Severity.INFO, "x", evidence={"n": 1}),),
-    )
+    found = Finding("bench.x", Severity.INFO, "x", evidence={"n": 1})
+    options = BenchmarkOptions(clock=Clock.WALL)
+    return benchmark_result(row, shape=(2, 3), options=options, created="now", findings=(found,))
 
 
 def test_saving_and_loading_is_identity(tmp_path: Path, result: BenchmarkResult) -> None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fakes import ON_A_GPU, benchmark_result
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.model.benchmark import (
-    BenchmarkOptions,
     BenchmarkResult,
     BenchmarkRow,
-    CacheState,
     CallProfile,
     Ceiling,
-    Clock,
     DeviceState,
     Engine,
     KernelUse,
@@ -60,13 +58,11 @@ def row(name: str, median_ns: float | None = 131_200, **fields: Any) -> Benchmar
 def result(*rows: BenchmarkRow, **fields: Any) -> BenchmarkResult:
     """A result on an H200 whose first row is the reference."""
     given: dict[str, Any] = {
-        "suite": "gelu", "shape": (8192, 8192), "dtype": "float32", "device": "cuda:0",
-        "reference": rows[0].name if rows else "torch", "clock": Clock.CUDA_EVENT,
-        "cache_state": CacheState.COLD, "options": BenchmarkOptions(), "ceilings": (COPY,),
+        "shape": (8192, 8192), "reference": rows[0].name if rows else "torch", "ceilings": (COPY,),
         "environment": Environment(python="3.11", platform="Linux", opscope="0.1.0", gpu=(GPU,)),
-        "created": "2026-01-01T00:00:00+00:00", **fields,
+        "created": "2026-01-01T00:00:00+00:00",
     }  # fmt: skip
-    return BenchmarkResult(rows=rows, **given)
+    return benchmark_result(*rows, **{**ON_A_GPU, **given, **fields})
 
 
 MEDIANS = (

@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fakes import TraceBuilder
+from fakes import ON_A_GPU, TraceBuilder, benchmark_result
 from opscope.analysis.comparison_rules import compare_benchmarks
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.model import benchmark
-from opscope.model.benchmark import Clock
 from opscope.model.comparison import FailOn, Presence, SessionComparison, TimeChange
 from opscope.model.environment import Environment
 from opscope.report import comparison
@@ -110,11 +109,7 @@ def launching(name: str) -> dict[str, Any]:
 
 def result(*rows: benchmark.BenchmarkRow, torch: str = "2.11.0", **fields: Any) -> benchmark.BenchmarkResult:
     environment = Environment(python="3.12", platform="Linux", opscope="0", torch=torch)
-    return benchmark.BenchmarkResult(
-        suite="gelu", shape=(8, 16), dtype="float32", device="cuda:0", reference="torch",
-        clock=Clock.CUDA_EVENT, cache_state=benchmark.CacheState.COLD, options=benchmark.BenchmarkOptions(),
-        environment=environment, created="", rows=rows, **fields,
-    )  # fmt: skip
+    return benchmark_result(*rows, shape=(8, 16), environment=environment, **ON_A_GPU, **fields)
 
 
 @pytest.fixture
