@@ -15,14 +15,7 @@ from fakes import H200, Load, TraceBuilder
 from opscope.analysis.counters import recorded_name
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
-from opscope.toolchain.ncu_report import (
-    KernelCounters,
-    NcuDevice,
-    NcuReport,
-    Occupancy,
-    Quantity,
-    read_report,
-)
+from opscope.toolchain import ncu_report
 
 GELU = "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}"  # noqa: E501
 GELU_KERNEL = f"void at::native::vectorized_elementwise_kernel<4, {GELU}, std::array<char*, 2ul> >(int, {GELU}, std::array<char*, 2ul>)"  # noqa: E501
@@ -111,7 +104,7 @@ def annotated() -> Callable[..., Session]:
     return write
 
 
-NCU_H200 = NcuDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 62_914_560)
+NCU_H200 = ncu_report.NcuDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 62_914_560)
 _X, _STRIDES = [8192, 8192], [8192, 1]
 # The operators whose kernels are in the report, in its order: shapes, types, strides, scalars.
 _CALLS: tuple[tuple[str, list[Any], list[str], list[Any], list[str]], ...] = (
@@ -129,7 +122,7 @@ _CALLS: tuple[tuple[str, list[Any], list[str], list[Any], list[str]], ...] = (
 )
 
 
-def make_kernel(name: str = "kernel", index: int = 0, **fields: Any) -> KernelCounters:
+def make_kernel(name: str = "kernel", index: int = 0, **fields: Any) -> ncu_report.KernelCounters:
     """A launch of a kernel whose mangled name is its name; `values` by quantity."""
     defaults: dict[str, Any] = {
         "function": name,
@@ -138,39 +131,39 @@ def make_kernel(name: str = "kernel", index: int = 0, **fields: Any) -> KernelCo
         "device": NCU_H200,
         "grid": (4, 1, 1),
         "block": (128, 1, 1),
-        "values": {Quantity.DURATION: 1000},
-        "occupancy": Occupancy(),
+        "values": {ncu_report.Quantity.DURATION: 1000},
+        "occupancy": ncu_report.Occupancy(),
     }
-    return KernelCounters(index=index, **{**defaults, **fields})
+    return ncu_report.KernelCounters(index=index, **{**defaults, **fields})
 
 
 @pytest.fixture
-def kernel() -> Callable[..., KernelCounters]:
+def kernel() -> Callable[..., ncu_report.KernelCounters]:
     return make_kernel
 
 
 @pytest.fixture
-def report_of() -> Callable[..., NcuReport]:
+def report_of() -> Callable[..., ncu_report.NcuReport]:
     """A report of kernels given by name, or as made by `kernel`."""
 
-    def make(*kernels: str | KernelCounters) -> NcuReport:
+    def make(*kernels: str | ncu_report.KernelCounters) -> ncu_report.NcuReport:
         made = [make_kernel(one) if isinstance(one, str) else one for one in kernels]
         numbered = [replace(one, index=index) for index, one in enumerate(made)]
-        return NcuReport(Path("made.ncu-rep"), tuple(numbered))
+        return ncu_report.NcuReport(Path("made.ncu-rep"), tuple(numbered))
 
     return make
 
 
 @pytest.fixture(scope="module")
-def real_report(shared: Path) -> NcuReport:
+def real_report(shared: Path) -> ncu_report.NcuReport:
     """Softmax, GELU, a transposing copy, a product of 1024³ and layer norm; the others of 8192² floats."""
     if find_spec("ncu_report") is None:
         pytest.skip("ncu-report is not installed")
-    return read_report(shared / "ncu" / "ops.ncu-rep.gz")
+    return ncu_report.read_report(shared / "ncu" / "ops.ncu-rep.gz")
 
 
 @pytest.fixture
-def its_trace(real_report: NcuReport) -> TraceBuilder:
+def its_trace(real_report: ncu_report.NcuReport) -> TraceBuilder:
     """Two steps of the same program as Kineto would record them."""
     trace = TraceBuilder(deviceProperties=[H200])
     for step in range(2):

@@ -11,13 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fakes import benchmark_result  # noqa: E402
-from opscope.benchmarking.benchmark_sweep import (  # noqa: E402
-    Point,
-    Sweep,
-    parse_parameters,
-    run_sweep,
-    sweep_of,
-)
+from opscope.benchmarking import benchmark_sweep  # noqa: E402
 from opscope.benchmarking.problem import Problem  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 from opscope.model.benchmark import (  # noqa: E402
@@ -28,18 +22,18 @@ pytestmark = pytest.mark.torch
 
 
 def test_values_are_integers_floats_or_words_and_each_counts_once() -> None:
-    assert parse_parameters(["n=1024,4096", "scale=0.5, 1e3", "mode=tanh,erf"]) == {
+    assert benchmark_sweep.parse_parameters(["n=1024,4096", "scale=0.5, 1e3", "mode=tanh,erf"]) == {
         "n": (1024, 4096),
         "scale": (0.5, 1000.0),
         "mode": ("tanh", "erf"),
     }
-    assert parse_parameters(["n=4,4,8"]) == {"n": (4, 8)}
+    assert benchmark_sweep.parse_parameters(["n=4,4,8"]) == {"n": (4, 8)}
 
 
 @pytest.mark.parametrize("text", ["n", "n=", "=3", "n=1,,2", "3n=1", "a b=1"])
 def test_what_is_no_parameter_is_refused_with_the_form(text: str) -> None:
     with pytest.raises(InputError, match="NAME=VALUE"):
-        parse_parameters([text])
+        benchmark_sweep.parse_parameters([text])
 
 
 def result_of(problem: Problem, *, complete: bool = True) -> BenchmarkResult:
@@ -47,14 +41,14 @@ def result_of(problem: Problem, *, complete: bool = True) -> BenchmarkResult:
     return benchmark_result(suite=problem.name, parameters=parameters, reference="f", complete=complete)
 
 
-def three_points(*values: int, make: Callable[[int], Problem] | None = None) -> Sweep:
+def three_points(*values: int, make: Callable[[int], Problem] | None = None) -> benchmark_sweep.Sweep:
     def default(n: int) -> Problem:
         return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
 
-    def point(n: int) -> Point:
-        return Point(f"n={n}", lambda: (make or default)(n))
+    def point(n: int) -> benchmark_sweep.Point:
+        return benchmark_sweep.Point(f"n={n}", lambda: (make or default)(n))
 
-    return Sweep("f.py", tuple(map(point, values)), {"n": values})
+    return benchmark_sweep.Sweep("f.py", tuple(map(point, values)), {"n": values})
 
 
 def run(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
@@ -68,7 +62,7 @@ def test_a_point_that_cannot_be_made_stops_no_others_but_the_only_one_raises() -
             raise InputError("no such size")
         return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
 
-    found = run_sweep(three_points(1, 2, 3, make=make), run)
+    found = benchmark_sweep.run_sweep(three_points(1, 2, 3, make=make), run)
     assert [point.parameters["n"] for point in found.points] == [1, 3]
     assert found.failures == ("n=2: no such size",)
 
@@ -76,14 +70,14 @@ def test_a_point_that_cannot_be_made_stops_no_others_but_the_only_one_raises() -
         raise InputError("no such size")
 
     with pytest.raises(InputError, match="no such size"):
-        run_sweep(three_points(1, make=make), run)
+        benchmark_sweep.run_sweep(three_points(1, make=make), run)
 
 
 def test_an_interruption_of_a_point_or_outside_the_engine_keeps_what_there_is() -> None:
     def interrupted(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
         return result_of(problem, complete=problem.parameters["n"] == 1)
 
-    found = run_sweep(three_points(1, 2, 3), interrupted)
+    found = benchmark_sweep.run_sweep(three_points(1, 2, 3), interrupted)
     assert [point.complete for point in found.points] == [True, False]
     assert not found.complete
 
@@ -91,7 +85,7 @@ def test_an_interruption_of_a_point_or_outside_the_engine_keeps_what_there_is() 
         on_change(result_of(problem, complete=False))
         raise KeyboardInterrupt
 
-    found = run_sweep(three_points(1, 2), interrupted)
+    found = benchmark_sweep.run_sweep(three_points(1, 2), interrupted)
     assert (len(found.points), found.complete) == (1, False)
 
 
@@ -119,8 +113,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def sweep_on_cpu(targets: list[Any], **fields: Any) -> Sweep:
-    return sweep_of(targets, **{"device": "cpu", **fields})
+def sweep_on_cpu(targets: list[Any], **fields: Any) -> benchmark_sweep.Sweep:
+    return benchmark_sweep.sweep_of(targets, **{"device": "cpu", **fields})
 
 
 def test_a_suite_without_parameters_or_functions_are_one_point() -> None:

@@ -11,17 +11,7 @@ import msgspec
 import pytest
 
 from fakes import Load, TraceBuilder, sidecar
-from opscope.model.origin import (
-    Gap,
-    OperatorRegistration,
-    RecordedKernel,
-    RecordedSource,
-    RecordedUnit,
-    RegistrationKind,
-    SourceEvidence,
-    SourceFrame,
-    SourceKind,
-)
+from opscope.model import origin
 from opscope.model.session import Session
 from opscope.model.sidecar import (
     RecordedRegion,
@@ -33,14 +23,17 @@ from opscope.model.sidecar import (
 
 Make = Callable[..., Path]
 
-GEMM = RecordedKernel(
-    "gemm", "libown.so", "ab12", (RecordedUnit("a.cu", "12345678", "src/a.cu"), RecordedUnit("b.cu"))
+GEMM = origin.RecordedKernel(
+    "gemm",
+    "libown.so",
+    "ab12",
+    (origin.RecordedUnit("a.cu", "12345678", "src/a.cu"), origin.RecordedUnit("b.cu")),
 )
-SOURCE = RecordedSource(
-    "triton_k", SourceKind.INDUCTOR, SourceEvidence.LAUNCH, "/cache/ck.py", 18, 30, hash="ck",
+SOURCE = origin.RecordedSource(
+    "triton_k", origin.SourceKind.INDUCTOR, origin.SourceEvidence.LAUNCH, "/cache/ck.py", 18, 30, hash="ck",
     copy="t.kernels/ck.py", graph="0_forward", graph_key="fosf", heuristic="pointwise",
     original_aten=("aten::gelu",), source_nodes=("h", "h_1"), modules=("layers.0",),
-    stacks=((SourceFrame("/home/me/model.py", 8, "forward", "h = F.gelu(h)"),),),
+    stacks=((origin.SourceFrame("/home/me/model.py", 8, "forward", "h = F.gelu(h)"),),),
     meta={"num_load": 2},
 )  # fmt: skip
 
@@ -74,14 +67,14 @@ def test_a_sidecar_is_kept_and_its_facts_are_the_traces(load: Load, recorded: Ca
 
 
 def test_origins_have_a_row_per_unit(load: Load, recorded: Callable[..., Path]) -> None:
-    others = (RecordedKernel("triton_k"), RecordedKernel("not in the trace", "libx.so"))
+    others = (origin.RecordedKernel("triton_k"), origin.RecordedKernel("not in the trace", "libx.so"))
     query = """SELECT n.name, o.* EXCLUDE (name_id)
         FROM kernel_origins o JOIN kernel_names n USING (name_id) ORDER BY ALL"""
     assert load(recorded(kernels=(GEMM, *others))).query(query) == [
         ("gemm", "libown.so", "ab12", "a.cu", "12345678", "src/a.cu"),
         ("gemm", "libown.so", "ab12", "b.cu", None, None),
     ]
-    bare = RecordedKernel("gemm", "libcublas.so.13")
+    bare = origin.RecordedKernel("gemm", "libcublas.so.13")
     assert load(recorded(kernels=(bare,))).query(query) == [
         ("gemm", "libcublas.so.13", None, None, None, None)
     ]
@@ -106,8 +99,8 @@ def test_sources_are_kept_and_saved(load: Load, recorded: Callable[..., Path], t
 
 
 def test_registrations_are_kept(load: Load, recorded: Callable[..., Path]) -> None:
-    scale = OperatorRegistration(
-        "mylib::scale", RegistrationKind.CUSTOM_OP, definition="/me/ops.py:3", kernels={"CUDA": None},
+    scale = origin.OperatorRegistration(
+        "mylib::scale", origin.RegistrationKind.CUSTOM_OP, definition="/me/ops.py:3", kernels={"CUDA": None},
         python_file="/me/ops.py", python_line=3, end_line=6,
     )  # fmt: skip
     session = load([recorded(f"r{rank}.json", registrations=(scale,)) for rank in range(2)])
@@ -120,7 +113,7 @@ def test_registrations_are_kept(load: Load, recorded: Callable[..., Path]) -> No
 
 
 def test_ranks_agree_once_and_differ_apart(load: Load, recorded: Callable[..., Path]) -> None:
-    other = RecordedKernel("gemm", "libown.so", "other build")
+    other = origin.RecordedKernel("gemm", "libown.so", "other build")
     paths = [recorded("r0.json", kernels=(GEMM,)), recorded("r1.json", kernels=(GEMM,))]
     paths += [recorded("r2.json", kernels=(other,))]
     session = load(paths)
@@ -132,7 +125,7 @@ def test_ranks_agree_once_and_differ_apart(load: Load, recorded: Callable[..., P
 
 
 def test_gaps_are_a_finding(load: Load, recorded: Callable[..., Path]) -> None:
-    session = load(recorded(gaps=(Gap("kernel origins", "OSError: gone"),)))
+    session = load(recorded(gaps=(origin.Gap("kernel origins", "OSError: gone"),)))
     (finding,) = [one for one in session.findings() if one.code == "trace.sidecar_incomplete"]
     assert finding.evidence == {"kernel origins": "OSError: gone"}
     assert "kernel origins: OSError: gone" in finding.message

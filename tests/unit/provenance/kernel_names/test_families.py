@@ -11,31 +11,25 @@ import tomli
 import opscope.provenance.kernel_names as room
 from case_tables import cases
 from opscope.provenance.categories import categories, category_title
+from opscope.provenance.kernel_names import vocabulary
 from opscope.provenance.kernel_names.libraries import read_plain_words
-from opscope.provenance.kernel_names.vocabulary import (
-    CATEGORY_OF_FAMILY,
-    LAUNCHERS,
-    MEANING_OF_FAMILY,
-    direction_of,
-    family_by_rules,
-)
 
 FOLDER = Path(room.__file__).parent
 RULES = tomli.loads((FOLDER / "family_rules.toml").read_text(encoding="utf-8"))
 GRAMMARS = tomli.loads((FOLDER / "grammars.toml").read_text(encoding="utf-8"))
 DECLARED = tomli.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
-NAMES = CATEGORY_OF_FAMILY.keys()
+NAMES = vocabulary.CATEGORY_OF_FAMILY.keys()
 
 
 def test_families_are_declared_once_in_snake_case_with_a_meaning() -> None:
     assert len(NAMES) == sum(map(len, DECLARED.values()))
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in NAMES)
-    assert all(text[0].isupper() and text[-1] != "." for text in MEANING_OF_FAMILY.values())
+    assert all(text[0].isupper() and text[-1] != "." for text in vocabulary.MEANING_OF_FAMILY.values())
 
 
 def test_every_family_belongs_to_a_titled_category() -> None:
     known = {category.name for category in categories()} | {"control"}
-    used = set(CATEGORY_OF_FAMILY.values())
+    used = set(vocabulary.CATEGORY_OF_FAMILY.values())
     assert used <= known
     assert all(category_title(category) != "Other" for category in used)
 
@@ -46,7 +40,7 @@ def test_rules_give_declared_families_by_valid_patterns(section: str) -> None:
         assert rule["family"] in NAMES
         assert all(re.compile(pattern) for pattern in rule.get("patterns", [rule.get("words")]))
     if section not in ("plain_words", "elementwise_pass"):
-        assert family_by_rules(section, "\N{SNOWMAN}") is None
+        assert vocabulary.family_by_rules(section, "\N{SNOWMAN}") is None
 
 
 def test_families_written_in_code_and_grammars_are_declared() -> None:
@@ -54,7 +48,7 @@ def test_families_written_in_code_and_grammars_are_declared() -> None:
     for module in FOLDER.glob("*.py"):
         text = module.read_text(encoding="utf-8")
         written |= set(re.findall(r'(?:"family"\]? ?[:=]|family=|family, \w+ =) ?"(\w+)"', text))
-    written |= {one["family"] for one in LAUNCHERS.values()}
+    written |= {one["family"] for one in vocabulary.LAUNCHERS.values()}
     for grammar in GRAMMARS.values():
         written |= {family for _, family in grammar.get("choices", {}).get("family", [])}
         written |= set(grammar.get("maps", {}).get("family", {}).values())
@@ -71,4 +65,4 @@ def test_plain_words(word: str, expected: str | None) -> None:
 
 @cases("text", "expected")
 def test_direction_words(text: str, expected: str | None) -> None:
-    assert direction_of(text) == expected
+    assert vocabulary.direction_of(text) == expected
