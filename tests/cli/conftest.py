@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fakes import TraceBuilder
-from opscope import load, summarize
+from opscope import example_trace, load, summarize
 from opscope.cli import main
 
 
@@ -113,6 +114,13 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`trace`, read and saved as a Session once: verbs say the same of it, much sooner."""
     folder = tmp_path_factory.mktemp("recording")
     return saved(write_trace(folder / "trace.json"))
+
+
+@pytest.fixture(scope="session")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packaged recording, read and saved as a Session once."""
+    folder = tmp_path_factory.mktemp("example")
+    return saved(Path(shutil.copy(example_trace(), folder)))
 
 
 def saved(trace: Path) -> Path:

@@ -8,7 +8,6 @@ import pytest
 
 import opscope as opscope_api
 from fakes import H200, ExportBuilder, TraceBuilder
-from opscope import example_trace
 
 WIDE = {"grid": [4096, 1, 1], "block": [256, 1, 1], "registers per thread": 255, "shared memory": 0}
 # What a C++ programmer has no use for.
@@ -61,27 +60,26 @@ def test_exposed_communication_is_named_whatever_else_leads(opscope, tmp_path: P
     assert "Exposed communication," not in of_job(8)
 
 
-def test_what_a_report_prints_can_be_given_to_other_verbs(opscope, monkeypatch: pytest.MonkeyPatch, tmp_path):
+def test_what_a_report_prints_can_be_given_to_other_verbs(opscope, example, monkeypatch, tmp_path):
     """Kernels as they are shortened at 80 columns, operators, changes by their numbers."""
     monkeypatch.setenv("COLUMNS", "80")
-    trace = example_trace()
-    shown = opscope("analyze", trace, "--section", "kernels").out.partition("\nKernels\n")[2]
+    shown = opscope("analyze", example, "--section", "kernels").out.partition("\nKernels\n")[2]
     names = [line.partition("  ")[0] for line in shown.splitlines() if "  kernel  " in line]
     assert len(names) > 8
     assert any("…" in one for one in names)
     written = tmp_path / "call.py"
-    with opscope_api.load(trace) as session:
+    with opscope_api.load(example) as session:
         for name in names:
             assert opscope_api.explain(name, session).is_recorded, name
     query = " UNION ALL ".join(
         f"SELECT count(*) AS n FROM kernels WHERE shown_as(name, '{one}')" for one in names
     )
-    assert all(one["n"] for one in opscope("sql", trace, query, "--json").json)
+    assert all(one["n"] for one in opscope("sql", example, query, "--json").json)
     for name in (names[0], "elementwise_kernel<… direct_copy_kernel_cuda …>", "aten::addmm"):
-        opscope("extract", trace, name, "-o", written, "--force").fine()
-    change = opscope("explain", "change 3", "--trace", trace).fine("Change 3: Unfused attention")
-    assert opscope("explain", 3, "--trace", trace).out == change.out
-    opscope("explain", 9, "--trace", trace).fails("nothing is known by the name '9'")
+        opscope("extract", example, name, "-o", written, "--force").fine()
+    change = opscope("explain", "change 3", "--trace", example).fine("Change 3: Unfused attention")
+    assert opscope("explain", 3, "--trace", example).out == change.out
+    opscope("explain", 9, "--trace", example).fails("nothing is known by the name '9'")
 
 
 def test_a_module_that_a_report_names_is_explained(opscope, tmp_path: Path) -> None:

@@ -219,5 +219,5 @@ def test_both_versions_of_an_extracted_call_stand_side_by_side(ncu_run: Run, tmp
     document = outcome.json
     assert document["min_bytes"] == 8_000_000
     assert document["mine"]["kernels"] == document["reference"]["kernels"]
-    (tmp_path / "call.py").write_text(text.replace("def mine(self):", "def mine(self):\n    1 / 0"))
+    (tmp_path / "call.py").write_text(text.replace("def reference(self):", "def reference(self):\n    1 / 0"))
     ncu_run("call.py", "--force").fails("ZeroDivisionError", code=1, out=None)
