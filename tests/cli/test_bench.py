@@ -24,39 +24,7 @@ ROW_CONTRACT = {
     "kernels_launched", "max_relative_error", "bytes_per_s",
 }  # fmt: skip
 
-FUNCTIONS = """
-import torch
-
-def make_inputs(n, device, dtype):
-    if n < 0:
-        raise ValueError("no such | size")
-    return torch.randn(n, device=device, dtype=dtype)
-
-def square(x):
-    return x * x
-
-def power(x):
-    print("chatter")
-    return x**2
-
-def nothing(x):
-    pass
-
-def nan(x):
-    return x * float("nan")
-
-def raising(x):
-    raise RuntimeError("broken")
-
-def interrupted(x, calls=[]):
-    calls.append(1)
-    if len(calls) > 20:
-        raise KeyboardInterrupt
-    return x * x
-
-def correct(x):
-    return x.square()
-"""
+FUNCTIONS = Path(__file__).with_name("compared_functions.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture

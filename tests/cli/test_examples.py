@@ -27,26 +27,7 @@ WITH_FOLDER = {name for name in NAMES if "sys.argv[1]" in (EXAMPLES / name).read
 
 
 # What most of an example's time would go to, imported once; each example is a process forked from there.
-SERVER = """
-import json, os, runpy, sys, tempfile
-import torch._inductor.compile_fx
-import opscope
-
-for line in sys.stdin:
-    job = json.loads(line)
-    if (child := os.fork()) == 0:
-        os.chdir(job["work"])
-        os.environ["TMPDIR"] = job["temporary"]
-        tempfile.tempdir = None
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number in (1, 2):
-            os.dup2(os.open(job["outputs"][number - 1], os.O_WRONLY | os.O_CREAT), number)
-        sys.argv = job["argv"]
-        sys.path[0] = os.path.dirname(sys.argv[0])
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+SERVER = Path(__file__).with_name("forking_server.py.txt").read_text(encoding="utf-8")
 # One sets an environment variable that is read where Triton is imported, the others import little.
 FRESH = {"02_trace_to_source.py", "07_triton_kernel.py", "09_gemm_names.py"}
 

@@ -26,24 +26,7 @@ from .conftest import Run
 pytestmark = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
 
 # Takes ncu's options as ncu does, runs the program, and gives a report recorded elsewhere for its own.
-STAND_IN = """
-import json, os, shutil, subprocess, sys
-words, options = sys.argv[1:], {}
-flags = {"--force-overwrite"}
-while words and words[0].startswith("--"):
-    name, is_given, value = words.pop(0).partition("=")
-    options.setdefault(name, []).append(value if is_given else True if name in flags else words.pop(0))
-with open(os.environ["NCU_CALLS"], "a") as calls:
-    calls.write(json.dumps({"options": options, "program": words}) + "\\n")
-code = subprocess.call(words)
-with open(options["--log-file"][0], "w") as log:
-    log.write("==PROF== Connected\\n" + os.environ.get("NCU_LOG", ""))
-    if code:
-        log.write(f"==ERROR== The application returned an error code ({code}).\\n")
-if os.environ.get("NCU_REPORT"):
-    shutil.copy(os.environ["NCU_REPORT"], options["--export"][0])
-sys.exit(1 if code else 0)
-"""
+STAND_IN = Path(__file__).with_name("stand_in_for_ncu.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

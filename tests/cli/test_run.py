@@ -22,33 +22,7 @@ from opscope.model.sidecar import read_sidecar
 pytestmark = pytest.mark.torch
 exhaustive = pytest.mark.exhaustive(few=False)
 
-SCRIPT = """
-import argparse, os, signal, sys
-import torch
-parser = argparse.ArgumentParser()
-parser.add_argument("--count", type=int, default=10)
-parser.add_argument("--workers", type=int, default=0)
-parser.add_argument("--then", default="pass")
-parser.add_argument("--debug", action="store_true")
-
-class Squares(torch.utils.data.Dataset):
-    def __len__(self): return options.count
-    def __getitem__(self, index): return torch.full((4,), float(index))
-
-def main():
-    model = torch.nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for batch in torch.utils.data.DataLoader(Squares(), batch_size=1, num_workers=options.workers):
-        model(batch).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    print("trained", options.debug, os.path.basename(__file__), flush=True)
-    exec(options.then)
-
-if __name__ == "__main__":
-    options = parser.parse_args()
-    main()
-"""
+SCRIPT = Path(__file__).with_name("train.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -224,21 +198,7 @@ def test_an_option_that_the_script_refuses_is_said_to_be_ours(run, script: str) 
     assert "stands after" not in run("--quiet", "--force", script, "--no-such").err
 
 
-STEPPING = """
-import io, sys, torch
-model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(12):
-    if "train" in sys.argv:
-        model(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
-    else:
-        with torch.no_grad():
-            model(torch.ones(2, 4))
-torch.save(model, io.BytesIO())
-print("done", type(model).__name__)
-sys.exit(5)
-"""
+STEPPING = Path(__file__).with_name("stepping.py.txt").read_text(encoding="utf-8")
 
 
 EACH = [("--record", kind) for kind in ("stack", "modules", "memory", "compile")]

@@ -18,53 +18,7 @@ pytestmark = pytest.mark.gpu
 
 # What is the same in each step, what is worked out twice in one, rounds that need not wait, a forward pass
 # that runs again, and what looks like all that and is not.
-PROGRAM = """
-import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
-
-torch.manual_seed(0)
-torch.use_deterministic_algorithms(True, warn_only=True)
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.norm = nn.Linear(64, 64), nn.Linear(64, 64), nn.LayerNorm(64)
-    def forward(self, x):
-        return self.second(self.norm(self.first(x)).relu().exp().tanh())
-
-net, frozen = Net().cuda(), Net().cuda().requires_grad_(False)
-optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-prompt = torch.randn(64, 64, device="cuda")
-
-def step():
-    table = torch.outer(torch.arange(64, device="cuda"), torch.arange(64, device="cuda")).cos()
-    basis = torch.tensor([0.25] * 64, device="cuda").exp().cos()
-    filled = torch.tensor([[0.5] * 64] * 64, device="cuda")
-    text = frozen(prompt) * basis
-    given = torch.randn(64, 64, device="cuda")
-    accuracy = (given > 0).float().mean()
-    probe = nn.functional.scaled_dot_product_attention(*3 * [given[None, None]])
-    hidden = checkpoint(net, given + text, use_reentrant=False) * table
-    total, state = 0.0, torch.zeros(64, 64, device="cuda")
-    for part in hidden.split([16, 16, 16, 8, 8]):
-        scores = torch.softmax(part @ part.T + 1, -1)
-        total = total + (scores @ part).tanh().square().sum()
-    for _ in range(4):
-        key = net.first(given).relu()
-        state = torch.tanh(net.second(state) + key)
-    loss = total + state.square().mean() + (hidden @ filled).mean()
-    for shift in (0.0, 1.0, 2.0):
-        nn.functional.silu(net.first(given + shift).sin().cos()).mean().backward()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss
-
-for number in range(30):
-    loss = step()
-print(loss.item(), sum(one.double().sum().item() for one in net.parameters()))
-"""
+PROGRAM = Path(__file__).with_name("dataflow.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -19,31 +19,7 @@ from opscope.toolchain.ncu_command import find_ncu
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
 # Tensors of 268 MB, far more than any L2. With an argument the second step is recorded there.
-SCRIPT = """
-import sys
-import torch
-import torch.nn.functional as F
-
-x = torch.randn(8192, 8192, device="cuda")
-weight, bias = torch.ones(8192, device="cuda"), torch.zeros(8192, device="cuda")
-
-def step():
-    torch.softmax(x, -1)
-    F.gelu(x, approximate="tanh")
-    x.t().contiguous()
-    F.layer_norm(x, (8192,), weight, bias)
-    torch.cuda.synchronize()
-
-step()
-if len(sys.argv) > 1:
-    from torch.profiler import ProfilerActivity, profile
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as recorded:
-        step()
-    recorded.export_chrome_trace(sys.argv[1])
-else:
-    step()
-print("done")
-"""
+SCRIPT = Path(__file__).with_name("counted.py.txt").read_text(encoding="utf-8")
 TIMEOUT_S = 300
 STREAMING = ("aten::_softmax", "aten::gelu", "aten::copy_")
 

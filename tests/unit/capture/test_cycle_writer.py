@@ -224,36 +224,7 @@ def test_modules_that_are_not_certain_are_not_told(traced, graph_text, kernel_te
     assert graph.modules == {}
 
 
-COMPILED_LAYERS = """
-import torch
-from opscope.capture.process_sources import live_objects, modules_of_nodes
-
-class Block(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.fc = torch.nn.LayerNorm(32), torch.nn.Linear(32, 32)
-
-    def forward(self, x):
-        return x + torch.nn.functional.gelu(self.fc(self.norm(x)))
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList([Block(), Block()])
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-with torch.no_grad():
-    model = torch.compile(Net())
-    model(torch.randn(4, 32))
-_, _, traced = live_objects()
-for one in traced:
-    found = modules_of_nodes(one)
-    print({name: found[name] for name in ("layer_norm", "linear_1", "gelu_1") if name in found})
-"""
+COMPILED_LAYERS = Path(__file__).with_name("compiled_layers.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.torch

@@ -19,34 +19,7 @@ from opscope.model.sidecar import RecordedModule, RecordedSettings  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-PROGRAM = """import torch
-from torch import nn
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-    def forward(self, x):
-        x = torch.relu(
-            self.inner(x)
-        )
-        return x + 1
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block(), Block()])
-        self.elsewhere = [nn.Linear(4, 4)]
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return self.elsewhere[0](x)
-
-net = Net()
-
-def run():
-    net(torch.ones(2, 4))
-"""
+PROGRAM = Path(__file__).with_name("blocks.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture

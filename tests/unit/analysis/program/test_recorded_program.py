@@ -19,43 +19,7 @@ from opscope.model.session import Session
 
 pytestmark = pytest.mark.torch
 
-PROGRAM = """import torch
-from torch import nn
-import opscope
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-    def forward(self, x):
-        x = self.inner(x)
-        x = torch.relu(x)
-        return x + 1
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block(), Block()])
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return torch.tanh(x)
-
-def step(net, optimizer):
-    loss = net(torch.ones(2, 4)).sum()
-    loss.backward()
-    optimizer.step()
-
-def main(folder):
-    net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with opscope.profile(folder, with_stack=True, with_modules=True, warmup=0, active=2) as profile:
-        for _ in range(2):
-            step(net, optimizer)
-            profile.step()
-
-main(FOLDER)
-"""
+PROGRAM = Path(__file__).with_name("program.py.txt").read_text(encoding="utf-8")
 # Operators that would each launch something on a GPU.
 LAUNCHING = {
     "aten::addmm", "aten::relu", "aten::add", "aten::tanh", "aten::sum", "aten::mm", "aten::add_",
