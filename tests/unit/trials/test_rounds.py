@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from case_tables import tables
+
 pytest.importorskip("torch")
 
 import opscope
@@ -20,137 +22,11 @@ from opscope.trials.rounds import ArmRun, TrialRequest, TrialRun, signed_rank_in
 
 pytestmark = [pytest.mark.torch, pytest.mark.exhaustive(few=False)]
 
-# What it prints depends on every bit of its parameters and of its random numbers.
-DIGEST = """
-import hashlib
-state = [*model.state_dict().values(), torch.get_rng_state()]
-print("digest", hashlib.sha256(b"".join(one.numpy().tobytes() for one in state)).hexdigest(), flush=True)
-"""
-BEGIN = """
-import time, torch
-torch.set_num_threads(1)
-torch.manual_seed(3)
-model = torch.nn.Sequential(
-    torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 32),
-    torch.nn.ReLU(), torch.nn.Linear(32, 4))
-"""
-TRAINING = (
-    BEGIN
-    + """
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
-for _ in range(STEPS):
-    optimizer.zero_grad(set_to_none=False)
-    torch.nn.functional.cross_entropy(model(torch.randn(8, 16)), torch.randint(4, (8,))).backward()
-    optimizer.step()
-    time.sleep(0.002)
-"""
-    + DIGEST
+PLANTED = tables(Path(__file__).with_name("planted.toml"))
+TRAINING, ADVERSARIAL, ACCUMULATING, INFERENCE, GENERATING = (
+    "\n".join(PLANTED["programs"][one] for one in ("begin", kind, "digest"))
+    for kind in ("training", "adversarial", "accumulating", "inference", "generating")
 )
-# Between the two steps of optimizers the graph of the first model is open.
-ADVERSARIAL = (
-    BEGIN
-    + """
-critic = torch.nn.Linear(4, 1)
-optimizers = [torch.optim.Adam(one.parameters()) for one in (critic, model)]
-for _ in range(STEPS):
-    made = model(torch.randn(8, 16))
-    optimizers[0].zero_grad()
-    critic(made.detach()).square().mean().backward()
-    optimizers[0].step()
-    optimizers[1].zero_grad()
-    critic(made).mean().backward()
-    optimizers[1].step()
-    time.sleep(0.002)
-"""
-    + DIGEST
-)
-ACCUMULATING = (
-    BEGIN
-    + """
-class Both(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 1, x * 2
-    @staticmethod
-    def backward(ctx, first, second):
-        return first
-class Other(torch.nn.Linear):
-    def forward(self, x):
-        return Both.apply(super().forward(x))
-other = Other(4, 4)
-optimizers = [torch.optim.SGD(one.parameters(), lr=0.01, momentum=0.9) for one in (model, other)]
-def closure():
-    loss = torch.zeros(())
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    for _ in range(3):
-        loss = other(model(torch.randn(8, 16)))[0].square().mean()  # none reaches the other
-        loss.backward()
-    return loss
-for _ in range(STEPS):
-    optimizers[0].step(closure)
-    optimizers[1].step()
-    time.sleep(0.002)
-"""
-    + DIGEST
-)
-INFERENCE = (
-    BEGIN
-    + """
-model.eval()
-with torch.no_grad():
-    for number in range(STEPS):
-        model(torch.randn(8, 16))
-        time.sleep(0.002)
-"""
-    + DIGEST
-)
-# What is generated depends on a cache, which each call makes longer.
-GENERATING = INFERENCE.replace(
-    "model.eval()",
-    """
-class Cache:
-    rows = ()
-class Caching(torch.nn.Sequential):
-    def forward(self, x, cache):
-        cache.rows = *cache.rows, x
-        return super().forward(x) + len(cache.rows)
-model, caches = Caching(*model).eval(), [Cache() for _ in range(20)]
-""",
-).replace("16))", "16), caches[number % 20])")
-PLANTED = {
-    "noop": "def on(hooks):\n    pass\n",
-    # Faster and slower in turns, so that it is never decided and the program comes to its own end.
-    "restless": "import time\nturns = []\ndef on(hooks):\n    turns.append(1)\n"
-    "    factor = 0.5 if len(turns) // 2 % 2 else 1.5\n"
-    "    hooks.wrap_arguments(time, 'sleep', lambda one: ((one * factor,), {}))\n",
-    "scaled": "def on(hooks):\n    backward = hooks.torch.Tensor.backward\n"
-    "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1.01, *a, **k))\n",
-    "shallow": "def on(hooks):\n"
-    "    hooks.prepare.append(lambda one: one[:-1] if [*one.children()] else one)\n",
-    "skipping": "def on(hooks):\n    for model in hooks.models.values():\n"
-    "        if len(list(model.children())) > 3:\n"
-    "            hooks.patch(model[3], 'forward', lambda x: x)\n",
-    "rate": "def on(hooks):\n    for one in hooks.optimizers.values():\n        group = one.param_groups[0]\n"
-    "        hooks.undo.callback(group.update, lr=group['lr'])\n        group['lr'] *= 1.01\n",
-    "slow": "import contextlib, time\ndef on(hooks):\n    def wait():\n        time.sleep(0.001)\n"
-    "        return contextlib.nullcontext()\n    hooks.around.append(wait)\n",
-    "broken_on": "def on(hooks):\n    hooks.patch(hooks.torch, 'planted', 1)\n    raise RuntimeError('on')\n",
-    "broken_output": "def on(hooks):\n    hooks.outputs.append(lambda one: one.nothing)\n",
-    "broken_later": "import contextlib\ncalls = []\ndef on(hooks):\n    def wait():\n"
-    "        calls.append(1)\n        if len(calls) == 20:\n"
-    "            raise RuntimeError('in the 20th call')\n        return contextlib.nullcontext()\n"
-    "    hooks.around.append(wait)\n",
-    "broken_backward": "calls = []\ndef on(hooks):\n    torch = hooks.torch\n"
-    "    class F(torch.autograd.Function):\n        @staticmethod\n        def forward(ctx, x):\n"
-    "            return x.view_as(x)\n        @staticmethod\n        def backward(ctx, g):\n"
-    "            calls.append(1)\n            if len(calls) == 20:\n"
-    "                raise RuntimeError('in backward')\n            return g\n"
-    "    hooks.outputs.append(lambda one: F.apply(one))\n",
-    "infinite": "calls = []\ndef on(hooks):\n    calls.append(1)\n    if len(calls) > 1:\n"
-    "        for one in hooks.optimizers.values():\n            first = one.param_groups[0]['params'][0]\n"
-    "            first.data.fill_(float('nan'))\n",
-}
 
 Switched = Callable[..., tuple[TrialRun, dict[str, ArmRun], str]]
 
@@ -163,9 +39,9 @@ def switched(tmp_path: Path) -> Switched:
         program: str, *names: str, steps: int = 10_000, seconds: float = 3.0, **more: Any
     ) -> tuple[TrialRun, dict[str, ArmRun], str]:
         files = {}
-        for name in {*names} & {*PLANTED}:
+        for name in {*names} & {*PLANTED["changes"]}:
             files[name] = str(tmp_path / f"{name}.py")
-            Path(files[name]).write_text(PLANTED[name])
+            Path(files[name]).write_text(PLANTED["changes"][name])
         (tmp_path / "program.py").write_text(program.replace("STEPS", str(steps)))
         processes = ProgramRuns(in_place=False)
         request = TrialRequest(
