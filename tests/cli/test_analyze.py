@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +6,7 @@ from fakes import TraceBuilder
 
 
 @pytest.mark.parametrize("option", ["", "--memory-limit=500MB", "--workers=0", "--workers=2"])
-def test_json_is_the_only_thing_on_stdout(opscope, trace: Path, option: str) -> None:
+def test_json_is_the_only_thing_on_stdout(opscope, trace, option):
     document = opscope("analyze", trace, "--json", *option.split()).fine().json
     assert document["trace"].endswith("trace.json")
     expected = {
@@ -27,7 +24,7 @@ def test_json_is_the_only_thing_on_stdout(opscope, trace: Path, option: str) -> 
     assert (device["span_ns"], device["busy_ns"], device["idle_ns"]) == (1_000_000, 452_125, 547_875)
 
 
-def test_files_are_written_and_named_last(opscope, trace: Path, tmp_path: Path) -> None:
+def test_files_are_written_and_named_last(opscope, trace, tmp_path):
     files = [
         tmp_path / name
         for name in ("out/analysis.json", "out/report.md", "page.html", "s.opscope", "marked.json")
@@ -46,7 +43,7 @@ def test_files_are_written_and_named_last(opscope, trace: Path, tmp_path: Path) 
     assert opscope("analyze", files[4], "--json").json["summary"] == first["summary"]
 
 
-def test_several_traces_are_one_session(opscope, trace: Path, tmp_path: Path) -> None:
+def test_several_traces_are_one_session(opscope, trace, tmp_path):
     second = tmp_path / "second.json"
     second.write_bytes(trace.read_bytes())
     document = opscope("analyze", trace, second, "--json").json
@@ -54,7 +51,7 @@ def test_several_traces_are_one_session(opscope, trace: Path, tmp_path: Path) ->
     assert document["summary"]["device_time_ns"] == 2 * 452_125
 
 
-def test_as_many_ranges_are_shown_as_operators(opscope, tmp_path: Path) -> None:
+def test_as_many_ranges_are_shown_as_operators(opscope, tmp_path):
     builder = TraceBuilder()
     for number in range(12):
         at = 100 * number

@@ -1,10 +1,6 @@
 """`opscope explain`: one name in, the whole chain out, as text or as one JSON document."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +11,7 @@ FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFuncto
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cache(tmp_path_factory):
     """A cache folder without what the user of this machine added."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -23,13 +19,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def explain(opscope: Callable[..., object]) -> Callable[..., object]:
+def explain(opscope):
     """Runs `opscope explain … --torch-version 2.6.0`."""
     return lambda *arguments: opscope("explain", *arguments, "--torch-version", "2.6.0")
 
 
 class TestTrace:
-    def test_calls_of_several_are_added(self, opscope, tmp_path: Path) -> None:
+    def test_calls_of_several_are_added(self, opscope, tmp_path):
         trace, second = library.example_trace(), tmp_path / "second.json.gz"
         second.write_bytes(trace.read_bytes())
         document = opscope("explain", "gelu", "--trace", trace, second, "--json").json
@@ -38,7 +34,7 @@ class TestTrace:
 
 
 class TestSource:
-    def test_lines_come_from_a_checkout(self, explain, tmp_path: Path) -> None:
+    def test_lines_come_from_a_checkout(self, explain, tmp_path):
         file = tmp_path / "aten/src/ATen/native/cuda/Activation.cpp"
         file.parent.mkdir(parents=True)
         file.write_text("".join(f"// line {number}\n" for number in range(1, 121)), encoding="utf-8")
@@ -50,7 +46,7 @@ class TestSource:
         first = explain("aten::gelu", "--checkout", tmp_path, "--json").json["sources"][0]
         assert (first["line"], first["lines"][0]) == (96, "// line 96")
 
-    def test_lines_come_from_the_installed_headers(self, opscope) -> None:
+    def test_lines_come_from_the_installed_headers(self, opscope):
         torch = pytest.importorskip("torch")
         outcome = opscope("explain", FILL, "--full", "--json", "--torch-version", torch.__version__)
         lines = {source["file"]: source["lines"] for source in outcome.json["sources"]}
@@ -58,7 +54,7 @@ class TestSource:
         assert any("vectorized_elementwise_kernel" in line for line in template)
 
 
-def test_machine_code_that_is_not_here_is_said_so(opscope, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_code_that_is_not_here_is_said_so(opscope, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", "/nowhere")
     asked = ("explain", "aten::gelu", "--trace", example_trace(), "--code")
     opscope(*asked).fails("this machine has no machine code", code=1)

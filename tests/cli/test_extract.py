@@ -1,7 +1,5 @@
 """`opscope extract` on the packaged recording: a list, a file, and what can be done with it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -13,13 +11,13 @@ from case_tables import cases
 from fakes import TraceBuilder
 
 
-def test_calls_are_listed_with_what_they_cost(opscope, example: Path) -> None:
+def test_calls_are_listed_with_what_they_cost(opscope, example):
     shown = opscope("extract", example, "--top", 2).fine().out
     assert "aten::linear" in shown.partition("Calls that can be run alone")[2]
 
 
 @pytest.mark.torch
-def test_a_call_is_written_runs_alone_and_is_compared(opscope, example: Path, tmp_path: Path) -> None:
+def test_a_call_is_written_runs_alone_and_is_compared(opscope, example, tmp_path):
     pytest.importorskip("torch")
     target = tmp_path / "call.py"
     opscope("extract", example, "tanh", "-o", target).fine(out=f"Wrote {target}\n")
@@ -34,14 +32,12 @@ def test_a_call_is_written_runs_alone_and_is_compared(opscope, example: Path, tm
 
 
 @cases("asked", "said")
-def test_a_call_that_is_not_there_is_refused(
-    opscope, example: Path, tmp_path: Path, asked: str, said: str
-) -> None:
+def test_a_call_that_is_not_there_is_refused(opscope, example, tmp_path, asked, said):
     opscope("extract", example, asked, "-o", tmp_path / "call.py").fails(said, code=1)
     assert not (tmp_path / "call.py").exists()
 
 
-def test_what_cannot_be_written_is_marked_with_its_reason(opscope, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_marked_with_its_reason(opscope, tmp_path):
     given = {"Input Dims": [[4, 7], []], "Input type": ["float", ""], "Input Strides": [[7, 1], []]}
     recorded = TraceBuilder().operator("aten::index", 0, 10, **given, **{"Concrete Inputs": ["", ""]})
     file = recorded.launch(2).kernel("index_kernel", 20, 5).write(tmp_path / "trace.json")
@@ -51,9 +47,7 @@ def test_what_cannot_be_written_is_marked_with_its_reason(opscope, tmp_path: Pat
 
 
 @pytest.mark.torch
-def test_a_list_is_written_as_a_suite_and_its_gain_in_the_program_is_told(
-    opscope, example: Path, tmp_path: Path
-) -> None:
+def test_a_list_is_written_as_a_suite_and_its_gain_in_the_program_is_told(opscope, example, tmp_path):
     pytest.importorskip("torch")
     folder = tmp_path / "calls"
     opscope("extract", example, "--all", folder, "--start", "aten", "--top", 12).fine()
@@ -87,5 +81,5 @@ def test_a_list_is_written_as_a_suite_and_its_gain_in_the_program_is_told(
     opscope("bench", "gelu", "--in", example).fails("--in needs a file", code=1)
 
 
-def test_a_folder_without_calls_is_no_suite(opscope, tmp_path: Path) -> None:
+def test_a_folder_without_calls_is_no_suite(opscope, tmp_path):
     opscope("bench", tmp_path).fails("it holds no file with a reference and mine", code=1)

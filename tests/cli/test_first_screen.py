@@ -1,9 +1,5 @@
 """The first screen of reports: whose words it uses, and that it names what takes the time."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 import opscope as opscope_api
@@ -14,7 +10,7 @@ WIDE = {"grid": [4096, 1, 1], "block": [256, 1, 1], "registers per thread": 255,
 OF_TORCH = ("torch", "Torch", "opscope try", "opscope run", "DataLoader", "aten::", " 0.0 % attributed")
 
 
-def recorded_by_cupti(folder: Path) -> Path:
+def recorded_by_cupti(folder):
     """30 rounds of a kernel, a copy to pageable memory, a wait and an allocation."""
     builder = TraceBuilder(deviceProperties=[H200])
     for start in range(0, 3000, 100):
@@ -27,7 +23,7 @@ def recorded_by_cupti(folder: Path) -> Path:
     return builder.write(folder / "solver.json")
 
 
-def exported_by_nsys(folder: Path) -> Path:
+def exported_by_nsys(folder):
     """The same in a range of the program's own."""
     builder = ExportBuilder().range("Solver::run", 0, 3_000_000)
     for start in range(0, 3_000_000, 100_000):
@@ -38,7 +34,7 @@ def exported_by_nsys(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("recording", [recorded_by_cupti, exported_by_nsys])
-def test_a_program_in_cuda_alone_gets_the_words_of_cuda(opscope, tmp_path: Path, recording) -> None:
+def test_a_program_in_cuda_alone_gets_the_words_of_cuda(opscope, tmp_path, recording):
     trace, page, text = recording(tmp_path), tmp_path / "page.html", tmp_path / "report.md"
     told = opscope("analyze", trace, "-o", page, "-o", text, "--section", "change", "waits").fine()
     assert any(one in told.out for one in ("cudaEventRecord", "cudaMemcpyAsync", "cudaMallocHost"))
@@ -48,8 +44,8 @@ def test_a_program_in_cuda_alone_gets_the_words_of_cuda(opscope, tmp_path: Path,
     assert [one for one in OF_TORCH[:4] if one in said] == []
 
 
-def test_exposed_communication_is_named_whatever_else_leads(opscope, tmp_path: Path) -> None:
-    def of_job(share: int) -> str:
+def test_exposed_communication_is_named_whatever_else_leads(opscope, tmp_path):
+    def of_job(share):
         builder = TraceBuilder(deviceProperties=[H200]).step(1, 0, 1000)
         builder.operator("aten::mm", 0, 20).launch(5).kernel("gemm", 20, 900 - 10 * share)
         builder.operator("c10d::allreduce_", 30, 20).launch(35)
@@ -82,7 +78,7 @@ def test_what_a_report_prints_can_be_given_to_other_verbs(opscope, example, monk
     opscope("explain", 9, "--trace", example).fails("nothing is known by the name '9'")
 
 
-def test_a_module_that_a_report_names_is_explained(opscope, tmp_path: Path) -> None:
+def test_a_module_that_a_report_names_is_explained(opscope, tmp_path):
     builder = TraceBuilder(deviceProperties=[H200]).frame("nn.Module: Encoder_0", 0, 90)
     builder.frame("nn.Module: Linear_0", 1, 40, parent=1).operator("aten::mm", 2, 20).launch(5)
     trace = builder.kernel("gemm", 20, 30).write(tmp_path / "modules.json")
@@ -93,9 +89,7 @@ def test_a_module_that_a_report_names_is_explained(opscope, tmp_path: Path) -> N
     )
 
 
-def own_kernel(
-    folder: Path, duration: float = 60, name: str = "square(float*)", operator: str | None = None
-) -> Path:
+def own_kernel(folder, duration=60, name="square(float*)", operator=None):
     builder = TraceBuilder(deviceProperties=[H200]).frame("train.py(3): <module>", 0, 1000)
     builder.frame("train.py(12): square", 5, 300, parent=1).frame("cupy/core.py(7): launch", 6, 250, parent=2)
     if operator is not None:
@@ -106,7 +100,7 @@ def own_kernel(
     return builder.write(folder / "own.json")
 
 
-def test_a_kernel_of_no_operator_that_leads_is_named(opscope, tmp_path: Path) -> None:
+def test_a_kernel_of_no_operator_that_leads_is_named(opscope, tmp_path):
     opscope("analyze", own_kernel(tmp_path)).fine(
         "Kernel square: 60.0 % of device time, in no operator; train.py:12 square; "
         "12.5 % of warps resident (registers)"
@@ -120,7 +114,7 @@ def test_a_kernel_of_no_operator_that_leads_is_named(opscope, tmp_path: Path) ->
     assert "Kernel" not in opscope("analyze", of_aten).words.partition("Top operators")[0]
 
 
-def test_one_operator_has_one_share(opscope, tmp_path: Path) -> None:
+def test_one_operator_has_one_share(opscope, tmp_path):
     """The sentence below the table is of all device time, as the table is."""
     told = opscope("analyze", own_kernel(tmp_path, duration=9), "--full")
     told.fine("aten::gelu alone takes 81.6 % of device time: start there.")

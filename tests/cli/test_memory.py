@@ -1,16 +1,13 @@
 """`opscope analyze` of memory snapshots."""
 
-from __future__ import annotations
-
 import json
 import pickle
-from pathlib import Path
 
 MB = 1 << 20
 FORWARD = [{"filename": "/home/u/model.py", "line": 12, "name": "forward"}]
 
 
-def snapshot(path: Path, **more: object) -> str:
+def snapshot(path, **more):
     blocks = [
         {"size": 600 * MB, "address": 1, "state": "active_allocated", "frames": FORWARD},
         {"size": 400 * MB, "address": 2, "state": "inactive", "frames": []},
@@ -26,7 +23,7 @@ def snapshot(path: Path, **more: object) -> str:
     return str(path)
 
 
-def test_the_peak_is_told_with_who_holds_it(opscope, tmp_path: Path) -> None:
+def test_the_peak_is_told_with_who_holds_it(opscope, tmp_path):
     path, page = snapshot(tmp_path / "snapshot.pickle"), tmp_path / "page.html"
     opscope("analyze", path, "--output", page).fine(
         "629 MB of 1.05 GB reserved",
@@ -40,7 +37,7 @@ def test_the_peak_is_told_with_who_holds_it(opscope, tmp_path: Path) -> None:
     assert (device["peak_bytes"], device["out_of_memory"][0]["asked_bytes"]) == (600 * MB, 900 * MB)
 
 
-def test_a_broken_one_is_one_error_and_a_session_is_not_made_of_one(opscope, tmp_path: Path) -> None:
+def test_a_broken_one_is_one_error_and_a_session_is_not_made_of_one(opscope, tmp_path):
     opscope("analyze", snapshot(tmp_path / "s.pickle", device_traces=5)).fails(
         "not a memory snapshot", lines=1
     )

@@ -1,7 +1,5 @@
 """`opscope try`: real runs of small programs; that nothing of them is left behind; what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,7 +55,7 @@ CONTRACT = {
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def script(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scratch = tmp_path / "temporary"
     scratch.mkdir()
@@ -70,12 +67,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "train.py"
 
 
-def left_behind(folder: Path) -> set[str]:
+def left_behind(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
 @exhaustive
-def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tmp_path: Path) -> None:
+def test_changes_are_measured_checked_and_leave_nothing(opscope, script, tmp_path):
     before = left_behind(tmp_path)
     quick = ("--budget", "60s", "--skip", "predict", "--json", "-o", "result.json", "-o", "page.html")
     own = ("--change", *(f"{name}.py" for name in OWN))
@@ -104,7 +101,7 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
 
 
 @exhaustive
-def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tmp_path: Path) -> None:
+def test_the_best_is_written_into_the_script_on_request(opscope, script, tmp_path):
     (tmp_path / "faster.py").write_text(
         "import time\ndef on(hooks):\n    hooks.wrap_arguments(time, 'sleep', lambda one: ((0,), {}))\n"
     )
@@ -124,7 +121,7 @@ def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tm
 
 
 @exhaustive
-def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
+def test_a_workload_is_tried_without_a_script(opscope, script):
     small = ("--param", "batch_size=1", "seq_len=8", "layers=1", "hidden=64", "device=cpu")
     quick = ("--budget", "8s", "--skip", "predict", "--only", "inference_mode")
     opscope("try", "bert", *small, *quick).fine("Changes tried on bert", "inference_mode")
@@ -141,7 +138,7 @@ def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
         ("import os\nos._exit(3)\n", "exit code 3"),
     ],
 )
-def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text: str, words: str) -> None:
+def test_a_program_that_cannot_be_timed_is_one_error(opscope, script, text, words):
     Path("other.py").write_text(text)
     outcome = opscope("try", "--skip", "predict", "other.py", "--budget", "3").fails(words)
     assert ("--in-place" in outcome.err) == ("--in-place" in words)
@@ -149,13 +146,13 @@ def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text:
 
 
 @cases("arguments", "words")
-def test_what_cannot_be_tried_is_one_error(opscope, script: str, arguments: list[str], words: str) -> None:
+def test_what_cannot_be_tried_is_one_error(opscope, script, arguments, words):
     opscope("try", *arguments).fails(words)
 
 
 @exhaustive
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
-def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, tmp_path: Path) -> None:
+def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script, tmp_path):
     marker = tmp_path / "endless_runs"
     (tmp_path / "endless.py").write_text(
         f"import time\ndef change(hooks):\n    open({str(marker)!r}, 'w').close()\n    time.sleep(600)\n"
@@ -179,7 +176,7 @@ def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, 
 
 
 @exhaustive
-def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script: str, tmp_path: Path) -> None:
+def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script, tmp_path):
     Path("data.txt").write_text("3")
     Path(script).write_text(TRAINING.replace("range(10_000)", "range(10_000 * int(open('data.txt').read()))"))
     quick = ("--budget", "5s", "--skip", "predict", "--only", "set_to_none")
@@ -215,7 +212,7 @@ for number in range(10_000):
 FORKS = "import os\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\n    sys.exit()"
 
 
-def looping(before: str = "", within: str = "pass") -> str:
+def looping(before="", within="pass"):
     return SLOW.format(before=before, within=within)
 
 
@@ -264,7 +261,7 @@ hashlib.pbkdf2_hmac('sha256', b'any', b'any', (1 << 31) - 1)
 
 
 @exhaustive
-def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path: Path) -> None:
+def test_every_rank_of_torchrun_is_changed_alike(opscope, script, tmp_path):
     Path("ranks.py").write_text(RANKS)
     (tmp_path / "told.py").write_text(
         "import os\ndef change(hooks):\n"
@@ -285,7 +282,7 @@ def test_a_rank_that_is_asked_to_try_is_refused(opscope, script, monkeypatch):
 
 
 @exhaustive
-def test_what_advice_said_is_shown(opscope, script: str, tmp_path: Path) -> None:
+def test_what_advice_said_is_shown(opscope, script, tmp_path):
     before = left_behind(tmp_path)
     quick = ("--budget", "40s", "--json", "--only", "set_to_none", "fused_optimizer")
     outcome = opscope("try", *quick, "--", script).fine()
@@ -298,7 +295,7 @@ def test_what_advice_said_is_shown(opscope, script: str, tmp_path: Path) -> None
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
 @pytest.mark.exhaustive(few=False)
-def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -> None:
+def test_killed_it_leaves_no_process_and_no_files(script, tmp_path):
     before = left_behind(tmp_path)
     command = [sys.executable, "-m", "opscope", "try", "--skip", "predict", "--", script]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
@@ -331,23 +328,23 @@ def test_killed_it_leaves_no_rank_of_torchrun(script, tmp_path, program, written
     wait_until(lambda: left_behind(tmp_path) == before)
 
 
-def wait_until(holds: Callable[[], object]) -> None:
+def wait_until(holds):
     deadline = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def children_of(pid: int) -> list[int]:
+def children_of(pid):
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def descendants_of(pid: int) -> list[int]:
+def descendants_of(pid):
     children = children_of(pid)
     return [*children, *(one for child in children for one in descendants_of(child))]
 
 
-def is_alive(pid: int) -> bool:
+def is_alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,7 +1,5 @@
 """What only a device can show: hidden launches, agreement with do_bench, graphs, memory, a lost device."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
@@ -35,15 +33,15 @@ def gelu(x):
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
-def median_ns(timer, fn, samples: int = 100) -> float:
+def median_ns(timer, fn, samples=100):
     (prepared,) = timer.prepare([fn])
     for _ in range(20):
         timer.measure(prepared)
     return sorted(timer.measure(prepared) for _ in range(samples))[samples // 2]
 
 
-def problem_of(functions, *, reference: str, numel: int = 1 << 24, **facts) -> Problem:
-    def make_inputs(seed: int):
+def problem_of(functions, *, reference, numel=1 << 24, **facts):
+    def make_inputs(seed):
         generator = torch.Generator(device=DEVICE).manual_seed(seed)
         return (torch.randn(numel, generator=generator, device=DEVICE),)
 

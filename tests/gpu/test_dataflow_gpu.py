@@ -1,7 +1,5 @@
 """Two steps of a program are watched on a device: it computes what it does alone, and the findings hold."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +20,7 @@ PROGRAM = Path(__file__).with_name("dataflow.py.txt").read_text(encoding="utf-8"
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("watched")
     (folder / "program.py").write_text(PROGRAM)
     alone, watched = (
@@ -36,9 +34,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_what_is_worked_out_again_is_seen(recorded: Path) -> None:
+def test_what_is_worked_out_again_is_seen(recorded):
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
-    assert found is not None
     told = {(one.since.value, (one.text or "").partition(" = ")[0]) for one in found.repeated}
     assert {("step", one) for one in ("table", "basis", "filled", "text")} <= told
     assert {("call", "key"), ("forward", "")} <= told
@@ -46,21 +43,18 @@ def test_what_is_worked_out_again_is_seen(recorded: Path) -> None:
     # And the operators are found again in what was recorded: whether they are worth a word, the host decides.
     with opscope.load(recorded / "trace.json") as session:
         watched = dataflow(session, session.scalar("SELECT trace_id FROM traces"), left_out=[])
-        assert watched is not None
         made = [one.operators for one in found.repeated if not one.is_from_host]
         assert all(watched.found(operators).device_ns > 0 for operators in made)
 
 
-def test_what_nothing_reads_is_seen(recorded: Path) -> None:
+def test_what_nothing_reads_is_seen(recorded):
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
-    assert found is not None
     unused = {(one.text or "").partition(" = ")[0] for one in found.unused if one.line is not None}
     assert unused == {"accuracy", "probe"}
     assert all(one.is_whole for one in found.unused if one.line is not None)
 
 
-def test_rounds_that_need_not_wait_are_told_from_others(recorded: Path) -> None:
+def test_rounds_that_need_not_wait_are_told_from_others(recorded):
     found = read_sidecar(recorded / "trace.opscope.json").dataflow
-    assert found is not None
     loops = [(len(one.rounds), one.is_ragged, one.has_backward) for one in found.rounds if one.module is None]
     assert sorted(loops) == [(3, False, True), (5, True, False)]

@@ -1,7 +1,5 @@
 """CUDA graphs of a running program: what their replays are made of, by the notes of their capture."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

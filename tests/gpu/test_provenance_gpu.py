@@ -1,7 +1,5 @@
 """Every kernel of a recording has an origin: a library, a user's own source, or generated code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
-from opscope.model.sidecar import Sidecar, kernels_folder  # noqa: E402
+from opscope.model.sidecar import kernels_folder  # noqa: E402
 from opscope.provenance.generated_code import source_hash  # noqa: E402
 
 # Compilers warn of what does not matter here: architectures, precision, releases.
@@ -74,7 +72,7 @@ def needs_triton():
         pytest.skip("no Triton")
 
 
-def record(step, folder: Path, **options) -> tuple[Sidecar, opscope.Session]:
+def record(step, folder, **options):
     with opscope.profile(folder, warmup=3, active=1, **options) as profiler:
         for _ in range(profiler.total_steps):
             step()
@@ -82,13 +80,13 @@ def record(step, folder: Path, **options) -> tuple[Sidecar, opscope.Session]:
     return profiler.cycles[0].sidecar, profiler.session
 
 
-def line_of(file: str | Path, text: str) -> int:
+def line_of(file, text):
     lines = Path(file).read_text().split("\n")
     (line,) = [number for number, content in enumerate(lines, 1) if content.startswith(text)]
     return line
 
 
-def assert_all_explained(sidecar: Sidecar, session: opscope.Session) -> None:
+def assert_all_explained(sidecar, session):
     """No gap, and every kernel name has a library with its units, or a source with its line."""
     assert sidecar.gaps == ()
     names = {name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")}

@@ -1,12 +1,9 @@
 """The fixture `opscope` of the pytest plugin, in runs of pytest within this one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,15 +25,13 @@ FAST = """
 
 
 @pytest.fixture
-def pytest_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
+def pytest_run(tmp_path, monkeypatch, capsys):
     """Runs pytest with the plugin on the text of a test module, in this process; its exit code and output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # texts of one second and size are told apart
 
-    def run(text: str, *options: str) -> tuple[int, str]:
+    def run(text, *options):
         Path("test_it.py").write_text(textwrap.dedent(text), encoding="utf-8")
         sys.modules.pop("test_it", None)
         # What looks for unraisable exceptions collects garbage of the whole process five times.
@@ -48,7 +43,7 @@ def pytest_run(
     return run
 
 
-def test_the_plugin_is_imported_without_heavy_packages() -> None:
+def test_the_plugin_is_imported_without_heavy_packages():
     code = "import sys, opscope.pytest_plugin; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
@@ -57,7 +52,7 @@ def test_the_plugin_is_imported_without_heavy_packages() -> None:
 
 
 @pytest.mark.torch
-def test_what_became_slower_fails_until_it_is_accepted(pytest_run, tmp_path: Path) -> None:
+def test_what_became_slower_fails_until_it_is_accepted(pytest_run, tmp_path):
     pytest.importorskip("torch")
     fast, slow = FAST.format(seconds=0.001), FAST.format(seconds=0.004)
     kept = tmp_path / ".opscope" / "test_it.py-test_work.json"
@@ -76,7 +71,7 @@ def test_what_became_slower_fails_until_it_is_accepted(pytest_run, tmp_path: Pat
 
 
 @pytest.mark.torch
-def test_without_a_verdict_it_warns_or_fails_if_strict(pytest_run) -> None:
+def test_without_a_verdict_it_warns_or_fails_if_strict(pytest_run):
     pytest.importorskip("torch")
     text = FAST.format(seconds=0.001).replace("min_samples=8, max_samples=30", "min_samples=1, max_samples=1")
     assert pytest_run(text)[0] == 0
@@ -87,7 +82,7 @@ def test_without_a_verdict_it_warns_or_fails_if_strict(pytest_run) -> None:
 
 
 @pytest.mark.torch
-def test_what_cannot_be_compared_fails_in_one_line(pytest_run) -> None:
+def test_what_cannot_be_compared_fails_in_one_line(pytest_run):
     pytest.importorskip("torch")
     text = FAST.format(seconds=0.001).replace("assert_not_slower()", "assert_not_slower('absent.json')")
     code, output = pytest_run(text)
@@ -96,7 +91,7 @@ def test_what_cannot_be_compared_fails_in_one_line(pytest_run) -> None:
     assert "ingest" not in output
 
 
-def test_a_fixture_of_that_name_in_the_tests_comes_first(pytest_run) -> None:
+def test_a_fixture_of_that_name_in_the_tests_comes_first(pytest_run):
     text = """
         import pytest
 

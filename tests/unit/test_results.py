@@ -17,7 +17,7 @@ def result():
     return benchmark_result(row, suite="mine", shape=None, reference="slow")
 
 
-def printed(subject, **options) -> str:
+def printed(subject, **options):
     file = io.StringIO()
     opscope.print_report(subject, file=file, **options)
     return file.getvalue()

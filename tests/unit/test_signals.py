@@ -1,14 +1,11 @@
 """SIGTERM and SIGHUP are errors inside the block, and what they were outside of it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,13 +14,13 @@ from opscope import signals
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
 
-def send(number: signal.Signals) -> None:
+def send(number):
     os.kill(os.getpid(), number)
     time.sleep(1)  # a handler runs before the sleep is over, and ends it
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_a_signal_raises_and_is_remembered_until_the_block_ends(number: signal.Signals) -> None:
+def test_a_signal_raises_and_is_remembered_until_the_block_ends(number):
     with signals.ending_signals_raise():
         with pytest.raises(signals.Terminated):
             send(number)
@@ -32,7 +29,7 @@ def test_a_signal_raises_and_is_remembered_until_the_block_ends(number: signal.S
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
-def test_it_ends_a_program_as_ctrl_c_does_also_through_an_error() -> None:
+def test_it_ends_a_program_as_ctrl_c_does_also_through_an_error():
     assert issubclass(signals.Terminated, KeyboardInterrupt)
     assert not issubclass(signals.Terminated, Exception)
     # As an import does that is interrupted.
@@ -42,7 +39,7 @@ def test_it_ends_a_program_as_ctrl_c_does_also_through_an_error() -> None:
     assert signals.is_of_signal(error)
 
 
-def test_the_innermost_block_says_what_is_raised() -> None:
+def test_the_innermost_block_says_what_is_raised():
     with signals.ending_signals_raise():
         with (
             pytest.raises(SystemExit, match="143"),
@@ -53,8 +50,8 @@ def test_the_innermost_block_says_what_is_raised() -> None:
             send(signal.SIGTERM)
 
 
-def test_handlers_of_others_and_ignored_signals_stay() -> None:
-    got: list[int] = []
+def test_handlers_of_others_and_ignored_signals_stay():
+    got = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
     ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -68,8 +65,8 @@ def test_handlers_of_others_and_ignored_signals_stay() -> None:
         signal.signal(signal.SIGHUP, ignored)
 
 
-def test_a_handler_that_is_set_inside_the_block_stays() -> None:
-    def own(number: int, frame: object) -> None:
+def test_a_handler_that_is_set_inside_the_block_stays():
+    def own(number, frame):
         pass
 
     try:
@@ -80,10 +77,10 @@ def test_a_handler_that_is_set_inside_the_block_stays() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def test_in_another_thread_nothing_is_taken() -> None:
-    seen: list[object] = []
+def test_in_another_thread_nothing_is_taken():
+    seen = []
 
-    def work() -> None:
+    def work():
         with signals.ending_signals_raise():
             seen.append(signal.getsignal(signal.SIGTERM))
 
@@ -93,7 +90,7 @@ def test_in_another_thread_nothing_is_taken() -> None:
     assert seen == [signal.SIG_DFL]
 
 
-def test_a_forked_process_ends_by_the_signal_itself(tmp_path: Path) -> None:
+def test_a_forked_process_ends_by_the_signal_itself(tmp_path):
     script = tmp_path / "forks.py"
     script.write_text(
         "import os, signal, time\n"
@@ -136,7 +133,7 @@ def test_errors_of_signals_on_the_way_into_a_callback_are_not_printed(tmp_path, 
     assert done.stderr.count("\nSystemError") == (2 if is_printed else 0), done.stderr
 
 
-def test_a_signal_whose_error_is_lost_still_ends_the_block() -> None:
+def test_a_signal_whose_error_is_lost_still_ends_the_block():
     """What it raised on the way into a callback reaches nobody; the engine's own error follows."""
     error = RuntimeError("INTERRUPT Error: Interrupted!")
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)

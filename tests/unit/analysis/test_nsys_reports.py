@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from fakes import TraceBuilder
@@ -12,7 +8,7 @@ COPY = "Memcpy HtoD (Pageable -> Device)"
 
 
 @pytest.fixture
-def session(tmp_path: Path):
+def session(tmp_path):
     builder = TraceBuilder().operator("aten::add", 0, 50)
     for start, duration in ((1, 2), (5, 4), (10, 9)):
         builder.launch(start, 0.5).kernel("void at::native::fast<float>(int)", start + 20, duration)
@@ -26,12 +22,12 @@ def session(tmp_path: Path):
     return load(builder.write(tmp_path / "trace.json"))
 
 
-def rows(session, name: str):
+def rows(session, name):
     (table,) = report_tables(session, [name])
     return table.rows
 
 
-def test_copies_of_one_direction_are_one_row_whatever_their_memory(session) -> None:
+def test_copies_of_one_direction_are_one_row_whatever_their_memory(session):
     times = rows(session, "cuda_gpu_mem_time_sum")
     assert [(row["Operation"], row["Count"], row["Total Time (ns)"]) for row in times] == [
         ("[CUDA memcpy Host-to-Device]", 2, 4000),
@@ -44,7 +40,7 @@ def test_copies_of_one_direction_are_one_row_whatever_their_memory(session) -> N
     assert (sizes[0]["Total (MB)"], sizes[0]["Min (MB)"], sizes[1]["Total (MB)"]) == (2.001, 0.001, 0.004)
 
 
-def test_the_merged_report_says_which_is_which(session) -> None:
+def test_the_merged_report_says_which_is_which(session):
     merged = rows(session, "cuda_gpu_sum")
     assert [(row["Category"], row["Time (%)"]) for row in merged] == [
         ("CUDA_KERNEL", 75.0),
@@ -56,7 +52,7 @@ def test_the_merged_report_says_which_is_which(session) -> None:
     )
 
 
-def test_copies_of_managed_memory_have_their_own_row(tmp_path: Path) -> None:
+def test_copies_of_managed_memory_have_their_own_row(tmp_path):
     builder = TraceBuilder().launch(0).kernel("Memcpy Unified DtoH", 1, 2, category="gpu_memcpy", bytes=4096)
     table = rows(load(builder.write(tmp_path / "t.json")), "cuda_gpu_mem_size_sum")
     assert table[0]["Operation"] == "[CUDA memcpy Unified Device-to-Host]"

@@ -1,7 +1,5 @@
 """What a wrong implementation looks like, and what must not be taken for one."""
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Least bytes, operations and memory of a call."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass
 

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +12,7 @@ from opscope.model.finding import Finding, Severity
 
 
 @pytest.fixture
-def result() -> benchmark.BenchmarkResult:
+def result():
     row = benchmark.BenchmarkRow(
         name="torch",
         status=benchmark.Status.OK,
@@ -31,7 +27,7 @@ def result() -> benchmark.BenchmarkResult:
     return benchmark_result(row, shape=(2, 3), options=options, created="now", findings=(found,))
 
 
-def test_saving_and_loading_is_identity(tmp_path: Path, result: benchmark.BenchmarkResult) -> None:
+def test_saving_and_loading_is_identity(tmp_path, result):
     path = benchmark_sweep.save_benchmark(tmp_path / "r.json", result)
     assert benchmark_sweep.load_benchmark(path) == result
     assert benchmark_sweep.load_results(path) == (result,)
@@ -39,7 +35,7 @@ def test_saving_and_loading_is_identity(tmp_path: Path, result: benchmark.Benchm
     assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
 
 
-def test_a_sweep_is_saved_with_its_points(tmp_path: Path, result: benchmark.BenchmarkResult) -> None:
+def test_a_sweep_is_saved_with_its_points(tmp_path, result):
     sweep = benchmark_sweep.BenchmarkSweep(
         suite="gelu", parameters={"n": (1, 2)}, points=(result, result), complete=False
     )
@@ -48,9 +44,7 @@ def test_a_sweep_is_saved_with_its_points(tmp_path: Path, result: benchmark.Benc
     assert benchmark_sweep.load_results(path) == (result, result)
 
 
-def test_an_existing_file_is_refused_unless_forced_and_folders_are_made(
-    tmp_path: Path, result: benchmark.BenchmarkResult
-) -> None:
+def test_an_existing_file_is_refused_unless_forced_and_folders_are_made(tmp_path, result):
     path = benchmark_sweep.save_benchmark(tmp_path / "r.json", result)
     with pytest.raises(InputError, match="--force"):
         benchmark_sweep.save_benchmark(path, result)
@@ -62,7 +56,7 @@ def test_an_existing_file_is_refused_unless_forced_and_folders_are_made(
 
 
 @cases("content", "message")
-def test_other_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_other_files_are_refused(tmp_path, content, message):
     path = tmp_path / "r.json"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
@@ -70,10 +64,8 @@ def test_other_files_are_refused(tmp_path: Path, content: str, message: str) -> 
     assert benchmark_sweep.is_result_file(path) is (message not in {"no JSON", "not a benchmark result"})
 
 
-def test_unknown_fields_of_the_same_schema_are_ignored(
-    tmp_path: Path, result: benchmark.BenchmarkResult
-) -> None:
-    document: dict[str, Any] = {**benchmark_sweep.result_document(result), "later": 1}
+def test_unknown_fields_of_the_same_schema_are_ignored(tmp_path, result):
+    document = {**benchmark_sweep.result_document(result), "later": 1}
     path = tmp_path / "r.json"
     path.write_text(json.dumps(document))
     assert benchmark_sweep.load_benchmark(path) == result

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
@@ -13,7 +10,6 @@ from opscope.benchmarking.run import run_benchmark
 from opscope.errors import DependencyError, InputError, MeasurementError
 from opscope.model.benchmark import (
     BenchmarkOptions,
-    BenchmarkResult,
     CacheState,
     CallProfile,
     Ceiling,
@@ -32,7 +28,7 @@ COPY = Ceiling("copy", 1e9, "bytes", "a fake")
 PROFILE = CallProfile(1, 2.0, 900.0, (KernelUse("k", "k", "kernel", 2.0, 900.0),))
 
 
-def options(**changes) -> BenchmarkOptions:
+def options(**changes):
     defaults = {"warmup_s": 0.0, "min_samples": 8, "max_samples": 20, "precision": 0.0}
     return BenchmarkOptions(**{**defaults, **changes})
 
@@ -41,41 +37,41 @@ def double(x):
     return x * 2
 
 
-def make_inputs(seed: int):
+def make_inputs(seed):
     generator = torch.Generator().manual_seed(seed)
     return (torch.randn(256, generator=generator),)
 
 
-def implementation(name: str, fn: Callable = double, **facts) -> Implementation:
+def implementation(name, fn=double, **facts):
     return Implementation(name, lambda: fn, **facts)
 
 
-def problem_of(*implementations: Implementation, reference: str = "reference", **facts) -> Problem:
+def problem_of(*implementations, reference="reference", **facts):
     return Problem("double", "cpu", make_inputs, implementations, reference, dtype="float32", **facts)
 
 
-def uneven(base: int = 10_000) -> Iterator[int]:
+def uneven(base=10_000):
     return (base + number * 7919 % 101 for number in count())
 
 
-def run(problem: Problem, chosen: BenchmarkOptions | None = None, **given) -> BenchmarkResult:
+def run(problem, chosen=None, **given):
     given.setdefault("timer", FakeTimer(uneven()))
     given.setdefault("measure_ceilings", lambda device, names, timer, **options: (COPY,))
     return run_benchmark(problem, chosen or options(), environment=ENVIRONMENT, **given)
 
 
-def codes(result: BenchmarkResult) -> list[str]:
+def codes(result):
     return [finding.code for finding in result.findings]
 
 
-def fails_with(error: BaseException) -> Callable:
+def fails_with(error):
     def fn(x):
         raise error
 
     return fn
 
 
-def fails_at_call(number: int, error: BaseException) -> Callable:
+def fails_at_call(number, error):
     """A right function that raises from its `number`-th call on."""
     calls = count(1)
 
@@ -152,7 +148,7 @@ def test_an_error_at_any_call_ends_that_implementation_alone(call, error):
 
 
 def test_samples_of_an_implementation_that_fails_later_are_kept_without_figures():
-    remaining: list[int] = []
+    remaining = []
 
     def fails_in_the_sixth_round(x):
         if remaining and not remaining.pop():
@@ -199,7 +195,7 @@ def test_what_is_not_right_gets_no_verdict_and_does_not_disturb_the_others(fn, c
 
 
 def test_an_interpreted_implementation_is_checked_but_not_timed():
-    sizes: list[int] = []
+    sizes = []
 
     def interpreted(x):
         sizes.append(x.numel())
@@ -247,7 +243,7 @@ def test_without_the_reference_or_anything_to_compare_with_rows_say_so():
 
 
 def test_profiles_join_their_rows():
-    calls: list[object] = []
+    calls = []
 
     def inspect(call):
         calls.append(call())
@@ -278,7 +274,7 @@ def test_a_profiler_or_ceilings_that_fail_cost_no_more_than_they_tell():
 
 def test_the_ceiling_that_binds_is_the_one_with_the_longer_floor():
     ceilings = (COPY, Ceiling("matrix_float32", 1e9, "flop", "a fake"))
-    names: list[str] = []
+    names = []
 
     def measure_ceilings(device, wanted, timer, **options):
         names.extend(wanted)
@@ -327,7 +323,7 @@ def test_a_call_that_cannot_be_prepared_fails_alone():
     assert result.row("reference").status is Status.OK
 
 
-def interrupt_at_sample(number: int) -> FakeTimer:
+def interrupt_at_sample(number):
     class Interrupting(FakeTimer):
         def measure(self, fn):
             if self.calls == number:
@@ -354,7 +350,7 @@ def test_an_interruption_while_preparing_keeps_nothing_unfinished():
 
 @cases("sample", "taken", "status", "reason")
 def test_an_interruption_in_the_rounds_keeps_figures_and_says_so(sample, taken, status, reason):
-    seen: list[BenchmarkResult] = []
+    seen = []
     result = run(
         problem_of(implementation("reference"), implementation("other")),
         timer=interrupt_at_sample(WARMUPS + sample),
@@ -370,7 +366,7 @@ def test_an_interruption_in_the_rounds_keeps_figures_and_says_so(sample, taken, 
 
 
 def test_after_a_lost_device_every_row_says_so(monkeypatch):
-    is_lost: list[bool] = []
+    is_lost = []
 
     def crash(x):
         is_lost.append(True)

@@ -1,12 +1,8 @@
 """Which loop of a program is its main one, whose rounds are steps."""
 
-from __future__ import annotations
-
 import ast
 import itertools
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,20 +14,20 @@ from opscope.capture.main_loop import ROUND, MainLoop
 class Clock:
     """Seconds that pass where the program says so, and memory that it takes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 0.0
         self.allocations = 0
 
-    def work(self, seconds: float, *, on_device: bool = True) -> None:
+    def work(self, seconds, *, on_device=True):
         self.now += seconds
         self.allocations += on_device
 
 
 @pytest.fixture
-def steps_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
+def steps_of(monkeypatch):
     """Runs a program that calls `work(seconds)`; when a step ended."""
 
-    def run(text: str, **facts: Any) -> list[float]:
+    def run(text, **facts):
         clock, ends, loop = Clock(), list[float](), MainLoop(**facts)
         monkeypatch.setattr(main_loop.time, "perf_counter", lambda: clock.now)
         monkeypatch.setattr(main_loop, "_device_allocations", lambda: clock.allocations)
@@ -54,7 +50,7 @@ def test_a_step_is_a_round_of_the_outermost_loop_that_comes_round_soon(steps_of,
 
 
 @cases("text")
-def test_other_loops_are_no_steps(steps_of: Callable[..., list[float]], text: str) -> None:
+def test_other_loops_are_no_steps(steps_of, text):
     assert not steps_of(text)
 
 
@@ -62,7 +58,7 @@ def test_asked_for_rounds_are_steps_whatever_the_program_is_made_of(steps_of):
     assert steps_of("import torch.optim\nfor _ in range(30): work(0.1)", is_asked_for=True)
 
 
-def test_nothing_is_marked_that_torch_compile_may_read_and_lines_stay() -> None:
+def test_nothing_is_marked_that_torch_compile_may_read_and_lines_stay():
     programs = tables(Path(__file__).with_suffix(".toml"))
     steps = programs["a_step_is_a_round_of_the_outermost_loop_that_comes_round_soon"]
     compiled = next(one["text"] for one in steps if one["id"] == "compiled")
@@ -73,6 +69,6 @@ def test_nothing_is_marked_that_torch_compile_may_read_and_lines_stay() -> None:
     text = "def f(values):\n    for value in values:\n\n        print(\n            value / 0)\n"
     marked = ast.parse(text)
     MainLoop().mark(marked, text)
-    loop: Any = marked.body[0]
+    loop = marked.body[0]
     inserted, own = loop.body[0].body
     assert (inserted.lineno, inserted.value.func.id, own.lineno) == (own.lineno, ROUND, 4)

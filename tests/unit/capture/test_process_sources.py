@@ -1,18 +1,12 @@
 """A kernel's name → the Python function; the functions here are what Triton's decorator would make."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from opscope.capture.process_sources import (
-    extension_sources,
-    mapped_files,
-    triton_sources,
-)
+from opscope.capture.process_sources import extension_sources, mapped_files, triton_sources
 from opscope.model.origin import RecordedKernel, RecordedUnit
 
 
@@ -30,7 +24,7 @@ def gelu_tanh(x_ptr, n):
     return n
 
 
-def same_name(first: bool):
+def same_name(first):
     if first:
 
         @jit
@@ -45,7 +39,7 @@ def same_name(first: bool):
     return scale
 
 
-def line_of(text: str) -> int:
+def line_of(text):
     with open(__file__) as file:  # noqa: PTH123
         return next(number for number, line in enumerate(file, 1) if text in line)
 
@@ -91,7 +85,7 @@ SOURCE = Path(__file__).with_name("square.cu").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Path:
+def build(tmp_path):
     """A build folder with a library, and what the system says of a process that loaded it."""
     folder = tmp_path / "own kernels"
     folder.mkdir()
@@ -112,7 +106,7 @@ def build(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def kernel(name: str, library: str | None = "own.so", *units: str) -> RecordedKernel:
+def kernel(name, library="own.so", *units):
     return RecordedKernel(name, library, units=tuple(map(RecordedUnit, units)))
 
 

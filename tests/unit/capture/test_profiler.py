@@ -23,7 +23,7 @@ from opscope.model.sidecar import RecordedSettings, read_sidecar  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-def work() -> None:
+def work():
     torch.ones(4, 4) @ torch.ones(4, 4)
 
 

@@ -1,7 +1,5 @@
 """Programs recorded without knowing it: which steps, what is kept, who gives way to whom."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import sys
@@ -514,8 +512,8 @@ def test_who_watches_first_is_called_inside_and_stays(watched, steps):
     assert vars(torch.nn.Module)["__call__"] is before
 
 
-def test_models_are_watched_again_where_a_tracer_put_torchs_own_call_back() -> None:
-    called: list[object] = []
+def test_models_are_watched_again_where_a_tracer_put_torchs_own_call_back():
+    called = []
 
     def around(module, call, args, kwargs):
         called.append(module)

@@ -1,7 +1,5 @@
 """Every way to record leaves a sidecar with the origins of its kernels, and a Session that keeps them."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """What the dispatcher of a real PyTorch says. What would poison this process runs in one of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -64,7 +62,7 @@ def collect(torch, tmp_path):
 def test_operators_written_in_python(torch, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(CUSTOM_OPERATORS)
-    program: dict[str, object] = {}
+    program = {}
     exec(compile(path.read_text(), str(path), "exec"), program)
     names = ("custom::plain", "custom::launching", "custom::doubled")
     found = {registration.name: registration for registration in collect_registrations(names)}

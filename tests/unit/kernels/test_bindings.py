@@ -3,8 +3,6 @@
 CUDA's functions stay unresolved: nothing here gets as far as calling one.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -27,7 +25,7 @@ PROGRAM = Path(__file__).with_name("cpu_bindings.py.txt").read_text(encoding="ut
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory) -> dict:
+def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bindings")
     library = _compile(folder)
     (folder / "program.py").write_text(PROGRAM)
@@ -41,7 +39,7 @@ def answers(tmp_path_factory) -> dict:
     return json.loads(done.stdout)
 
 
-def _compile(folder: Path) -> Path:
+def _compile(folder):
     include = Path(torch.__file__).parent / "include"
     nvcc = find_cuda_tool("nvcc")
     toolkit = None if nvcc is None else _toolkit_include(nvcc)
@@ -74,7 +72,7 @@ def _compile(folder: Path) -> Path:
     return library
 
 
-def _toolkit_include(nvcc: str) -> Path | None:
+def _toolkit_include(nvcc):
     """The include folder of the toolkit that nvcc, or the script by that name, belongs to."""
     done = subprocess.run(
         [nvcc, "--dryrun", "-E", "-x", "cu", "/dev/null"], capture_output=True, text=True, check=False

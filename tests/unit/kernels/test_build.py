@@ -1,7 +1,5 @@
 """Building the CUDA kernels: what is missing, what the compilers say. torch and its builder are fakes."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,7 @@ NINJA_OUTPUT = Path(__file__).with_name("ninja_output.txt").read_text(encoding="
 class FakeBuilder:
     """torch.utils.cpp_extension, with a toolkit of one empty nvcc."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         nvcc = folder / "cuda" / "bin" / "nvcc"
         nvcc.parent.mkdir(parents=True)
         nvcc.write_text("#!/bin/sh\n")
@@ -29,10 +27,10 @@ class FakeBuilder:
         self.calls: list[dict] = []
         self.paths: list[str] = []
 
-    def get_default_build_root(self) -> str:
+    def get_default_build_root(self):
         return str(self.root)
 
-    def load(self, **options) -> None:
+    def load(self, **options):
         self.calls.append(options)
         self.paths.append(os.environ["PATH"])
         assert not (Path(options["build_directory"]) / "lock").exists()
@@ -41,8 +39,8 @@ class FakeBuilder:
 
 
 @pytest.fixture
-def torch() -> SimpleNamespace:
-    fakes: dict = {}
+def torch():
+    fakes = {}
     return SimpleNamespace(
         __version__="2.9.0+cu130",
         version=SimpleNamespace(cuda="13.0"),
@@ -56,7 +54,7 @@ def torch() -> SimpleNamespace:
 
 
 @pytest.fixture
-def builder(tmp_path, monkeypatch, torch) -> FakeBuilder:
+def builder(tmp_path, monkeypatch, torch):
     fake = FakeBuilder(tmp_path)
     monkeypatch.setattr(build, "require_torch", lambda: torch)
     monkeypatch.setattr(build, "_cpp_extension", lambda: fake)

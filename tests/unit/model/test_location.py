@@ -1,7 +1,5 @@
 """A place in source code is known as well as its weakest part."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest
@@ -19,7 +17,7 @@ from opscope.model.location import SourceLocation
         (SourceLocation("a.cu", Grade.RELEASE_INDEX, 3), Grade.RELEASE_INDEX),
     ],
 )
-def test_its_grade_is_that_of_its_weakest_part(location: SourceLocation, grade: Grade) -> None:
+def test_its_grade_is_that_of_its_weakest_part(location, grade):
     assert location.grade is grade
 
 
@@ -28,7 +26,7 @@ STRONGEST_FIRST = [
 ]  # fmt: skip
 
 
-def test_grades_are_written_as_their_values_and_the_weakest_counts() -> None:
+def test_grades_are_written_as_their_values_and_the_weakest_counts():
     assert [str(grade) for grade in Grade] == STRONGEST_FIRST
     assert all(grade == grade.value and grade.meaning for grade in Grade)
     for one, other in permutations(Grade, 2):

@@ -13,12 +13,7 @@ import re
 from math import prod
 from typing import Any
 
-from opscope.operators.arguments import (
-    CallArguments,
-    TensorArgument,
-    parse_arguments,
-    with_list_types,
-)
+from opscope.operators.arguments import CallArguments, TensorArgument, parse_arguments, with_list_types
 from opscope.operators.element_types import element_type
 
 _TENSOR = re.compile(r"(?P<type>\w+)\[(?P<shape>[\d,]*)\](?:@\[(?P<strides>[\d,]*)\])?")

@@ -1,17 +1,14 @@
 """Lists of tensors: types from kernels, members from the gradients of the step, or nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from case_tables import tables
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.operators.arguments import (
     CHUNK_ELEMENTS,
-    CallArguments,
     parse_arguments,
     read_gradients,
     with_kernel_types,
@@ -25,7 +22,7 @@ GRADIENTS = frozenset({(("c10::BFloat16", (SMALL, BIG)),)})
 BLOCKS = 1 + 4
 
 
-def lists(name: str, *members: list[list[int]], values: tuple[str, ...] = ()) -> CallArguments:
+def lists(name, *members, values=()):
     count = len(members)
     return parse_arguments(
         f"aten::{name}",
@@ -35,13 +32,13 @@ def lists(name: str, *members: list[list[int]], values: tuple[str, ...] = ()) ->
     )
 
 
-def step(*members: list[list[int]]) -> CallArguments:
+def step(*members):
     """A fused step of AdamW: lr, both betas, decay, eps, amsgrad, maximize; no scale of gradients."""
     call = lists("_fused_adamw_", *members, values=("0.1", "0.9", "0.9", "0", "1e-8", "False", "False"))
     return replace(call, arguments=(*call.arguments, None, None))
 
 
-def types_of(call: CallArguments) -> list[str | None]:
+def types_of(call):
     return [tensor.type_name for tensor in call.tensors]
 
 
@@ -49,11 +46,11 @@ def types_of(call: CallArguments) -> list[str | None]:
     ("kernel", "type_name"),
     [(MUL, "c10::BFloat16"), (SQRT, "float"), (CAT, "short int"), (OLD_CAT, "long"), ("elementwise", None)],
 )
-def test_types_come_from_the_kernel(kernel: str, type_name: str | None) -> None:
+def test_types_come_from_the_kernel(kernel, type_name):
     assert types_of(with_kernel_types(lists("op", [[2, 3], [4]]), kernel)) == [type_name] * 2
 
 
-def test_copies_and_steps_have_types_of_their_own_and_calls_without_lists_stay() -> None:
+def test_copies_and_steps_have_types_of_their_own_and_calls_without_lists_stay():
     assert types_of(with_kernel_types(lists("_foreach_copy_", [[2]], [[2]]), COPY)) == ["float", "c10::Half"]
     call = with_kernel_types(step(*[[[4]]] * 5, [[]]), ADAMW)
     assert types_of(call) == ["c10::BFloat16"] * 5 + ["float"]
@@ -61,7 +58,7 @@ def test_copies_and_steps_have_types_of_their_own_and_calls_without_lists_stay()
     assert with_kernel_types(call, MUL) is call
 
 
-def test_members_are_the_gradients_whose_blocks_were_launched() -> None:
+def test_members_are_the_gradients_whose_blocks_were_launched():
     call = with_list_members(lists("_foreach_mul_", [], values=("0.9",)), MUL, BLOCKS, GRADIENTS)
     assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]
     assert set(types_of(call)) == {"c10::BFloat16"}
@@ -82,13 +79,13 @@ def test_members_are_the_gradients_whose_blocks_were_launched() -> None:
         (SQRT, BLOCKS),
     ],
 )
-def test_members_that_are_not_certain_stay_unknown(kernel: str | None, blocks: int | None) -> None:
+def test_members_that_are_not_certain_stay_unknown(kernel, blocks):
     # SQRT's kernel takes two lists, and a call without results gives it one.
     call = lists("_foreach_mul_", [], [], [])
     assert with_list_members(call, kernel, blocks, GRADIENTS) is None
 
 
-def test_which_sets_of_gradients_tell_the_members() -> None:
+def test_which_sets_of_gradients_tell_the_members():
     other = (("c10::BFloat16", ((7,), BIG)),)
     both = GRADIENTS | {other}
     one_each = frozenset({(("c10::BFloat16", (SMALL, (7,))),)})
@@ -101,7 +98,7 @@ def test_which_sets_of_gradients_tell_the_members() -> None:
     assert [tensor.shape for tensor in call.tensors] == [SMALL, BIG]
 
 
-def test_gradients_are_read_by_step(load: Load) -> None:
+def test_gradients_are_read_by_step(load):
     built = TraceBuilder()
     for number in (1, 2):
         built.step(number, 100 * number, 90)

@@ -65,11 +65,3 @@ def test_a_users_own_kernel_keeps_its_place():
     (kernel,) = parse_graph(text).kernels
     assert (kernel.user_file, kernel.user_line, kernel.file) == ("/home/me/my kernels.py", 12, None)
     assert kernel.hash == source_hash(USER_KERNEL)
-
-
-def test_nodes_of_another_call_are_not_the_kernels(graph_text, kernel_text):
-    text = graph_text("0_inference", {"k": kernel_text("k")}).replace(
-        "    # [Provenance debug handles] k:2\n", "    assert_size_stride(buf1)\n"
-    )
-    (kernel,) = parse_graph(text).kernels
-    assert kernel.source_nodes == ("h", "h_1")  # those of the definition alone

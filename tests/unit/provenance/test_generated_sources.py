@@ -1,9 +1,5 @@
 """Which source is matched to which kernel, from what a trace names."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from opscope.provenance.generated_code import (
@@ -60,7 +56,7 @@ def test_without_launches_the_graphs_that_ran_decide(graphs):
     assert match(graphs, kernels={"nvjet"}) == []
 
 
-def test_a_launched_file_counts_without_its_graph(tmp_path: Path, kernel_text):
+def test_a_launched_file_counts_without_its_graph(tmp_path, kernel_text):
     text = kernel_text("k", heuristic="reduction")
     file = tmp_path / f"{source_hash(text)}.py"
     file.write_text(text)

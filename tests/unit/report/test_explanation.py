@@ -1,20 +1,15 @@
 """An explanation as a document and as JSON: what comes in which order, and what is said to be missing."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from functools import cache
 
 import pytest
 
 import opscope
 from opscope.analysis import explanation as analysis
-from opscope.analysis.explanation import Explanation
 from opscope.analysis.provenance import NativeFunctionUse
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.model.session import Session
 from opscope.report.explanation import explanation_document
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
@@ -28,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("releases_read_once")
 explain = cache(analysis.explain)  # most tests look at the same few
 
 
-def without_a_trace(name: str) -> Explanation:
+def without_a_trace(name):
     return explain(name, torch_version="2.6.0")
 
 
@@ -39,21 +34,21 @@ IN_A_TRACE = (
 )  # fmt: skip
 
 
-def test_explanations(example: Session, expect: Callable[[str, str], None]) -> None:
+def test_explanations(example, expect):
     documents = {f"{name} without a trace": explanation_document(without_a_trace(name)) for name in TRACELESS}
     documents |= {name: explanation_document(explain(name, example)) for name in IN_A_TRACE}
     text = text_of(documents, 80, 100, 160)
     expect("explanation.txt", text.replace(str(opscope.example_trace()), "EXAMPLE"))
 
 
-def test_all_functions_are_listed_in_full(example: Session) -> None:
+def test_all_functions_are_listed_in_full(example):
     short, full = (explanation_document(explain("matrix", example), is_full=one) for one in (False, True))
-    lengths = [len(one.sections[-1].blocks[0].rows) for one in (short, full)]  # type: ignore[union-attr]
+    lengths = [len(one.sections[-1].blocks[0].rows) for one in (short, full)]
     assert lengths[0] == 40 < lengths[1]
 
 
-def test_lines_are_shown_where_they_are_at_hand() -> None:
-    def read(location: SourceLocation) -> list[str] | None:
+def test_lines_are_shown_where_they_are_at_hand():
+    def read(location):
         return ["TORCH_IMPL_FUNC(gelu_out_cuda)"] if location.file.endswith("Activation.cpp") else None
 
     explanation = without_a_trace("aten::gelu.out")
@@ -65,7 +60,7 @@ def test_lines_are_shown_where_they_are_at_hand() -> None:
     assert "sources" not in explanation_json(explanation)
 
 
-def test_json_of_a_kernel_without_a_trace() -> None:
+def test_json_of_a_kernel_without_a_trace():
     explanation = without_a_trace("nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT")
     document = json.loads(to_json(explanation_json(explanation)))
     assert (document["subject"], document["is_recorded"]) == ("kernel", None)
@@ -74,14 +69,7 @@ def test_json_of_a_kernel_without_a_trace() -> None:
     assert (kernel["launched_by"], kernel["parallelism"]) == ([], [])
 
 
-def native(
-    name: str,
-    overload: str = "",
-    *,
-    file: str | None = None,
-    line: int = 1,
-    stub: SourceLocation | None = None,
-) -> NativeFunctionUse:
+def native(name, overload="", *, file=None, line=1, stub=None):
     place = (
         None
         if file is None

@@ -1,20 +1,14 @@
 """The provenance in both JSON documents: the keys of the contract, filled where known and null elsewhere."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 
 import opscope
-from opscope.analysis.summary import Summary
 from opscope.report.json_encoding import to_json
 from opscope.report.summary_json import analysis_json, stats_document
 
 
 @pytest.fixture(scope="module")
-def example() -> Iterator[Summary]:
+def example():
     with opscope.load(opscope.example_trace()) as session:
         yield opscope.summarize(session)
 
@@ -22,9 +16,9 @@ def example() -> Iterator[Summary]:
 KERNELS = ("void at::native::vectorized_elementwise_kernel<4, at::native::Gelu", "sm80_xmma_gemm")
 
 
-def test_what_both_documents_say_of_an_example(example: Summary, expect: Callable[[str, str], None]) -> None:
+def test_what_both_documents_say_of_an_example(example, expect):
     analysis, stats = analysis_json(example), stats_document(example, {}, None, None)
-    parts: dict[str, Any] = {
+    parts = {
         "kernels": [named(analysis["kernels"], name) for name in KERNELS],
         "operator": named(analysis["top_operators"], "aten::gelu"),
         "accuracy": analysis["accuracy"],
@@ -39,5 +33,5 @@ def test_what_both_documents_say_of_an_example(example: Summary, expect: Callabl
     assert stats["summary"]["source_mapped_fraction"] == stats["summary"]["attributed_fraction"]
 
 
-def named(records: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def named(records, name):
     return next(record for record in records if record["name"].startswith(name))

@@ -1,7 +1,5 @@
 """The packaged table of the installed release against its torchgen and its dispatcher."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def built(torch) -> native_functions.OperatorTable:
+def built(torch):
     """The table of the installed PyTorch, without places."""
     folder = Path(torch.__file__).parents[1] / "torchgen/packaged"
     return build_operator_table(
@@ -25,7 +23,7 @@ def built(torch) -> native_functions.OperatorTable:
     )
 
 
-def placeless(entry: native_functions.NativeFunction) -> native_functions.NativeFunction:
+def placeless(entry):
     served = {key: replace(one, place=None, stubs={}, launchers=()) for key, one in entry.served.items()}
     return replace(entry, served=served)
 

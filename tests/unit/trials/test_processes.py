@@ -1,10 +1,7 @@
 """Runs of a program in processes of their own: what they find, what they leave, what ends them."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,7 +11,7 @@ pytest.importorskip("torch")
 
 from opscope.trials.child import _Run
 from opscope.trials.processes import ProgramRuns
-from opscope.trials.rounds import TrialRequest, TrialRun
+from opscope.trials.rounds import TrialRequest
 
 pytestmark = pytest.mark.torch
 exhaustive = pytest.mark.exhaustive(few=False)  # processes that import torch
@@ -32,7 +29,7 @@ while True:
 
 
 @pytest.fixture
-def request_of_program(tmp_path: Path) -> TrialRequest:
+def request_of_program(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     return TrialRequest(
         kind="script", target=str(tmp_path / "program.py"), steps="forward", seconds=0.02, is_constant=True
@@ -40,7 +37,7 @@ def request_of_program(tmp_path: Path) -> TrialRequest:
 
 
 @pytest.fixture
-def runs() -> Iterator[ProgramRuns]:
+def runs():
     processes = ProgramRuns(in_place=False)
     with processes.open():
         yield processes
@@ -48,7 +45,7 @@ def runs() -> Iterator[ProgramRuns]:
     assert not processes.scratch.exists()
 
 
-def found(answer: tuple[TrialRun | None, str]) -> TrialRun:
+def found(answer):
     run, said = answer
     assert run is not None, said
     return run

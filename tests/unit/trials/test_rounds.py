@@ -1,12 +1,8 @@
 """Changes switched inside of running programs: real processes, changes planted by files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +14,7 @@ pytest.importorskip("torch")
 import opscope
 from opscope.model.trial import Correctness
 from opscope.trials.processes import ProgramRuns
-from opscope.trials.rounds import ArmRun, TrialRequest, TrialRun, signed_rank_interval
+from opscope.trials.rounds import TrialRequest, signed_rank_interval
 
 pytestmark = [pytest.mark.torch, pytest.mark.exhaustive(few=False)]
 
@@ -28,16 +24,12 @@ TRAINING, ADVERSARIAL, ACCUMULATING, INFERENCE, GENERATING = (
     for kind in ("training", "adversarial", "accumulating", "inference", "generating")
 )
 
-Switched = Callable[..., tuple[TrialRun, dict[str, ArmRun], str]]
-
 
 @pytest.fixture
-def switched(tmp_path: Path) -> Switched:
+def switched(tmp_path):
     """Run a program with these changes, planted ones or of the catalogue."""
 
-    def run(
-        program: str, *names: str, steps: int = 10_000, seconds: float = 3.0, **more: Any
-    ) -> tuple[TrialRun, dict[str, ArmRun], str]:
+    def run(program, *names, steps=10_000, seconds=3.0, **more):
         files = {}
         for name in {*names} & {*PLANTED["changes"]}:
             files[name] = str(tmp_path / f"{name}.py")
@@ -76,7 +68,7 @@ def test_checks_and_switches_that_change_nothing_leave_every_bit(switched, tmp_p
         assert (arm.correctness, arm.logarithms, arm.error) == (Correctness.CHANGED, [], None), name
 
 
-def test_a_planted_slowdown_is_found_and_nothing_else(switched: Switched) -> None:
+def test_a_planted_slowdown_is_found_and_nothing_else(switched):
     found, arms, _ = switched(TRAINING, "slow", "noop", "fused_optimizer", "set_to_none", seconds=8.0)
     assert found.is_enough
     # Much slower, it is left out after three rounds.
@@ -90,7 +82,7 @@ def test_a_planted_slowdown_is_found_and_nothing_else(switched: Switched) -> Non
     assert found.taken == "optimizer"
 
 
-def test_what_a_change_raises_ends_neither_the_program_nor_the_others(switched: Switched) -> None:
+def test_what_a_change_raises_ends_neither_the_program_nor_the_others(switched):
     found, arms, _ = switched(
         TRAINING, "broken_on", "broken_output", "broken_later", "infinite", "restless", steps=900, seconds=60
     )
@@ -105,14 +97,14 @@ def test_what_a_change_raises_ends_neither_the_program_nor_the_others(switched: 
     assert len(arms["restless"].logarithms) >= 2
 
 
-def test_what_is_raised_in_backward_is_told_with_the_change_that_was_on(switched: Switched) -> None:
+def test_what_is_raised_in_backward_is_told_with_the_change_that_was_on(switched):
     found, _, _ = switched(TRAINING, "broken_backward", "noop")
     assert found.active == ("broken_backward",)
     assert (found.exit_code, found.is_enough) == (1, False)
     assert "in backward" in (found.error or "")
 
 
-def test_few_steps_stay_with_one_change(switched: Switched) -> None:
+def test_few_steps_stay_with_one_change(switched):
     found, arms, said = switched(TRAINING, "noop", steps=30, is_constant=True)
     assert len(found.step_ns) >= 10
     assert arms["noop"].correctness is Correctness.IDENTICAL
@@ -120,14 +112,14 @@ def test_few_steps_stay_with_one_change(switched: Switched) -> None:
 
 
 @pytest.mark.parametrize("name", ["compile", "bf16_autocast", "bf16_weights", "inference_mode"])
-def test_changes_of_models_take_hold_beside_the_eager_one(switched: Switched, name: str) -> None:
+def test_changes_of_models_take_hold_beside_the_eager_one(switched, name):
     arm = switched(INFERENCE, name, seconds=1.0)[1][name]
     assert (arm.error, arm.not_tried) == (None, None)
     assert arm.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
     assert arm.logarithms
 
 
-def test_a_change_that_no_longer_takes_hold_is_no_result(switched: Switched) -> None:
+def test_a_change_that_no_longer_takes_hold_is_no_result(switched):
     """Of a program that goes on without calling its model, a change of the model is not timed."""
     without_model = TRAINING.replace(
         "for _ in range(STEPS):",
@@ -160,7 +152,7 @@ def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path, monkeypatch):
     assert found.arms[0].logarithms
 
 
-def test_what_was_compiled_is_not_run_with_weights_of_another_type(switched: Switched) -> None:
+def test_what_was_compiled_is_not_run_with_weights_of_another_type(switched):
     # Whole numbers come in either way: only the weights are of another type.
     looking_up = """
 import time, torch
@@ -185,14 +177,14 @@ with torch.no_grad():
     assert Correctness.CHANGED not in {one.correctness for one in found.arms}
 
 
-def test_a_model_of_torchscript_is_tried_and_goes_on(switched: Switched) -> None:
+def test_a_model_of_torchscript_is_tried_and_goes_on(switched):
     scripted = INFERENCE.replace("model.eval()", "model = torch.jit.script(model.eval())")
     found, arms, said = switched(scripted, "bf16_weights", steps=400)
     assert arms["bf16_weights"].correctness is Correctness.WITHIN_ROUNDING
     assert found.is_enough or "digest" in said
 
 
-def test_a_program_that_no_change_fits_is_timed_all_the_same(switched: Switched) -> None:
+def test_a_program_that_no_change_fits_is_timed_all_the_same(switched):
     found, arms, _ = switched(TRAINING, "broken_on")
     assert "RuntimeError: on" in (arms["broken_on"].error or "")
     assert len(found.base_logarithms) >= 3

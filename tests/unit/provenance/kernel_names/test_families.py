@@ -1,7 +1,5 @@
 """The closed set of families, and that nothing gives another."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -21,13 +19,13 @@ DECLARED = tomli.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
 NAMES = vocabulary.CATEGORY_OF_FAMILY.keys()
 
 
-def test_families_are_declared_once_in_snake_case_with_a_meaning() -> None:
+def test_families_are_declared_once_in_snake_case_with_a_meaning():
     assert len(NAMES) == sum(map(len, DECLARED.values()))
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in NAMES)
     assert all(text[0].isupper() and text[-1] != "." for text in vocabulary.MEANING_OF_FAMILY.values())
 
 
-def test_every_family_belongs_to_a_titled_category() -> None:
+def test_every_family_belongs_to_a_titled_category():
     known = {category.name for category in categories()} | {"control"}
     used = set(vocabulary.CATEGORY_OF_FAMILY.values())
     assert used <= known
@@ -35,7 +33,7 @@ def test_every_family_belongs_to_a_titled_category() -> None:
 
 
 @pytest.mark.parametrize("section", RULES)
-def test_rules_give_declared_families_by_valid_patterns(section: str) -> None:
+def test_rules_give_declared_families_by_valid_patterns(section):
     for rule in RULES[section]:
         assert rule["family"] in NAMES
         assert all(re.compile(pattern) for pattern in rule.get("patterns", [rule.get("words")]))
@@ -43,8 +41,8 @@ def test_rules_give_declared_families_by_valid_patterns(section: str) -> None:
         assert vocabulary.family_by_rules(section, "\N{SNOWMAN}") is None
 
 
-def test_families_written_in_code_and_grammars_are_declared() -> None:
-    written: set[str] = set()
+def test_families_written_in_code_and_grammars_are_declared():
+    written = set()
     for module in FOLDER.glob("*.py"):
         text = module.read_text(encoding="utf-8")
         written |= set(re.findall(r'(?:"family"\]? ?[:=]|family=|family, \w+ =) ?"(\w+)"', text))
@@ -58,11 +56,11 @@ def test_families_written_in_code_and_grammars_are_declared() -> None:
 
 
 @cases("word", "expected")
-def test_plain_words(word: str, expected: str | None) -> None:
+def test_plain_words(word, expected):
     reading = read_plain_words(word)
     assert (reading.inferred["family"] if reading is not None else None) == expected
 
 
 @cases("text", "expected")
-def test_direction_words(text: str, expected: str | None) -> None:
+def test_direction_words(text, expected):
     assert vocabulary.direction_of(text) == expected

@@ -1,19 +1,13 @@
 """Which evidence a Session gives: its labels, what it recorded, its devices."""
 
-from __future__ import annotations
-
 import pytest
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.model.evidence import Grade
-from opscope.model.origin import (
-    RecordedKernel,
-    RecordedUnit,
-)
-from opscope.model.session import Session
+from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.resolution import evidence as gather
-from opscope.provenance.resolution.evidence import Evidence, gather_evidence
+from opscope.provenance.resolution.evidence import gather_evidence
 from opscope.provenance.torch_releases import release_versions
 
 from .conftest import recorded_units
@@ -21,11 +15,11 @@ from .conftest import recorded_units
 COMMIT_OF_2_6 = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 
 
-def trace(kernel: str = "k") -> TraceBuilder:
+def trace(kernel="k"):
     return TraceBuilder().operator("aten::mm", 1, 5).launch(2).kernel(kernel, 9, 3)
 
 
-def gathered(session: Session) -> Evidence:
+def gathered(session):
     return gather_evidence(session, [name for (name,) in session.query("SELECT name FROM kernel_names")])
 
 
@@ -65,7 +59,7 @@ class TestLines:
 
 class TestInstalledTorch:
     @pytest.fixture(autouse=True)
-    def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(self, monkeypatch):
         """A torch of release 2.6.0."""
         monkeypatch.setattr(gather, "installed_torch", lambda: ("2.6.0", COMMIT_OF_2_6))
 
@@ -101,5 +95,5 @@ def test_recorded_units(load, record, of_ranks, library, names, paths):  # noqa:
 @pytest.mark.parametrize(
     ("builder", "backend"), [(trace(), "CUDA"), (TraceBuilder().operator("aten::mm", 1, 5), "CPU")]
 )
-def test_the_backend_is_that_of_the_recorded_devices(load: Load, builder: TraceBuilder, backend: str) -> None:
+def test_the_backend_is_that_of_the_recorded_devices(load, builder, backend):
     assert gathered(load(builder)).backend == backend

@@ -1,12 +1,7 @@
 """Machines with given answers, one with a GPU on which all is well, one without; and one made of files."""
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +23,7 @@ H200 = CudaDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, UUID)
 
 
 @pytest.fixture
-def cpu_machine() -> dict[str, Any]:
+def cpu_machine():
     """A machine without a GPU and without anything of NVIDIA's, with torch for the CPU."""
     return {
         "machine": MachineFacts("Linux 6.1 x86_64", "AMD EPYC", 8, 32 * GIB, pci_gpu_count=0),
@@ -49,7 +44,7 @@ def cpu_machine() -> dict[str, Any]:
 
 
 @pytest.fixture
-def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
+def gpu_machine(cpu_machine):
     """A machine with an H200 on which every check is content."""
     return {
         **cpu_machine,
@@ -103,7 +98,7 @@ def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ExaminedMachine]:
+def machine(tmp_path, monkeypatch):
     """A machine made of files, with Python's packages in the folder `site`.
 
     `programs` are shell scripts by name, in a folder that is all of PATH; `files` are contents by
@@ -113,14 +108,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ex
     for name in ("nvidia", "triton"):  # of the machine that runs the tests
         monkeypatch.delitem(sys.modules, name, raising=False)
 
-    def make(
-        *,
-        programs: Mapping[str, str] | None = None,
-        files: Mapping[str, str] | None = None,
-        variables: Mapping[str, str] | None = None,
-        python: str = sys.executable,
-        **answers: Any,
-    ) -> ExaminedMachine:
+    def make(*, programs=None, files=None, variables=None, python=sys.executable, **answers):
         root, binaries = tmp_path / "root", tmp_path / "bin"
         root.mkdir(exist_ok=True)
         binaries.mkdir(exist_ok=True)
