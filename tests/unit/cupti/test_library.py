@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope.cupti import library as module
 from opscope.cupti.library import (
     INJECTION_VARIABLE,
@@ -19,8 +20,6 @@ from opscope.cupti.library import (
 )
 from opscope.errors import CaptureError, DependencyError, InputError
 
-MACHINE = platform.machine()
-
 
 @pytest.fixture(autouse=True)
 def _no_system(monkeypatch):
@@ -29,101 +28,64 @@ def _no_system(monkeypatch):
     monkeypatch.setattr(module, "_USUAL_TOOLKITS", "/nowhere")
 
 
-def headers(folder, version=130_001, *, cuda=True):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cupti_activity.h").write_text("")
-    if version is not None:
-        (folder / "cupti_version.h").write_text(f"/* v1 */\n#define CUPTI_API_VERSION {version}\n")
-    if cuda:
-        (folder / "cuda.h").write_text("")
+def headers(folder, *facts):
+    """Files by name; a number is the version that one of them states."""
+    for fact in facts:
+        if isinstance(fact, int):
+            (folder / "cupti_version.h").write_text(f"/* v1 */\n#define CUPTI_API_VERSION {fact}\n")
+        else:
+            (folder / fact).touch()
 
 
-def library(folder, *names):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names or ("libcupti.so.13",):
-        (folder / name).write_text(name)
+def installed(folder, version=130_001, name="libcupti.so.13"):
+    """A whole installation, as a toolkit."""
+    for one in ("include", "lib64"):
+        (folder / one).mkdir(parents=True, exist_ok=True)
+    headers(folder / "include", "cupti_activity.h", "cuda.h", version)
+    (folder / "lib64" / name).touch()
+    return folder
 
 
-def one(**places):
-    (found,) = installed_cupti(**places)
-    return found
+@cases("place", "includes", "library", "known")
+def test_it_is_found_where_installers_put_it(tmp_path, place, includes, library, known):
+    def put(name):
+        folder = tmp_path / name.replace("MACHINE", platform.machine())
+        folder.mkdir(parents=True)
+        return folder
 
-
-def test_in_a_toolkit(tmp_path):
-    target = tmp_path / "targets" / f"{MACHINE}-linux"
-    headers(target / "include")
-    library(target / "lib", "libcupti.so.13", "libcupti.so.2025.3.1", "libcupti.so")
-    found = one(toolkits=[tmp_path])
-    assert found == Cupti((target / "include",), target / "lib" / "libcupti.so.13", 130_001)
-    assert found.cuda_major == 13
-
-
-def test_in_extras_of_an_older_toolkit(tmp_path):
-    extras = tmp_path / "extras" / "CUPTI"
-    headers(extras / "include", 26, cuda=False)
-    library(extras / "lib64", "libcupti.so.12")
-    (tmp_path / "include").mkdir()
-    (tmp_path / "include" / "cuda.h").write_text("")
-    found = one(toolkits=[tmp_path])
-    assert found.includes == (extras / "include", tmp_path / "include")
-    assert (found.api_version, found.cuda_major) == (26, 12)
-
-
-def test_in_wheels_of_cuda_13(tmp_path):
-    headers(tmp_path / "nvidia" / "cu13" / "include")
-    library(tmp_path / "nvidia" / "cu13" / "lib")
-    assert one(packages=[tmp_path]).library.parent == tmp_path / "nvidia" / "cu13" / "lib"
-
-
-def test_in_wheels_of_cuda_12_and_11(tmp_path):
-    for name, soname, major in (("twelve", "libcupti.so.12", 12), ("eleven", "libcupti.so.11.8", 11)):
-        nvidia = tmp_path / name / "nvidia"
-        headers(nvidia / "cuda_cupti" / "include", 18, cuda=False)
-        headers(nvidia / "cuda_runtime" / "include", None)
-        (nvidia / "cuda_runtime" / "include" / "cupti_activity.h").unlink()
-        library(nvidia / "cuda_cupti" / "lib", soname)
-        found = one(packages=[tmp_path / name])
-        assert found.includes == (nvidia / "cuda_cupti" / "include", nvidia / "cuda_runtime" / "include")
-        assert found.cuda_major == major
-
-
-def test_in_triton(tmp_path):
-    folder = tmp_path / "triton" / "backends" / "nvidia"
-    headers(folder / "include", 26)
-    library(folder / "lib" / "cupti", "libcupti.so.12", "libcupti.so.2025.1.1")
-    assert one(packages=[tmp_path]).library.name == "libcupti.so.12"
+    folders = {put(name): files for name, files in includes.items()}
+    for folder, files in folders.items():
+        headers(folder, *files)
+    libraries, *names = put(library[0]), *library[1:]
+    for name in names:
+        (libraries / name).touch()
+    (found,) = installed_cupti(**{place: [tmp_path]})
+    assert (found.includes, found.library) == (tuple(folders), libraries / names[0])
+    assert [found.api_version, found.cuda_major] == known
 
 
 @pytest.mark.parametrize("missing", ["cuda.h", "cupti_version.h", "cupti_activity.h", "library"])
 def test_an_incomplete_one_is_none(tmp_path, missing):
-    headers(tmp_path / "include")
-    library(tmp_path / "lib64")
+    installed(tmp_path)
     path = tmp_path / "lib64" / "libcupti.so.13" if missing == "library" else tmp_path / "include" / missing
     path.unlink()
     assert list(installed_cupti(toolkits=[tmp_path])) == []
 
 
 def test_one_too_old_is_none(tmp_path):
-    headers(tmp_path / "include", 17)
-    library(tmp_path / "lib64", "libcupti.so.11.7")
+    installed(tmp_path, 17, "libcupti.so.11.7")
     assert list(installed_cupti(toolkits=[tmp_path])) == []
 
 
 def test_the_same_library_is_found_once(tmp_path):
-    headers(tmp_path / "real" / "include")
-    library(tmp_path / "real" / "lib64")
-    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "link").symlink_to(installed(tmp_path / "real"))
     assert len(list(installed_cupti(toolkits=[tmp_path / "link", tmp_path / "real"]))) == 1
 
 
 @pytest.fixture
 def both(tmp_path):
     """CUPTI of CUDA 13 before one of CUDA 12."""
-    headers(tmp_path / "new" / "include")
-    library(tmp_path / "new" / "lib64")
-    headers(tmp_path / "old" / "include", 26)
-    library(tmp_path / "old" / "lib64", "libcupti.so.12")
-    return [tmp_path / "new", tmp_path / "old"]
+    return [installed(tmp_path / "new"), installed(tmp_path / "old", 26, "libcupti.so.12")]
 
 
 @pytest.mark.parametrize(("driver", "major"), [(13_000, 13), (12_040, 12), (None, 13)])
