@@ -263,7 +263,7 @@ def results_named(tmp_path_factory):
                 ceiling_fraction=400 / ns,
             )
             for one, ns, verdict in (("torch", 1000 * factor, None), (name, 2000 * factor, Verdict.SLOWER))
-        ]
+        ]  # fmt: skip
         return benchmark_result(*rows, shape=(n,), parameters={"n": n})
 
     def configuration(name, batch, length):

@@ -49,78 +49,37 @@ def trace(**properties):
     return TraceBuilder(deviceProperties=[H200], **properties)
 
 
+OF_A_COST = {"flop_count": None, "read_bytes": None, "written_bytes": None, "data_type": DataType.FP32}
+
+
 def call(
-    operator,
-    device_ns,
-    *,
-    shapes=None,
-    types=None,
-    calls=1,
-    data_type=DataType.FP32,
-    tensor_cores=None,
-    bound=None,
-    fraction=0.5,
-    flop_count=None,
-    read_bytes=None,
-    written_bytes=None,
-    kernels=(),
-    call_id=0,
-    attribution=None,
+    operator, device_ns, *, shapes=None, types=None, fraction=0.5, bound=None, tensor_cores=None, **more
 ):
-    """One distinct call; `device_ns` is of all its calls."""
-    cost = CallCost(
-        flop_count=flop_count, read_bytes=read_bytes, written_bytes=written_bytes, data_type=data_type
-    )
+    """One distinct call; `device_ns` is of all its calls, `more` are facts of its cost and its own."""
+    cost = CallCost(**{name: more.pop(name, usual) for name, usual in OF_A_COST.items()})
+    roofline = Roofline(
+        device_ns, device_ns, flop_count=cost.flop_count, bound=bound, tensor_cores=tensor_cores,
+        attainable_ns=None if fraction is None else fraction * device_ns,
+    )  # fmt: skip
+    written = (None, None)
+    if shapes is not None:
+        types = types or ["float" if shape else "Scalar" for shape in shapes]
+        written = (json.dumps(shapes), json.dumps(types))
+    own = {"calls": 1, "kernels": (), **more}
     return CallEfficiency(
-        call_id,
-        operator,
-        None,
-        None if shapes is None else json.dumps(shapes),
-        None if shapes is None else json.dumps(types or ["float" if shape else "Scalar" for shape in shapes]),
-        attribution=attribution,
-        calls=calls,
-        kernels=tuple(kernels),
-        cost=cost,
-        roofline=Roofline(
-            device_ns,
-            device_ns,
-            flop_count=flop_count,
-            attainable_ns=None if fraction is None else fraction * device_ns,
-            bound=bound,
-            tensor_cores=tensor_cores,
-        ),
+        own.pop("call_id", 0), operator, None, *written, cost=cost, roofline=roofline, **own
     )
 
 
-def product(
-    m,
-    n,
-    k,
-    device_ns,
-    *,
-    type_name="float",
-    data_type=DataType.FP32,
-    tensor_cores=TensorCoreUse.ELIGIBLE,
-    **facts,
-):
+def product(m, n, k, device_ns, *, type_name="float", data_type=DataType.FP32, **facts):
     """Calls of aten::mm."""
     size = 4 if data_type is DataType.FP32 else 2
-    facts = {
-        "bound": Bound.COMPUTE,
-        "flop_count": 2 * m * n * k,
-        "read_bytes": size * k * (m + n),
-        "written_bytes": size * m * n,
-        **facts,
-    }
-    return call(
-        "aten::mm",
-        device_ns,
-        shapes=[[m, k], [k, n]],
-        types=[type_name, type_name],
-        data_type=data_type,
-        tensor_cores=tensor_cores,
-        **facts,
-    )
+    known = {
+        "shapes": [[m, k], [k, n]], "types": [type_name, type_name], "data_type": data_type,
+        "tensor_cores": TensorCoreUse.ELIGIBLE, "bound": Bound.COMPUTE, "flop_count": 2 * m * n * k,
+        "read_bytes": size * k * (m + n), "written_bytes": size * m * n,
+    }  # fmt: skip
+    return call("aten::mm", device_ns, **{**known, **facts})
 
 
 def host(device_ns, host_ns, *, launches=10, recorder_ns=0.0, steps=1, step_ns=None, trace_id=0):

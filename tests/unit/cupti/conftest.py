@@ -31,22 +31,12 @@ def make_recording():
                 for field, value in row.items():
                     arrays[kind][field][index] = value
         recording = CuptiRecording(
-            path=Path("4711.0.cuda"),
-            process=4711,
-            parent_process=1,
-            program="/home/user/add",
-            command=("./add",),
-            start_ns=START_NS,
-            start_realtime_ns=START_NS,
-            end_ns=START_NS + 1_000_000,
-            cupti_version=130_001,
-            cupti_path="/usr/lib/libcupti.so.13",
-            driver_version=13_000,
-            outcome=outcome or Outcome(FileState.ENDED),
-            records=arrays,
-            names={table: (names or {}).get(table, {}) for table in TextTable},
-            maps="",
-        )
+            path=Path("4711.0.cuda"), process=4711, parent_process=1, program="/home/user/add",
+            command=("./add",), start_ns=START_NS, start_realtime_ns=START_NS, end_ns=START_NS + 1_000_000,
+            cupti_version=130_001, cupti_path="/usr/lib/libcupti.so.13", driver_version=13_000,
+            outcome=outcome or Outcome(FileState.ENDED), records=arrays,
+            names={table: (names or {}).get(table, {}) for table in TextTable}, maps="",
+        )  # fmt: skip
         return replace(recording, **more)
 
     return make

@@ -125,28 +125,9 @@ def test_convolutions_of_all_forms_agree(recorder, stated, data):
     except RuntimeError:
         return  # a kernel larger than the data
     calls = [recorder.record("convolution", *general)]
-    if transposes:
-        calls.append(
-            recorder.record(
-                "cudnn_convolution_transpose",
-                x,
-                weight,
-                padding,
-                extra,
-                stride,
-                dilation,
-                groups,
-                True,
-                False,
-                True,
-            )
-        )
-    else:
-        calls.append(
-            recorder.record(
-                "cudnn_convolution", x, weight, padding, stride, dilation, groups, True, False, True
-            )
-        )
+    name = "cudnn_convolution_transpose" if transposes else "cudnn_convolution"
+    paddings = (padding, extra) if transposes else (padding,)
+    calls.append(recorder.record(name, x, weight, *paddings, stride, dilation, groups, True, False, True))
     costs = [cost_by_rules(call) for call in calls]
     for call in calls:
         effects = effects_by_rules(call)

@@ -49,20 +49,9 @@ def elf_bytes(parts, machine=62, *, many_sections=False):
         rows[0] = SECTION_ROW.pack(0, 0, 0, 0, 0, count, names_index, 0, 0, 0)
         count, names_index = 0, 0xFFFF
     kind_and_machine, table, flags = (3, machine, 1, 0, 0), len(content), 0
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01",
-        *kind_and_machine,
-        table,
-        flags,
-        64,
-        0,
-        0,
-        64,
-        count,
-        names_index,
-    )
-    content[:64] = header
+    sizes = (64, 0, 0, 64, count, names_index)
+    magic = b"\x7fELF\x02\x01\x01"
+    content[:64] = struct.pack("<16sHHIQQQIHHHHHH", magic, *kind_and_machine, table, flags, *sizes)
     return bytes(content) + b"".join(rows)
 
 
