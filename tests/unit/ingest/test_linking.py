@@ -43,31 +43,19 @@ class Activity:
     external_id: int = -1
 
 
+def columns(rows, *names):
+    return [int64(getattr(row, name) for row in rows) for name in names]
+
+
 def run(operators, calls, activities):
-    forest = nest(
-        int64(o.thread for o in operators),
-        int64(o.start for o in operators),
-        int64(o.duration for o in operators),
-        int64(range(len(operators))),
+    forest = nest(*columns(operators, "thread", "start", "duration"), int64(range(len(operators))))
+    (external_ids,) = columns(operators, "external_id")
+    graphs = np.array([call.is_graph for call in calls], dtype=bool)
+    made = Calls(*columns(calls, "thread", "start", "correlation", "external_id"), graphs)
+    found = Activities(
+        *columns(activities, "start", "correlation", "external_id"), int64(0 for _ in activities)
     )
-    links = link(
-        forest,
-        int64(o.external_id for o in operators)[forest.order],
-        Calls(
-            int64(c.thread for c in calls),
-            int64(c.start for c in calls),
-            int64(c.correlation for c in calls),
-            int64(c.external_id for c in calls),
-            np.array([c.is_graph for c in calls], dtype=bool),
-        ),
-        Activities(
-            int64(a.start for a in activities),
-            int64(a.correlation for a in activities),
-            int64(a.external_id for a in activities),
-            int64(0 for _ in activities),
-        ),
-    )
-    return forest, links
+    return forest, link(forest, external_ids[forest.order], made, found)
 
 
 def outcome(operators, calls, activities):
