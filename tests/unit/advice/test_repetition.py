@@ -34,24 +34,17 @@ ROUNDS = 6
 LINE = "train.py:7 forward"
 
 
+WATCHED = ("repeated", "rounds", "unused", "padded", "python")
+
+
 def session_of(
-    folder,
-    *,
-    repeated=(),
-    rounds=(),
-    unused=(),
-    padded=(),
-    python=(),
-    names=NAMES * ROUNDS,
-    kernel_us=150,
-    kernel="kernel",
-    waits=False,
-    pause_us=0,  # of Python, in the middle
-    has_new=True,
-    extra=lambda *_: None,
-    **facts,
-):
-    """Three steps of four operators in six rounds, each below another one and above one that launches."""
+    folder, *, names=NAMES * ROUNDS, kernel_us=150, kernel="kernel", waits=False, pause_us=0, has_new=True,
+    extra=lambda *_: None, **facts
+):  # fmt: skip
+    """Three steps of four operators in six rounds, each below another one and above one that launches.
+
+    Python pauses in the middle; what was watched is among the facts.
+    """
     program, at = trace(), 0.0
     for step in range(3):
         program.step(step, at, 5_000 + pause_us)
@@ -72,7 +65,7 @@ def session_of(
     path = program.write(folder / "t.json")
     order = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
     watched = ThreadOperators(1, tuple(order), " ".join(order[name] for name in names))
-    parts = map(tuple, (repeated, rounds, unused, padded, python))
+    parts = (tuple(facts.pop(one, ())) for one in WATCHED)
     recorded = RecordedDataflow((watched,), has_new, *parts)
     write_sidecar(sidecar_path(path), sidecar(dataflow=recorded, **facts))
     return opscope.load(path)

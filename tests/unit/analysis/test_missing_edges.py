@@ -13,14 +13,12 @@ from opscope.cli import main
 COPY = "Memcpy HtoD (Pageable -> Device)"
 
 
+def always(_):
+    return True
+
+
 def program(
-    *,
-    steps=2,
-    step_us=2000,
-    has_launches=True,
-    is_tied=lambda _: True,
-    recorded=lambda _: True,
-    starts_us=lambda _: 0,
+    *, steps=2, step_us=2000, has_launches=True, is_tied=always, recorded=always, starts_us=lambda _: 0
 ):
     """Steps of 2 ms: a copy of pageable memory for which the host waits 500 µs, and nine kernels after it.
 
