@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -7,19 +8,7 @@ pytestmark = pytest.mark.torch
 
 TINY = ("--param", "layers=1", "hidden=16", "--device", "cpu", "--active", 2)
 
-WORKLOADS = """
-import torch
-
-def fails_at_4(batch_size, seq_len):
-    if batch_size == 4:
-        raise RuntimeError("no such | batch")
-    return lambda: torch.ones(batch_size, seq_len).sum()
-
-def interrupted_at_4(batch_size, seq_len):
-    if batch_size == 4:
-        raise KeyboardInterrupt
-    return lambda: torch.ones(batch_size, seq_len).sum()
-"""
+WORKLOADS = Path(__file__).with_name("workloads.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture

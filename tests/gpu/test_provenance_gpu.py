@@ -13,20 +13,7 @@ from opscope.provenance.generated_code import source_hash  # noqa: E402
 # Compilers warn of what does not matter here: architectures, precision, releases.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
-CUDA_SOURCE = """#include <torch/types.h>
-
-// square_kernel is defined once:
-__global__ void square_kernel(const float* x, float* y, long n) {
-    long i = blockIdx.x * (long)blockDim.x + threadIdx.x;
-    if (i < n) y[i] = x[i] * x[i];
-}
-
-torch::Tensor square(torch::Tensor x) {
-    auto y = torch::empty_like(x);
-    square_kernel<<<(x.numel() + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
-    return y;
-}
-"""
+CUDA_SOURCE = Path(__file__).with_name("own.cu").read_text(encoding="utf-8")
 
 try:
     import triton

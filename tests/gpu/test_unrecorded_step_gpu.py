@@ -5,6 +5,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -195,23 +196,7 @@ def test_recording_more_harms_no_program_whose_forwards_are_steps(tmp_path, loop
 
 
 # Launches decide; the program prints how long a step takes before, and long after, it is recorded.
-LAUNCHES = """
-import time
-x = torch.ones(8, device="cuda")
-net = torch.nn.Identity() if {model} else None
-def step():
-    for _ in range({count}):
-        x.add_(1)
-opt = torch.optim.SGD([torch.nn.Parameter(x.clone())]) if {model} else None
-times = []
-for _ in range(60):
-    torch.cuda.synchronize(); began = time.perf_counter()
-    step()
-    if opt is not None:
-        opt.step()
-    torch.cuda.synchronize(); times.append(time.perf_counter() - began)
-print("TIMES", *times)
-"""
+LAUNCHES = Path(__file__).with_name("stepped.py.txt").read_text(encoding="utf-8")
 
 
 def test_steps_after_the_recording_are_as_fast_as_alone(tmp_path):

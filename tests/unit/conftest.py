@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -9,27 +10,7 @@ import opscope
 from opscope.analysis import explanation
 from opscope.provenance.generated_code import source_hash
 
-KERNEL = """
-import triton
-import triton.language as tl
-
-from torch._inductor.runtime import triton_helpers, triton_heuristics
-
-@triton_heuristics.{heuristic}(
-    size_hints={{'x': 1024}},
-    reduction_hint=ReductionHint.INNER,
-    filename=__file__,
-    triton_meta={{'signature': {{'in_ptr0': '*fp32'}}, 'device': DeviceProperties(type='cuda', cc=90)}},
-    inductor_meta={{
-        'grid_type': 'Grid1D', 'kernel_name': '{name}', 'num_load': 2, 'num_reduction': 0,
-        'autotune_hints': set(), 'no_x_dim': None, 'kernel_num_gb': 0.5, 'tiling_scores': {{'x': -1}}
-    }},
-)
-@triton.jit
-def {name}(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
-    xoffset = tl.program_id(0) * XBLOCK
-    {body}
-"""
+KERNEL = Path(__file__).with_name("generated_kernel.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """What a request becomes: points of a sweep, and what running them keeps."""
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -80,21 +82,7 @@ def test_an_interruption_of_a_point_or_outside_the_engine_keeps_what_there_is():
     assert (len(found.points), found.complete) == (1, False)
 
 
-FUNCTIONS = """
-import torch
-
-def make_inputs(n):
-    return torch.ones(n)
-
-def slow(x):
-    return x * x
-
-def fast(x, *, block=1):
-    return x.square()
-
-def alone(x):
-    return x
-"""
+FUNCTIONS = Path(__file__).with_name("swept_functions.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Functions of the user's: how they are named and found, and the problem a group of them makes."""
 
 import functools
+from pathlib import Path
 
 import pytest
 
@@ -27,19 +28,7 @@ def test_one_value_in_python_is_a_list_of_one():
         values_of({"n": []})
 
 
-PROGRAM = """
-def make_inputs(n):
-    return (n,)
-
-def other_inputs():
-    return ()
-
-def fast(x):
-    return x
-
-def slow(x):
-    return x
-"""
+PROGRAM = Path(__file__).with_name("user_functions.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -103,18 +103,7 @@ def test_what_compiles_ahead_stands_aside_or_is_not_started(tmp_path, monkeypatc
     assert (asked.is_ahead, asked.arms, asked.scratch) == (True, (("compile",),), None)
 
 
-TWO_KINDS = """
-import sys, time, torch
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(int(sys.argv[1])):
-    model(torch.randn(4, 8))
-    time.sleep(0.2)
-while sys.argv[2:]:
-    model(torch.randn(4, 8)).sum().backward()
-    time.sleep(0.001)
-    optimizer.step()
-"""
+TWO_KINDS = Path(__file__).with_name("two_kinds.py.txt").read_text(encoding="utf-8")
 
 
 @exhaustive

@@ -154,25 +154,9 @@ def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path, monkeypatch):
 
 def test_what_was_compiled_is_not_run_with_weights_of_another_type(switched):
     # Whole numbers come in either way: only the weights are of another type.
-    looking_up = """
-import time, torch
-class Tokens(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rows = torch.nn.EmbeddingBag(9, 32)
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(3))
-    def forward(self, tokens):
-        rows = self.rows(tokens)
-        for layer in self.layers:
-            rows = layer(rows)
-        return rows
-model = Tokens().eval()
-with torch.no_grad():
-    for _ in range(STEPS):
-        model(torch.randint(9, (8, 16)))
-        time.sleep(0.002)
-"""
-    found, _, _ = switched(looking_up, "compile", "bf16_weights+compile", "bf16_weights", seconds=50.0)
+    found, _, _ = switched(
+        PLANTED["programs"]["looking_up"], "compile", "bf16_weights+compile", "bf16_weights", seconds=50.0
+    )
     assert [one.error for one in found.arms] == [None, None, None]
     assert Correctness.CHANGED not in {one.correctness for one in found.arms}
 
