@@ -24,13 +24,12 @@ def explain(opscope):
     return lambda *arguments: opscope("explain", *arguments, "--torch-version", "2.6.0")
 
 
-class TestTrace:
-    def test_calls_of_several_are_added(self, opscope, tmp_path):
-        trace, second = library.example_trace(), tmp_path / "second.json.gz"
-        second.write_bytes(trace.read_bytes())
-        document = opscope("explain", "gelu", "--trace", trace, second, "--json").json
-        assert document["operators"][0]["calls"] == 2 * 36
-        assert document["kernels"][0]["launched_by"][0]["operator"] == "aten::gelu"
+def test_calls_of_several_recordings_are_added(opscope, tmp_path):
+    trace, second = library.example_trace(), tmp_path / "second.json.gz"
+    second.write_bytes(trace.read_bytes())
+    document = opscope("explain", "gelu", "--trace", trace, second, "--json").json
+    assert document["operators"][0]["calls"] == 2 * 36
+    assert document["kernels"][0]["launched_by"][0]["operator"] == "aten::gelu"
 
 
 class TestSource:

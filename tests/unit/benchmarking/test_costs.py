@@ -94,17 +94,16 @@ class TestCountFlops:
         assert len(runs) == 2
 
 
-class TestNested:
-    def test_dataclasses_are_walked_too(self):
-        @dataclass(frozen=True)
-        class Batch:
-            x: torch.Tensor
-            lengths: list[torch.Tensor]
-            name: str = "batch"
+def test_dataclasses_are_walked_too():
+    @dataclass(frozen=True)
+    class Batch:
+        x: torch.Tensor
+        lengths: list[torch.Tensor]
+        name: str = "batch"
 
-        batch = Batch(torch.ones(2), [torch.ones(3)])
-        assert [place for place, _ in named_tensors(batch)] == [".x", ".lengths[0]"]
-        assert map_tensors(lambda tensor: tensor * 2, batch).lengths[0].sum() == 6
+    batch = Batch(torch.ones(2), [torch.ones(3)])
+    assert [place for place, _ in named_tensors(batch)] == [".x", ".lengths[0]"]
+    assert map_tensors(lambda tensor: tensor * 2, batch).lengths[0].sum() == 6
 
 
 def test_memory_of_a_device_is_what_the_allocator_gave_out(monkeypatch):

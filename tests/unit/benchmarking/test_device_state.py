@@ -129,21 +129,20 @@ def test_which_device_it_is(install, monkeypatch, properties, devices, looked_up
     assert nvml.looked_up == looked_up
 
 
-class TestNothingToRead:
-    def test_without_a_state_it_says_why(self, monkeypatch, install):
-        read_state, reason = state_reader("cpu")
-        assert read_state() is None
-        assert reason == "a CPU's clocks are not read"
-        monkeypatch.setitem(sys.modules, "pynvml", None)
-        with pytest.raises(DependencyError, match=r"pip install 'opscope\[nvml\]'"):
-            NvmlMonitor("cuda:0")
-        read_state, reason = state_reader("cuda:0")
-        assert read_state() is None
-        assert "pip install" in reason
-        install(FakeNvml(starts=False))
-        read_state, reason = state_reader("cuda:0")
-        assert read_state() is None
-        assert reason.startswith("NVML does not start (Driver Not Loaded)")
+def test_without_a_state_it_says_why(monkeypatch, install):
+    read_state, reason = state_reader("cpu")
+    assert read_state() is None
+    assert reason == "a CPU's clocks are not read"
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(DependencyError, match=r"pip install 'opscope\[nvml\]'"):
+        NvmlMonitor("cuda:0")
+    read_state, reason = state_reader("cuda:0")
+    assert read_state() is None
+    assert "pip install" in reason
+    install(FakeNvml(starts=False))
+    read_state, reason = state_reader("cuda:0")
+    assert read_state() is None
+    assert reason.startswith("NVML does not start (Driver Not Loaded)")
 
 
 def test_the_drivers_version_is_that_of_its_kernel_module(monkeypatch, tmp_path):

@@ -85,26 +85,25 @@ class TestEmittedRanges:
         assert "trace.events_without_time" in {finding.code for finding in session.findings()}
 
 
-class TestAnnotations:
-    def test_marks_domains_and_ranges_that_end_elsewhere(self, load_export):
-        session = load_export(
-            ExportBuilder()
-            .launch(1)
-            .range("NCCL", 0, None, eventType=75, domainId=3)
-            .range("ncclAllReduce", 10, 5, domainId=3)
-            .range("aten::mm", 20, 5, domainId=3)
-            .range(None, 30, 5)
-            .range("checkpoint", 40, 0, eventType=34)
-            .range("request", 50, 500, eventType=60, endGlobalTid=10 << 24 | 99)
-        )
-        assert session.query("SELECT name, start_ns, duration_ns FROM annotations ORDER BY start_ns") == [
-            ("NCCL:ncclAllReduce", 10, 5),
-            ("NCCL:aten::mm", 20, 5),
-            ("(unnamed range)", 30, 5),
-            ("checkpoint", 40, 0),
-            ("request", 50, 500),
-        ]
-        assert operator_names(session) == []
+def test_marks_domains_and_ranges_that_end_elsewhere(load_export):
+    session = load_export(
+        ExportBuilder()
+        .launch(1)
+        .range("NCCL", 0, None, eventType=75, domainId=3)
+        .range("ncclAllReduce", 10, 5, domainId=3)
+        .range("aten::mm", 20, 5, domainId=3)
+        .range(None, 30, 5)
+        .range("checkpoint", 40, 0, eventType=34)
+        .range("request", 50, 500, eventType=60, endGlobalTid=10 << 24 | 99)
+    )
+    assert session.query("SELECT name, start_ns, duration_ns FROM annotations ORDER BY start_ns") == [
+        ("NCCL:ncclAllReduce", 10, 5),
+        ("NCCL:aten::mm", 20, 5),
+        ("(unnamed range)", 30, 5),
+        ("checkpoint", 40, 0),
+        ("request", 50, 500),
+    ]
+    assert operator_names(session) == []
 
 
 class TestOwners:

@@ -124,23 +124,22 @@ class TestCopies:
         ]
 
 
-class TestCalls:
-    def test_a_call_loses_the_version_that_introduced_it(self, load_export):
-        calls = [
-            ("cudaLaunchKernel_v7000", 0, "cudaLaunchKernel", "runtime"),
-            ("cudaStreamIsCapturing_v10000", 0, "cudaStreamIsCapturing", "runtime"),
-            ("cudaStreamGetCaptureInfo_v2_v11030", 0, "cudaStreamGetCaptureInfo_v2", "runtime"),
-            ("cuMemAlloc_v2", 1, "cuMemAlloc_v2", "driver"),
-            ("cuLaunchKernelEx", None, "cuLaunchKernelEx", "driver"),
-            ("cudaMalloc_v3020", None, "cudaMalloc", "runtime"),
-        ]
-        builder = ExportBuilder()
-        for index, (recorded, event_class, _, _) in enumerate(calls):
-            builder.launch(10 * index, 3, name=recorded, eventClass=event_class)
-        session = load_export(builder)
-        assert session.query("SELECT name, api, duration_ns FROM runtime_calls ORDER BY start_ns") == [
-            (name, api, 3) for _, _, name, api in calls
-        ]
+def test_a_call_loses_the_version_that_introduced_it(load_export):
+    calls = [
+        ("cudaLaunchKernel_v7000", 0, "cudaLaunchKernel", "runtime"),
+        ("cudaStreamIsCapturing_v10000", 0, "cudaStreamIsCapturing", "runtime"),
+        ("cudaStreamGetCaptureInfo_v2_v11030", 0, "cudaStreamGetCaptureInfo_v2", "runtime"),
+        ("cuMemAlloc_v2", 1, "cuMemAlloc_v2", "driver"),
+        ("cuLaunchKernelEx", None, "cuLaunchKernelEx", "driver"),
+        ("cudaMalloc_v3020", None, "cudaMalloc", "runtime"),
+    ]
+    builder = ExportBuilder()
+    for index, (recorded, event_class, _, _) in enumerate(calls):
+        builder.launch(10 * index, 3, name=recorded, eventClass=event_class)
+    session = load_export(builder)
+    assert session.query("SELECT name, api, duration_ns FROM runtime_calls ORDER BY start_ns") == [
+        (name, api, 3) for _, _, name, api in calls
+    ]
 
 
 def test_synchronizations_and_overheads_have_kinetos_words(load_export):

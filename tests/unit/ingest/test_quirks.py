@@ -263,19 +263,18 @@ class TestFlaws:
         assert (of_gpu.code, of_gpu.severity) == (codes[1], Severity.WARNING)
 
 
-class TestTruncation:
-    def test_what_was_complete_is_loaded_and_what_was_lost_is_said(self, load):
-        trace = TraceBuilder(distributedInfo={"rank": 2})
-        for index in range(30):
-            trace.operator(f"op{index}", 10 * index, 5)
-        text = trace.text().encode()
-        for cut in range(len(text) - 2, 400, -1013):
-            complete = text[:cut].count(b"}}")
-            lost = cut - text[:cut].rindex(b"}}") - 2
-            session = load(text[:cut])
-            assert session.query("SELECT count(*), max(name) FROM operators")[0][0] == complete
-            assert findings(session) == {"trace.truncated": {"lost_bytes": lost, "size_bytes": cut}}
-            assert session.query("SELECT rank, size_bytes FROM traces") == [(2, cut)]
+def test_of_a_cut_trace_what_was_complete_is_loaded_and_what_was_lost_is_said(load):
+    trace = TraceBuilder(distributedInfo={"rank": 2})
+    for index in range(30):
+        trace.operator(f"op{index}", 10 * index, 5)
+    text = trace.text().encode()
+    for cut in range(len(text) - 2, 400, -1013):
+        complete = text[:cut].count(b"}}")
+        lost = cut - text[:cut].rindex(b"}}") - 2
+        session = load(text[:cut])
+        assert session.query("SELECT count(*), max(name) FROM operators")[0][0] == complete
+        assert findings(session) == {"trace.truncated": {"lost_bytes": lost, "size_bytes": cut}}
+        assert session.query("SELECT rank, size_bytes FROM traces") == [(2, cut)]
 
 
 class TestErrors:
@@ -356,25 +355,24 @@ class TestErrors:
 LEGACY = Path(__file__).with_name("legacy_trace.json").read_text(encoding="utf-8")
 
 
-class TestLegacyFormat:
-    def test_categories_and_keys_of_2021(self, load):
-        session = load(LEGACY)
-        columns = "name, external_id, call_stack, module_hierarchy, step"
-        assert session.query(f"SELECT {columns} FROM operators") == [
-            ("aten::mm", 2, "a.py(1): f;b.py(2): g", "Net.fc", 7)
-        ]
-        query = (
-            "SELECT kind, stream, correlation_id, external_id, start_ns, grid_z, attribution, step "
-            "FROM device_activities ORDER BY start_ns"
-        )
-        assert session.query(query) == [
-            ("kernel", 7, 5, 2, 1_623_143_089_861_040_000, 3, "external_id", 7),
-            ("memcpy", 7, 6, None, 1_623_143_089_861_050_000, None, "no_launch_record", None),
-            ("memset", 7, 7, None, 1_623_143_089_861_052_000, None, "no_launch_record", None),
-        ]
-        assert session.query("SELECT step, device_ns, kernel_count FROM steps") == [(7, 8_000, 1)]
-        assert session.query("SELECT name FROM annotations") == [("ProfilerStep#7",)]
-        assert session.query("SELECT format, event_count FROM traces") == [("kineto_legacy", 6)]
+def test_categories_and_keys_of_2021(load):
+    session = load(LEGACY)
+    columns = "name, external_id, call_stack, module_hierarchy, step"
+    assert session.query(f"SELECT {columns} FROM operators") == [
+        ("aten::mm", 2, "a.py(1): f;b.py(2): g", "Net.fc", 7)
+    ]
+    query = (
+        "SELECT kind, stream, correlation_id, external_id, start_ns, grid_z, attribution, step "
+        "FROM device_activities ORDER BY start_ns"
+    )
+    assert session.query(query) == [
+        ("kernel", 7, 5, 2, 1_623_143_089_861_040_000, 3, "external_id", 7),
+        ("memcpy", 7, 6, None, 1_623_143_089_861_050_000, None, "no_launch_record", None),
+        ("memset", 7, 7, None, 1_623_143_089_861_052_000, None, "no_launch_record", None),
+    ]
+    assert session.query("SELECT step, device_ns, kernel_count FROM steps") == [(7, 8_000, 1)]
+    assert session.query("SELECT name FROM annotations") == [("ProfilerStep#7",)]
+    assert session.query("SELECT format, event_count FROM traces") == [("kineto_legacy", 6)]
 
 
 class TestInvariants:

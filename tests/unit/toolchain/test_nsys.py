@@ -28,11 +28,10 @@ def stand_in(folder, body):
 EXPORTS = "open(next(w[9:] for w in sys.argv if w.startswith('--output=')), 'w').write('export')"
 
 
-class TestExports:
-    def test_an_export_that_fails_says_what_nsys_said(self, tmp_path):
-        executable = stand_in(tmp_path, "sys.stderr.write('Importer error: version\\n'); sys.exit(1)")
-        with pytest.raises(CaptureError, match="Importer error: version"):
-            export_report(tmp_path / "r.nsys-rep", tmp_path / "r.sqlite", executable=executable)
+def test_an_export_that_fails_says_what_nsys_said(tmp_path):
+    executable = stand_in(tmp_path, "sys.stderr.write('Importer error: version\\n'); sys.exit(1)")
+    with pytest.raises(CaptureError, match="Importer error: version"):
+        export_report(tmp_path / "r.nsys-rep", tmp_path / "r.sqlite", executable=executable)
 
 
 class TestReadableSources:

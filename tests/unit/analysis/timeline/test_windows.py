@@ -117,16 +117,15 @@ class TestTheStepsWindow:
         assert causes(one) == {SYNC: 20, HOST: 52}
 
 
-class TestTheSpan:
-    def test_runs_from_the_first_event_to_the_last_also_of_unknown_launch(self, timeline):
-        trace = TraceBuilder().operator("aten::empty", 0, 20).launch(25, 5).kernel("a", 40, 10)
-        trace.launch(45, 55, name="cudaStreamSynchronize")
-        (one,) = timeline(trace).partitions
-        assert one.window is WindowKind.SPAN
-        assert told(one) == (100, 10, 0, 0)
-        assert causes(one) == {HOST: 30, QUEUED: 10, SYNC: 50}
-        trace = TraceBuilder().operator("aten::empty", 0, 100).kernel("a", 0, 10, correlation=7)
-        assert causes(timeline(trace).partitions[0]) == {IdleCause.UNKNOWN: 90}
+def test_the_span_runs_from_the_first_event_to_the_last_also_of_unknown_launch(timeline):
+    trace = TraceBuilder().operator("aten::empty", 0, 20).launch(25, 5).kernel("a", 40, 10)
+    trace.launch(45, 55, name="cudaStreamSynchronize")
+    (one,) = timeline(trace).partitions
+    assert one.window is WindowKind.SPAN
+    assert told(one) == (100, 10, 0, 0)
+    assert causes(one) == {HOST: 30, QUEUED: 10, SYNC: 50}
+    trace = TraceBuilder().operator("aten::empty", 0, 100).kernel("a", 0, 10, correlation=7)
+    assert causes(timeline(trace).partitions[0]) == {IdleCause.UNKNOWN: 90}
 
 
 class TestTheGapAtTheStart:
