@@ -21,18 +21,7 @@ from opscope.trials.planning import trial_plan
 pytestmark = pytest.mark.torch
 exhaustive = pytest.mark.exhaustive(few=False)
 
-TRAINING = """
-import torch
-torch.set_num_threads(1)
-model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
-images, target = torch.randn(8, 64), torch.randn(8, 64)
-open("notes.txt", "w").write("written by the program")
-for _ in range(10_000):
-    optimizer.zero_grad(set_to_none=False)
-    torch.nn.functional.mse_loss(model(images), target).backward()
-    optimizer.step()
-"""
+TRAINING = Path(__file__).with_name("trained.py.txt").read_text(encoding="utf-8")
 OWN = {
     "wrong": "def on(hooks):\n    backward = hooks.torch.Tensor.backward\n"
     "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1.01, *a, **k))\n",
@@ -106,7 +95,7 @@ def test_the_best_is_written_into_the_script_on_request(opscope, script, tmp_pat
         "import time\ndef on(hooks):\n    hooks.wrap_arguments(time, 'sleep', lambda one: ((0,), {}))\n"
     )
     text = TRAINING.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.01)")
-    Path(script).write_text("import time" + text)
+    Path(script).write_text("import time\n" + text)
     quick = ("--budget", "12s", "--skip", "predict", "--force", "--apply", "--json")
     outcome = opscope("try", *quick, "--only", "set_to_none", "--change", "faster.py", "--", script).fine()
     best = outcome.json["best"]

@@ -51,18 +51,7 @@ def test_of_a_page_that_is_served(opscope, file, monkeypatch):
     assert len(pages) == 1
 
 
-PROGRAM = """
-import sys, torch
-class Layer(torch.nn.Module):
-    def forward(self, x): return torch.relu(x)
-Layer.__name__ = Layer.__qualname__ = {evil!r}
-model, weight = Layer(), torch.ones(2, requires_grad=True)
-optimizer = torch.optim.SGD([weight], lr=0.1)
-for _ in range(4):
-    with torch.profiler.record_function({evil!r}):
-        model(weight).sum().backward()
-    optimizer.step()
-"""
+PROGRAM = Path(__file__).with_name("saying.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.torch

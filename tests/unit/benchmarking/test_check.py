@@ -12,8 +12,6 @@ torch = pytest.importorskip("torch")
 
 from opscope.benchmarking import check  # noqa: E402
 from opscope.benchmarking.check import (  # noqa: E402
-    POISON_NAN,
-    POISON_ZERO,
     check_output,
     default_tolerance,
     difference,
@@ -322,25 +320,6 @@ def test_elements_that_are_not_finite(output, reference, missing, unexpected):
 @cases("output", "reference", "missing")
 def test_infinity_is_right_beyond_the_range_of_the_dtype(output, reference, missing):
     assert of(torch.tensor([output]).half(), [reference]).missing_count == missing
-
-
-@pytest.mark.parametrize("byte", [POISON_NAN, POISON_ZERO, 0x55])
-def test_what_is_allocated_holds_the_poison(byte):
-    like = torch.ones(300, dtype=torch.uint8)
-    with poisoned_memory("cpu", byte):
-        fresh = [
-            *(torch.empty(count, dtype=torch.uint8) for count in (1, 1000)),
-            *(torch.empty_like(like), torch.empty_strided((30, 10), (10, 1), dtype=torch.uint8)),
-            *(
-                like.new_empty(7),
-                like.new_empty_strided((2, 3), (1, 2)),
-                torch.empty_permuted((2, 3), (1, 0), dtype=torch.uint8),
-            ),
-        ]
-        written = torch.full((100,), 7, dtype=torch.uint8)
-    assert all(set(one.untyped_storage()) == {byte} for one in fresh)
-    assert (written == 7).all()
-    assert torch.empty(3, device="meta").is_meta
 
 
 def test_it_ends_with_the_block_also_if_that_raises():

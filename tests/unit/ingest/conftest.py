@@ -1,12 +1,6 @@
 """Small exports as Sessions."""
 
-from collections.abc import Callable
-
 import pytest
-
-from opscope.model.session import Session
-
-LoadExport = Callable[..., Session]
 
 
 @pytest.fixture

@@ -1,14 +1,10 @@
 """Catalogs of small tables, packaged in a folder of the test."""
 
-from collections.abc import Callable
-
 import pytest
 
 from opscope.provenance import packaged as packaged_data
-from opscope.provenance.torch_releases import UNITS_FORMAT, ReleaseTable, Unit
+from opscope.provenance.torch_releases import UNITS_FORMAT, Unit
 from torch_tables.libraries import build_table
-
-MakeTable = Callable[..., ReleaseTable]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from case_tables import cases
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.provenance import installation, packaged, sources
+from opscope.provenance import installation, sources
 
 COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"
@@ -100,26 +100,6 @@ def torch(tmp_path):
     header.parent.mkdir(parents=True)
     header.write_text("// of the installation\n__global__ void k() {}\n", encoding="utf-8")
     return tmp_path / "torch"
-
-
-def test_the_nearest_release(index_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
-    sources.INDEX_FORMAT.releases.cache_clear()
-    for version in ("3.1.0", "3.5.0"):
-        (tmp_path / version).mkdir()
-        (tmp_path / version / sources.INDEX_FORMAT.file).write_bytes(
-            sources.INDEX_FORMAT.encode(index_of({"a.cu": "void f() {}"}, version))
-        )
-    assert sources.indexed_versions() == ("3.1.0", "3.5.0")
-    nearest = {wanted: sources.nearest_index(wanted) for wanted in ("3.2.0+cu130", "3.4.1", "9.0.0", None)}
-    assert {wanted: found and found.version for wanted, found in nearest.items()} == {
-        "3.2.0+cu130": "3.1.0",
-        "3.4.1": "3.5.0",
-        "9.0.0": "3.5.0",
-        None: "3.5.0",
-    }
-    sources.INDEX_FORMAT.releases.cache_clear()
-    sources.INDEX_FORMAT.of_release.cache_clear()
 
 
 def test_lines_from_a_checkout_or_the_installation(monkeypatch, torch, tmp_path):
