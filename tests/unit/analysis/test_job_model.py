@@ -2,6 +2,7 @@
 
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.execution_graph import simulate
 from opscope.analysis.job_model import Job, choose_ranks
@@ -71,6 +72,11 @@ def test_the_recorded_job_simulates_as_itself(job_of, shift):
     assert (times == graph.time_ns[: len(times)])[is_simulated].all()
     assert job.step_ns == job.device_ns == 652 * US
     assert job.host_ns == 100 * US
+
+
+@cases("factors", "gained_us")
+def test_a_rank_that_others_wait_for_decides(job_of, factors, gained_us):
+    assert gain_us(job_of(*pair()), "gemm", *factors) == pytest.approx(gained_us, abs=0.01)
 
 
 @pytest.mark.exhaustive(few=False)

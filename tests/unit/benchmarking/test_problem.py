@@ -1,6 +1,15 @@
 import pytest
 
-from opscope.benchmarking.problem import lost_device
+from case_tables import cases
+from opscope.benchmarking.problem import failure_of, lost_device
+from opscope.model.benchmark import Status
+
+
+@cases("text", "words")
+def test_what_generated_code_needs_and_this_machine_lacks_is_named(text, words):
+    status, reason = failure_of(RuntimeError(text), "at its first call")
+    assert status is Status.UNAVAILABLE
+    assert words in reason
 
 
 def test_a_device_that_cannot_be_waited_for_is_lost(monkeypatch):

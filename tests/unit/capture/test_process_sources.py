@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from opscope.capture.process_sources import extension_sources, mapped_files, triton_sources
+from case_tables import cases
+from opscope.capture.process_sources import base_name, extension_sources, mapped_files, triton_sources
 from opscope.model.origin import RecordedKernel, RecordedUnit
 
 
@@ -82,6 +83,11 @@ def test_a_file_that_was_edited_keeps_the_line_the_process_knows(tmp_path, monke
 
 
 SOURCE = Path(__file__).with_name("square.cu").read_text(encoding="utf-8")
+
+
+@cases("kernel", "name")
+def test_the_name_without_arguments(kernel, name):
+    assert base_name(kernel) == name
 
 
 @pytest.fixture

@@ -4,18 +4,19 @@ import json
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 import opscope
 from opscope.analysis import explanation as analysis
 from opscope.analysis.provenance import NativeFunctionUse
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.report.explanation import explanation_document
+from opscope.report.explanation import explanation_document, operator_functions
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import explanation_json
 
-from .conftest import text_of
+from .conftest import cells, text_of
 
 pytestmark = pytest.mark.usefixtures("releases_read_once")
 
@@ -81,3 +82,12 @@ def native(name, overload="", *, file=None, line=1, stub=None):
         tags=("out",) if overload == "out" else (), yaml_line=1, details={}, location=place,
         stub_location=stub, calls=0, self_device_ns=0,
     )  # fmt: skip
+
+
+def test_of_overloads_one_with_a_place_that_writes_into_nothing_given_is_shown():
+    one = without_a_trace("aten::addmm").functions[0]
+    nowhere = replace(one, location=None, cuda_function="nowhere")
+    out = replace(one, overload="out", tags=("out",), cuda_function="out")
+    for several in ([out, nowhere, one], [nowhere, one, out]):
+        (row,) = cells(operator_functions(several, [], 10)[0])
+        assert row[1:4] == ["3", one.cuda_function, "cuda/Blas.cpp:589"]

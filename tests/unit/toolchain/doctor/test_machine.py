@@ -343,6 +343,12 @@ def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(machine, tmp_path,
         assert facts.capture.error == stopped
 
 
+@cases("text", "error")
+def test_a_torch_that_cannot_be_imported(machine, tmp_path, text, error):
+    facts = _asked_torch(machine, tmp_path, text)
+    assert (facts.import_error, facts.stopped, facts.version) == (error, None, None)
+
+
 def test_a_torch_that_is_not_installed(machine, tmp_path):
     text = "raise ModuleNotFoundError(\"No module named 'torch'\")"
     variables = _module(tmp_path, "torch/__init__.py", text)
