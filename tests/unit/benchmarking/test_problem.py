@@ -2,7 +2,17 @@ import pytest
 
 from case_tables import cases
 from opscope.benchmarking.problem import failure_of, lost_device
+from opscope.errors import MeasurementError
 from opscope.model.benchmark import Status
+
+
+def test_what_an_error_while_building_or_calling_means():
+    graph = MeasurementError("it cannot be captured in a CUDA graph")
+    assert failure_of(graph, "at its first call", may_be_unavailable=True)[0] is Status.UNAVAILABLE
+    reason = "it cannot be captured in a CUDA graph (while it warmed up)"
+    assert failure_of(graph, "while it warmed up") == (Status.FAILED, reason)
+    failure = failure_of(ValueError("\n  bad stride\nat line 7"), "at its first call")
+    assert failure == (Status.FAILED, "ValueError at its first call: bad stride")
 
 
 @cases("text", "words")
