@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fakes import ON_A_GPU, benchmark_result
 from opscope.analysis.comparison_rules import (
@@ -242,3 +243,19 @@ def test_sides_mirror_each_other_and_what_cannot_be_judged_has_no_interval():
     assert found["few"].ratio_interval is None
     assert found["clocks"].ratio == pytest.approx(2, rel=0.02)
     assert found["absent"].ratio is found["no time"].ratio is None
+
+
+def test_some_faster_and_some_slower_is_ambiguous_as_a_whole():
+    comparison = compare(result(row("a", 100), row("b", 100)), result(row("a", 150), row("b", 50)))
+    assert comparison.verdict is Verdict.AMBIGUOUS
+    assert comparison.verdict_reason == "1 slower, 1 faster"
+
+
+def test_a_slower_row_within_the_threshold_passes_the_gate():
+    comparison = compare(result(row("torch", 100)), result(row("torch", 110)))
+    assert gate_reasons(comparison, FailOn.SLOWER)
+    (point,) = comparison.points
+    slightly = replace(point.rows[0], time=replace(point.rows[0].time, ratio=1.015))
+    assert slightly.time.verdict is Verdict.SLOWER
+    within = replace(comparison, points=(replace(point, rows=(slightly,)),))
+    assert gate_reasons(within, FailOn.SLOWER) == ()

@@ -93,6 +93,13 @@ class TestWhichGpu:
         assert limits.name == "H200 SXM"
         assert reason == "the recording does not name its GPU; 'NVIDIA H200' was given"
 
+    def test_an_unknown_one(self, load, make_measured, tmp_path):
+        session = load(recorded({**H200, "name": "NVIDIA Z900"}))
+        assert limits_of_session(session) == (None, "'NVIDIA Z900' is not in the table of devices")
+        cache_measured(tmp_path / "cache", make_measured(device="NVIDIA Z900"))
+        limits, reason = limits_of_session(session, tmp_path / "cache")
+        assert (limits.name, reason) == ("NVIDIA Z900", None)
+
 
 @pytest.mark.parametrize(
     ("name", "capability"), [("NVIDIA H200", "9.0"), ("AMD Instinct MI250X/MI250", None), (None, "9.0")]
@@ -100,3 +107,9 @@ class TestWhichGpu:
 def test_nine_is_hopper_of_cuda_alone(load, name, capability):
     device = common_device(load(recorded({**H200, "name": name})))
     assert device.compute_capability == capability
+
+
+def test_the_data_sheet_without_measurements(load, tmp_path):
+    for folder in (None, tmp_path / "none"):
+        limits, reason = limits_of_session(load(recorded(H200)), folder)
+        assert (limits.name, str(limits.memory.evidence), reason) == ("H200 SXM", "datasheet", None)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from opscope.benchmarking import inputs
-from opscope.benchmarking.inputs import make_input_sets
+from opscope.benchmarking.inputs import bodies, calls_per_sample, make_input_sets
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.model.benchmark import CacheState
 
@@ -62,3 +62,19 @@ def test_sets_that_do_not_fit_are_done_without_but_no_error_is_taken_for_that(to
 
     with pytest.raises(ZeroDivisionError):
         make_input_sets(problem_of(make), 0, CacheState.COLD)
+
+
+def test_short_calls_are_repeated_equally_often_for_all_but_those_longer_by_far():
+    assert calls_per_sample([3_000, 2_600, 9_000], resolution_ns=500) == [4, 4, 4]
+    assert calls_per_sample([20_000, 30_000], resolution_ns=500) == [1, 1]
+    assert calls_per_sample([], resolution_ns=500) == []
+    assert calls_per_sample([2_500, 5_000_000], resolution_ns=500) == [4, 1]
+
+
+def test_a_sample_goes_on_with_the_next_sets():
+    seen = []
+    made = bodies(seen.append, [(0,), (1,), (2,)], 2)
+    assert len(made) == 3
+    for body in made:
+        body()
+    assert seen == [0, 1, 1, 2, 2, 0]

@@ -65,3 +65,10 @@ def test_a_users_own_kernel_keeps_its_place():
     (kernel,) = parse_graph(text).kernels
     assert (kernel.user_file, kernel.user_line, kernel.file) == ("/home/me/my kernels.py", 12, None)
     assert kernel.hash == source_hash(USER_KERNEL)
+
+
+def test_functions_that_a_kernel_calls_are_not_the_kernel():
+    kernel = parse_kernel(USER_KERNEL)
+    assert (kernel["kernel"], kernel["heuristic"]) == ("scale", "user_autotune")
+    assert kernel["meta"]["configs"][1] == {"kwargs": {"BLOCK": 128}, "num_warps": 8}
+    assert parse_kernel(USER_KERNEL, "helper")["line"] == 3

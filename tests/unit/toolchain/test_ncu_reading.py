@@ -9,7 +9,7 @@ import pytest
 from case_tables import cases
 from opscope.errors import DependencyError, InputError
 from opscope.toolchain import ncu_report as reading
-from opscope.toolchain.ncu_report import MAGIC, Dimension, Quantity, read_report
+from opscope.toolchain.ncu_report import MAGIC, Dimension, Quantity, is_report, read_report
 
 needs_reader = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
 
@@ -203,3 +203,15 @@ def test_the_rate_of_a_real_report_gives_its_bytes(report, content, tmp_path):
     for action, one in zip(context[0], report.kernels, strict=True):
         metrics = reading._Metrics(action)
         assert reading._dram_bytes(metrics, {Quantity.DURATION: one.duration_ns or 0}) == one.dram_bytes
+
+
+def test_what_is_taken_for_a_report(tmp_path):
+    other = tmp_path / "renamed"
+    other.write_bytes(MAGIC + b"...")
+    script = tmp_path / "script.sh"
+    script.write_text("#!/bin/sh\n")
+    assert is_report(other)
+    assert is_report("missing.ncu-rep")
+    assert is_report("missing.ncu-rep.gz")
+    assert not is_report(script)
+    assert not is_report("python")

@@ -134,3 +134,10 @@ def test_a_file_that_is_no_program(tmp_path):
     broken.write_text("#!/nowhere/interpreter\n")
     with pytest.raises(CaptureError, match="cannot be started"):
         run_attached([str(broken)], "the program", broken)
+
+
+def test_a_crash_is_a_negative_code_and_other_bytes_are_replaced():
+    end = run_program([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], timeout_s=20)
+    assert end.exit_code == -11
+    end = run_program(["/bin/sh", "-c", r"printf '\377ok'"], timeout_s=20)
+    assert end.out == "\ufffdok"

@@ -17,6 +17,7 @@ from opscope.trials.catalog import (
     _require_no_waits,
     _scale_losses,
     change_of_file,
+    changes_named,
 )
 from opscope.trials.hooks import Hooks, Switches
 
@@ -276,3 +277,13 @@ def test_compiled_code_that_no_longer_runs_is_no_result(torch, monkeypatch):
     with torch.compiler.set_stance("force_eager"), pytest.raises(RuntimeError, match="no longer runs"):
         run(given)
     run(given)
+
+
+def test_what_takes_minutes_is_tried_on_request_alone():
+    assert "compile_max_autotune" not in {one.name for one in changes_named(None)}
+    assert [one.name for one in changes_named(["compile_max_autotune", "tf32"])] == [
+        "tf32",
+        "compile_max_autotune",
+    ]
+    with pytest.raises(InputError, match="no change 'tf33'"):
+        changes_named(["tf33"])

@@ -66,3 +66,21 @@ def test_few_rounds_borrow_the_noise_of_other_changes(heavy):
         found.append(faster)
     assert found.count(TrialVerdict.FASTER) >= 198
     assert sum(one in {TrialVerdict.FASTER, TrialVerdict.SLOWER} for one in verdicts) <= 0.025 * len(verdicts)
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(0.93, TrialVerdict.FASTER), (1.07, TrialVerdict.SLOWER)])
+def test_what_is_apart_by_more_than_processes_is_told(ratio, verdict):
+    verdicts = [pooled(processes(ratio, 2, seed)).verdict for seed in range(100)]
+    assert verdicts.count(verdict) >= 95
+
+
+def test_one_process_and_few_rounds_tell_less():
+    def width(rounds):
+        low, high = pooled(rounds).interval
+        return math.log(high / low)
+
+    two, one = processes(1.0, 2), processes(1.0, 1)
+    assert width(two) < width(one) < width([one[0][:2]])
+    # That two processes agree does not make the third agree; that they differ counts.
+    assert width([[0.0] * 16] * 2) > 0.04
+    assert width([[-0.1] * 16, [0.1] * 16]) > 4 * width([[0.0] * 16] * 2)

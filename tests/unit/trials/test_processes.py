@@ -121,3 +121,13 @@ def test_steps_are_recognized_and_what_was_counted_before_is_cleared(runs, tmp_p
     assert bool(run.step_ns) is run.is_enough is (taken != "none")
     if taken == "optimizer":
         assert max(run.step_ns) < 0.2e9
+
+
+def test_a_run_that_is_killed_says_so_at_once(runs, tmp_path):
+    (tmp_path / "killed.py").write_text(
+        "import os, time\nprint('begun', flush=True)\nos.kill(os.getpid(), 9)\ntime.sleep(60)\n"
+    )
+    began = time.monotonic()
+    request = TrialRequest(kind="script", target=str(tmp_path / "killed.py"), steps="forward")
+    assert runs.run(request, {}, 60) == (None, "ended by SIGKILL (signal 9): begun")
+    assert time.monotonic() - began < 30

@@ -113,3 +113,16 @@ def test_ahead_is_compiled_first_what_the_measured_process_compiles_last():
     program.rounds._waiting = program.rounds._costly  # there is nothing to time meanwhile
     program.rounds._compile_ahead()
     assert len(asked) == 1
+
+
+def test_casts_that_the_host_pays_for_are_tried_under_a_graph_in_training():
+    training = Planted(host_ms=5.0, device_ms=3.0, is_training=True)
+    training.grow()
+    assert training.best() == {"cuda_graph", "bf16_autocast", "sdpa_cudnn"}
+
+
+def test_a_graph_that_was_no_faster_alone_is_tried_once_the_device_is_faster_than_the_host():
+    device_bound = Planted(4.9, 6.6, cuda_graph=(0.02, 1.15), sdpa_cudnn=(1.02, 1.0))
+    assert device_bound.best() == {"tf32"}
+    assert {"bf16_weights", "cuda_graph"} in device_bound.grow()
+    assert device_bound.best() == {"bf16_weights", "cuda_graph"}

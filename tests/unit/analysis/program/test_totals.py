@@ -228,3 +228,23 @@ def test_of_two_forward_operators_the_first_counts_whatever_thread_the_file_begi
     ]
     trace.events.reverse()
     assert program_totals(load(trace)) == totals
+
+
+def test_gradient_accumulation_is_charged_to_the_line_that_called_backward(load):
+    trace = model()
+    name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    trace.operator(name, 350, 20, thread=2)
+    launch(trace, "aten::add_", 355, 5, thread=2)
+    totals = program_totals(load(trace))
+    assert lines(totals)["train.py", 10].backward_ns == 5_000
+    assert totals.module_ns == 33_000
+
+
+def test_a_python_call_inside_an_operator_is_charged(load):
+    trace = model().operator("MyFunction", 700, 90, external_id=77)
+    trace.frame("kernels.py(3): forward", 710, 50, parent=4)
+    trace.launch(720, external_id=77).kernel("k", 90_000, 6)
+    trace.launch(780, external_id=77).kernel("k", 91_000, 2)
+    found = lines(program_totals(load(trace)))
+    assert found["kernels.py", 3].self_device_ns == 6_000
+    assert found["train.py", 10].self_device_ns == 9_000

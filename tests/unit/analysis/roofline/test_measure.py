@@ -294,3 +294,20 @@ def test_a_kernel_has_its_call_s_cost_as_often_as_it_did_it_alone():
     by_kernel = dict(work_by_kernel(call))
     assert (by_kernel["a"].device_ns, by_kernel["a"].costed_ns, by_kernel["a"].repeats) == (80, 50, 3)
     assert (by_kernel["b"].device_ns, by_kernel["b"].costed_ns, by_kernel["b"].repeats) == (20, 0, 0)
+
+
+def test_outside_operators_the_launch_call_is_the_host_s_time(load):
+    built = TraceBuilder().launch(2, 4).kernel("k", 8, 3.9)
+    assert only(read(load, built), 999).launch_bound_ns == 3_900
+    assert only(read(load, TraceBuilder().launch(2, 4).kernel("k", 8, 4)), 999).launch_bound_ns == 0
+    assert only(read(load, TraceBuilder().kernel("k", 8, 1)), 999).launch_bound_ns == 0  # no call recorded
+
+
+def test_work_that_is_shared_or_unknown_costs_no_time_and_helpers_alone_are_the_work():
+    call = work_of_call((launches("a", 80, count=4), launches("b", 20, count=4)), cost(10, 20), 4)
+    assert [(part.costed_ns, part.repeats) for _, part in work_by_kernel(call)] == [(0, 0), (0, 0)]
+    call = work_of_call((launches(),), cost(None, 20), 1)
+    assert call.costed_ns == 0
+    assert [part.costed_ns for _, part in work_by_kernel(call)] == [0]
+    helper = launches("Memset (Device)", is_helper=True)
+    assert work_of_call((helper,), cost(), 1).main == (helper,)

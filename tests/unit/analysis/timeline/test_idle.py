@@ -237,6 +237,14 @@ class TestWaits:
         assert causes(found) == {HOST: 42}
         assert found.waits == ()
 
+    def test_the_same_place_is_one_row(self, timeline):
+        trace = busy()
+        for start in (30, 60, 90):
+            call(trace.operator("aten::is_nonzero", start, 20).operator("aten::item", start + 1, 18),
+                 "cudaStreamSynchronize", start + 5, 4)  # fmt: skip
+        (wait,) = timeline(trace.launch(120).kernel("last", 130, 5)).waits
+        assert (wait.operator, wait.calls, wait.host_ns) == ("aten::is_nonzero", 3, 12_000)
+
 
 class TestLongestGaps:
     def test_name_the_step_the_host_and_what_ended_them(self, timeline):
