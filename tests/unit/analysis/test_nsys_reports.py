@@ -56,3 +56,8 @@ def test_copies_of_managed_memory_have_their_own_row(tmp_path):
     builder = TraceBuilder().launch(0).kernel("Memcpy Unified DtoH", 1, 2, category="gpu_memcpy", bytes=4096)
     table = rows(load(builder.write(tmp_path / "t.json")), "cuda_gpu_mem_size_sum")
     assert table[0]["Operation"] == "[CUDA memcpy Unified Device-to-Host]"
+
+
+def test_base_names_are_functions_alone(session):
+    assert rows(session, "cuda_gpu_kern_sum:base")[0]["Name"] == "fast"
+    assert rows(session, "cuda_gpu_sum:base")[1]["Operation"] == "[CUDA memcpy Host-to-Device]"

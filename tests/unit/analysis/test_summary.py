@@ -163,3 +163,23 @@ def test_an_overload_is_named_if_all_calls_have_it(load):
 def test_a_saved_session_says_the_same(load, tmp_path, summary):
     saved = load(training()).save(tmp_path / "s.opscope")
     assert opscope.summarize(load(saved)).having(traces=summary.traces) == summary
+
+
+def test_launches_are_grouped_by_geometry_longest_first(load):
+    built = TraceBuilder().operator("a", 0, 50)
+    for index, (grid, duration) in enumerate([(1, 5), (2, 9), (1, 5), (3, 1)]):
+        built.launch(index + 1).kernel("k", 100 + 10 * index, duration, grid=[grid, 1, 1])
+    built.launch(9).kernel("k", 150, 3, grid=None)
+    (kernel,) = Summary(load(built)).kernels
+    assert [(geometry.grid, geometry.calls, geometry.total_ns) for geometry in kernel.geometries] == [
+        ((1, 1, 1), 2, 10_000), ((2, 1, 1), 1, 9_000), (None, 1, 3_000), ((3, 1, 1), 1, 1_000),
+    ]  # fmt: skip
+
+
+def test_operators_without_a_name(load):
+    built = TraceBuilder().operator("x", 0, 10, **{"Input Dims": []}).launch(1).kernel("k", 20, 5)
+    built.events[0]["name"] = None
+    (operator,) = Summary(load(built)).operators
+    assert (operator.name, operator.category, operator.self_device_ns) == ("", "other", 5_000)
+    assert operator.kernels[0].name == "k"
+    assert operator.input_shapes == (("[]", 1),)

@@ -7,7 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from case_tables import cases
-from opscope.capture.process_sources import base_name, extension_sources, mapped_files, triton_sources
+from opscope.capture.process_sources import (
+    base_name,
+    extension_sources,
+    global_function_lines,
+    mapped_files,
+    triton_sources,
+)
 from opscope.model.origin import RecordedKernel, RecordedUnit
 
 
@@ -146,3 +152,10 @@ def test_libraries_of_one_name_and_sources_that_are_gone_tell_nothing(build):
     with (build / "maps").open("a") as maps:
         maps.write("7f07-7f08 r-xp 00000000 08:01 77   /elsewhere/own.so\n")
     assert extension_sources([kernel("far(int)")], build / "maps") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"), [("square", (8, 11)), ("twice", None), ("hidden", None), ("absent", None)]
+)
+def test_one_definition_or_none(name, lines):
+    assert global_function_lines(SOURCE, name) == lines

@@ -351,6 +351,14 @@ class TestErrors:
         with pytest.raises(InputError):
             load(TraceBuilder().operator("a", 1, 2), **{option: value})
 
+    def test_a_memory_limit_keeps_the_session_in_a_file(self, load):
+        session = load(TraceBuilder().operator("a", 1, 2), memory_limit="500MB", threads=1)
+        assert session.is_file_backed
+        folder = session.temporary_directory
+        assert (folder / "session.duckdb").exists()
+        session.close()
+        assert not folder.exists()
+
 
 LEGACY = Path(__file__).with_name("legacy_trace.json").read_text(encoding="utf-8")
 

@@ -34,3 +34,8 @@ def test_grades_are_written_as_their_values_and_the_weakest_counts():
         assert weakest((one, other)) is (one if is_weaker else other)
     assert weakest([Grade.EXACT]) is Grade.EXACT
     assert weakest(iter(Grade)) is Grade.INFERRED
+
+
+@pytest.mark.parametrize("grades", [(), (None,), (Grade.EXACT, None), (None, Grade.INFERRED)])
+def test_a_fact_with_an_unknown_part_is_unknown(grades):
+    assert weakest(grades) is None

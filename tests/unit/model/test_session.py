@@ -136,6 +136,21 @@ class TestSaving:
         assert saved.read_bytes() == before
         assert list(saved.parent.iterdir()) == [saved]
 
+    def test_columns_are_the_declared_ones(self, saved, reopen):
+        opened = reopen(saved)
+        for table in schema.TABLES:
+            described = opened.query(f'DESCRIBE "{table.name}"')
+            assert [(row[0], row[1]) for row in described] == [(c.name, c.type) for c in table.columns]
+        assert {name for (name,) in opened.query("SELECT table_name FROM duckdb_tables()")} == {
+            table.name for table in schema.TABLES
+        }
+
+    def test_load_opens_a_saved_session_of_any_name(self, load, session, saved):
+        renamed = saved.rename(saved.with_name("renamed.json"))
+        opened = load(renamed)
+        assert opened.path == renamed
+        assert content(opened) == content(session)
+
 
 class TestOpening:
     def test_it_is_read_only(self, saved, reopen):

@@ -253,3 +253,19 @@ def test_one_way_traffic_is_held_against_its_own_rate(limits, read, written, rat
     faster = replace(limits, read=limit(4.5e12), write=limit(4.2e12))
     found = memory_limit(CallCost(read_bytes=read, written_bytes=written), faster)
     assert found.per_s == rate
+
+
+def test_an_unknown_peak_or_cache_holds_what_needs_neither(limits):
+    model = replace(limits, peaks={}), "9.0"
+    assert roofline_of(work(cost(5, 400_000_000), launches()), *model).fraction is None
+    assert roofline_of(work(cost(0, 400_000_000), launches()), *model).fraction == pytest.approx(1)
+    model = replace(limits, l2_bytes=None), None
+    assert roofline_of(work(cost(0, 100_000_000), launches(total_ns=20_000)), *model).cache_resident_ns
+    assert roofline_of(work(cost(0, 270_000_000), launches(total_ns=20_000)), *model).excess_ns == 20_000
+
+
+def test_a_one_way_rate_counts_only_if_it_is_more_and_bytes_are_known(limits):
+    found = memory_limit(CallCost(read_bytes=9, written_bytes=0), replace(limits, read=limit(3e12)))
+    assert found is limits.memory
+    assert memory_limit(CallCost(read_bytes=9), limits) is None
+    assert memory_limit(CallCost(read_bytes=9, written_bytes=0), None) is None

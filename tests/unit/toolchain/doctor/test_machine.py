@@ -360,3 +360,17 @@ def test_this_pythons_own_torch():
     pytest.importorskip("torch")
     facts = ExaminedMachine(dict(os.environ), sys.executable).torch()
     assert (facts.capture.operator_count or 0) >= 8
+
+
+def test_a_wrong_result_is_an_error(machine, tmp_path):
+    facts = _torch(machine, tmp_path, multiply="return Tensor([0, 0, 0])")
+    said = "a calculation on cuda:0 fails: ArithmeticError: [1, 2, 3] * 2 gave [0.0, 0.0, 0.0]"
+    assert facts.calculation_error == said
+
+
+def test_torch_whose_cuda_does_not_start(machine, tmp_path):
+    facts = _torch(machine, tmp_path, available="False", init="_boom")
+    assert facts.cuda_error == "RuntimeError: CUDA unknown error"
+    assert (facts.devices, facts.has_calculated) == ((), False)
+    assert facts.capture is not None, "the CPU is recorded all the same"
+    assert (facts.capture.operator_count, facts.capture.kernels_launched) == (1, 0)
