@@ -4,29 +4,23 @@ A row is an array of the arguments in order, a table of them by name, or the onl
 None; its `id`, if it has one, names it.
 """
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 import tomli
 
-Test = TypeVar("Test", bound=Callable[..., None])
-
 
 @cache
-def tables(path: Path) -> dict[str, list[Any]]:
+def tables(path):
     return tomli.loads(path.read_text(encoding="utf-8"))
 
 
-def cases(*arguments: str) -> Callable[[Test], Test]:
+def cases(*arguments):
     """Runs a test once for each row of its table."""
 
-    def of(test: Test) -> Test:
+    def of(test):
         path = Path(inspect.getfile(test)).with_suffix(".toml")
         rows = [_row(row, arguments) for row in tables(path)[test.__name__.removeprefix("test_")]]
         return pytest.mark.parametrize(arguments, rows)(test)
@@ -34,7 +28,7 @@ def cases(*arguments: str) -> Callable[[Test], Test]:
     return of
 
 
-def _row(row: Any, arguments: tuple[str, ...]) -> Any:
+def _row(row, arguments):
     if not isinstance(row, dict):
         values = row if isinstance(row, list) else [row]
         assert len(values) <= len(arguments), row

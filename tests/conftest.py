@@ -1,23 +1,19 @@
 """Options, the rule for `gpu` tests, and small traces as files and Sessions."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from fakes import TraceBuilder
+from fakes import TraceBuilder, benchmark_result
 from opscope import api
 from opscope.analysis.comparison_rules import compare_benchmarks
 from opscope.analysis.counters import CountedKernel, CounterAnalysis
@@ -25,21 +21,11 @@ from opscope.analysis.session_comparison import compare_sessions
 from opscope.api import load as load_source
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.hardware.limits import MeasuredLimits, MeasuredRate, MeasuredTime
-from opscope.model.benchmark import (
-    BenchmarkOptions,
-    BenchmarkResult,
-    BenchmarkRow,
-    CacheState,
-    Clock,
-    Status,
-    Verdict,
-)
-from opscope.model.environment import Environment
-from opscope.model.session import Session
+from opscope.model.benchmark import BenchmarkRow, Status, Verdict
 from opscope.model.trial import Baseline, BestChanges, Correctness, TrialResult, TrialVerdict, Variant
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.explanation import explanation_document
-from opscope.report.sweep import Record, sweep_record
+from opscope.report.sweep import sweep_record
 from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Quantity
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -70,7 +56,7 @@ settings.register_profile("exhaustive", deadline=None, max_examples=400)
 settings.load_profile("opscope")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption(
         "--update-golden", action="store_true", help="write what golden tests find as the new expectation"
     )
@@ -86,13 +72,13 @@ FEW = (
 READING = frozenset(("make_trace", "recording", "trace", "summarized", "shared_session"))
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     if config.getoption("--every-source"):
         settings.load_profile("exhaustive")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     for item in _repeated(items):
         item.add_marker(pytest.mark.exhaustive(few=False))
     if not config.getoption("--every-source"):
@@ -105,9 +91,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
-def _repeated(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+def _repeated(items):
     """Of tests that read a recording for each of their cases, all but the first and the last case."""
-    cases: dict[tuple[Any, str], list[pytest.Item]] = {}
+    cases = {}
     for item in items:
         has_cases = hasattr(item, "callspec") and not item.get_closest_marker("gpu")
         if has_cases and isinstance(item, pytest.Function) and READING.intersection(item.fixturenames):
@@ -117,14 +103,14 @@ def _repeated(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         yield from quick[1:-1]
 
 
-def _is_quick(item: pytest.Item) -> bool:
+def _is_quick(item):
     mark = item.get_closest_marker("exhaustive")
     if mark is None:
         return True
     return bool(mark.kwargs.get("few", True)) and any(word in item.name for word in FEW)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Leave the thousands of tests out of what the collector of garbage looks at again and again."""
     gc.collect()
     gc.freeze()
@@ -132,25 +118,25 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers():
     """One process where there is a GPU: its tests measure times."""
     return 0 if _has_cuda() else min(4, os.cpu_count() or 1)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    report: Any = yield
+def pytest_runtest_makereport(item):
+    report = yield
     is_expected = hasattr(report, "wasxfail") or not item.get_closest_marker("gpu")
     return report if is_expected else _without_skips(report)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    report: Any = yield
+def pytest_make_collect_report(collector):
+    report = yield
     return _without_skips(report) if "gpu" in collector.path.parts else report
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter):
     """Print what tests found besides passing: their property `terminal_report`."""
     for report in terminalreporter.stats.get("passed", ()):
         for name, text in report.user_properties:
@@ -159,7 +145,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 terminalreporter.write_line(text)
 
 
-def _without_skips(report: Any) -> Any:
+def _without_skips(report):
     """The report, a failure in place of a skip where a device is required."""
     if report.outcome == "skipped" and os.environ.get(REQUIRE_GPU) == "1":
         report.outcome = "failed"
@@ -168,7 +154,7 @@ def _without_skips(report: Any) -> Any:
 
 
 @cache
-def _has_cuda() -> bool:
+def _has_cuda():
     try:
         import torch
     except ImportError:
@@ -179,7 +165,7 @@ def _has_cuda() -> bool:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def shared():
     """The folder of material beside the repository."""
     folder = REPOSITORY.parent / "shared"
     if not (folder / "traces").is_dir():
@@ -188,10 +174,10 @@ def shared() -> Path:
 
 
 @pytest.fixture
-def make_trace(tmp_path: Path) -> Callable[..., Path]:
+def make_trace(tmp_path):
     """Writes a trace, from a builder, text or bytes, and returns its path."""
 
-    def make(content: TraceBuilder | str | bytes, name: str = "trace.json") -> Path:
+    def make(content, name="trace.json"):
         text = content.text() if isinstance(content, TraceBuilder) else content
         path = tmp_path / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
@@ -201,11 +187,11 @@ def make_trace(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def shared_session() -> Iterator[Callable[[Path], Session]]:
+def shared_session():
     """The Session of a shared recording, one for all tests; an analysis may fill its tables."""
-    opened: dict[Path, Session] = {}
+    opened = {}
 
-    def once(path: Path) -> Session:
+    def once(path):
         session = opened.pop(path, None) or load_source(path, threads=1)
         opened[path] = session
         if len(opened) > 16:  # memory; the one that was asked for longest ago
@@ -218,17 +204,15 @@ def shared_session() -> Iterator[Callable[[Path], Session]]:
 
 
 @pytest.fixture
-def load(
-    make_trace: Callable[..., Path], shared_session: Callable[[Path], Session]
-) -> Iterator[Callable[..., Session]]:
+def load(make_trace, shared_session):
     """Loads a builder, a text, bytes or any source as a Session that is closed after the test.
 
     Several builders are the ranks of a job. A file of the shared folder is loaded once for all tests: they
     read it.
     """
-    sessions: list[Session] = []
+    sessions = []
 
-    def open_session(content: Any, **options: Any) -> Session:
+    def open_session(content, **options):
         if isinstance(content, Path) and REPOSITORY.parent / "shared" in content.parents and not options:
             return shared_session(content)
         if isinstance(content, list | tuple):
@@ -250,10 +234,10 @@ def load(
 
 
 @pytest.fixture(scope="session")
-def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimpleNamespace]:
+def results_named(tmp_path_factory):
     """What each verb finds, hand-made, with this as the name of operators, kernels and all else."""
 
-    def recording(name: str, kernel_us: float) -> Session:
+    def recording(name, kernel_us):
         trace = TraceBuilder()
         for step in range(8):
             start = 1_000 * step
@@ -263,7 +247,7 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
         path = tmp_path_factory.mktemp("made") / "trace.json"
         return load_source(trace.write(path), threads=1)
 
-    def benchmark(name: str, n: int, factor: float = 1.0) -> BenchmarkResult:
+    def benchmark(name, n, factor=1.0):
         rows = [
             BenchmarkRow(
                 name=one,
@@ -279,14 +263,10 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
                 ceiling_fraction=400 / ns,
             )
             for one, ns, verdict in (("torch", 1000 * factor, None), (name, 2000 * factor, Verdict.SLOWER))
-        ]
-        return BenchmarkResult(
-            suite="gelu", shape=(n,), dtype="float32", device="cpu", parameters={"n": n}, reference="torch",
-            clock=Clock.WALL, cache_state=CacheState.UNCONTROLLED, options=BenchmarkOptions(), created="",
-            environment=Environment(python="3.12", platform="Linux", opscope="0"), rows=tuple(rows),
-        )  # fmt: skip
+        ]  # fmt: skip
+        return benchmark_result(*rows, shape=(n,), parameters={"n": n})
 
-    def configuration(name: str, batch: int, length: int) -> Record:
+    def configuration(name, batch, length):
         stats = {
             "config": {"workload": name, "batch_size": batch, "seq_len": length},
             "summary": {
@@ -304,21 +284,15 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
         }  # fmt: skip
         return sweep_record(f"bs{batch}_seq{length}", stats)
 
-    def counters(name: str) -> CounterAnalysis:
+    def counters(name):
         values = {Quantity.DURATION: 10_000, Quantity.SM_FRACTION: 0.25, Quantity.MEMORY_FRACTION: 0.75}
         launch = KernelCounters(
-            0,
-            name,
-            name,
-            name,
-            NcuDevice(name="GPU"),
-            values=values,
-            occupancy=Occupancy(0.5, 0.25),
+            0, name, name, name, NcuDevice(name="GPU"), values=values, occupancy=Occupancy(0.5, 0.25)
         )
         kernel = CountedKernel(launch, name, decode(name))
         return CounterAnalysis(NcuReport(Path("a.ncu-rep"), (kernel,)), (kernel,))
 
-    def trial(name: str) -> TrialResult:
+    def trial(name):
         faster = {
             "verdict": TrialVerdict.FASTER,
             "correctness": Correctness.IDENTICAL,
@@ -333,7 +307,7 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
         baseline = Baseline(10e6, (9.9e6, 10.1e6), 3, 90, None)
         return TrialResult(name, baseline, None, variants, (), best, 17)
 
-    def make(name: str) -> SimpleNamespace:
+    def make(name):
         with recording(name, 200) as reference, recording(name, 260) as candidate:
             return SimpleNamespace(
                 sessions=compare_sessions(reference, candidate),
@@ -355,20 +329,18 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
 
 
 @pytest.fixture
-def make_measured() -> Callable[..., MeasuredLimits]:
+def make_measured():
     """Makes what was measured of an H200, or of what else is said: rates and times by name, ± 1 %."""
 
-    def rate(name: str, per_s: float) -> MeasuredRate:
+    def rate(name, per_s):
         unit = "operations" if name.startswith("matrix_") else "bytes"
         return MeasuredRate(
             name=name, unit=unit, per_s=per_s, low_per_s=0.99 * per_s, high_per_s=1.01 * per_s, amount=10**9,
             median_ns=1e18 / per_s, sample_count=20, how=f"{name} as tested",
         )  # fmt: skip
 
-    def make(
-        rates: dict[str, float] | None = None, times: dict[str, float] | None = None, **facts: Any
-    ) -> MeasuredLimits:
-        known: dict[str, Any] = {
+    def make(rates=None, times=None, **facts):
+        known = {
             "schema_version": 1, "device": "NVIDIA H200", "compute_capability": "9.0", "sm_count": 132,
             "memory_bytes": 150_109_880_320, "l2_bytes": 62_914_560, "driver": "580.159.04",
             "cuda_runtime": "13.0", "torch": "2.11.0+cu130", "opscope": "0.1.0",

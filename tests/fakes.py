@@ -1,24 +1,32 @@
 """Small traces written event by event, and timers that report what they are told."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from opscope.errors import MeasurementError
-from opscope.model.benchmark import Clock, DeviceState
+from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Clock
 from opscope.model.environment import Environment
-from opscope.model.session import Session
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
 
-Load = Callable[..., Session]  # the fixture `load`
+
+def benchmark_result(*rows, **fields):
+    """A result of a suite on a CPU; fields of it that are other ones."""
+    known = {
+        "suite": "gelu", "shape": (8,), "dtype": "float32", "device": "cpu", "reference": "torch",
+        "clock": Clock.WALL, "cache_state": CacheState.UNCONTROLLED, "options": BenchmarkOptions(),
+        "environment": Environment(python="3.12", platform="Linux", opscope="0"), "created": "",
+    }  # fmt: skip
+    return BenchmarkResult(**{**known, **fields}, rows=rows)
 
 
-def scripted(states: Iterable[DeviceState]) -> Callable[[], DeviceState]:
+# Where a result was measured on a GPU.
+ON_A_GPU = {"device": "cuda:0", "clock": Clock.CUDA_EVENT, "cache_state": CacheState.COLD}
+
+
+def scripted(states):
     """Reads these states of a device, the last one again and again."""
     waiting = list(states)
     return lambda: waiting.pop(0) if len(waiting) > 1 else waiting[0]
@@ -30,18 +38,16 @@ class FakeTimer:
     Each is drawn after its call, so a generator may depend on what the function did.
     """
 
-    def __init__(
-        self, samples_ns: Iterable[int], clock: Clock = Clock.WALL, *, resolution_ns: float = 1.0
-    ) -> None:
+    def __init__(self, samples_ns, clock=Clock.WALL, *, resolution_ns=1.0):
         self.clock = clock
         self.resolution_ns = resolution_ns
         self.calls = 0
         self._samples_ns = iter(samples_ns)
 
-    def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
+    def prepare(self, calls):
         return calls
 
-    def measure(self, fn: Callable[[], object]) -> int:
+    def measure(self, fn):
         fn()
         self.calls += 1
         try:
@@ -51,7 +57,7 @@ class FakeTimer:
 
 
 # As Kineto records an H200.
-H200: dict[str, Any] = {
+H200 = {
     "id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_109_880_320, "computeMajor": 9, "computeMinor": 0,
     "maxThreadsPerBlock": 1024, "maxThreadsPerMultiprocessor": 2048, "regsPerBlock": 65_536, "warpSize": 32,
     "sharedMemPerBlock": 49_152, "numSms": 132, "regsPerMultiprocessor": 65_536,
@@ -69,7 +75,7 @@ class TraceBuilder:
     keys of the file.
     """
 
-    def __init__(self, **properties: Any) -> None:
+    def __init__(self, **properties):
         self.properties: dict[str, Any] = {"schemaVersion": 1, **properties}
         self.events: list[dict[str, Any]] = []
         self._external_id = 0
@@ -77,29 +83,13 @@ class TraceBuilder:
         self._python_id = 0
         self._flow_id = 0
 
-    def operator(
-        self,
-        name: str,
-        start: float,
-        duration: float,
-        *,
-        thread: int = 1,
-        external_id: int | None = None,
-        **args: Any,
-    ) -> TraceBuilder:
+    def operator(self, name, start, duration, *, thread=1, external_id=None, **args):
         self._external_id = self._external_id + 1 if external_id is None else external_id
         return self.event("cpu_op", name, start, duration, thread, {"External id": self._external_id, **args})
 
     def launch(
-        self,
-        start: float,
-        duration: float = 1,
-        *,
-        name: str = "cudaLaunchKernel",
-        thread: int = 1,
-        correlation: int | None = None,
-        external_id: int | None = None,
-    ) -> TraceBuilder:
+        self, start, duration=1, *, name="cudaLaunchKernel", thread=1, correlation=None, external_id=None
+    ):
         """A runtime call; carries an external id only if given one."""
         self._correlation = self._correlation + 1 if correlation is None else correlation
         args = {"correlation": self._correlation}
@@ -108,17 +98,8 @@ class TraceBuilder:
         return self.event("cuda_runtime", name, start, duration, thread, args)
 
     def kernel(
-        self,
-        name: str,
-        start: float,
-        duration: float,
-        *,
-        device: int = 0,
-        stream: int = 7,
-        correlation: int | None = None,
-        category: str = "kernel",
-        **args: Any,
-    ) -> TraceBuilder:
+        self, name, start, duration, *, device=0, stream=7, correlation=None, category="kernel", **args
+    ):
         """A device activity; belongs to the last launch unless given a correlation id."""
         arguments = {
             "device": device,
@@ -130,32 +111,21 @@ class TraceBuilder:
         }
         return self.event(category, name, start, duration, stream, arguments, process=device)
 
-    def step(self, number: int, start: float, duration: float, *, thread: int = 1) -> TraceBuilder:
+    def step(self, number, start, duration, *, thread=1):
         return self.event("user_annotation", f"ProfilerStep#{number}", start, duration, thread, {})
 
-    def frame(
-        self,
-        name: str,
-        start: float,
-        duration: float,
-        *,
-        thread: int = 1,
-        parent: int | None = None,
-        module: int | None = None,
-    ) -> TraceBuilder:
+    def frame(self, name, start, duration, *, thread=1, parent=None, module=None):
         """A call of a Python function, `file(line): function`, or of a module, `nn.Module: Linear_0`.
 
         Its `Python id` counts up from 1; `parent` is the caller's, `module` the recorder's id of the module.
         """
         self._python_id += 1
-        args: dict[str, Any] = {"Python id": self._python_id, "Python parent id": parent}
+        args = {"Python id": self._python_id, "Python parent id": parent}
         if module is not None:
             args["Python module id"] = module
         return self.event("python_function", name, start, duration, thread, args)
 
-    def differentiates(
-        self, forward_start: float, backward_start: float, *, thread: int = 1, backward_thread: int = 2
-    ) -> TraceBuilder:
+    def differentiates(self, forward_start, backward_start, *, thread=1, backward_thread=2):
         """An arrow from the forward operator that starts then to the backward one that starts then.
 
         Both need a `Sequence number`, as recorders write it.
@@ -171,16 +141,8 @@ class TraceBuilder:
         return self
 
     def event(  # noqa: PLR0917 - the fields of an event
-        self,
-        category: str,
-        name: str,
-        start: float,
-        duration: float,
-        thread: int | str,
-        args: dict[str, Any],
-        *,
-        process: int | str = 1,
-    ) -> TraceBuilder:
+        self, category, name, start, duration, thread, args, *, process=1
+    ):
         self.events.append(
             {
                 "ph": "X",
@@ -195,13 +157,13 @@ class TraceBuilder:
         )
         return self
 
-    def text(self) -> str:
+    def text(self):
         """The file's text, laid out as Kineto lays it out."""
         head = json.dumps(self.properties, indent=2)[:-2]
         events = ",\n".join("  " + json.dumps(event) for event in self.events)
         return f'{head},\n  "traceEvents": [\n{events}\n  ]\n}}\n'
 
-    def write(self, path: str | Path) -> Path:
+    def write(self, path):
         target = Path(path)
         target.write_text(self.text(), encoding="utf-8")
         return target
@@ -237,16 +199,14 @@ class ExportBuilder:
     process is that of every row that names no other.
     """
 
-    def __init__(self, process: int = 10) -> None:
+    def __init__(self, process=10):
         self.process = process
         self.tables: dict[str, list[tuple[int, str]]] = {}
         self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _EXPORT_TABLES}
         self._strings: dict[str, int] = {}
         self._correlation = 100
 
-    def launch(
-        self, start: int, duration: int = 1, *, name: str = "cudaLaunchKernel_v7000", **columns: Any
-    ) -> ExportBuilder:
+    def launch(self, start, duration=1, *, name="cudaLaunchKernel_v7000", **columns):
         """A CUDA call; `thread` and `process` among the columns say where."""
         self._correlation += 1
         return self.row(
@@ -256,14 +216,14 @@ class ExportBuilder:
             **{"eventClass": 0, "correlationId": self._correlation, "nameId": name, **columns},
         )
 
-    def kernel(self, name: str, start: int, duration: int, **columns: Any) -> ExportBuilder:
+    def kernel(self, name, start, duration, **columns):
         """A kernel, by nsys' demangled name; `mangledName` gives the mangled one."""
         launch = dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), 1)
         launch |= {"blockX": 128, "registersPerThread": 16, "staticSharedMemory": 0, "dynamicSharedMemory": 0}
         names = {"demangledName": name, "shortName": name, "mangledName": name}
         return self._work("CUPTI_ACTIVITY_KIND_KERNEL", start, duration, **{**launch, **names, **columns})
 
-    def copy(self, start: int, duration: int, **columns: Any) -> ExportBuilder:
+    def copy(self, start, duration, **columns):
         """A copy, from pageable host memory to the device by default."""
         return self._work(
             "CUPTI_ACTIVITY_KIND_MEMCPY",
@@ -272,31 +232,31 @@ class ExportBuilder:
             **{"bytes": 4, "copyKind": 1, "srcKind": 0, "dstKind": 2, **columns},
         )
 
-    def memset(self, start: int, duration: int, **columns: Any) -> ExportBuilder:
+    def memset(self, start, duration, **columns):
         return self._work(
             "CUPTI_ACTIVITY_KIND_MEMSET", start, duration, **{"bytes": 4, "memKind": 2, **columns}
         )
 
-    def graph(self, graph: int, start: int, duration: int, **columns: Any) -> ExportBuilder:
+    def graph(self, graph, start, duration, **columns):
         """A launch of a CUDA graph, recorded as a whole."""
         return self._work("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start, duration, **{"graphId": graph, **columns})
 
-    def range(self, text: str | None, start: int, duration: int | None, **columns: Any) -> ExportBuilder:
+    def range(self, text, start, duration, **columns):
         """An NVTX range, pushed and popped; `eventType` makes it another event, `textId` registers a text."""
         return self.row(
             "NVTX_EVENTS", start, duration, **{"eventType": 59, "text": text, "domainId": 0, **columns}
         )
 
-    def row(self, table: str, start: int | None, duration: int | None, **columns: Any) -> ExportBuilder:
+    def row(self, table, start, duration, **columns):
         """Any row with a start and an end; texts of id columns become ids."""
-        values: dict[str, Any] = {"start": start}
+        values = {"start": start}
         values["end"] = None if start is None or duration is None else start + duration
         process, thread = columns.pop("process", self.process), columns.pop("thread", self.process)
         values["globalPid"] = process << 24
         values["globalTid"] = process << 24 | thread
         return self.plain_row(table, **{**values, **columns})
 
-    def plain_row(self, table: str, **columns: Any) -> ExportBuilder:
+    def plain_row(self, table, **columns):
         """Any row as it is; texts of id columns become ids."""
         ids = {"demangledName", "shortName", "mangledName", "nameId", "textId"}
         self.rows[table].append(
@@ -307,14 +267,14 @@ class ExportBuilder:
         )
         return self
 
-    def _work(self, table: str, start: int, duration: int, **columns: Any) -> ExportBuilder:
+    def _work(self, table, start, duration, **columns):
         place = {"deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": self._correlation}
         return self.row(table, start, duration, **{**place, **columns})
 
-    def _string(self, text: str) -> int:
+    def _string(self, text):
         return self._strings.setdefault(text, len(self._strings) + 1)
 
-    def write(self, path: str | Path, *, without: Iterable[str] = ()) -> Path:
+    def write(self, path, *, without=()):
         """Write the file, which must not be there, without some tables and columns (`TABLE.column`)."""
         absent = set(without)
         rows = {**self.rows, "StringIds": [{"id": one, "value": text} for text, one in self._strings.items()]}
@@ -336,7 +296,7 @@ class ExportBuilder:
         return Path(path)
 
 
-def sidecar(**fields: Any) -> Sidecar:
+def sidecar(**fields):
     environment = Environment(
         "3.12.1", "Linux x86_64", "0.1.0", torch="2.11.0+cu130", torch_git_version="70d99e9",
         cuda_runtime="13.0", cuda_driver="13.1",

@@ -1,11 +1,7 @@
 """Chromium, pages opened in it, and what is found wrong with them."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +9,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser():
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("no Chromium on PATH")
@@ -24,18 +20,18 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+def open_page(browser):
     """Opens a page; the test fails for what it says on the console, or asks of what is not `allowed`."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    said: list[str] = []
+    said = []
 
-    def opened(url: str, *, allowed: tuple[str, ...] = ()) -> Any:
+    def opened(url, *, allowed=()):
         page = context.new_page()
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(dialog.message))
 
-        def asked(request: Any) -> None:
+        def asked(request):
             if request.url.startswith("http") and not request.url.startswith(allowed):
                 said.append(request.url)
 
@@ -49,10 +45,10 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture(scope="session")
-def drawn() -> Callable[[Any, str], Any]:
+def drawn():
     """Scrolls to a picture and waits for it."""
 
-    def wait(page: Any, key: str) -> Any:
+    def wait(page, key):
         place = page.locator(f"#{key}")
         place.scroll_into_view_if_needed()
         place.locator(".main-svg").first.wait_for()
@@ -62,12 +58,12 @@ def drawn() -> Callable[[Any, str], Any]:
 
 
 @pytest.fixture(scope="session")
-def axe() -> Callable[[Any], None]:
+def axe():
     """Fails for what hinders people who do not see or point."""
     package = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     script = (Path(package.__file__).parent / "axe.min.js").read_text("utf-8")
 
-    def check(page: Any) -> None:
+    def check(page):
         page.evaluate(script)
         passed, violations = page.evaluate(
             "axe.run({include: [['html']], exclude: [['.main-svg']]}).then(({passes, violations}) => "

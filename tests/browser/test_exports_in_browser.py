@@ -1,20 +1,15 @@
 """Files for other viewers, opened in those viewers: speedscope and TensorBoard's profiler plugin."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
-from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -27,7 +22,7 @@ WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
-def speedscope(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def speedscope(tmp_path_factory):
     """The folder of the viewer, from npm."""
     folder = tmp_path_factory.mktemp("speedscope")
     npm = shutil.which("npm")
@@ -43,11 +38,11 @@ def speedscope(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def served(speedscope: Path) -> Iterator[str]:
+def served(speedscope):
     """Address of the viewer's folder."""
 
     class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             """Says nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(speedscope))) as server:
@@ -56,10 +51,10 @@ def served(speedscope: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_speedscope_shows_the_stacks(browser: Any, served: str, speedscope: Path) -> None:
+def test_speedscope_shows_the_stacks(browser, served, speedscope):
     (speedscope / "mine.json").write_text(opscope.flamegraph(opscope.example_trace(), name="mine"), "utf-8")
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    errors: list[str] = []
+    errors = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(f"{served}/index.html#profileURL={served}/mine.json")
     page.get_by_text("bert_h200").first.wait_for(timeout=WAIT_MS)
@@ -71,7 +66,7 @@ def test_speedscope_shows_the_stacks(browser: Any, served: str, speedscope: Path
 
 
 @pytest.mark.torch
-def test_tensorboard_lists_the_recording(browser: Any, tmp_path: Path) -> None:
+def test_tensorboard_lists_the_recording(browser, tmp_path):
     torch = pytest.importorskip("torch")
     if find_spec("torch_tb_profiler") is None:
         pytest.skip("the plugin is not installed")

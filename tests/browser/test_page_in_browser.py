@@ -1,26 +1,20 @@
 """The page in Chromium: it asks for nothing, complains of nothing, and its tools do what they say."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from opscope.api import analyze
-from opscope.model.session import Session
 from opscope.report.html.page import session_page
 from opscope.results import advised
 
 pytestmark = pytest.mark.browser
 
 BERT = Path(__file__).parents[2] / "src/opscope/data/bert_h200.json.gz"
-Drawn = Callable[[Any, str], Any]
 
 
 @pytest.fixture(scope="module")
-def file(shared_session: Callable[[Path], Session], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(shared_session, tmp_path_factory):
     session = shared_session(BERT)
     path = tmp_path_factory.mktemp("page") / "page.html"
     path.write_text(session_page(session, advised(session), command="opscope analyze x"), "utf-8")
@@ -28,16 +22,15 @@ def file(shared_session: Callable[[Path], Session], tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture
-def page(open_page: Callable[..., Any], file: Path) -> Any:
+def page(open_page, file):
     return open_page(file.as_uri())
 
 
-def axis_range(page: Any) -> list[float]:
-    found: list[float] = page.evaluate("[...document.getElementById('timeline').layout.xaxis.range]")
-    return found
+def axis_range(page):
+    return page.evaluate("[...document.getElementById('timeline').layout.xaxis.range]")
 
 
-def test_every_picture_is_drawn(page: Any, drawn: Drawn) -> None:
+def test_every_picture_is_drawn(page, drawn):
     keys = page.evaluate("[...document.querySelectorAll('.chart')].map((one) => one.id)")
     assert {"steps", "timeline", "icicle", "roofline", "queue"} <= set(keys)
     for key in keys:
@@ -45,7 +38,7 @@ def test_every_picture_is_drawn(page: Any, drawn: Drawn) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
-def test_the_first_screen_is_a_picture_and_what_to_change(page: Any, width: int, height: int) -> None:
+def test_the_first_screen_is_a_picture_and_what_to_change(page, width, height):
     page.set_viewport_size({"width": width, "height": height})
     page.evaluate("window.scrollTo(0, 0)")
     picture = page.locator(".chart .main-svg").first.bounding_box()
@@ -58,7 +51,7 @@ def test_the_first_screen_is_a_picture_and_what_to_change(page: Any, width: int,
     assert width < 1280 or last["x"] > picture["x"] + picture["width"]  # beside it
 
 
-def test_the_profilers_part_is_as_large_as_it_is_said_to_be(page: Any, drawn: Drawn) -> None:
+def test_the_profilers_part_is_as_large_as_it_is_said_to_be(page, drawn):
     """A step that takes 7.00 to 7.12 ms was recorded as one of 7.80."""
     drawn(page, "steps")
     parts = dict(
@@ -71,7 +64,7 @@ def test_the_profilers_part_is_as_large_as_it_is_said_to_be(page: Any, drawn: Dr
 
 
 @pytest.mark.exhaustive(few=False)
-def test_the_timeline_zooms_moves_and_returns(page: Any, drawn: Drawn) -> None:
+def test_the_timeline_zooms_moves_and_returns(page, drawn):
     drawn(page, "timeline")
     whole = axis_range(page)
     page.get_by_role("button", name="Zoom in").click()
@@ -83,7 +76,7 @@ def test_the_timeline_zooms_moves_and_returns(page: Any, drawn: Drawn) -> None:
     assert axis_range(page) == whole
 
 
-def test_the_timeline_moves_by_keys_and_names_wide_bars(page: Any, drawn: Drawn) -> None:
+def test_the_timeline_moves_by_keys_and_names_wide_bars(page, drawn):
     drawn(page, "timeline")
     whole = axis_range(page)
     labels = page.locator("#timeline .bartext")
@@ -104,17 +97,16 @@ def test_the_timeline_moves_by_keys_and_names_wide_bars(page: Any, drawn: Drawn)
     assert axis_range(page) == far
 
 
-def test_the_timeline_shows_every_step(page: Any, drawn: Drawn) -> None:
+def test_the_timeline_shows_every_step(page, drawn):
     figure = drawn(page, "timeline").locator("xpath=..")
     found = figure.locator(".found")
     first = "document.getElementById('timeline').data.map((one) => one.base?.[0])"
 
-    def turned(number: int) -> list[float]:
+    def turned(number):
         figure.locator("strong", has_text=f"Step {number}, event by event").wait_for()
         assert figure.locator(".legend li").count() > 3
         assert axis_range(page)[0] == 0  # all of it, whatever part of another step was seen
-        starts: list[float] = page.evaluate(first)
-        return starts
+        return page.evaluate(first)
 
     previous, following = (page.get_by_role("button", name=one) for one in ("Previous step", "Next step"))
     last = turned(4)  # the typical one
@@ -138,7 +130,7 @@ def test_the_timeline_shows_every_step(page: Any, drawn: Drawn) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_search_counts_and_enter_goes_to_the_first(page: Any, drawn: Drawn) -> None:
+def test_search_counts_and_enter_goes_to_the_first(page, drawn):
     drawn(page, "timeline")
     whole = axis_range(page)
     search = page.get_by_role("searchbox", name="Find", exact=True)
@@ -155,7 +147,7 @@ def test_search_counts_and_enter_goes_to_the_first(page: Any, drawn: Drawn) -> N
 
 
 @pytest.mark.exhaustive(few=False)
-def test_arrows_and_zoom_outlive_a_change_of_theme(page: Any, drawn: Drawn) -> None:
+def test_arrows_and_zoom_outlive_a_change_of_theme(page, drawn):
     drawn(page, "timeline")
     traces = "document.getElementById('timeline').data"
     shown = f"{traces}.filter((one) => one.type === 'scatter').map((one) => one.visible)"
@@ -170,7 +162,7 @@ def test_arrows_and_zoom_outlive_a_change_of_theme(page: Any, drawn: Drawn) -> N
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_part_of_the_icicle_opens_its_way_to_the_source(page: Any, drawn: Drawn) -> None:
+def test_a_part_of_the_icicle_opens_its_way_to_the_source(page, drawn):
     place = drawn(page, "icicle")
     place.locator("g.slice", has_text="aten::addmm").first.click()
     chain = page.locator("#chain")
@@ -180,7 +172,7 @@ def test_a_part_of_the_icicle_opens_its_way_to_the_source(page: Any, drawn: Draw
 
 
 @pytest.mark.exhaustive(few=False)
-def test_parts_of_the_icicle_are_reached_by_keys(page: Any, drawn: Drawn) -> None:
+def test_parts_of_the_icicle_are_reached_by_keys(page, drawn):
     drawn(page, "icicle")
     page.get_by_role("button", name="Largest child").focus()
     chain = page.locator("#chain")
@@ -197,7 +189,7 @@ def test_parts_of_the_icicle_are_reached_by_keys(page: Any, drawn: Drawn) -> Non
 
 
 @pytest.mark.exhaustive(few=False)
-def test_tables_sort_by_amount_and_filter(page: Any) -> None:
+def test_tables_sort_by_amount_and_filter(page):
     table = page.locator("table", has=page.get_by_role("button", name="Mean")).first
     page.get_by_role("button", name="Mean").first.click()
     means = table.locator("tbody tr td:last-child").all_inner_texts()
@@ -211,20 +203,20 @@ def test_tables_sort_by_amount_and_filter(page: Any) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_narrow_screen_does_not_scroll_sideways(page: Any, drawn: Drawn) -> None:
+def test_a_narrow_screen_does_not_scroll_sideways(page, drawn):
     page.set_viewport_size({"width": 390, "height": 800})
     drawn(page, "timeline")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 @pytest.mark.exhaustive(few=False)
-def test_axe_finds_nothing(page: Any, drawn: Drawn, axe: Callable[[Any], None]) -> None:
+def test_axe_finds_nothing(page, drawn, axe):
     drawn(page, "steps")  # not the timeline, of whose thousands of bars axe takes seconds
     axe(page)
 
 
 @pytest.mark.exhaustive(few=False)
-def test_print_shows_everything_on_white(page: Any) -> None:
+def test_print_shows_everything_on_white(page):
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
@@ -232,9 +224,7 @@ def test_print_shows_everything_on_white(page: Any) -> None:
     assert page.locator("details.part:not([open])").count() == 0
 
 
-def test_a_notebook_has_the_page_in_a_frame(
-    open_page: Callable[..., Any], shared_session: Callable[[Path], Session], tmp_path: Path
-) -> None:
+def test_a_notebook_has_the_page_in_a_frame(open_page, shared_session, tmp_path):
     notebook = tmp_path / "notebook.html"
     notebook.write_text(f"<!DOCTYPE html><h1>Cell</h1>{analyze(shared_session(BERT))._repr_html_()}", "utf-8")
     page = open_page(notebook.as_uri())

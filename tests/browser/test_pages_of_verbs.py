@@ -1,12 +1,6 @@
 """The page of every verb in Chromium, with names that would be markup; and the trace handed to Perfetto."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -46,9 +40,7 @@ PICTURES = {
 
 
 @pytest.fixture(scope="module")
-def files(
-    results_named: Callable[[str], SimpleNamespace], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
+def files(results_named, tmp_path_factory):
     found, folder = results_named(HOSTILE), tmp_path_factory.mktemp("pages")
     parts = {
         "compare": (comparison_document(found.sessions), comparison_charts(found.sessions)),
@@ -66,7 +58,7 @@ def files(
     return {name: write_page(folder / f"{name}.html", *both) for name, both in parts.items()}
 
 
-def recording(folder: Path) -> Any:
+def recording(folder):
     trace = TraceBuilder()
     for step in (1, 2):
         start = 500 * step
@@ -83,13 +75,7 @@ def recording(folder: Path) -> Any:
         for one in PICTURES
     ],
 )
-def test_a_page_says_all_and_asks_for_nothing(
-    verb: str,
-    files: dict[str, Path],
-    open_page: Callable[..., Any],
-    drawn: Callable[[Any, str], Any],
-    axe: Callable[[Any], None],
-) -> None:
+def test_a_page_says_all_and_asks_for_nothing(verb, files, open_page, drawn, axe):
     page = open_page(files[verb].as_uri())
     keys = page.evaluate("[...document.querySelectorAll('.chart')].map((one) => one.id)")
     assert set(keys) >= PICTURES[verb]
@@ -123,7 +109,7 @@ addEventListener("message", ({ data, source, origin }) => {
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[PageServer, Path]]:
+def served(tmp_path):
     with recording(tmp_path) as session:
         trace = export_trace(session, tmp_path / "trace.json.gz")
         page = tmp_path / "page.html"
@@ -137,9 +123,7 @@ def served(tmp_path: Path) -> Iterator[tuple[PageServer, Path]]:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_perfetto_gets_the_trace(
-    served: tuple[PageServer, Path], open_page: Callable[..., Any], axe: Callable[[Any], None]
-) -> None:
+def test_perfetto_gets_the_trace(served, open_page, axe):
     server, trace = served
     page = open_page(server.url, allowed=(server.url,))
     page.context.route("https://ui.perfetto.dev/**", lambda route: route.fulfill(

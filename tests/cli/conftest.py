@@ -1,20 +1,18 @@
 """A small trace as a file, and a way to run one command in this process."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from fakes import TraceBuilder
-from opscope import load, summarize
+from opscope import example_trace, load, summarize
 from opscope.cli import main
 
 
@@ -24,27 +22,27 @@ class Outcome(NamedTuple):
     err: str
 
     @property
-    def json(self) -> Any:
+    def json(self):
         return json.loads(self.out)
 
     @property
-    def said(self) -> str:
+    def said(self):
         """Standard error on one line."""
         return " ".join(self.err.split())
 
     @property
-    def words(self) -> str:
+    def words(self):
         """Standard output on one line, without the borders of its boxes."""
         return " ".join(self.out.replace("│", " ").split())
 
-    def fine(self, *words: str, out: str | None = None) -> Outcome:
+    def fine(self, *words, out=None):
         """It did what it was asked to, and standard output holds these words."""
         assert self.code == 0, self.err
         assert out in (None, self.out)
         assert [one for one in words if one not in self.out and one not in self.words] == []
         return self
 
-    def fails(self, *words: str, code: int = 1, out: str | None = "", lines: int | None = None) -> Outcome:
+    def fails(self, *words, code=1, out="", lines=None):
         """It ended with such a code and an error of these words, not with a defect."""
         assert self.code == code, self.err
         assert out in (None, self.out)
@@ -57,8 +55,8 @@ class Outcome(NamedTuple):
 Run = Callable[..., Outcome]
 
 
-def running(streams: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: object) -> Outcome:
+def running(streams):
+    def run(*arguments):
         streams.readouterr()
         code = main([str(argument) for argument in arguments])
         return Outcome(code, *streams.readouterr())
@@ -67,22 +65,22 @@ def running(streams: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def opscope(capsys: pytest.CaptureFixture[str]) -> Run:
+def opscope(capsys):
     """Runs `opscope ARGUMENTS…` in this process."""
     return running(capsys)
 
 
 @pytest.fixture
-def opscope_and_programs(capfd: pytest.CaptureFixture[str]) -> Run:
+def opscope_and_programs(capfd):
     """The same, with what programs print that it starts: both streams as a terminal sees them."""
     return running(capfd)
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+def stand_in(tmp_path, monkeypatch):
     """Puts a Python program of a name before all others on PATH."""
 
-    def place(name: str, text: str) -> None:
+    def place(name, text):
         program = tmp_path / "bin" / name
         program.parent.mkdir()
         program.write_text(f"#!{sys.executable}\n{text}")
@@ -92,7 +90,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
     return place
 
 
-def script(name: str) -> ModuleType:
+def script(name):
     """A module of `scripts`."""
     path = Path(__file__).resolve().parents[2] / "scripts" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -103,19 +101,26 @@ def script(name: str) -> ModuleType:
 
 
 @pytest.fixture(autouse=True)
-def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def idle_machine(monkeypatch):
     """Other work on this machine adds no line to what a verb says."""
     monkeypatch.setattr("opscope.capture.environment.cpu_pressure_fraction", lambda: None)
 
 
 @pytest.fixture(scope="session")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recording(tmp_path_factory):
     """`trace`, read and saved as a Session once: verbs say the same of it, much sooner."""
     folder = tmp_path_factory.mktemp("recording")
     return saved(write_trace(folder / "trace.json"))
 
 
-def saved(trace: Path) -> Path:
+@pytest.fixture(scope="session")
+def example(tmp_path_factory):
+    """The packaged recording, read and saved as a Session once."""
+    folder = tmp_path_factory.mktemp("example")
+    return saved(Path(shutil.copy(example_trace(), folder)))
+
+
+def saved(trace):
     """A trace, read and saved beside it as a Session."""
     with load(trace, threads=1) as session:
         summarize(session).complete()
@@ -123,12 +128,12 @@ def saved(trace: Path) -> Path:
 
 
 @pytest.fixture
-def trace(tmp_path: Path) -> Path:
+def trace(tmp_path):
     """Two operators, three kernels, one of them launched before the window opened."""
     return write_trace(tmp_path / "trace.json")
 
 
-def write_trace(path: Path) -> Path:
+def write_trace(path):
     launch = {
         "grid": [96, 1, 1], "registers per thread": 200, "shared memory": 49_152,
         "est. achieved occupancy %": 12,

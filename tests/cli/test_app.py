@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import shlex
 import signal
@@ -21,25 +19,25 @@ JOURNEYS = dict(re.findall(r"^## (.+?):[^`]+```bash\n(.*?)```", PAGE, re.DOTALL 
 VERBS = [verb for verbs in app.VERBS.values() for verb in verbs]
 
 
-def test_version_and_help(opscope) -> None:
+def test_version_and_help(opscope):
     assert opscope("--version").out.strip() == __version__
     opscope("--help").fine(*VERBS)
     opscope().fine("Usage")
 
 
-def test_a_trace_alone_is_analyzed(opscope, trace: Path) -> None:
+def test_a_trace_alone_is_analyzed(opscope, trace):
     assert opscope(trace, "--json").json == opscope("analyze", trace, "--json").json
     assert opscope("--lang", "en", trace).out == opscope("analyze", trace).out
 
 
-def test_every_module_but_those_shared_is_a_verb() -> None:
+def test_every_module_but_those_shared_is_a_verb():
     modules = {path.stem for path in Path(app.__file__).parent.glob("*.py")}
     shared = {"__init__", "app", "console", "page_server"}
     assert {"try_changes" if verb == "try" else verb for verb in VERBS} == modules - shared
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_says_what_it_does_with_an_example_and_its_exit_codes(opscope, verb: str) -> None:
+def test_every_verb_says_what_it_does_with_an_example_and_its_exit_codes(opscope, verb):
     opscope(verb, "--help").fine(f"Example: opscope {verb} ", "Exit codes: 0 fine, 1 an error")
 
 
@@ -75,16 +73,11 @@ def test_the_commands_of_journeys_work(opscope, journey, tmp_path, monkeypatch):
 
 
 @cases("arguments")
-def test_usage_errors_exit_with_2_and_keep_stdout_clean(opscope, arguments: str) -> None:
+def test_usage_errors_exit_with_2_and_keep_stdout_clean(opscope, arguments):
     opscope(*arguments.split()).fails("error: ", code=2)
 
 
-def test_the_hint_names_the_help_of_the_verb(opscope) -> None:
-    assert opscope("analyze", "x", "--nonsense").err.endswith("Try: opscope analyze --help\n")
-    assert opscope("nonsense").err.endswith("Try: opscope --help\n")
-
-
-def test_a_users_mistake_is_one_line_and_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
+def test_a_users_mistake_is_one_line_and_debug_adds_the_traceback(opscope, tmp_path):
     opscope("analyze", tmp_path / "absent.json").fails("absent.json", "error: ", lines=1)
     assert "Traceback" in opscope("analyze", tmp_path / "absent.json", "--debug").err
 
@@ -99,7 +92,7 @@ def test_a_users_mistake_is_one_line_and_debug_adds_the_traceback(opscope, tmp_p
     ],
 )
 def test_every_way_to_end_has_its_exit_code(opscope, monkeypatch, error, code, message):
-    def fail(tokens: list[str]) -> int:
+    def fail(tokens):
         raise error
 
     monkeypatch.setattr(app, "_dispatch", fail)
@@ -119,7 +112,7 @@ def test_an_entry_point_exits_with_the_code_of_the_processs_arguments(monkeypatc
 
 
 def test_a_signal_right_before_the_verb_has_its_exit_code(monkeypatch, capsys):
-    def terminated() -> int:
+    def terminated():
         raise Terminated(signal.SIGTERM)
 
     monkeypatch.setattr(app, "main", terminated)
@@ -127,11 +120,11 @@ def test_a_signal_right_before_the_verb_has_its_exit_code(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("interrupted: ")
 
 
-def python(*words: str) -> subprocess.CompletedProcess[str]:
+def python(*words):
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
 
 
-def test_help_imports_neither_torch_nor_the_engine() -> None:
+def test_help_imports_neither_torch_nor_the_engine():
     done = python(
         "-c",
         "import sys; from opscope.cli import main; main(['--help']);"
@@ -141,7 +134,7 @@ def test_help_imports_neither_torch_nor_the_engine() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_reader_that_leaves_early_causes_no_traceback(trace: Path) -> None:
+def test_a_reader_that_leaves_early_causes_no_traceback(trace):
     command = (
         f"{sys.executable} -c 'from opscope.cli import entry_point; entry_point()' analyze {trace} --json"
     )

@@ -3,13 +3,11 @@
 `--update-golden` writes what is expected: read the difference before you commit it.
 """
 
-from __future__ import annotations
-
 import json
+import os
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ from .conftest import saved, write_trace
 EXPECTED = Path(__file__).parent / "expected"
 
 
-def steps(duration: float, count: int = 8) -> TraceBuilder:
+def steps(duration, count=8):
     builder = TraceBuilder()
     for step in range(count):
         start = 10_000 * step
@@ -30,7 +28,7 @@ def steps(duration: float, count: int = 8) -> TraceBuilder:
     return builder
 
 
-def result(median_ns: float) -> dict[str, Any]:
+def result(median_ns):
     """A saved benchmark."""
     samples = [median_ns * (1 + 0.001 * (index % 5)) for index in range(30)]
     return {
@@ -42,7 +40,7 @@ def result(median_ns: float) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Recordings and results, as files and as Sessions that name them by relative paths."""
     folder = tmp_path_factory.mktemp("commands")
     with pytest.MonkeyPatch.context() as patch:
@@ -58,10 +56,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: a copy of the files, shown 120 columns wide."""
+def place(folder, tmp_path, monkeypatch):
+    """The current folder: the files, shown 120 columns wide."""
     place = tmp_path / "place"
-    shutil.copytree(folder, place)
+    # As links they are still this process' own, which opens them without asking another to look first.
+    shutil.copytree(folder, place, copy_function=os.link)
     monkeypatch.chdir(place)
     for name, value in {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)

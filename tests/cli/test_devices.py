@@ -1,37 +1,29 @@
 """`opscope devices`: the table, one device with its sources, JSON, and names nobody knows."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from opscope.cli import devices as devices_module
 from opscope.errors import MeasurementError
-from opscope.hardware.limits import MeasuredLimits, cache_measured, read_measured
-
-Run = Callable[..., Any]
-Make = Callable[..., MeasuredLimits]
+from opscope.hardware.limits import cache_measured, read_measured
 
 RATES = {"copy": 4.28e12, "l2_read": 7.2e12, "matrix_bf16": 8.1e14, "matrix_int8": 1.4e15}
 TIMES = {"launch": 2100.0, "kernel_interval": 1300.0}
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """A cache folder of the test's own: where measurements are kept."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "opscope" / "limits"
 
 
 @pytest.fixture
-def measuring(monkeypatch: pytest.MonkeyPatch, make_measured: Make) -> Callable[..., MeasuredLimits]:
+def measuring(monkeypatch, make_measured):
     """Makes --measure give what is said, without a device."""
 
-    def give(*arguments: Any, **facts: Any) -> MeasuredLimits:
+    def give(*arguments, **facts):
         measured = make_measured(*arguments, **facts)
         monkeypatch.setattr(devices_module, "measure_device", lambda device: measured)
         return measured
@@ -39,18 +31,13 @@ def measuring(monkeypatch: pytest.MonkeyPatch, make_measured: Make) -> Callable[
     return give
 
 
-def test_json_of_all(opscope: Run) -> None:
+def test_json_of_all(opscope):
     document = opscope("devices", "--json").json
     assert document["schema_version"] == 1
     assert len({one["name"] for one in document["devices"]}) == len(document["devices"]) > 50
 
 
-def test_the_flag_for_nvcc_stays_at_80_columns(opscope: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    opscope("devices").fine("H200 SXM 9.0 sm_90", "Hidden at this width: Architecture, fp32 peak")
-
-
-def test_measured_rates_stand_beside_published_ones(opscope: Run, measuring: Make) -> None:
+def test_measured_rates_stand_beside_published_ones(opscope, measuring):
     measuring(RATES, TIMES, missing={"matrix_fp8": "needs compute capability 8.9"})
     outcome = opscope("devices", "--measure").fine(
         "Copy, read + written 4.28 TB/s ± 1.0 % 4.80 TB/s 89.2 %", "Read from L2 7.20 TB/s ± 1.0 % – –",
@@ -96,13 +83,13 @@ def test_a_slice_stands_with_its_device_and_beside_nothing_published(opscope, ca
     assert "10.4 %" not in out  # of the whole device's bandwidth
 
 
-def test_a_cpu_is_not_kept(opscope: Run, measuring: Make, cache: Path) -> None:
+def test_a_cpu_is_not_kept(opscope, measuring, cache):
     measuring(device="x86_64", compute_capability=None, sm_count=None, memory_bytes=None)
     opscope("devices", "--measure", "cpu").fine()
     assert not cache.exists()
 
 
-def test_a_cache_that_cannot_be_written_or_read_is_a_note(opscope: Run, measuring: Make, cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_or_read_is_a_note(opscope, measuring, cache):
     measuring()
     cache.parent.mkdir(parents=True)
     cache.write_text("a file, no folder")
@@ -116,7 +103,7 @@ def test_a_cache_that_cannot_be_written_or_read_is_a_note(opscope: Run, measurin
 
 
 def test_without_a_device_and_where_measuring_fails_it_is_one_error(opscope, monkeypatch):
-    def fail(device: str) -> MeasuredLimits:
+    def fail(device):
         raise MeasurementError(f"{device} was lost")
 
     torch = pytest.importorskip("torch")

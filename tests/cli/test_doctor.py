@@ -1,10 +1,6 @@
 """`opscope doctor`: on this machine as it is, and on machines made for the test."""
 
-from __future__ import annotations
-
 import platform
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -19,8 +15,6 @@ from opscope.toolchain.doctor.machine import (
     Torch,
 )
 
-Run = Callable[..., Any]
-
 BARE = {
     "machine": MachineFacts("Linux 6.1 x86_64", pci_gpu_count=0),
     "packages": {},
@@ -33,16 +27,16 @@ READY = {**BARE, "torch": Torch("2.11.0+cpu", capture=CaptureFacts(("CPU",), ope
 
 
 @pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
+def on(monkeypatch):
     """Makes doctor look at another machine."""
 
-    def place(answers: dict[str, Any]) -> None:
+    def place(answers):
         monkeypatch.setattr(asked, "ExaminedMachine", lambda *where: ExaminedMachine(*where, answers=answers))
 
     return place
 
 
-def test_this_machine_as_it_is(opscope: Run) -> None:
+def test_this_machine_as_it_is(opscope):
     outcome = opscope("doctor", "--json")
     document = outcome.json
     assert outcome.err == ""
@@ -53,7 +47,7 @@ def test_this_machine_as_it_is(opscope: Run) -> None:
     assert document["facts"]["python"]["version"] == platform.python_version()
 
 
-def test_a_machine_that_is_ready(opscope: Run, on: Callable[[dict[str, Any]], None]) -> None:
+def test_a_machine_that_is_ready(opscope, on):
     on(READY)
     ready = "Ready: programs can be profiled on the CPU"
     opscope("doctor").fine(ready, "8 CPU operators recorded", "not applicable")

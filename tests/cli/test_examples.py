@@ -1,7 +1,5 @@
 """Every example runs as a user runs it, says what it promises, and leaves files only where it is told."""
 
-from __future__ import annotations
-
 import ast
 import getpass
 import json
@@ -11,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,31 +24,12 @@ WITH_FOLDER = {name for name in NAMES if "sys.argv[1]" in (EXAMPLES / name).read
 
 
 # What most of an example's time would go to, imported once; each example is a process forked from there.
-SERVER = """
-import json, os, runpy, sys, tempfile
-import torch._inductor.compile_fx
-import opscope
-
-for line in sys.stdin:
-    job = json.loads(line)
-    if (child := os.fork()) == 0:
-        os.chdir(job["work"])
-        os.environ["TMPDIR"] = job["temporary"]
-        tempfile.tempdir = None
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number in (1, 2):
-            os.dup2(os.open(job["outputs"][number - 1], os.O_WRONLY | os.O_CREAT), number)
-        sys.argv = job["argv"]
-        sys.path[0] = os.path.dirname(sys.argv[0])
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+SERVER = Path(__file__).with_name("forking_server.py.txt").read_text(encoding="utf-8")
 # One sets an environment variable that is read where Triton is imported, the others import little.
 FRESH = {"02_trace_to_source.py", "07_triton_kernel.py", "09_gemm_names.py"}
 
 
-def environment() -> dict[str, str]:
+def environment():
     """This process's, without a GPU, with torch.compile's usual cache.
 
     One thread: threads that wait for each other take a multiple of the time on a busy machine.
@@ -67,11 +45,8 @@ def environment() -> dict[str, str]:
     }
 
 
-Run = Callable[[list[str], dict[str, Path]], int]
-
-
 @pytest.fixture(scope="module")
-def forked() -> Iterator[Run]:
+def forked():
     """Runs a program with arguments in a process that has torch; returns its exit code."""
     pytest.importorskip("torch")
     with subprocess.Popen(
@@ -84,7 +59,7 @@ def forked() -> Iterator[Run]:
         assert server.stdin
         assert server.stdout
 
-        def run(argv: list[str], places: dict[str, Path]) -> int:
+        def run(argv, places):
             outputs = [str(places["out"]), str(places["err"])]
             folders = {name: str(places[name]) for name in ("work", "temporary")}
             limit = threading.Timer(LIMIT_S, server.kill)
@@ -98,7 +73,7 @@ def forked() -> Iterator[Run]:
         server.stdin.close()
 
 
-def fresh(argv: list[str], places: dict[str, Path]) -> int:
+def fresh(argv, places):
     with places["out"].open("w") as out, places["err"].open("w") as err:
         return subprocess.run(
             [sys.executable, *argv],
@@ -138,14 +113,14 @@ def test_an_example_says_what_it_promises(name, patterns, request, tmp_path):
         position = found.start()
 
 
-def test_examples_are_numbered_without_gaps() -> None:
+def test_examples_are_numbered_without_gaps():
     assert [name[:2] for name in NAMES] == [f"{number:02}" for number in range(1, len(NAMES) + 1)]
     promised = tables(Path(__file__).with_suffix(".toml"))["an_example_says_what_it_promises"]
     assert [name for name, _ in promised] == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_is_short_and_opens_with_what_it_shows(name: str) -> None:
+def test_an_example_is_short_and_opens_with_what_it_shows(name):
     text = (EXAMPLES / name).read_text("utf-8")
     docstring = ast.get_docstring(ast.parse(text))
     head, empty, *body = docstring.splitlines()
@@ -156,6 +131,6 @@ def test_an_example_is_short_and_opens_with_what_it_shows(name: str) -> None:
     assert 15 <= text.count("\n") <= 60
 
 
-def test_the_readme_lists_every_example_once_and_in_order() -> None:
+def test_the_readme_lists_every_example_once_and_in_order():
     text = (EXAMPLES / "README.md").read_text("utf-8")
     assert re.findall(r"^\| \[(\S+)\]\((\S+)\) \| ", text, re.MULTILINE) == [(name, name) for name in NAMES]

@@ -1,7 +1,5 @@
 """Files of public repositories, and faults as people reported them: what is said of each."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 from pathlib import Path
@@ -20,8 +18,8 @@ pytestmark = pytest.mark.skipif(not (FIELD / "files").is_dir(), reason=f"no {FIE
 
 @cases("name", "phrase", "launches", "device_ns", "operator", "of_operator")
 def test_files_of_other_recorders_are_named_and_summed(
-    opscope, *, name: str, phrase: str, launches: int, device_ns: int, operator: str, of_operator: int
-) -> None:
+    opscope, *, name, phrase, launches, device_ns, operator, of_operator
+):
     path = str(FIELD / "files" / name)
     refused = opscope("sql", path).fails(phrase, "opscope analyze shows totals", "opscope reads", lines=1)
     opscope("compare", path, path).fails(phrase)
@@ -50,7 +48,7 @@ def test_files_of_other_recorders_are_named_and_summed(
         ),
     ],
 )
-def test_other_formats_are_named(opscope, tmp_path: Path, content: bytes, phrase: str) -> None:
+def test_other_formats_are_named(opscope, tmp_path, content, phrase):
     path = tmp_path / "file.json.gz"
     path.write_bytes(gzip.compress(content))
     refused = opscope("analyze", str(path))
@@ -59,7 +57,7 @@ def test_other_formats_are_named(opscope, tmp_path: Path, content: bytes, phrase
 
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize("name", ["mutated_no_sms.json.gz", "mutated_empty_argmax.json.gz"])
-def test_flawed_facts_end_nothing(opscope, tmp_path: Path, name: str) -> None:
+def test_flawed_facts_end_nothing(opscope, tmp_path, name):
     page = tmp_path / "page.html"
     opscope("analyze", str(FIELD / "files" / name), "--full", "--output", str(page)).fine()
     assert page.stat().st_size

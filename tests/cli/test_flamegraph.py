@@ -1,13 +1,8 @@
-from __future__ import annotations
-
 import json
 import sys
-from pathlib import Path
-
-import pytest
 
 
-def test_json_is_for_speedscope(opscope, trace: Path, tmp_path: Path) -> None:
+def test_json_is_for_speedscope(opscope, trace, tmp_path):
     target = tmp_path / "stacks.json"
     opscope("flamegraph", trace, "-o", target).fine(out=f"Wrote {target}\n")
     document = json.loads(target.read_text())
@@ -18,6 +13,6 @@ def test_json_is_for_speedscope(opscope, trace: Path, tmp_path: Path) -> None:
     assert json.loads(target.read_text())["profiles"][0]["endValue"] == 3
 
 
-def test_nothing_is_printed_on_a_terminal(opscope, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_printed_on_a_terminal(opscope, trace, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     opscope("flamegraph", trace).fails("--output stacks.json")

@@ -1,10 +1,7 @@
 """The operator guide's own commands, unchanged, on files that `opscope profile` wrote."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +34,7 @@ GREP = r"""cat profiling_results/*/kernel_analysis_report_*.md | grep "### 4\.[1
 
 
 @pytest.fixture
-def folder(opscope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(opscope, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny = ("--param", "layers=1", "hidden=16", "--device", "cpu", "--active", 1)
     for name, batch_sizes in (("quick", (1, 8)), ("full", (1, 8, 16))):
@@ -51,7 +48,7 @@ def folder(opscope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def shell(command: str, folder: Path) -> list[str]:
+def shell(command, folder):
     done = subprocess.run(
         ["bash", "-c", command], cwd=folder, capture_output=True, encoding="utf-8", check=True
     )
@@ -60,7 +57,7 @@ def shell(command: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_the_guides_commands_run_unchanged(folder: Path) -> None:
+def test_the_guides_commands_run_unchanged(folder):
     lines = shell(TOP_THREE, folder)
     assert [line[:3] for line in lines if "aten::" in line] == ["1. ", "2. ", "3. "]
     # On a CPU nothing takes GPU time, and the file is the one a GPU would run.

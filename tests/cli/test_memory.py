@@ -1,10 +1,7 @@
 """`opscope analyze` of memory snapshots."""
 
-from __future__ import annotations
-
 import json
 import pickle
-from pathlib import Path
 
 MB = 1 << 20
 CALL = {"filename": "/site-packages/torch/nn/modules/module.py", "line": 7, "name": "_call_impl"}
@@ -16,7 +13,7 @@ FORWARD = [
 ]
 
 
-def snapshot(path: Path, **more: object) -> str:
+def snapshot(path, **more):
     blocks = [
         {"size": 600 * MB, "address": 1, "state": "active_allocated", "frames": FORWARD},
         {"size": 400 * MB, "address": 2, "state": "inactive", "frames": []},
@@ -32,7 +29,7 @@ def snapshot(path: Path, **more: object) -> str:
     return str(path)
 
 
-def test_the_peak_is_told_with_who_holds_it(opscope, tmp_path: Path) -> None:
+def test_the_peak_is_told_with_who_holds_it(opscope, tmp_path):
     path, page = snapshot(tmp_path / "snapshot.pickle"), tmp_path / "page.html"
     opscope("analyze", path, "--output", page).fine(
         "629 MB of 1.05 GB reserved",
@@ -47,7 +44,7 @@ def test_the_peak_is_told_with_who_holds_it(opscope, tmp_path: Path) -> None:
     assert (device["peak_bytes"], device["out_of_memory"][0]["asked_bytes"]) == (600 * MB, 900 * MB)
 
 
-def test_a_broken_one_is_one_error_and_a_session_is_not_made_of_one(opscope, tmp_path: Path) -> None:
+def test_a_broken_one_is_one_error_and_a_session_is_not_made_of_one(opscope, tmp_path):
     opscope("analyze", snapshot(tmp_path / "s.pickle", device_traces=5)).fails(
         "not a memory snapshot", lines=1
     )

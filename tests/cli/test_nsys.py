@@ -1,8 +1,5 @@
 """Reports of Nsight Systems, exported by a stand-in for nsys."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +19,7 @@ shutil.copy(os.environ["NSYS_EXPORT"], output)
 
 
 @pytest.fixture
-def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[str, str], None]) -> str:
+def report(tmp_path, monkeypatch, stand_in):
     """A report in the current folder, and nsys on PATH."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "find_cuda_tool", lambda name: None)
@@ -33,7 +30,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[
     return "r.nsys-rep"
 
 
-def test_every_verb_exports_a_report_for_itself(report: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_exports_a_report_for_itself(report, capsys):
     assert main(["stats", report]) == 0
     assert "CUDA_KERNEL  add(int, float *, float *)" in capsys.readouterr().out
     with load(report) as session:

@@ -1,12 +1,8 @@
 """`opscope nvcc`: what it prints, writes and refuses; compilations where there is an nvcc."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +17,7 @@ exhaustive = pytest.mark.exhaustive  # compilations, each of a second or more
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tmp_path, monkeypatch):
     """The current folder, empty, on a machine without a GPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(verb, "visible_gpus", tuple)
@@ -29,8 +25,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def write(workplace: Path) -> Callable[..., Path]:
-    def make(text: str, name: str = "a.cu") -> Path:
+def write(workplace):
+    def make(text, name="a.cu"):
         path = workplace / name
         path.write_text(text)
         return path.relative_to(workplace)
@@ -38,11 +34,11 @@ def write(workplace: Path) -> Callable[..., Path]:
     return make
 
 
-def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+def hopper(monkeypatch):
     monkeypatch.setattr(verb, "visible_gpus", lambda: (CudaDevice(0, "NVIDIA H200", "9.0"),))
 
 
-def nvcc_images(command: list[str]) -> list[tuple[str, str]]:
+def nvcc_images(command):
     """Kind and number of every image nvcc would put into the file."""
     done = subprocess.run([*command, "--dryrun"], capture_output=True, text=True, check=True)
     lines = [line for line in done.stderr.splitlines() if "fatbinary" in line and "-link" not in line]
@@ -139,7 +135,7 @@ def test_occupancy_is_for_the_shared_memory_asked_for(opscope, write):
     source = write("__global__ void one(int* x) { *x = 1; }\n")
     outcome = opscope("nvcc", source, "--arch", "sm_90", "--json", "--dynamic-shared", "102400")
     (kernel,) = outcome.json["kernels"]
-    blocks: list[dict[str, Any]] = kernel["occupancy"]
+    blocks = kernel["occupancy"]
     assert [(one["threads"], one["blocks_per_sm"], one["limited_by"]) for one in blocks] == [
         (threads, 2, ["shared_memory"]) for threads in (128, 256, 512)
     ]

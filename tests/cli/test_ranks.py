@@ -1,28 +1,22 @@
 """Ranks of a recorded job that are not as they should be: said, and the rest is analyzed."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-Trace = dict[str, Any]
 _GROUP_KEYS = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Group size", "Seq")
 
 
 @pytest.fixture(scope="module")
-def recorded(shared: Path) -> list[Trace]:
+def recorded(shared):
     """Four ranks of DistributedDataParallel, of which rank 1 does extra work."""
     files = sorted((shared / "traces/h200/ddp_straggler_w4").glob("rank*.json.gz"))
     return [json.loads(gzip.decompress(one.read_bytes())) for one in files]
 
 
-def without_groups(rank: int, trace: Trace) -> Trace:
-    def bare(event: Trace) -> Trace:
+def without_groups(rank, trace):
+    def bare(event):
         arguments = event.get("args")
         if not isinstance(arguments, dict):
             return event
@@ -31,7 +25,7 @@ def without_groups(rank: int, trace: Trace) -> Trace:
     return {**trace, "traceEvents": [bare(event) for event in trace["traceEvents"]]}
 
 
-def minutes_apart(rank: int, trace: Trace) -> Trace:
+def minutes_apart(rank, trace):
     offset_us = rank * 137e6
     events = [
         {**event, "ts": round(event["ts"] + offset_us, 3)} if "ts" in event else event
@@ -40,14 +34,11 @@ def minutes_apart(rank: int, trace: Trace) -> Trace:
     return {**trace, "traceEvents": events}
 
 
-def unchanged(rank: int, trace: Trace) -> Trace:
+def unchanged(rank, trace):
     return trace
 
 
-Change = Callable[[int, Trace], Trace]
-
-
-def write(folder: Path, recorded: list[Trace], change: Change) -> Path:
+def write(folder, recorded, change):
     for rank, trace in enumerate(recorded):
         text = json.dumps(change(rank, trace)).encode()
         (folder / f"rank{rank}.json.gz").write_bytes(gzip.compress(text, 1))

@@ -1,23 +1,20 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from case_tables import cases
-from opscope import example_trace, load
+from opscope import load
 
 SESSION_OR_TRACE = pytest.mark.parametrize("is_saved", [False, True], ids=["trace", "session"])
 
 
 @pytest.fixture
-def source(request: pytest.FixtureRequest, trace: Path, is_saved: bool) -> Path:
+def source(request, trace, is_saved):
     return request.getfixturevalue("recording") if is_saved else trace
 
 
-def test_json_is_a_list_of_objects_with_exact_integers(opscope, recording: Path) -> None:
+def test_json_is_a_list_of_objects_with_exact_integers(opscope, recording):
     query = (
         "SELECT 9223372036854775807 AS big, sum(duration_ns) AS total, NULL AS nothing, 1.5 AS x,"
         " 'nan'::DOUBLE AS n, [1, 2] AS list, {'a': 1.25} AS s, DATE '2020-01-02' AS d,"
@@ -31,7 +28,7 @@ def test_json_is_a_list_of_objects_with_exact_integers(opscope, recording: Path)
     ]  # fmt: skip
 
 
-def test_the_limit_says_what_it_hides(opscope, recording: Path) -> None:
+def test_the_limit_says_what_it_hides(opscope, recording):
     outcome = opscope("sql", recording, "SELECT * FROM range(250)", "--top", 10)
     assert outcome.out.splitlines()[-1] == "the first 10 rows; there are more (--top)"
     endless = opscope("sql", recording, "SELECT * FROM range(10000000000000)")
@@ -39,16 +36,7 @@ def test_the_limit_says_what_it_hides(opscope, recording: Path) -> None:
     assert len(opscope("sql", recording, "SELECT * FROM range(250)", "--json").json) == 250
 
 
-def test_order_is_kept(opscope, recording: Path, tmp_path: Path) -> None:
-    query = "SELECT range AS n FROM range(130000) ORDER BY n DESC"
-    numbers = [row["n"] for row in opscope("sql", recording, query, "--json").json]
-    assert numbers == list(range(129_999, -1, -1))
-    file = tmp_path / "x.parquet"
-    opscope("sql", recording, query, "--output", file)
-    assert duckdb.sql(f"SELECT n FROM '{file}' LIMIT 2").fetchall() == [(129_999,), (129_998,)]
-
-
-def test_names_repeat_zones_are_text_and_wide_rows_are_records(opscope, recording: Path) -> None:
+def test_names_repeat_zones_are_text_and_wide_rows_are_records(opscope, recording):
     rows = opscope("sql", recording, "SELECT 1 AS a, 2 AS a, 3 AS a_1", "--json").json
     assert [list(row.values()) for row in rows] == [[1, 2, 3]]
     (row,) = opscope("sql", recording, "SELECT 7 AS n, to_timestamp(0) AS t -- comment", "--json").json
@@ -60,12 +48,12 @@ def test_names_repeat_zones_are_text_and_wide_rows_are_records(opscope, recordin
 @pytest.mark.parametrize(
     "statement", ["DESCRIBE operators", "FROM traces", "SHOW TABLES", "EXPLAIN SELECT 1", "VALUES (1)"]
 )
-def test_other_ways_to_ask_work(opscope, recording: Path, statement: str) -> None:
+def test_other_ways_to_ask_work(opscope, recording, statement):
     assert opscope("sql", recording, statement).code == 0
 
 
 @SESSION_OR_TRACE
-def test_a_query_result_as_parquet(opscope, source: Path, tmp_path: Path) -> None:
+def test_a_query_result_as_parquet(opscope, source, tmp_path):
     file = tmp_path / "new" / "it's.parquet"
     query = "SELECT name FROM operators ORDER BY start_ns"
     # A comment behind the semicolon is harmless, and refused rather than guessed at.
@@ -75,7 +63,7 @@ def test_a_query_result_as_parquet(opscope, source: Path, tmp_path: Path) -> Non
     assert [path.name for path in file.parent.iterdir()] == ["it's.parquet"]
 
 
-def test_every_format_at_once_and_what_is_printed(opscope, recording: Path, tmp_path: Path) -> None:
+def test_every_format_at_once_and_what_is_printed(opscope, recording, tmp_path):
     files = [tmp_path / f"rows.{form}" for form in ("csv", "json", "parquet")]
     options = [word for file in files for word in ("-o", file)]
     outcome = opscope(
@@ -96,18 +84,13 @@ class TestProvenanceTables:
     )
 
     @SESSION_OR_TRACE
-    def test_by_a_query_in_any_case(self, opscope, source: Path) -> None:
-        (row,) = opscope("sql", source, self.QUERY, "--json").json
-        assert row == {"name": "gelu_kernel", "family": "activation", "cuda_function": "gelu_out_cuda"}
-
-    @SESSION_OR_TRACE
-    def test_by_an_export(self, opscope, source: Path, tmp_path: Path) -> None:
+    def test_by_an_export(self, opscope, source, tmp_path):
         file, before = tmp_path / "p.parquet", source.read_bytes()
         assert opscope("sql", source, "FROM kernel_provenance", "-o", file).code == 0
         assert len(duckdb.read_parquet(str(file)).fetchall()) == 3
         assert source.read_bytes() == before
 
-    def test_of_a_session_saved_without_them(self, opscope, trace: Path, tmp_path: Path) -> None:
+    def test_of_a_session_saved_without_them(self, opscope, trace, tmp_path):
         with load(trace) as session:
             saved = session.save(tmp_path / "bare.opscope")
         before = saved.read_bytes()
@@ -119,14 +102,8 @@ class TestProvenanceTables:
         assert len(duckdb.read_parquet(str(tmp_path / "n.parquet")).fetchall()) == 3
         assert saved.read_bytes() == before
 
-    def test_the_recognized_release(self, opscope) -> None:
-        query = "SELECT torch_version, grade FROM recognition"
-        assert opscope("sql", example_trace(), query, "--json").json == [
-            {"torch_version": "2.11.0", "grade": "release_index"}
-        ]
 
-
-def test_without_a_query_tables_are_listed(opscope, recording: Path) -> None:
+def test_without_a_query_tables_are_listed(opscope, recording):
     tables = opscope("sql", recording, "--json").json
     assert {one["table"] for one in tables} >= {"operators", "device_activities", "kernel_names"}
     (operators,) = (one for one in tables if one["table"] == "operators")
@@ -136,15 +113,8 @@ def test_without_a_query_tables_are_listed(opscope, recording: Path) -> None:
     assert "self_device_ns" in operators["columns"].split(", ")
 
 
-@SESSION_OR_TRACE
-def test_launches_of_kernels_are_a_view(opscope, source: Path) -> None:
-    (row,) = opscope("sql", source, "SELECT count(*) AS n, count(name) AS named FROM kernels", "--json").json
-    counted = "SELECT count(*) AS n, count(*) AS named FROM device_activities WHERE kind = 'kernel'"
-    assert [row] == opscope("sql", source, counted, "--json").json
-
-
 @cases("arguments", "message")
-def test_mistakes_are_one_line(opscope, recording: Path, arguments: list[str], message: str) -> None:
+def test_mistakes_are_one_line(opscope, recording, arguments, message):
     opscope("sql", recording, *arguments).fails(message, lines=1)
 
 
@@ -153,7 +123,7 @@ ANSWERED_BY_SOME = ("PRAGMA database_list", "SELECT * FROM enable_logging(")
 
 
 @cases("is_saved", "attack")
-def test_a_query_reads_and_writes_no_file(opscope, source: Path, tmp_path: Path, attack: str) -> None:
+def test_a_query_reads_and_writes_no_file(opscope, source, tmp_path, attack):
     folder = tmp_path / "victim"
     folder.mkdir()
     secret = folder / "secret.csv"

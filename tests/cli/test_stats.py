@@ -4,21 +4,13 @@ Nothing of opscope computes the expectation: rows are read with sqlite3, and the
 standard library's `statistics`, rounded as nsys prints them.
 """
 
-from __future__ import annotations
-
-import json
 import re
 import sqlite3
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
-
-Values = dict[str, list[int]]
 
 _KERNELS = """
 SELECT s.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL k
@@ -33,22 +25,22 @@ _SETS = "SELECT '[CUDA memset]', end - start, bytes FROM CUPTI_ACTIVITY_KIND_MEM
 
 
 @pytest.fixture(params=["mock", "mfu_2gpu_before"])
-def export(request: pytest.FixtureRequest, shared: Path) -> Path:
+def export(request, shared):
     return shared / "traces" / "nsys" / f"{request.param}.sqlite"
 
 
-def by_name(rows: Iterable[tuple[Any, ...]], column: int = 1) -> Values:
-    values: Values = defaultdict(list)
+def by_name(rows, column=1):
+    values = defaultdict(list)
     for row in rows:
         values[row[0]].append(row[column])
     return values
 
 
-def deviation(values: list[int]) -> float:
+def deviation(values):
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def time_rows(values: Values, count: str, name: str) -> list[dict[str, Any]]:
+def time_rows(values, count, name):
     whole = sum(map(sum, values.values()))
     return [
         {
@@ -66,8 +58,8 @@ def time_rows(values: Values, count: str, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def size_rows(values: Values) -> list[dict[str, Any]]:
-    figures: dict[str, Callable[[list[int]], float]] = {
+def size_rows(values):
+    figures = {
         "Total (MB)": sum, "Avg (MB)": statistics.fmean, "Med (MB)": statistics.median, "Min (MB)": min,
         "Max (MB)": max, "StdDev (MB)": deviation,
     }  # fmt: skip
@@ -81,7 +73,7 @@ def size_rows(values: Values) -> list[dict[str, Any]]:
     ]
 
 
-def expected(path: Path) -> dict[str, list[dict[str, Any]]]:
+def expected(path):
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         sets = connection.execute(_SETS).fetchall() if "CUPTI_ACTIVITY_KIND_MEMSET" in tables else []
@@ -100,7 +92,7 @@ def expected(path: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def test_every_value_of_every_report(opscope: Any, export: Path) -> None:
+def test_every_value_of_every_report(opscope, export):
     document = opscope("stats", export, "--report", "all", "--json").json
     wanted = expected(export)
     assert set(document) == set(wanted)
@@ -113,7 +105,7 @@ def test_every_value_of_every_report(opscope: Any, export: Path) -> None:
     assert sum(len(rows) for rows in wanted.values()) > 10
 
 
-def test_json_is_by_report_with_nsys_columns(opscope, trace: Path) -> None:
+def test_json_is_by_report_with_nsys_columns(opscope, trace):
     document = opscope("stats", trace, "--report", "cuda_gpu_kern_sum", "cuda_api_sum", "--json").json
     assert list(document) == ["cuda_gpu_kern_sum", "cuda_api_sum"]
     assert list(document["cuda_gpu_kern_sum"][0]) == [
@@ -121,12 +113,3 @@ def test_json_is_by_report_with_nsys_columns(opscope, trace: Path) -> None:
         "StdDev (ns)", "Name",
     ]  # fmt: skip
     assert document["cuda_api_sum"][0]["Num Calls"] > 0
-
-
-def test_a_report_is_written_to_a_file(opscope, trace: Path, tmp_path: Path) -> None:
-    files = [tmp_path / "stats.json", tmp_path / "stats.md"]
-    outcome = opscope("stats", trace, "--csv", "-o", files[0], "-o", files[1])
-    assert outcome.out.startswith("Time (%),")
-    assert outcome.err.splitlines() == [f"Wrote {file}" for file in files]
-    assert "cuda_gpu_sum" in json.loads(files[0].read_text())
-    assert files[1].read_text().startswith("# Statistics of ")

@@ -1,14 +1,11 @@
 """What strangers name things, in every verb that reads their files and every form that it writes."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,7 @@ UNSEEN = {"\x1b", "\u202e", "\u200b", "\x07", "\x00"}
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path, monkeypatch):
     """A trace with such names, in a file of such a name in the current folder."""
     monkeypatch.chdir(tmp_path)
     # Paths and arguments may hold all but a null character.
@@ -43,7 +40,7 @@ def test_names_paths_and_queries_reach_nothing_unseen(opscope, file, words):
 def test_of_a_page_that_is_served(opscope, file, monkeypatch):
     pages = []
 
-    def serve(server: Any) -> None:
+    def serve(server):
         pages.extend(one.read_text() for one in server.files.values() if one.suffix == ".html")
 
     monkeypatch.setattr("opscope.cli.page_server.PageServer.serve_forever", serve)
@@ -54,18 +51,7 @@ def test_of_a_page_that_is_served(opscope, file, monkeypatch):
     assert len(pages) == 1
 
 
-PROGRAM = """
-import sys, torch
-class Layer(torch.nn.Module):
-    def forward(self, x): return torch.relu(x)
-Layer.__name__ = Layer.__qualname__ = {evil!r}
-model, weight = Layer(), torch.ones(2, requires_grad=True)
-optimizer = torch.optim.SGD([weight], lr=0.1)
-for _ in range(4):
-    with torch.profiler.record_function({evil!r}):
-        model(weight).sum().backward()
-    optimizer.step()
-"""
+PROGRAM = Path(__file__).with_name("saying.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.torch
@@ -73,7 +59,7 @@ for _ in range(4):
 @pytest.mark.parametrize(
     "words", ["run --record modules --active 2 --output out/page.html --output-dir out", "try --budget 5s"]
 )
-def test_of_a_program_that_is_run(tmp_path: Path, words: str) -> None:
+def test_of_a_program_that_is_run(tmp_path, words):
     """Its file, its modules and its ranges; what it prints itself is its own."""
     evil = EVIL.replace("\x00", "")
     (tmp_path / "out").mkdir()
@@ -96,7 +82,7 @@ def test_of_a_program_that_is_run(tmp_path: Path, words: str) -> None:
 WRITES = {"sys.stderr.write", "sys.stdout.write"}
 
 
-def test_verbs_write_no_text_of_others_past_the_edge() -> None:
+def test_verbs_write_no_text_of_others_past_the_edge():
     """What is put together goes through `console`; streams take constants, and what was encoded whole."""
     for file in sorted(Path(sys.modules["opscope.cli"].__path__[0]).glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

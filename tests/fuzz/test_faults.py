@@ -1,7 +1,5 @@
 """Full disks, files that fail, clocks that jump, killed processes: what is left is whole."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import json
@@ -10,9 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +25,7 @@ ARGUMENTS = (
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     """A trace, and what an earlier run wrote of it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
@@ -41,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def wrong(place: Path) -> Iterator[str]:
+def wrong(place):
     """Files that are not whole, and what should be gone."""
     for file in place.glob("out/**/*"):
         if ".partial" in file.name:
@@ -64,10 +60,10 @@ _ALL = pytest.mark.exhaustive(few=False)
     "most_bytes", [0, 100_000, *(pytest.param(one, marks=_ALL) for one in (1_000, 2_000_000))]
 )
 @pytest.mark.exhaustive(few=False)
-def test_a_disk_that_is_full(place: Path, most_bytes: int) -> None:
+def test_a_disk_that_is_full(place, most_bytes):
     """No file may grow beyond so many bytes."""
 
-    def limit() -> None:
+    def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
     done = subprocess.run(
@@ -101,15 +97,15 @@ class Failing:
         (Path, "open"), (Path, "replace"), (Path, "mkdir"), (Path, "glob"),
     )  # fmt: skip
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, error: int) -> None:
+    def __init__(self, monkeypatch, number, error):
         self.left = number
         self.error = error
         self.failed: str | None = None
         for owner, name in self.CALLS:
             monkeypatch.setattr(owner, name, self._failing(getattr(owner, name), name))
 
-    def _failing(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def _failing(self, original, name):
+        def call(*args, **kwargs):
             path = str(args[0]) if args else ""
             is_code = "site-packages" in path or "/src/opscope" in path or "/lib/python" in path
             if self.failed is None and not is_code and not path.startswith(("/proc", "/sys")):
@@ -131,7 +127,7 @@ class Failing:
         pytest.param(errno.EINTR, 1, id="EINTR", marks=_ALL),
     ],
 )
-def test_a_file_call_that_fails(opscope_verb: Callable[..., Any], place: Path, error: int, step: int) -> None:
+def test_a_file_call_that_fails(opscope_verb, place, error, step):
     """Each of them in turn: one error, or the result."""
     opscope_verb(*ARGUMENTS)  # imports what is imported late
     for number in range(0, 400, step):
@@ -147,11 +143,11 @@ def test_a_file_call_that_fails(opscope_verb: Callable[..., Any], place: Path, e
 
 
 @pytest.fixture
-def opscope_verb(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def opscope_verb(capsys):
     """Runs the command line in this process: its exit code and what it said."""
     from opscope.cli import main
 
-    def run(*arguments: str) -> tuple[int, str]:
+    def run(*arguments):
         code = main(arguments)
         said = capsys.readouterr()
         return code, said.out + said.err
@@ -181,7 +177,7 @@ print(library.build_id, library.units_of("plain"))
 
 
 @pytest.mark.exhaustive(few=False)
-def test_sixteen_processes_on_one_cache(tmp_path: Path) -> None:
+def test_sixteen_processes_on_one_cache(tmp_path):
     (tmp_path / "lib.so").write_bytes(device_code())
     command = [sys.executable, "-c", KEEP, str(tmp_path / "lib.so"), str(tmp_path / "cache")]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(16)]
@@ -192,7 +188,7 @@ def test_sixteen_processes_on_one_cache(tmp_path: Path) -> None:
     assert len([file for file in (tmp_path / "cache").rglob("*") if file.is_file()]) == 1
 
 
-def test_what_is_damaged_in_the_cache_is_made_anew(tmp_path: Path) -> None:
+def test_what_is_damaged_in_the_cache_is_made_anew(tmp_path):
     path = tmp_path / "kept"
     for damaged in (b"", b"half"):
         path.write_bytes(damaged)
@@ -202,7 +198,7 @@ def test_what_is_damaged_in_the_cache_is_made_anew(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize("verb", ["analyze", "flamegraph"])
-def test_verbs_killed_at_any_moment_leave_no_half_file(verb: str) -> None:
+def test_verbs_killed_at_any_moment_leave_no_half_file(verb):
     """A few moments; `faults.py` takes as many as one wants, and the other verbs."""
     command = [sys.executable, Path(__file__).with_name("faults.py"), "--moments=4", f"--verbs={verb}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

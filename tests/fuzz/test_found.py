@@ -1,7 +1,5 @@
 """What an attack found, by class: descriptors, claimed sizes, time, damage, endless tables."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -30,7 +28,7 @@ MEBIBYTE = 1 << 20
 EVENT = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {}}'
 
 
-def loaded_s(path: Path) -> float:
+def loaded_s(path):
     """Processor time of a load, which other programs lengthen less."""
     began = time.process_time()
     with suppress(OpscopeError):
@@ -38,12 +36,12 @@ def loaded_s(path: Path) -> float:
     return time.process_time() - began
 
 
-def sound_text(events: int) -> str:
+def sound_text(events):
     return '{"traceEvents": [' + ",\n".join([EVENT] * events) + "]}"
 
 
 @cache
-def sound_s(mebibytes: int) -> float:
+def sound_s(mebibytes):
     """Time to load a sound file of that size."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "sound.json"
@@ -51,7 +49,7 @@ def sound_s(mebibytes: int) -> float:
         return loaded_s(path)
 
 
-def descriptors() -> int:
+def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -61,7 +59,7 @@ class TestDescriptors:
         [('"stream": 7', '"stream": "abc"'), ('"dur": 30', '"dur": "abc"'), ('"ts": 5', '"ts": x')],
         ids=["another type", "no time", "no JSON"],
     )
-    def test_a_flawed_text_leaves_none_open(self, tmp_path: Path, change: tuple[str, str]) -> None:
+    def test_a_flawed_text_leaves_none_open(self, tmp_path, change):
         path = tmp_path / "trace.json"
         text = trace_text()
         assert change[0] in text
@@ -72,7 +70,7 @@ class TestDescriptors:
         assert descriptors() == before
 
     @pytest.mark.exhaustive(few=False)
-    def test_sixty_four_are_enough_for_any_number_of_loads(self, tmp_path: Path) -> None:
+    def test_sixty_four_are_enough_for_any_number_of_loads(self, tmp_path):
         (tmp_path / "trace.json").write_text(trace_text().replace('"stream": 7', '"stream": "abc"'))
         script = "import sys, opscope\nfor _ in range(60): opscope.load(sys.argv[1]).close()"
         command = f"ulimit -n 64; exec {sys.executable} -c '{script}' {tmp_path / 'trace.json'}"
@@ -81,7 +79,7 @@ class TestDescriptors:
 
 class TestClaims:
     @cases("rows")
-    def test_a_schema_of_a_few_words_has_no_end_of(self, tmp_path: Path, rows: str) -> None:
+    def test_a_schema_of_a_few_words_has_no_end_of(self, tmp_path, rows):
         path = (
             ExportBuilder().range("step", 0, 90).launch(10).kernel("gemm", 20, 5).write(tmp_path / "a.sqlite")
         )
@@ -114,14 +112,14 @@ class TestClaims:
         "phases", "objects", "ends", "ends and keys", "no end", "half an event",
     ],
 )  # fmt: skip
-def test_reading_takes_no_longer_than_that_of_a_sound_file(tmp_path: Path, marker: str, filler: str) -> None:
+def test_reading_takes_no_longer_than_that_of_a_sound_file(tmp_path, marker, filler):
     """Three times as long, but for a second that any machine may have lost."""
     text = sound_text(20_000).replace(marker, filler, 1)
     (tmp_path / "hostile.json").write_text(text)
     assert loaded_s(tmp_path / "hostile.json") < 3 * sound_s(len(text) // MEBIBYTE) + 1
 
 
-def test_space_of_any_size_changes_nothing(tmp_path: Path) -> None:
+def test_space_of_any_size_changes_nothing(tmp_path):
     packed = zstandard.compress(
         trace_text().replace('"traceEvents"', " " * MEBIBYTE + '"traceEvents"').encode()
     )
@@ -144,7 +142,7 @@ class TestDamage:
         ],
         ids=["no multiprocessors", "fewer", "deep shapes", "a deep time", "no duration", "half a character"],
     )
-    def test_of_a_trace(self, tmp_path: Path, written: str, instead: str) -> None:
+    def test_of_a_trace(self, tmp_path, written, instead):
         text = trace_text()
         assert written.removesuffix(".0") in text
         assert check("trace", text.replace(written, instead).encode(), tmp_path) is None
@@ -163,10 +161,10 @@ class TestDamage:
 
     @pytest.mark.parametrize("target", ["sidecar", "result", "limits"])
     @pytest.mark.parametrize("data", [b"\xff\xfe", b"[" * 100_000, b'{"schema_version": "\xff"}', b"null"])
-    def test_of_a_document(self, tmp_path: Path, target: str, data: bytes) -> None:
+    def test_of_a_document(self, tmp_path, target, data):
         assert check(target, data, tmp_path) is None
 
-    def test_a_bad_event_costs_itself_alone(self, tmp_path: Path) -> None:
+    def test_a_bad_event_costs_itself_alone(self, tmp_path):
         builder = TraceBuilder().operator("aten::add", 10, 20).launch(12, 4).kernel("add", 20, 5)
         builder.operator("aten::mul", 50, 20)
         path = tmp_path / "trace.json"
@@ -178,18 +176,18 @@ class TestDamage:
 
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize("name", TARGETS)
-def test_nothing_and_a_byte_are_no_input_of_any_reader(name: str, tmp_path: Path) -> None:
+def test_nothing_and_a_byte_are_no_input_of_any_reader(name, tmp_path):
     for data in (b"", b"\0", b"{", b"\xff" * 100):
         assert check(name, data, tmp_path) is None, data
 
 
 @pytest.mark.exhaustive(few=False)
-def test_many_loads_keep_no_objects_and_no_descriptors(tmp_path: Path) -> None:
+def test_many_loads_keep_no_objects_and_no_descriptors(tmp_path):
     """Of a release without a table of its own, whose neighbor's serves."""
     path = tmp_path / "trace.json"
     path.write_text(trace_text())
 
-    def load() -> None:
+    def load():
         with opscope.load(path) as session:
             opscope.summarize(session).operators  # noqa: B018 - computed when asked for
 
@@ -209,7 +207,7 @@ class TestInterrupts:
     def test_one_that_the_engine_swallows_is_one(self, tmp_path, monkeypatch, raised):
         """In what it calls to read rows, errors become its own."""
 
-        def column(*_: object) -> None:
+        def column(*_):
             raise raised
 
         monkeypatch.setattr(ArrowRows, "_column", column)
@@ -220,7 +218,7 @@ class TestInterrupts:
 
     @pytest.mark.exhaustive(few=False)
     @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-    def test_an_operator_of_a_query_that_looks_at_no_signal(self, tmp_path: Path, name: str) -> None:
+    def test_an_operator_of_a_query_that_looks_at_no_signal(self, tmp_path, name):
         number = getattr(signal, name)
         (tmp_path / "trace.json").write_text(trace_text())
         query = "SELECT count(*) FROM range(100000000000) a, range(1000)"
@@ -242,7 +240,7 @@ class TestInterrupts:
         assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
 
 
-def used_s(process: int) -> float:
+def used_s(process):
     """Processor time of a process."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -259,6 +257,6 @@ def test_a_limit_of_memory_that_nothing_fits_in(tmp_path, capsys, limit):
     assert "memory" in said or "not a size in bytes" in said
 
 
-def test_nothing_is_no_name_of_a_folder() -> None:
+def test_nothing_is_no_name_of_a_folder():
     with pytest.raises(InputError, match="without a name"):
         opscope.load("")

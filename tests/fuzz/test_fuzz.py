@@ -1,13 +1,10 @@
 """What failed once never fails again; a minute of new inputs; rewritings that change nothing."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,11 +20,11 @@ SEED, SECONDS = 20261123, 60
 
 
 @pytest.mark.parametrize(("target", "file"), [pytest.param(*one, id=one[1].name) for one in corpus()])
-def test_what_failed_once_is_refused_or_read(target: str, file: Path, tmp_path: Path) -> None:
+def test_what_failed_once_is_refused_or_read(target, file, tmp_path):
     assert check(target, file.read_bytes(), tmp_path) is None
 
 
-def test_a_device_that_cannot_be_divides_by_nothing() -> None:
+def test_a_device_that_cannot_be_divides_by_nothing():
     devices.fuzz(2_000, SEED)
 
 
@@ -48,7 +45,7 @@ def test_a_sound_input_is_read(target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_damaged_sessions_are_one_error_or_whole(tmp_path: Path) -> None:
+def test_damaged_sessions_are_one_error_or_whole(tmp_path):
     place = tmp_path / "seed"
     place.mkdir()
     data = TARGETS["session"].seed(place)
@@ -59,7 +56,7 @@ def test_damaged_sessions_are_one_error_or_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_minute_of_new_inputs() -> None:
+def test_a_minute_of_new_inputs():
     command = [sys.executable, Path(__file__).with_name("fuzz.py"), f"--seed={SEED}", f"--seconds={SECONDS}"]
     environment = {
         **os.environ,
@@ -73,7 +70,7 @@ def test_a_minute_of_new_inputs() -> None:
 
 @pytest.mark.exhaustive(few=False)
 def test_a_failing_input_is_made_as_small_as_it_can_be(tmp_path, monkeypatch):
-    def read(path: Path) -> None:
+    def read(path):
         data = path.read_bytes()
         if b"{" in data and b"bad" in data[data.index(b"{") :]:
             raise KeyError(len(data))
@@ -85,7 +82,7 @@ def test_a_failing_input_is_made_as_small_as_it_can_be(tmp_path, monkeypatch):
     assert minimized("broken", b"sound") == b"sound"
 
 
-def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
+def tables(path):
     """Every row of a recording, but for the name of its file and its size."""
     with opscope.load(path) as session:
         return {
@@ -95,7 +92,7 @@ def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
         }
 
 
-REWRITINGS: dict[str, Callable[[str], bytes]] = {
+REWRITINGS = {
     "packed.json.gz": lambda text: gzip.compress(text.encode()),
     "packed.json.zst": lambda text: zstandard.compress(text.encode()),
     "spaces.json": lambda text: json.dumps(json.loads(text), indent=7, separators=(" ,\t", " : ")).encode(),
@@ -108,7 +105,7 @@ REWRITINGS: dict[str, Callable[[str], bytes]] = {
 
 
 @pytest.mark.exhaustive(few=False)
-def test_another_way_to_write_it_changes_nothing(tmp_path: Path) -> None:
+def test_another_way_to_write_it_changes_nothing(tmp_path):
     plain = tmp_path / "plain.json"
     plain.write_text(trace_text())
     expected = tables(plain)
@@ -118,7 +115,7 @@ def test_another_way_to_write_it_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_ranks_in_files_of_their_own_are_as_in_a_packed_folder(tmp_path: Path) -> None:
+def test_ranks_in_files_of_their_own_are_as_in_a_packed_folder(tmp_path):
     """Each file written another way: the job stays the same."""
     ways = list(REWRITINGS.items())[::2]
     for folder in ("plain", "rewritten"):

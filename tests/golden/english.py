@@ -1,22 +1,8 @@
 """Which texts of Documents hold English prose."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Document,
-    FactList,
-    FindingList,
-    Paragraph,
-    Section,
-    Table,
-    Text,
-    inlines,
-)
+from opscope.report.document import BulletList, FactList, FindingList, Paragraph, Table, inlines
 
 # Two Latin words in a row. A word with a mark in it (`aten::mm`, `torch.compile`) is a name.
 _WORD = r"[a-z]+(?:['-][a-z]+)*"
@@ -33,13 +19,13 @@ _NAMES = re.compile(
 )
 
 
-def english(documents: list[Document]) -> list[str]:
+def english(documents):
     """Their texts that hold English prose."""
     texts = {text for document in documents for text in _texts(document)}
     return sorted(text for text in texts if _PROSE.search(_NAMES.sub("", text)))
 
 
-def _texts(part: Document | Section) -> Iterator[str]:
+def _texts(part):
     yield part.title
     for block in part.blocks:
         yield from map(_words, _of_block(block))
@@ -47,7 +33,7 @@ def _texts(part: Document | Section) -> Iterator[str]:
         yield from _texts(section)
 
 
-def _of_block(block: Block) -> Iterator[Text]:
+def _of_block(block):
     if isinstance(block, Table):
         yield block.caption or ""
         yield from (column.title for column in block.columns)
@@ -62,6 +48,6 @@ def _of_block(block: Block) -> Iterator[Text]:
         yield block.text
 
 
-def _words(text: Text) -> str:
+def _words(text):
     """A text without its code."""
     return "".join(part if isinstance(part, str) else "_" for part in inlines(text))

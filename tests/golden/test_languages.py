@@ -1,11 +1,8 @@
 """No English prose is left in a Chinese report of what `test_outputs` has no recording for."""
 
-from __future__ import annotations
-
 import pytest
 
 from opscope.cli import console, main
-from opscope.report.document import Document
 from opscope.report.languages import Language, translated
 
 from .english import english
@@ -13,12 +10,10 @@ from .test_outputs import HERE, REPOSITORY
 
 
 @pytest.mark.exhaustive(few=False)
-def test_other_reports_are_chinese(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said: list[Document] = []
+def test_other_reports_are_chinese(monkeypatch, capsys):
+    said = []
 
-    def kept(document: Document, _: Language) -> Document:
+    def kept(document, _):
         said.append(translated(document, Language.ZH))
         return document
 

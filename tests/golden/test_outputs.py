@@ -4,8 +4,6 @@ Of each recording what people read first; of one of each kind (`KINDS`) all that
 the kinds, `make exhaustive` every recording. What is shown holds no English prose when it is translated.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import gzip
@@ -14,13 +12,12 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from opscope._version import __version__
 from opscope.cli import console, main
-from opscope.report.document import Document
 from opscope.report.languages import Language, translated
 
 from .english import english
@@ -48,11 +45,11 @@ class Source(NamedTuple):
     commands: Commands
 
     @property
-    def expectation(self) -> Path:
+    def expectation(self):
         return OUTPUTS / f"{self.name}.txt"
 
 
-def of_a_trace(path: str, folder: Path) -> Iterator[list[str]]:
+def of_a_trace(path, folder):
     saved = str(folder / "saved.opscope")
     yield ["analyze", path, "--save", saved]
     document = json.loads(printed(["analyze", saved, "--json"]))
@@ -60,7 +57,7 @@ def of_a_trace(path: str, folder: Path) -> Iterator[list[str]]:
         yield ["explain", row["name"], "--trace", saved]
 
 
-def of_a_kind(path: str, folder: Path) -> Iterator[list[str]]:
+def of_a_kind(path, folder):
     yield from of_a_trace(path, folder)
     saved = str(folder / "saved.opscope")
     yield ["analyze", saved, "--json"]
@@ -72,28 +69,28 @@ def of_a_kind(path: str, folder: Path) -> Iterator[list[str]]:
         yield ["stats", path, "--report", "all", "--json"]
 
 
-def of_a_comparison(path: str, folder: Path) -> Iterator[list[str]]:
+def of_a_comparison(path, folder):
     reference, candidate = path.split("|")
     yield ["compare", reference, candidate, "--json"]
     yield ["compare", reference, candidate, "--output", str(folder / "comparison.md")]
     yield ["compare", candidate, reference, "--fail-on", "different"]
 
 
-def of_counters(path: str, folder: Path) -> Iterator[list[str]]:
+def of_counters(path, folder):
     unpacked = folder / "ops.ncu-rep"
     unpacked.write_bytes(gzip.decompress(Path(path).read_bytes()))
     yield ["ncu", str(unpacked)]
     yield ["ncu", str(unpacked), "--json"]
 
 
-def of_a_benchmark(path: str, folder: Path) -> Iterator[list[str]]:
+def of_a_benchmark(path, folder):
     yield ["bench", path]
     yield ["bench", path, "--json"]
     yield ["bench", path, "--output", str(folder / "bench.md")]
     yield ["compare", path, path]
 
 
-def of_no_recording(path: str, folder: Path) -> Iterator[list[str]]:
+def of_no_recording(path, folder):
     yield ["devices"]
     yield ["devices", "H200"]
     yield ["devices", "B200", "--json"]
@@ -103,7 +100,7 @@ def of_no_recording(path: str, folder: Path) -> Iterator[list[str]]:
     yield ["explain", "aten::gelu", "--torch-version", "2.14.1", "--json"]
 
 
-def sources() -> list[Source]:
+def sources():
     """All recordings at hand, the repository's and those beside it."""
     own = [REPOSITORY / "src/opscope/data/bert_h200.json.gz", *sorted(HERE.glob("traces/*.json.gz"))]
     own += sorted(HERE.glob("recorded/*.json.gz"))
@@ -135,13 +132,13 @@ def sources() -> list[Source]:
     return [*found, Source("no_recording", REPOSITORY, of_no_recording)]
 
 
-def slug(path: Path) -> str:
+def slug(path):
     root = SHARED if SHARED in path.parents else REPOSITORY
     parts = [part for part in path.relative_to(root).parts if part not in ("tests", "data", "src", "golden")]
     return "-".join(parts).removesuffix(".gz").removesuffix(".json")
 
 
-def printed(command: list[str]) -> str:
+def printed(command):
     """What a command prints, after its exit code if that is not 0."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()) as errors:
@@ -151,7 +148,7 @@ def printed(command: list[str]) -> str:
     return output.getvalue() if code == 0 else f"exit {code}\n{errors.getvalue()}{output.getvalue()}"
 
 
-def _clipped(value: Any) -> Any:
+def _clipped(value):
     """A JSON value with the first two of each list, and how many there are."""
     if isinstance(value, dict):
         return {key: _clipped(one) for key, one in value.items()}
@@ -161,7 +158,7 @@ def _clipped(value: Any) -> Any:
     return [*map(_clipped, value[:2]), *more]
 
 
-def outputs(source: Source, documents: list[Document]) -> str:
+def outputs(source, documents):
     """All that is said of a source, asked from the current folder; keeps of the documents what is ours."""
     folder, parts = Path("out"), []
     place = str(source.path).replace(str(SHARED), "shared").replace(str(REPOSITORY), "repository")
@@ -180,7 +177,7 @@ def outputs(source: Source, documents: list[Document]) -> str:
     return "\n".join(re.sub(r"─{3,}", "───", line.rstrip()) for line in text.splitlines()) + "\n"
 
 
-def cases() -> list[Any]:
+def cases():
     exhaustive = pytest.mark.exhaustive(few=False)
     return [
         pytest.param(one, id=one.name, marks=() if one.name in KINDS else exhaustive) for one in sources()
@@ -188,12 +185,10 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize("source", cases())
-def test_verbs_say_what_they_always_said(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
-) -> None:
-    chinese: list[Document] = []
+def test_verbs_say_what_they_always_said(source, tmp_path, monkeypatch, pytestconfig):
+    chinese = []
 
-    def shown(document: Document, language: Language) -> Document:
+    def shown(document, language):
         chinese.append(translated(document, Language.ZH))
         return translated(document, language)
 

@@ -1,13 +1,11 @@
 """Recordings of opscope's own capture on an H200 (torch 2.11.0), analyzed where none of it is installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 import opscope
-from opscope.analysis.provenance import KernelFacts, read_provenance
+from opscope.analysis.provenance import read_provenance
 from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
 
@@ -19,11 +17,11 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def recording(name: str) -> opscope.Session:
+def recording(name):
     return opscope.load(RECORDED / f"{name}.json.gz")
 
 
-def kernel(session: opscope.Session, prefix: str) -> KernelFacts:
+def kernel(session, prefix):
     found = [facts for name, facts in read_provenance(session).kernels.items() if name.startswith(prefix)]
     assert len(found) == 1
     return found[0]

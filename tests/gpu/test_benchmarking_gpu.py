@@ -1,7 +1,5 @@
 """What only a device can show: hidden launches, agreement with do_bench, graphs, memory, a lost device."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
@@ -21,13 +19,7 @@ from opscope.benchmarking.timer import (  # noqa: E402
 )
 from opscope.capture.environment import collect_environment  # noqa: E402
 from opscope.errors import MeasurementError  # noqa: E402
-from opscope.model.benchmark import (  # noqa: E402
-    BenchmarkOptions,
-    CacheState,
-    Clock,
-    Status,
-    Verdict,
-)
+from opscope.model import benchmark  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -42,15 +34,15 @@ def gelu(x):
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
-def median_ns(timer, fn, samples: int = 100) -> float:
+def median_ns(timer, fn, samples=100):
     (prepared,) = timer.prepare([fn])
     for _ in range(20):
         timer.measure(prepared)
     return sorted(timer.measure(prepared) for _ in range(samples))[samples // 2]
 
 
-def problem_of(functions, *, reference: str, numel: int = 1 << 24, **facts) -> Problem:
-    def make_inputs(seed: int):
+def problem_of(functions, *, reference, numel=1 << 24, **facts):
+    def make_inputs(seed):
         generator = torch.Generator(device=DEVICE).manual_seed(seed)
         return (torch.randn(numel, generator=generator, device=DEVICE),)
 
@@ -59,7 +51,7 @@ def problem_of(functions, *, reference: str, numel: int = 1 << 24, **facts) -> P
 
 
 def run(problem, **changes):
-    chosen = BenchmarkOptions(**{"time_budget_s": 0.3, "ceilings": False, **changes})
+    chosen = benchmark.BenchmarkOptions(**{"time_budget_s": 0.3, "ceilings": False, **changes})
     return run_benchmark(problem, chosen, environment=collect_environment())
 
 
@@ -78,7 +70,7 @@ def test_cold_event_times_agree_with_do_bench(name):
         "copy": lambda: target.copy_(x),
         "gemm": lambda: square @ square,
     }[name]
-    timer = CudaEventTimer(DEVICE, CacheState.COLD)
+    timer = CudaEventTimer(DEVICE, benchmark.CacheState.COLD)
     # In turns, so that a clock that falls meanwhile hits both.
     turns = [
         (median_ns(timer, fn, 50), do_bench(fn, warmup=20, rep=100, return_mode="median") * 1e6)
@@ -90,7 +82,7 @@ def test_cold_event_times_agree_with_do_bench(name):
 
 def test_the_hosts_launches_are_hidden():
     x = torch.randn(1024, device=DEVICE)
-    timer = CudaEventTimer(DEVICE, CacheState.HOT)
+    timer = CudaEventTimer(DEVICE, benchmark.CacheState.HOT)
 
     def many_launches():
         for _ in range(20):
@@ -106,7 +98,7 @@ def test_the_hosts_launches_are_hidden():
 
 def test_a_call_that_waits_for_the_device_is_not_held_up_ever_longer(monkeypatch):
     x = torch.randn(1 << 20, device=DEVICE)
-    timer, held, sleep = CudaEventTimer(DEVICE, CacheState.COLD), [], torch.cuda._sleep
+    timer, held, sleep = CudaEventTimer(DEVICE, benchmark.CacheState.COLD), [], torch.cuda._sleep
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: (held.append(cycles), sleep(cycles)))
 
     def waits():
@@ -122,21 +114,21 @@ def test_a_call_that_waits_for_the_device_is_not_held_up_ever_longer(monkeypatch
 def test_a_hot_cache_is_faster_than_a_cold_one():
     x = torch.randn(1 << 20, device=DEVICE)
     target = torch.empty_like(x)
-    cold_ns = median_ns(CudaEventTimer(DEVICE, CacheState.COLD), lambda: target.copy_(x))
-    hot_ns = median_ns(CudaEventTimer(DEVICE, CacheState.HOT), lambda: target.copy_(x))
+    cold_ns = median_ns(CudaEventTimer(DEVICE, benchmark.CacheState.COLD), lambda: target.copy_(x))
+    hot_ns = median_ns(CudaEventTimer(DEVICE, benchmark.CacheState.HOT), lambda: target.copy_(x))
     assert hot_ns < cold_ns
 
 
 def test_graph_replay_agrees_with_events_on_device_bound_work():
     x = torch.randn(4096, 4096, device=DEVICE)
-    by_events = median_ns(CudaEventTimer(DEVICE, CacheState.COLD), lambda: x @ x)
-    by_graph = median_ns(CudaGraphTimer(DEVICE, CacheState.COLD), lambda: x @ x)
+    by_events = median_ns(CudaEventTimer(DEVICE, benchmark.CacheState.COLD), lambda: x @ x)
+    by_graph = median_ns(CudaGraphTimer(DEVICE, benchmark.CacheState.COLD), lambda: x @ x)
     assert by_graph == pytest.approx(by_events, rel=0.03)
 
 
 def test_graphs_of_one_call_share_their_memory():
     inputs = [torch.randn(1 << 22, device=DEVICE) for _ in range(8)]
-    timer = CudaGraphTimer(DEVICE, CacheState.COLD)
+    timer = CudaGraphTimer(DEVICE, benchmark.CacheState.COLD)
     torch.cuda.synchronize()
     before_bytes = torch.cuda.memory_reserved()
     replays = timer.prepare([lambda x=x: naive_gelu(x) for x in inputs])
@@ -148,17 +140,17 @@ def test_graphs_of_one_call_share_their_memory():
 def test_a_call_that_cannot_be_captured_says_so_and_the_device_lives():
     x = torch.randn(16, device=DEVICE)
     with pytest.raises(MeasurementError, match="cannot be captured in a CUDA graph"):
-        CudaGraphTimer(DEVICE, CacheState.COLD).prepare([x.cpu])
+        CudaGraphTimer(DEVICE, benchmark.CacheState.COLD).prepare([x.cpu])
     assert (x + 1).sum().isfinite()
 
 
-@pytest.mark.parametrize("clock", [Clock.CUDA_EVENT, Clock.CUDA_GRAPH])
+@pytest.mark.parametrize("clock", [benchmark.Clock.CUDA_EVENT, benchmark.Clock.CUDA_GRAPH])
 def test_a_benchmark_finds_the_fused_kernel_faster(clock):
     result = run(problem_of({"naive": naive_gelu, "torch": gelu}, reference="naive"), clock=clock)
     row = result.row("torch")
     assert result.clock is clock
-    assert result.cache_state is CacheState.COLD
-    assert row.verdict is Verdict.FASTER
+    assert result.cache_state is benchmark.CacheState.COLD
+    assert row.verdict is benchmark.Verdict.FASTER
     assert row.ratio < 0.5
     assert row.min_bytes == 2 * 4 << 24
     assert row.peak_memory_bytes == 4 << 24
@@ -170,7 +162,7 @@ def test_one_function_under_two_names_is_the_same():
         run(problem_of({"one": gelu, "two": gelu}, reference="one"), seed=seed).row("two").verdict
         for seed in range(5)
     ]
-    assert verdicts.count(Verdict.SAME) == 5
+    assert verdicts.count(benchmark.Verdict.SAME) == 5
 
 
 def test_short_kernels_are_repeated_and_launch_bound_ones_are_told():
@@ -191,8 +183,8 @@ def test_an_implementation_out_of_memory_leaves_the_others_their_memory():
     torch.cuda.empty_cache()
     before_bytes = torch.cuda.memory_reserved()
     result = run(problem_of({"torch": gelu, "greedy": greedy, "naive": naive_gelu}, reference="torch"))
-    assert result.row("greedy").status is Status.OUT_OF_MEMORY
-    assert result.row("naive").verdict is Verdict.SLOWER
+    assert result.row("greedy").status is benchmark.Status.OUT_OF_MEMORY
+    assert result.row("naive").verdict is benchmark.Verdict.SLOWER
     del result
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() <= before_bytes + (1 << 30)

@@ -1,7 +1,5 @@
 """What only a device can show: clean windows, device time against CUDA events, running out of memory."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 
@@ -162,10 +160,7 @@ def test_out_of_memory_in_a_sweep_gives_the_memory_back(tmp_path):
 def test_kernel_time_is_what_cuda_events_say(tmp_path):
     spec = resolve("bert", WorkloadOptions(dtype="float32"))
     run = run_configuration(
-        Configuration(spec, 64, 512),
-        tmp_path,
-        trace_name="bert",
-        measure=measure_latency,
+        Configuration(spec, 64, 512), tmp_path, trace_name="bert", measure=measure_latency
     )
     assert run.latency.clock is Clock.CUDA_EVENT
     trace = events(run.cycle.trace_path)

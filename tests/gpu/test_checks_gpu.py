@@ -1,7 +1,5 @@
 """What only a device can show: poisoned device memory, ceilings by events, clocks by NVML, peak memory."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """Operations and least bytes of calls recorded here equal counts by hand."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The CUDA kernels on a GPU: right for every size, type and alignment, and clear about what they refuse."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

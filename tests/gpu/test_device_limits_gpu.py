@@ -1,7 +1,5 @@
 """Limits measured on a device: plausible, agreeing with the ceilings of benchmarks, kept and found again."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -62,7 +60,6 @@ def test_it_is_of_this_device(measured):
 
 def test_the_table_of_devices_has_its_cache_and_multiprocessors(measured, facts):
     spec = match_device(measured.device, **facts).spec
-    assert spec is not None
     assert spec.sm_count == measured.sm_count
     assert spec.l2_bytes in (None, measured.l2_bytes)
 
@@ -77,7 +74,6 @@ def test_nothing_is_missing_that_the_device_has(measured):
 
 def test_rates_are_plausible_against_the_data_sheet(measured, facts):
     spec = match_device(measured.device, **facts).spec
-    assert spec is not None
     shares = {}
     for one in measured.rates:
         published = published_rate(spec, one.name)
@@ -202,7 +198,6 @@ def test_what_was_measured_is_found_again_and_wins(measured, facts, tmp_path):
     ((found,), ignored) = read_folder(tmp_path)
     assert (found, ignored) == (measured, ())
     limits, _ = match_limits(measured.device, **facts, measured=found)
-    assert limits is not None
     assert limits.memory.evidence is LimitEvidence.MEASURED
     assert limits.peaks[DataType.FP32].evidence is LimitEvidence.MEASURED
     assert limits.launch_ns == time_of(measured, "launch").median_ns

@@ -1,13 +1,10 @@
 """`opscope doctor` on a device: a kernel is launched, recorded and counted."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -19,17 +16,11 @@ from opscope.toolchain.ncu_command import find_ncu
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
 TIMEOUT_S = 300
-TRIED = (
-    "gpu.reachable",
-    "torch.gpu",
-    "gpu.calculation",
-    "profiler.records",
-    "profiler.settings",
-)
+TRIED = ("gpu.reachable", "torch.gpu", "gpu.calculation", "profiler.records", "profiler.settings")
 
 
 @cache
-def diagnosis(*variables: tuple[str, str]) -> tuple[int, dict[str, Any]]:
+def diagnosis(*variables):
     """Exit code and document of doctor in an environment with some variables set."""
     run = subprocess.run(
         [sys.executable, "-m", "opscope", "doctor", "--json"],
@@ -41,11 +32,11 @@ def diagnosis(*variables: tuple[str, str]) -> tuple[int, dict[str, Any]]:
     return run.returncode, json.loads(run.stdout)
 
 
-def checks(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def checks(document):
     return {one["code"]: one for one in document["checks"]}
 
 
-def test_what_is_tried_works() -> None:
+def test_what_is_tried_works():
     code, document = diagnosis()
     found = checks(document)
     assert {name: found[name]["verdict"] for name in TRIED} == dict.fromkeys(TRIED, "ok"), found
@@ -53,7 +44,7 @@ def test_what_is_tried_works() -> None:
     assert (code, document["can_profile"]) == (0, True)
 
 
-def test_the_device_is_described() -> None:
+def test_the_device_is_described():
     import torch
 
     _, document = diagnosis()
@@ -71,7 +62,7 @@ def test_the_device_is_described() -> None:
     assert facts["driver"]["devices"][0]["name"] == properties.name
 
 
-def test_the_state_is_told_where_a_tool_tells_it() -> None:
+def test_the_state_is_told_where_a_tool_tells_it():
     _, document = diagnosis()
     device = next(one for one in document["facts"]["devices"] if one["is_visible"])
     if device["source"] != "nvidia-smi":
@@ -81,14 +72,14 @@ def test_the_state_is_told_where_a_tool_tells_it() -> None:
     assert document["facts"]["driver"]["version"] is not None
 
 
-def test_every_kernel_is_recorded() -> None:
+def test_every_kernel_is_recorded():
     _, document = diagnosis()
     capture = document["facts"]["torch"]["capture"]
     assert capture["kernels_launched"] == capture["kernels_recorded"] > 0
     assert {"CPU", "CUDA"} <= set(capture["activities"])
 
 
-def test_counters_are_read_where_ncu_is() -> None:
+def test_counters_are_read_where_ncu_is():
     _, document = diagnosis()
     counters = document["facts"]["counters"]
     try:
@@ -100,7 +91,7 @@ def test_counters_are_read_where_ncu_is() -> None:
     assert checks(document)["counters.access"]["verdict"] == "ok"
 
 
-def test_hidden_devices_leave_the_cpu() -> None:
+def test_hidden_devices_leave_the_cpu():
     code, document = diagnosis(("CUDA_VISIBLE_DEVICES", ""))
     found = checks(document)
     assert found["gpu.reachable"]["verdict"] == "warning"
@@ -108,7 +99,7 @@ def test_hidden_devices_leave_the_cpu() -> None:
     assert code == 0
 
 
-def test_a_setting_that_distorts_is_found() -> None:
+def test_a_setting_that_distorts_is_found():
     code, document = diagnosis(("CUDA_LAUNCH_BLOCKING", "1"))
     assert checks(document)["profiler.settings"]["remedy"] == "unset CUDA_LAUNCH_BLOCKING"
     assert code == 0

@@ -1,7 +1,5 @@
 """Every example on a device: what only a GPU shows in its output."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -24,11 +22,7 @@ EXPECTED = {
     "01": [r"profiling_stats_bs8_seq128\.json", r"Total cuda time: \d", r"1\. aten::addmm: ", r"Blas\.cpp"],
     "02": ["before_window", "12,288 rows of 128 elements"],
     "03": ["wrong: only the launch", r"warm call, CUDA events +[\d.]+ ms", "95 % interval"],
-    "04": [
-        "aten::square",
-        "opscope, engine autograd:",
-        r"aten::pow +self CPU .* kernels 1, [\d.]+ µs",
-    ],
+    "04": ["aten::square", "opscope, engine autograd:", r"aten::pow +self CPU .* kernels 1, [\d.]+ µs"],
     "05": [r"cycle 0: recorded steps \[2, 3\]", "Device busy", r"cycle 1: recorded steps \[6, 7\]"],
     "06": [r"torch .*reference\ninline .* error \d.*  (faster|slower|same|ambiguous)\n$"],
     "07": [r"torch .*reference\ntriton +[\d.]+ µs  \w+\n", r"\.version", r"ld\.global", r"st\.global"],
@@ -73,7 +67,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_says_what_only_a_gpu_shows(name: str, tmp_path: Path) -> None:
+def test_an_example_says_what_only_a_gpu_shows(name, tmp_path):
     if name.startswith("07"):
         pytest.importorskip("triton")
     takes_folder = "sys.argv[1]" in (EXAMPLES / name).read_text("utf-8")

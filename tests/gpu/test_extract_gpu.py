@@ -1,11 +1,8 @@
 """Extracted calls on a device: starts compute the call, generated kernels run from their source."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +28,7 @@ torch.cuda.synchronize()
 """
 
 
-def files(folder: Path, rows: list[Any], kind: StartKind) -> list[Path]:
+def files(folder, rows, kind):
     found = []
     for number, (name, *columns) in enumerate(rows):
         keys = ("shapes", "types", "strides", "concrete")
@@ -41,25 +38,25 @@ def files(folder: Path, rows: list[Any], kind: StartKind) -> list[Path]:
     return found
 
 
-def run_all(paths: list[Path]) -> None:
+def run_all(paths):
     runs = "import runpy, sys\nfor file in sys.argv[1:]: runpy.run_path(file, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", runs, *paths], capture_output=True, text=True, check=False)
     said = done.stdout.count("mine computes what the reference does")
     assert said == len(paths), f"{paths[said].name}: {done.stderr}"
 
 
-def test_triton_starts_compute_the_call(tmp_path: Path) -> None:
+def test_triton_starts_compute_the_call(tmp_path):
     pytest.importorskip("triton")
     rows = [given for (given,) in CASES["a_start_computes_the_call"]]
     run_all(files(tmp_path, [*rows, BFLOAT16], StartKind.TRITON))
 
 
-def test_a_cuda_start_computes_the_call(tmp_path: Path) -> None:
+def test_a_cuda_start_computes_the_call(tmp_path):
     ((given,), *_) = CASES["cuda_compiles"]
     run_all(files(tmp_path, [given], StartKind.CUDA))
 
 
-def test_a_kernel_of_torch_compile_runs_from_its_source(tmp_path: Path) -> None:
+def test_a_kernel_of_torch_compile_runs_from_its_source(tmp_path):
     script, call = tmp_path / "compiled.py", tmp_path / "call.py"
     script.write_text(COMPILED)
     opscope = (sys.executable, "-m", "opscope")

@@ -1,9 +1,8 @@
 """CUDA graphs of a running program: what their replays are made of, by the notes of their capture."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -80,25 +79,7 @@ def test_two_graphs_replayed_in_turns(tmp_path, model):
     assert {"aten::native_layer_norm", "aten::addmm"} <= {operator for _, operator, _, _ in rows}
 
 
-GIVEN_UP = """
-import sys
-import torch
-from opscope.api import load
-from opscope.capture.profiler import Profiler
-
-layer, x = torch.nn.Linear(512, 512).cuda(), torch.randn(64, 512, device="cuda")
-layer(x)
-with Profiler(sys.argv[1], wait=1, warmup=0, active=1) as profiler:
-    try:
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            torch.cuda.synchronize()  # not allowed while capturing
-    except RuntimeError:
-        pass
-    for _ in range(profiler.total_steps):
-        layer(x)
-        profiler.step()
-print(load(profiler.cycles[0].trace_path).scalar("SELECT count(*) FROM device_activities"))
-"""
+GIVEN_UP = Path(__file__).with_name("given_up.py.txt").read_text(encoding="utf-8")
 
 
 def test_a_capture_that_the_program_gives_up_leaves_it_usable(tmp_path):

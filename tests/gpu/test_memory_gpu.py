@@ -1,9 +1,5 @@
 """Memory snapshots of the running PyTorch: the peak is the allocator's own."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,7 +9,7 @@ from opscope.ingest.memory_snapshot import read_memory_snapshot  # noqa: E402
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
 
-def test_the_peak_is_what_the_allocator_counted(tmp_path: Path) -> None:
+def test_the_peak_is_what_the_allocator_counted(tmp_path):
     layers = [torch.nn.Linear(1024, 1024) for _ in range(4)]
     model = torch.nn.Sequential(*layers).cuda()
     optimizer = torch.optim.AdamW(model.parameters())

@@ -1,13 +1,10 @@
 """`opscope ncu` on a device: counters of streaming kernels against the least bytes of their calls."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,37 +16,13 @@ from opscope.toolchain.ncu_command import find_ncu
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
 # Tensors of 268 MB, far more than any L2. With an argument the second step is recorded there.
-SCRIPT = """
-import sys
-import torch
-import torch.nn.functional as F
-
-x = torch.randn(8192, 8192, device="cuda")
-weight, bias = torch.ones(8192, device="cuda"), torch.zeros(8192, device="cuda")
-
-def step():
-    torch.softmax(x, -1)
-    F.gelu(x, approximate="tanh")
-    x.t().contiguous()
-    F.layer_norm(x, (8192,), weight, bias)
-    torch.cuda.synchronize()
-
-step()
-if len(sys.argv) > 1:
-    from torch.profiler import ProfilerActivity, profile
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as recorded:
-        step()
-    recorded.export_chrome_trace(sys.argv[1])
-else:
-    step()
-print("done")
-"""
+SCRIPT = Path(__file__).with_name("counted.py.txt").read_text(encoding="utf-8")
 TIMEOUT_S = 300
 STREAMING = ("aten::_softmax", "aten::gelu", "aten::copy_")
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def script(tmp_path_factory):
     if find_spec("ncu_report") is None:
         pytest.skip("ncu-report is not installed")
     try:
@@ -62,29 +35,28 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trace(script: Path) -> Path:
+def trace(script):
     file = script.with_name("trace.json")
     subprocess.run([sys.executable, script, file], check=True, timeout=TIMEOUT_S)
     return file
 
 
-def opscope_ncu(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
+def opscope_ncu(*arguments, folder):
     command = [sys.executable, "-m", "opscope", "ncu", *map(str, arguments)]
     return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
-def counted(script: Path, trace: Path) -> dict[str, Any]:
+def counted(script, trace):
     """The JSON of the script's kernels, joined to its recording."""
     run = opscope_ncu("--trace", trace, "--json", "--", sys.executable, script, folder=script.parent)
     assert run.returncode == 0, run.stderr
     assert "done" in run.stderr
-    document: dict[str, Any] = json.loads(run.stdout)
-    return document
+    return json.loads(run.stdout)
 
 
 @pytest.fixture(scope="module")
-def by_operator(counted: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def by_operator(counted):
     return {
         one["recorded"]["call"]["operator"]: one
         for one in counted["kernels"]
@@ -92,14 +64,14 @@ def by_operator(counted: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_streaming_kernels_move_their_least_within_5_percent(by_operator: dict[str, Any]) -> None:
+def test_streaming_kernels_move_their_least_within_5_percent(by_operator):
     for operator in STREAMING:
         one = by_operator[operator]
         assert one["min_bytes"] == 2 * 4 * 8192**2
         assert one["traffic_ratio"] == pytest.approx(1.0, abs=0.05), operator
 
 
-def test_layer_norm_reads_its_input_twice(counted: dict[str, Any], by_operator: dict[str, Any]) -> None:
+def test_layer_norm_reads_its_input_twice(counted, by_operator):
     norm = by_operator["aten::native_layer_norm"]
     assert norm["traffic_ratio"] == pytest.approx(1.44, abs=0.06)
     (finding,) = [one for one in counted["findings"] if one["code"] == "counters.extra_traffic"]
@@ -107,16 +79,14 @@ def test_layer_norm_reads_its_input_twice(counted: dict[str, Any], by_operator: 
     assert finding["evidence"]["dram_read_bytes"] == pytest.approx(2 * 4 * 8192**2, rel=0.05)
 
 
-def test_everything_asked_for_was_collected(counted: dict[str, Any]) -> None:
+def test_everything_asked_for_was_collected(counted):
     for one in counted["kernels"]:
         assert one["not_collected"] == [], one["title"]
         assert sum(one["stall_fractions"].values()) == pytest.approx(1.0)
         assert one["device"]["name"]
 
 
-def test_coalescing_tells_the_transposing_copy_from_the_others(
-    counted: dict[str, Any], by_operator: dict[str, Any]
-) -> None:
+def test_coalescing_tells_the_transposing_copy_from_the_others(counted, by_operator):
     gelu, copy = by_operator["aten::gelu"], by_operator["aten::copy_"]
     loads = gelu["global_loads"]
     assert loads["sectors_per_request"] == pytest.approx(loads["ideal_sectors_per_request"], rel=0.1)
@@ -127,7 +97,7 @@ def test_coalescing_tells_the_transposing_copy_from_the_others(
     assert "ncu.UncoalescedGlobalAccess" in codes
 
 
-def test_a_first_run_chooses_and_the_exit_code_is_the_programs(script: Path) -> None:
+def test_a_first_run_chooses_and_the_exit_code_is_the_programs(script):
     failing = script.with_name("failing.py")
     failing.write_text(SCRIPT + "raise SystemExit(7)\n")
     options = ["-o", "chosen.ncu-rep"]

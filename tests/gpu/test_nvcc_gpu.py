@@ -1,13 +1,10 @@
 """`opscope nvcc` on a device: the guide's program and its repair, PTX in the file, CUDA's own occupancy."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,55 +19,21 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "add"
 TIMEOUT_S = 300
 BLOCK_SIZES = (32, 96, 128, 256, 384, 512, 768, 1000, 1024)
 # What CUDA says of the same kernels: `name threads blocks` by block size, and `name best threads`.
-OCCUPANCY = """
-#include <cstdio>
-__global__ void plain(float* x) { x[threadIdx.x] *= 2; }
-__global__ void shared(float* x) {
-  __shared__ float s[9000];
-  for (int i = threadIdx.x; i < 9000; i += blockDim.x) s[i] = x[i];
-  __syncthreads();
-  x[threadIdx.x] = s[8999 - threadIdx.x];
-}
-__global__ void __launch_bounds__(512, 1) heavy(float* x) {
-  float a[96];
-#pragma unroll
-  for (int i = 0; i < 96; i++) a[i] = x[i * blockDim.x + threadIdx.x];
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < 96; i++) x[i * blockDim.x + threadIdx.x] = a[(i * 7) % 96] * a[i];
-}
-template <typename F> void tell(const char* name, F kernel) {
-  const int sizes[] = {32, 96, 128, 256, 384, 512, 768, 1000, 1024};
-  for (int size : sizes) {
-    int blocks = 0;
-    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, size, 0) != cudaSuccess) blocks = 0;
-    cudaGetLastError();
-    printf("%s %d %d\\n", name, size, blocks);
-  }
-  int grid = 0, block = 0;
-  cudaOccupancyMaxPotentialBlockSize(&grid, &block, kernel, 0, 0);
-  printf("%s best %d\\n", name, block);
-}
-int main() {
-  tell("plain", plain);
-  tell("shared", shared);
-  tell("heavy", heavy);
-}
-"""
+OCCUPANCY = Path(__file__).with_name("occupancy.cu").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _nvcc() -> None:
+def _nvcc():
     if find_cuda_tool("nvcc") is None:
         pytest.skip("no nvcc")
 
 
-def opscope_nvcc(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
+def opscope_nvcc(*arguments, folder):
     command = [sys.executable, "-m", "opscope", "nvcc", *map(str, arguments)]
     return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
-def compiled_and_run(source: Path, *options: str, folder: Path) -> str:
+def compiled_and_run(source, *options, folder):
     """What the program says that it makes of a file."""
     program = folder / f"{source.stem}-program"
     made = opscope_nvcc(source, *options, "-o", program, "--force", folder=folder)
@@ -78,26 +41,26 @@ def compiled_and_run(source: Path, *options: str, folder: Path) -> str:
     return subprocess.run([program], capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
 
 
-def kernel_ms(output: str) -> float:
+def kernel_ms(output):
     found = re.search(r"^Kernel time: ([\d.]+) ms$", output, re.MULTILINE)
     assert found is not None, output
     return float(found[1])
 
 
-def native() -> str:
+def native():
     major, minor = torch.cuda.get_device_capability()
     return f"{major}{minor}"
 
 
-def test_the_driver_tells_the_gpus_torch_sees() -> None:
+def test_the_driver_tells_the_gpus_torch_sees():
     capabilities = [torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())]
     assert [one.compute_capability for one in visible_gpus()] == [f"{a}.{b}" for a, b in capabilities]
     assert visible_gpus()[0].name == torch.cuda.get_device_name(0)
 
 
 def test_the_guides_program_runs_for_the_gpu_here_and_the_grid_stride_loop_is_faster(
-    tmp_path: Path, record_property: Any
-) -> None:
+    tmp_path, record_property
+):
     told = opscope_nvcc(EXAMPLES / "add.cu", folder=tmp_path)
     assert f"nvcc -gencode arch=compute_{native()},code=sm_{native()} -o add" in told.stdout
     assert list(tmp_path.iterdir()) == []
@@ -113,7 +76,7 @@ def test_the_guides_program_runs_for_the_gpu_here_and_the_grid_stride_loop_is_fa
     assert ratio > 10
 
 
-def test_ptx_is_in_the_file_and_alone_makes_the_program_run(tmp_path: Path) -> None:
+def test_ptx_is_in_the_file_and_alone_makes_the_program_run(tmp_path):
     cuobjdump = find_cuda_tool("cuobjdump")
     if cuobjdump is None:
         pytest.skip("no cuobjdump")
@@ -134,12 +97,12 @@ def test_ptx_is_in_the_file_and_alone_makes_the_program_run(tmp_path: Path) -> N
     assert ran.splitlines()[0] == "Max error: 0"
 
 
-def test_occupancy_and_the_best_block_are_those_of_cuda(tmp_path: Path) -> None:
+def test_occupancy_and_the_best_block_are_those_of_cuda(tmp_path):
     source = tmp_path / "occupancy.cu"
     source.write_text(OCCUPANCY)
     said = compiled_and_run(source, folder=tmp_path)
-    document: dict[str, Any] = json.loads(opscope_nvcc(source, "--json", folder=tmp_path).stdout)
-    ours: list[str] = []
+    document = json.loads(opscope_nvcc(source, "--json", folder=tmp_path).stdout)
+    ours = []
     for one in document["kernels"]:
         name = one["name"].partition("(")[0]
         ours.append(f"{name} best {one['best_block']['threads']}")

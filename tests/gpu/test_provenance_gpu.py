@@ -1,7 +1,5 @@
 """Every kernel of a recording has an origin: a library, a user's own source, or generated code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,26 +7,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
-from opscope.model.sidecar import Sidecar, kernels_folder  # noqa: E402
+from opscope.model.sidecar import kernels_folder  # noqa: E402
 from opscope.provenance.generated_code import source_hash  # noqa: E402
 
 # Compilers warn of what does not matter here: architectures, precision, releases.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
-CUDA_SOURCE = """#include <torch/types.h>
-
-// square_kernel is defined once:
-__global__ void square_kernel(const float* x, float* y, long n) {
-    long i = blockIdx.x * (long)blockDim.x + threadIdx.x;
-    if (i < n) y[i] = x[i] * x[i];
-}
-
-torch::Tensor square(torch::Tensor x) {
-    auto y = torch::empty_like(x);
-    square_kernel<<<(x.numel() + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
-    return y;
-}
-"""
+CUDA_SOURCE = Path(__file__).with_name("own.cu").read_text(encoding="utf-8")
 
 try:
     import triton
@@ -74,7 +59,7 @@ def needs_triton():
         pytest.skip("no Triton")
 
 
-def record(step, folder: Path, **options) -> tuple[Sidecar, opscope.Session]:
+def record(step, folder, **options):
     with opscope.profile(folder, warmup=3, active=1, **options) as profiler:
         for _ in range(profiler.total_steps):
             step()
@@ -82,13 +67,13 @@ def record(step, folder: Path, **options) -> tuple[Sidecar, opscope.Session]:
     return profiler.cycles[0].sidecar, profiler.session
 
 
-def line_of(file: str | Path, text: str) -> int:
+def line_of(file, text):
     lines = Path(file).read_text().split("\n")
     (line,) = [number for number, content in enumerate(lines, 1) if content.startswith(text)]
     return line
 
 
-def assert_all_explained(sidecar: Sidecar, session: opscope.Session) -> None:
+def assert_all_explained(sidecar, session):
     """No gap, and every kernel name has a library with its units, or a source with its line."""
     assert sidecar.gaps == ()
     names = {name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")}

@@ -4,8 +4,6 @@ The device lags milliseconds behind the host in every test, so a switch that did
 kernels on the wrong side.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

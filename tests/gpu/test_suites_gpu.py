@@ -1,7 +1,5 @@
 """Every implementation of every suite on a device: right in every dtype, at sizes that fit nothing evenly."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -1,13 +1,10 @@
 """`opscope trace` on a GPU: records agree with the programs' own clocks and counts, however they end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,92 +20,11 @@ LIMIT_S = 90
 PYTHON_PATH = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
 
 # The guide's program, with CUDA events around its kernel.
-ADD = r"""
-#include <cmath>
-#include <cstdio>
-__global__ void add(int n, float *x, float *y) {
-  for (int i = 0; i < n; i++) y[i] = x[i] + y[i];
-}
-int main() {
-  int n = 1 << 20;
-  float *x, *y;
-  cudaMallocManaged(&x, n * sizeof(float));
-  cudaMallocManaged(&y, n * sizeof(float));
-  for (int i = 0; i < n; i++) { x[i] = 1.0f; y[i] = 2.0f; }
-  cudaEvent_t before, after;
-  cudaEventCreate(&before);
-  cudaEventCreate(&after);
-  cudaEventRecord(before);
-  add<<<1, 1>>>(n, x, y);
-  cudaEventRecord(after);
-  cudaDeviceSynchronize();
-  float milliseconds = 0, error = 0;
-  cudaEventElapsedTime(&milliseconds, before, after);
-  for (int i = 0; i < n; i++) error = fmaxf(error, fabsf(y[i] - 3.0f));
-  printf("%.6f %g\n", milliseconds, error);
-  cudaFree(x);
-  cudaFree(y);
-  return error != 0;
-}
-"""
+ADD = Path(__file__).with_name("add.cu").read_text(encoding="utf-8")
 
 # launches COUNT END: a first launch, COUNT more, a wait; prints what these took in nanoseconds, and its
 # process id; and ends as END says.
-LAUNCHES = r"""
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <csignal>
-#include <sys/wait.h>
-#include <unistd.h>
-__global__ void empty() {}
-static void launch(int count) {
-  for (int i = 0; i < count; i++) empty<<<1, 32>>>();
-}
-static void use(int count) {
-  launch(1);
-  cudaDeviceSynchronize();
-  auto start = std::chrono::steady_clock::now();
-  launch(count);
-  if (cudaDeviceSynchronize() != cudaSuccess) exit(90);
-  auto spent = std::chrono::steady_clock::now() - start;
-  printf("%lld %d\n", (long long)std::chrono::nanoseconds(spent).count(), (int)getpid());
-  fflush(stdout);
-}
-static int wait_for(pid_t child) {
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-int main(int argument_count, char **arguments) {
-  int count = atoi(arguments[1]);
-  const char *end = arguments[2];
-  if (strcmp(end, "fork_before") == 0) {
-    pid_t child = fork();
-    use(child == 0 ? count : 2 * count);
-    return child == 0 ? 0 : wait_for(child);
-  }
-  use(count);
-  if (strcmp(end, "fork_after") == 0) {
-    pid_t child = fork();
-    if (child == 0) _exit(6);
-    return wait_for(child);
-  }
-  if (strcmp(end, "fork_exit") == 0) {
-    pid_t child = fork();
-    if (child == 0) { alarm(10); exit(7); }
-    return wait_for(child);
-  }
-  if (strcmp(end, "wait") == 0) for (;;) pause();
-  if (strcmp(end, "launch") == 0) for (;;) launch(1000);
-  if (strcmp(end, "abort") == 0) abort();
-  if (strcmp(end, "fault") == 0) *(volatile int *)8 = 1;
-  if (strcmp(end, "leave") == 0) { usleep(1000000); _exit(3); }
-  if (strcmp(end, "reset") == 0) { cudaDeviceReset(); return 0; }
-  return atoi(end);
-}
-"""
+LAUNCHES = Path(__file__).with_name("launches.cu").read_text(encoding="utf-8")
 
 TORCH = """
 import torch
@@ -130,28 +46,25 @@ class Traced:
     folder: Path
 
     @property
-    def events(self) -> list[dict[str, int]]:
+    def events(self):
         return [one["events"] for one in self.document["traces"]]
 
     @property
-    def codes(self) -> set[str]:
+    def codes(self):
         return {finding["code"] for one in self.document["traces"] for finding in one["findings"]}
 
-    def calls(self) -> dict[str, int]:
+    def calls(self):
         return {row["Name"]: row["Num Calls"] for row in self.document["reports"]["cuda_api_sum"]}
 
 
-Trace = Callable[..., Traced]
-
-
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+def build(tmp_path_factory):
     nvcc = find_cuda_tool("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc")
     folder = tmp_path_factory.mktemp("programs")
 
-    def compile_program(name: str, source: str) -> Path:
+    def compile_program(name, source):
         program = folder / name
         if not program.exists():
             (folder / f"{name}.cu").write_text(source)
@@ -163,10 +76,10 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path
 
 
 @pytest.fixture
-def trace(tmp_path: Path) -> Trace:
+def trace(tmp_path):
     """Runs `opscope trace --json` on a program, in a process of its own."""
 
-    def run(*program: object, options: tuple[str, ...] = ()) -> Traced:
+    def run(*program, options=()):
         process = start(tmp_path, *program, options=options)
         try:
             out, err = process.communicate(timeout=LIMIT_S)
@@ -178,7 +91,7 @@ def trace(tmp_path: Path) -> Trace:
     return run
 
 
-def start(folder: Path, *program: object, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(folder, *program, options=()):
     own = [sys.executable, "-m", "opscope", "trace", "--json", "--force", *options, "--"]
     return subprocess.Popen(
         [*own, *map(str, program)],
@@ -190,20 +103,20 @@ def start(folder: Path, *program: object, options: tuple[str, ...] = ()) -> subp
     )
 
 
-def finished(process: subprocess.Popen[str], out: str, err: str, folder: Path) -> Traced:
+def finished(process, out, err, folder):
     assert out, err
     return Traced(process.returncode, json.loads(out), err, folder / "opscope_trace")
 
 
 @pytest.fixture(scope="module")
-def added(build: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Traced:
+def added(build, tmp_path_factory):
     folder = tmp_path_factory.mktemp("added")
     process = start(folder, build("add", ADD))
     out, err = process.communicate(timeout=LIMIT_S)
     return finished(process, out, err, folder)
 
 
-def test_the_guides_kernel_takes_what_its_events_say(added: Traced, record_property: Any) -> None:
+def test_the_guides_kernel_takes_what_its_events_say(added, record_property):
     assert added.code == 0
     milliseconds, error = map(float, added.err.splitlines()[0].split())
     assert error == 0
@@ -215,7 +128,7 @@ def test_the_guides_kernel_takes_what_its_events_say(added: Traced, record_prope
     assert abs(recorded_ms / milliseconds - 1) <= 0.05
 
 
-def test_its_calls_are_the_programs_and_no_others(added: Traced, record_property: Any) -> None:
+def test_its_calls_are_the_programs_and_no_others(added, record_property):
     calls = added.calls()
     record_property("terminal_report", f"calls of add: {calls}")
     expected = {
@@ -227,7 +140,7 @@ def test_its_calls_are_the_programs_and_no_others(added: Traced, record_property
     assert added.events[0]["calls"] == sum(calls.values()) < 100
 
 
-def test_its_unified_memory_is_copied_there_and_back(added: Traced, record_property: Any) -> None:
+def test_its_unified_memory_is_copied_there_and_back(added, record_property):
     refused = [
         one for one in added.document["traces"][0]["findings"] if one["code"] == "recorder.unified_memory"
     ]
@@ -243,7 +156,7 @@ def test_its_unified_memory_is_copied_there_and_back(added: Traced, record_prope
     assert all(times[name]["Total Time (ns)"] > 0 for name in (there, back))
 
 
-def test_its_trace_names_device_and_source_file(added: Traced) -> None:
+def test_its_trace_names_device_and_source_file(added):
     import torch
 
     properties = torch.cuda.get_device_properties(0)
@@ -265,7 +178,7 @@ def test_its_trace_names_device_and_source_file(added: Traced) -> None:
         assert launch < kernel < window
 
 
-def test_of_a_hundred_thousand_launches_none_is_lost(build: Callable[[str, str], Path], trace: Trace) -> None:
+def test_of_a_hundred_thousand_launches_none_is_lost(build, trace):
     program, count = build("launches", LAUNCHES), 100_000
     outcome = trace(program, count, 0)
     assert outcome.events[0]["kernels"] == count + 1
@@ -274,7 +187,7 @@ def test_of_a_hundred_thousand_launches_none_is_lost(build: Callable[[str, str],
     assert not outcome.codes & {"recorder.dropped", "recorder.lost", "recorder.unfinished"}
 
 
-def test_a_pytorch_process(trace: Trace, record_property: Any) -> None:
+def test_a_pytorch_process(trace, record_property):
     outcome = trace(sys.executable, "-c", TORCH)
     assert outcome.code == 0
     assert "True" in outcome.err.splitlines()
@@ -293,7 +206,7 @@ def test_a_pytorch_process(trace: Trace, record_property: Any) -> None:
         assert origins[gelu[0]] == "libtorch_cuda.so"
 
 
-def test_processes_that_fork_before_cuda(build: Callable[[str, str], Path], trace: Trace) -> None:
+def test_processes_that_fork_before_cuda(build, trace):
     outcome = trace(build("launches", LAUNCHES), 100, "fork_before")
     assert outcome.code == 0
     assert sorted(one["kernels"] for one in outcome.events) == [101, 201]
@@ -311,9 +224,7 @@ def test_processes_that_fork_before_cuda(build: Callable[[str, str], Path], trac
         ("9", 9),
     ],
 )
-def test_however_it_ends_its_kernels_are_kept(
-    build: Callable[[str, str], Path], trace: Trace, end: str, code: int
-) -> None:
+def test_however_it_ends_its_kernels_are_kept(build, trace, end, code):
     outcome = trace(build("launches", LAUNCHES), 1000, end)
     assert outcome.code == code
     assert [one["kernels"] for one in outcome.events] == [1001]
@@ -321,11 +232,8 @@ def test_however_it_ends_its_kernels_are_kept(
 
 @pytest.mark.parametrize("end", ["wait", "launch"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_program(
-    build: Callable[[str, str], Path], tmp_path: Path, end: str, number: signal.Signals
-) -> None:
+def test_a_signal_to_the_program(build, tmp_path, end, number):
     process = start(tmp_path, build("launches", LAUNCHES), 1000, end)
-    assert process.stderr is not None
     first = process.stderr.readline()
     program = int(first.split()[1])
     try:
@@ -341,7 +249,7 @@ def test_a_signal_to_the_program(
     assert events["kernels"] == 1001 if end == "wait" else events["kernels"] >= 1001
 
 
-def test_a_program_without_cuda(trace: Trace) -> None:
+def test_a_program_without_cuda(trace):
     outcome = trace(sys.executable, "-c", "raise SystemExit(4)")
     assert (outcome.code, outcome.document["traces"]) == (4, [])
     assert "never started CUDA" in outcome.err

@@ -1,9 +1,5 @@
 """Every change of the catalogue on a device: it takes hold, and numbers stay what they were."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -58,7 +54,7 @@ OF_INFERENCE = {"bf16_weights", "inference_mode", "step_graph"}
     [(TRAINING, "optimizer", OF_INFERENCE), (INFERENCE, "infer", OF_TRAINING)],
     ids=["training", "inference"],
 )
-def test_every_change_takes_hold(tmp_path: Path, program: str, steps: str, others: set[str]) -> None:
+def test_every_change_takes_hold(tmp_path, program, steps, others):
     script = tmp_path / "program.py"
     script.write_text(program)
     request = TrialRequest(kind="script", target=str(script), steps=steps)

@@ -1,7 +1,5 @@
 """What only a device can show of unrecorded steps: whose clock is true, and that nothing waits for it."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess
@@ -169,7 +167,7 @@ with torch.no_grad():
 """
 
 
-def recorded(tmp_path: Path, loop: str, *options: str) -> Path:
+def recorded(tmp_path, loop, *options):
     """Folder of a recording of the program, which ends as it does alone."""
     (tmp_path / "program.py").write_text(PROGRAM.format(loop=loop))
     out = tmp_path / "out"
@@ -181,7 +179,7 @@ def recorded(tmp_path: Path, loop: str, *options: str) -> Path:
 
 
 @pytest.mark.parametrize("loop", [TRAINING, INFERENCE], ids=["training", "inference"])
-def test_the_host_by_itself_is_known_where_the_device_decides(tmp_path: Path, loop: str) -> None:
+def test_the_host_by_itself_is_known_where_the_device_decides(tmp_path, loop):
     """Launching a step takes a small part of what the device takes for it."""
     out = recorded(tmp_path, loop)
     steps = json.loads((out / "trace.opscope.json").read_text())["unrecorded_steps"]
@@ -192,34 +190,16 @@ def test_the_host_by_itself_is_known_where_the_device_decides(tmp_path: Path, lo
 
 @pytest.mark.parametrize("loop", [TRAINING, INFERENCE], ids=["training", "inference"])
 @pytest.mark.parametrize("more", ["stack", "modules", "memory"])
-def test_recording_more_harms_no_program_whose_forwards_are_steps(
-    tmp_path: Path, loop: str, more: str
-) -> None:
+def test_recording_more_harms_no_program_whose_forwards_are_steps(tmp_path, loop, more):
     out = recorded(tmp_path, loop, "--steps", "forward", "--record", more)
     assert len(json.loads((out / "analysis.json").read_text())["steps"]) >= 3
 
 
 # Launches decide; the program prints how long a step takes before, and long after, it is recorded.
-LAUNCHES = """
-import time
-x = torch.ones(8, device="cuda")
-net = torch.nn.Identity() if {model} else None
-def step():
-    for _ in range({count}):
-        x.add_(1)
-opt = torch.optim.SGD([torch.nn.Parameter(x.clone())]) if {model} else None
-times = []
-for _ in range(60):
-    torch.cuda.synchronize(); began = time.perf_counter()
-    step()
-    if opt is not None:
-        opt.step()
-    torch.cuda.synchronize(); times.append(time.perf_counter() - began)
-print("TIMES", *times)
-"""
+LAUNCHES = Path(__file__).with_name("stepped.py.txt").read_text(encoding="utf-8")
 
 
-def test_steps_after_the_recording_are_as_fast_as_alone(tmp_path: Path) -> None:
+def test_steps_after_the_recording_are_as_fast_as_alone(tmp_path):
     """CUPTI is detached: attached, it slows each launch to the end of the process."""
     script = tmp_path / "program.py"
     script.write_text(f"import torch\n{LAUNCHES.format(model=True, count=2000)}")
@@ -233,7 +213,7 @@ def test_steps_after_the_recording_are_as_fast_as_alone(tmp_path: Path) -> None:
     assert medians[1] < 1.3 * medians[0]
 
 
-def test_a_program_without_steps_is_recorded_whole(tmp_path: Path) -> None:
+def test_a_program_without_steps_is_recorded_whole(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(f"import torch\n{LAUNCHES.format(model=False, count=50)}")
     command = [sys.executable, "-m", "opscope", "run", "--output-dir", "out", "program.py"]

@@ -1,22 +1,17 @@
 """Laws on every trace of shared/traces, against a reading of the raw JSON that shares no code with ours."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import tarfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import opscope
-from opscope.model.session import Session
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 TRACES = sorted(str(path.relative_to(SHARED)) for path in SHARED.rglob("*.json*")) if SHARED.is_dir() else []
@@ -51,14 +46,14 @@ class Raw:
     events: int = 0
 
 
-def exact_ns(value: Any) -> int:
+def exact_ns(value):
     """Nanoseconds of a number of microseconds whose digits were kept."""
     scaled = Decimal(str(value)) * 1000
     assert scaled == scaled.to_integral_value(), f"{value} us is no whole number of ns"
     return int(scaled)
 
 
-def read_raw(text: bytes) -> Raw:
+def read_raw(text):
     document = json.loads(text, parse_float=str, strict=False)
     events = document if isinstance(document, list) else document["traceEvents"]
     raw = Raw(events=len(events))
@@ -79,7 +74,7 @@ def read_raw(text: bytes) -> Raw:
     return raw
 
 
-def union_length(intervals: list[tuple[int, int]]) -> int:
+def union_length(intervals):
     covered, until = 0, None
     for start, end in sorted(intervals):
         if until is None or start > until:
@@ -90,9 +85,9 @@ def union_length(intervals: list[tuple[int, int]]) -> int:
 
 
 @pytest.fixture(scope="module")
-def extracted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Path]]:
+def extracted(tmp_path_factory):
     @cache
-    def extract(archive: str) -> list[Path]:
+    def extract(archive):
         folder = tmp_path_factory.mktemp("archive")
         with tarfile.open(SHARED / archive) as tar:
             tar.extractall(folder, filter="data")
@@ -102,9 +97,7 @@ def extracted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[
 
 
 @pytest.fixture(scope="module", params=TRACES + MEMBERS)
-def case(
-    request: pytest.FixtureRequest, extracted: Callable[[str], list[Path]]
-) -> Iterator[tuple[Session, Raw]]:
+def case(request, extracted):
     name, _, index = request.param.partition(":")
     path = extracted(name)[int(index)] if index else SHARED / name
     data = path.read_bytes()
@@ -113,17 +106,14 @@ def case(
         yield session, read_raw(text)
 
 
-Case = tuple[Session, Raw]
-
-
 @needs_traces
 @pytest.mark.exhaustive
 class TestEveryTrace:
-    def test_the_laws_hold(self, case: Case) -> None:
+    def test_the_laws_hold(self, case):
         session, _ = case
         assert [(check.name, check.violations) for check in session.check() if not check.holds] == []
 
-    def test_busy_and_idle_are_the_union_of_intervals(self, case: Case) -> None:
+    def test_busy_and_idle_are_the_union_of_intervals(self, case):
         session, raw = case
         expected = {}
         for device, intervals in raw.intervals.items():
@@ -135,7 +125,7 @@ class TestEveryTrace:
         )
         assert {row[0]: row[1:] for row in session.query(query)} == expected
 
-    def test_device_time_is_the_raw_sum(self, case: Case) -> None:
+    def test_device_time_is_the_raw_sum(self, case):
         session, raw = case
         total = sum(end - start for intervals in raw.intervals.values() for start, end in intervals)
         assert session.scalar("SELECT coalesce(sum(duration_ns), 0) FROM device_activities") == total
@@ -144,19 +134,19 @@ class TestEveryTrace:
         assert summary.attributed_ns + sum(summary.unattributed_ns.values()) == total
         assert sum(operator.self_device_ns for operator in summary.operators) == summary.attributed_ns
 
-    def test_every_activity_has_its_exact_interval(self, case: Case) -> None:
+    def test_every_activity_has_its_exact_interval(self, case):
         session, raw = case
         query = "SELECT device, start_ns, start_ns + duration_ns FROM device_activities ORDER BY ALL"
         expected = sorted((device, *one) for device, ones in raw.intervals.items() for one in ones)
         assert session.query(query) == expected
 
-    def test_operators_keep_their_durations(self, case: Case) -> None:
+    def test_operators_keep_their_durations(self, case):
         session, raw = case
         recorded = f"SELECT coalesce(sum(duration_ns), 0) FROM operators WHERE NOT {OF_REPLAYS}"
         assert session.scalar(recorded) == raw.operator_ns
         assert session.scalar("SELECT count(*) FROM operators WHERE self_cpu_ns < 0") == 0
 
-    def test_every_event_is_in_a_table(self, case: Case) -> None:
+    def test_every_event_is_in_a_table(self, case):
         session, raw = case
         for table, categories in TABLES.items():
             expected = sum(raw.counts[category] for category in categories)
@@ -170,7 +160,7 @@ class TestEveryTrace:
         unknown = {category: count for category, count in raw.counts.items() if category not in known}
         assert unknown.items() <= (ignored[0] if ignored else {}).items()
 
-    def test_steps_hold_what_was_launched_in_them(self, case: Case) -> None:
+    def test_steps_hold_what_was_launched_in_them(self, case):
         session, _ = case
         broken = """SELECT s.step FROM steps s
             JOIN device_activities a ON a.trace_id = s.trace_id AND a.step = s.step
@@ -181,7 +171,7 @@ class TestEveryTrace:
 
 @needs_traces
 @pytest.mark.exhaustive(few=False)
-def test_the_eight_ranks_of_an_archive_are_one_session(extracted: Callable[[str], list[Path]]) -> None:
+def test_the_eight_ranks_of_an_archive_are_one_session(extracted):
     (archive,) = ARCHIVES
     with opscope.load(extracted(archive)) as session:
         assert all(check.holds for check in session.check())
@@ -193,7 +183,7 @@ def test_the_eight_ranks_of_an_archive_are_one_session(extracted: Callable[[str]
 
 @needs_traces
 @pytest.mark.parametrize("name", ["h200/bert_bs8_seq128_infer.json.gz", "h200/misc_ops_fp32.json.gz"])
-def test_a_trace_cut_in_the_middle_is_a_smaller_trace(name: str, tmp_path: Path) -> None:
+def test_a_trace_cut_in_the_middle_is_a_smaller_trace(name, tmp_path):
     text = gzip.decompress((SHARED / name).read_bytes())
     path = tmp_path / "cut.json"
     path.write_bytes(text[: len(text) // 2])
@@ -206,7 +196,7 @@ def test_a_trace_cut_in_the_middle_is_a_smaller_trace(name: str, tmp_path: Path)
 
 
 @needs_traces
-def test_the_order_of_events_in_a_real_trace_is_irrelevant(tmp_path: Path) -> None:
+def test_the_order_of_events_in_a_real_trace_is_irrelevant(tmp_path):
     text = gzip.decompress((SHARED / "h200/misc_ops_fp32.json.gz").read_bytes())
     document = json.loads(text)
     document["traceEvents"].reverse()

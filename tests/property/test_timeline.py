@@ -3,11 +3,8 @@
 The oracle is written from the rules in docs/timeline.md and shares no code with the library.
 """
 
-from __future__ import annotations
-
 import tarfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -24,9 +21,8 @@ from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import Host, Stall, ThreadEvents
 from opscope.analysis.timeline.idle import CAUSES, PAUSE_NS, account_for_idle
 from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCalls, WorkKind
-from opscope.analysis.timeline.values import IdleCause, Timeline
+from opscope.analysis.timeline.values import IdleCause
 from opscope.analysis.timeline.windows import Step, TraceWindow, occupation
-from opscope.model.session import Session
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 TRACES = sorted(str(path.relative_to(SHARED)) for path in SHARED.rglob("*.json*")) if SHARED.is_dir() else []
@@ -67,19 +63,19 @@ class Scene:
     threads: tuple[int, ...] = (1, 2)
 
     @property
-    def span(self) -> tuple[int, int]:
+    def span(self):
         """First and last moment of anything."""
         events = [*self.calls, *self.activities]
         pairs = [pair for found in self.ranges.values() for pair in found]
         pairs += [(one.start, one.end) for one in events] + [step[1:3] for step in self.steps]
         return min(start for start, _ in pairs), max(end for _, end in pairs)
 
-    def step_of(self, one: Activity) -> int:
+    def step_of(self, one):
         """Number of the step that launched it, -1 for none."""
         at = None if one.call is None else self.calls[one.call].start
         return next((s.number for s in self.steps if at is not None and s.start_ns <= at < s.end_ns), -1)
 
-    def in_window(self, tick: int) -> bool:
+    def in_window(self, tick):
         """Whether the window of the device holds a tick."""
         if not self.steps:
             return True
@@ -93,14 +89,14 @@ class Scene:
 KINDS = ("operators", "loading", "named", "asleep")
 
 
-def spans(longest: int) -> st.SearchStrategy[tuple[tuple[int, int], ...]]:
+def spans(longest):
     pair = st.tuples(st.integers(0, 90), st.integers(1, longest)).map(lambda p: (p[0], p[0] + p[1]))
     return st.lists(pair, max_size=3).map(tuple)
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> Scene:
-    calls: list[Call] = []
+def scenes(draw):
+    calls = []
     for thread in (1, 2):
         now = draw(st.integers(0, 20))
         for _ in range(draw(st.integers(0, 6))):
@@ -120,9 +116,9 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> tuple[Step, ...]:
+def steps(draw):
     """Steps one after the other, some of them not recorded. Their times are ticks."""
-    found: list[Step] = []
+    found = []
     now = draw(st.integers(0, 40))
     for number in sorted(draw(st.sets(st.integers(1, 4)))):
         start, end = now, now + draw(st.integers(1, 30))
@@ -133,14 +129,14 @@ def steps(draw: st.DrawFn) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def covers(ranges: tuple[tuple[int, int], ...], tick: int) -> bool:
+def covers(ranges, tick):
     return any(start <= tick < end for start, end in ranges)
 
 
 class Oracle:
     """Causes of idle ticks, one tick at a time."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene):
         self.scene = scene
         self.ticks: dict[IdleCause, int] = defaultdict(int)
         self.blamed: dict[int, int] = defaultdict(int)
@@ -161,13 +157,13 @@ class Oracle:
             self.charge(tick)
         self.charge_host()
 
-    def idle_ticks(self) -> Iterator[int]:
+    def idle_ticks(self):
         activities = self.scene.activities
         for tick in range(*self.scene.span):
             if not any(one.start <= tick < one.end for one in activities):
                 yield tick
 
-    def gap_of(self, tick: int) -> tuple[int, Activity | None]:
+    def gap_of(self, tick):
         """Start of the gap, or of the part of it in the window, and the activity that comes next."""
         idle = set(self.idle_ticks())
         start = tick
@@ -180,7 +176,7 @@ class Oracle:
         following = [one for one in self.scene.activities if one.start >= end]
         return start, min(following, key=lambda one: order_of(self.scene, one), default=None)
 
-    def charge(self, tick: int) -> None:
+    def charge(self, tick):
         gap_start, next_one = self.gap_of(tick)
         if next_one is None:
             self.charge_after_the_last(tick)
@@ -192,7 +188,7 @@ class Oracle:
         else:
             self.charge_to_host(tick, self.scene.calls[next_one.call].thread)
 
-    def charge_after_the_last(self, tick: int) -> None:
+    def charge_after_the_last(self, tick):
         in_order = sorted(self.scene.activities, key=lambda one: order_of(self.scene, one))
         calls = [self.scene.calls[one.call] for one in in_order if one.call is not None]
         if calls:
@@ -200,11 +196,11 @@ class Oracle:
         else:
             self.count(tick, IdleCause.UNKNOWN)
 
-    def count(self, tick: int, cause: IdleCause) -> None:
+    def count(self, tick, cause):
         if self.scene.in_window(tick):
             self.ticks[cause] += 1
 
-    def charge_to_host(self, tick: int, thread: int) -> None:
+    def charge_to_host(self, tick, thread):
         scene = self.scene
         others = [one for one in scene.threads if one != thread]
         if covers(scene.stalls, tick):
@@ -230,11 +226,11 @@ class Oracle:
         else:
             self.count(tick, IdleCause.NOTHING_SCHEDULED)
 
-    def ran(self, tick: int, threads: list[int]) -> bool:
+    def ran(self, tick, threads):
         calls = any(one.thread in threads and one.start <= tick < one.end for one in self.scene.calls)
         return calls or any(covers(self.scene.ranges["operators", one], tick) for one in threads)
 
-    def held(self, tick: int, threads: list[int]) -> int | None:
+    def held(self, tick, threads):
         """The held call open at a tick: calls of one thread do not overlap; of several, the earliest."""
         open_calls = [
             (one.start, number)
@@ -243,10 +239,10 @@ class Oracle:
         ]
         return min(open_calls)[1] if open_calls else None
 
-    def is_pause(self, tick: int, thread: int) -> bool:
+    def is_pause(self, tick, thread):
         """Whether a moment with nothing recorded lies in a short pause between two recorded ones."""
 
-        def recorded(moment: int) -> bool:
+        def recorded(moment):
             scene = self.scene
             return (
                 covers(scene.stalls, moment)
@@ -266,13 +262,13 @@ class Oracle:
         ]
         return bool(before and after) and (min(after) - max(before)) * TICK <= PAUSE_NS
 
-    def blame(self, tick: int, call: int) -> None:
+    def blame(self, tick, call):
         waits = self.scene.calls[call].role == CallRole.WAITS
         self.count(tick, IdleCause.SYNCHRONIZATION if waits else IdleCause.MEMORY_ALLOCATION)
         self.blamed_anywhere[call] += 1
         self.blamed[call] += self.scene.in_window(tick)
 
-    def charge_host(self) -> None:
+    def charge_host(self):
         """Host-bound ticks, in order: to the last wait as far as it lost time, else to launching."""
         left = {}
         for members in self.groups():
@@ -300,12 +296,12 @@ class Oracle:
             else:
                 self.count(tick, IdleCause.HOST_LAUNCH)
 
-    def groups(self) -> Iterator[list[int]]:
+    def groups(self):
         """Waits with no launch between them, in the order of their ends."""
         waits = [n for n, one in enumerate(self.scene.calls) if one.role in (CallRole.WAITS, CallRole.FREES)]
         waits.sort(key=lambda one: self.scene.calls[one].end)
         self.position = {one: number for number, one in enumerate(waits)}
-        group: list[int] = []
+        group = []
         for one in waits:
             if group:
                 since, until = self.scene.calls[group[-1]].end, self.scene.calls[one].start
@@ -317,19 +313,19 @@ class Oracle:
             yield group
 
 
-def order_of(scene: Scene, one: Activity) -> tuple[int, float]:
+def order_of(scene, one):
     """Activities come by start, those that start together by launch."""
     return one.start, float("inf") if one.call is None else scene.calls[one.call].start
 
 
-def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host, TraceWindow]:
+def records(scene):
     """The scene as the arrays that the library works on."""
     launched = {one.call for one in scene.activities if one.call is not None}
 
-    def column(values: list[int]) -> np.ndarray:
+    def column(values):
         return np.array(values, dtype=np.int64)
 
-    def extents(found: tuple[tuple[int, int], ...]) -> dict[str, np.ndarray]:
+    def extents(found):
         return {
             "start_ns": column([a for a, _ in found]) * TICK,
             "end_ns": column([b for _, b in found]) * TICK,
@@ -387,10 +383,10 @@ def records(scene: Scene) -> tuple[DeviceRecords, RuntimeCalls, Host, TraceWindo
 
 
 @given(scenes())
-def test_parts_of_the_window_are_those_of_its_ticks(scene: Scene) -> None:
+def test_parts_of_the_window_are_those_of_its_ticks(scene):
     device, _, _, window = records(scene)
     found = occupation(device, window)
-    expected: Counter[str] = Counter()
+    expected = Counter()
     for tick in range(*scene.span):
         running = [one for one in scene.activities if one.start <= tick < one.end]
         if not scene.in_window(tick):
@@ -420,7 +416,7 @@ def test_parts_of_the_window_are_those_of_its_ticks(scene: Scene) -> None:
 
 
 @given(scenes())
-def test_causes_are_those_of_the_oracle(scene: Scene) -> None:
+def test_causes_are_those_of_the_oracle(scene):
     device, calls, host, window = records(scene)
     occupied = occupation(device, window)
     account = account_for_idle(device, occupied.idle, calls, host).part(occupied.is_inside)
@@ -438,9 +434,9 @@ def test_causes_are_those_of_the_oracle(scene: Scene) -> None:
 
 
 @pytest.fixture(scope="module")
-def extracted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], list[Path]]:
+def extracted(tmp_path_factory):
     @cache
-    def extract() -> list[Path]:
+    def extract():
         folder = tmp_path_factory.mktemp("archive")
         with tarfile.open(SHARED / ARCHIVE) as tar:
             tar.extractall(folder, filter="data")
@@ -450,18 +446,13 @@ def extracted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], list[Pat
 
 
 @pytest.fixture(scope="module", params=[*TRACES, *range(MEMBERS)] if TRACES else [])
-def case(
-    request: pytest.FixtureRequest, extracted: Callable[[], list[Path]]
-) -> Iterator[tuple[Session, Timeline]]:
+def case(request, extracted):
     path = SHARED / request.param if isinstance(request.param, str) else extracted()[request.param]
     with opscope.load(path) as session:
         yield session, Summary(session).timeline
 
 
-Case = tuple[Session, Timeline]
-
-
-def window_of(session: Session, trace_id: int, device: int) -> list[tuple[int, int]]:
+def window_of(session, trace_id, device):
     """The window of a device by its definition, as pieces that may overlap."""
     done = dict(
         session.query(
@@ -493,7 +484,7 @@ def window_of(session: Session, trace_id: int, device: int) -> list[tuple[int, i
     return [(min(start for start, _ in known), max(end for _, end in known))]
 
 
-def occupied_ns(session: Session, trace_id: int, device: int, steady_ns: int | None = None) -> dict[str, int]:
+def occupied_ns(session, trace_id, device, steady_ns=None):
     """Parts of a window by one sweep over all starts and ends, the first kind that is open counting."""
     rows = session.query(
         "SELECT a.kind, n.name, a.start_ns, a.start_ns + a.duration_ns FROM device_activities a "
@@ -526,7 +517,7 @@ def occupied_ns(session: Session, trace_id: int, device: int, steady_ns: int | N
 @needs_traces
 @pytest.mark.exhaustive
 class TestEveryTrace:
-    def test_the_parts_are_those_of_a_sweep_and_sum_to_the_window(self, case: Case) -> None:
+    def test_the_parts_are_those_of_a_sweep_and_sum_to_the_window(self, case):
         session, found = case
         partitions = found.partitions
         steady = {gap.trace_id: gap.end_ns for gap in found.start_gaps}
@@ -553,7 +544,7 @@ class TestEveryTrace:
             assert one.exposed_communication_ns <= one.communication_ns <= one.span_ns
             assert 0 <= one.launched_outside_ns <= parts_ns
 
-    def test_what_steps_launched_is_within_their_window(self, case: Case) -> None:
+    def test_what_steps_launched_is_within_their_window(self, case):
         session, found = case
         stepped = {trace_id for (trace_id,) in session.query("SELECT DISTINCT trace_id FROM steps")}
         for one in found.partitions:
@@ -565,13 +556,13 @@ class TestEveryTrace:
             ]
             assert sum(launched) <= one.span_ns
 
-    def test_what_is_blamed_on_calls_is_what_their_causes_have(self, case: Case) -> None:
+    def test_what_is_blamed_on_calls_is_what_their_causes_have(self, case):
         _, found = case
         idle_ns = sum(one.idle_ns for one in found.waits)
         assert idle_ns == sum(one.idle_by_cause.get(IdleCause.SYNCHRONIZATION, 0) for one in found.partitions)
         assert idle_ns <= max(1, len(found.partitions)) * sum(one.host_ns for one in found.waits)
 
-    def test_gaps_steps_and_queues_are_within_the_window(self, case: Case) -> None:
+    def test_gaps_steps_and_queues_are_within_the_window(self, case):
         _, found = case
         for one in found.partitions:
             assert sum(gap.duration_ns for gap in one.longest_gaps) <= one.idle_ns
@@ -586,7 +577,7 @@ class TestEveryTrace:
             assert 0 <= host.launch_path_ns <= host.step_ns
             assert host.recorder_ns is None or 0 <= host.recorder_ns <= host.launch_path_ns
 
-    def test_the_session_is_left_as_it_is(self, case: Case) -> None:
+    def test_the_session_is_left_as_it_is(self, case):
         session, found = case
         query = "SELECT table_name, estimated_size FROM duckdb_tables() ORDER BY ALL"
         before = session.query(query)
@@ -598,35 +589,35 @@ class TestEveryTrace:
 class TestKnownPrograms:
     """What is known of a program from elsewhere is what its timeline says."""
 
-    def shares(self, name: str) -> dict[IdleCause, float]:
+    def shares(self, name):
         with opscope.load(SHARED / name) as session:
             (partition,) = Summary(session).timeline.partitions
         return {cause: ns / partition.idle_ns for cause, ns in partition.idle_by_cause.items()}
 
-    def test_a_launch_bound_token_loop(self) -> None:
+    def test_a_launch_bound_token_loop(self):
         shares = self.shares("h200/gpt2_generate_fp16.json.gz")
         assert shares[IdleCause.HOST_LAUNCH] > 0.85
         assert shares[IdleCause.PROFILER_OVERHEAD] > 0.01  # one request for a buffer of 1.4 ms
 
-    def test_training_recorded_with_stacks(self) -> None:
+    def test_training_recorded_with_stacks(self):
         assert self.shares("h200/bert_train_bf16.json.gz")[IdleCause.HOST_LAUNCH] > 0.9
 
     @pytest.mark.exhaustive
-    def test_a_slow_data_loader_and_the_same_program_with_workers(self) -> None:
+    def test_a_slow_data_loader_and_the_same_program_with_workers(self):
         assert (
             self.shares("public/kineto/worker0.1623143089861.pt.trace.json.gz")[IdleCause.DATA_LOADING] > 0.7
         )
         after = self.shares("public/kineto/worker0.1623212756351.pt.trace.json.gz")
         assert after[IdleCause.DATA_LOADING] < 0.04
 
-    def test_a_program_that_reads_a_result_after_each_step(self) -> None:
+    def test_a_program_that_reads_a_result_after_each_step(self):
         shares = self.shares("h200/bert_bs8_seq128_infer.json.gz")
         assert shares[IdleCause.SYNCHRONIZATION] + shares[IdleCause.DEPENDENCY] > 0.98
 
-    def test_preprocessing_before_the_first_kernel(self) -> None:
+    def test_preprocessing_before_the_first_kernel(self):
         assert self.shares("field/h100_timesformer.json.gz")[IdleCause.HOST_LAUNCH] > 0.95
 
-    def test_first_calls_that_start_the_driver_and_allocate(self) -> None:
+    def test_first_calls_that_start_the_driver_and_allocate(self):
         shares = self.shares(
             "public/HTA/tests/data/critical_path/alexnet/benchmark_result_2869224_1695835535_trace.json.gz"
         )

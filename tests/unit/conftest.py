@@ -1,44 +1,20 @@
 """Small examples of what torch.compile generates, laid out as it lays them out."""
 
-from __future__ import annotations
-
 import json
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 import opscope
 from opscope.analysis import explanation
-from opscope.model.session import Session
 from opscope.provenance.generated_code import source_hash
 
-KERNEL = """
-import triton
-import triton.language as tl
-
-from torch._inductor.runtime import triton_helpers, triton_heuristics
-
-@triton_heuristics.{heuristic}(
-    size_hints={{'x': 1024}},
-    reduction_hint=ReductionHint.INNER,
-    filename=__file__,
-    triton_meta={{'signature': {{'in_ptr0': '*fp32'}}, 'device': DeviceProperties(type='cuda', cc=90)}},
-    inductor_meta={{
-        'grid_type': 'Grid1D', 'kernel_name': '{name}', 'num_load': 2, 'num_reduction': 0,
-        'autotune_hints': set(), 'no_x_dim': None, 'kernel_num_gb': 0.5, 'tiling_scores': {{'x': -1}}
-    }},
-)
-@triton.jit
-def {name}(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
-    xoffset = tl.program_id(0) * XBLOCK
-    {body}
-"""
+KERNEL = Path(__file__).with_name("generated_kernel.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def torch() -> Any:
+def torch():
     """PyTorch, imported without its warnings about the machine."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -46,18 +22,18 @@ def torch() -> Any:
 
 
 @pytest.fixture(scope="module")
-def example() -> Iterator[Session]:
+def example():
     """The packaged recording: BERT on an H200, by PyTorch 2.11."""
     with opscope.load(opscope.example_trace()) as session:
         yield session
 
 
 @pytest.fixture(scope="module")
-def releases_read_once() -> Iterator[None]:
+def releases_read_once():
     """What is known of all functions of a release, which takes a second, is gathered once per module."""
     gather, known = explanation._all_functions, {}
 
-    def once(asked: Any) -> Any:
+    def once(asked):
         about = (asked.version, asked.summary and asked.summary.torch_version_grade)
         if about not in known:
             known[about] = gather(asked)
@@ -69,27 +45,23 @@ def releases_read_once() -> Iterator[None]:
 
 
 @pytest.fixture
-def kernel_text() -> Callable[..., str]:
+def kernel_text():
     """The source of one generated kernel; the text of its file."""
 
-    def make(
-        name: str, *, heuristic: str = "pointwise", body: str = "tl.store(out_ptr0 + xoffset, 1)"
-    ) -> str:
+    def make(name, *, heuristic="pointwise", body="tl.store(out_ptr0 + xoffset, 1)"):
         return KERNEL.format(name=name, heuristic=heuristic, body=body)
 
     return make
 
 
 @pytest.fixture
-def graph_text() -> Callable[..., str]:
+def graph_text():
     """The code of one graph that defines kernels and launches each once, after a call of no kernel.
 
     Takes the graph's id, and per kernel its text and the comments above its definition and its launch.
     """
 
-    def make(
-        graph: str, kernels: dict[str, str], *, nodes: str = "h, h_1", aten: str = "aten.gelu, prims.x"
-    ) -> str:
+    def make(graph, kernels, *, nodes="h, h_1", aten="aten.gelu, prims.x"):
         lines = [f"# AOT ID: ['{graph}']", "import torch", "async_compile = AsyncCompile()", ""]
         comment = f"# Topologically Sorted Source Nodes: [{nodes}], Original ATen: [{aten}]"
         for name, text in kernels.items():
@@ -117,10 +89,10 @@ def graph_text() -> Callable[..., str]:
 
 
 @pytest.fixture
-def tracking() -> Callable[..., tuple[str, str]]:
+def tracking():
     """What provenance tracking notes of kernels: stacks and nodes as JSON, for a line of `model.py` each."""
 
-    def make(**line_of_kernel: int) -> tuple[str, str]:
+    def make(**line_of_kernel):
         stacks = {
             f"{name}:{number}": [
                 f'  File "/home/me/model.py", line {line}, in forward\n    h = F.gelu(h)\n        ^^^^^^^^^\n'

@@ -1,7 +1,5 @@
 """`scripts/audit.py`: a vulnerability fails, what cannot be asked is said."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -19,7 +17,7 @@ print({answer!r})
 """
 
 
-def audit(folder: Path, answer: str) -> tuple[int, str]:
+def audit(folder, answer):
     """The script with a pip-audit that answers so."""
     (folder / "pip_audit").mkdir()
     (folder / "pip_audit/__init__.py").touch()
@@ -35,7 +33,7 @@ def audit(folder: Path, answer: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def answer(**fields: object) -> str:
+def answer(**fields):
     return json.dumps({"dependencies": [{"name": "duckdb", "version": "1.0", **fields}]})
 
 
@@ -48,7 +46,7 @@ def answer(**fields: object) -> str:
         ("no network", 0, "audit: not done"),
     ],
 )
-def test_what_is_said_and_what_fails(tmp_path: Path, said: str, code: int, words: str) -> None:
+def test_what_is_said_and_what_fails(tmp_path, said, code, words):
     found = audit(tmp_path, said)
     assert found[0] == code, found
     assert words in found[1]

@@ -5,31 +5,19 @@ from types import SimpleNamespace
 import pytest
 
 import opscope
-from fakes import TraceBuilder
+from fakes import TraceBuilder, benchmark_result
 from opscope.errors import DependencyError, InputError
-from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, BenchmarkRow, CacheState, Clock, Status
-from opscope.model.environment import Environment
+from opscope.model.benchmark import BenchmarkRow, Status
 
 
 @pytest.fixture
 def result():
     samples = tuple(100.0 + number % 3 for number in range(30))
-    return BenchmarkResult(
-        suite="mine",
-        shape=None,
-        dtype="float32",
-        device="cpu",
-        reference="slow",
-        clock=Clock.WALL,
-        cache_state=CacheState.UNCONTROLLED,
-        options=BenchmarkOptions(),
-        environment=Environment(python="3.11", platform="Linux", opscope="0"),
-        created="2026-01-01T00:00:00+00:00",
-        rows=(BenchmarkRow(name="slow", status=Status.OK, samples_ns=samples, median_ns=101.0, ratio=1.0),),
-    )
+    row = BenchmarkRow(name="slow", status=Status.OK, samples_ns=samples, median_ns=101.0, ratio=1.0)
+    return benchmark_result(row, suite="mine", shape=None, reference="slow")
 
 
-def printed(subject, **options) -> str:
+def printed(subject, **options):
     file = io.StringIO()
     opscope.print_report(subject, file=file, **options)
     return file.getvalue()
@@ -39,17 +27,6 @@ def test_a_session_and_its_summary_print_the_same(load):
     session = load(TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5))
     assert "aten::mm" in printed(session)
     assert printed(session) == printed(opscope.summarize(session))
-
-
-def test_a_result_prints_its_table(result):
-    assert "slow" in printed(result)
-    assert printed([result, result]).count("reference") == 2 * printed(result).count("reference")
-
-
-def test_comparisons_print(result, load):
-    assert "slow" in printed(opscope.compare(result, result))
-    session = load(TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5))
-    assert "Comparison of two recordings" in printed(opscope.compare(session, session), top=None)
 
 
 def test_what_has_no_report_is_refused():

@@ -1,71 +1,61 @@
 """SIGTERM and SIGHUP are errors inside the block, and what they were outside of it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from opscope.signals import (
-    Terminated,
-    ending_signals_raise,
-    interrupted_by,
-    is_of_signal,
-    raise_if_interrupted,
-    signals_interrupt,
-)
+from opscope import signals
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
 
-def send(number: signal.Signals) -> None:
+def send(number):
     os.kill(os.getpid(), number)
     time.sleep(1)  # a handler runs before the sleep is over, and ends it
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_a_signal_raises_and_is_remembered_until_the_block_ends(number: signal.Signals) -> None:
-    with ending_signals_raise():
-        with pytest.raises(Terminated):
+def test_a_signal_raises_and_is_remembered_until_the_block_ends(number):
+    with signals.ending_signals_raise():
+        with pytest.raises(signals.Terminated):
             send(number)
-        assert interrupted_by() == number
-    assert interrupted_by() == signal.SIGINT
+        assert signals.interrupted_by() == number
+    assert signals.interrupted_by() == signal.SIGINT
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
-def test_it_ends_a_program_as_ctrl_c_does_also_through_an_error() -> None:
-    assert issubclass(Terminated, KeyboardInterrupt)
-    assert not issubclass(Terminated, Exception)
+def test_it_ends_a_program_as_ctrl_c_does_also_through_an_error():
+    assert issubclass(signals.Terminated, KeyboardInterrupt)
+    assert not issubclass(signals.Terminated, Exception)
     # As an import does that is interrupted.
     error = ImportError("cannot import")
-    assert not is_of_signal(error)
+    assert not signals.is_of_signal(error)
     error.__cause__ = KeyboardInterrupt()
-    assert is_of_signal(error)
+    assert signals.is_of_signal(error)
 
 
-def test_the_innermost_block_says_what_is_raised() -> None:
-    with ending_signals_raise():
+def test_the_innermost_block_says_what_is_raised():
+    with signals.ending_signals_raise():
         with (
             pytest.raises(SystemExit, match="143"),
-            ending_signals_raise(lambda number: SystemExit(128 + number)),
+            signals.ending_signals_raise(lambda number: SystemExit(128 + number)),
         ):
             send(signal.SIGTERM)
-        with pytest.raises(Terminated):
+        with pytest.raises(signals.Terminated):
             send(signal.SIGTERM)
 
 
-def test_handlers_of_others_and_ignored_signals_stay() -> None:
-    got: list[int] = []
+def test_handlers_of_others_and_ignored_signals_stay():
+    got = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
     ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with ending_signals_raise():
+        with signals.ending_signals_raise():
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGHUP)
             time.sleep(0.01)
@@ -75,23 +65,23 @@ def test_handlers_of_others_and_ignored_signals_stay() -> None:
         signal.signal(signal.SIGHUP, ignored)
 
 
-def test_a_handler_that_is_set_inside_the_block_stays() -> None:
-    def own(number: int, frame: object) -> None:
+def test_a_handler_that_is_set_inside_the_block_stays():
+    def own(number, frame):
         pass
 
     try:
-        with ending_signals_raise():
+        with signals.ending_signals_raise():
             signal.signal(signal.SIGTERM, own)
         assert signal.getsignal(signal.SIGTERM) is own
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def test_in_another_thread_nothing_is_taken() -> None:
-    seen: list[object] = []
+def test_in_another_thread_nothing_is_taken():
+    seen = []
 
-    def work() -> None:
-        with ending_signals_raise():
+    def work():
+        with signals.ending_signals_raise():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=work)
@@ -100,7 +90,7 @@ def test_in_another_thread_nothing_is_taken() -> None:
     assert seen == [signal.SIG_DFL]
 
 
-def test_a_forked_process_ends_by_the_signal_itself(tmp_path: Path) -> None:
+def test_a_forked_process_ends_by_the_signal_itself(tmp_path):
     script = tmp_path / "forks.py"
     script.write_text(
         "import os, signal, time\n"
@@ -143,19 +133,19 @@ def test_errors_of_signals_on_the_way_into_a_callback_are_not_printed(tmp_path, 
     assert done.stderr.count("\nSystemError") == (2 if is_printed else 0), done.stderr
 
 
-def test_a_signal_whose_error_is_lost_still_ends_the_block() -> None:
+def test_a_signal_whose_error_is_lost_still_ends_the_block():
     """What it raised on the way into a callback reaches nobody; the engine's own error follows."""
     error = RuntimeError("INTERRUPT Error: Interrupted!")
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
-        with signals_interrupt():
-            assert not is_of_signal(error)
+        with signals.signals_interrupt():
+            assert not signals.is_of_signal(error)
             send(signal.SIGTERM)
-            assert is_of_signal(error)
-            assert interrupted_by() == signal.SIGTERM
+            assert signals.is_of_signal(error)
+            assert signals.interrupted_by() == signal.SIGTERM
             with pytest.raises(KeyboardInterrupt):
-                raise_if_interrupted(error)
-        assert not is_of_signal(error)
-        raise_if_interrupted(error)
+                signals.raise_if_interrupted(error)
+        assert not signals.is_of_signal(error)
+        signals.raise_if_interrupted(error)
     finally:
         signal.signal(signal.SIGTERM, before)

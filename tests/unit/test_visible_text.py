@@ -1,7 +1,5 @@
 """Names as they are seen, and commands without secrets."""
 
-from __future__ import annotations
-
 import pytest
 
 from case_tables import cases
@@ -20,14 +18,14 @@ from opscope.visible_text import visible, without_secrets
         ("名前 ä", "名前 ä"),
     ],
 )
-def test_what_cannot_be_seen_is_written(name: str, seen: str) -> None:
+def test_what_cannot_be_seen_is_written(name, seen):
     assert visible(name) == seen
 
 
-def test_the_middle_of_a_long_name_is_counted() -> None:
+def test_the_middle_of_a_long_name_is_counted():
     assert visible("a" * 50 + "b" * 50, 40) == "a" * 30 + " … 60 characters … " + "b" * 10
 
 
 @cases("arguments", "shown")
-def test_secrets_are_left_out_of_commands(arguments: list[str], shown: list[str]) -> None:
+def test_secrets_are_left_out_of_commands(arguments, shown):
     assert without_secrets(arguments) == shown

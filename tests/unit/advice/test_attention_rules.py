@@ -1,40 +1,33 @@
 """Attention made of single operators is recognized by order and sizes, and by nothing less."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
 from opscope.advice.attention_pattern import composed_attention
 from opscope.advice.kernel_times import AttentionMask, AttentionWork, Rates, attention_ns, attention_type
 from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.queries import sql
-from opscope.model.session import Session
 from opscope.operators.products import AttentionSizes
 
-from .conftest import Program, call, codes, host, limits, only, trace
+from .conftest import call, codes, host, limits, only, trace
 
-Operator = tuple[str, list[Any], int]
 HALF = "c10::BFloat16"
 
-COPY_Q: Operator = ("aten::copy_", [[8, 12, 128, 64], [8, 12, 128, 64], []], 4)
-COPY_K: Operator = ("aten::copy_", [[8, 12, 64, 128], [8, 12, 64, 128], []], 4)
-SCORES: Operator = ("aten::bmm", [[96, 128, 64], [96, 64, 128]], 9)
-SCALE: Operator = ("aten::mul", [[8, 12, 128, 128], []], 3)
-MASK: Operator = ("aten::add", [[8, 12, 128, 128], [8, 1, 1, 128], []], 3)
-SOFTMAX: Operator = ("aten::_softmax", [[8, 12, 128, 128], [], []], 4)
-DROPOUT: Operator = ("aten::native_dropout", [[8, 12, 128, 128], [], []], 4)
-VALUES: Operator = ("aten::bmm", [[96, 128, 128], [96, 128, 64]], 10)
-COPY_OUT: Operator = ("aten::copy_", [[8, 128, 12, 64], [8, 128, 12, 64], []], 4)
-LINEAR: Operator = ("aten::addmm", [[768], [1024, 768], [768, 768], [], []], 40)
+COPY_Q = ("aten::copy_", [[8, 12, 128, 64], [8, 12, 128, 64], []], 4)
+COPY_K = ("aten::copy_", [[8, 12, 64, 128], [8, 12, 64, 128], []], 4)
+SCORES = ("aten::bmm", [[96, 128, 64], [96, 64, 128]], 9)
+SCALE = ("aten::mul", [[8, 12, 128, 128], []], 3)
+MASK = ("aten::add", [[8, 12, 128, 128], [8, 1, 1, 128], []], 3)
+SOFTMAX = ("aten::_softmax", [[8, 12, 128, 128], [], []], 4)
+DROPOUT = ("aten::native_dropout", [[8, 12, 128, 128], [], []], 4)
+VALUES = ("aten::bmm", [[96, 128, 128], [96, 128, 64]], 10)
+COPY_OUT = ("aten::copy_", [[8, 128, 12, 64], [8, 128, 12, 64], []], 4)
+LINEAR = ("aten::addmm", [[768], [1024, 768], [768, 768], [], []], 40)
 FORWARD = [COPY_Q, COPY_K, SCORES, SCALE, SOFTMAX, COPY_Q, VALUES, COPY_OUT]
 
 
-def run(operators: list[Operator], type_name: str = "float", times: int = 10) -> TraceBuilder:
+def run(operators, type_name="float", times=10):
     """One step that calls these operators so many times, 10 µs apart on the host."""
     builder = trace()
     at, busy = 10.0, 20.0
@@ -48,18 +41,18 @@ def run(operators: list[Operator], type_name: str = "float", times: int = 10) ->
     return builder
 
 
-def found_in(session: Session) -> list[tuple[Any, ...]]:
+def found_in(session):
     """Sizes, direction, mask and number of operators of each."""
     patterns = composed_attention(session.records(sql("opscope.advice", "attention_contexts")))
     return [(*_numbers(one.work), len(one.parts)) for one in patterns]
 
 
-def _numbers(work: AttentionWork) -> tuple[Any, ...]:
+def _numbers(work):
     sizes = work.sizes
     return sizes.all_heads, sizes.queries, sizes.keys, sizes.head_size, work.is_backward, work.mask
 
 
-def test_forward_is_found_with_its_copies_if_shapes_were_recorded(load: Load) -> None:
+def test_forward_is_found_with_its_copies_if_shapes_were_recorded(load):
     session = load(run([LINEAR, *FORWARD, LINEAR], times=1))
     assert found_in(session) == [(96, 128, 128, 64, False, None, 8)]
     builder = trace()
@@ -78,16 +71,16 @@ def test_heads_that_share_keys_have_no_kernel_in_float32(advise_on, type_name, i
 
 
 @cases("mask", "kind")
-def test_masks_and_dropout_belong_to_it(load: Load, mask: list[int], kind: str) -> None:
+def test_masks_and_dropout_belong_to_it(load, mask, kind):
     for name, value in (("aten::add", []), ("aten::masked_fill", [1])):  # what is filled in is no mask
-        masking: Operator = (name, [[8, 12, 128, 128], mask, value], 3)
+        masking = (name, [[8, 12, 128, 128], mask, value], 3)
         operators = [LINEAR, SCORES, SCALE, masking, SOFTMAX, DROPOUT, VALUES, LINEAR]
         assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, AttentionMask[kind], 6)]
 
 
-def test_backward_is_found_by_two_products_on_each_side(load: Load) -> None:
-    grad: Operator = ("aten::_softmax_backward_data", [[8, 12, 128, 128], [8, 12, 128, 128], [], []], 5)
-    to_keys: Operator = ("aten::bmm", [[96, 64, 128], [96, 128, 128]], 9)
+def test_backward_is_found_by_two_products_on_each_side(load):
+    grad = ("aten::_softmax_backward_data", [[8, 12, 128, 128], [8, 12, 128, 128], [], []], 5)
+    to_keys = ("aten::bmm", [[96, 64, 128], [96, 128, 128]], 9)
     operators = [LINEAR, COPY_OUT, VALUES, SCORES, DROPOUT, grad, SCALE, to_keys, VALUES, COPY_OUT, LINEAR]
     assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, True, None, 9)]
     # The mask is seen forward alone, and holds for the gradient.
@@ -108,11 +101,11 @@ def test_backward_is_found_by_two_products_on_each_side(load: Load) -> None:
     ],
     ids=["no products", "none after", "none before", "another product", "another size", "classifier"],
 )
-def test_other_softmaxes_are_no_attention(load: Load, operators: list[Operator]) -> None:
+def test_other_softmaxes_are_no_attention(load, operators):
     assert found_in(load(run(operators, times=1))) == []
 
 
-def test_eager_attention_is_advised_against_with_its_gain(advise_on: Program) -> None:
+def test_eager_attention_is_advised_against_with_its_gain(advise_on):
     found = advise_on(run([LINEAR, *FORWARD]), hosts=[host(1_000_000, 100_000)])
     finding = only(found, "eager_attention")
     assert "96 heads of 128×128 scores" in finding.message
@@ -121,7 +114,7 @@ def test_eager_attention_is_advised_against_with_its_gain(advise_on: Program) ->
     assert finding.evidence["device_ns"] == 10 * 42_000
 
 
-def test_math_path_of_sdpa_is_named_as_such(advise_on: Program) -> None:
+def test_math_path_of_sdpa_is_named_as_such(advise_on):
     builder = trace().step(1, 0, 200)
     at = 10.0
     builder.operator("aten::_scaled_dot_product_attention_math", at, 100)
@@ -135,7 +128,7 @@ def test_math_path_of_sdpa_is_named_as_such(advise_on: Program) -> None:
     assert found[0].message.startswith("The math path of attention runs")
 
 
-def efficient(type_name: str, mask: list[int] | None = None, size: int = 64) -> dict[str, Any]:
+def efficient(type_name, mask=None, size=64):
     shapes = [[8, 512, 12, size]] * 3 + [mask or [], *[[]] * 10]
     types = [type_name] * 3 + [type_name if mask else "", *[""] * 4, *["Scalar"] * 3, *[""] * 3]
     one = call(
@@ -167,7 +160,7 @@ def test_what_keeps_attention_from_flash_is_read_from_its_arguments(advise_on, a
     assert (found.estimated_gain_ns_per_step or 0) > 1_000_000
 
 
-def test_heads_beyond_flash_are_left_alone(advise_on: Program) -> None:
+def test_heads_beyond_flash_are_left_alone(advise_on):
     builder = trace().step(1, 0, 3100).operator("aten::_efficient_attention_forward", 10, 20)
     builder.launch(15).kernel("fmha_cutlassF_bf16_aligned_64x64_rf_sm80", 50, 3000)
     assert codes(advise_on(builder, **efficient(HALF, size=512))) == []
@@ -180,7 +173,7 @@ def test_attention_kernels_of_an_h200_are_met_within_a_quarter(sizes, is_backwar
     assert found_ns == pytest.approx(measured_ns, rel=0.25)
 
 
-def test_a_mask_makes_attention_slower() -> None:
+def test_a_mask_makes_attention_slower():
     rates = Rates(limits(), 132)
     plain = attention_ns(AttentionWork(AttentionSizes(128, 1, 2048, 2048, 64, 64)), DataType.BF16, rates)
     masked = attention_ns(

@@ -1,29 +1,20 @@
 """What of a step a CUDA graph can hold, and what stands in the way."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import opscope
-from fakes import TraceBuilder
 from opscope.advice.capture import capture_of, differing
 from opscope.advice.profiled_run import ProfiledRun
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
-from opscope.model.finding import Applicability, ApplicabilityStatus, Blocker, Finding
+from opscope.model.finding import Applicability, ApplicabilityStatus, Blocker
 
-from .conftest import MS, Program, host, only, partition, trace
-
-Captured = Callable[[TraceBuilder], Applicability]
+from .conftest import MS, host, only, partition, trace
 
 
-def forwards(
-    *waits_after: int, steps: int = 2, rows: int = 8, last_rows: int = 8, name: str = "aten::mm"
-) -> TraceBuilder:
+def forwards(*waits_after, steps=2, rows=8, last_rows=8, name="aten::mm"):
     """Steps of 40 launches of one kernel each; `aten::nonzero` waits behind the launches of these numbers."""
     builder = trace()
     for step in range(steps):
@@ -39,23 +30,23 @@ def forwards(
 
 
 @pytest.fixture
-def captured(tmp_path: Path) -> Captured:
+def captured(tmp_path):
     """What is said of a trace."""
 
-    def ask(builder: TraceBuilder) -> Applicability:
+    def ask(builder):
         with opscope.load(builder.write(tmp_path / "trace.json")) as session:
             return capture_of(ProfiledRun(session, Summary(session).complete()))
 
     return ask
 
 
-def test_the_same_launches_in_each_step_can_be_captured(captured: Captured) -> None:
+def test_the_same_launches_in_each_step_can_be_captured(captured):
     assert captured(forwards()) == Applicability()
     assert captured(forwards(steps=1)).status is ApplicabilityStatus.UNKNOWN
     assert captured(forwards(39)).status is ApplicabilityStatus.APPLICABLE
 
 
-def test_what_waits_or_has_other_shapes_within_a_step_stands_in_the_way(captured: Captured) -> None:
+def test_what_waits_or_has_other_shapes_within_a_step_stands_in_the_way(captured):
     found = captured(forwards(10, 20))
     assert (found.status, found.blocked_by) == (
         ApplicabilityStatus.BLOCKED,
@@ -66,10 +57,10 @@ def test_what_waits_or_has_other_shapes_within_a_step_stands_in_the_way(captured
     assert (found.status, found.blocked_by) == (ApplicabilityStatus.BLOCKED, (Blocker("aten::mm", None, 40),))
 
 
-def test_a_graph_that_cannot_be_is_no_numbered_change(advise_on: Program) -> None:
+def test_a_graph_that_cannot_be_is_no_numbered_change(advise_on):
     """The same host, once with kernels of other shapes in its second step."""
 
-    def told(builder: TraceBuilder) -> Finding:
+    def told(builder):
         idle = [partition(10 * MS, {IdleCause.HOST_LAUNCH: 5 * MS})]
         return only(
             advise_on(builder, partitions=idle, hosts=[host(2 * MS, 10 * MS, launches=1000)]), "launch_bound"

@@ -1,19 +1,14 @@
 """Communication that nothing hides, and the rank that is late."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
 from fakes import H200, TraceBuilder
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 
-from .conftest import MS, Program, codes, host, partition, told
+from .conftest import MS, codes, host, partition, told
 
 
-def ranks(count: int, world_size: int | None = None) -> list[TraceBuilder]:
+def ranks(count, world_size=None):
     """The trace of each rank."""
     builders = []
     for rank in range(count):
@@ -23,18 +18,18 @@ def ranks(count: int, world_size: int | None = None) -> list[TraceBuilder]:
     return builders
 
 
-def skew(rank: int, waiting: float, awaited: float, last: int) -> RankSkew:
+def skew(rank, waiting, awaited, last):
     """Of 10 collectives; times in ms."""
     return RankSkew(rank, rank, 10, last, int(waiting * MS), int(awaited * MS), SkewEvidence.ORDER)
 
 
-def late_one(waiting: float = 5) -> list[RankSkew]:
+def late_one(waiting=5):
     """Rank 2 of 4 comes last in 9 of 10."""
     others = [skew(rank, waiting + rank / 10, 0.1, 0) for rank in (0, 1, 3)]
     return [*others, skew(2, 0.2, 3 * waiting, 9)]
 
 
-def hosts(late_ms: float = 18) -> list[object]:
+def hosts(late_ms=18):
     busy_ms = (17, 17, 12, 17)
     return [
         host(ms * MS, (late_ms if rank == 2 else 11) * MS, step_ns=20 * MS, trace_id=rank)
@@ -42,13 +37,13 @@ def hosts(late_ms: float = 18) -> list[object]:
     ]
 
 
-def exposed(ranks: Sequence[int], milliseconds: float = 6) -> list[object]:
+def exposed(ranks, milliseconds=6):
     return [
         partition(20 * MS, trace_id=rank, exposed_communication_ns=int(milliseconds * MS)) for rank in ranks
     ]
 
 
-def test_the_late_rank_is_named(advise_on: Program) -> None:
+def test_the_late_rank_is_named(advise_on):
     found = advise_on(*ranks(4), skews=tuple(late_one(1.9)), hosts=hosts(), partitions=exposed(range(4)))
     alike = "No operator takes longer on it than on the others."
     words = ("Rank 2 comes last in 9 of 10 collectives", "opscope compare", "_2.json", alike)
@@ -56,7 +51,7 @@ def test_the_late_rank_is_named(advise_on: Program) -> None:
     assert (finding.trace_id, finding.evidence["rank"]) == (2, 2)
 
 
-def test_what_the_late_rank_does_more_is_named_by_operator(advise_on: Program) -> None:
+def test_what_the_late_rank_does_more_is_named_by_operator(advise_on):
     """Twenty products more than the others, one of them slow on the host, and what launches nothing."""
     builders = ranks(4)
     for place in range(20):
@@ -72,19 +67,19 @@ def test_what_the_late_rank_does_more_is_named_by_operator(advise_on: Program) -
     assert len(finding.evidence["takes_longer_for"]) == 2
 
 
-def test_a_wait_that_the_simulation_does_not_show_has_no_gain(advise_on: Program) -> None:
+def test_a_wait_that_the_simulation_does_not_show_has_no_gain(advise_on):
     """5 ms per step as recorded, of which a simulation knows 1 at most."""
     found = advise_on(*ranks(4), skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
     finding = told(found, "straggler_rank", "the recording shows a longer wait", has_gain=False)
     assert finding.is_to_try
 
 
-def test_of_a_job_half_recorded_no_rank_is_blamed(advise_on: Program) -> None:
+def test_of_a_job_half_recorded_no_rank_is_blamed(advise_on):
     found = advise_on(*ranks(4, 128), skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
     assert "straggler_rank" not in codes(found)
 
 
-def test_exposed_communication_counts_without_the_waiting(advise_on: Program) -> None:
+def test_exposed_communication_counts_without_the_waiting(advise_on):
     even = [skew(rank, 1, 1, 2) for rank in range(2)]
     found = advise_on(
         *ranks(2),
@@ -95,12 +90,12 @@ def test_exposed_communication_counts_without_the_waiting(advise_on: Program) ->
     told(found, "exposed_communication", "waiting for other ranks not counted", has_gain=True)
 
 
-def test_one_rank_alone_cannot_tell_transfer_from_waiting(advise_on: Program) -> None:
+def test_one_rank_alone_cannot_tell_transfer_from_waiting(advise_on):
     found = advise_on(*ranks(1, 8), hosts=[host(19 * MS, 5 * MS)], partitions=exposed([0], 5))
     told(found, "exposed_communication", "may be waiting", has_gain=False)
 
 
-def test_ranks_that_are_late_by_turns_are_told_apart_from_one(advise_on: Program) -> None:
+def test_ranks_that_are_late_by_turns_are_told_apart_from_one(advise_on):
     even = tuple(skew(rank, 2, 2, 2 + rank % 2) for rank in range(4))
     found = advise_on(*ranks(4), skews=even, hosts=hosts(11), partitions=exposed(range(4), 1))
     words = "at most 25.0 % of all waiting is for any one of them"
@@ -109,7 +104,7 @@ def test_ranks_that_are_late_by_turns_are_told_apart_from_one(advise_on: Program
 
 
 EVEN = tuple(skew(rank, 0.2, 0.2, 2 + rank % 2) for rank in range(4))
-LEFT_ALONE: dict[str, tuple[list[TraceBuilder], dict[str, Any]]] = {
+LEFT_ALONE = {
     "equal ranks": (ranks(4), {"skews": EVEN, "hosts": hosts(11), "partitions": exposed(range(4), 1)}),
     "short waits": (
         ranks(4),
@@ -120,5 +115,5 @@ LEFT_ALONE: dict[str, tuple[list[TraceBuilder], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("content", "values"), LEFT_ALONE.values(), ids=LEFT_ALONE)
-def test_what_is_left_alone(advise_on: Program, content: list[TraceBuilder], values: dict[str, Any]) -> None:
+def test_what_is_left_alone(advise_on, content, values):
     assert codes(advise_on(*content, **values)) == []

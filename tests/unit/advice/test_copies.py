@@ -1,19 +1,15 @@
 """Copies that another memory, layout or type would spare."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from case_tables import tables
-from fakes import H200, Load, TraceBuilder
+from fakes import H200, TraceBuilder
 from opscope.advice import assess
-from opscope.analysis.timeline.values import HostTime
 from opscope.units import format_byte_rate
 
-from .conftest import MS, Program, codes, host, only, told, trace
+from .conftest import MS, codes, host, only, told, trace
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"
 KERNELS = tables(Path(__file__).with_suffix(".toml"))["kernels"]
@@ -22,13 +18,8 @@ UNROLLED = KERNELS["unrolled"]
 
 
 def copies_to(
-    host_memory: str,
-    size: int = 67_108_864,
-    device_us: float = 11_000,
-    *,
-    device: dict[str, Any] | None = None,
-    direction: str = "HtoD ({} -> Device)",
-) -> TraceBuilder:
+    host_memory, size=67_108_864, device_us=11_000, *, device=None, direction="HtoD ({} -> Device)"
+):
     builder = TraceBuilder(deviceProperties=[device or H200]).step(1, 0, 30_000)
     builder.operator("aten::copy_", 10, 20)
     builder.launch(15, name="cudaMemcpyAsync").kernel(
@@ -37,7 +28,7 @@ def copies_to(
     return builder.operator("aten::mm", 40, 20).launch(45).kernel("gemm", 12_000, 9_000)
 
 
-def test_results_are_copied_into_pinned_memory(advise_on: Program) -> None:
+def test_results_are_copied_into_pinned_memory(advise_on):
     program = copies_to("Pageable", direction="DtoH (Device -> {})")
     finding = only(advise_on(program, hosts=[host(21 * MS, 30 * MS)]), "pageable_copy")
     assert "results.copy_(output, non_blocking=True)" in (finding.change or "")
@@ -55,7 +46,7 @@ def test_pageable_copies_are_held_against_the_bus(advise_on, device, rate):
     assert not finding.is_gain_known
 
 
-def test_a_runs_own_pinned_copies_are_the_better_yardstick(advise_on: Program) -> None:
+def test_a_runs_own_pinned_copies_are_the_better_yardstick(advise_on):
     builder = copies_to("Pageable")
     builder.operator("aten::copy_", 70, 20).launch(75, name="cudaMemcpyAsync")
     builder.kernel("Memcpy HtoD (Pinned -> Device)", 22_000, 2_000, category="gpu_memcpy", bytes=67_108_864)
@@ -63,7 +54,7 @@ def test_a_runs_own_pinned_copies_are_the_better_yardstick(advise_on: Program) -
     told(found, "pageable_copy", "this run's pinned copies", has_gain=True)
 
 
-def test_turning_channel_orders_is_told_with_its_convolutions(advise_on: Program) -> None:
+def test_turning_channel_orders_is_told_with_its_convolutions(advise_on):
     builder = trace().step(1, 0, 20_000).operator("aten::cudnn_convolution", 10, 40)
     builder.launch(15).kernel(
         "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true, "
@@ -77,9 +68,7 @@ def test_turning_channel_orders_is_told_with_its_convolutions(advise_on: Program
     told(found, "layout_conversion", "aten::cudnn_convolution", "channels_last", has_gain=True)
 
 
-def copying(
-    types: tuple[str, str], kernel: str, *, asker: str = "aten::reshape", share: float = 0.2
-) -> TraceBuilder:
+def copying(types, kernel, *, asker="aten::reshape", share=0.2):
     """One step: a product, and four copies that one operator asks for."""
     builder = trace().step(1, 0, 12_000)
     builder.operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 10_000 * (1 - share))
@@ -92,7 +81,7 @@ def copying(
     return builder
 
 
-def test_strided_copies_are_told_with_who_asked_for_them(advise_on: Program) -> None:
+def test_strided_copies_are_told_with_who_asked_for_them(advise_on):
     found = advise_on(copying(("float", "float"), STRIDED), hosts=[host(10 * MS, 1 * MS)])
     words = ("4 copies per step only reorder memory", "asked for by aten::reshape", "at most")
     told(found, "layout_copies", *words, has_gain=True)
@@ -107,7 +96,7 @@ def test_casts_that_autocast_makes_can_go_and_those_of_the_program_are_a_remark(
     assert (found[0].is_to_try, found[0].is_gain_known) == (is_to_try, False)
 
 
-def test_casts_in_training_are_a_remark(advise_on: Program) -> None:
+def test_casts_in_training_are_a_remark(advise_on):
     """Autocast casts weights once in a step: `model.to(torch.bfloat16)` would be another training."""
     builder = copying(("c10::BFloat16", "float"), UNROLLED, asker="aten::linear")
     builder.operator("autograd::engine::evaluate_function: ToCopyBackward0", 400, 20)
@@ -115,7 +104,7 @@ def test_casts_in_training_are_a_remark(advise_on: Program) -> None:
     assert not finding.is_to_try
 
 
-def copied_each_step(size: int = 16_000_000, *, copy_us: float = 400, **device: Any) -> TraceBuilder:
+def copied_each_step(size=16_000_000, *, copy_us=400, **device):
     """Three steps: a copy of pinned memory, a product of 500 µs behind it, and a wait for that."""
     builder = TraceBuilder(deviceProperties=[{**H200, **device}])
     for number in range(3):
@@ -129,7 +118,7 @@ def copied_each_step(size: int = 16_000_000, *, copy_us: float = 400, **device: 
 
 
 @pytest.mark.parametrize(("copy_us", "left_us"), [(400, 550), (700, 700)])
-def test_copies_of_pinned_memory_gain_by_running_beside(load: Load, copy_us: float, left_us: float) -> None:
+def test_copies_of_pinned_memory_gain_by_running_beside(load, copy_us, left_us):
     summary = assess(load(copied_each_step(int(copy_us * 40_000), copy_us=copy_us)))
     words = (
         "1 copy per step from host to device (pinned memory)",
@@ -147,7 +136,7 @@ def test_copies_of_pinned_memory_gain_by_running_beside(load: Load, copy_us: flo
     [({}, 40_000_000), ({"name": "NVIDIA GH200 480GB"}, 16_000_000), ({"computeMajor": 10}, 16_000_000)],
     ids=["faster than the bus", "another link", "newer"],
 )
-def test_a_link_that_is_not_known_has_no_rate(load: Load, facts: dict[str, Any], size: int) -> None:
+def test_a_link_that_is_not_known_has_no_rate(load, facts, size):
     finding = only(assess(load(copied_each_step(size, **facts))).advice or (), "host_copies")
     assert finding.evidence["link_bytes_per_s"] is None
     assert finding.evidence["link_fraction"] is None
@@ -163,5 +152,5 @@ LEFT_ALONE = {
 
 
 @pytest.mark.parametrize(("content", "side"), LEFT_ALONE.values(), ids=LEFT_ALONE)
-def test_copies_left_alone(advise_on: Program, content: TraceBuilder, side: HostTime) -> None:
+def test_copies_left_alone(advise_on, content, side):
     assert codes(advise_on(content, hosts=[side])) == []

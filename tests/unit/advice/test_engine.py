@@ -1,15 +1,12 @@
 """Findings are complete, ranked by gain, and absent where all is well."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.advice import advise, assess, engine
 from opscope.advice.rules import rule_book
 from opscope.analysis.roofline import Bound, Efficiency, Roofline
@@ -20,12 +17,12 @@ from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding
 
-from .conftest import MS, AskedChange, AskedStep, Program, call, codes, host, only, partition, product, trace
+from .conftest import MS, AskedChange, AskedStep, call, codes, host, only, partition, product, trace
 
 GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
 
 
-def ill() -> dict[str, Any]:
+def ill():
     """Much that could be better: float32 products, a wait, a recorder, a kernel at its limit."""
     wait = WaitingCall("cudaStreamSynchronize", "aten::item", None, 1, MS, MS)
     return {
@@ -43,13 +40,13 @@ def ill() -> dict[str, Any]:
     }
 
 
-def ill_program() -> TraceBuilder:
+def ill_program():
     builder = trace().step(1, 0, 13_000).operator("aten::linear", 5, 30)
     builder.operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 5_000)
     return builder.operator("aten::gelu", 40, 20).launch(45).kernel("gelu", 5_100, 6_000)
 
 
-def test_findings_are_ranked_by_gain_and_carry_what_they_rest_on(advise_on: Program) -> None:
+def test_findings_are_ranked_by_gain_and_carry_what_they_rest_on(advise_on):
     found = advise_on(ill_program(), **ill())
     gains = [finding.estimated_gain_ns_per_step for finding in found]
     known = [gain for gain in gains if gain is not None]
@@ -78,9 +75,9 @@ def test_a_gain_that_is_less_than_what_steps_differ_by_is_no_number(advise_on, m
 
 @cases("share", "of", "off", "is_known")
 def test_a_gain_of_the_host_is_a_number_from_a_twentieth_of_an_understood_step_on(
-    advise_on: Program, monkeypatch: pytest.MonkeyPatch, *, share: float, of: str, off: float, is_known: bool
-) -> None:
-    def gain(step: AskedStep, *_: Any) -> Gain:
+    advise_on, monkeypatch, *, share, of, off, is_known
+):
+    def gain(step, *_):
         return Gain(share * step.step_ns, 0.9 * share * step.step_ns, 1.1 * share * step.step_ns)
 
     monkeypatch.setattr(AskedStep, "gain", gain)
@@ -94,7 +91,7 @@ def test_a_gain_of_the_host_is_a_number_from_a_twentieth_of_an_understood_step_o
     assert not any(one.is_gain_known for one in found if one not in sure)
 
 
-def test_an_overlapping_promise_is_not_summed(advise_on: Program) -> None:
+def test_an_overlapping_promise_is_not_summed(advise_on):
     """TF32 and 16 bits gain from the same products; together they exceed what these take."""
     values = {**ill(), "hosts": [host(11 * MS, MS, launches=20)], "waits": ()}
     found = advise_on(ill_program(), **values)
@@ -103,8 +100,8 @@ def test_an_overlapping_promise_is_not_summed(advise_on: Program) -> None:
     assert not any("total" in finding.evidence for finding in found)
 
 
-def test_a_set_sets_one_thing_in_one_way() -> None:
-    def together(*codes: str) -> bool:
+def test_a_set_sets_one_thing_in_one_way():
+    def together(*codes):
         rules = [rule_book().rules[f"advice.{code}"] for code in codes]
         return engine._go_together(*(Finding(one.code, one.severity, "", change=one.change) for one in rules))
 
@@ -116,14 +113,14 @@ def test_a_set_sets_one_thing_in_one_way() -> None:
     assert together("host_sync", "host_sync")
 
 
-def test_without_a_device_or_efficiency_nothing_is_guessed(load: Load) -> None:
+def test_without_a_device_or_efficiency_nothing_is_guessed(load):
     session = load(TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 50))
     assert advise(session, Summary(session).complete(), None).advice == ()
     session = load(ill_program())
     assert advise(session, Summary(session, efficiency=Efficiency(), timeline=Timeline()), None) is not None
 
 
-def healthy_products() -> tuple[TraceBuilder, dict[str, Any]]:
+def healthy_products():
     """A chain of large bf16 products, the host far ahead."""
     builder = trace()
     for number in range(3):
@@ -143,7 +140,7 @@ def healthy_products() -> tuple[TraceBuilder, dict[str, Any]]:
     return builder, values
 
 
-def healthy_training() -> tuple[TraceBuilder, dict[str, Any]]:
+def healthy_training():
     """Compiled training with a fused optimizer: a little of everything, and nothing too much."""
     builder, values = healthy_products()
     for number in range(3):
@@ -159,7 +156,7 @@ def healthy_training() -> tuple[TraceBuilder, dict[str, Any]]:
     return builder, {**values, "waits": (wait,)}
 
 
-def healthy_streaming() -> tuple[TraceBuilder, dict[str, Any]]:
+def healthy_streaming():
     """One kernel that copies at the memory's rate, in CUDA graphs."""
     builder = trace().step(1, 0, 10_000).launch(10, 20, name="cudaGraphLaunch")
     for place in range(9):
@@ -179,7 +176,7 @@ def test_a_healthy_program_is_told_nothing(advise_on, program):
     assert codes(advise_on(content, **values)) == []
 
 
-def test_what_makes_it_ill_is_found_again(advise_on: Program) -> None:
+def test_what_makes_it_ill_is_found_again(advise_on):
     """The healthy program with one thing wrong has exactly that finding."""
     content, values = healthy_products()
     slow = {**values, "hosts": [host(9.98 * MS, 25 * MS, launches=900, steps=3)]}
@@ -200,7 +197,7 @@ def test_what_makes_it_ill_is_found_again(advise_on: Program) -> None:
     ],
     ids=["none", "negative and absurd", "contradicting", "lists", "unknown type", "no shapes"],
 )
-def test_bad_arguments_are_borne(load: Load, arguments: dict[str, Any]) -> None:
+def test_bad_arguments_are_borne(load, arguments):
     builder = trace().step(1, 0, 1000)
     names = ("aten::bmm", "aten::_softmax", "aten::bmm", "aten::copy_", "aten::add", "aten::mul")
     for place, name in enumerate(names):
@@ -211,7 +208,7 @@ def test_bad_arguments_are_borne(load: Load, arguments: dict[str, Any]) -> None:
         assert finding.code not in {"advice.eager_attention", "advice.unfused_pointwise", "advice.tf32_off"}
 
 
-def test_a_report_tells_one_figure_of_the_recorders_part(load: Load) -> None:
+def test_a_report_tells_one_figure_of_the_recorders_part(load):
     builder = trace().step(1, 0, 3_000)
     for place in range(20):
         at = 10 + 100 * place

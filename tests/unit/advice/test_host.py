@@ -1,50 +1,46 @@
 """A slow host, the recorder's part in it, waits, and work that a step should not be doing at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from case_tables import cases, tables
-from fakes import TraceBuilder
 from opscope.advice import profiled_run
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.model.finding import Severity
 from opscope.model.sidecar import ProgramPart, RecordedDataflow
 
-from .conftest import MS, Program, codes, host, only, partition, told, trace
+from .conftest import MS, codes, host, only, partition, told, trace
 
 DROPOUT = tables(Path(__file__).with_suffix(".toml"))["kernels"]["dropout"]
 
 
-def step_of(milliseconds: float, kernel_us: float = 10) -> TraceBuilder:
+def step_of(milliseconds, kernel_us=10):
     """One step with one kernel."""
     builder = trace().step(1, 0, 1000 * milliseconds).operator("aten::gelu", 10, 20)
     return builder.launch(15).kernel("kernel", 50, kernel_us)
 
 
-def without_steps() -> TraceBuilder:
+def without_steps():
     return trace().operator("aten::gelu", 10, 20).launch(15).kernel("kernel", 50, 10)
 
 
-def waiting(cause: IdleCause = IdleCause.HOST_LAUNCH, idle_ns: int = 5 * MS, **values: Any) -> dict[str, Any]:
+def waiting(cause=IdleCause.HOST_LAUNCH, idle_ns=5 * MS, **values):
     """Values with a device that is idle for so long of 10 ms."""
     return {**values, "partitions": [partition(10 * MS, {cause: idle_ns})]}
 
 
-def wait(idle_ns: int, *, line: str | None = None, calls: int = 1) -> WaitingCall:
+def wait(idle_ns, *, line=None, calls=1):
     return WaitingCall("cudaStreamSynchronize", "aten::item", line, calls, 2 * MS, idle_ns)
 
 
-def stopped_by(name: str, operator: str | None, *, calls: int = 1, **facts: Any) -> dict[str, Any]:
+def stopped_by(name, operator, *, calls=1, **facts):
     """Values with a host that is the faster side, but for this wait."""
     call = WaitingCall(name, operator, None, calls, 2 * MS, 2 * MS, **facts)
     return waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(call,))
 
 
-def test_a_slow_host_is_told_with_what_a_graph_would_save(advise_on: Program, asked: list[Any]) -> None:
+def test_a_slow_host_is_told_with_what_a_graph_would_save(advise_on, asked):
     found = advise_on(step_of(10), **waiting(hosts=[host(2 * MS, 10 * MS, launches=1000)]))
     words = ("1,000 launches of 2.00 µs", "CUDAGraph", "the host needs 300 µs")
     finding = told(found, "launch_bound", *words, has_gain=True)
@@ -52,7 +48,7 @@ def test_a_slow_host_is_told_with_what_a_graph_would_save(advise_on: Program, as
     assert asked == [(("replay", (300_000,)),)]
 
 
-def test_without_steps_a_slow_host_and_waits_are_told_of_the_recording(advise_on: Program) -> None:
+def test_without_steps_a_slow_host_and_waits_are_told_of_the_recording(advise_on):
     recorded = host(2 * MS, 10 * MS, launches=1000, recorder_ns=4 * MS)
     found = advise_on(without_steps(), **waiting(hosts=[recorded]))
     assert codes(found) == ["launch_bound"]
@@ -64,7 +60,7 @@ def test_without_steps_a_slow_host_and_waits_are_told_of_the_recording(advise_on
     assert "is idle for 2.00 ms in all." in message
 
 
-def test_a_host_that_is_slow_by_its_recorder_alone_is_not_told(advise_on: Program) -> None:
+def test_a_host_that_is_slow_by_its_recorder_alone_is_not_told(advise_on):
     """As recorded the host needs 10 ms; without the profiler 2, and the device 8."""
     recorded = host(8 * MS, 10 * MS, launches=100, recorder_ns=8 * MS)
     assert advise_on(step_of(10), **waiting(hosts=[recorded])) == ()
@@ -72,7 +68,7 @@ def test_a_host_that_is_slow_by_its_recorder_alone_is_not_told(advise_on: Progra
     assert "as recorded" in only(advise_on(step_of(10), **waiting(hosts=hosts)), "launch_bound").message
 
 
-def test_a_host_that_may_be_the_slower_side_is_told_with_its_doubt(advise_on: Program) -> None:
+def test_a_host_that_may_be_the_slower_side_is_told_with_its_doubt(advise_on):
     """Bare, the host needs 12 ± 7 ms beside 12 of the device: worth the mean of 0, 0 and 7."""
     recorded = host(12 * MS, 33 * MS, launches=200, recorder_ns=21 * MS, step_ns=33 * MS)
     found = advise_on(step_of(33), **waiting(idle_ns=4 * MS, hosts=[recorded]))
@@ -80,7 +76,7 @@ def test_a_host_that_may_be_the_slower_side_is_told_with_its_doubt(advise_on: Pr
     assert codes(found) == ["launch_bound"]
 
 
-def test_a_wait_within_a_step_is_told_with_its_line(advise_on: Program) -> None:
+def test_a_wait_within_a_step_is_told_with_its_line(advise_on):
     hosts, waits = [host(8 * MS, 2 * MS, step_ns=10 * MS)], (wait(MS, line="train.py:12 step", calls=3),)
     found = advise_on(step_of(10), **waiting(IdleCause.SYNCHRONIZATION, MS, hosts=hosts, waits=waits))
     place = "aten::item (cudaStreamSynchronize) at train.py:12 step waits for the device 3 times"
@@ -100,8 +96,8 @@ def test_a_wait_counts_of_the_step_without_the_recorder(advise_on, recorder_ns, 
     ("operator", "words"), [("aten::to", "results.copy_"), ("aten::item", "loss.detach()")]
 )
 def test_results_are_copied_beside_the_next_step_and_numbers_asked_for_later(
-    advise_on: Program, asked: list[Any], operator: str, words: str
-) -> None:
+    advise_on, asked, operator, words
+):
     copy = "Memcpy DtoH (Device -> Pageable)"
     call = WaitingCall("cudaMemcpyAsync", operator, None, 1, 2 * MS, MS, copy=copy, call_ids=(7,))
     facts = waiting(
@@ -119,7 +115,7 @@ def test_the_wait_with_which_a_recorder_ends_the_last_step_is_none_of_the_progra
 
 
 @pytest.mark.parametrize("is_torch", [True, False])
-def test_an_explicit_wait_gets_no_code_for_losses(advise_on: Program, is_torch: bool) -> None:
+def test_an_explicit_wait_gets_no_code_for_losses(advise_on, is_torch):
     facts = stopped_by("cudaDeviceSynchronize", None, calls=8)
     program = step_of(10) if is_torch else trace().launch(15).kernel("kernel", 50, 10)
     finding = only(advise_on(program, **facts), "host_sync")
@@ -151,7 +147,7 @@ def test_an_upload_that_waits_for_its_stream_is_told_to_pin_or_to_be_made_there(
     assert not finding.is_gain_known
 
 
-def test_waiting_for_data_is_told_with_where(advise_on: Program) -> None:
+def test_waiting_for_data_is_told_with_where(advise_on):
     gap = IdleGap(0, 3 * MS, IdleCause.DATA_LOADING, host="enumerate(DataLoader)")
     slow = partition(10 * MS, {IdleCause.DATA_LOADING: 3 * MS}, longest_gaps=(gap,))
     found = advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
@@ -195,7 +191,7 @@ def test_an_operator_that_launches_elsewhere_may_compute_on_the_host(advise_on, 
         assert dropped == {(0, 1_100_000, 2_600_000), (0, 5_100_000, 6_650_000)}
 
 
-def test_a_gap_that_happens_once_is_a_remark(advise_on: Program) -> None:
+def test_a_gap_that_happens_once_is_a_remark(advise_on):
     """Compiling, as Triton does for seconds, is nothing to prepare."""
     gap = IdleGap(0, 3 * MS, IdleCause.HOST_LAUNCH, host=None)
     slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 3 * MS}, longest_gaps=(gap,))
@@ -212,7 +208,7 @@ def test_a_gap_in_which_the_host_runs_something_of_its_own_is_told(advise_on, pl
     assert ("host_work" in codes(found)) is is_told
 
 
-def allocating(steps: int, calls: int = 2, name: str = "cudaMalloc") -> TraceBuilder:
+def allocating(steps, calls=2, name="cudaMalloc"):
     builder = trace()
     for number in range(3):
         at = 1000 * number
@@ -223,7 +219,7 @@ def allocating(steps: int, calls: int = 2, name: str = "cudaMalloc") -> TraceBui
     return builder
 
 
-def test_allocating_in_every_step_is_told(advise_on: Program, asked: list[Any]) -> None:
+def test_allocating_in_every_step_is_told(advise_on, asked):
     found = advise_on(allocating(3), hosts=[host(100_000, 990_000, steps=3)])
     words = ("cudaMalloc run 2 times per step", "180 µs of host time")
     finding = told(found, "cuda_malloc", *words, has_gain=True)
@@ -234,7 +230,7 @@ def test_allocating_in_every_step_is_told(advise_on: Program, asked: list[Any]) 
     assert (dropped, len(calls)) == ("drop_calls", 2 * 3)
 
 
-def dropping(*, backward: str | None = None, steps: bool = True) -> TraceBuilder:
+def dropping(*, backward=None, steps=True):
     builder = trace()
     if steps:
         builder.step(1, 0, 2_500)
@@ -245,12 +241,12 @@ def dropping(*, backward: str | None = None, steps: bool = True) -> TraceBuilder
     return builder
 
 
-def test_dropout_without_a_backward_pass_is_told(advise_on: Program) -> None:
+def test_dropout_without_a_backward_pass_is_told(advise_on):
     words = ("aten::native_dropout run 1 time per step (10.0 % of device time, 200 µs", "model.eval()")
     told(advise_on(dropping(), hosts=[host(2 * MS, MS)]), "dropout_in_eval", *words, has_gain=True)
 
 
-def compiling(*names: str) -> TraceBuilder:
+def compiling(*names):
     builder = trace()
     for number in range(2):
         at = 100_000 * number
@@ -266,20 +262,20 @@ def compiling(*names: str) -> TraceBuilder:
 COMPILED = {"hosts": [host(2 * MS, 90 * MS, steps=2)]}
 
 
-def test_recompiling_is_told_with_what_was_compiled_again(advise_on: Program) -> None:
+def test_recompiling_is_told_with_what_was_compiled_again(advise_on):
     content = compiling("entire_frame_compile (dynamo_timed)", "entire_frame_compile", "backend_compile")
     words = "compiles 2 times within 2 steps, 0/1 again: 50.0 ms per step"
     told(advise_on(content, **COMPILED), "recompilation", words, has_gain=True)
 
 
 @pytest.mark.parametrize("name", ["_compile.compile_inner (dynamo_timed)", "_compile.<locals>.compile_inner"])
-def test_older_names_of_a_compilation_are_known(advise_on: Program, name: str) -> None:
+def test_older_names_of_a_compilation_are_known(advise_on, name):
     assert "recompilation" in codes(advise_on(compiling(name), **COMPILED))
 
 
 ALLOCATED = {"hosts": [host(100_000, 990_000, steps=3)]}
 DROPPED = {"hosts": [host(2 * MS, MS)]}
-LEFT_ALONE: dict[str, tuple[str, TraceBuilder, dict[str, Any]]] = {
+LEFT_ALONE = {
     "a device that hardly waits": (
         "launch_bound", step_of(10), waiting(idle_ns=MS // 2, hosts=[host(8 * MS, 10 * MS)]),
     ),
@@ -324,9 +320,7 @@ def test_what_is_left_alone(advise_on, code, content, values):
     ("of_module", "edit"),
     [(4, "@torch.compile   # above train.py:3 step"), (20, "model = torch.compile(model)")],
 )
-def test_what_is_to_be_compiled_is_what_launches_most(
-    advise_on: Program, monkeypatch: pytest.MonkeyPatch, of_module: int, edit: str
-) -> None:
+def test_what_is_to_be_compiled_is_what_launches_most(advise_on, monkeypatch, of_module, edit):
     parts = (
         ProgramPart("train.py:9 all_of_it", is_module=False, operators=((0, 18),)),
         ProgramPart("train.py:3 step", is_module=False, operators=((0, 16),)),
@@ -342,9 +336,7 @@ def test_what_is_to_be_compiled_is_what_launches_most(
 
 
 @pytest.mark.parametrize("flips", [(1, 2), (1, 1)], ids=["others differ", "nothing differs"])
-def test_graphs_may_hold_what_is_compiled_though_the_step_differs(
-    advise_on: Program, flips: tuple[int, ...]
-) -> None:
+def test_graphs_may_hold_what_is_compiled_though_the_step_differs(advise_on, flips):
     builder = trace()
     for number, count in enumerate(flips):
         begin = 1000 * number
@@ -364,7 +356,7 @@ def test_graphs_may_hold_what_is_compiled_though_the_step_differs(
 
 
 @pytest.mark.parametrize("node", ["autograd::engine::evaluate_function: MulBackward0", "MyBackward"])
-def test_checks_of_every_gradient_are_anomaly_detections(advise_on: Program, node: str) -> None:
+def test_checks_of_every_gradient_are_anomaly_detections(advise_on, node):
     builder = trace().step(1, 0, 1000)
     for begin in range(100, 900, 100):
         builder.operator(node, begin, 90)

@@ -1,16 +1,9 @@
 """Images with their channels first: what their layers would take in the other order, and in another type."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
-from fakes import Load, TraceBuilder
 from opscope.advice import assess
 from opscope.advice.rules import rule_book
-from opscope.model.finding import Finding
 
 from .conftest import only, trace
 
@@ -27,16 +20,16 @@ CONVOLVING = (
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, 3>"
 
 
-def strides_of(shape: Sequence[int], *, last: bool) -> list[int]:
+def strides_of(shape, *, last):
     _, channels, height, width = shape
     plane = height * width
     return [channels * plane, 1, width * channels, channels] if last else [channels * plane, plane, width, 1]
 
 
 def layers(
-    *calls: tuple[str, dict[str, Any], float], other_us: float = 1000, turning_us: float = 0,
-    turning: str = TURNING,
-) -> TraceBuilder:  # fmt: skip
+    *calls, other_us = 1000, turning_us = 0,
+    turning = TURNING,
+):  # fmt: skip
     """A step of layers one after the other, the first with another kernel before its own, and other work."""
     at_us = 25.0
     whole_us = at_us + turning_us + sum(device_us for *_, device_us in calls) + other_us
@@ -53,11 +46,9 @@ def layers(
     return builder.launch(430, whole_us - 420, name="cudaDeviceSynchronize")
 
 
-def image(
-    shape: Sequence[int], *others: Sequence[int], last: bool = False, concrete: Sequence[str] = ()
-) -> dict[str, Any]:
+def image(shape, *others, last=False, concrete=()):
     """Arguments of an operator on an image: tensors, then values."""
-    rest: list[Any] = [list(one) for one in others]
+    rest = [list(one) for one in others]
     values = list(concrete)
     return {
         "Input Dims": [list(shape), *rest, *[[] for _ in values]],
@@ -71,37 +62,37 @@ def image(
     }
 
 
-def type_of_value(text: str) -> str:
+def type_of_value(text):
     if not text:
         return ""
     return "ScalarList" if text.startswith("[") else "Scalar"
 
 
-def convolution(channels: int, groups: int, **options: Any) -> dict[str, Any]:
+def convolution(channels, groups, **options):
     """Of 3×3 windows over 64 images of 56×56."""
     values = ("[1, 1]", "[1, 1]", "[1, 1]", str(groups), "False", "False", "True")
     weight = [channels, channels // groups, 3, 3]
     return image([64, channels, 56, 56], weight, concrete=("[1, 1]", *values[1:]), **options)
 
 
-def batch_norm(channels: int, *, is_training: bool, **options: Any) -> dict[str, Any]:
+def batch_norm(channels, *, is_training, **options):
     parameters = [[channels]] * 4
     return image(
         [64, channels, 112, 112], *parameters, concrete=(str(is_training), "0.1", "1e-05"), **options
     )
 
 
-def group_norm() -> dict[str, Any]:
+def group_norm():
     values = ("64", "64", "12544", "16", "1e-05")
     return image([64, 64, 112, 112], [64], [64], concrete=values)
 
 
-def gain_of(load: Load, builder: TraceBuilder) -> Finding | None:
+def gain_of(load, builder):
     found = [one for one in assess(load(builder)).advice or () if one.code == RULE.code]
     return found[0] if found else None
 
 
-def test_turning_goes_and_dense_convolutions_stay_about_as_long(load: Load) -> None:
+def test_turning_goes_and_dense_convolutions_stay_about_as_long(load):
     found = gain_of(
         load, layers(("aten::cudnn_convolution", convolution(64, 1), 2000), other_us=100, turning_us=800)
     )
@@ -112,7 +103,7 @@ def test_turning_goes_and_dense_convolutions_stay_about_as_long(load: Load) -> N
     assert "aten::cudnn_convolution" in found.message
 
 
-def test_narrow_groups_run_without_tensor_cores_in_channels_first_order_alone(load: Load) -> None:
+def test_narrow_groups_run_without_tensor_cores_in_channels_first_order_alone(load):
     direct = "void cudnn::cnn::dgrad2d_grouped_direct_kernel<float, int, float, float, false, true, 4, 3>(x)"
     call = ("aten::cudnn_convolution", convolution(64, 16), 500)
     found = gain_of(load, layers(call, other_us=100, turning_us=3000, turning=direct))
@@ -120,7 +111,7 @@ def test_narrow_groups_run_without_tensor_cores_in_channels_first_order_alone(lo
     assert found.estimated_gain_ns_per_step == pytest.approx(1000 * saved_us, rel=0.02)
 
 
-def test_depthwise_convolutions_have_better_kernels_without_any_turning(load: Load) -> None:
+def test_depthwise_convolutions_have_better_kernels_without_any_turning(load):
     found = gain_of(load, layers(("aten::_conv_depthwise2d", depthwise(), 2000)))
     assert found.estimated_gain_ns_per_step == pytest.approx(
         2_000_000 * (1 - RULE.threshold("depthwise_forward")), rel=0.02
@@ -128,12 +119,12 @@ def test_depthwise_convolutions_have_better_kernels_without_any_turning(load: Lo
     assert "channels-first" in found.message
 
 
-def depthwise(**options: Any) -> dict[str, Any]:
+def depthwise(**options):
     values = ("[3, 3]", "", "[1, 1]", "[1, 1]", "[1, 1]")
     return image([64, 192, 56, 56], [192, 1, 3, 3], concrete=values, **options)
 
 
-def test_batch_norms_may_leave_the_device_idle(load: Load) -> None:
+def test_batch_norms_may_leave_the_device_idle(load):
     """64 blocks for 132 multiprocessors; the bytes need 0.14 ms."""
     norm = ("aten::cudnn_batch_norm", batch_norm(64, is_training=True), 1800)
     found = gain_of(load, layers(norm))
@@ -163,11 +154,11 @@ QUIET = {
 
 
 @pytest.mark.parametrize("builder", QUIET.values(), ids=QUIET)
-def test_what_gains_nothing_is_left_alone(load: Load, builder: TraceBuilder) -> None:
+def test_what_gains_nothing_is_left_alone(load, builder):
     assert gain_of(load, builder) is None
 
 
-def test_in_16_bits_convolutions_gain_what_such_layers_gained(load: Load) -> None:
+def test_in_16_bits_convolutions_gain_what_such_layers_gained(load):
     advice = assess(load(layers(("aten::cudnn_convolution", convolution(64, 1), 2000), other_us=50))).advice
     found = only(advice or (), "reduced_precision")
     share = rule_book().number("half_convolution_forward")
@@ -177,7 +168,7 @@ def test_in_16_bits_convolutions_gain_what_such_layers_gained(load: Load) -> Non
     assert high > 3_200_000 * (1 - share)  # so far from its limit, it may get a better kernel
 
 
-def trained(norm: str, arguments: dict[str, Any]) -> TraceBuilder:
+def trained(norm, arguments):
     """A convolution, a norm and a sum, forward; and the gradient of a threshold."""
     same = image([64, 64, 112, 112], [64, 64, 112, 112], concrete=("1",))
     return layers(
@@ -189,7 +180,7 @@ def trained(norm: str, arguments: dict[str, Any]) -> TraceBuilder:
     )
 
 
-def test_where_all_norms_are_batch_norms_autocast_keeps_16_bits(load: Load) -> None:
+def test_where_all_norms_are_batch_norms_autocast_keeps_16_bits(load):
     """The sum has half the bytes too, and of the operands of the convolution its weight alone is cast."""
     layer_norm = image([64, 64, 112, 112], [112], [112], concrete=("[112]", "1e-05"))
     gains = [

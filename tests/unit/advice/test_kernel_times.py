@@ -1,7 +1,5 @@
 """The time of a product in another type: against measured kernels of an H200, and by its laws."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,12 +20,12 @@ PRODUCTS = st.builds(MatrixProduct, st.integers(min_value=1, max_value=64), SIZE
 
 
 @cases("product", "measured_ns")
-def test_bf16_products_of_an_h200_are_met_within_a_sixth(product: list[int], measured_ns: int) -> None:
+def test_bf16_products_of_an_h200_are_met_within_a_sixth(product, measured_ns):
     found_ns = product_ns(MatrixProduct(*product), DataType.BF16, RATES)
     assert found_ns == pytest.approx(measured_ns, rel=0.17)
 
 
-def test_large_and_small_products_take_their_ceiling_launch_or_bytes() -> None:
+def test_large_and_small_products_take_their_ceiling_launch_or_bytes():
     product = MatrixProduct(1, 8192, 8192, 8192)
     time_ns = product_ns(product, DataType.TF32, RATES)
     assert time_ns == pytest.approx(product.flop_count / 409e12 * 1e9, rel=0.05)
@@ -44,7 +42,7 @@ def test_large_and_small_products_take_their_ceiling_launch_or_bytes() -> None:
     assert whole_ns / 60 < time_ns < whole_ns / 10
 
 
-def test_a_data_sheet_is_not_taken_at_its_word_and_nothing_is_said_without_a_rate() -> None:
+def test_a_data_sheet_is_not_taken_at_its_word_and_nothing_is_said_without_a_rate():
     published = Rates(limits(LimitEvidence.DATASHEET), 132)
     assert published.flop_per_s(DataType.BF16) == pytest.approx(0.8 * 810e12)
     assert published.bytes_per_s == pytest.approx(0.89 * 4.28e12)
@@ -55,28 +53,28 @@ def test_a_data_sheet_is_not_taken_at_its_word_and_nothing_is_said_without_a_rat
 
 
 @given(PRODUCTS)
-def test_no_product_beats_the_rate_or_the_memory(product: MatrixProduct) -> None:
+def test_no_product_beats_the_rate_or_the_memory(product):
     time_ns = product_ns(product, DataType.BF16, RATES)
     assert time_ns >= product.flop_count / 810e12 * 1e9
     assert time_ns >= product.bytes(2) / 4.28e12 * 1e9
 
 
 @given(PRODUCTS)
-def test_a_faster_type_is_never_slower(product: MatrixProduct) -> None:
+def test_a_faster_type_is_never_slower(product):
     times = [product_ns(product, one, RATES) for one in (DataType.FP32, DataType.TF32, DataType.BF16)]
     known = [one for one in times if one is not None]
     assert known == sorted(known, reverse=True)
 
 
 @given(PRODUCTS, st.sampled_from([4, 8, 64]))
-def test_padding_rounds_up_and_is_idempotent(product: MatrixProduct, multiple: int) -> None:
+def test_padding_rounds_up_and_is_idempotent(product, multiple):
     larger = padded(product, multiple)
     assert all(size % multiple == 0 for size in (larger.m, larger.n, larger.k))
     assert 0 <= larger.m - product.m < multiple
     assert padded(larger, multiple) == larger
 
 
-def test_sizes_come_from_the_recorded_shapes() -> None:
+def test_sizes_come_from_the_recorded_shapes():
     linear = call("aten::addmm", 1, shapes=[[768], [1024, 3072], [3072, 768], [], []])
     assert product_of(linear) == MatrixProduct(1, 1024, 768, 3072, "float")
     batched = call("aten::bmm", 1, shapes=[[96, 128, 64], [96, 64, 128]])
@@ -84,6 +82,6 @@ def test_sizes_come_from_the_recorded_shapes() -> None:
 
 
 @cases("operator", "shapes")
-def test_contradicting_or_missing_shapes_give_nothing(operator: str, shapes: str | None) -> None:
+def test_contradicting_or_missing_shapes_give_nothing(operator, shapes):
     recorded = parse_arguments(operator, shapes=shapes, types='["float","float"]')
     assert matrix_product(recorded) is None

@@ -1,14 +1,8 @@
 """Chains of pointwise kernels, and launches that leave much of the device empty."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
-from fakes import TraceBuilder
-
-from .conftest import Program, call, codes, host, only, told, trace
+from .conftest import call, codes, host, only, told, trace
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array"
@@ -23,9 +17,7 @@ FP32_GEMM = (
 SIZE = [2048, 2048]
 
 
-def chain_of(
-    operators: list[tuple[str, list[Any]]], *, kernel: str = ADD, device_us: int = 20, product_us: int = 20
-) -> TraceBuilder:
+def chain_of(operators, *, kernel=ADD, device_us=20, product_us=20):
     """One step of so many rounds of the operators, a product between them; 10 µs apart on the host."""
     builder = trace()
     at, busy, times = 10.0, 20.0, 4
@@ -42,7 +34,7 @@ def chain_of(
     return builder
 
 
-GELU_BY_HAND: list[tuple[str, list[Any]]] = [
+GELU_BY_HAND = [
     ("aten::pow", [SIZE, []]),
     ("aten::mul", [SIZE, []]),
     ("aten::add", [SIZE, SIZE, []]),
@@ -53,7 +45,7 @@ GELU_BY_HAND: list[tuple[str, list[Any]]] = [
 FAST_HOST = {"hosts": [host(400_000, 50_000, launches=20)]}
 
 
-def test_a_chain_keeps_its_passes_at_both_ends(advise_on: Program, asked: list[Any]) -> None:
+def test_a_chain_keeps_its_passes_at_both_ends(advise_on, asked):
     """Four operators read 1 + 1 + 2 + 1 tensors and write 4; fused, 9 − 6 = 3 are left.
 
     The first of the four then takes a third of 80 µs in place of 20; the others go, on the host too.
@@ -68,7 +60,7 @@ def test_a_chain_keeps_its_passes_at_both_ends(advise_on: Program, asked: list[A
     assert (len(firsts), factor, len(others)) == (4, pytest.approx(80 / 3 / 20), 12)
 
 
-def test_norms_of_batches_far_from_their_limit_are_compiled_too(advise_on: Program) -> None:
+def test_norms_of_batches_far_from_their_limit_are_compiled_too(advise_on):
     name = "aten::cudnn_batch_norm_backward"
     program = trace().step(1, 0, 400).operator(name, 10, 20).launch(15).kernel("bn_bw_1C11", 40, 300)
     norm = call(name, 300_000, fraction=0.1)
@@ -81,7 +73,7 @@ def test_norms_of_batches_far_from_their_limit_are_compiled_too(advise_on: Progr
 
 
 @pytest.mark.parametrize("size", [SIZE, [4096, 2048]], ids=["same shapes", "other shapes"])
-def test_what_compiling_brings_is_unknown_where_shapes_differ(advise_on: Program, size: list[int]) -> None:
+def test_what_compiling_brings_is_unknown_where_shapes_differ(advise_on, size):
     builder = chain_of(GELU_BY_HAND)
     shift = max(event["ts"] + event.get("dur", 0) for event in builder.events) + 10
     again = chain_of([(name, [size if shape else [] for shape in shapes]) for name, shapes in GELU_BY_HAND])
@@ -96,7 +88,7 @@ def test_what_compiling_brings_is_unknown_where_shapes_differ(advise_on: Program
     assert ("Shapes or kernels differ from step to step" in finding.message) is (size != SIZE)
 
 
-def test_chains_of_little_device_time_are_told_of_a_slow_host(advise_on: Program) -> None:
+def test_chains_of_little_device_time_are_told_of_a_slow_host(advise_on):
     found = advise_on(chain_of(GELU_BY_HAND, product_us=3_000), **FAST_HOST)
     assert "unfused_pointwise" not in codes(found)
     slow = {"hosts": [host(400_000, 900_000, launches=20)]}
@@ -104,14 +96,14 @@ def test_chains_of_little_device_time_are_told_of_a_slow_host(advise_on: Program
     assert not only(found, "unfused_pointwise").is_gain_known
 
 
-def test_no_chain_gets_shorter_than_the_shortest_kernel(advise_on: Program) -> None:
+def test_no_chain_gets_shorter_than_the_shortest_kernel(advise_on):
     small = [(name, [[64, 64] if shape else [] for shape in shapes]) for name, shapes in GELU_BY_HAND]
     found = advise_on(chain_of(small, device_us=1), hosts=[host(20_000, 1_000, launches=20, step_ns=60_000)])
     # Four of 2 µs, where a third of 4 µs each would be less.
     told(found, "unfused_pointwise", "take 8.00 µs per step", has_gain=True)
 
 
-def optimizing() -> TraceBuilder:
+def optimizing():
     return chain_of(GELU_BY_HAND).event("user_annotation", "Optimizer.step#SGD.step", 1, 2000, 1, {})
 
 
@@ -126,5 +118,5 @@ NO_CHAINS = {
 
 
 @pytest.mark.parametrize("content", NO_CHAINS.values(), ids=NO_CHAINS)
-def test_what_is_no_chain(advise_on: Program, content: TraceBuilder) -> None:
+def test_what_is_no_chain(advise_on, content):
     assert "unfused_pointwise" not in codes(advise_on(content, **FAST_HOST))

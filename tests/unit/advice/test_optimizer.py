@@ -1,25 +1,15 @@
 """Optimizers that launch per tensor, or pass over their state several times."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from case_tables import cases
-from fakes import TraceBuilder
 
-from .conftest import MS, Program, codes, host, told, trace
+from .conftest import MS, codes, host, told, trace
 
 
 def optimizing(
-    operator: str,
-    launches: int,
-    *,
-    phase: str = "Optimizer.step#Adam.step",
-    category: str = "user_annotation",
-    device_us: float = 5,
-) -> TraceBuilder:
+    operator, launches, *, phase="Optimizer.step#Adam.step", category="user_annotation", device_us=5
+):
     """One step: a product of 2 ms, then the optimizer's launches, each by an operator of its own."""
     builder = trace().step(1, 0, 5_000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 2_000)
     if category == "user_annotation":
@@ -34,7 +24,7 @@ def optimizing(
 
 
 @pytest.mark.parametrize("category", ["user_annotation", "cpu_op"])
-def test_kernels_per_tensor_are_told(advise_on: Program, asked: list[Any], category: str) -> None:
+def test_kernels_per_tensor_are_told(advise_on, asked, category):
     content = optimizing("aten::addcdiv_", 100, category=category)
     found = advise_on(content, hosts=[host(2.5 * MS, 1 * MS, launches=101)])
     words = ("Adam launches 100 kernels per step", "torch.optim.Adam(model.parameters(), ..., fused=True)")
@@ -43,14 +33,14 @@ def test_kernels_per_tensor_are_told(advise_on: Program, asked: list[Any], categ
     assert fused(asked) == (100, pytest.approx(1 / 3, abs=1e-3), pytest.approx(92 / 100))
 
 
-def fused(asked: list[Any]) -> tuple[int, float, float]:
+def fused(asked):
     """Of the one gain: the operators that become one, what stays of their time, what goes on the host."""
     (((merge, (operators, stays)), (drop, (_, goes))),) = asked
     assert (merge, drop) == ("merge_operators", "drop_host")
     return len(operators), stays, goes
 
 
-def in_closure(optimizer: str, launches: int) -> TraceBuilder:
+def in_closure(optimizer, launches):
     """A step whose closure runs 60 products forward and 60 backward, these on another thread."""
     builder = trace().step(1, 0, 6_000).event("user_annotation", "Optimizer.step#AdamW.step", 0, 5_000, 1, {})
     for place in range(60):
@@ -67,7 +57,7 @@ def in_closure(optimizer: str, launches: int) -> TraceBuilder:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_a_closure_runs_is_not_the_optimizers(advise_on: Program) -> None:
+def test_what_a_closure_runs_is_not_the_optimizers(advise_on):
     hosts = [host(5 * MS, 1 * MS, launches=132)]
     assert codes(advise_on(in_closure("aten::_fused_adamw_", 1), hosts=hosts)) == []
     found = advise_on(in_closure("aten::_foreach_lerp_", 12), hosts=hosts)
@@ -75,7 +65,7 @@ def test_what_a_closure_runs_is_not_the_optimizers(advise_on: Program) -> None:
     told(found, "foreach_optimizer", "AdamW", "12 launches per step", has_gain=True)
 
 
-def test_foreach_passes_are_told_with_what_fusing_leaves(advise_on: Program, asked: list[Any]) -> None:
+def test_foreach_passes_are_told_with_what_fusing_leaves(advise_on, asked):
     content = optimizing("aten::_foreach_lerp_", 12, device_us=50)
     found = advise_on(content, hosts=[host(2.6 * MS, 1 * MS, launches=13)])
     told(found, "foreach_optimizer", "12 launches per step", "about 200 µs per step", has_gain=True)
@@ -90,19 +80,19 @@ LEFT_ALONE = {
 
 
 @pytest.mark.parametrize("content", LEFT_ALONE.values(), ids=LEFT_ALONE)
-def test_what_is_left_alone(advise_on: Program, content: TraceBuilder) -> None:
+def test_what_is_left_alone(advise_on, content):
     assert codes(advise_on(content, hosts=[host(2.5 * MS, 1 * MS)])) == []
 
 
 @pytest.mark.parametrize("operator", ["aten::addcdiv_", "aten::_foreach_addcdiv_"])
 @pytest.mark.parametrize("name", ["Adagrad", "RMSprop", "Lion"])
-def test_no_fused_form_is_suggested_that_cuda_has_not(advise_on: Program, operator: str, name: str) -> None:
+def test_no_fused_form_is_suggested_that_cuda_has_not(advise_on, operator, name):
     content = optimizing(operator, 100, phase=f"Optimizer.step#{name}.step")
     found = advise_on(content, hosts=[host(2.5 * MS, 1 * MS, launches=101)])
     assert not {"per_tensor_optimizer", "foreach_optimizer"} & set(codes(found))
 
 
-def test_a_loop_that_sums_over_tensors_gets_one_tensor_of_all(advise_on: Program) -> None:
+def test_a_loop_that_sums_over_tensors_gets_one_tensor_of_all(advise_on):
     program = trace().step(1, 0, 5_000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 2_000)
     for place in range(240):
         name = ("aten::pow", "aten::sum")[place % 2]

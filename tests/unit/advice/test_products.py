@@ -1,9 +1,5 @@
 """Products without tensor cores, of odd sizes or too small, and what another type would save."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,12 +10,12 @@ from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Severity
 
-from .conftest import Program, call, codes, host, limits, only, product, told, trace
+from .conftest import call, codes, host, limits, only, product, told, trace
 
 STEP_NS = 6_000_000
 
 
-def program(name: str = "gemm", *, backward: bool = False) -> TraceBuilder:
+def program(name="gemm", *, backward=False):
     """One step of products of 6 ms in all."""
     builder = (
         trace()
@@ -32,7 +28,7 @@ def program(name: str = "gemm", *, backward: bool = False) -> TraceBuilder:
     return builder.operator("MulBackward0", 40, 5) if backward else builder
 
 
-def slow(**facts: Any) -> dict[str, Any]:
+def slow(**facts):
     """48 float32 products on CUDA cores, 5 ms of 6; a host of 1 ms."""
     return {
         "calls": [product(1024, 768, 768, 5_000_000, calls=48, **facts)],
@@ -40,7 +36,7 @@ def slow(**facts: Any) -> dict[str, Any]:
     }
 
 
-def test_tf32_off_is_found_with_its_gain(advise_on: Program) -> None:
+def test_tf32_off_is_found_with_its_gain(advise_on):
     """48 products take 142 µs at TF32's rate, and 390 where their 48 tiles keep 48 of 132 SMs busy."""
     words = ("83.3 % of device time", "aten::mm", "set_float32_matmul_precision", "in TF32")
     found = told(advise_on(program(), **slow()), "tf32_off", *words, has_gain=True)
@@ -50,13 +46,13 @@ def test_tf32_off_is_found_with_its_gain(advise_on: Program) -> None:
     assert 5_000_000 - 390_000 < (found.estimated_gain_ns_per_step or 0) < 5_000_000 - 142_000
 
 
-def test_a_gain_that_the_host_hides_is_told_without_promising(advise_on: Program) -> None:
+def test_a_gain_that_the_host_hides_is_told_without_promising(advise_on):
     values = {**slow(), "hosts": [host(STEP_NS, 9_000_000)]}
     found = told(advise_on(program(), **values), "tf32_off", "the host is the slower side", has_gain=True)
     assert (found.estimated_gain_ns_per_step, found.severity) == (0, Severity.INFO)
 
 
-def test_what_tf32_and_old_devices_leave_to_16_bits(advise_on: Program) -> None:
+def test_what_tf32_and_old_devices_leave_to_16_bits(advise_on):
     values = slow(tensor_cores=TensorCoreUse.USED, data_type=DataType.FP32)
     assert codes(advise_on(program(), **values)) == ["reduced_precision"]
     volta = TraceBuilder(
@@ -69,7 +65,7 @@ def test_what_tf32_and_old_devices_leave_to_16_bits(advise_on: Program) -> None:
     assert "bfloat16" not in (found[0].change or "")
 
 
-def test_code_of_kinds_that_were_not_found_is_left_out_and_other_lines_stay(advise_on: Program) -> None:
+def test_code_of_kinds_that_were_not_found_is_left_out_and_other_lines_stay(advise_on):
     book = rule_book()
     rule = book.rules["advice.tf32_off"]
     longer = replace(rule, change=f"import torch\n{(rule.change or '').strip()}")
@@ -79,14 +75,14 @@ def test_code_of_kinds_that_were_not_found_is_left_out_and_other_lines_stay(advi
     assert change == 'import torch\ntorch.set_float32_matmul_precision("high")   # matrix products'
 
 
-def test_without_the_devices_rates_no_gain_is_made_up(advise_on: Program) -> None:
+def test_without_the_devices_rates_no_gain_is_made_up(advise_on):
     unknown = limits()
     found = advise_on(program(), **slow(), known_limits=type(unknown)(unknown.name))
     assert [finding.estimated_gain_ns_per_step for finding in found] == [None, None]
     assert all("unknown" in (finding.gain_basis or "") for finding in found)
 
 
-def test_autocast_pays_for_its_casts_in_training(advise_on: Program) -> None:
+def test_autocast_pays_for_its_casts_in_training(advise_on):
     inference = only(advise_on(program(), **slow()), "reduced_precision")
     training = only(advise_on(program(backward=True), **slow()), "reduced_precision")
     assert training.estimated_gain_ns_per_step < inference.estimated_gain_ns_per_step
@@ -98,21 +94,21 @@ def test_autocast_pays_for_its_casts_in_training(advise_on: Program) -> None:
     )
 
 
-def test_functions_of_tensors_have_no_weights_to_cast(advise_on: Program) -> None:
+def test_functions_of_tensors_have_no_weights_to_cast(advise_on):
     program = trace().step(1, 0, 7000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 100, 6000)
     found = only(advise_on(program, **slow()), "reduced_precision")
     assert (found.change or "").startswith("x = x.to(torch.bfloat16)")
     assert not found.is_gain_known
 
 
-def test_at_worst_autocast_makes_the_host_a_quarter_slower(advise_on: Program, asked: list[Any]) -> None:
+def test_at_worst_autocast_makes_the_host_a_quarter_slower(advise_on, asked):
     advise_on(program(backward=True), **{**slow(), "hosts": [host(STEP_NS, 4_000_000)]})
     added_ns = [arguments[0] for one in asked for name, arguments in one if name == "add_host"]
     # Likely are two casts of each of 48 products, of 6 µs.
     assert sorted(set(added_ns)) == [2 * 48 * 6_000, 4_000_000 / 4]
 
 
-def test_casting_the_whole_model_halves_what_memory_bounds(advise_on: Program) -> None:
+def test_casting_the_whole_model_halves_what_memory_bounds(advise_on):
     gelu = call("aten::gelu", 1_000_000, calls=10, bound=Bound.MEMORY, call_id=1)
     hosts = [host(STEP_NS, 100_000)]
     with_gelu = {"calls": [*slow()["calls"], gelu], "hosts": hosts}
@@ -141,29 +137,25 @@ def test_layers_that_were_not_measured_have_no_gain(advise_on, operator, code, l
     assert (finding.is_to_try, finding.is_gain_known) == (bool(finding.change), False)
 
 
-HALF: dict[str, Any] = {
-    "type_name": "c10::BFloat16",
-    "data_type": DataType.BF16,
-    "tensor_cores": TensorCoreUse.USED,
-}
+HALF = {"type_name": "c10::BFloat16", "data_type": DataType.BF16, "tensor_cores": TensorCoreUse.USED}
 UNALIGNED = "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x4_nn_align1"
 FAST = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT"
 
 
-def vocabulary(size: int, kernel: str) -> dict[str, Any]:
+def vocabulary(size, kernel):
     """A product with so many columns."""
     one = product(8192, size, 768, 3_000_000, kernels=[kernel], **HALF)
     return {"calls": [one], "hosts": [host(STEP_NS, 1e6)]}
 
 
-def test_an_odd_vocabulary_is_found_by_its_kernel(advise_on: Program) -> None:
+def test_an_odd_vocabulary_is_found_by_its_kernel(advise_on):
     found = only(advise_on(program(UNALIGNED), **vocabulary(50257, UNALIGNED)), "unaligned_products")
     assert "8192×768 by 768×50257" in found.message
     assert 1_000_000 < (found.estimated_gain_ns_per_step or 0) < 3_000_000
 
 
 EARLY = product(1024, 768, 768, 5_000_000, calls=48, attribution="before_window")
-LEFT_ALONE: dict[str, tuple[str, dict[str, Any]]] = {
+LEFT_ALONE = {
     "on tensor cores": ("gemm", slow(**HALF)),
     "few": ("gemm", {**slow(), "calls": [product(1024, 768, 768, 200_000, calls=48)]}),
     "before the window": ("gemm", {**slow(), "calls": [EARLY]}),

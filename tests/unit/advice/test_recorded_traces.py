@@ -1,21 +1,14 @@
 """Advice on recordings of real programs, some of which were also timed without a profiler."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from case_tables import cases
 from opscope.advice import advise
 from opscope.advice.profiled_run import ProfiledRun
-from opscope.analysis.step_model import StepModel
 from opscope.analysis.summary import Summary
-from opscope.model.finding import Finding
-from opscope.model.session import Session
 
 from .conftest import codes, only, quick_summary
 
@@ -25,15 +18,13 @@ BERT_NS = 6.61 * MS
 BERT_TF32_NS = 3.12 * MS
 GPT2_NS = 84 * MS
 
-Advised = Callable[[str], tuple[StepModel | None, tuple[Finding, ...]]]
-
 
 @pytest.fixture(scope="module")
-def advised(shared: Path, shared_session: Callable[[Path], Session]) -> Advised:
+def advised(shared, shared_session):
     """The step of one shared recording, and the advice on it."""
 
     @cache
-    def run(name: str) -> tuple[StepModel | None, tuple[Finding, ...]]:
+    def run(name):
         session = shared_session(shared / "traces" / name)
         job = Summary(session).job
         summary = advise(session, quick_summary(session), job)
@@ -42,7 +33,7 @@ def advised(shared: Path, shared_session: Callable[[Path], Session]) -> Advised:
     return run
 
 
-def test_bert_in_float32_is_told_of_tf32_first(advised: Advised) -> None:
+def test_bert_in_float32_is_told_of_tf32_first(advised):
     step, found = advised("h200/bert_bs8_seq128_infer.json.gz")
     assert codes(found)[0] == "tf32_off"
     gain_ns = found[0].estimated_gain_ns_per_step
@@ -52,7 +43,7 @@ def test_bert_in_float32_is_told_of_tf32_first(advised: Advised) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_eager_attention_is_told_besides(advised: Advised) -> None:
+def test_eager_attention_is_told_besides(advised):
     step, found = advised("h200/bert_eager_attn.json.gz")
     assert codes(found)[0] == "tf32_off"
     finding = only(found, "eager_attention")
@@ -63,7 +54,7 @@ def test_eager_attention_is_told_besides(advised: Advised) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_generating_tokens_is_launch_bound_and_no_graph_holds_it(advised: Advised) -> None:
+def test_generating_tokens_is_launch_bound_and_no_graph_holds_it(advised):
     """Each token is asked for whether it is the last, and keys grow by one."""
     step, found = advised("h200/gpt2_generate_fp16.json.gz")
     launching = only(found, "launch_bound")
@@ -76,7 +67,7 @@ def test_generating_tokens_is_launch_bound_and_no_graph_holds_it(advised: Advise
 
 
 @pytest.mark.exhaustive(few=False)
-def test_training_recorded_with_stacks_is_host_bound_by_the_recording_alone(advised: Advised) -> None:
+def test_training_recorded_with_stacks_is_host_bound_by_the_recording_alone(advised):
     _, found = advised("h200/bert_train_bf16.json.gz")
     assert "launch_bound" not in codes(found)
     assert {"eager_attention", "foreach_optimizer", "layout_copies"} <= set(codes(found))
@@ -85,7 +76,7 @@ def test_training_recorded_with_stacks_is_host_bound_by_the_recording_alone(advi
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_straggler_is_named(advised: Advised) -> None:
+def test_a_straggler_is_named(advised):
     _, found = advised("h200/ddp_straggler_w4")
     assert codes(found)[0] == "straggler_rank"
     assert found[0].evidence["rank"] == 1
@@ -95,7 +86,7 @@ def test_a_straggler_is_named(advised: Advised) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_compiled_programs_are_told_of_graphs_that_they_lack(advised: Advised) -> None:
+def test_compiled_programs_are_told_of_graphs_that_they_lack(advised):
     _, found = advised("h200/bert_compile_bf16.json.gz")
     assert codes(found) == ["launch_bound"]
     assert "reduce-overhead" in (found[0].change or "")
@@ -104,13 +95,13 @@ def test_compiled_programs_are_told_of_graphs_that_they_lack(advised: Advised) -
 
 
 @pytest.mark.exhaustive(few=False)
-def test_one_copy_among_thirty_operators_dominates(advised: Advised) -> None:
+def test_one_copy_among_thirty_operators_dominates(advised):
     _, found = advised("h200/misc_ops_fp32.json.gz")
     assert codes(found) == ["pageable_copy", "host_copies", "tf32_off", "host_sync"]
 
 
 @pytest.mark.exhaustive
-def test_workers_for_the_data_loader_end_its_finding(advised: Advised) -> None:
+def test_workers_for_the_data_loader_end_its_finding(advised):
     _, before = advised("public/kineto/worker0.1623143089861.pt.trace.json.gz")
     _, after = advised("public/kineto/worker0.1623212756351.pt.trace.json.gz")
     assert codes(before)[0] == "data_loading"
@@ -127,20 +118,19 @@ QUIET = (
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", QUIET)
-def test_where_nothing_is_known_to_be_wrong_nothing_is_said(advised: Advised, name: str) -> None:
+def test_where_nothing_is_known_to_be_wrong_nothing_is_said(advised, name):
     _, found = advised(name)
     assert codes(found) == []
 
 
 @pytest.mark.exhaustive(few=False)
 @cases("name")
-def test_no_gain_exceeds_what_a_step_takes(advised: Advised, name: str) -> None:
+def test_no_gain_exceeds_what_a_step_takes(advised, name):
     step, found = advised(name)
     for finding in found:
         json.dumps([finding.evidence, finding.trace_id])
         gain_ns = finding.estimated_gain_ns_per_step
         if gain_ns is not None:
-            assert step is not None
             assert 0 <= gain_ns < step.step_ns
             assert finding.gain_basis
         for key, value in finding.evidence.items():
@@ -149,9 +139,8 @@ def test_no_gain_exceeds_what_a_step_takes(advised: Advised, name: str) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_preprocessing_in_a_step_and_a_blocking_copy_are_told_with_their_lines(advised: Advised) -> None:
+def test_preprocessing_in_a_step_and_a_blocking_copy_are_told_with_their_lines(advised):
     step, found = advised("field/h100_timesformer.json.gz")
-    assert step is not None
     work, wait = only(found, "host_work"), only(found, "host_sync")
     assert "preprocess at" in work.message
     assert "model.py:40 run_on_input" in wait.message
@@ -161,12 +150,12 @@ def test_preprocessing_in_a_step_and_a_blocking_copy_are_told_with_their_lines(a
 
 
 @pytest.mark.exhaustive
-def test_of_a_few_ranks_of_many_none_is_blamed(advised: Advised) -> None:
+def test_of_a_few_ranks_of_many_none_is_blamed(advised):
     _, found = advised("public/HTA/tests/data/trace_filter")
     assert "straggler_rank" not in codes(found)
     assert only(found, "exposed_communication").estimated_gain_ns_per_step is None
 
 
-def test_types_of_a_program_with_kernels_of_its_own_are_no_bet(advised: Advised) -> None:
+def test_types_of_a_program_with_kernels_of_its_own_are_no_bet(advised):
     found = only(advised("h200/own_kernels.json.gz")[1], "reduced_precision")
     assert (found.is_to_try, found.is_gain_known) == (True, False)

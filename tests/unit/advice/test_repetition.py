@@ -1,11 +1,6 @@
 """What two watched steps showed, found again in the recorded ones, and the advice that follows from it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +11,6 @@ from opscope.advice import repetition
 from opscope.advice.profiled_run import ProfiledRun
 from opscope.advice.repetition import _share_at_limits
 from opscope.analysis.watched_steps import FoundOperators, dataflow
-from opscope.model.finding import Finding
 from opscope.model.sidecar import (
     SIZE_LIMIT,
     PaddedInput,
@@ -40,24 +34,17 @@ ROUNDS = 6
 LINE = "train.py:7 forward"
 
 
+WATCHED = ("repeated", "rounds", "unused", "padded", "python")
+
+
 def session_of(
-    folder: Path,
-    *,
-    repeated: Sequence[RepeatedWork] = (),
-    rounds: Sequence[RecordedRounds] = (),
-    unused: Sequence[UnusedWork] = (),
-    padded: Sequence[PaddedInput] = (),
-    python: Sequence[PythonWork] = (),
-    names: Sequence[str] = NAMES * ROUNDS,
-    kernel_us: float = 150,
-    kernel: str = "kernel",
-    waits: bool = False,
-    pause_us: float = 0,  # of Python, in the middle
-    has_new: bool = True,
-    extra: Callable[[Any, float], object] = lambda *_: None,
-    **facts: Any,
-) -> opscope.Session:
-    """Three steps of four operators in six rounds, each below another one and above one that launches."""
+    folder, *, names=NAMES * ROUNDS, kernel_us=150, kernel="kernel", waits=False, pause_us=0, has_new=True,
+    extra=lambda *_: None, **facts
+):  # fmt: skip
+    """Three steps of four operators in six rounds, each below another one and above one that launches.
+
+    Python pauses in the middle; what was watched is among the facts.
+    """
     program, at = trace(), 0.0
     for step in range(3):
         program.step(step, at, 5_000 + pause_us)
@@ -78,17 +65,17 @@ def session_of(
     path = program.write(folder / "t.json")
     order = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
     watched = ThreadOperators(1, tuple(order), " ".join(order[name] for name in names))
-    parts = map(tuple, (repeated, rounds, unused, padded, python))
+    parts = (tuple(facts.pop(one, ())) for one in WATCHED)
     recorded = RecordedDataflow((watched,), has_new, *parts)
     write_sidecar(sidecar_path(path), sidecar(dataflow=recorded, **facts))
     return opscope.load(path)
 
 
-def advice(session: opscope.Session) -> tuple[Finding, ...]:
+def advice(session):
     return opscope.summarize(session).advice or ()
 
 
-def again(since: RepeatedSince = RepeatedSince.STEP, end: int = 8, **facts: Any) -> RepeatedWork:
+def again(since=RepeatedSince.STEP, end=8, **facts):
     line = None if since is RepeatedSince.FORWARD else LINE
     return RepeatedWork(since, line, ((0, end),), "table = angles()" if line else None, **facts)
 
@@ -100,7 +87,7 @@ def again(since: RepeatedSince = RepeatedSince.STEP, end: int = 8, **facts: Any)
         (RepeatedSince.CALL, f"A step works out the same more than once at {LINE}: "),
     ],
 )
-def test_work_that_was_done_before_goes(tmp_path: Path, since: RepeatedSince, said: str) -> None:
+def test_work_that_was_done_before_goes(tmp_path, since, said):
     with session_of(tmp_path, repeated=[again(since)]) as session:
         summary = opscope.summarize(session)
     found = only(summary.advice or (), "repeated_work")
@@ -114,7 +101,7 @@ def test_work_that_was_done_before_goes(tmp_path: Path, since: RepeatedSince, sa
     assert found.estimated_gain_ns_per_step == pytest.approx(1.5e6, rel=0.05)
 
 
-def test_what_python_makes_on_the_host_each_time_goes_with_it(tmp_path: Path) -> None:
+def test_what_python_makes_on_the_host_each_time_goes_with_it(tmp_path):
     parts = tuple((at, at + 1) for at in range(4, 24, 4))
     work = RepeatedWork(RepeatedSince.STEP, LINE, parts, "bank = basis().cuda()", is_from_host=True)
     with session_of(tmp_path, repeated=[work], kernel_us=20) as session:
@@ -129,7 +116,7 @@ def test_what_python_makes_on_the_host_each_time_goes_with_it(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("is_whole", "change"), [(True, "# accuracy = score()   # nothing reads its result"), (False, None)]
 )
-def test_what_nothing_reads_goes(tmp_path: Path, *, is_whole: bool, change: str | None) -> None:
+def test_what_nothing_reads_goes(tmp_path, *, is_whole, change):
     work = UnusedWork(LINE, ((4, 12),), "accuracy = score()", is_whole)
     with session_of(tmp_path, unused=[work]) as session:
         found = only(advice(session), "unused_work")
@@ -138,7 +125,7 @@ def test_what_nothing_reads_goes(tmp_path: Path, *, is_whole: bool, change: str 
     assert found.is_gain_known == is_whole
 
 
-def test_python_for_which_the_device_waits_is_told_by_the_line_that_goes_on(tmp_path: Path) -> None:
+def test_python_for_which_the_device_waits_is_told_by_the_line_that_goes_on(tmp_path):
     lines = [PythonWork(number, f"train.py:{number} main", 10_000_000) for number in (0, 12)]
     with session_of(tmp_path, python=lines, kernel_us=20, pause_us=3_000) as session:
         found = only(advice(session), "host_work")
@@ -147,9 +134,7 @@ def test_python_for_which_the_device_waits_is_told_by_the_line_that_goes_on(tmp_
 
 
 @cases("longest", "mean", "is_left", "said", "change")
-def test_rows_that_are_filled_up(
-    tmp_path: Path, longest: int, mean: float, said: str, change: str, *, is_left: bool
-) -> None:
+def test_rows_that_are_filled_up(tmp_path, longest, mean, said, change, *, is_left):
     batch = PaddedInput(8, 64, longest, mean, 0.0, is_left, (LINE,), ((0, 12),))
     with session_of(tmp_path, padded=[batch], kernel_us=120, waits=True) as session:
         found = only(advice(session), "padding")
@@ -164,13 +149,13 @@ def test_rows_that_are_filled_up(
 
 
 @pytest.mark.parametrize(("longest", "mean"), [(60, 50.0), (64, 60.0)])
-def test_rows_are_filled_up_a_little_on_purpose(tmp_path: Path, longest: int, mean: float) -> None:
+def test_rows_are_filled_up_a_little_on_purpose(tmp_path, longest, mean):
     batch = PaddedInput(8, 64, longest, mean, 0.0, is_left=False, lines=(LINE,), operators=((0, 12),))
     with session_of(tmp_path, padded=[batch], kernel_us=199) as session:
         assert "padding" not in codes(advice(session))
 
 
-def test_of_gradients_that_nothing_reads_kernels_for_weights_alone_go(tmp_path: Path) -> None:
+def test_of_gradients_that_nothing_reads_kernels_for_weights_alone_go(tmp_path):
     gains_ns = []
     for name in ("sm90_xmma_wgrad_implicit_gemm", "sm90_xmma_dgrad_implicit_gemm"):
         (tmp_path / name).mkdir()
@@ -183,15 +168,13 @@ def test_of_gradients_that_nothing_reads_kernels_for_weights_alone_go(tmp_path: 
 
 
 @pytest.mark.parametrize(("is_differentiated", "has_new"), [(True, True), (False, False)])
-def test_gradients_and_steps_without_data_of_their_own_leave_it_open(
-    tmp_path: Path, *, is_differentiated: bool, has_new: bool
-) -> None:
+def test_gradients_and_steps_without_data_of_their_own_leave_it_open(tmp_path, *, is_differentiated, has_new):
     work = again(is_differentiated=is_differentiated)
     with session_of(tmp_path, repeated=[work], has_new=has_new) as session:
         assert not only(advice(session), "repeated_work").is_gain_known
 
 
-def gradients(program: Any, at: float, *, of: int) -> None:
+def gradients(program, at, *, of):
     """Of eight operators from one on."""
     for number in range(8):
         begin, sequence = at + 22 * number, {"Sequence number": 100 * int(at // 5_000) + of + number}
@@ -209,9 +192,7 @@ THREE_ROUNDS = RecordedRounds(LINE, None, ((0, 4), (4, 8), (8, 12)), is_ragged=F
         ("loop", {"rounds": [THREE_ROUNDS]}, 4),
     ],
 )
-def test_gradients_of_what_need_not_run_go_with_it(
-    tmp_path: Path, code: str, works: dict[str, Any], first: int
-) -> None:
+def test_gradients_of_what_need_not_run_go_with_it(tmp_path, code, works, first):
     gains_ns = []
     for of in (first, 12):
         (tmp_path / str(of)).mkdir()
@@ -223,7 +204,7 @@ def test_gradients_of_what_need_not_run_go_with_it(
     assert gains_ns[0] - gains_ns[1] > 50_000
 
 
-def test_a_forward_pass_that_runs_again_needs_memory_to_go(tmp_path: Path) -> None:
+def test_a_forward_pass_that_runs_again_needs_memory_to_go(tmp_path):
     with session_of(tmp_path, repeated=[again(RepeatedSince.FORWARD)]) as session:
         found = only(advice(session), "recomputation")
     assert found.is_to_try
@@ -232,9 +213,9 @@ def test_a_forward_pass_that_runs_again_needs_memory_to_go(tmp_path: Path) -> No
 
 @cases("module", "is_ragged", "has_weights", "is_selected", "said", "change")
 def test_rounds_that_need_not_wait_are_put_together(
-    tmp_path: Path, module: str | None, said: str, change: str, *, is_ragged: bool, has_weights: bool,
-    is_selected: bool | None,
-) -> None:  # fmt: skip
+    tmp_path, module, said, change, *, is_ragged, has_weights,
+    is_selected,
+):  # fmt: skip
     parts = tuple((at, at + 4) for at in range(0, 24, 4))
     rounds = RecordedRounds(LINE, module, parts, is_ragged, has_weights, bool(is_selected))
     with session_of(tmp_path, rounds=[rounds], kernel_us=20) as session:
@@ -246,9 +227,7 @@ def test_rounds_that_need_not_wait_are_put_together(
 
 
 @pytest.mark.parametrize("is_selected", [True, False])
-def test_a_loop_over_groups_says_of_their_sizes_what_a_wait_would(
-    tmp_path: Path, *, is_selected: bool
-) -> None:
+def test_a_loop_over_groups_says_of_their_sizes_what_a_wait_would(tmp_path, *, is_selected):
     parts = tuple((at, at + 4) for at in range(0, 24, 4))
     rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False, is_selected=is_selected)
     with session_of(tmp_path, rounds=[rounds], waits=True) as session:
@@ -256,8 +235,8 @@ def test_a_loop_over_groups_says_of_their_sizes_what_a_wait_would(
 
 
 @pytest.mark.parametrize("steps_alike", [2, 1])
-def test_a_step_that_does_more_is_another(tmp_path: Path, steps_alike: int) -> None:
-    def begin(program: Any, start: float) -> None:
+def test_a_step_that_does_more_is_another(tmp_path, steps_alike):
+    def begin(program, start):
         if start > 5_000 * steps_alike:
             for at in range(10):
                 program.operator("aten::sort", start + 9 * at, 8).launch(start + 9 * at + 2)
@@ -267,7 +246,7 @@ def test_a_step_that_does_more_is_another(tmp_path: Path, steps_alike: int) -> N
         assert ("advice.repeated_work" in {one.code for one in advice(session)}) is (steps_alike == 2)
 
 
-def test_means_of_groups_need_no_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_means_of_groups_need_no_loop(tmp_path, monkeypatch):
     names = ("aten::eq", "aten::index", "aten::mean", "aten::copy_")
     monkeypatch.setitem(globals(), "NAMES", names)
     parts = tuple((at, at + 4) for at in range(0, 24, 4))
@@ -276,7 +255,7 @@ def test_means_of_groups_need_no_loop(tmp_path: Path, monkeypatch: pytest.Monkey
         assert ".index_add_(0, labels, x)" in (only(advice(session), "loop").change or "")
 
 
-def test_runs_of_one_loop_count_together(tmp_path: Path) -> None:
+def test_runs_of_one_loop_count_together(tmp_path):
     """Each of a dozen layers' loops alone may be less than a rewrite is worth."""
     loops = [
         RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False)
@@ -292,8 +271,8 @@ def test_runs_of_one_loop_count_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kernel_us", "is_told"), [(20, True), (199, False)])
 def test_gradients_are_summed_up_round_by_round_for_want_of_memory_where_the_device_is_busy(
-    tmp_path: Path, kernel_us: float, *, is_told: bool
-) -> None:
+    tmp_path, kernel_us, *, is_told
+):
     parts = tuple((at, at + 4) for at in range(0, 24, 4))
     rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False, has_backward=True)
     with session_of(tmp_path, rounds=[rounds], kernel_us=kernel_us) as session:
@@ -301,9 +280,7 @@ def test_gradients_are_summed_up_round_by_round_for_want_of_memory_where_the_dev
     assert [" with a backward pass after each" in one.message for one in found] == [True] * is_told
 
 
-def test_one_large_call_gets_the_device_half_as_far_to_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_large_call_gets_the_device_half_as_far_to_its_limit(tmp_path, monkeypatch):
     parts = tuple((at, at + 4) for at in range(0, 24, 4))
     rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False)
     monkeypatch.setattr(repetition, "_share_at_limits", lambda *_: 0.4)
@@ -314,7 +291,7 @@ def test_one_large_call_gets_the_device_half_as_far_to_its_limit(
     assert (found.gain_interval_ns_per_step or (1, 1))[0] == 0
 
 
-def test_what_operators_take_at_their_limits() -> None:
+def test_what_operators_take_at_their_limits():
     with opscope.load(opscope.example_trace()) as session:
         summary = opscope.summarize(session)
         run = ProfiledRun(session, summary)
@@ -327,9 +304,7 @@ def test_what_operators_take_at_their_limits() -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_of_rounds_at_once_one_is_left_on_the_host_with_all_work_for_the_device(
-    tmp_path: Path, *, waits: bool
-) -> None:
+def test_of_rounds_at_once_one_is_left_on_the_host_with_all_work_for_the_device(tmp_path, *, waits):
     parts = tuple((at, at + 4) for at in range(0, 24, 4))
     rounds = RecordedRounds(LINE, None, parts, is_ragged=False, has_weights=False)
     with session_of(tmp_path, rounds=[rounds], kernel_us=20, waits=waits) as session:
@@ -338,11 +313,11 @@ def test_of_rounds_at_once_one_is_left_on_the_host_with_all_work_for_the_device(
     assert found.estimated_gain_ns_per_step == pytest.approx(20 * 200_000, rel=0.2)
 
 
-def launched_by_nothing(program: Any, at: float) -> None:
+def launched_by_nothing(program, at):
     program.launch(at).kernel("own_kernel", at + 5, 2)
 
 
-def more_operators(program: Any, at: float) -> None:
+def more_operators(program, at):
     for number in range(4):
         program.operator("aten::mm", at + 30 * number, 20).launch(at + 30 * number + 5)
         program.kernel("gemm", at + 30 * number + 10, 200)
@@ -358,12 +333,12 @@ def more_operators(program: Any, at: float) -> None:
         {"repeated": [], "unused": [UnusedWork(LINE, ((0, 24),), None, is_whole=True)]},
     ],
 )
-def test_where_it_is_not_known_nothing_is_said(tmp_path: Path, other: dict[str, Any]) -> None:
+def test_where_it_is_not_known_nothing_is_said(tmp_path, other):
     with session_of(tmp_path, **{"repeated": [again()], **other}) as session:
         assert not {"repeated_work", "unused_work", "loop"} & {*codes(advice(session))}
 
 
-def test_of_a_programs_start_alone_nothing_follows(tmp_path: Path) -> None:
+def test_of_a_programs_start_alone_nothing_follows(tmp_path):
     facts = {"partial": True, "steps": 0, "ended_by": SIZE_LIMIT}
     with session_of(tmp_path, repeated=[again()], **facts) as session:
         summary = opscope.summarize(session)
@@ -371,10 +346,9 @@ def test_of_a_programs_start_alone_nothing_follows(tmp_path: Path) -> None:
     assert "only the program's start was recorded" in render_markdown(recording_document(summary, top=1))
 
 
-def test_operators_are_found_in_each_step(tmp_path: Path) -> None:
+def test_operators_are_found_in_each_step(tmp_path):
     with session_of(tmp_path, repeated=[again(end=2)]) as session:
         watched = dataflow(session, 0, [])
-        assert watched is not None
         found = watched.found(((1, 3),))
         rows = session.query(
             "SELECT step, name FROM operators WHERE list_contains($1, operator_id) ORDER BY ALL",

@@ -1,7 +1,5 @@
 """Every rule is complete: a function, a reason for every number, words, a change that is code."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pytest
 
 import opscope.advice
 from opscope.advice.profiled_run import FINDERS
-from opscope.advice.rules import Rule, rule_book
+from opscope.advice.rules import rule_book
 
 RULES = tuple(rule_book().rules.values())
 CODE = "\n".join(
@@ -17,12 +15,12 @@ CODE = "\n".join(
 )
 
 
-def test_every_rule_has_a_function_and_every_function_a_rule() -> None:
+def test_every_rule_has_a_function_and_every_function_a_rule():
     assert {rule.code for rule in RULES} == set(FINDERS)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
-def test_a_rule_says_what_it_must(rule: Rule) -> None:
+def test_a_rule_says_what_it_must(rule):
     assert re.fullmatch(r"advice\.[a-z][a-z0-9_]+", rule.code)
     for words in (rule.title, rule.meaning, rule.gain, rule.unknown, rule.suggestion, rule.change or "-"):
         assert words
@@ -35,7 +33,7 @@ def test_a_rule_says_what_it_must(rule: Rule) -> None:
         assert f'"{name}' in CODE or f'"{stem}"' in CODE or name.startswith("pinned_bytes_per_s"), name
 
 
-def test_every_shared_number_has_a_reason_and_is_read() -> None:
+def test_every_shared_number_has_a_reason_and_is_read():
     for name, number in rule_book().numbers.items():
         assert len(number.reason) > 20, name
         kind, _, suffix = name.rpartition("ward_")  # "for" and "back": the kinds of attention
@@ -43,7 +41,7 @@ def test_every_shared_number_has_a_reason_and_is_read() -> None:
         assert f'"{stem}"' in CODE or (kind and f"_{suffix}" in CODE), name
 
 
-def test_code_to_try_is_python_or_a_command() -> None:
+def test_code_to_try_is_python_or_a_command():
     for rule in RULES:
         if rule.change is None or "__global__" in rule.change:
             continue

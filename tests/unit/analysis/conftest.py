@@ -1,28 +1,15 @@
 """Names of real kernels, the packaged recording, Sessions with provenance by hand, and hardware counters."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import opscope
-from fakes import H200, Load, TraceBuilder
+from fakes import H200, TraceBuilder
 from opscope.analysis.counters import recorded_name
-from opscope.analysis.summary import Summary
-from opscope.model.session import Session
-from opscope.toolchain.ncu_report import (
-    KernelCounters,
-    NcuDevice,
-    NcuReport,
-    Occupancy,
-    Quantity,
-    read_report,
-)
+from opscope.toolchain import ncu_report
 
 GELU = "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}"  # noqa: E501
 GELU_KERNEL = f"void at::native::vectorized_elementwise_kernel<4, {GELU}, std::array<char*, 2ul> >(int, {GELU}, std::array<char*, 2ul>)"  # noqa: E501
@@ -33,7 +20,7 @@ FILL_KERNEL_MANGLED = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cache(tmp_path_factory):
     """A cache folder without what the user of this machine added."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -41,18 +28,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def example_summary(example: Session) -> Summary:
+def example_summary(example):
     return opscope.summarize(example)
 
 
 @pytest.fixture(scope="module")
-def load_once(
-    tmp_path_factory: pytest.TempPathFactory, shared_session: Callable[[Path], Session]
-) -> Iterator[Load]:
+def load_once(tmp_path_factory, shared_session):
     """Loads a recording, or those of a job, once for all tests of a module: they write nothing."""
-    loaded: dict[str, Session] = {}
+    loaded = {}
 
-    def once(source: TraceBuilder | Sequence[TraceBuilder] | Path) -> Session:
+    def once(source):
         if isinstance(source, Path):
             return shared_session(source)
         builders = [source] if isinstance(source, TraceBuilder) else source
@@ -68,12 +53,10 @@ def load_once(
 
 
 @pytest.fixture
-def annotated() -> Callable[..., Session]:
+def annotated():
     """Writes a Session's provenance by hand: by kernel name, and by operator name."""
 
-    def write(
-        session: Session, kernels: Mapping[str, Mapping[str, Any]], functions: Mapping[str, Mapping[str, Any]]
-    ) -> Session:
+    def write(session, kernels, functions):
         ids = dict(session.query("SELECT name, name_id FROM kernel_names"))
         session.replace_rows(
             "kernel_provenance",
@@ -111,10 +94,10 @@ def annotated() -> Callable[..., Session]:
     return write
 
 
-NCU_H200 = NcuDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 62_914_560)
+NCU_H200 = ncu_report.NcuDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, 62_914_560)
 _X, _STRIDES = [8192, 8192], [8192, 1]
 # The operators whose kernels are in the report, in its order: shapes, types, strides, scalars.
-_CALLS: tuple[tuple[str, list[Any], list[str], list[Any], list[str]], ...] = (
+_CALLS = (
     ("aten::_softmax", [_X, [], []], ["float", "Scalar", "Scalar"], [_STRIDES, [], []], ["", "-1", "False"]),
     ("aten::gelu", [_X, []], ["float", ""], [_STRIDES, []], ["", "tanh"]),
     ("aten::copy_", [_X, _X, []], ["float", "float", "Scalar"], [_STRIDES, [1, 8192], []], ["", "", "False"]),
@@ -129,48 +112,48 @@ _CALLS: tuple[tuple[str, list[Any], list[str], list[Any], list[str]], ...] = (
 )
 
 
-def make_kernel(name: str = "kernel", index: int = 0, **fields: Any) -> KernelCounters:
+def make_kernel(name="kernel", index=0, **fields):
     """A launch of a kernel whose mangled name is its name; `values` by quantity."""
-    defaults: dict[str, Any] = {
+    defaults = {
         "function": name,
         "name": name,
         "mangled_name": name,
         "device": NCU_H200,
         "grid": (4, 1, 1),
         "block": (128, 1, 1),
-        "values": {Quantity.DURATION: 1000},
-        "occupancy": Occupancy(),
+        "values": {ncu_report.Quantity.DURATION: 1000},
+        "occupancy": ncu_report.Occupancy(),
     }
-    return KernelCounters(index=index, **{**defaults, **fields})
+    return ncu_report.KernelCounters(index=index, **{**defaults, **fields})
 
 
 @pytest.fixture
-def kernel() -> Callable[..., KernelCounters]:
+def kernel():
     return make_kernel
 
 
 @pytest.fixture
-def report_of() -> Callable[..., NcuReport]:
+def report_of():
     """A report of kernels given by name, or as made by `kernel`."""
 
-    def make(*kernels: str | KernelCounters) -> NcuReport:
+    def make(*kernels):
         made = [make_kernel(one) if isinstance(one, str) else one for one in kernels]
         numbered = [replace(one, index=index) for index, one in enumerate(made)]
-        return NcuReport(Path("made.ncu-rep"), tuple(numbered))
+        return ncu_report.NcuReport(Path("made.ncu-rep"), tuple(numbered))
 
     return make
 
 
 @pytest.fixture(scope="module")
-def real_report(shared: Path) -> NcuReport:
+def real_report(shared):
     """Softmax, GELU, a transposing copy, a product of 1024³ and layer norm; the others of 8192² floats."""
     if find_spec("ncu_report") is None:
         pytest.skip("ncu-report is not installed")
-    return read_report(shared / "ncu" / "ops.ncu-rep.gz")
+    return ncu_report.read_report(shared / "ncu" / "ops.ncu-rep.gz")
 
 
 @pytest.fixture
-def its_trace(real_report: NcuReport) -> TraceBuilder:
+def its_trace(real_report):
     """Two steps of the same program as Kineto would record them."""
     trace = TraceBuilder(deviceProperties=[H200])
     for step in range(2):

@@ -1,21 +1,17 @@
 """What a recording of a few calls says of one call."""
 
-from __future__ import annotations
-
 import tempfile
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.analysis.call_profile import call_profile_of, profile_calls
 from opscope.errors import CaptureError
 
 from .conftest import FILL_KERNEL, GELU_KERNEL
 
 
-def recording(*calls: tuple[str, int]) -> TraceBuilder:
+def recording(*calls):
     """One operator and launch for each (kernel, microseconds)."""
     built = TraceBuilder()
     for index, (kernel, duration_us) in enumerate(calls):
@@ -27,7 +23,7 @@ def recording(*calls: tuple[str, int]) -> TraceBuilder:
     return built
 
 
-def test_figures_are_per_call_and_kernels_have_titles(load: Load) -> None:
+def test_figures_are_per_call_and_kernels_have_titles(load):
     profile = call_profile_of(load(recording(*[(GELU_KERNEL, 6), (FILL_KERNEL, 3)] * 3)), 3)
     assert (profile.calls, profile.kernels_launched, profile.device_ns) == (3, 2, 9_000)
     first, second = profile.kernels
@@ -39,7 +35,7 @@ def test_figures_are_per_call_and_kernels_have_titles(load: Load) -> None:
     assert second.name == FILL_KERNEL
 
 
-def test_launches_or_geometry_that_differ_between_calls_are_no_one_number(load: Load) -> None:
+def test_launches_or_geometry_that_differ_between_calls_are_no_one_number(load):
     profile = call_profile_of(load(recording((GELU_KERNEL, 6), (GELU_KERNEL, 6))), 3)
     assert profile.kernels_launched == pytest.approx(2 / 3)
     built = recording((GELU_KERNEL, 6))
@@ -54,7 +50,7 @@ def test_launches_or_geometry_that_differ_between_calls_are_no_one_number(load: 
 def test_calls_are_recorded_and_nothing_is_left_behind(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    seen: list[Any] = []
+    seen = []
     tensor = torch.ones(3)
     profile = profile_calls(lambda: seen.append(tensor + 1), calls=2)
     assert profile.calls == 2
@@ -66,10 +62,10 @@ def test_calls_are_recorded_and_nothing_is_left_behind(tmp_path, monkeypatch):
 
 
 @pytest.mark.torch
-def test_what_the_call_raises_is_the_cause(tmp_path: Path) -> None:
+def test_what_the_call_raises_is_the_cause(tmp_path):
     pytest.importorskip("torch")
 
-    def fail() -> None:
+    def fail():
         raise ValueError("a mistake")
 
     with pytest.raises(CaptureError, match=r"could not be profiled \(ValueError: a mistake\)") as caught:
@@ -78,7 +74,7 @@ def test_what_the_call_raises_is_the_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_a_profiler_that_runs_already_is_an_error_to_report(tmp_path: Path) -> None:
+def test_a_profiler_that_runs_already_is_an_error_to_report(tmp_path):
     pytest.importorskip("torch")
     from opscope.capture.profiler import Profiler
 

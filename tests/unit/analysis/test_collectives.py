@@ -1,15 +1,9 @@
 """Collectives of several ranks: who waits for whom, how fast data moves, what differs between ranks."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.report.analysis import recording_document
@@ -21,7 +15,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul
 P2P = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def rank(number: int | None, durations: Sequence[float], *, kernel: str = NCCL, **args: Any) -> TraceBuilder:
+def rank(number, durations, *, kernel=NCCL, **args):
     """One rank whose all-reduces of one step take this long; `args` may hold a list per collective."""
     info = {} if number is None else {"distributedInfo": {"rank": number, "world_size": 2}}
     trace = TraceBuilder(**info).step(5, 0, 10_000)
@@ -33,14 +27,11 @@ def rank(number: int | None, durations: Sequence[float], *, kernel: str = NCCL, 
 
 
 @pytest.fixture
-def skews(load: Load) -> Callable[..., tuple[RankSkew, ...]]:
+def skews(load):
     return lambda *ranks: Summary(load(ranks)).timeline.skews
 
 
-Skews = Callable[..., tuple[RankSkew, ...]]
-
-
-def test_the_last_to_arrive_has_the_shortest_kernel_by_more_than_a_few_percent(skews: Skews) -> None:
+def test_the_last_to_arrive_has_the_shortest_kernel_by_more_than_a_few_percent(skews):
     assert skews(rank(0, [100, 120]), rank(1, [20, 30])) == (
         RankSkew(0, 0, 2, 0, 170_000, 0, SkewEvidence.ORDER),
         RankSkew(1, 1, 2, 2, 0, 170_000, SkewEvidence.ORDER),
@@ -48,12 +39,8 @@ def test_the_last_to_arrive_has_the_shortest_kernel_by_more_than_a_few_percent(s
     assert [one.last_count for one in skews(rank(0, [100, 105]), rank(1, [103, 100]))] == [0, 0]
 
 
-def test_sequence_numbers_match_whatever_is_missing(skews: Skews) -> None:
-    common: dict[str, Any] = {
-        "Collective name": "allreduce",
-        "Process Group Name": "0",
-        "Process Group Ranks": "[0, 1]",
-    }
+def test_sequence_numbers_match_whatever_is_missing(skews):
+    common = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
     first = rank(0, [100, 50, 40], **common, Seq=[7, 8, 9])
     second = rank(1, [10, 40], **common, Seq=[8, 9])
     assert skews(first, second) == (
@@ -62,7 +49,7 @@ def test_sequence_numbers_match_whatever_is_missing(skews: Skews) -> None:
     )
 
 
-ALLREDUCE: dict[str, Any] = {"Collective name": "allreduce", "Seq": 3}
+ALLREDUCE = {"Collective name": "allreduce", "Seq": 3}
 UNTOLD = {
     "groups have counts of their own": [
         rank(number, [100 - number], **ALLREDUCE, **{"Process Group Name": group})
@@ -76,11 +63,11 @@ UNTOLD = {
 }
 
 
-def test_where_no_skew_is_told(skews: Skews) -> None:
+def test_where_no_skew_is_told(skews):
     assert {name: skews(*ranks) for name, ranks in UNTOLD.items()} == dict.fromkeys(UNTOLD, ())
 
 
-def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Load) -> None:
+def test_the_straggler_of_a_recorded_job_is_rank_1(shared, load):
     session = load(shared / "traces/h200/ddp_straggler_w4")
     found = Summary(session).timeline
     assert [(one.rank, one.last_count, one.collectives) for one in found.skews] == [
@@ -97,7 +84,7 @@ def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Load) -> 
 
 
 @pytest.mark.exhaustive(few=False)
-def test_without_a_straggler_no_rank_is_last_each_time(shared: Path, load: Load) -> None:
+def test_without_a_straggler_no_rank_is_last_each_time(shared, load):
     session = load(shared / "traces/h200/ddp_w4")
     found = Summary(session).timeline.skews
     assert {one.collectives for one in found} == {12}
@@ -111,14 +98,11 @@ RECORD = {
 
 
 @pytest.fixture
-def job(load: Load) -> Callable[..., Summary]:
+def job(load):
     return lambda *ranks: Summary(load(ranks))
 
 
-Analyzed = Callable[..., Summary]
-
-
-def test_a_group_waits_moves_data_and_is_exposed(job: Analyzed) -> None:
+def test_a_group_waits_moves_data_and_is_exposed(job):
     """Rank 1 comes 80 µs and 30 µs late; in the first it computes for 50 of them, and 10 more beside it."""
     first = rank(0, [100, 60], **RECORD, Seq=[1, 2])
     late = rank(1, [20, 30], **RECORD, Seq=[1, 2])
@@ -134,7 +118,7 @@ def test_a_group_waits_moves_data_and_is_exposed(job: Analyzed) -> None:
     assert {one.name: one.ns for one in total.meanwhile} == {"aten::mm": 50_000, None: 60_000}
 
 
-def test_the_last_to_arrive_may_be_a_rank_that_was_not_recorded(job: Analyzed) -> None:
+def test_the_last_to_arrive_may_be_a_rank_that_was_not_recorded(job):
     ranks = [rank(number, [100 - number], **{**RECORD, "Group size": 8}, Seq=1) for number in range(2)]
     (total,) = job(*ranks).collectives.totals
     assert (total.wait_ns, total.transfer_ns, total.bus_bytes_per_s, total.last_rank) == (None,) * 4
@@ -143,8 +127,8 @@ def test_the_last_to_arrive_may_be_a_rank_that_was_not_recorded(job: Analyzed) -
 
 @pytest.mark.parametrize("how", ["by sequence", "by order"])
 @pytest.mark.exhaustive(few=False)
-def test_sizes_that_differ_are_found(job: Analyzed, how: str) -> None:
-    def one(number: int, elements: list[int]) -> TraceBuilder:
+def test_sizes_that_differ_are_found(job, how):
+    def one(number, elements):
         own = {**RECORD, "Group size": 3, "In msg nelems": elements}
         return rank(number, [50, 50], **own, **({"Seq": [1, 2]} if how == "by sequence" else {}))
 
@@ -159,7 +143,7 @@ def test_sizes_that_differ_are_found(job: Analyzed, how: str) -> None:
 @pytest.mark.parametrize(
     ("third", "words"), [([1, 3], "no number 2,"), ([1], "no number after 1, where others went on to 3")]
 )
-def test_a_rank_that_leaves_a_collective_out_is_found(job: Analyzed, third: list[int], words: str) -> None:
+def test_a_rank_that_leaves_a_collective_out_is_found(job, third, words):
     whole = [rank(number, [50] * 3, **RECORD, Seq=[1, 2, 3]) for number in range(2)]
     found = job(*whole, rank(2, [50] * len(third), **RECORD, Seq=third)).collectives.findings
     assert [one.code for one in found] == ["collectives.missing"]
@@ -167,20 +151,20 @@ def test_a_rank_that_leaves_a_collective_out_is_found(job: Analyzed, third: list
     assert found[0].evidence["ranks"] == [2]
 
 
-def test_fewer_collectives_in_a_step_are_found_without_numbers(job: Analyzed) -> None:
+def test_fewer_collectives_in_a_step_are_found_without_numbers(job):
     (finding,) = job(rank(0, [50, 50], **RECORD), rank(1, [50], **RECORD)).collectives.findings
     assert (finding.code, finding.evidence["ranks"]) == ("collectives.missing", [1])
     assert "collective 2 of step 5" in finding.message
 
 
 @cases("description", "name", "kind")
-def test_what_a_group_is_for(job: Analyzed, description: str, name: str, kind: str | None) -> None:
+def test_what_a_group_is_for(job, description, name, kind):
     own = {**RECORD, "Process Group Description": description, "Collective name": name}
     (total,) = job(*(rank(number, [50], **own, Seq=1) for number in range(2))).collectives.totals
     assert (None if total.parallelism is None else total.parallelism.kind) == kind
 
 
-def test_tensors_with_parts_on_every_rank_sum_their_products(job: Analyzed) -> None:
+def test_tensors_with_parts_on_every_rank_sum_their_products(job):
     """As `parallelize_module` of torch does on two H100s, whose only group has the default description."""
     own = {**RECORD, "Process Group Description": "default_pg", "Collective name": "allreduce"}
     ranks = [rank(number, [50], **own, Seq=1) for number in range(2)]
@@ -191,7 +175,7 @@ def test_tensors_with_parts_on_every_rank_sum_their_products(job: Analyzed) -> N
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_recorded_job_in_json_and_words(shared: Path, load: Load) -> None:
+def test_a_recorded_job_in_json_and_words(shared, load):
     summary = summarize(load(shared / "traces/h200/ddp_straggler_w4"))
     document = analysis_json(summary)
     (total,) = document["collectives"]
@@ -224,8 +208,8 @@ def test_a_recorded_job_in_json_and_words(shared: Path, load: Load) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_rank_that_is_late_once_is_no_straggler(job: Analyzed) -> None:
-    def one(number: int, *durations: tuple[float, ...]) -> TraceBuilder:
+def test_a_rank_that_is_late_once_is_no_straggler(job):
+    def one(number, *durations):
         info = {"distributedInfo": {"rank": number, "world_size": 2}}
         trace = TraceBuilder(**info)
         for step, lasts in enumerate(durations):

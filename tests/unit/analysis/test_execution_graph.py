@@ -1,17 +1,12 @@
 """The execution graph on small programs whose times are known by hand, and its laws on recorded ones."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from fakes import Load, TraceBuilder
-from opscope.analysis.execution_graph import Edge, ExecutionGraph, critical_path, simulate
+from fakes import TraceBuilder
+from opscope.analysis.execution_graph import Edge, critical_path, simulate
 from opscope.analysis.measured_step import StepClockKind, UnrecordedTime
-from opscope.analysis.step_model import Gain, GraphChange, HostSpeed, StepModel
+from opscope.analysis.step_model import Gain, HostSpeed, StepModel
 from opscope.analysis.summary import Summary
 from opscope.model.sidecar import StepKind
 
@@ -19,11 +14,11 @@ US = 1000
 
 
 @pytest.fixture
-def load(load_once: Load) -> Load:
+def load(load_once):
     return load_once
 
 
-def launch_bound() -> TraceBuilder:
+def launch_bound():
     """One step of 1000 µs: ten operators of 40 µs, 90 apart, each launching a kernel of 10."""
     builder = TraceBuilder().step(1, 0, 1000)
     for place in range(10):
@@ -32,7 +27,7 @@ def launch_bound() -> TraceBuilder:
     return builder
 
 
-def device_bound(steps: int = 1) -> TraceBuilder:
+def device_bound(steps=1):
     """Steps of 200 µs on the host whose ten kernels of 100 µs run one after the other, 1 µs apart."""
     builder = TraceBuilder()
     for number in range(steps):
@@ -44,7 +39,7 @@ def device_bound(steps: int = 1) -> TraceBuilder:
     return builder
 
 
-def two_streams() -> TraceBuilder:
+def two_streams():
     """A kernel of 200 µs, and on another stream one of 50 that an event holds back until it is done."""
     builder = TraceBuilder().step(1, 0, 400)
     builder.operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 200)
@@ -52,7 +47,7 @@ def two_streams() -> TraceBuilder:
     return builder.operator("aten::copy_", 40, 10).launch(42, 4).kernel("copy", 223, 50, stream=20)
 
 
-def asks_for_a_number() -> TraceBuilder:
+def asks_for_a_number():
     """Two kernels of 300 µs, and between them the host reads a number: a copy and a wait."""
     builder = TraceBuilder().step(1, 0, 1000)
     builder.operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 300)
@@ -62,7 +57,7 @@ def asks_for_a_number() -> TraceBuilder:
     return builder.operator("aten::mm", 600, 10).launch(602, 4).kernel("gemm", 610, 300)
 
 
-def copies_in() -> TraceBuilder:
+def copies_in():
     """Two steps: a copy from pageable memory, whose call returns 5 µs before it ends; then a kernel."""
     builder = TraceBuilder()
     for number in range(2):
@@ -79,7 +74,7 @@ def copies_in() -> TraceBuilder:
     return builder
 
 
-def backward() -> TraceBuilder:
+def backward():
     """Forward on one thread, backward on a second one while the first pauses, then the first again."""
     builder = TraceBuilder().step(1, 0, 1000)
     builder.operator("aten::mm", 10, 80).launch(50, 4).kernel("forward", 60, 10)
@@ -89,24 +84,24 @@ def backward() -> TraceBuilder:
     return builder.operator("aten::add_", 600, 80).launch(650, 4).kernel("update", 660, 10)
 
 
-def replays() -> TraceBuilder:
+def replays():
     """A CUDA graph of three kernels on two streams."""
     builder = TraceBuilder().step(1, 0, 300).launch(10, 20, name="cudaGraphLaunch", correlation=7)
     builder.kernel("first", 40, 50, correlation=7).kernel("branch", 92, 80, stream=20, correlation=7)
     return builder.kernel("second", 92, 50, correlation=7).kernel("join", 174, 10, correlation=7)
 
 
-def model_of(load: Load, builder: TraceBuilder) -> StepModel:
+def model_of(load, builder):
     (model,) = Summary(load(builder)).step_models
     return model
 
 
-def node(model: StepModel, kernel: str) -> int:
+def node(model, kernel):
     """The last activity of a name."""
     return int(np.flatnonzero(model.is_named([kernel]))[-1])
 
 
-def without_recorder(model: StepModel) -> StepModel:
+def without_recorder(model):
     """As recorded: what these programs take is known by hand."""
     model.hosts = (HostSpeed(0.0),)
     return model
@@ -116,11 +111,11 @@ ALL = (launch_bound, device_bound, two_streams, asks_for_a_number, copies_in, ba
 
 
 @pytest.mark.parametrize("program", ALL)
-def test_a_recording_simulates_as_itself(load: Load, program: Callable[[], TraceBuilder]) -> None:
+def test_a_recording_simulates_as_itself(load, program):
     reproduces(model_of(load, program()).graph)
 
 
-def reproduces(graph: ExecutionGraph) -> None:
+def reproduces(graph):
     """Every node comes when it was recorded, and the critical path is what the recording took."""
     times = simulate(graph, rounds=1).times
     assert (times == graph.time_ns)[graph.initial_count :].all()
@@ -130,7 +125,7 @@ def reproduces(graph: ExecutionGraph) -> None:
     assert began_ns in graph.time_ns[1 : graph.initial_count]
 
 
-def test_a_host_too_slow_decides_the_step(load: Load) -> None:
+def test_a_host_too_slow_decides_the_step(load):
     model = without_recorder(model_of(load, launch_bound()))
     assert model.step_ns == 1000 * US
     assert model.host_ns == 1000 * US
@@ -140,7 +135,7 @@ def test_a_host_too_slow_decides_the_step(load: Load) -> None:
     assert model.gain(model.change().replay(50 * US)).ns == pytest.approx(1000 * US - 110 * US, rel=0.02)
 
 
-def test_a_device_too_slow_decides_the_step_in_the_long_run(load: Load) -> None:
+def test_a_device_too_slow_decides_the_step_in_the_long_run(load):
     model = without_recorder(model_of(load, device_bound(3)))
     assert model.step_ns == 1010 * US
     assert model.host_ns == 200 * US
@@ -148,7 +143,7 @@ def test_a_device_too_slow_decides_the_step_in_the_long_run(load: Load) -> None:
     assert model.gain(model.change().replay(1)).ns == 0
 
 
-def test_what_an_event_holds_back_comes_sooner(load: Load) -> None:
+def test_what_an_event_holds_back_comes_sooner(load):
     model = model_of(load, two_streams())
     graph = model.graph
     held = node(model, "copy")
@@ -160,7 +155,7 @@ def test_what_an_event_holds_back_comes_sooner(load: Load) -> None:
     assert times[held] == graph.time_ns[held] - 100 * US
 
 
-def test_a_wait_holds_up_the_host_and_what_it_launches(load: Load) -> None:
+def test_a_wait_holds_up_the_host_and_what_it_launches(load):
     model = without_recorder(model_of(load, asks_for_a_number()))
     waits = [call_id for call_id, in model.session.query(
         "SELECT runtime_call_id FROM runtime_calls WHERE name IN ('cudaMemcpyAsync', 'cudaStreamSynchronize')"
@@ -172,7 +167,7 @@ def test_a_wait_holds_up_the_host_and_what_it_launches(load: Load) -> None:
     )
 
 
-def test_a_copy_from_pageable_memory_holds_up_its_call(load: Load) -> None:
+def test_a_copy_from_pageable_memory_holds_up_its_call(load):
     model = without_recorder(model_of(load, copies_in()))
     returns = model.graph.edge[1] == Edge.WAIT
     assert returns.sum() == 4  # each copy's call and the synchronization after it
@@ -180,7 +175,7 @@ def test_a_copy_from_pageable_memory_holds_up_its_call(load: Load) -> None:
     assert model.host_ns <= 500 * US  # of 1000, without the copies
 
 
-def test_a_thread_waits_for_the_one_that_runs_backward(load: Load) -> None:
+def test_a_thread_waits_for_the_one_that_runs_backward(load):
     model = without_recorder(model_of(load, backward()))
     update = node(model, "update")
     launch = int(model.graph.before[1, update])
@@ -192,14 +187,14 @@ def test_a_thread_waits_for_the_one_that_runs_backward(load: Load) -> None:
     assert model.gain(model.change().drop_host(model.extents(ids))).ns == pytest.approx(180 * US, rel=0.01)
 
 
-def test_a_replay_is_one_launch_and_joins_its_streams(load: Load) -> None:
+def test_a_replay_is_one_launch_and_joins_its_streams(load):
     model = model_of(load, replays())
     assert model.launches == 1
     assert model.graph.before[2, node(model, "branch")] == node(model, "first")
     assert model.graph.missing_edges == 0
 
 
-def test_work_of_before_occupies_the_stream(load: Load) -> None:
+def test_work_of_before_occupies_the_stream(load):
     builder = TraceBuilder().kernel("earlier", -50, 150, correlation=1).step(1, 0, 400)
     builder.operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 101, 100)
     model = without_recorder(model_of(load, builder))
@@ -224,7 +219,7 @@ def test_work_of_before_occupies_the_stream(load: Load) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_nothing_explains_is_counted(load: Load, builder: TraceBuilder, error: float) -> None:
+def test_what_nothing_explains_is_counted(load, builder, error):
     model = model_of(load, builder)
     assert model.graph.missing_edges == 1
     assert model.recorded_error == pytest.approx(error)
@@ -242,7 +237,7 @@ def test_what_nothing_explains_is_counted(load: Load, builder: TraceBuilder, err
     ],
     ids=["clocks disagree", "no launch", "no host", "steps overlap", "no steps", "no device"],
 )  # fmt: skip
-def test_gaps_in_a_recording_are_borne(load: Load, builder: TraceBuilder) -> None:
+def test_gaps_in_a_recording_are_borne(load, builder):
     for model in Summary(load(builder)).step_models:
         assert model.step_ns >= 0
         assert model.gain(model.change().replay(0)).ns <= model.step_ns
@@ -250,16 +245,14 @@ def test_gaps_in_a_recording_are_borne(load: Load, builder: TraceBuilder) -> Non
 
 
 @pytest.mark.parametrize("share", [0.95, 0.6, 0.3])
-def test_a_step_that_was_timed_is_met_where_the_host_decides(load: Load, share: float) -> None:
+def test_a_step_that_was_timed_is_met_where_the_host_decides(load, share):
     model = model_of(load, launch_bound())
     timed = refit(model, share * model.recorded_ns)
     assert timed.step_ns == pytest.approx(share * model.recorded_ns, rel=0.01)
     assert timed.unrecorded_error == pytest.approx(0.0, abs=0.01)
 
 
-def test_with_an_idle_device_the_host_is_as_fast_as_timed_and_else_as_in_recordings_of_others(
-    load: Load,
-) -> None:
+def test_with_an_idle_device_the_host_is_as_fast_as_timed_and_else_as_in_recordings_of_others(load):
     model = model_of(load, device_bound(3))
     timed = refit(model, model.recorded_ns, alone_ns=(120.0 * US, 150.0 * US, 160.0 * US))
     assert timed.host_ns == pytest.approx(150 * US, rel=0.01)
@@ -271,7 +264,7 @@ def test_with_an_idle_device_the_host_is_as_fast_as_timed_and_else_as_in_recordi
 
 
 @pytest.mark.parametrize("low", [1.0, 1.2])
-def test_a_step_with_an_idle_device_counts_where_timed_steps_may_be_as_short(load: Load, low: float) -> None:
+def test_a_step_with_an_idle_device_counts_where_timed_steps_may_be_as_short(load, low):
     """Recorded steps had less to do than the timed ones, which differ."""
     model = model_of(load, device_bound(3))
     steps_ns = [share * model.recorded_ns for share in (low, 1.25, 1.4)]
@@ -279,7 +272,7 @@ def test_a_step_with_an_idle_device_counts_where_timed_steps_may_be_as_short(loa
     assert (timed.host_ns == pytest.approx(150 * US, rel=0.01)) == (low == 1.0)
 
 
-def test_a_gain_holds_what_hosts_differ_by_from_process_to_process(load: Load) -> None:
+def test_a_gain_holds_what_hosts_differ_by_from_process_to_process(load):
     """The host decides once the device is quick; how fast it is, one process does not show."""
     model = model_of(load, device_bound(3))
     timed = refit(model, model.recorded_ns, alone_ns=(150.0 * US, 150.0 * US, 150.0 * US))
@@ -288,7 +281,7 @@ def test_a_gain_holds_what_hosts_differ_by_from_process_to_process(load: Load) -
     assert left_ns == pytest.approx([0.91 * left_ns[1], left_ns[1], 1.23 * left_ns[1]], rel=0.05)
 
 
-def test_a_pause_of_one_recorded_step_is_not_the_hosts_usual_work(load: Load) -> None:
+def test_a_pause_of_one_recorded_step_is_not_the_hosts_usual_work(load):
     """Steps of 200 µs on the host, but for the first, which pauses for 9 ms: the device, 1010 µs, waits."""
     builder, began, free = TraceBuilder(), 0, 0
     for number in range(3):
@@ -309,7 +302,7 @@ def test_a_pause_of_one_recorded_step_is_not_the_hosts_usual_work(load: Load) ->
     assert timed.step_ns == pytest.approx(1010 * US, rel=0.05)
 
 
-def test_a_timed_step_loses_no_more_than_the_device_or_the_host_leaves(load: Load) -> None:
+def test_a_timed_step_loses_no_more_than_the_device_or_the_host_leaves(load):
     """Recorded, 290 µs of a copy's wait decide the step; the timed one is 20 µs longer than the device."""
     model = without_recorder(model_of(load, asks_for_a_number()))
     timed = refit(model, model.device_ns + 20 * US)
@@ -328,7 +321,7 @@ def test_a_timed_step_loses_no_more_than_the_device_or_the_host_leaves(load: Loa
     assert timed.gain(faster).ns == pytest.approx(30 * US)
 
 
-def test_a_host_slower_than_recorded_is_slower_in_all_or_left_open(load: Load) -> None:
+def test_a_host_slower_than_recorded_is_slower_in_all_or_left_open(load):
     model = without_recorder(model_of(load, launch_bound()))
     timed = refit(model, 1.5 * model.recorded_ns)
     assert timed.host.share > 1
@@ -340,7 +333,7 @@ def test_a_host_slower_than_recorded_is_slower_in_all_or_left_open(load: Load) -
     assert min(timed.steps_ns) < 0.8 * step_ns
 
 
-def test_the_quickest_step_and_the_device_bound_the_host(load: Load) -> None:
+def test_the_quickest_step_and_the_device_bound_the_host(load):
     model = without_recorder(model_of(load, launch_bound()))
     device_ns, quickest_ns = model.device_ns, 0.9 * model.device_ns
     timed = refit(model, device_ns, host_ns=quickest_ns)
@@ -348,12 +341,7 @@ def test_the_quickest_step_and_the_device_bound_the_host(load: Load) -> None:
     assert max(timed.steps_ns) <= 1.05 * device_ns
 
 
-def refit(
-    model: StepModel,
-    *steps_ns: float,
-    host_ns: float | None = None,
-    alone_ns: tuple[float, float, float] | None = None,
-) -> StepModel:
+def refit(model, *steps_ns, host_ns=None, alone_ns=None):
     """The model as if these steps had been timed: least, median, most."""
     low_ns, median_ns, high_ns = steps_ns * (3 // len(steps_ns))
     timed = UnrecordedTime(
@@ -365,7 +353,7 @@ def refit(
     )
 
 
-def test_what_was_timed_leaves_open_where_the_recorder_slowed_the_host(load: Load) -> None:
+def test_what_was_timed_leaves_open_where_the_recorder_slowed_the_host(load):
     model = model_of(load, launch_bound())
     timed = refit(model, *(share * model.recorded_ns for share in (0.5, 0.6, 0.7)))
     least, *_, most = sorted(timed.steps_ns)
@@ -380,14 +368,7 @@ def test_what_was_timed_leaves_open_where_the_recorder_slowed_the_host(load: Loa
     assert gain.low_ns < gain.ns < gain.high_ns
 
 
-def test_a_host_that_slowed_down_is_met_too(load: Load) -> None:
-    """Steps are timed at another moment than recorded: at most twice as slow."""
-    model = model_of(load, launch_bound())
-    timed = refit(model, *(share * model.recorded_ns for share in (0.8, 0.9, 1.2)))
-    assert max(timed.steps_ns) == pytest.approx(1.2 * model.recorded_ns, rel=0.01)
-
-
-def test_the_recorder_slows_a_hand_over_too(load: Load) -> None:
+def test_the_recorder_slows_a_hand_over_too(load):
     model = model_of(load, backward())
     handed = model.is_handed_over
     assert handed.any()
@@ -398,7 +379,7 @@ def test_the_recorder_slows_a_hand_over_too(load: Load) -> None:
     assert model.change().replay(0).apply(HostSpeed(0)) < model.device_ns + 100 * US
 
 
-def test_of_two_changes_the_stronger_counts(load: Load) -> None:
+def test_of_two_changes_the_stronger_counts(load):
     model = without_recorder(model_of(load, device_bound(3)))
     half, third = (model.change().scale(model.is_named(["gemm"]), factor) for factor in (0.5, 1 / 3))
     assert model.gain_ns(half & third) == model.gain_ns(third)
@@ -406,7 +387,7 @@ def test_of_two_changes_the_stronger_counts(load: Load) -> None:
     assert error.low_ns < error.ns < error.high_ns
 
 
-def test_a_merged_set_of_launches_is_one(load: Load) -> None:
+def test_a_merged_set_of_launches_is_one(load):
     model = without_recorder(model_of(load, device_bound(1)))
     ids = [one for (one,) in model.session.query("SELECT operator_id FROM operators ORDER BY operator_id")]
     merged = model.change().merge_operators(ids, 0.5)
@@ -415,7 +396,7 @@ def test_a_merged_set_of_launches_is_one(load: Load) -> None:
     assert model.gain_ns(merged) == pytest.approx((500 + 9) * US, rel=0.02)
 
 
-def communicating() -> TraceBuilder:
+def communicating():
     """A kernel of 100 µs, then an all-reduce of 300 on the same stream, within a step of 100 on the host."""
     builder = (
         TraceBuilder().step(1, 0, 100).operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 100)
@@ -424,18 +405,18 @@ def communicating() -> TraceBuilder:
     return builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", 121, 300)
 
 
-def ids_of(model: StepModel, name: str, of: str = "operator") -> list[int]:
+def ids_of(model, name, of="operator"):
     key = {"operator": "operator_id", "runtime_call": "runtime_call_id"}[of]
     return [one for (one,) in model.session.query(f"SELECT {key} FROM {of}s WHERE name LIKE ?", [name])]
 
 
-def asking(model: StepModel) -> list[int]:
+def asking(model):
     """Calls that read a number: the copy and the wait."""
     return ids_of(model, "cuda%Memcpy%", CALLS) + ids_of(model, "%Synchronize", CALLS)
 
 
 CALLS = "runtime_call"
-CHANGES: dict[str, tuple[Callable[[], TraceBuilder], Callable[[StepModel], GraphChange], float]] = {
+CHANGES = {
     "operators gone, with their host": (
         launch_bound, lambda m: m.change().drop_operators(ids_of(m, "aten::add")), 400),
     "operators gone, the host as before": (
@@ -467,13 +448,13 @@ CHANGES: dict[str, tuple[Callable[[], TraceBuilder], Callable[[StepModel], Graph
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_a_change_brings(load: Load, name: str) -> None:
+def test_what_a_change_brings(load, name):
     program, change, gain_us = CHANGES[name]
     model = without_recorder(model_of(load, program()))
     assert model.gain_ns(change(model)) == pytest.approx(gain_us * US, abs=12 * US)
 
 
-def test_a_full_launch_queue_holds_the_host_up(load: Load) -> None:
+def test_a_full_launch_queue_holds_the_host_up(load):
     builder = TraceBuilder().step(1, 0, 10_000)
     for number in range(1010):
         builder.launch(5 * number, 2 if number < 1009 else 500).kernel("k", 5_400 + 2 * number, 2)
@@ -482,9 +463,7 @@ def test_a_full_launch_queue_holds_the_host_up(load: Load) -> None:
 
 
 @pytest.mark.parametrize(("last_us", "waits"), [(50, 1), (500, 0)])
-def test_what_is_allocated_beside_a_busy_device_waits_for_nothing(
-    load: Load, last_us: int, waits: int
-) -> None:
+def test_what_is_allocated_beside_a_busy_device_waits_for_nothing(load, last_us, waits):
     """A kernel ends within the call; another one, launched before, runs on."""
     builder = TraceBuilder().step(1, 0, 1_000).launch(0, 2).kernel("first", 10, 40).launch(4, 2)
     builder.kernel("second", 51, last_us).launch(20, 100, name="cudaMalloc").launch(200, 2).kernel(
@@ -494,7 +473,7 @@ def test_what_is_allocated_beside_a_busy_device_waits_for_nothing(
     assert int((model.graph.edge[1] == Edge.WAIT).sum()) == waits
 
 
-def test_a_synchronization_with_nothing_to_wait_for_costs_what_it_took(load: Load) -> None:
+def test_a_synchronization_with_nothing_to_wait_for_costs_what_it_took(load):
     builder = TraceBuilder().step(1, 0, 500).operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 50)
     builder.launch(200, 40, name="cudaDeviceSynchronize")
     model = without_recorder(model_of(load, builder))
@@ -515,7 +494,7 @@ UNEXPLAINED = 0.03
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", TRACES)
-def test_recorded_programs_obey_the_laws(load: Load, shared: Path, name: str) -> None:
+def test_recorded_programs_obey_the_laws(load, shared, name):
     session = load(shared / "traces" / name)
     models = Summary(session).step_models
     assert models
@@ -535,7 +514,7 @@ def test_recorded_programs_obey_the_laws(load: Load, shared: Path, name: str) ->
             assert change.apply(model.host) <= model.step_ns
 
 
-def makes_inputs() -> TraceBuilder:
+def makes_inputs():
     """One step of 6 ms: 5 ms of random numbers between two launches."""
     builder = TraceBuilder().step(1, 0, 6000)
     for at in (10, 5200):
@@ -543,7 +522,7 @@ def makes_inputs() -> TraceBuilder:
     return builder.operator("aten::normal_", 100, 5000)
 
 
-def test_long_work_of_the_host_is_not_what_recording_slowed(load: Load) -> None:
+def test_long_work_of_the_host_is_not_what_recording_slowed(load):
     model = model_of(load, makes_inputs())
     lags = [model.unrecorded_lags(HostSpeed(0.0, share))[0] for share in (1.0, 0.5)]
     shorter = lags[0] - lags[1]
@@ -553,7 +532,7 @@ def test_long_work_of_the_host_is_not_what_recording_slowed(load: Load) -> None:
     assert both.max() == pytest.approx(lags[0].max() / 2, abs=1)
 
 
-def test_a_graph_does_not_spare_what_the_host_does_besides_launching(load: Load) -> None:
+def test_a_graph_does_not_spare_what_the_host_does_besides_launching(load):
     model = without_recorder(model_of(load, makes_inputs()))
     left_ns = model.step_ns - model.gain_ns(model.change().replay(0))
     assert 4800 * US < left_ns < 5700 * US

@@ -1,41 +1,36 @@
 """What a name is found to be, and what is gathered of it, with a recording and without."""
 
-from __future__ import annotations
-
 import pytest
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
-from opscope.analysis.explanation import Explanation, Subject, explain
+from fakes import TraceBuilder
+from opscope.analysis.explanation import Subject, explain
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
-from opscope.model.session import Session
 
 from .conftest import FILL_KERNEL, FILL_KERNEL_MANGLED, GELU_KERNEL
 
 pytestmark = pytest.mark.usefixtures("releases_read_once")
 
-NATIVE = "aten/src/ATen/native"
 
-
-def of(name: str) -> Explanation:
+def of(name):
     return explain(name, torch_version="2.6.0")
 
 
 class TestNames:
     @cases("name", "found", "subject")
-    def test_a_name_is_found(self, name: str, found: str, subject: str) -> None:
+    def test_a_name_is_found(self, name, found, subject):
         explanation = of(name)
         assert (explanation.name, explanation.subject) == (found, subject)
         assert explanation.torch_version == "2.6.0"
 
     @cases("name", "similar")
-    def test_an_unknown_name_names_similar_ones(self, name: str, similar: str) -> None:
+    def test_an_unknown_name_names_similar_ones(self, name, similar):
         with pytest.raises(InputError) as raised:
             of(name)
         assert similar in (raised.value.hint or "")
 
-    def test_a_recorded_kernel_is_named_in_any_way(self, load: Load) -> None:
+    def test_a_recorded_kernel_is_named_in_any_way(self, load):
         built = TraceBuilder().operator("x", 0, 10).launch(1).kernel(FILL_KERNEL, 20, 5)
         session = load(built.launch(3).kernel("_Z9my_kernelPfl", 30, 2))
         full, mangled = explain(FILL_KERNEL, session), explain(FILL_KERNEL_MANGLED, session)
@@ -49,46 +44,20 @@ class TestNames:
         (use,) = explain("my_kernel(float*, long)", session).kernels
         assert use.facts.name == "_Z9my_kernelPfl"
 
-    def test_a_kernel_named_as_an_operator_without_its_namespace(self, load: Load) -> None:
+    def test_a_kernel_named_as_an_operator_without_its_namespace(self, load):
         built = TraceBuilder().operator("mine", 0, 10).launch(1).kernel("gelu", 20, 5)
         assert explain("gelu", load(built)).subject is Subject.KERNEL
 
 
 class TestOperator:
-    def test_without_a_recording_all_overloads_and_each_place_are_told_once(self) -> None:
-        gelu = of("gelu")
-        assert {function.overload for function in gelu.functions} == {"", "out"}
-        assert [node.name for node in gelu.derivatives] == ["GeluBackward0"]
-        assert (gelu.operators, gelu.kernels, gelu.summary) == ((), (), None)
-        assert [str(place) for place in of("gelu").locations] == [
-            f"{NATIVE}/cuda/Activation.cpp:96",
-            f"{NATIVE}/cuda/ActivationGeluKernel.cu:21",
-        ]
-
     @pytest.mark.parametrize("name", ["aten::add.Tensor", "add.Tensor"])
-    def test_one_overload(self, name: str) -> None:
+    def test_one_overload(self, name):
         add = of(name)
         assert (add.name, add.overload) == ("aten::add", "Tensor")
         assert [function.overload for function in add.functions] == ["Tensor"]
         assert [node.name for node in add.derivatives] == ["AddBackward0"]
 
-    def test_its_calls_in_a_recording(self, example: Session) -> None:
-        gelu = explain("aten::gelu", example)
-        (operator,) = gelu.operators
-        (use,) = gelu.kernels
-        assert operator.calls == operator.kernel_launches == 36
-        assert [function.overload for function in gelu.functions] == [""]
-        assert use.operators[0][0] == "aten::gelu"
-        assert use.total.calls >= use.operators[0][1].calls == 36
-        assert gelu.is_recorded
-
-    def test_one_that_was_not_recorded_still_has_its_chain(self, example: Session) -> None:
-        silu = explain("aten::silu", example)
-        assert not silu.is_recorded
-        assert (silu.operators, silu.kernels) == ((), ())
-        assert {function.cuda_function for function in silu.functions} >= {"silu_out"}
-
-    def test_its_chain_is_known_no_better_than_the_release(self, load: Load) -> None:
+    def test_its_chain_is_known_no_better_than_the_release(self, load):
         built = TraceBuilder().operator("aten::gelu", 0, 10).launch(1).kernel(GELU_KERNEL, 20, 5)
         softmax = explain("aten::_softmax", load(built))
         assert softmax.torch_version_grade is Grade.NEIGHBOR_VERSION  # several releases know that kernel
@@ -96,7 +65,7 @@ class TestOperator:
         assert grades == {Grade.NEIGHBOR_VERSION}
 
 
-def test_a_category_of_a_recording(example: Session) -> None:
+def test_a_category_of_a_recording(example):
     matrix = explain("matrix", example)
     assert {operator.category for operator in matrix.operators} == {"matrix"}
     assert matrix.operators[0].name == "aten::addmm"
@@ -104,7 +73,7 @@ def test_a_category_of_a_recording(example: Session) -> None:
     assert len(matrix.functions) > 300
 
 
-def test_a_file_has_its_kernels_or_the_function_that_launches_them(example: Session) -> None:
+def test_a_file_has_its_kernels_or_the_function_that_launches_them(example):
     softmax = explain("SoftMax.cu", example)
     assert [operator.name for operator in softmax.operators] == ["aten::_softmax"]
     assert [use.facts.function for use in softmax.kernels] == ["(anonymous namespace)::softmax_warp_forward"]
@@ -115,11 +84,7 @@ def test_a_file_has_its_kernels_or_the_function_that_launches_them(example: Sess
     assert activation.kernels == ()
 
 
-def test_an_unrecorded_kernel_says_so(example: Session) -> None:
+def test_an_unrecorded_kernel_says_so(example):
     fill = explain(FILL_KERNEL.replace("<4,", "<2,"), example)
     assert not fill.is_recorded
     assert fill.kernels[0].facts.family == "fill"
-
-
-def test_without_a_version_the_installed_or_newest_release_answers() -> None:
-    assert explain("gelu").torch_version is not None

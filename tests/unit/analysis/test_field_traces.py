@@ -1,15 +1,11 @@
 """Traces of serving engines and of others' machines: what of their time is known."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import opscope
 from opscope.analysis.summary import Summary
-from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoder import decode
 
 pytestmark = pytest.mark.exhaustive(few=False)
@@ -24,23 +20,20 @@ FROM device_activities a LEFT JOIN activity_costs USING (activity_id)
 LEFT JOIN call_costs c USING (call_id) WHERE a.kind = 'kernel'"""
 
 
-def share(session: Session, condition: str) -> float:
+def share(session, condition):
     """Of kernel time."""
     return float(session.scalar(KNOWN.format(condition)))
 
 
-Read = Callable[[str], tuple[Session, Summary]]
-
-
 @pytest.fixture(scope="module")
-def read() -> Iterator[Read]:
+def read():
     """Session and Summary of a trace of the field, read once; an execution with its capture."""
     folder = Path(__file__).parents[4] / "shared/traces/field"
     if not folder.is_dir():
         pytest.skip(f"no {folder}")
-    known: dict[str, tuple[Session, Summary]] = {}
+    known = {}
 
-    def once(name: str) -> tuple[Session, Summary]:
+    def once(name):
         if name not in known:
             captures = [folder / "vllm_decode_capture.json.gz"] if "execution" in name else []
             session = opscope.load(folder / f"{name}.json.gz", captures=captures, threads=1)
@@ -53,7 +46,7 @@ def read() -> Iterator[Read]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_kernels_have_a_family_and_categories_are_the_device_time(read: Read, name: str) -> None:
+def test_kernels_have_a_family_and_categories_are_the_device_time(read, name):
     session, _ = read(name)
     kernels = session.query(
         "SELECT n.name, sum(duration_ns) FROM device_activities a JOIN kernel_names n USING (name_id) "
@@ -71,7 +64,7 @@ def test_kernels_have_a_family_and_categories_are_the_device_time(read: Read, na
 
 
 @pytest.mark.parametrize(("name", "costed"), [("b200_vllm_eager", 0.41), ("vllm_decode_execution", 0.2)])
-def test_engines_time_has_operators_and_costs(read: Read, name: str, costed: float) -> None:
+def test_engines_time_has_operators_and_costs(read, name, costed):
     """What experts are sent is in no argument, so the rest is theirs."""
     session, _ = read(name)
     assert share(session, "a.operator_id IS NOT NULL") > 0.99
@@ -80,7 +73,7 @@ def test_engines_time_has_operators_and_costs(read: Read, name: str, costed: flo
     assert share(session, "c.evidence IS NULL AND c.reason IS NULL AND a.operator_id IS NOT NULL") == 0
 
 
-def test_steps_tell_their_phase_and_a_replay_is_matched_by_its_kernels(read: Read) -> None:
+def test_steps_tell_their_phase_and_a_replay_is_matched_by_its_kernels(read):
     _, summary = read("vllm_decode_execution")
     (graph,) = summary.graphs
     assert (graph.source, graph.evidence) == ("capture_trace", "kernel_sequence")
@@ -92,7 +85,7 @@ def test_steps_tell_their_phase_and_a_replay_is_matched_by_its_kernels(read: Rea
     assert summary.torch_release is None  # six releases know its kernels
 
 
-def test_a_gpu_and_a_release_are_told_by_the_trace_itself(read: Read) -> None:
+def test_a_gpu_and_a_release_are_told_by_the_trace_itself(read):
     _, summary = read("mi300_resnet_act_checkpoint")
     assert summary.efficiency.limits.name == "MI300X"
     assert read("h100_timesformer")[1].torch_release == "2.6.0+cu124"

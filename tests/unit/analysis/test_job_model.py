@@ -1,13 +1,9 @@
 """Ranks simulated together, on two ranks whose times are known by hand."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.analysis.execution_graph import simulate
 from opscope.analysis.job_model import Job, choose_ranks
 from opscope.analysis.step_model import HostSpeed, step_models
@@ -18,11 +14,9 @@ US = 1000
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 FAST, SLOW = 0, 1
 
-JobOf = Callable[..., Job]
 
-
-def rank(number: int, product: int, collectives: tuple[int, ...], *, sequence: tuple[int, ...],
-         shift: int = 0, steps: int = 2) -> TraceBuilder:  # fmt: skip
+def rank(number, product, collectives, *, sequence,
+         shift = 0, steps = 2):  # fmt: skip
     """Steps launched within 100 µs: a product and all-reduces, each 1 µs after the other, all times in µs."""
     builder = TraceBuilder(distributedInfo={"rank": number, "world_size": 2})
     end = shift + 20
@@ -40,16 +34,16 @@ def rank(number: int, product: int, collectives: tuple[int, ...], *, sequence: t
     return builder
 
 
-def pair(shift: int = 0) -> tuple[TraceBuilder, TraceBuilder]:
+def pair(shift=0):
     """The fast rank waits 500 of the 550 µs of its collective for the slow one."""
     return rank(0, 100, (550,), sequence=(1,)), rank(1, 600, (50,), sequence=(1,), shift=shift)
 
 
 @pytest.fixture
-def job_of(load_once: Load) -> JobOf:
+def job_of(load_once):
     """The job of builders, its hosts as recorded."""
 
-    def together(*builders: TraceBuilder) -> Job:
+    def together(*builders):
         session = load_once(builders)
         models = step_models(session, read_session(session))
         for model in models:
@@ -59,7 +53,7 @@ def job_of(load_once: Load) -> JobOf:
     return together
 
 
-def gain_us(job: Job, kernel: str, *factors: float) -> float:
+def gain_us(job, kernel, *factors):
     """What a step gets shorter where kernels of each rank take that many times as long."""
     change = job.changed(lambda _: None)
     for one, factor in zip(change.changes, factors, strict=True):
@@ -68,7 +62,7 @@ def gain_us(job: Job, kernel: str, *factors: float) -> float:
 
 
 @pytest.mark.parametrize("shift", [0, 5_000_000, -3])
-def test_the_recorded_job_simulates_as_itself(job_of: JobOf, shift: int) -> None:
+def test_the_recorded_job_simulates_as_itself(job_of, shift):
     job = job_of(*pair(shift))
     graph = job.graph
     times = simulate(graph, rounds=1).times[: graph.bounds[-1]]
@@ -86,7 +80,7 @@ def test_a_rank_that_others_wait_for_decides(job_of, factors, gained_us):
 
 
 @pytest.mark.exhaustive(few=False)
-def test_several_collectives_each_wait_for_the_last(job_of: JobOf) -> None:
+def test_several_collectives_each_wait_for_the_last(job_of):
     job = job_of(rank(0, 100, (450, 80), sequence=(1, 2)), rank(1, 500, (50, 80), sequence=(1, 2)))
     assert job.step_ns == (500 + 1 + 50 + 1 + 80 + 1) * US
     assert gain_us(job, "gemm", 1, 0.2) == pytest.approx(400, abs=0.01)
@@ -110,14 +104,7 @@ def test_ranks_that_do_not_fit_are_told_by_the_middle_one(job_of, builders):
     )
 
 
-def test_a_single_trace_is_its_own_job(job_of: JobOf) -> None:
-    job = job_of(rank(0, 100, (50,), sequence=(1,)))
-    assert job.graph is None
-    assert job.ranks == job.models == (job.middle,)
-    assert job.execution == job.middle.execution
-
-
-def test_the_critical_path_and_what_collectives_gain(job_of: JobOf) -> None:
+def test_the_critical_path_and_what_collectives_gain(job_of):
     job = job_of(*pair())
     found = {(one.trace_id, one.kind, one.name): one.ns for one in job.path}
     assert found[SLOW, "kernel", "gemm"] == 600 * US
@@ -134,7 +121,7 @@ def test_the_critical_path_and_what_collectives_gain(job_of: JobOf) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_rank_as_fast_as_the_median_of_the_others(job_of: JobOf) -> None:
+def test_a_rank_as_fast_as_the_median_of_the_others(job_of):
     job = job_of(*pair())
     change = job.as_fast_as_median(SLOW)
     assert change is not None
@@ -145,7 +132,7 @@ def test_a_rank_as_fast_as_the_median_of_the_others(job_of: JobOf) -> None:
     assert job.as_fast_as_median(7) is None
 
 
-def test_of_too_many_ranks_those_are_simulated_that_others_wait_for() -> None:
+def test_of_too_many_ranks_those_are_simulated_that_others_wait_for():
     steps_ns = {rank: 100.0 + rank for rank in range(10)}
     few = choose_ranks(steps_ns, dict.fromkeys(steps_ns, 50_000), {3: 900, 4: 5})
     assert few == ({5, 3, 4, 9}, 5)

@@ -1,32 +1,27 @@
 """How launches fill the device: by hand on small traces, and against the recorder's estimate on real ones."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
-from fakes import Load, TraceBuilder
-from opscope.analysis.launch_quality import ExplainedLaunch, LaunchQuality, launch_quality
+from fakes import TraceBuilder
+from opscope.analysis.launch_quality import launch_quality
 from opscope.analysis.summary import Summary
 from opscope.hardware.occupancy import Limiter
 from opscope.launches.launch_explanation import Heading
-from opscope.model.queries import sql
 
 from .conftest import GELU_KERNEL
 
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
-SIZES: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
+SIZES = {"registers per thread": 32, "shared memory": 0}
 
 
-def launched(load: Load, *, device: dict[str, Any] | None = None, **args: Any) -> LaunchQuality:
+def launched(load, *, device=None, **args):
     built = TraceBuilder(deviceProperties=[H200 if device is None else device])
     built.operator("aten::mm", 0, 10).launch(1).kernel("k", 20, 5, **args)
     (found,) = launch_quality(load(built))
     return found
 
 
-def estimate(launch: LaunchQuality) -> float:
+def estimate(launch):
     """What Kineto writes as estimated occupancy: the least of what fits and what the grid holds, in threads.
 
     Source: pytorch/kineto, libkineto/src/CudaDeviceProperties.cpp (`kernelOccupancy`).
@@ -35,8 +30,8 @@ def estimate(launch: LaunchQuality) -> float:
     return held * (launch.thread_count or 0) / (launch.active.max_warps_per_sm * 32)
 
 
-def test_a_launch_of_part_of_a_wave(load: Load) -> None:
-    sizes: dict[str, Any] = {"registers per thread": 218, "shared memory": 19_200}
+def test_a_launch_of_part_of_a_wave(load):
+    sizes = {"registers per thread": 218, "shared memory": 19_200}
     found = launched(load, grid=[8, 12, 1], block=[128, 1, 1], **sizes, **{"est. achieved occupancy %": 5})
     assert (found.operator, found.kernel.name, found.geometry.total_ns) == ("aten::mm", "k", 5_000)
     assert (found.occupancy, found.limiters) == (0.125, (Limiter.REGISTERS,))
@@ -46,7 +41,7 @@ def test_a_launch_of_part_of_a_wave(load: Load) -> None:
     assert (found.geometry.occupancy_estimate, estimate(found)) == (0.05, pytest.approx(1 / 22))
 
 
-def test_a_launch_of_several_waves_or_of_another_vendor(load: Load) -> None:
+def test_a_launch_of_several_waves_or_of_another_vendor(load):
     found = launched(load, grid=[5000, 1, 1], block=[80, 1, 1], **SIZES)
     assert found.waves.slots == 132 * 21  # 64 warps hold 21 blocks of three warps
     assert (found.idle_sm_count, found.is_underfilled) == (0, False)
@@ -56,7 +51,7 @@ def test_a_launch_of_several_waves_or_of_another_vendor(load: Load) -> None:
     assert (found.waves, found.idle_sm_count) == (None, 96)
 
 
-def test_what_the_grid_alone_says_where_resources_or_the_device_are_unknown(load: Load) -> None:
+def test_what_the_grid_alone_says_where_resources_or_the_device_are_unknown(load):
     few, many = launched(load, grid=[64, 1, 1]), launched(load, grid=[132, 1, 1])
     assert (few.waves, few.occupancy, few.limiters) == (None, None, ())
     assert (few.idle_sm_count, few.is_underfilled) == (68, True)
@@ -66,23 +61,17 @@ def test_what_the_grid_alone_says_where_resources_or_the_device_are_unknown(load
 
 
 @pytest.mark.parametrize("extent", [[0, 1, 1], [-1, 1, 1]])
-def test_an_extent_that_cannot_be_is_unknown(load: Load, extent: list[int]) -> None:
+def test_an_extent_that_cannot_be_is_unknown(load, extent):
     assert launched(load, grid=extent, **SIZES).waves is None
     assert launched(load, block=extent, **SIZES).partial_warp_loss is None
 
 
-def test_copies_have_no_quality_and_devices_that_differ_give_none(load: Load) -> None:
+def test_copies_have_no_quality_and_devices_that_differ_give_none(load):
     built = TraceBuilder(deviceProperties=[H200, {**H200, "id": 1, "numSms": 108}])
     built.kernel("k", 20, 5, **SIZES).kernel("k", 20, 5, device=1, **SIZES)
     built.kernel("Memcpy HtoD (Pageable -> Device)", 40, 5, category="gpu_memcpy")
     (found,) = launch_quality(load(built))
     assert (found.geometry.calls, found.waves) == (2, None)
-
-
-def test_rows_at_hand_are_not_read_again(load: Load) -> None:
-    session = load(TraceBuilder(deviceProperties=[H200]).kernel("k", 1, 2))
-    rows = session.records(sql("opscope.analysis", "launches"))
-    assert launch_quality(session, rows) == launch_quality(session)
 
 
 TRACES = [
@@ -92,7 +81,7 @@ TRACES = [
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_the_recorder_estimates_what_we_compute(load: Load, shared: Any, name: str) -> None:
+def test_the_recorder_estimates_what_we_compute(load, shared, name):
     """Where it estimates at all: it gives up beyond 48 KiB of shared memory, and rounds small ones away."""
     quality = launch_quality(load(shared / "traces" / "h200" / f"{name}.json.gz"))
     assert quality
@@ -106,17 +95,17 @@ def test_the_recorder_estimates_what_we_compute(load: Load, shared: Any, name: s
             assert shared_bytes > 48 * 1024 or estimate(launch) < 0.005, launch
 
 
-def gelu_of(built: TraceBuilder, start: int, rows: int, kernel_us: int, kernel: str = GELU_KERNEL) -> None:
+def gelu_of(built, start, rows, kernel_us, kernel=GELU_KERNEL):
     arguments = {"Input Dims": [[rows, 1024]], "Input type": ["float"], "Input Strides": [[1024, 1]]}
     built.operator("aten::gelu", start, 10, **arguments).launch(start + 1)
     built.kernel(kernel, 1_000 + start, kernel_us, grid=[rows, 1, 1], block=[128, 1, 1])
 
 
-def explained(load: Load, built: TraceBuilder) -> dict[tuple[str | None, str], tuple[ExplainedLaunch, ...]]:
+def explained(load, built):
     return dict(Summary(load(built)).accounts)
 
 
-def test_explained_are_the_longest_launches_with_their_own_shapes(load: Load) -> None:
+def test_explained_are_the_longest_launches_with_their_own_shapes(load):
     built = TraceBuilder()
     for index, (rows, kernel_us) in enumerate([(4, 5), (64, 9), (2, 1)]):
         gelu_of(built, 100 * index, rows, kernel_us)
@@ -129,22 +118,7 @@ def test_explained_are_the_longest_launches_with_their_own_shapes(load: Load) ->
     assert "65,536" in parallel[0].text
 
 
-def test_every_kernel_is_explained_under_its_operator_and_alone(load: Load) -> None:
-    built = TraceBuilder()
-    kernels = [GELU_KERNEL.replace("<4,", f"<{width},") for width in range(1, 21)]
-    for index, kernel in enumerate(kernels):
-        gelu_of(built, 100 * index, 4, 5, kernel)
-    found = explained(load, built)
-    assert {kernel for owner, kernel in found if owner == "aten::gelu"} == set(kernels)
-    assert {kernel for owner, kernel in found if owner is None} == set(kernels)
-
-
-def test_a_name_nothing_is_known_of_is_not_explained(load: Load) -> None:
-    built = TraceBuilder().operator("x", 0, 10).launch(1).kernel("secret", 20, 5, grid=None, block=None)
-    assert explained(load, built) == {}
-
-
-def test_the_launches_of_a_recording_are_explained(example_summary: Summary) -> None:
+def test_the_launches_of_a_recording_are_explained(example_summary):
     (first, *_) = example_summary.accounts["aten::gelu", GELU_KERNEL]
     assert first.explanation.family == "vectorized elementwise"
     assert first.explanation.is_predicted

@@ -152,12 +152,6 @@ def test_a_sessions_steps(partly, busy_ns):
     assert step.host_stretch == 3.0
 
 
-def test_a_trace_of_others_has_a_recorded_step_alone():
-    (step,) = measured_steps(session_of([]), WINDOWS, [])
-    assert step == MeasuredStep(0, 21.0)
-    assert measured_steps(Session(), {}, []) == ()
-
-
 def test_two_recordings_are_compared_by_it():
     quick, slow, alone = (session_of(samples(one)) for one in ([90, *[7] * 8], [90, *[14] * 8], []))
     change = compare_sessions(quick, slow).unrecorded

@@ -1,14 +1,10 @@
 """Recordings with defects: what is missing is named, and no gain is made up from it."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.missing_edges import MOST_UNEXPLAINED
 from opscope.analysis.summary import Summary
@@ -17,15 +13,13 @@ from opscope.cli import main
 COPY = "Memcpy HtoD (Pageable -> Device)"
 
 
+def always(_):
+    return True
+
+
 def program(
-    *,
-    steps: int = 2,
-    step_us: float = 2000,
-    has_launches: bool = True,
-    is_tied: Callable[[int], bool] = lambda _: True,
-    recorded: Callable[[int], bool] = lambda _: True,
-    starts_us: Callable[[int], float] = lambda _: 0,
-) -> TraceBuilder:
+    *, steps=2, step_us=2000, has_launches=True, is_tied=always, recorded=always, starts_us=lambda _: 0
+):
     """Steps of 2 ms: a copy of pageable memory for which the host waits 500 µs, and nine kernels after it.
 
     Args:
@@ -74,7 +68,7 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize(("builder", "reason"), DEFECTS.values(), ids=DEFECTS)
-def test_no_gain_rests_on_missing_edges(load: Load, builder: TraceBuilder, reason: str | None) -> None:
+def test_no_gain_rests_on_missing_edges(load, builder, reason):
     summary = assess(load(builder))
     (copies,) = [one for one in summary.advice or () if one.code == "advice.pageable_copy"]
     assert copies.estimated_gain_ns_per_step is None
@@ -84,7 +78,7 @@ def test_no_gain_rests_on_missing_edges(load: Load, builder: TraceBuilder, reaso
     assert [reason in (step.missing or "") for step in summary.execution] == [True] * (reason is not None)
 
 
-def test_a_whole_recording_keeps_its_gains_and_one_of_a_few_flaws(load: Load) -> None:
+def test_a_whole_recording_keeps_its_gains_and_one_of_a_few_flaws(load):
     summary = assess(load(program()))
     assert [step.missing for step in summary.execution] == [None]
     (copies,) = [one for one in summary.advice or () if one.code == "advice.pageable_copy"]
@@ -94,7 +88,7 @@ def test_a_whole_recording_keeps_its_gains_and_one_of_a_few_flaws(load: Load) ->
     assert step.missing is None
 
 
-def test_a_truncated_file_tells_no_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_file_tells_no_gain(tmp_path, capsys):
     path = program().write(tmp_path / "cut.json")
     path.write_text(path.read_text(encoding="utf-8")[:-200], encoding="utf-8")
     assert main(["analyze", str(path), "--json"]) == 0
@@ -105,7 +99,7 @@ def test_a_truncated_file_tells_no_gain(tmp_path: Path, capsys: pytest.CaptureFi
     assert any("not simulated: events are lost (trace.truncated)" in one["gain_basis"] for one in advice)
 
 
-def test_a_change_that_leaves_only_what_is_unexplained_has_no_gain(load: Load) -> None:
+def test_a_change_that_leaves_only_what_is_unexplained_has_no_gain(load):
     """One late kernel of twenty is little of today's step; with a quicker host it would be more."""
     builder = TraceBuilder().step(1, 0, 20_000)
     for place in range(20):
@@ -122,7 +116,7 @@ def test_a_change_that_leaves_only_what_is_unexplained_has_no_gain(load: Load) -
     assert "of the step with the change" in model.missing_for(quicker)
 
 
-def test_streams_that_are_said_to_wait_for_each_other_tell_no_gain(load: Load) -> None:
+def test_streams_that_are_said_to_wait_for_each_other_tell_no_gain(load):
     """What one launches in front of its event, the other waits for, and the other way round."""
     builder = program()
     for stream, other, at, kernel_us in ((20, 30, 1600, 1660), (30, 20, 1620, 1700)):

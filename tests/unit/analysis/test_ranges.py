@@ -1,17 +1,14 @@
 """Device time by annotation: what was launched in a range, once, whichever ranges overlap."""
 
-from __future__ import annotations
-
 import pytest
 
 from case_tables import cases
 from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
-from opscope.analysis.totals import range_totals, serving_engine
-from opscope.errors import InputError
+from opscope.analysis.totals import range_totals
 
 
-def annotated(*ranges: tuple[str, float, float], thread: int = 1) -> TraceBuilder:
+def annotated(*ranges, thread=1):
     trace = TraceBuilder()
     for name, start, duration in ranges:
         trace.event("user_annotation", name, start, duration, thread, {})
@@ -23,7 +20,7 @@ def totals(session, by=None):
     return {one.name: one for one in range_totals(session, by, whole)}
 
 
-def test_steps_of_an_engine_by_phase_with_tokens_and_layers(load) -> None:
+def test_steps_of_an_engine_by_phase_with_tokens_and_layers(load):
     trace = annotated(
         ("step[DECODE bs=2]", 0, 50), ("step[DECODE bs=4]", 100, 50), ("step[EXTEND bs=1 toks=9]", 200, 50)
     )
@@ -38,7 +35,7 @@ def test_steps_of_an_engine_by_phase_with_tokens_and_layers(load) -> None:
     assert decode.device_fraction + prefill.device_fraction == pytest.approx(1)
 
 
-def test_an_expression_groups_by_what_it_finds(load) -> None:
+def test_an_expression_groups_by_what_it_finds(load):
     trace = annotated(("layer 1 forward", 0, 10), ("layer 2 forward", 10, 10), ("other", 20, 10))
     for start in (2, 12, 22):
         trace.launch(start).kernel("k", start + 100, 3)
@@ -48,14 +45,14 @@ def test_an_expression_groups_by_what_it_finds(load) -> None:
     assert totals(session, "range:nothing") == {}
 
 
-def test_steps_of_an_engine_are_known_whatever_is_asked_for(load) -> None:
+def test_steps_of_an_engine_are_known_whatever_is_asked_for(load):
     session = load(annotated(("step[DECODE bs=2]", 0, 50)).launch(10).kernel("k", 20, 4))
     asked = Summary(session, by="range:nothing")
     assert (asked.ranges, asked.engine_steps) == ((), Summary(session).ranges)
 
 
 @cases("ranges", "expected")
-def test_what_lies_in_several_ranges_counts_once(load, ranges, expected) -> None:
+def test_what_lies_in_several_ranges_counts_once(load, ranges, expected):
     trace = annotated(*ranges)
     for start in (5, 15, 25):
         trace.launch(start).kernel("k", start + 100, 3)
@@ -63,7 +60,7 @@ def test_what_lies_in_several_ranges_counts_once(load, ranges, expected) -> None
     assert {name: one.device_ns for name, one in found.items()} == expected
 
 
-def test_a_range_that_never_closes_is_none(load) -> None:
+def test_a_range_that_never_closes_is_none(load):
     trace = annotated(("step[DECODE bs=1]", 0, 10))
     trace.events.append(
         {"ph": "B", "cat": "user_annotation", "name": "step[DECODE bs=8]", "pid": 1, "tid": 1, "ts": 12}
@@ -73,19 +70,7 @@ def test_a_range_that_never_closes_is_none(load) -> None:
     assert totals(session) == {}
 
 
-def test_launches_of_other_threads_belong_to_no_range_of_this_one(load) -> None:
+def test_launches_of_other_threads_belong_to_no_range_of_this_one(load):
     trace = annotated(("step[DECODE bs=1]", 0, 10))
     session = load(trace.launch(5, thread=2).kernel("k", 20, 1))
     assert totals(session)["decode"].device_ns == 0
-
-
-@pytest.mark.parametrize("by", ["range:(", "module:x", "range"])
-def test_no_such_expression(load, by: str) -> None:
-    with pytest.raises(InputError, match=r"--by range:REGEX|regular expression|grouping"):
-        range_totals(load(annotated(("a", 0, 1))), by, 0)
-
-
-def test_without_an_engine_there_are_no_steps_of_one(load) -> None:
-    session = load(annotated(("forward", 0, 10)).launch(1).kernel("k", 20, 1))
-    assert serving_engine(session) is None
-    assert totals(session) == {}

@@ -1,23 +1,15 @@
 """Limits of a recording: given file, cached measurement, datasheet; none where GPUs are mixed or unknown."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.analysis.launch_quality import common_device, limits_of_session
 from opscope.errors import InputError
-from opscope.hardware.limits import MeasuredLimits, cache_measured, save_measured
-
-Make = Callable[..., MeasuredLimits]
+from opscope.hardware.limits import cache_measured, save_measured
 
 
 @pytest.fixture
-def load(load_once: Load) -> Load:
+def load(load_once):
     return load_once
 
 
@@ -25,19 +17,13 @@ L4 = {"id": 1, "name": "NVIDIA L4", "computeMajor": 8, "computeMinor": 9, "numSm
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
 
 
-def recorded(*devices: dict[str, Any], used: tuple[int, ...] = (0,)) -> TraceBuilder:
+def recorded(*devices, used=(0,)):
     builder = TraceBuilder(deviceProperties=list(devices))
     for device in used:
         builder.operator("aten::mm", 10 * device, 5).launch(10 * device + 1).kernel(
             "gemm", 10 * device + 3, 5, device=device
         )
     return builder
-
-
-def test_the_data_sheet_without_measurements(load: Load, tmp_path: Path) -> None:
-    for folder in (None, tmp_path / "none"):
-        limits, reason = limits_of_session(load(recorded(H200)), folder)
-        assert (limits.name, str(limits.memory.evidence), reason) == ("H200 SXM", "datasheet", None)
 
 
 def test_a_cached_measurement_of_the_same_gpu_comes_before_it(load, make_measured, tmp_path):
@@ -49,21 +35,21 @@ def test_a_cached_measurement_of_the_same_gpu_comes_before_it(load, make_measure
     assert (limits.memory.per_s, str(limits.memory.evidence), reason) == (4.28e12, "measured", None)
 
 
-def test_a_given_file_comes_before_both(load: Load, make_measured: Make, tmp_path: Path) -> None:
+def test_a_given_file_comes_before_both(load, make_measured, tmp_path):
     cache_measured(tmp_path / "cache", make_measured({"copy": 4.28e12}, created="2027-01-01T00:00:00+00:00"))
     given = save_measured(tmp_path / "given.json", make_measured({"copy": 4.0e12}))
     limits, _ = limits_of_session(load(recorded(H200)), tmp_path / "cache", given)
     assert limits.memory.per_s == 4.0e12
 
 
-def test_a_given_file_of_another_gpu_is_an_error(load: Load, make_measured: Make, tmp_path: Path) -> None:
+def test_a_given_file_of_another_gpu_is_an_error(load, make_measured, tmp_path):
     given = save_measured(tmp_path / "given.json", make_measured(device="NVIDIA L4"))
     with pytest.raises(InputError, match="it is of 'NVIDIA L4', not of 'NVIDIA H200'") as caught:
         limits_of_session(load(recorded(H200)), None, given)
     assert "given.json" in str(caught.value)
 
 
-def test_a_damaged_given_file_is_an_error_also_without_gpu_work(load: Load, tmp_path: Path) -> None:
+def test_a_damaged_given_file_is_an_error_also_without_gpu_work(load, tmp_path):
     given = tmp_path / "given.json"
     given.write_text("{")
     for trace in (recorded(H200), TraceBuilder().operator("aten::mm", 0, 5)):
@@ -71,7 +57,7 @@ def test_a_damaged_given_file_is_an_error_also_without_gpu_work(load: Load, tmp_
             limits_of_session(load(trace), None, given)
 
 
-def test_a_damaged_file_in_the_folder_is_passed_over_and_named(load: Load, tmp_path: Path) -> None:
+def test_a_damaged_file_in_the_folder_is_passed_over_and_named(load, tmp_path):
     (tmp_path / "damaged.json").write_text("{")
     limits, reason = limits_of_session(load(recorded(H200)), tmp_path)
     assert limits is not None
@@ -80,7 +66,7 @@ def test_a_damaged_file_in_the_folder_is_passed_over_and_named(load: Load, tmp_p
 
 
 class TestWhichGpu:
-    def test_several_alike_and_one_that_did_nothing(self, load: Load) -> None:
+    def test_several_alike_and_one_that_did_nothing(self, load):
         devices = [{**H200, "id": index} for index in range(2)]
         devices[0]["totalGlobalMem"], devices[1]["totalGlobalMem"] = 150_109_880_320, 150_100_000_000
         limits, _ = limits_of_session(load(recorded(*devices, used=(0, 1))))
@@ -88,7 +74,7 @@ class TestWhichGpu:
         limits, _ = limits_of_session(load(recorded(H200, L4)))
         assert limits.name == "H200 SXM"
 
-    def test_different_ones_or_none_have_no_limits(self, load: Load) -> None:
+    def test_different_ones_or_none_have_no_limits(self, load):
         limits, reason = limits_of_session(load(recorded(H200, L4, used=(0, 1))))
         assert limits is None
         assert reason == (
@@ -98,7 +84,7 @@ class TestWhichGpu:
         session = load(TraceBuilder().operator("aten::mm", 0, 5))
         assert limits_of_session(session) == (None, "no work of a GPU was recorded")
 
-    def test_one_without_a_name(self, load: Load, make_measured: Make, tmp_path: Path) -> None:
+    def test_one_without_a_name(self, load, make_measured, tmp_path):
         session = load(recorded())
         assert limits_of_session(session) == (None, "the recording does not name its GPU")
         limits, reason = limits_of_session(
@@ -107,7 +93,7 @@ class TestWhichGpu:
         assert limits.name == "H200 SXM"
         assert reason == "the recording does not name its GPU; 'NVIDIA H200' was given"
 
-    def test_an_unknown_one(self, load: Load, make_measured: Make, tmp_path: Path) -> None:
+    def test_an_unknown_one(self, load, make_measured, tmp_path):
         session = load(recorded({**H200, "name": "NVIDIA Z900"}))
         assert limits_of_session(session) == (None, "'NVIDIA Z900' is not in the table of devices")
         cache_measured(tmp_path / "cache", make_measured(device="NVIDIA Z900"))
@@ -115,14 +101,15 @@ class TestWhichGpu:
         assert (limits.name, reason) == ("NVIDIA Z900", None)
 
 
-def test_recorded_on_an_h200(load: Load, shared: Path) -> None:
-    limits, reason = limits_of_session(load(shared / "traces" / "h200" / "own_kernels.json.gz"))
-    assert (limits.name, limits.sm_count, limits.compute_capability, reason) == ("H200 SXM", 132, "9.0", None)
-
-
 @pytest.mark.parametrize(
     ("name", "capability"), [("NVIDIA H200", "9.0"), ("AMD Instinct MI250X/MI250", None), (None, "9.0")]
 )
-def test_nine_is_hopper_of_cuda_alone(load: Load, name: str | None, capability: str | None) -> None:
+def test_nine_is_hopper_of_cuda_alone(load, name, capability):
     device = common_device(load(recorded({**H200, "name": name})))
     assert device.compute_capability == capability
+
+
+def test_the_data_sheet_without_measurements(load, tmp_path):
+    for folder in (None, tmp_path / "none"):
+        limits, reason = limits_of_session(load(recorded(H200)), folder)
+        assert (limits.name, str(limits.memory.evidence), reason) == ("H200 SXM", "datasheet", None)

@@ -3,6 +3,6 @@ from opscope.analysis.step_model import StepExecution
 
 
 @cases("step_ns", "host_ns", "device_ns", "bound")
-def test_which_side_decides(step_ns: float, host_ns: float, device_ns: float, bound: str) -> None:
+def test_which_side_decides(step_ns, host_ns, device_ns, bound):
     one = StepExecution(0, 100, step_ns, (step_ns, step_ns), host_ns, device_ns, 0.0, None, 0, ())
     assert one.bound == bound

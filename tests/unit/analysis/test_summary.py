@@ -1,22 +1,16 @@
 """The numbers of a Summary, worked out by hand on small traces."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
 import opscope
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.analysis.summary import StepTotal, Summary
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.launches.facts import LaunchGeometry
-from opscope.model.session import Session
 
 
-def training() -> TraceBuilder:
+def training():
     """Two linear layers in one step, a copy, and a kernel from before the window; 100 us of device time."""
     properties = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132,
                   "totalGlobalMem": 1 << 30}  # fmt: skip
@@ -33,27 +27,27 @@ def training() -> TraceBuilder:
 
 
 @pytest.fixture(scope="module")
-def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+def summary(tmp_path_factory):
     with opscope.load(training().write(tmp_path_factory.mktemp("training") / "trace.json")) as session:
         return opscope.summarize(session)
 
 
-def without_provenance(operator: OperatorTotal) -> OperatorTotal:
+def without_provenance(operator):
     kernels = tuple(map(measured, operator.kernels))
     return replace(operator, native_functions=(), called_operators=(), source=None, kernels=kernels)
 
 
-def measured(kernel: KernelTotal) -> KernelTotal:
+def measured(kernel):
     geometries = tuple(replace(geometry, example_operator_id=None) for geometry in kernel.geometries)
     return replace(kernel, facts=None, geometries=geometries)
 
 
-def names(summary: opscope.Summary) -> list[str]:
+def names(summary):
     return [operator.name for operator in summary.operators]
 
 
 class TestTotals:
-    def test_of_the_session(self, summary: opscope.Summary) -> None:
+    def test_of_the_session(self, summary):
         assert summary.device_time_ns == 100_000
         assert summary.attributed_ns == 90_000
         assert summary.attributed_fraction == 0.9
@@ -68,14 +62,7 @@ class TestTotals:
         assert summary.steps == (StepTotal(0, 1, 200_000, 90_000, 2, 140_000),)
         assert [finding.code for finding in summary.findings] == ["attribution.before_window"]
 
-    def test_of_devices(self, summary: opscope.Summary) -> None:
-        (device,) = summary.devices
-        assert (device.name, device.compute_capability, device.sm_count) == ("NVIDIA H200", "9.0", 132)
-        assert (device.rank, device.memory_bytes, device.activity_count) == (0, 1 << 30, 4)
-        assert (device.span_ns, device.busy_ns, device.idle_ns) == (440_000, 90_000, 350_000)
-        assert summary.busy_fraction == 90 / 440
-
-    def test_of_operators(self, summary: opscope.Summary) -> None:
+    def test_of_operators(self, summary):
         gemm = KernelTotal(
             "gemm", "kernel", 2, 70_000, 30_000, 40_000, 0.7, None,
             (LaunchGeometry((4, 1, 1), (128, 1, 1), 64, 1024, 0.5, 2, 70_000),),
@@ -96,7 +83,7 @@ class TestTotals:
                         (LaunchGeometry((4, 1, 1), (128, 1, 1), None, None, None, 1, 10_000),)),
         )  # fmt: skip
 
-    def test_of_categories(self, summary: opscope.Summary) -> None:
+    def test_of_categories(self, summary):
         assert summary.categories == (
             CategoryTotal("matrix", 70_000, 120_000, 0.7, 4),
             CategoryTotal("memory", 20_000, 20_000, 0.2, 1),
@@ -104,7 +91,7 @@ class TestTotals:
         )
 
 
-def test_recursion_is_counted_once(load: Load) -> None:
+def test_recursion_is_counted_once(load):
     built = (
         TraceBuilder().operator("aten::to", 0, 100).operator("aten::add", 5, 80).operator("aten::to", 10, 50)
     )
@@ -121,16 +108,8 @@ def test_recursion_is_counted_once(load: Load) -> None:
     )  # fmt: skip
 
 
-def test_kernels_that_overlap_are_busy_once_and_work_twice(load: Load) -> None:
-    built = TraceBuilder().operator("a", 0, 50).launch(1).kernel("k", 10, 10).launch(2).kernel("k", 15, 10)
-    summary = Summary(load(built))
-    assert (summary.device_time_ns, summary.attributed_ns) == (20_000, 20_000)
-    assert (summary.devices[0].busy_ns, summary.devices[0].idle_ns) == (15_000, 35_000)
-    assert summary.busy_fraction == 15 / 50
-
-
-def test_several_ranks_add_up(load: Load) -> None:
-    def rank(number: int) -> TraceBuilder:
+def test_several_ranks_add_up(load):
+    def rank(number):
         built = TraceBuilder(distributedInfo={"rank": number}).step(5, 0, 100).operator("aten::mm", 0, 50)
         return built.launch(1).kernel("gemm", 60, 10 * (number + 1), device=number)
 
@@ -149,7 +128,7 @@ def test_several_ranks_add_up(load: Load) -> None:
     assert (kernel.calls, kernel.min_ns, kernel.max_ns) == (3, 10_000, 30_000)
 
 
-def test_without_a_device_operators_are_ranked_by_cpu_time(load: Load) -> None:
+def test_without_a_device_operators_are_ranked_by_cpu_time(load):
     built = TraceBuilder().operator("aten::linear", 0, 100).operator("aten::addmm", 5, 90)
     built.operator("aten::gelu", 200, 60).operator("aten::relu", 300, 60)
     summary = Summary(load(built))
@@ -162,18 +141,7 @@ def test_without_a_device_operators_are_ranked_by_cpu_time(load: Load) -> None:
     assert summary.attributed_fraction is summary.busy_fraction is None
 
 
-def test_launches_are_grouped_by_geometry_longest_first(load: Load) -> None:
-    built = TraceBuilder().operator("a", 0, 50)
-    for index, (grid, duration) in enumerate([(1, 5), (2, 9), (1, 5), (3, 1)]):
-        built.launch(index + 1).kernel("k", 100 + 10 * index, duration, grid=[grid, 1, 1])
-    built.launch(9).kernel("k", 150, 3, grid=None)
-    (kernel,) = Summary(load(built)).kernels
-    assert [(geometry.grid, geometry.calls, geometry.total_ns) for geometry in kernel.geometries] == [
-        ((1, 1, 1), 2, 10_000), ((2, 1, 1), 1, 9_000), (None, 1, 3_000), ((3, 1, 1), 1, 1_000),
-    ]  # fmt: skip
-
-
-def test_the_most_frequent_shapes_come_first_at_most_three(load: Load) -> None:
+def test_the_most_frequent_shapes_come_first_at_most_three(load):
     built = TraceBuilder()
     for index, size in enumerate([1, 2, 2, 3, 3, 3, 4]):
         built.operator("a", 10 * index, 5, **{"Input Dims": [[size]]})
@@ -181,7 +149,7 @@ def test_the_most_frequent_shapes_come_first_at_most_three(load: Load) -> None:
     assert operator.input_shapes == (("[[3]]", 3), ("[[2]]", 2), ("[[1]]", 1))
 
 
-def test_an_overload_is_named_if_all_calls_have_it(load: Load) -> None:
+def test_an_overload_is_named_if_all_calls_have_it(load):
     built = TraceBuilder()
     recorded = "add.Tensor add.Tensor mul.Tensor mul.Scalar div.Tensor div"
     for index, name in enumerate(recorded.split()):
@@ -192,7 +160,23 @@ def test_an_overload_is_named_if_all_calls_have_it(load: Load) -> None:
     }  # fmt: skip
 
 
-def test_operators_without_a_name(load: Load) -> None:
+def test_a_saved_session_says_the_same(load, tmp_path, summary):
+    saved = load(training()).save(tmp_path / "s.opscope")
+    assert opscope.summarize(load(saved)).having(traces=summary.traces) == summary
+
+
+def test_launches_are_grouped_by_geometry_longest_first(load):
+    built = TraceBuilder().operator("a", 0, 50)
+    for index, (grid, duration) in enumerate([(1, 5), (2, 9), (1, 5), (3, 1)]):
+        built.launch(index + 1).kernel("k", 100 + 10 * index, duration, grid=[grid, 1, 1])
+    built.launch(9).kernel("k", 150, 3, grid=None)
+    (kernel,) = Summary(load(built)).kernels
+    assert [(geometry.grid, geometry.calls, geometry.total_ns) for geometry in kernel.geometries] == [
+        ((1, 1, 1), 2, 10_000), ((2, 1, 1), 1, 9_000), (None, 1, 3_000), ((3, 1, 1), 1, 1_000),
+    ]  # fmt: skip
+
+
+def test_operators_without_a_name(load):
     built = TraceBuilder().operator("x", 0, 10, **{"Input Dims": []}).launch(1).kernel("k", 20, 5)
     built.events[0]["name"] = None
     (operator,) = Summary(load(built)).operators
@@ -201,18 +185,7 @@ def test_operators_without_a_name(load: Load) -> None:
     assert operator.input_shapes == (("[]", 1),)
 
 
-def test_an_empty_session() -> None:
-    with Session() as session:
-        summary = opscope.summarize(session)
-    assert (summary.traces, summary.operators, summary.device_time_ns) == ((), (), 0)
-
-
-def test_a_saved_session_says_the_same(load: Load, tmp_path: Path, summary: Any) -> None:
-    saved = load(training()).save(tmp_path / "s.opscope")
-    assert opscope.summarize(load(saved)).having(traces=summary.traces) == summary
-
-
-def test_of_a_long_trace_the_steps_in_the_middle_are_simulated(load: Load, monkeypatch) -> None:
+def test_of_a_long_trace_the_steps_in_the_middle_are_simulated(load, monkeypatch):
     built = TraceBuilder()
     for step, kernel_us in enumerate((40, 10, 12, 40)):
         start = 200 * step

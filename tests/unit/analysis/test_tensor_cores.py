@@ -1,21 +1,12 @@
 """What ran on tensor cores, what could have, and what has no work for them: by names of real kernels."""
 
-from __future__ import annotations
-
 import gzip
 import re
-from pathlib import Path
 
 import pytest
 
 from case_tables import cases
-from opscope.analysis.tensor_cores import (
-    TensorCoreUse,
-    has_tensor_cores_for,
-    is_product,
-    operand_type,
-    tensor_core_evidence,
-)
+from opscope.analysis.tensor_cores import TensorCoreUse, is_product, operand_type, tensor_core_evidence
 from opscope.hardware.devices import DataType
 from opscope.provenance.kernel_names.decoder import decode
 
@@ -37,7 +28,7 @@ def test_evidence_of_a_name_on_an_h200(name, data_type, use, grade):
     assert found.reason
 
 
-def test_passes_and_loads_of_single_elements_are_named() -> None:
+def test_passes_and_loads_of_single_elements_are_named():
     assert tensor_core_evidence(decode(EFFICIENT), DataType.FP32, "9.0").passes == 3
     assert tensor_core_evidence(decode(TF32), DataType.FP32, "9.0").passes == 1
     assert "aligned to 1 element" in tensor_core_evidence(decode(SKINNY)).reason
@@ -48,17 +39,7 @@ def test_what_could_run_follows_from_operands_and_device(name, data_type, capabi
     assert tensor_core_evidence(decode(name), data_type and DataType(data_type), capability).use == use
 
 
-@pytest.mark.parametrize("capability", [None, "", "9", "x.y", "sm_90"])
-def test_an_unknown_device_has_unknown_tensor_cores(capability: str | None) -> None:
-    assert has_tensor_cores_for(DataType.FP16, capability) is None
-
-
-@pytest.mark.parametrize("data_type", list(DataType))
-def test_every_type_has_a_first_capability(data_type: DataType) -> None:
-    assert has_tensor_cores_for(data_type, "6.1") is False
-
-
-def test_the_type_is_that_of_the_multiplication_where_the_name_tells_it() -> None:
+def test_the_type_is_that_of_the_multiplication_where_the_name_tells_it():
     assert operand_type(decode(TF32)) is DataType.TF32
     assert operand_type(decode(NVJET)) is DataType.BF16
     assert operand_type(decode(CUDNN)) is None
@@ -76,7 +57,7 @@ _UNTOLD = {
 
 
 @pytest.mark.exhaustive(few=False)
-def test_every_product_in_recorded_traces_is_told(recorded_names: frozenset[str]) -> None:
+def test_every_product_in_recorded_traces_is_told(recorded_names):
     products = [name for name in recorded_names if is_product(decode(name))]
     assert len(products) > 150
     untold = {
@@ -88,7 +69,7 @@ def test_every_product_in_recorded_traces_is_told(recorded_names: frozenset[str]
 
 
 @pytest.mark.exhaustive(few=False)
-def test_words_of_a_name_agree_with_the_evidence(recorded_names: frozenset[str]) -> None:
+def test_words_of_a_name_agree_with_the_evidence(recorded_names):
     for name in recorded_names:
         use = tensor_core_evidence(decode(name), DataType.FP16, "9.0").use
         if re.search(r"ffma|_simt_|scudnn|(?:volta|ampere|maxwell)_[sd]gemm", name):
@@ -100,9 +81,9 @@ def test_words_of_a_name_agree_with_the_evidence(recorded_names: frozenset[str])
 
 
 @pytest.fixture(scope="module")
-def recorded_names(shared: Path) -> frozenset[str]:
+def recorded_names(shared):
     """Names of device activities, taken from the text: a tenth of the time of loading the traces."""
-    found: set[str] = set()
+    found = set()
     for path in (shared / "traces").rglob("*.json*"):
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8", "replace")

@@ -1,155 +1,102 @@
 """What a request becomes: points of a sweep, and what running them keeps."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.benchmark_sweep import (  # noqa: E402
-    Point,
-    Sweep,
-    parse_parameters,
-    points,
-    run_sweep,
-    sweep_of,
-)
+from fakes import benchmark_result  # noqa: E402
+from opscope.benchmarking import benchmark_sweep  # noqa: E402
 from opscope.benchmarking.problem import Problem  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
-from opscope.model.benchmark import (  # noqa: E402
-    BenchmarkOptions,
-    BenchmarkResult,
-    CacheState,
-    Clock,
-)
-from opscope.model.environment import Environment  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
-def test_values_are_integers_floats_or_words_and_each_counts_once() -> None:
-    assert parse_parameters(["n=1024,4096", "scale=0.5, 1e3", "mode=tanh,erf"]) == {
+def test_values_are_integers_floats_or_words_and_each_counts_once():
+    assert benchmark_sweep.parse_parameters(["n=1024,4096", "scale=0.5, 1e3", "mode=tanh,erf"]) == {
         "n": (1024, 4096),
         "scale": (0.5, 1000.0),
         "mode": ("tanh", "erf"),
     }
-    assert parse_parameters(["n=4,4,8"]) == {"n": (4, 8)}
+    assert benchmark_sweep.parse_parameters(["n=4,4,8"]) == {"n": (4, 8)}
 
 
 @pytest.mark.parametrize("text", ["n", "n=", "=3", "n=1,,2", "3n=1", "a b=1"])
-def test_what_is_no_parameter_is_refused_with_the_form(text: str) -> None:
+def test_what_is_no_parameter_is_refused_with_the_form(text):
     with pytest.raises(InputError, match="NAME=VALUE"):
-        parse_parameters([text])
+        benchmark_sweep.parse_parameters([text])
 
 
-def test_points_are_the_cross_product_with_the_last_fastest() -> None:
-    assert list(points({"n": (1, 2), "m": ("a", "b")})) == [
-        {"n": 1, "m": "a"},
-        {"n": 1, "m": "b"},
-        {"n": 2, "m": "a"},
-        {"n": 2, "m": "b"},
-    ]
-    assert list(points({})) == [{}]
+def result_of(problem, *, complete=True):
+    parameters = dict(problem.parameters)
+    return benchmark_result(suite=problem.name, parameters=parameters, reference="f", complete=complete)
 
 
-def result_of(problem: Problem, *, complete: bool = True) -> BenchmarkResult:
-    return BenchmarkResult(
-        suite=problem.name,
-        shape=None,
-        dtype=None,
-        device="cpu",
-        parameters=dict(problem.parameters),
-        reference="f",
-        clock=Clock.WALL,
-        cache_state=CacheState.UNCONTROLLED,
-        options=BenchmarkOptions(),
-        environment=Environment(python="3", platform="Linux", opscope="0"),
-        created="",
-        complete=complete,
-    )
-
-
-def three_points(*values: int, make: Callable[[int], Problem] | None = None) -> Sweep:
-    def default(n: int) -> Problem:
+def three_points(*values, make=None):
+    def default(n):
         return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
 
-    def point(n: int) -> Point:
-        return Point(f"n={n}", lambda: (make or default)(n))
+    def point(n):
+        return benchmark_sweep.Point(f"n={n}", lambda: (make or default)(n))
 
-    return Sweep("f.py", tuple(map(point, values)), {"n": values})
+    return benchmark_sweep.Sweep("f.py", tuple(map(point, values)), {"n": values})
 
 
-def run(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
+def run(problem, on_change):
     on_change(result_of(problem, complete=False))
     return result_of(problem)
 
 
-def test_a_point_that_cannot_be_made_stops_no_others_but_the_only_one_raises() -> None:
-    def make(n: int) -> Problem:
+def test_a_point_that_cannot_be_made_stops_no_others_but_the_only_one_raises():
+    def make(n):
         if n == 2:
             raise InputError("no such size")
         return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
 
-    found = run_sweep(three_points(1, 2, 3, make=make), run)
+    found = benchmark_sweep.run_sweep(three_points(1, 2, 3, make=make), run)
     assert [point.parameters["n"] for point in found.points] == [1, 3]
     assert found.failures == ("n=2: no such size",)
 
-    def make(n: int) -> Problem:
+    def make(n):
         raise InputError("no such size")
 
     with pytest.raises(InputError, match="no such size"):
-        run_sweep(three_points(1, make=make), run)
+        benchmark_sweep.run_sweep(three_points(1, make=make), run)
 
 
-def test_an_interruption_of_a_point_or_outside_the_engine_keeps_what_there_is() -> None:
-    def interrupted(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
+def test_an_interruption_of_a_point_or_outside_the_engine_keeps_what_there_is():
+    def interrupted(problem, on_change):
         return result_of(problem, complete=problem.parameters["n"] == 1)
 
-    found = run_sweep(three_points(1, 2, 3), interrupted)
+    found = benchmark_sweep.run_sweep(three_points(1, 2, 3), interrupted)
     assert [point.complete for point in found.points] == [True, False]
     assert not found.complete
 
-    def interrupted(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
+    def interrupted(problem, on_change):
         on_change(result_of(problem, complete=False))
         raise KeyboardInterrupt
 
-    found = run_sweep(three_points(1, 2), interrupted)
+    found = benchmark_sweep.run_sweep(three_points(1, 2), interrupted)
     assert (len(found.points), found.complete) == (1, False)
 
 
-FUNCTIONS = """
-import torch
-
-def make_inputs(n):
-    return torch.ones(n)
-
-def slow(x):
-    return x * x
-
-def fast(x, *, block=1):
-    return x.square()
-
-def alone(x):
-    return x
-"""
+FUNCTIONS = Path(__file__).with_name("swept_functions.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "file_of_sweep.py"
     path.write_text(FUNCTIONS)
     return path
 
 
-def sweep_on_cpu(targets: list[Any], **fields: Any) -> Sweep:
-    return sweep_of(targets, **{"device": "cpu", **fields})
+def sweep_on_cpu(targets, **fields):
+    return benchmark_sweep.sweep_of(targets, **{"device": "cpu", **fields})
 
 
-def test_a_suite_without_parameters_or_functions_are_one_point() -> None:
+def test_a_suite_without_parameters_or_functions_are_one_point():
     sweep = sweep_on_cpu(["square"], parameters={"shape": ((4, 4),)})
     assert not sweep.has_several
     problem = sweep.points[0].make()
@@ -161,7 +108,7 @@ def test_a_suite_without_parameters_or_functions_are_one_point() -> None:
     assert sweep_on_cpu([torch.square, torch.abs], reference="abs").points[0]
 
 
-def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
+def test_a_suite_is_swept_over_its_sizes_dtype_and_options():
     swept = {"shape": ("8x16",), "rows": (2, 4), "dtype": ("bf16",), "approximate": ("tanh", "none")}
     sweep = sweep_on_cpu(["gelu"], parameters=swept)
     assert [point.label for point in sweep.points] == [
@@ -177,7 +124,7 @@ def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
     assert list(sweep.parameters) == ["rows", "approximate"]
 
 
-def test_functions_are_swept_over_what_they_or_their_inputs_take(file: Path) -> None:
+def test_functions_are_swept_over_what_they_or_their_inputs_take(file):
     targets, swept = [f"{file}:{name}" for name in ("slow", "fast", "alone")], {"n": (5,), "block": (1, 2)}
     sweep = sweep_on_cpu(targets, parameters=swept, implementations=("fast",))
     assert [point.label for point in sweep.points] == ["n=5, block=1", "n=5, block=2"]

@@ -1,7 +1,5 @@
 """Least bytes, operations and memory of a call."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -15,7 +13,6 @@ from opscope.benchmarking.inputs import (  # noqa: E402
     min_bytes,
     named_tensors,
     peak_memory_bytes,
-    tensors_of,
 )
 
 
@@ -74,12 +71,6 @@ class TestCountFlops:
         assert count_flops(product, (torch.randn(64, 64),)) == 2 * 64**3
         assert seen == ["cpu"]
 
-    def test_a_function_that_needs_data_is_called_with_it(self):
-        def product(x):
-            return x @ x if x.sum().item() is not None else x
-
-        assert count_flops(product, (torch.randn(8, 8),)) == 2 * 8**3
-
     def test_a_compiled_function_is_counted_as_it_was_written_and_stays_compiled(self):
         runs = []
 
@@ -103,33 +94,16 @@ class TestCountFlops:
         assert len(runs) == 2
 
 
-class TestNested:
-    def test_tensors_come_in_the_order_of_their_places(self):
-        tensors = [torch.tensor(number) for number in range(4)]
-        value = [tensors[0], {"b": tensors[2], "a": (tensors[1],)}, "text", tensors[3]]
-        assert [one.item() for one in tensors_of(value)] == [0, 1, 2, 3]
-        assert [place for place, _ in named_tensors(value)] == ["[0]", "[1]['a'][0]", "[1]['b']", "[3]"]
-        assert next(named_tensors(tensors[0]))[0] == ""
+def test_dataclasses_are_walked_too():
+    @dataclass(frozen=True)
+    class Batch:
+        x: torch.Tensor
+        lengths: list[torch.Tensor]
+        name: str = "batch"
 
-    def test_containers_keep_their_type(self):
-        top = torch.randn(3, 5).topk(2)
-        value = OrderedDict(first=[top, 7])
-        doubled = map_tensors(lambda tensor: tensor * 2, value)
-        assert type(doubled) is OrderedDict
-        assert doubled["first"][1] == 7
-        assert torch.equal(doubled["first"][0][0], top.values * 2)
-        assert value["first"][0] is top
-
-    def test_dataclasses_are_walked_too(self):
-        @dataclass(frozen=True)
-        class Batch:
-            x: torch.Tensor
-            lengths: list[torch.Tensor]
-            name: str = "batch"
-
-        batch = Batch(torch.ones(2), [torch.ones(3)])
-        assert [place for place, _ in named_tensors(batch)] == [".x", ".lengths[0]"]
-        assert map_tensors(lambda tensor: tensor * 2, batch).lengths[0].sum() == 6
+    batch = Batch(torch.ones(2), [torch.ones(3)])
+    assert [place for place, _ in named_tensors(batch)] == [".x", ".lengths[0]"]
+    assert map_tensors(lambda tensor: tensor * 2, batch).lengths[0].sum() == 6
 
 
 def test_memory_of_a_device_is_what_the_allocator_gave_out(monkeypatch):

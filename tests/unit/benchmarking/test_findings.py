@@ -1,15 +1,12 @@
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
 
 from opscope.benchmarking.findings import benchmark_findings
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Clock, DeviceState, Status
-from opscope.model.finding import Finding
 
 
-def row(name: str = "reference", *, median_us: float = 100.0, **facts) -> BenchmarkRow:
+def row(name="reference", *, median_us=100.0, **facts):
     median_ns = median_us * 1e3
     defaults = {
         "status": Status.OK,
@@ -21,7 +18,7 @@ def row(name: str = "reference", *, median_us: float = 100.0, **facts) -> Benchm
     return BenchmarkRow(name=name, **{**defaults, **facts})
 
 
-def findings(*rows: BenchmarkRow, clock: Clock = Clock.CUDA_EVENT, **facts) -> list[Finding]:
+def findings(*rows, clock=Clock.CUDA_EVENT, **facts):
     """Of a run of which so much is known."""
     run = SimpleNamespace(
         timer=SimpleNamespace(clock=clock, resolution_ns=500.0),
@@ -33,15 +30,15 @@ def findings(*rows: BenchmarkRow, clock: Clock = Clock.CUDA_EVENT, **facts) -> l
     return list(benchmark_findings(rows, SimpleNamespace(**{**vars(run), **facts})))
 
 
-def states(*clocks_mhz: int) -> list[tuple[int, DeviceState]]:
+def states(*clocks_mhz):
     return [(number, DeviceState(at_ns=number, sm_clock_mhz=mhz)) for number, mhz in enumerate(clocks_mhz)]
 
 
-def bad(status: Status) -> BenchmarkRow:
+def bad(status):
     return BenchmarkRow(name="bad", status=status, reason="so it is")
 
 
-def spread(step_ns: float) -> BenchmarkRow:
+def spread(step_ns):
     return row(samples_ns=tuple(100_000.0 + step_ns * number for number in range(20)))
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +11,7 @@ from opscope.model.benchmark import CacheState
 MB = 1_000_000
 
 
-def problem_of(make_inputs) -> Problem:
+def problem_of(make_inputs):
     return Problem("p", "cpu", make_inputs, (Implementation("a", lambda: abs),), "a")
 
 
@@ -38,9 +36,9 @@ def test_sets_of_a_gpu_take_a_quarter_of_its_free_memory(torch, monkeypatch, fre
 
 
 def test_each_set_has_a_seed_of_its_own_and_a_hot_cache_needs_one_set(torch):
-    seeds: list[int] = []
+    seeds = []
 
-    def make(seed: int):
+    def make(seed):
         seeds.append(seed)
         return (torch.ones(1000),)
 
@@ -52,14 +50,14 @@ def test_each_set_has_a_seed_of_its_own_and_a_hot_cache_needs_one_set(torch):
 
 def test_sets_that_do_not_fit_are_done_without_but_no_error_is_taken_for_that(torch):
 
-    def make(seed: int):
+    def make(seed):
         if seed > 3:
             raise MemoryError
         return (torch.ones(10),)
 
     assert len(make_input_sets(problem_of(make), 0, CacheState.COLD)) == 3
 
-    def make(seed: int):
+    def make(seed):
         return (torch.ones(10),) if seed == 1 else 1 / 0
 
     with pytest.raises(ZeroDivisionError):
@@ -74,7 +72,7 @@ def test_short_calls_are_repeated_equally_often_for_all_but_those_longer_by_far(
 
 
 def test_a_sample_goes_on_with_the_next_sets():
-    seen: list[int] = []
+    seen = []
     made = bodies(seen.append, [(0,), (1,), (2,)], 2)
     assert len(made) == 3
     for body in made:

@@ -2,34 +2,22 @@ import pytest
 
 from case_tables import cases
 from opscope.benchmarking.problem import failure_of, lost_device
-from opscope.errors import DependencyError, InputError, MeasurementError
+from opscope.errors import MeasurementError
 from opscope.model.benchmark import Status
-
-STAGE = "at its first call"
 
 
 def test_what_an_error_while_building_or_calling_means():
-    error = DependencyError("nvcc is missing", hint="Install the CUDA toolkit")
-    assert failure_of(error, STAGE) == (Status.UNAVAILABLE, "nvcc is missing. Install the CUDA toolkit")
-    error = MeasurementError("it cannot be captured in a CUDA graph")
-    assert failure_of(error, STAGE, may_be_unavailable=True)[0] is Status.UNAVAILABLE
+    graph = MeasurementError("it cannot be captured in a CUDA graph")
+    assert failure_of(graph, "at its first call", may_be_unavailable=True)[0] is Status.UNAVAILABLE
     reason = "it cannot be captured in a CUDA graph (while it warmed up)"
-    assert failure_of(error, "while it warmed up") == (Status.FAILED, reason)
-    failure = failure_of(ValueError("\n  bad stride\nat line 7"), STAGE)
+    assert failure_of(graph, "while it warmed up") == (Status.FAILED, reason)
+    failure = failure_of(ValueError("\n  bad stride\nat line 7"), "at its first call")
     assert failure == (Status.FAILED, "ValueError at its first call: bad stride")
-    assert failure_of(InputError("no shape"), STAGE)[0] is Status.FAILED
-
-
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")])
-def test_exhausted_memory_has_its_own_status(error):
-    status, reason = failure_of(error, "while it was sampled")
-    assert status is Status.OUT_OF_MEMORY
-    assert reason.startswith("out of memory while it was sampled: ")
 
 
 @cases("text", "words")
 def test_what_generated_code_needs_and_this_machine_lacks_is_named(text, words):
-    status, reason = failure_of(RuntimeError(text), STAGE)
+    status, reason = failure_of(RuntimeError(text), "at its first call")
     assert status is Status.UNAVAILABLE
     assert words in reason
 

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,29 +14,29 @@ COOL = DeviceState(at_ns=0)
 HOT = DeviceState(at_ns=1, throttle_reasons=("sw_thermal",))
 
 
-def row(name: str, bodies, **facts) -> RunRow:
+def row(name, bodies, **facts):
     return RunRow(Implementation(name, lambda: None), True, bodies=bodies, **facts)
 
 
 class FakeClock:
     """A host clock that moves only when told."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.ns = 0
 
-    def __call__(self) -> int:
+    def __call__(self):
         return self.ns
 
-    def call(self, duration_ns: int) -> Callable[[], None]:
+    def call(self, duration_ns):
         """A call that takes so long by it."""
         return lambda: setattr(self, "ns", self.ns + duration_ns)
 
 
-def options(**changes) -> BenchmarkOptions:
+def options(**changes):
     return BenchmarkOptions(**{"min_samples": 5, "max_samples": 50, "precision": 0.0, **changes})
 
 
-def uneven() -> Iterator[int]:
+def uneven():
     """Durations whose median is never known to within 0."""
     number = 0
     while True:
@@ -47,9 +44,7 @@ def uneven() -> Iterator[int]:
         yield 100_000 + number * 7919 % 1009
 
 
-def sampling(
-    rows, chosen, *, timer=None, read_state=lambda: None, clock=None, on_change=lambda result: None
-) -> Run:
+def sampling(rows, chosen, *, timer=None, read_state=lambda: None, clock=None, on_change=lambda result: None):
     problem = Problem("p", "cpu", lambda seed: (), (), "a")
     environment = Environment(python="3", platform="Linux", opscope="0")
     timer = timer or FakeTimer(uneven())
@@ -58,16 +53,16 @@ def sampling(
     return run
 
 
-def rounds_of(one: RunRow) -> list[int]:
+def rounds_of(one):
     return [number for number, _ in one.samples]
 
 
-def idle() -> None:
+def idle():
     pass
 
 
 def test_each_round_samples_every_series_once_in_random_order():
-    called: list[str] = []
+    called = []
     all_series = [row(name, [lambda name=name: called.append(name)]) for name in "abc"]
     sampling(all_series, options(max_samples=100)).sample(all_series)
     rounds = [tuple(called[begin : begin + 3]) for begin in range(0, 300, 3)]
@@ -79,15 +74,15 @@ def test_each_round_samples_every_series_once_in_random_order():
 
 
 def test_all_series_use_the_same_inputs_in_an_order_of_the_seed():
-    def order(seed: int) -> list[str]:
-        called: list[str] = []
+    def order(seed):
+        called = []
         all_series = [row(name, [lambda name=name: called.append(name)]) for name in "abc"]
         sampling(all_series, options(seed=seed)).sample(all_series)
         return called
 
     assert order(1) == order(1)
     assert order(1) != order(2)
-    used: dict[str, list[int]] = {"a": [], "b": []}
+    used = {"a": [], "b": []}
     all_series = [row(name, [lambda name=name, k=k: used[name].append(k) for k in range(3)]) for name in used]
     sampling(all_series, options(max_samples=7)).sample(all_series)
     assert used["a"] == used["b"] == [0, 1, 2, 0, 1, 2, 0]
@@ -109,9 +104,9 @@ def test_sampling_ends_when_every_median_is_precise_enough():
 
 def test_one_imprecise_series_keeps_all_going():
     noisy = iter(range(1, 10_000))
-    current: list[str] = []
+    current = []
 
-    def durations() -> Iterator[int]:
+    def durations():
         while True:
             yield 1000 if current.pop() == "quiet" else 1000 + 90 * (next(noisy) * 7919 % 13)
 
@@ -134,7 +129,7 @@ def test_the_time_around_samples_counts_against_the_budget():
 
     reports = []
 
-    def slow(result) -> None:
+    def slow(result):
         reports.append(result)
         clock.ns += SECOND_NS
 
@@ -150,7 +145,7 @@ def test_the_time_around_samples_counts_against_the_budget():
 def test_an_error_ends_its_series_only_unless_the_device_is_lost(monkeypatch, lost):
     calls = iter(range(100))
 
-    def fails_later() -> None:
+    def fails_later():
         if next(calls) == 3:
             raise ValueError("broken")
 
@@ -166,7 +161,7 @@ def test_an_error_ends_its_series_only_unless_the_device_is_lost(monkeypatch, lo
 def test_an_interruption_leaves_whole_samples():
     calls = iter(range(100))
 
-    def interrupted() -> None:
+    def interrupted():
         if next(calls) == 10:
             raise KeyboardInterrupt
 
@@ -196,7 +191,7 @@ def test_samples_between_reads_of_which_one_throttles_are_marked():
 OPTIONS = BenchmarkOptions()
 
 
-def sampled(name: str, samples: list[tuple[int, int]]) -> BenchmarkRow:
+def sampled(name, samples):
     return with_samples(row(name, (), samples=samples))
 
 

@@ -1,9 +1,5 @@
 """How often verdicts are right on simulated noise: the same thing twice is `same`, 3 % more is found."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-
 import msgspec
 import numpy as np
 import pytest
@@ -19,17 +15,14 @@ ENVIRONMENT = Environment(python="3", platform="Linux", opscope="0")
 CALL_NS = 100_000
 OPTIONS = BenchmarkOptions(time_budget_s=60.0, min_samples=20, max_samples=300, precision=0.002)
 
-# Each gives, for a generator, factors on the duration of successive samples: of whichever side is sampled
-# (time passes for both), and of one side alone.
-Noise = Callable[[np.random.Generator], tuple[np.ndarray, Callable[[], Iterator[float]]]]
 LENGTH = 2 * OPTIONS.max_samples
 
 
-def alone(random: np.random.Generator, draw: Callable[[], np.ndarray]) -> Callable[[], Iterator[float]]:
+def alone(random, draw):
     return lambda: iter(draw())
 
 
-def gaussian(random: np.random.Generator, part: float) -> Callable[[], Iterator[float]]:
+def gaussian(random, part):
     return alone(random, lambda: 1 + part * random.standard_normal(LENGTH))
 
 
@@ -76,7 +69,7 @@ def heavy_tailed(random):
 def autocorrelated(random):
     """Each side has a slow disturbance of its own."""
 
-    def draw() -> np.ndarray:
+    def draw():
         factor, state = [], 0.0
         for shock in random.normal(0, 0.004, LENGTH):
             state = 0.7 * state + shock
@@ -94,13 +87,13 @@ NOISES += [pytest.param(one, marks=pytest.mark.exhaustive) for one in SLOW]
 LESS = [quiet, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (drifting, heavy_tailed))]
 
 
-def simulated_verdict(noise: Noise, seed: int, true_ratio: float) -> Verdict:
+def simulated_verdict(noise, seed, true_ratio):
     """The verdict of one run on a candidate that takes `true_ratio` times as long."""
     common, own = noise(np.random.default_rng(seed))
     sides = {"reference": own(), "candidate": own()}
-    called: list[str] = []
+    called = []
 
-    def durations() -> Iterator[int]:
+    def durations():
         for factor in common:
             side = called.pop()
             scale = true_ratio if side == "candidate" else 1.0
@@ -120,7 +113,7 @@ def simulated_verdict(noise: Noise, seed: int, true_ratio: float) -> Verdict:
     return verdict
 
 
-def rate(noise: Noise, true_ratio: float, verdict: Verdict) -> float:
+def rate(noise, true_ratio, verdict):
     return sum(simulated_verdict(noise, seed, true_ratio) is verdict for seed in range(RUNS)) / RUNS
 
 

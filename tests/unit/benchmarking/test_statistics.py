@@ -18,7 +18,7 @@ from opscope.benchmarking.statistics import (
 from opscope.model.benchmark import Verdict
 
 
-def coverage_by_counting(count: int, rank: int) -> float:
+def coverage_by_counting(count, rank):
     """Probability that the median lies between two order statistics, from all 2**n sides of it."""
     below = [sum(sides) for sides in itertools.product((0, 1), repeat=count)]
     return sum(rank <= number <= count - rank for number in below) / len(below)
@@ -83,7 +83,7 @@ def test_rounds_that_resemble_their_neighbors_are_resampled_in_blocks():
 
 
 @cases("freedom", "quantile")
-def test_the_quantile_of_student_is_exact(freedom: int, quantile: float) -> None:
+def test_the_quantile_of_student_is_exact(freedom, quantile):
     assert student_quantile(freedom) == pytest.approx(quantile, abs=1e-6)
 
 

@@ -9,7 +9,6 @@ from case_tables import cases
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.problem import failure_of  # noqa: E402
-from opscope.benchmarking.suite import compiled  # noqa: E402
 from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
 from opscope.model.benchmark import Engine, Status  # noqa: E402
@@ -33,15 +32,6 @@ def test_the_registry_and_the_suite_say_the_same(name):
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_defaults_make_a_problem(name):
-    found, made = suite(name), problem(name)
-    assert (made.name, made.device, made.shape) == (name, "cpu", found.cpu_shape)
-    assert (made.dtype, made.reference) == ("float32", "torch")
-    assert list(made.parameters) == list(found.parameters)
-    assert len(set(names(made))) == len(made.implementations)
-
-
-@pytest.mark.parametrize("name", SUITES)
 def test_inputs_follow_from_the_seed_and_are_never_constant(name):
     made = problem(name)
     for make in filter(None, (made.make_inputs, made.small_inputs)):
@@ -59,14 +49,6 @@ def test_the_reference_is_the_usual_one_the_first_named_or_the_one_asked_for():
     assert (names(made), made.reference) == (["multiply", "power"], "multiply")
 
 
-def test_gpus_get_larger_problems_and_erf_names_the_exact_gelu(monkeypatch):
-    assert problem("gelu", approximate="none").parameters["approximate"] == "none"
-    assert problem("gelu").parameters["approximate"] == "tanh"
-    monkeypatch.setattr("opscope.benchmarking.suite.resolve_device", lambda name: "cuda:0")
-    assert suite("gelu").problem().shape == (8192, 8192)
-    assert suite("matmul").problem().dtype == "bfloat16"
-
-
 def test_the_interpreter_gets_only_triton_and_small_inputs_of_the_shape_asked_for():
     made = problem("gelu", device="interpreter")
     assert {each.engine for each in made.implementations} == {Engine.TRITON}
@@ -81,17 +63,6 @@ def test_the_interpreter_gets_only_triton_and_small_inputs_of_the_shape_asked_fo
 def test_options_that_do_not_fit_are_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         problem(name, **options)
-
-
-def test_an_unknown_suite_is_answered_with_the_list():
-    with pytest.raises(InputError, match=r"'relu' is not a suite\. Use gelu, square, .*, attention, or"):
-        suite("relu")
-
-
-@pytest.mark.parametrize("device", ["tpu", "cuda:99"])
-def test_a_device_that_is_not_there_is_refused(device):
-    with pytest.raises(InputError, match=device):
-        suite("gelu").problem(device=device)
 
 
 # Importing torch's compiler calls what torch itself has deprecated.
@@ -126,18 +97,6 @@ def test_compile_needs_a_cpp_compiler(monkeypatch, tmp_path):
     assert (status, "Install g++" in reason) == (Status.UNAVAILABLE, True)
 
 
-def test_warnings_of_a_refusing_backend_become_its_reason(monkeypatch):
-    import warnings
-
-    def refuse(*_args, **_kwargs):
-        warnings.warn("Flash attention needs more. (Triggered internally at sdp.cpp:1.)", stacklevel=1)
-        raise RuntimeError("No available kernel. Aborting execution.")
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", refuse)
-    with pytest.raises(MeasurementError, match=r"needs more\. No available kernel\."):
-        implementation("attention", "sdpa_flash").build()
-
-
 def test_warnings_of_a_working_backend_are_passed_on(monkeypatch):
     import warnings
 
@@ -148,37 +107,6 @@ def test_warnings_of_a_working_backend_are_passed_on(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", warn)
     with pytest.warns(UserWarning, match="slow path"):
         implementation("attention", "sdpa_flash").build()
-
-
-@imports_compiler
-def test_compiled_functions_know_one_size_and_share_no_limit():
-    from torch._dynamo.utils import counters
-
-    torch._dynamo.reset()
-    counters.clear()
-    sizes = range(2, 12)  # more than the eight that one code object may be compiled for
-    for size in sizes:
-        x = torch.ones(size, 3)
-        assert torch.equal(_eager_compiled()(x), x + 1)
-    assert counters["stats"]["unique_graphs"] == len(sizes)
-
-
-def _eager_compiled():
-    """What `compiled` builds, without generating code: torch's tracing alone decides what is shared."""
-    compile_with_inductor = torch.compile
-
-    def compile_eagerly(function, **options):
-        return compile_with_inductor(function, backend="eager", **options)
-
-    torch.compile = compile_eagerly
-    try:
-        return compiled(_plus_one, more=1).build()
-    finally:
-        torch.compile = compile_with_inductor
-
-
-def _plus_one(x, *, more):
-    return x + more
 
 
 @pytest.mark.exhaustive(few=False)  # a compiler

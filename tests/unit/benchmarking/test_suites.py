@@ -110,9 +110,3 @@ def test_exact_and_tanh_gelu_are_told_apart_in_the_interpreter():
 def test_bytes_and_operations_are_those_of_the_problem(name, options, min_bytes, flop_count):
     made = problem(name, **options)
     assert (made.min_bytes, made.flop_count) == (min_bytes, flop_count)
-
-
-@pytest.mark.parametrize("name", ["matmul", "cdist", "attention"])
-def test_matrix_products_have_the_ceiling_of_their_dtype(name):
-    for dtype in suite(name).dtypes:
-        assert problem(name, dtype=dtype).matrix_ceiling == f"matrix_{dtype}"

@@ -1,12 +1,8 @@
 """What is told of two steps: work that gives the same again, and rounds that need not wait for each other."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +15,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from opscope.capture import dataflow  # noqa: E402
 from opscope.capture.dataflow import DataflowWatch  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
-from opscope.model.sidecar import RecordedDataflow, read_sidecar  # noqa: E402
+from opscope.model.sidecar import read_sidecar  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -31,25 +27,25 @@ both_devices = pytest.mark.parametrize("device", ["cpu", "meta"])
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_is_compiled(monkeypatch):
     """Whatever other tests have compiled in this process."""
     monkeypatch.setattr(dataflow, "_has_compiled", lambda: False)
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.second, self.norm = nn.Linear(8, 8), nn.Linear(8, 8), nn.LayerNorm(8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.second(self.norm(self.first(x)).relu().exp())
 
 
-def angles(device: str) -> torch.Tensor:
+def angles(device):
     return torch.outer(torch.arange(8, device=device), 1.0 / torch.arange(1, 9, device=device)).cos()
 
 
-def watched(step: Callable[[], object]) -> RecordedDataflow:
+def watched(step):
     step()
     watch = DataflowWatch()
     watch.start()
@@ -61,20 +57,20 @@ def watched(step: Callable[[], object]) -> RecordedDataflow:
     return found
 
 
-def repeated(found: RecordedDataflow) -> set[tuple[str, str]]:
+def repeated(found):
     """Since when, and what the line says."""
     return {(one.since.value, one.text or "") for one in found.repeated}
 
 
-def rounds(found: RecordedDataflow) -> list[tuple[int, str | None, bool]]:
+def rounds(found):
     return [(len(one.rounds), one.module, one.is_ragged) for one in found.rounds]
 
 
 @both_devices
-def test_what_both_steps_work_out_alike_is_told_by_the_outermost_line(device: str) -> None:
+def test_what_both_steps_work_out_alike_is_told_by_the_outermost_line(device):
     net = Net().to(device)
 
-    def step() -> None:
+    def step():
         table = angles(device)
         (net(torch.randn(8, 8, device=device)) * table).sum().backward()
 
@@ -94,12 +90,12 @@ def test_what_both_steps_work_out_alike_is_told_by_the_outermost_line(device: st
 
 
 @pytest.mark.parametrize("is_trained", [True, False])
-def test_what_an_optimizer_leaves_as_it_is_needs_no_gradient(*, is_trained: bool) -> None:
+def test_what_an_optimizer_leaves_as_it_is_needs_no_gradient(*, is_trained):
     net, given = Net().to("meta"), torch.randn(8, 8, device="meta")
     free = torch.randn(8, 8, device="meta").requires_grad_()
     optimizer = torch.optim.SGD([free], lr=0.1)
 
-    def step() -> None:
+    def step():
         wanted = net(given)
         ((free * torch.randn_like(free)) - wanted).sum().backward()
         if is_trained:
@@ -118,8 +114,8 @@ def test_what_an_optimizer_leaves_as_it_is_needs_no_gradient(*, is_trained: bool
         lambda: torch.hann_window(8, device="meta"),
     ],
 )
-def test_what_python_makes_on_the_host_alike_is_told(made: Callable[[], torch.Tensor]) -> None:
-    def step() -> None:
+def test_what_python_makes_on_the_host_alike_is_told(made):
+    def step():
         window = made()
         (torch.randn(8, 8, device="meta") * window).sum()
 
@@ -128,10 +124,10 @@ def test_what_python_makes_on_the_host_alike_is_told(made: Callable[[], torch.Te
     assert one.is_from_host == ("hann_window" not in made.__code__.co_names)
 
 
-def test_a_norm_that_is_evaluated_changes_nothing() -> None:
+def test_a_norm_that_is_evaluated_changes_nothing():
     net, x = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).to("meta"), torch.ones(8, 8, device="meta")
 
-    def step() -> None:
+    def step():
         y = net(x)
         (y + torch.randn(8, 8, device="meta")).relu()
 
@@ -141,10 +137,10 @@ def test_a_norm_that_is_evaluated_changes_nothing() -> None:
 
 
 @both_devices
-def test_what_one_step_works_out_twice_is_told_but_for_the_first_time(device: str) -> None:
+def test_what_one_step_works_out_twice_is_told_but_for_the_first_time(device):
     net, kept = Net().to(device), torch.zeros(8, 8, device=device)
 
-    def step() -> None:
+    def step():
         given = torch.randn(8, 8, device=device)
         state = kept
         for _ in range(4):
@@ -158,12 +154,12 @@ def test_what_one_step_works_out_twice_is_told_but_for_the_first_time(device: st
 
 
 @both_devices
-def test_random_numbers_and_changed_weights_are_never_the_same(device: str) -> None:
+def test_random_numbers_and_changed_weights_are_never_the_same(device):
     net = Net().to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     batch = torch.ones(8, 8, device=device)
 
-    def step() -> None:
+    def step():
         loss = nn.functional.dropout(net(batch), 0.5).sum() * torch.rand(8, device=device).sum()
         optimizer.zero_grad()
         loss.backward()
@@ -172,12 +168,12 @@ def test_random_numbers_and_changed_weights_are_never_the_same(device: str) -> N
     assert not repeated(watched(step))
 
 
-def test_memory_of_the_host_is_compared_by_its_bytes() -> None:
+def test_memory_of_the_host_is_compared_by_its_bytes():
     buffer = torch.zeros(64)
     seen = buffer.numpy()
     state = {"number": 0}
 
-    def step() -> None:
+    def step():
         state["number"] += 1
         seen[0] = state["number"]  # no operator writes here
         changed = (buffer + 1).exp()
@@ -187,8 +183,8 @@ def test_memory_of_the_host_is_compared_by_its_bytes() -> None:
     assert repeated(watched(step)) == {("step", "same = (buffer[1:] + 1).exp()")}
 
 
-def test_memory_that_nobody_has_written_holds_anything() -> None:
-    def step() -> None:
+def test_memory_that_nobody_has_written_holds_anything():
+    def step():
         unwritten = torch.empty(8, device="meta")
         unwritten.exp()
         written = torch.empty(8, device="meta").fill_(1.0)
@@ -200,8 +196,8 @@ def test_memory_that_nobody_has_written_holds_anything() -> None:
     assert not found.has_new
 
 
-def test_what_a_step_writes_to_afterwards_is_not_to_be_kept() -> None:
-    def step() -> None:
+def test_what_a_step_writes_to_afterwards_is_not_to_be_kept():
+    def step():
         sums = torch.zeros(8, 8, device="meta")
         sums.index_add_(0, torch.arange(8, device="meta"), torch.randn(8, 8, device="meta"))
         rows = [torch.ones(8, device="meta") for _ in range(3)]
@@ -211,20 +207,20 @@ def test_what_a_step_writes_to_afterwards_is_not_to_be_kept() -> None:
     assert repeated(watched(step)) == set()
 
 
-def unused(found: RecordedDataflow) -> set[tuple[str, bool]]:
+def unused(found):
     """What the line says of work that nothing reads, and whether that is all of it."""
     return {(one.text or "", one.is_whole) for one in found.unused}
 
 
-def test_work_whose_result_nothing_reads_is_told() -> None:
+def test_work_whose_result_nothing_reads_is_told():
     net, head = Net().to("meta"), nn.Linear(8, 8).to("meta")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
-    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def both(x):
         hidden = net.first(x)
         return hidden, net.second(hidden.relu())
 
-    def step() -> None:
+    def step():
         given = torch.randn(8, 8, device="meta")
         accuracy = (given > 0).float().mean()
         hidden, _ = both(given)
@@ -253,13 +249,11 @@ def test_work_whose_result_nothing_reads_is_told() -> None:
     ],
     ids=["kept", "written", "read by the next step", "differentiated"],
 )
-def test_what_may_still_be_read_is_not_unused(
-    use: Callable[[torch.Tensor, list[torch.Tensor]], object],
-) -> None:
+def test_what_may_still_be_read_is_not_unused(use):
     net, kept = Net().to("meta"), [torch.zeros(8, 8, device="meta")]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
-    def step() -> None:
+    def step():
         use(net(torch.randn(8, 8, device="meta") + kept[0]), kept)
         optimizer.step()
         optimizer.zero_grad()
@@ -279,16 +273,14 @@ def test_what_may_still_be_read_is_not_unused(
     ],
     ids=["nothing", "zeroed", "clipped in vain", "clipped and kept", "an optimizer", "an update by hand"],
 )
-def test_gradients_of_weights_that_nobody_trains_are_told(
-    reads: Callable[[nn.Module], object], *, is_unread: bool
-) -> None:
+def test_gradients_of_weights_that_nobody_trains_are_told(reads, *, is_unread):
     layers = (nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
     net = nn.Sequential(*layers).to("meta")
     picture = torch.randn(1, 3, 16, 16, device="meta").requires_grad_()
     optimizer = torch.optim.Adam([picture], lr=0.1)
     pictures = []
 
-    def step() -> None:
+    def step():
         if len(pictures) == 2:  # the first step that is watched saves one
             pictures[0].detach().mul(255).add_(0.5).clamp_(0, 255)
         pictures.append(picture)
@@ -311,12 +303,12 @@ def test_gradients_of_weights_that_nobody_trains_are_told(
     assert convolutions == ({True: 3, False: 3} if is_unread else {})
 
 
-def test_sparse_and_nested_tensors_are_no_error() -> None:
+def test_sparse_and_nested_tensors_are_no_error():
     table = nn.Embedding(8, 4, sparse=True)
     optimizer = torch.optim.SparseAdam(table.parameters())
     parts = [torch.ones(3, 4), torch.ones(20, 4)]
 
-    def step() -> None:
+    def step():
         torch.nested.nested_tensor(parts, layout=torch.jagged).to("meta")
         padded([3, 9, 20], 32).to_sparse().to("meta")
         table(torch.tensor([1, 2])).sum().backward()
@@ -326,10 +318,10 @@ def test_sparse_and_nested_tensors_are_no_error() -> None:
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_a_forward_pass_that_runs_again_is_told(*, use_reentrant: bool) -> None:
+def test_a_forward_pass_that_runs_again_is_told(*, use_reentrant):
     net = Net()
 
-    def step() -> None:
+    def step():
         given = torch.randn(8, 8, requires_grad=True)
         checkpoint(net, given, use_reentrant=use_reentrant).sum().backward()
 
@@ -343,10 +335,8 @@ def test_a_forward_pass_that_runs_again_is_told(*, use_reentrant: bool) -> None:
 @pytest.mark.parametrize(
     ("parts", "is_ragged"), [([8, 8, 8], False), ([5, 9, 4], True)], ids=["of one size", "ragged"]
 )
-def test_a_loop_whose_rounds_need_nothing_of_each_other(
-    device: str, parts: list[int], *, is_ragged: bool
-) -> None:
-    def step() -> None:
+def test_a_loop_whose_rounds_need_nothing_of_each_other(device, parts, *, is_ragged):
+    def step():
         total = torch.zeros((), device=device)
         for rows in [torch.randn(size, 8, device=device) for size in parts]:
             scores = torch.softmax(rows @ rows.T + torch.arange(len(rows), device=device), -1)
@@ -355,7 +345,7 @@ def test_a_loop_whose_rounds_need_nothing_of_each_other(
     assert rounds(watched(step)) == [(3, None, is_ragged)]
 
 
-def test_a_loop_whose_rounds_have_weights_of_their_own() -> None:
+def test_a_loop_whose_rounds_have_weights_of_their_own():
     nets = [Net() for _ in range(4)]
     found = watched(lambda: [net(torch.ones(16, 8)).exp() for net in nets])
     assert [(len(one.rounds), one.has_weights) for one in found.rounds] == [(4, True)]
@@ -364,13 +354,13 @@ def test_a_loop_whose_rounds_have_weights_of_their_own() -> None:
     )
 
 
-def means_of(x: torch.Tensor, labels: torch.Tensor) -> None:
+def means_of(x, labels):
     means = torch.zeros(5, 8)
     for group in range(5):
         means[group] = x[labels == group].mean(0)
 
 
-def experts_of(x: torch.Tensor, labels: torch.Tensor) -> None:
+def experts_of(x, labels):
     out = torch.zeros_like(x)
     for number, expert in enumerate(EXPERTS):
         rows, _ = torch.where(labels[:, None] == number)
@@ -378,7 +368,7 @@ def experts_of(x: torch.Tensor, labels: torch.Tensor) -> None:
             out.index_add_(0, rows, expert(x[rows]))
 
 
-def others_of(x: torch.Tensor, labels: torch.Tensor) -> None:
+def others_of(x, labels):
     for number in range(5):
         x[(labels + number * x[:, 0].long()) == number].mean(0).exp()
 
@@ -387,20 +377,18 @@ EXPERTS = [Net() for _ in range(5)]
 
 
 @pytest.mark.parametrize(("loop", "is_told"), [(means_of, True), (experts_of, True), (others_of, False)])
-def test_a_loop_over_groups_that_masks_pick(
-    loop: Callable[[torch.Tensor, torch.Tensor], None], *, is_told: bool
-) -> None:
+def test_a_loop_over_groups_that_masks_pick(loop, *, is_told):
     labels = torch.tensor([0, 1, 2, 3, 4, 4, 3, 4])
     torch.manual_seed(0)  # of some numbers all masks compare the same
     found = watched(lambda: loop(torch.randn(8, 8), labels + 0))
     assert [(len(one.rounds), one.is_selected) for one in found.rounds] == [(5, True)] * is_told
 
 
-def test_calls_of_one_module_that_need_nothing_of_each_other() -> None:
+def test_calls_of_one_module_that_need_nothing_of_each_other():
     net = Net().to("meta")
 
     @torch.no_grad()
-    def step() -> None:
+    def step():
         given = torch.randn(8, 8, device="meta")
         kept, dropped = net(given), net(given * 0.5)
         assert kept.shape == dropped.shape
@@ -408,19 +396,19 @@ def test_calls_of_one_module_that_need_nothing_of_each_other() -> None:
     assert rounds(watched(step)) == [(2, "Net", False)]
 
 
-def test_calls_of_one_module_through_functions() -> None:
+def test_calls_of_one_module_through_functions():
     """Each run of a function calls it once; what it asks of its inputs is no number for the other call."""
 
     class Asking(Net):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return super().forward(x) if x.isfinite().all() else x
 
     net = Asking()
 
-    def likelihood(given: torch.Tensor) -> torch.Tensor:
+    def likelihood(given):
         return net(given).sum(1)
 
-    def pair(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def pair(given):
         return likelihood(given), likelihood(given * 0.5)
 
     found = watched(lambda: pair(torch.randn(8, 8)))
@@ -428,17 +416,17 @@ def test_calls_of_one_module_through_functions() -> None:
     assert found.rounds[0].line.endswith(" pair")
 
 
-def test_rounds_with_a_backward_pass_after_each() -> None:
+def test_rounds_with_a_backward_pass_after_each():
     net = Net()
     batch = torch.randn(16, 8)
     found = watched(lambda: [net(part).sum().backward() for part in batch.split(4)])
     assert [(len(one.rounds), one.has_backward) for one in found.rounds] == [(4, True)]
 
 
-def test_rounds_that_update_models_of_their_own_on_one_choice_of_rows() -> None:
+def test_rounds_that_update_models_of_their_own_on_one_choice_of_rows():
     nets, rows, losses = [Net() for _ in range(3)], torch.randn(64, 8), []
 
-    def step() -> None:
+    def step():
         order = np.random.default_rng().permutation(64)[:16]
         for net in nets:
             loss = net(rows[order].exp()).square().mean()
@@ -452,19 +440,19 @@ def test_rounds_that_update_models_of_their_own_on_one_choice_of_rows() -> None:
     ]
 
 
-def laplacian(x: torch.Tensor) -> torch.Tensor:
+def laplacian(x):
     return x.roll(1, 0) + x.roll(-1, 0) + x.roll(1, 1) + x.roll(-1, 1) - 4 * x
 
 
-def react(u: torch.Tensor) -> torch.Tensor:
+def react(u):
     return u + 0.1 * laplacian(u) + 0.1 * laplacian(u * u) - u
 
 
-def test_parts_are_what_modules_and_functions_of_the_step_launch() -> None:
+def test_parts_are_what_modules_and_functions_of_the_step_launch():
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
-    def trained() -> None:
+    def trained():
         react(net(torch.randn(8, 8))).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -473,11 +461,11 @@ def test_parts_are_what_modules_and_functions_of_the_step_launch() -> None:
     assert parts == {"Net": True, "react": False, "laplacian": False}
 
 
-def test_checks_are_told_from_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_are_told_from_what_is_read(monkeypatch):
     monkeypatch.setattr(dataflow, "_HOST", "nowhere")  # so that these tensors are a device's
     net = Net()
 
-    def step() -> None:
+    def step():
         drawn = torch.distributions.Normal(net(torch.randn(8, 8)), 1.0).rsample()
         if drawn.isnan().any():
             raise ValueError
@@ -490,13 +478,13 @@ def test_checks_are_told_from_what_is_read(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-def some_of_one_size() -> None:
+def some_of_one_size():
     net = Net()
     for part in torch.randn(28, 8).split([2, 2, 6, 6, 6, 6]):
         net(part).exp().sum()
 
 
-def pairs_that_add_up() -> None:
+def pairs_that_add_up():
     """The first sums of a row are numbers."""
     place, pushed, hits = torch.randn(8, 5, 2), [torch.zeros(8, 2)] * 5, [0.0] * 5
     for one in range(5):
@@ -508,19 +496,17 @@ def pairs_that_add_up() -> None:
 
 
 @pytest.mark.parametrize(("step", "count"), [(some_of_one_size, 4), (pairs_that_add_up, 6)])
-def test_of_rounds_of_several_sizes_most_of_one_size_are_put_together(
-    step: Callable[[], None], count: int
-) -> None:
+def test_of_rounds_of_several_sizes_most_of_one_size_are_put_together(step, count):
     assert rounds(watched(step)) == [(count, None, False)]
 
 
-def follow_each_other(net: Net, batch: torch.Tensor) -> None:
+def follow_each_other(net, batch):
     state = torch.zeros_like(batch)
     for _ in range(4):
         state = torch.tanh(net(state) + net.second(batch)) * 2
 
 
-def are_told_by_what_came_out_before(net: Net, batch: torch.Tensor) -> None:
+def are_told_by_what_came_out_before(net, batch):
     low, high = 0.0, 1.0
     for _ in range(4):
         middle = (low + high) / 2
@@ -530,41 +516,41 @@ def are_told_by_what_came_out_before(net: Net, batch: torch.Tensor) -> None:
             low = middle
 
 
-def come_back_through_the_host(net: Net, batch: torch.Tensor) -> None:
+def come_back_through_the_host(net, batch):
     for _ in range(4):
         values = net(batch).detach().numpy() / 2
         batch = torch.from_numpy(values)
 
 
-def each_change_a_tensor_of_their_own(_: Net, batch: torch.Tensor) -> None:
+def each_change_a_tensor_of_their_own(_, batch):
     for kept in KEPT:
         kept.mul_(0.9).add_(batch.sum()).clamp_(-1, 1).abs_()
 
 
-def change_what_the_step_has_made(net: Net, batch: torch.Tensor) -> None:
+def change_what_the_step_has_made(net, batch):
     net(batch).sum().backward()
     for weight in [net.first.weight, net.second.weight, net.norm.weight]:
         norm = weight.grad.norm(2)
         weight.grad.mul_((1.0 / (norm + 1e-6)).clamp(max=1.0))
 
 
-def differ_in_gradients(net: Net, batch: torch.Tensor) -> None:
+def differ_in_gradients(net, batch):
     net(batch).sum().backward()
     with torch.no_grad():
         net(batch * 2)
 
 
-def take_one_batch_at_sizes_of_their_own(net: Net, batch: torch.Tensor) -> None:
+def take_one_batch_at_sizes_of_their_own(net, batch):
     for size in (2, 4, 8, 16):
         net(nn.functional.adaptive_avg_pool2d(batch[None], (size, 8)).exp()).sum()
 
 
-def look_at_the_whole_batch(_: Net, batch: torch.Tensor) -> None:
+def look_at_the_whole_batch(_, batch):
     for part in batch.chunk(4):
         NORMED(part).exp().sum()
 
 
-def discount_what_came_before(_: Net, batch: torch.Tensor) -> None:
+def discount_what_came_before(_, batch):
     carried = torch.zeros(8)
     for part in batch.chunk(4):
         alive = 1.0 - part.tanh().sum(0).sigmoid()
@@ -589,7 +575,7 @@ NORMED = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
         discount_what_came_before,
     ],
 )
-def test_rounds_that_cannot_run_at_once(loop: Callable[[Net, torch.Tensor], None]) -> None:
+def test_rounds_that_cannot_run_at_once(loop):
     net = Net()
     assert not rounds(watched(lambda: loop(net, torch.randn(16, 8))))
 
@@ -606,11 +592,9 @@ def test_rounds_that_cannot_run_at_once(loop: Callable[[Net, torch.Tensor], None
         pytest.param(False, 0.5, lambda x, _: x + torch.randn(8, 8), id="others each time"),
     ],
 )
-def test_steps_that_are_calls_of_one_module(
-    given: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], *, dropped: float, is_free: bool
-) -> None:
+def test_steps_that_are_calls_of_one_module(given, *, dropped, is_free):
     class Noisy(Net):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return super().forward(torch.dropout(x, dropped, train=True))
 
     net, x, watch = Noisy(), torch.ones(8, 8), DataflowWatch()
@@ -627,18 +611,18 @@ def test_steps_that_are_calls_of_one_module(
     assert rounds(found) == ([(1, "Noisy", False)] if is_free else [])
 
 
-class Counting(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+class Counting(torch.utils._python_dispatch.TorchDispatchMode):
     count = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count += 1
         return func(*args, **(kwargs or {}))
 
 
-def test_long_work_of_python_is_told_by_the_line_that_goes_on() -> None:
+def test_long_work_of_python_is_told_by_the_line_that_goes_on():
     net = Net().to("meta")
 
-    def step() -> None:
+    def step():
         time.sleep(0.005)
         x = torch.randn(8, 8).to("meta").T
         net(x)
@@ -651,7 +635,7 @@ def test_long_work_of_python_is_told_by_the_line_that_goes_on() -> None:
     assert found[f"{begin + 5} step"] >= 3_000_000
 
 
-def padded(rows: list[int], columns: int, filler: int = 0) -> torch.Tensor:
+def padded(rows, columns, filler=0):
     """Numbers that are not the filler, as many in each row."""
     filled = torch.arange(columns)[None] < torch.tensor(rows)[:, None]
     return torch.where(filled, torch.randint(1, 99, filled.shape), filler)
@@ -675,12 +659,10 @@ def padded(rows: list[int], columns: int, filler: int = 0) -> torch.Tensor:
         ([padded([3, 9], 12)] * 2, []),
     ],
 )
-def test_rows_of_a_batch_that_are_filled_up(
-    batches: list[torch.Tensor], found: list[tuple[int, int, float, bool]]
-) -> None:
+def test_rows_of_a_batch_that_are_filled_up(batches, found):
     given, layer = iter([batches[0], *batches]), nn.Linear(4, 4).to("meta")
 
-    def step() -> None:
+    def step():
         there = next(given).to("meta")
         layer(torch.randn(*there.shape[:2], 4, device="meta")).sum()
         torch.ones(5, 4, device="meta").exp()
@@ -695,7 +677,7 @@ def test_rows_of_a_batch_that_are_filled_up(
         assert sum(end - start for start, end in one.operators) == 3
 
 
-def test_nothing_is_watched_where_a_mode_or_the_compiler_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_watched_where_a_mode_or_the_compiler_is_at_work(monkeypatch):
     with Counting():
         (watch := DataflowWatch()).start()
         assert watch.stop() is None
@@ -706,7 +688,7 @@ def test_nothing_is_watched_where_a_mode_or_the_compiler_is_at_work(monkeypatch:
     assert watch.why_not == "the program is compiled"
 
 
-def test_a_mode_that_the_program_enters_stays_and_a_child_is_not_watched() -> None:
+def test_a_mode_that_the_program_enters_stays_and_a_child_is_not_watched():
     (watch := DataflowWatch()).start()
     watch.next_step()
     with Counting() as own:
@@ -722,7 +704,7 @@ def test_a_mode_that_the_program_enters_stays_and_a_child_is_not_watched() -> No
     assert watch.stop() is not None
 
 
-def test_an_error_of_ours_ends_the_watching_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_ours_ends_the_watching_alone(monkeypatch):
     watch = DataflowWatch()
     watch.start()
     monkeypatch.setattr(watch, "_value", lambda _: 1 / 0)
@@ -734,14 +716,14 @@ def test_an_error_of_ours_ends_the_watching_alone(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def watching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiler:
+def watching(tmp_path, monkeypatch):
     monkeypatch.setattr(dataflow, "has_device", lambda: True)
     profiler = Profiler(tmp_path, wait=1, warmup=2, active=1)
     profiler.watches_dataflow = True
     return profiler
 
 
-def test_the_last_two_steps_of_the_warm_up_are_watched(watching: Profiler) -> None:
+def test_the_last_two_steps_of_the_warm_up_are_watched(watching):
     with watching:
         for _ in range(watching.total_steps):
             torch.ones(4, 4).exp()
@@ -752,7 +734,7 @@ def test_the_last_two_steps_of_the_warm_up_are_watched(watching: Profiler) -> No
 
 
 @pytest.mark.parametrize(("why_not", "gaps"), [("too many operators", 1), (dataflow.COMPILED, 0)])
-def test_a_recording_says_why_nothing_was_watched(watching: Profiler, why_not: str, gaps: int) -> None:
+def test_a_recording_says_why_nothing_was_watched(watching, why_not, gaps):
     with watching:
         for number in range(watching.total_steps):
             watching.step()
@@ -761,7 +743,7 @@ def test_a_recording_says_why_nothing_was_watched(watching: Profiler, why_not: s
     assert len(read_sidecar(watching.cycles[0].sidecar_path).gaps) == gaps
 
 
-def test_a_block_that_ends_before_leaves_torch_as_it_was(watching: Profiler) -> None:
+def test_a_block_that_ends_before_leaves_torch_as_it_was(watching):
     with pytest.raises(ZeroDivisionError), watching:
         watching.step()
         raise ZeroDivisionError

@@ -80,15 +80,6 @@ def test_a_capture_is_recorded_and_kept_beside_the_trace(tmp_path, graph_class):
     assert not profiler.cycles[0].sidecar.gaps
 
 
-def test_a_capture_inside_the_window_stays_in_the_trace(tmp_path, graph_class):
-    with Profiler(tmp_path, warmup=0, active=1) as profiler:
-        captured(graph_class)
-        profiler.step()
-    (graph,) = profiler.cycles[0].sidecar.graphs
-    assert graph.file is None
-    assert graph.nodes == NODES
-
-
 def test_a_capture_while_the_profiler_warms_up_makes_it_step_aside(tmp_path, graph_class):
     with Profiler(tmp_path, warmup=1, active=1) as profiler:
         captured(graph_class)
@@ -99,15 +90,6 @@ def test_a_capture_while_the_profiler_warms_up_makes_it_step_aside(tmp_path, gra
     assert "aten::mm" in operators(tmp_path / graph.file)
     names = [one["name"] for one in json.loads(profiler.cycles[0].trace_path.read_text())["traceEvents"]]
     assert "aten::mul" in names
-
-
-def test_graphs_captured_before_the_block_are_noted_if_asked_for(tmp_path, graph_class):
-    profiler = Profiler(tmp_path, warmup=0, active=1)
-    profiler.note_graphs()
-    captured(graph_class)
-    with profiler:
-        profiler.step()
-    assert len(profiler.cycles[0].sidecar.graphs) == 1
 
 
 @pytest.mark.usefixtures("notes")

@@ -1,7 +1,5 @@
 """A kernel's name → the Python function; the functions here are what Triton's decorator would make."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +31,7 @@ def gelu_tanh(x_ptr, n):
     return n
 
 
-def same_name(first: bool):
+def same_name(first):
     if first:
 
         @jit
@@ -48,7 +46,7 @@ def same_name(first: bool):
     return scale
 
 
-def line_of(text: str) -> int:
+def line_of(text):
     with open(__file__) as file:  # noqa: PTH123
         return next(number for number, line in enumerate(file, 1) if text in line)
 
@@ -93,20 +91,13 @@ def test_a_file_that_was_edited_keeps_the_line_the_process_knows(tmp_path, monke
 SOURCE = Path(__file__).with_name("square.cu").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("name", "lines"), [("square", (8, 11)), ("twice", None), ("hidden", None), ("absent", None)]
-)
-def test_one_definition_or_none(name, lines):
-    assert global_function_lines(SOURCE, name) == lines
-
-
 @cases("kernel", "name")
 def test_the_name_without_arguments(kernel, name):
     assert base_name(kernel) == name
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Path:
+def build(tmp_path):
     """A build folder with a library, and what the system says of a process that loaded it."""
     folder = tmp_path / "own kernels"
     folder.mkdir()
@@ -127,7 +118,7 @@ def build(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def kernel(name: str, library: str | None = "own.so", *units: str) -> RecordedKernel:
+def kernel(name, library="own.so", *units):
     return RecordedKernel(name, library, units=tuple(map(RecordedUnit, units)))
 
 
@@ -161,3 +152,10 @@ def test_libraries_of_one_name_and_sources_that_are_gone_tell_nothing(build):
     with (build / "maps").open("a") as maps:
         maps.write("7f07-7f08 r-xp 00000000 08:01 77   /elsewhere/own.so\n")
     assert extension_sources([kernel("far(int)")], build / "maps") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"), [("square", (8, 11)), ("twice", None), ("hidden", None), ("absent", None)]
+)
+def test_one_definition_or_none(name, lines):
+    assert global_function_lines(SOURCE, name) == lines

@@ -90,12 +90,6 @@ def test_an_error_is_shown_as_python_shows_it(folder, capsys):
     assert capsys.readouterr().err == python.stderr
 
 
-def test_the_programs_own_excepthook_shows_it(folder, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    run(folder, "import sys\nsys.excepthook = lambda *_: print('mine')\nraise ValueError\n")
-    assert capsys.readouterr().out == "mine\n"
-
-
 def test_signals_end_the_program_but_not_this_process(folder, capsys):
     assert run(folder, "raise KeyboardInterrupt\n").exit_code == 130
     assert "KeyboardInterrupt" in capsys.readouterr().err

@@ -4,7 +4,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.capture.calls import profile_call  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
 from opscope.capture.recording import AttachedProfilers, attached_profilers  # noqa: E402
 from opscope.capture.step_clock import MOST_SAMPLES, StepClock, time_calls  # noqa: E402
@@ -229,10 +228,3 @@ def test_a_sidecar_that_was_taken_away_stays_away(tmp_path):
             for sidecar in tmp_path.glob("*.opscope.json"):
                 sidecar.unlink()
     assert not list(tmp_path.glob("*.opscope.json"))
-
-
-def test_profile_call_times_calls_before_the_profiler_is_there(tmp_path):
-    _, cycle = profile_call(work, output_dir=tmp_path)
-    steps = cycle.sidecar.unrecorded_steps
-    assert len(steps) == 13
-    assert {one.kind for one in steps} == {StepKind.PERIOD}

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -12,11 +10,11 @@ from opscope.capture.recording import TraceNames, export_trace, read_trace_names
 from opscope.errors import CaptureError
 
 
-def saver(text: str):
+def saver(text):
     return lambda path: Path(path).write_text(text.replace("PATH", path))
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path):
     return path.read_bytes()
 
 
@@ -58,13 +56,8 @@ def test_a_cut_trace_is_refused_and_an_older_file_kept(tmp_path, text):
     assert target.read_text() == "old"
 
 
-def test_a_trace_that_was_never_written_is_an_error(tmp_path):
-    with pytest.raises(CaptureError, match="cannot be written"):
-        export_trace(lambda path: None, tmp_path / "t.json", read_bytes)
-
-
 def test_an_interruption_leaves_nothing(tmp_path):
-    def interrupted(path: str) -> None:
+    def interrupted(path):
         Path(path).write_text("{")
         raise KeyboardInterrupt
 
@@ -77,7 +70,7 @@ KEY = "fosfriiha5ggq7h4mbwmcdeapadugdzcmj6qe37u3dmfz3zdpbx4"
 
 
 @pytest.fixture
-def trace(tmp_path: Path) -> Path:
+def trace(tmp_path):
     builder = TraceBuilder().step(1, 0, 100)
     for _ in range(3):
         builder.operator("aten::mm", 1, 5).operator("triton_k", 6, 2, kernel_file="/cache/a b/ck.py")

@@ -3,20 +3,17 @@
 Needs a C compiler and CUPTI's headers, which the CUDA toolkit and Triton's wheel bring.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from opscope.cupti.library import Cupti, build_library, installed_cupti, native_folder
-from opscope.cupti.recording import CuptiRecording, read_recording
+from opscope.cupti.recording import read_recording
 
 NATIVE = Path(__file__).parent / "native"
 
@@ -32,11 +29,11 @@ class FakeCuda:
     recorder: Path
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """What a program finds, but for the recorder."""
         return {"FAKE_CUPTI": str(self.cupti.library), "FAKE_DRIVER": str(self.driver)}
 
-    def start(self, records: Path, *arguments: object, **more: Any) -> subprocess.Popen[str]:
+    def start(self, records, *arguments, **more):
         """A program with the recorder in its environment; `more` are further variables."""
         environment = {
             **os.environ,
@@ -54,7 +51,7 @@ class FakeCuda:
             text=True,
         )
 
-    def run(self, records: Path, *arguments: object, **more: Any) -> tuple[int, list[CuptiRecording]]:
+    def run(self, records, *arguments, **more):
         """Its exit code, negative for a signal, and the recordings by process id."""
         records.mkdir(exist_ok=True)
         process = self.start(records, *arguments, **more)
@@ -63,11 +60,11 @@ class FakeCuda:
         return process.returncode, read_all(records)
 
 
-def read_all(records: Path) -> list[CuptiRecording]:
+def read_all(records):
     return [read_recording(path) for path in sorted(records.iterdir())]
 
 
-def build_fake_cuda(folder: Path) -> FakeCuda:
+def build_fake_cuda(folder):
     """Build all of it in a folder, or skip the test that asks."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -88,7 +85,7 @@ def build_fake_cuda(folder: Path) -> FakeCuda:
     return FakeCuda(root, cupti, driver, program, build_library(cupti, (compiler,), folder / "recorder"))
 
 
-def compile_c(compiler: str, sources: list[str], output: Path, flags: list[str]) -> None:
+def compile_c(compiler, sources, output, flags):
     paths = [str(NATIVE / name) for name in sources]
     command = [compiler, "-std=gnu11", "-Wall", "-Werror", "-O1", *paths, "-o", str(output), *flags]
     subprocess.run(command, check=True, capture_output=True, text=True)

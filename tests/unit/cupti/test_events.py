@@ -1,11 +1,7 @@
 """Records become events: exact times, Kineto's words, nothing counted twice."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from case_tables import cases
-from opscope.cupti.recording import ABSENT, RECORDS, ChunkKind, CuptiRecording, TextTable
+from opscope.cupti.recording import ABSENT, RECORDS, ChunkKind, TextTable
 from opscope.cupti.trace_file import _rows, call_name, first_moment_ns, process_events
 
-Make = Callable[..., CuptiRecording]
 SHOWN = ("gpu_memcpy", "gpu_memset", "overhead")
 BASE_NS = 1_790_857_026_000_000_000
 
 
-def at(start: int, end: int, **fields: Any) -> dict[str, Any]:
+def at(start, end, **fields):
     return {"start_ns": BASE_NS + start, "end_ns": BASE_NS + end, **fields}
 
 
@@ -38,12 +33,12 @@ NAMES = {
 }
 
 
-def events_of(recording: CuptiRecording, category: str | None = None) -> list[dict[str, Any]]:
+def events_of(recording, category=None):
     lines = process_events(recording, {3: "add(int, float*)"}, BASE_NS).lines
     return [one for one in map(json.loads, lines) if category in (None, one.get("cat"))]
 
 
-def test_a_kernel(make_recording: Make) -> None:
+def test_a_kernel(make_recording):
     recording = make_recording(
         {ChunkKind.KERNELS: [at(1_234_567, 1_235_568, **KERNEL)], ChunkKind.DEVICES: [DEVICE]}
     )
@@ -59,7 +54,7 @@ def test_a_kernel(make_recording: Make) -> None:
     }  # fmt: skip
 
 
-def test_kernels_without_a_name_of_a_graph_alike_and_different(make_recording: Make) -> None:
+def test_kernels_without_a_name_of_a_graph_alike_and_different(make_recording):
     row = at(1, 2, **KERNEL, device=1, graph=5, graph_node=1 << 40)
     (event,) = events_of(make_recording({ChunkKind.KERNELS: [row]}), "kernel")
     assert "blocks per SM" not in event["args"]
@@ -75,7 +70,7 @@ def test_kernels_without_a_name_of_a_graph_alike_and_different(make_recording: M
     assert [event["args"]["registers per thread"] for event in events] == [33, 32, 33, 32]
 
 
-def test_copies_and_sets(make_recording: Make) -> None:
+def test_copies_and_sets(make_recording):
     place = {"context": 1, "stream": 7, "source_device": ABSENT, "target_device": ABSENT}
     recording = make_recording(
         {
@@ -100,7 +95,7 @@ def test_copies_and_sets(make_recording: Make) -> None:
     assert (event["name"], event["args"]["bytes"]) == ("Memset (Device)", 64)
 
 
-def test_copies_of_unified_memory_have_a_device_and_no_stream(make_recording: Make) -> None:
+def test_copies_of_unified_memory_have_a_device_and_no_stream(make_recording):
     recording = make_recording(
         {
             ChunkKind.MIGRATIONS: [
@@ -119,7 +114,7 @@ def test_copies_of_unified_memory_have_a_device_and_no_stream(make_recording: Ma
     assert [one["args"] for one in labels if one["name"] == "thread_name"] == [{"name": "unified memory"}]
 
 
-def test_calls_and_arrows(make_recording: Make) -> None:
+def test_calls_and_arrows(make_recording):
     recording = make_recording(
         {
             ChunkKind.KERNELS: [at(100, 200, **KERNEL), at(300, 400, **{**KERNEL, "correlation": 99})],
@@ -148,7 +143,7 @@ def test_calls_and_arrows(make_recording: Make) -> None:
     assert labels["process_labels", 0, 0] == {"labels": "GPU 0"}
 
 
-def test_the_runtimes_own_calls_of_the_driver_are_left_out(make_recording: Make) -> None:
+def test_the_runtimes_own_calls_of_the_driver_are_left_out(make_recording):
     driver = {"function": 307}
     recording = make_recording(
         {
@@ -169,7 +164,7 @@ def test_the_runtimes_own_calls_of_the_driver_are_left_out(make_recording: Make)
     assert process_events(recording, {}, BASE_NS).counts["calls"] == 6
 
 
-def test_what_has_not_ended_is_counted_and_left_out(make_recording: Make) -> None:
+def test_what_has_not_ended_is_counted_and_left_out(make_recording):
     rows = [
         at(100, 200, **KERNEL),
         {**at(300, 0, **KERNEL), "end_ns": 0},
@@ -179,7 +174,7 @@ def test_what_has_not_ended_is_counted_and_left_out(make_recording: Make) -> Non
     assert (found.counts["kernels"], found.unfinished_count) == (1, 2)
 
 
-def test_overheads_and_the_window_also_of_a_process_that_was_killed(make_recording: Make) -> None:
+def test_overheads_and_the_window_also_of_a_process_that_was_killed(make_recording):
     recording = make_recording({ChunkKind.OVERHEADS: [at(5, 10, kind=1 << 16)]})
     (event,) = events_of(recording, "overhead")
     assert (event["name"], event["pid"], event["ts"]) == ("Buffer Flush", -1, 0.005)
@@ -190,14 +185,14 @@ def test_overheads_and_the_window_also_of_a_process_that_was_killed(make_recordi
     assert window["dur"] == 2.0
 
 
-def test_time_begins_with_the_first_event(make_recording: Make) -> None:
+def test_time_begins_with_the_first_event(make_recording):
     recording = make_recording({ChunkKind.RUNTIME_CALLS: [at(-500, 20, **CALL), {**CALL, "start_ns": 0}]})
     assert first_moment_ns(recording) == BASE_NS - 500
     assert first_moment_ns(make_recording({})) == BASE_NS
 
 
 @pytest.mark.parametrize("is_driver", [False, True])
-def test_managed_memory_is_seen_in_the_calls(make_recording: Make, is_driver: bool) -> None:
+def test_managed_memory_is_seen_in_the_calls(make_recording, is_driver):
     table = TextTable.DRIVER_FUNCTION if is_driver else TextTable.RUNTIME_FUNCTION
     name = "cuMemAllocManaged" if is_driver else "cudaMallocManaged_v6000"
     assert process_events(make_recording(names={table: {1: name}}), {}, 0).uses_managed_memory
@@ -205,7 +200,7 @@ def test_managed_memory_is_seen_in_the_calls(make_recording: Make, is_driver: bo
 
 
 @given(st.integers(0, 10**15 - 1), st.integers(0, 10**15 - 1))
-def test_times_keep_every_nanosecond_for_eleven_days(start: int, duration: int) -> None:
+def test_times_keep_every_nanosecond_for_eleven_days(start, duration):
     records = np.zeros(1, RECORDS[ChunkKind.OVERHEADS])
     records["start_ns"], records["end_ns"] = BASE_NS + start, BASE_NS + start + duration
     (row,) = _rows(records, BASE_NS)
@@ -214,11 +209,11 @@ def test_times_keep_every_nanosecond_for_eleven_days(start: int, duration: int) 
 
 
 @cases("name", "is_driver", "shown")
-def test_names_of_calls(name: str | None, is_driver: bool, shown: str) -> None:
+def test_names_of_calls(name, is_driver, shown):
     assert call_name(name, 307, is_driver=is_driver) == shown
 
 
-def test_names_of_what_is_unknown(make_recording: Make) -> None:
+def test_names_of_what_is_unknown(make_recording):
     recording = make_recording(
         {
             ChunkKind.COPIES: [at(0, 1, kind=77, source=1, target=88)],

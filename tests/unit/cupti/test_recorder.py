@@ -1,14 +1,9 @@
 """The recorder in programs that end in every way, on a fake CUPTI: nothing is lost, nothing disturbed."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,16 +14,16 @@ START_NS = 1_790_857_026_000_000_000
 
 
 @pytest.fixture
-def run(fake_cuda: Any, tmp_path: Path) -> Callable[..., tuple[int, list[Any]]]:
+def run(fake_cuda, tmp_path):
     """Runs the program in a mode, with variables; its exit code and its recordings."""
     return partial(fake_cuda.run, tmp_path / "records")
 
 
-def kernels(recording: Any) -> int:
+def kernels(recording):
     return len(recording.of(ChunkKind.KERNELS))
 
 
-def test_every_kind_of_record_arrives(run: Any) -> None:
+def test_every_kind_of_record_arrives(run):
     code, (recording,) = run("everything")
     assert code == 0
     assert recording.outcome.state is FileState.ENDED
@@ -62,7 +57,7 @@ def test_every_kind_of_record_arrives(run: Any) -> None:
     assert recording.outcome.unified is UnifiedState.RECORDED
 
 
-def test_what_is_known_of_the_process(run: Any, fake_cuda: Any) -> None:
+def test_what_is_known_of_the_process(run, fake_cuda):
     _, (recording,) = run("launch", 1)
     assert recording.path.name == f"{recording.process}.0.cuda"
     assert recording.program == str(fake_cuda.program)
@@ -78,7 +73,7 @@ def test_what_is_known_of_the_process(run: Any, fake_cuda: Any) -> None:
     assert (int(device["memory_bytes"]), int(device["shared_per_block_optin"])) == (150_109_880_320, 232_448)
 
 
-def test_no_record_of_many_is_lost(run: Any) -> None:
+def test_no_record_of_many_is_lost(run):
     _, (recording,) = run("launch", 100_001)
     assert kernels(recording) == 100_001
     calls = recording.of(ChunkKind.RUNTIME_CALLS)
@@ -88,7 +83,7 @@ def test_no_record_of_many_is_lost(run: Any) -> None:
     assert len(set(calls["correlation"].tolist())) == 100_001
 
 
-def test_threads_are_told_apart_and_named(run: Any) -> None:
+def test_threads_are_told_apart_and_named(run):
     _, (recording,) = run("threads")
     assert kernels(recording) == 4000
     threads = Counter(recording.of(ChunkKind.RUNTIME_CALLS)["thread"].tolist())
@@ -100,7 +95,7 @@ def test_threads_are_told_apart_and_named(run: Any) -> None:
 
 
 @cases("mode", "code")
-def test_the_exit_code_is_the_programs_own(run: Any, mode: tuple[Any, ...], code: int) -> None:
+def test_the_exit_code_is_the_programs_own(run, mode, code):
     found, (recording,) = run(*mode)
     assert (found, kernels(recording), recording.outcome.signal) == (code, 4, None)
 
@@ -108,7 +103,7 @@ def test_the_exit_code_is_the_programs_own(run: Any, mode: tuple[Any, ...], code
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGSEGV, signal.SIGABRT]
 )
-def test_a_signal_ends_the_program_after_its_records_are_written(run: Any, number: signal.Signals) -> None:
+def test_a_signal_ends_the_program_after_its_records_are_written(run, number):
     code, (recording,) = run("raise", int(number))
     assert code == -number
     assert kernels(recording) == 4
@@ -116,7 +111,7 @@ def test_a_signal_ends_the_program_after_its_records_are_written(run: Any, numbe
     assert recording.outcome.signal == number
 
 
-def test_a_signal_from_outside(fake_cuda: Any, tmp_path: Path) -> None:
+def test_a_signal_from_outside(fake_cuda, tmp_path):
     process = fake_cuda.start(tmp_path, "wait")
     assert process.stderr.readline().strip() == str(process.pid)
     process.send_signal(signal.SIGTERM)
@@ -135,14 +130,14 @@ def test_a_program_that_leaves_no_time_keeps_what_was_flushed(run, fake_cuda, mo
     assert str(fake_cuda.program) in recording.maps
 
 
-def test_a_child_forked_after_cuda_can_be_ended(run: Any) -> None:
+def test_a_child_forked_after_cuda_can_be_ended(run):
     started = time.monotonic()
     code, (recording,) = run("fork_signal")
     assert (code, kernels(recording)) == (128 + signal.SIGTERM, 4)
     assert time.monotonic() - started < 15
 
 
-def test_processes_that_start_cuda_after_a_fork_have_files_of_their_own(run: Any) -> None:
+def test_processes_that_start_cuda_after_a_fork_have_files_of_their_own(run):
     code, recordings = run("fork_before")
     assert code == 0
     child, parent = sorted(recordings, key=kernels)
@@ -150,20 +145,20 @@ def test_processes_that_start_cuda_after_a_fork_have_files_of_their_own(run: Any
     assert child.parent_process == parent.process
 
 
-def test_a_program_that_executes_another_leaves_two_files(run: Any) -> None:
+def test_a_program_that_executes_another_leaves_two_files(run):
     _, recordings = run("execute")
     assert [kernels(one) for one in recordings] == [2, 3]
     assert len({one.process for one in recordings}) == 1
 
 
-def test_descriptors_that_the_program_closes_and_reuses_are_not_written_to(run: Any, tmp_path: Path) -> None:
+def test_descriptors_that_the_program_closes_and_reuses_are_not_written_to(run, tmp_path):
     user_file = tmp_path / "user.txt"
     _, (recording,) = run("close", user_file)
     assert user_file.read_bytes() == b""
     assert kernels(recording) == 5
 
 
-def test_what_cannot_be_written_is_counted_and_the_rest_stays_readable(run: Any) -> None:
+def test_what_cannot_be_written_is_counted_and_the_rest_stays_readable(run):
     code, (recording,) = run("full", 300_000)
     assert code == 0
     outcome = recording.outcome
@@ -189,19 +184,19 @@ def test_unified_memory_is_recorded_or_refused_or_unwanted(run, variable, state,
 
 
 @pytest.mark.parametrize("mode", [("launch", "4"), ("raise", "15"), ("raise", "11")])
-def test_a_cupti_that_never_answers_holds_nothing_up(run: Any, mode: tuple[str, str]) -> None:
+def test_a_cupti_that_never_answers_holds_nothing_up(run, mode):
     _, (recording,) = run(*mode, FAKE_STUCK=1)
     assert kernels(recording) == 4
     assert recording.outcome.state is FileState.ENDED
     assert recording.outcome.unified is UnifiedState.UNTRIED
 
 
-def test_records_that_cupti_drops_are_counted(run: Any) -> None:
+def test_records_that_cupti_drops_are_counted(run):
     _, (recording,) = run("launch", 3, FAKE_DROPPED=12)
     assert recording.outcome.dropped_count == 12
 
 
-def test_another_tool_that_holds_cupti_is_named(run: Any) -> None:
+def test_another_tool_that_holds_cupti_is_named(run):
     code, (recording,) = run("exit", 0, FAKE_SUBSCRIBE=39)
     assert code == 0
     assert recording.outcome.failed_code == 39
@@ -209,7 +204,7 @@ def test_another_tool_that_holds_cupti_is_named(run: Any) -> None:
     assert recording.activity_count == 0
 
 
-def test_a_cupti_that_cannot_be_loaded_is_named(run: Any, tmp_path: Path) -> None:
+def test_a_cupti_that_cannot_be_loaded_is_named(run, tmp_path):
     missing = tmp_path / "libcupti.so.99"
     code, (recording,) = run("exit", 0, OPSCOPE_TRACE_CUPTI=missing, FAKE_SUBSCRIBE=1)
     assert code == 0
@@ -225,7 +220,7 @@ def test_without_its_folder_or_variables_it_disturbs_no_program(fake_cuda, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_records_stop_at_a_size(run: Any, tmp_path: Path) -> None:
+def test_records_stop_at_a_size(run, tmp_path):
     """What is there is what came first, whole; the rest is counted."""
     most = 1_000_000
     code, (recording,) = run("launch", 100_000, OPSCOPE_TRACE_MOST_BYTES=most)

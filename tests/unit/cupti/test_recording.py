@@ -1,7 +1,5 @@
 """Files of records: as the C writer makes them, and damaged."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from itertools import accumulate
@@ -20,7 +18,6 @@ from opscope.cupti.recording import (
     RECORDS,
     TEXT_HEAD,
     ChunkKind,
-    CuptiRecording,
     FileState,
     TextTable,
     UnifiedState,
@@ -34,7 +31,7 @@ NATIVE = Path(__file__).parent / "native"
 
 
 @pytest.fixture(scope="module")
-def compiler() -> str:
+def compiler():
     found = shutil.which("cc") or shutil.which("gcc")
     if found is None:
         pytest.skip("no C compiler")
@@ -42,7 +39,7 @@ def compiler() -> str:
 
 
 @pytest.fixture(scope="module")
-def writer(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def writer(compiler, tmp_path_factory):
     program = tmp_path_factory.mktemp("writer") / "writer"
     sources = [str(NATIVE / "writer.c"), str(native_folder() / "record_file.c")]
     flags = ["-std=gnu11", "-Wall", "-Werror", "-O1", f"-I{native_folder()}"]
@@ -51,7 +48,7 @@ def writer(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("kernels", "texts"), [(1, 1), (743, 300), (745, 1), (5000, 2000)])
-def test_what_the_writer_writes_is_read(writer: Path, tmp_path: Path, kernels: int, texts: int) -> None:
+def test_what_the_writer_writes_is_read(writer, tmp_path, kernels, texts):
     subprocess.run([writer, tmp_path, str(kernels), str(texts)], check=True)
     (path,) = tmp_path.iterdir()
     recording = read_recording(path)
@@ -64,7 +61,7 @@ def test_what_the_writer_writes_is_read(writer: Path, tmp_path: Path, kernels: i
     assert recording.activity_count == 2 * kernels
 
 
-def test_a_second_file_of_a_process_id_has_a_number(writer: Path, tmp_path: Path) -> None:
+def test_a_second_file_of_a_process_id_has_a_number(writer, tmp_path):
     for _ in range(2):
         subprocess.run([writer, tmp_path, "1", "1"], check=True)
     assert all(path.name.endswith(".0.cuda") for path in tmp_path.iterdir())
@@ -90,13 +87,13 @@ ENDS = list(
 )
 
 
-def read(folder: Path, content: bytes) -> CuptiRecording:
+def read(folder, content):
     path = folder / "7.0.cuda"
     path.write_bytes(content)
     return read_recording(path)
 
 
-def test_a_header_in_words(tmp_path: Path) -> None:
+def test_a_header_in_words(tmp_path):
     recording = read(
         tmp_path,
         header(
@@ -125,7 +122,7 @@ def test_a_file_cut_anywhere_gives_its_whole_records(tmp_path_factory, length):
     assert recording.outcome.truncated_bytes == length - whole
 
 
-def test_a_kind_of_a_later_version_ends_the_reading_and_no_file_is_an_error(tmp_path: Path) -> None:
+def test_a_kind_of_a_later_version_ends_the_reading_and_no_file_is_an_error(tmp_path):
     unknown = np.array([(99, 1, 8)], CHUNK_HEAD).tobytes() + b"12345678"
     assert read(tmp_path, WHOLE + unknown).outcome.truncated_bytes == len(unknown)
     with pytest.raises(InputError, match="No such file"):
@@ -142,7 +139,7 @@ def test_a_kind_of_a_later_version_ends_the_reading_and_no_file_is_an_error(tmp_
         (header(state=77), "not a file of records"),
     ],
 )
-def test_what_is_no_file_of_records(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_is_no_file_of_records(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
         read(tmp_path, content)
 
@@ -168,7 +165,7 @@ ENUMS = {
 
 
 @pytest.fixture(scope="module")
-def told(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def told(compiler, tmp_path_factory):
     """What a program that includes the header prints."""
     folder = tmp_path_factory.mktemp("layout")
     (folder / "layout.c").write_text(_program(), encoding="utf-8")
@@ -177,7 +174,7 @@ def told(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-def _program() -> str:
+def _program():
     lines = []
     for struct, dtype in STRUCTS.items():
         lines.append(f'printf("{struct} %zu\\n", sizeof(struct {struct}));')
@@ -194,18 +191,18 @@ def _program() -> str:
     )
 
 
-def test_they_agree_on_every_field(told: list[str]) -> None:
+def test_they_agree_on_every_field(told):
     expected = []
     for struct, dtype in STRUCTS.items():
         expected.append(f"{struct} {dtype.itemsize}")
         for name in dtype.names or ():
-            kind, offset = dtype.fields[name][:2]  # type: ignore[index]
+            kind, offset = dtype.fields[name][:2]
             expected.append(f"{struct}.{name} {offset} {kind.itemsize}")
     expected += [f"{prefix}_{one.name} {one.value}" for prefix, enum in ENUMS.items() for one in enum]
     assert told == [*expected, record_format.MARK.decode()]
 
 
-def test_every_kind_of_record_has_a_layout_and_the_sources_are_there() -> None:
+def test_every_kind_of_record_has_a_layout_and_the_sources_are_there():
     assert set(RECORDS) == set(ChunkKind) - {ChunkKind.TEXTS}
     assert all(dtype.itemsize % 8 == 0 for dtype in RECORDS.values())
     assert {path.name for path in Path(native_folder()).iterdir()} >= {

@@ -1,20 +1,14 @@
 """Trace files: ordinary Kineto traces that load, and say what is missing."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from case_tables import cases
-from opscope.cupti.recording import ChunkKind, CuptiRecording, FileState, Outcome, TextTable, UnifiedState
+from opscope.cupti.recording import ChunkKind, FileState, Outcome, TextTable, UnifiedState
 from opscope.cupti.trace_file import (
-    WrittenTrace,
     first_moment_ns,
     process_events,
     recording_findings,
@@ -25,16 +19,15 @@ from opscope.errors import CaptureError
 from opscope.model.finding import Severity
 from opscope.model.sidecar import read_sidecar, sidecar_path, write_sidecar
 
-Make = Callable[..., CuptiRecording]
 START_NS = 1_790_857_026_000_000_000
 
 
-def kernel(start: int, end: int, **fields: int) -> dict[str, int]:
+def kernel(start, end, **fields):
     return {"start_ns": START_NS + start, "end_ns": START_NS + end, "stream": 7, **fields}
 
 
 @pytest.fixture
-def recording(make_recording: Make) -> CuptiRecording:
+def recording(make_recording):
     return make_recording(
         {
             ChunkKind.KERNELS: [
@@ -59,11 +52,11 @@ def recording(make_recording: Make) -> CuptiRecording:
     )  # fmt: skip
 
 
-def written(path: Path, recording: CuptiRecording) -> WrittenTrace:
+def written(path, recording):
     return write_trace(path, recording, first_moment_ns(recording))
 
 
-def test_its_keys_are_kinetos(tmp_path: Path, recording: CuptiRecording) -> None:
+def test_its_keys_are_kinetos(tmp_path, recording):
     path = tmp_path / "new" / "trace.json"
     result = written(path, recording)
     document = json.loads(path.read_text())
@@ -84,7 +77,7 @@ def test_its_keys_are_kinetos(tmp_path: Path, recording: CuptiRecording) -> None
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_it_loads_with_every_nanosecond(tmp_path: Path, recording: CuptiRecording, load: Any) -> None:
+def test_it_loads_with_every_nanosecond(tmp_path, recording, load):
     path = tmp_path / "trace.json"
     written(path, recording)
     session = load(str(path))
@@ -103,7 +96,7 @@ def test_it_loads_with_every_nanosecond(tmp_path: Path, recording: CuptiRecordin
     assert not [violation for check in session.check() for violation in check.violations]
 
 
-def test_its_findings_come_back_when_it_is_loaded(tmp_path: Path, make_recording: Make, load: Any) -> None:
+def test_its_findings_come_back_when_it_is_loaded(tmp_path, make_recording, load):
     recording = make_recording(
         {ChunkKind.KERNELS: [{"start_ns": START_NS, "end_ns": START_NS + 1}]},
         outcome=Outcome(FileState.RECORDING, dropped_count=3, unified=UnifiedState.RECORDED),
@@ -118,7 +111,7 @@ def test_its_findings_come_back_when_it_is_loaded(tmp_path: Path, make_recording
     assert found == {one.code: replace(one, trace_id=0) for one in result.findings}
 
 
-def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path, recording: CuptiRecording) -> None:
+def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path, recording):
     (tmp_path / "file").write_text("")
     (tmp_path / "trace.json").mkdir()
     for path in ("file/trace.json", "trace.json"):
@@ -127,7 +120,7 @@ def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: Path, recording
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "trace.json"]
 
 
-def test_the_sidecar_says_which_devices(tmp_path: Path, recording: CuptiRecording) -> None:
+def test_the_sidecar_says_which_devices(tmp_path, recording):
     path = tmp_path / "trace.json"
     sidecar = recording_sidecar(written(path, recording), (), (), created="2026-11-21T00:00:00+00:00")
     write_sidecar(sidecar_path(path), sidecar)
@@ -147,7 +140,7 @@ def test_findings(tmp_path, make_recording, outcome, code, words):
     assert all(re.search(words or "", one.message) for one in found)
 
 
-def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording: Make) -> None:
+def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording):
     names = {TextTable.RUNTIME_FUNCTION: {1: "cudaMallocManaged_v6000"}}
     for given, severity in ((names, Severity.WARNING), ({}, Severity.INFO)):
         recording = make_recording(names=given)
@@ -155,7 +148,7 @@ def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording: 
         assert finding.severity is severity
 
 
-def test_planted_keys_are_in_no_file(tmp_path: Path, make_recording: Make) -> None:
+def test_planted_keys_are_in_no_file(tmp_path, make_recording):
     planted = "sk-PlantedKeyThatNobodyMaySee123"
     command = f"./train --token {planted} API_KEY={planted} {planted} --url=https://me:{planted}@host".split()
     recording = make_recording({ChunkKind.KERNELS: [kernel(10, 20)]}, command=tuple(command))

@@ -1,20 +1,16 @@
 """A recorded call as a file: what is written of each argument, and that the file runs."""
 
-from __future__ import annotations
-
 import runpy
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from case_tables import cases
 from opscope.errors import InputError
 from opscope.extraction.call_file import call_file
-from opscope.operators.arguments import CallArguments, parse_arguments, with_list_types
+from opscope.operators.arguments import parse_arguments, with_list_types
 
 
-def call(name: str, *columns: Any, overload: str | None = None) -> CallArguments:
+def call(name, *columns, overload=None):
     """Shapes, types, strides and values, by argument."""
     shapes, types, *rest = columns
     strides, concrete = [*rest, None, None][:2]
@@ -24,24 +20,24 @@ def call(name: str, *columns: Any, overload: str | None = None) -> CallArguments
     return with_list_types(made, dict.fromkeys(made.list_positions, "float"))  # which kernels tell
 
 
-def text_of(one: CallArguments) -> str:
+def text_of(one):
     return call_file(one, what="A call.", name="call.py").text
 
 
 @cases("given", "lines")
-def test_arguments_are_made_as_they_were_recorded(given: list[Any], lines: list[str]) -> None:
+def test_arguments_are_made_as_they_were_recorded(given, lines):
     text = text_of(call(*given))
     for line in lines:
         assert line in text
 
 
 @cases("given", "why")
-def test_what_was_not_recorded_is_said(given: list[Any], why: str) -> None:
+def test_what_was_not_recorded_is_said(given, why):
     with pytest.raises(InputError, match=why):
         text_of(call(*given))
 
 
-def test_a_number_whose_value_is_not_recorded_is_noted() -> None:
+def test_a_number_whose_value_is_not_recorded_is_noted():
     text, notes, _ = call_file(call("mul", [[4], []], ["float", "double"]), what="A call.", name="call.py")
     assert notes == ["The value of 'other' was not recorded; 0.5 stands for it."]
     assert "A call.\n\nThe value of 'other'" in text
@@ -49,7 +45,7 @@ def test_a_number_whose_value_is_not_recorded_is_noted() -> None:
 
 @pytest.mark.torch
 @cases("given")
-def test_the_file_runs(given: list[Any], tmp_path: Path) -> None:
+def test_the_file_runs(given, tmp_path):
     torch = pytest.importorskip("torch")
     file = tmp_path / "call.py"  # Triton reads a kernel's source there
     file.write_text(text_of(call(*given)), "utf-8")

@@ -1,7 +1,5 @@
 """Machine code of cubins that nvcc makes here."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from opscope.hardware.driver import find_cuda_tool
 SOURCE = Path(__file__).with_name("two_kernels.cu").read_text(encoding="utf-8")
 
 
-def nvcc(*arguments: str) -> None:
+def nvcc(*arguments):
     program = find_cuda_tool("nvcc")
     if program is None or find_cuda_tool("cuobjdump") is None:
         pytest.skip("no nvcc or no cuobjdump")
@@ -22,7 +20,7 @@ def nvcc(*arguments: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def cubin(tmp_path_factory) -> Path:
+def cubin(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cubin")
     (folder / "triple.cu").write_text(SOURCE)
     nvcc("-cubin", "-arch=sm_90", "-o", str(folder / "a.cubin"), str(folder / "triple.cu"))
@@ -52,7 +50,7 @@ def test_without_cuobjdump_it_says_what_to_install(monkeypatch, tmp_path):
         code.cubin_use(tmp_path / "any.cubin", "triple")
 
 
-def test_instructions_are_counted_by_what_they_are() -> None:
+def test_instructions_are_counted_by_what_they_are():
     lines = [
         "LDC R1, c[0x0][0x28]", "@!P0 LDG.E.128.CONSTANT R4, desc[UR4][R2.64]", "LDG.E R4, [R2.64]",
         "LDG.E.U16 R4, [R2.64]", "STG.E.64 [R2.64], R4", "LDGSTS.E.BYPASS.128 [R1], [R2.64]", "LDL R1, [R2]",

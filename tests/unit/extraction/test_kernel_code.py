@@ -1,7 +1,5 @@
 """A kernel's machine code: where it is found, and what its registers cost."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -25,7 +23,7 @@ SOURCE = Path(__file__).with_name("many.cu").read_text(encoding="utf-8")
 NAME = "void ours::many<float>(float const*, float*)"
 
 
-def built(folder: Path, *options: str) -> Path:
+def built(folder, *options):
     (folder / "many.cu").write_text(SOURCE)
     target = folder / "many.out"
     subprocess.run([str(NVCC), "-arch=sm_90", *options, "-o", target, folder / "many.cu"], check=True)
@@ -36,7 +34,6 @@ def test_code_of_a_library_is_found_by_the_name_that_a_trace_shows(tmp_path, mon
     library = built(tmp_path, "--shared", "-Xcompiler=-fPIC")
     monkeypatch.setattr(looked_up, "installed_libraries", lambda: LocalLibraries([library]))
     found = kernel_code(NAME)
-    assert found is not None
     assert (found.file, found.grade, found.target) == (str(library), Grade.EXACT, "sm_90")
     assert found.registers > 64
     assert found.threads is found.active is None  # nothing says how large its blocks are
@@ -65,11 +62,9 @@ def test_code_of_tritons_cache_says_what_its_registers_cost(tmp_path, monkeypatc
     cubin.with_suffix(".json").write_text(json.dumps(stated))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     found = kernel_code("many")
-    assert found is not None
     assert (found.file, found.grade, found.threads, found.shared_bytes) == (
         str(cubin), Grade.INFERRED, 128, 1024,
     )  # fmt: skip
-    assert found.active is not None
     assert found.active.limiters == ("registers",)
     # Registers come in units of 8 for each thread, and a multiprocessor has 65,536.
     held = found.active.blocks_per_sm

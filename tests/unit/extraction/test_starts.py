@@ -1,13 +1,10 @@
 """What an extracted call's own version starts with computes the call, in Triton's interpreter."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,7 @@ from case_tables import cases, tables
 from opscope.errors import InputError
 from opscope.extraction.call_file import call_file
 from opscope.extraction.starts import StartKind
-from opscope.operators.arguments import CallArguments, parse_arguments
+from opscope.operators.arguments import parse_arguments
 
 # A torch that finds a GPU would have Triton compile.
 RUN_ALL = """
@@ -33,18 +30,18 @@ CHAIN = [
 ]
 
 
-def call(name: str, *columns: Any) -> CallArguments:
+def call(name, *columns):
     """Shapes, types, strides and values, by argument."""
     keys = ("shapes", "types", "strides", "concrete")
     return parse_arguments(f"aten::{name}", **dict(zip(keys, columns, strict=False)))
 
 
-def text_of(given: list[Any], start: StartKind | None) -> str:
+def text_of(given, start):
     return call_file(call(*given), what="A call.", name="call.py", start=start).text
 
 
 @pytest.mark.torch
-def test_a_start_computes_the_call(tmp_path: Path) -> None:
+def test_a_start_computes_the_call(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("triton")
     rows = tables(Path(__file__).with_suffix(".toml"))["a_start_computes_the_call"]
@@ -70,7 +67,7 @@ def test_a_start_computes_the_call(tmp_path: Path) -> None:
 
 
 @cases("given")
-def test_cuda_compiles(given: list[Any], tmp_path: Path) -> None:
+def test_cuda_compiles(given, tmp_path):
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("nvcc is not installed")
@@ -84,13 +81,13 @@ def test_cuda_compiles(given: list[Any], tmp_path: Path) -> None:
 
 
 @cases("given", "start")
-def test_there_is_no_such_template(given: list[Any], start: str) -> None:
+def test_there_is_no_such_template(given, start):
     with pytest.raises(InputError, match=f"no template in {start}"):
         text_of(given, StartKind(start))
     assert "reference(" in text_of(given, None).partition("def mine")[2] or start == "cuda"
 
 
-def test_an_element_is_found_by_its_strides() -> None:
+def test_an_element_is_found_by_its_strides():
     """A transposed operand and one that is broadcast, in the memory order of the result."""
     given = ["add", [[3, 4], [4], []], ["float", "float", "Scalar"], [[1, 3], [1], []], ["", "", "1"]]
     text = text_of(given, StartKind.TRITON)

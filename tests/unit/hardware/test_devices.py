@@ -1,15 +1,11 @@
 """The table of devices agrees with itself: peaks, bandwidths and sizes follow from counts and clocks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter
-from collections.abc import Sequence
 from importlib import resources
 from itertools import groupby, pairwise
 from math import log2
-from typing import Any
 
 import pytest
 
@@ -18,14 +14,7 @@ from opscope import hardware
 from opscope.data import example_trace, packaged_toml
 from opscope.errors import InputError
 from opscope.hardware.architectures import DEVICE_PROPERTIES, WARP_SIZE, SpecEvidence
-from opscope.hardware.devices import (
-    DataType,
-    DeviceSpec,
-    cuda_capability,
-    devices,
-    match_device,
-    search_devices,
-)
+from opscope.hardware.devices import DataType, cuda_capability, devices, match_device, search_devices
 
 ALL = devices()
 NVIDIA = [one for one in ALL if one.gfx_target is None]
@@ -38,17 +27,17 @@ ROUNDING = 0.03
 NO_TENSOR_CLOCK = ("H100 NVL 94 GB",)
 
 
-def find_device(name: str, **facts: Any) -> DeviceSpec:
+def find_device(name, **facts):
     found = match_device(name, **facts).spec
     assert found is not None
     return found
 
 
-def each(chosen: Sequence[DeviceSpec]) -> pytest.MarkDecorator:
+def each(chosen):
     return pytest.mark.parametrize("device", chosen, ids=lambda device: device.name)
 
 
-def knowing(*numbers: str) -> list[DeviceSpec]:
+def knowing(*numbers):
     return [one for one in ALL if all(getattr(one, number) is not None for number in numbers)]
 
 
@@ -63,18 +52,18 @@ WITH_HBM = [
 RATED = [one for one in packaged_toml("opscope.hardware", "devices.toml")["device"] if "rates" in one]
 
 
-def test_most_devices_have_the_numbers_that_can_be_checked() -> None:
+def test_most_devices_have_the_numbers_that_can_be_checked():
     assert min(len(TIMED), len(RATED)) >= 50
     assert len(WITH_PIN_RATE) >= 40
     assert len(WITH_HBM) >= 10
 
 
-def named(name: str) -> DeviceSpec:
+def named(name):
     return next(one for one in ALL if one.name == name)
 
 
 @each_device
-def test_every_device_has_what_the_table_needs_and_sources_of_their_year(device: DeviceSpec) -> None:
+def test_every_device_has_what_the_table_needs_and_sources_of_their_year(device):
     if device.gfx_target is None:
         assert device.architecture.compute_capability == device.compute_capability
     else:
@@ -90,7 +79,7 @@ def test_every_device_has_what_the_table_needs_and_sources_of_their_year(device:
 
 
 @each([one for one in TIMED if one.peak(DataType.FP32) is not None])
-def test_fp32_is_two_flop_per_core_and_clock(device: DeviceSpec) -> None:
+def test_fp32_is_two_flop_per_core_and_clock(device):
     peak = device.peak(DataType.FP32)
     assert peak and device.sm_count and device.boost_clock_hz
     # AMD's compute units have 64, and may issue one instruction for two of them together.
@@ -101,7 +90,7 @@ def test_fp32_is_two_flop_per_core_and_clock(device: DeviceSpec) -> None:
 
 
 @each([one for one in TIMED if one.name not in NO_TENSOR_CLOCK])
-def test_tensor_peaks_are_a_power_of_two_per_multiprocessor_and_clock(device: DeviceSpec) -> None:
+def test_tensor_peaks_are_a_power_of_two_per_multiprocessor_and_clock(device):
     clock_hz = device.tensor_clock_hz or device.boost_clock_hz
     assert clock_hz and device.sm_count
     for peak in device.peaks:
@@ -111,7 +100,7 @@ def test_tensor_peaks_are_a_power_of_two_per_multiprocessor_and_clock(device: De
 
 
 @pytest.mark.parametrize("facts", RATED, ids=lambda facts: facts["name"])
-def test_published_peaks_agree_with_the_rates_they_would_be_derived_from(facts: dict[str, Any]) -> None:
+def test_published_peaks_agree_with_the_rates_they_would_be_derived_from(facts):
     rates = packaged_toml("opscope.hardware", "devices.toml")["rates"][facts["rates"]]
     device = named(facts["name"])
     assert {one.data_type.value for one in device.peaks} == rates.keys() - {"source"}
@@ -123,14 +112,14 @@ def test_published_peaks_agree_with_the_rates_they_would_be_derived_from(facts: 
 
 
 @each(WITH_PIN_RATE)
-def test_bandwidth_is_bus_width_times_data_rate(device: DeviceSpec) -> None:
+def test_bandwidth_is_bus_width_times_data_rate(device):
     bits, rate = device.memory_bus_bits, device.memory_pin_bits_per_s
     assert bits and rate
     assert device.memory_bandwidth_bytes_per_s == pytest.approx(bits * rate / 8, rel=0.005)
 
 
 @each(WITH_HBM)
-def test_hbm_data_rates_lie_within_their_generation(device: DeviceSpec) -> None:
+def test_hbm_data_rates_lie_within_their_generation(device):
     limits = {"HBM2": (1.4e9, 2.5e9), "HBM2e": (2.4e9, 3.6e9), "HBM3": (4e9, 6.5e9), "HBM3e": (5.8e9, 9.6e9)}
     assert device.memory_bus_bits and device.memory_bandwidth_bytes_per_s and device.memory_kind
     least, most = limits[device.memory_kind]
@@ -138,7 +127,7 @@ def test_hbm_data_rates_lie_within_their_generation(device: DeviceSpec) -> None:
 
 
 @each_device
-def test_types_are_as_fast_as_their_width_allows(device: DeviceSpec) -> None:
+def test_types_are_as_fast_as_their_width_allows(device):
     for wide, narrow in (*pairwise(("fp64", "fp32", "tf32", "bf16")), *pairwise(("fp16", "fp8", "fp4"))):
         slow, fast = device.peak(wide), device.peak(narrow)
         if slow is not None and fast is not None:
@@ -152,7 +141,7 @@ def test_types_are_as_fast_as_their_width_allows(device: DeviceSpec) -> None:
 
 
 @each(NVIDIA)
-def test_types_exist_only_where_the_hardware_has_them(device: DeviceSpec) -> None:
+def test_types_exist_only_where_the_hardware_has_them(device):
     capability = tuple(map(int, device.compute_capability.split(".")))
     first = {
         "int8": (7, 5),
@@ -164,12 +153,12 @@ def test_types_exist_only_where_the_hardware_has_them(device: DeviceSpec) -> Non
 
 
 @cases("name", "data_type", "flop_per_s")
-def test_figures_everyone_knows_are_dense(name: str, data_type: str, flop_per_s: float) -> None:
+def test_figures_everyone_knows_are_dense(name, data_type, flop_per_s):
     # The datasheets print twice as much for these, with structured sparsity.
     assert named(name).peak(data_type).flop_per_s == pytest.approx(flop_per_s)
 
 
-def test_what_is_derived_says_so_and_what_is_not_certain_is_left_out() -> None:
+def test_what_is_derived_says_so_and_what_is_not_certain_is_left_out():
     peak = named("RTX 4070").peak("bf16")
     assert peak.evidence is SpecEvidence.DERIVED
     assert peak.flop_per_s == 512 * 46 * 2.475e9
@@ -181,13 +170,13 @@ def test_what_is_derived_says_so_and_what_is_not_certain_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("file", ["devices.toml", "architectures.toml"])
-def test_every_declared_source_is_used(file: str) -> None:
+def test_every_declared_source_is_used(file):
     text = resources.files(hardware).joinpath(file).read_text(encoding="utf-8")
     sources = packaged_toml("opscope.hardware", file)["source"]
     assert [key for key in sources if text.count(f'"{key}"') == 0 and key != "ptx_isa"] == []
 
 
-def test_names_are_unique_and_devices_sorted_by_capability() -> None:
+def test_names_are_unique_and_devices_sorted_by_capability():
     assert max(Counter(one.name for one in ALL).values()) == 1
     assert [*NVIDIA, *AMD] == list(ALL)
     capabilities = [key for key, _ in groupby(one.compute_capability for one in NVIDIA)]
@@ -197,7 +186,7 @@ def test_names_are_unique_and_devices_sorted_by_capability() -> None:
     assert targets == sorted(targets)
 
 
-def test_gpus_without_a_name_are_known_by_size_as_far_as_they_are_alike() -> None:
+def test_gpus_without_a_name_are_known_by_size_as_far_as_they_are_alike():
     """ROCm's recorder leaves names empty."""
     found = find_device("", compute_capability="9.4", memory_bytes=206_141_652_992, sm_count=304)
     assert found.name == "MI300X"
@@ -215,7 +204,7 @@ def test_gpus_without_a_name_are_known_by_size_as_far_as_they_are_alike() -> Non
     assert (found.sm_count, found.compute_capability, found.architecture) == (104, None, None)
 
 
-def test_devices_that_share_a_driver_name_differ_in_memory_or_multiprocessors() -> None:
+def test_devices_that_share_a_driver_name_differ_in_memory_or_multiprocessors():
     drivers = [name for one in ALL for name in one.names if name.startswith(("NVIDIA", "Tesla"))]
     for name in {name for name, count in Counter(drivers).items() if count > 1}:
         sharing = [one for one in ALL if name in one.names]
@@ -231,7 +220,7 @@ def test_a_device_is_found_by_what_is_reported(reported, memory_mib, sm_count, n
     assert find_device(reported, memory_bytes=memory_bytes, sm_count=sm_count).name == name
 
 
-def test_every_device_is_found_by_its_own_name_and_facts() -> None:
+def test_every_device_is_found_by_its_own_name_and_facts():
     for one in devices():
         for name in (one.name, *one.names[:1]):
             found = find_device(
@@ -244,13 +233,13 @@ def test_every_device_is_found_by_its_own_name_and_facts() -> None:
 
 
 @cases("reported")
-def test_a_similar_name_is_another_device(reported: str) -> None:
+def test_a_similar_name_is_another_device(reported):
     match = match_device(reported)
     assert match.spec is None
     assert "not in the table" in match.reason
 
 
-def test_an_ambiguous_name_is_none_and_contradicting_facts_win() -> None:
+def test_an_ambiguous_name_is_none_and_contradicting_facts_win():
     match = match_device("NVIDIA GeForce RTX 4060 Ti")
     assert match.spec is None
     assert match.reason == "'NVIDIA GeForce RTX 4060 Ti' may be any of RTX 4060 Ti 8 GB, RTX 4060 Ti 16 GB"
@@ -260,7 +249,7 @@ def test_an_ambiguous_name_is_none_and_contradicting_facts_win() -> None:
     assert match.reason == "what was reported of 'NVIDIA A100-SXM4-80GB' fits none of A100 SXM 80 GB"
 
 
-def test_an_unknown_device_is_what_was_reported_of_it() -> None:
+def test_an_unknown_device_is_what_was_reported_of_it():
     match = match_device("NVIDIA H21", compute_capability="9.0", memory_bytes=96 * GIB, sm_count=78)
     found = match.spec
     assert (found.name, found.sm_count, found.memory_bytes) == ("NVIDIA H21", 78, 96 * GIB)
@@ -270,7 +259,7 @@ def test_an_unknown_device_is_what_was_reported_of_it() -> None:
     assert found.memory_bandwidth_bytes_per_s is None
 
 
-def test_the_recorded_h200_of_the_packaged_trace_is_known() -> None:
+def test_the_recorded_h200_of_the_packaged_trace_is_known():
     with gzip.open(example_trace(), "rt", encoding="utf-8") as file:
         (recorded,) = json.load(file)["deviceProperties"]
     found = find_device(
@@ -291,7 +280,7 @@ def test_the_recorded_h200_of_the_packaged_trace_is_known() -> None:
     assert limits.shared_bytes_per_sm == recorded["sharedMemPerMultiprocessor"]
 
 
-def test_a_mig_slice_has_its_own_size_and_no_peaks() -> None:
+def test_a_mig_slice_has_its_own_size_and_no_peaks():
     found = find_device(
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb", compute_capability="8.0", memory_bytes=4864 * MIB, sm_count=14
     )
@@ -304,11 +293,11 @@ def test_a_mig_slice_has_its_own_size_and_no_peaks() -> None:
 
 
 @cases("words", "names")
-def test_what_people_type(words: str, names: list[str]) -> None:
+def test_what_people_type(words, names):
     assert [one.name for one in search_devices(words).devices] == names
 
 
-def test_a_search_comes_with_the_capabilities_of_what_it_found() -> None:
+def test_a_search_comes_with_the_capabilities_of_what_it_found():
     found = search_devices("b200")
     assert [one.compute_capability for one in found.architectures] == ["10.0"]
     assert [one.compute_capability for one in search_devices("volta").architectures] == ["7.0", "7.2"]
@@ -317,14 +306,14 @@ def test_a_search_comes_with_the_capabilities_of_what_it_found() -> None:
 @pytest.mark.parametrize(
     ("words", "similar"), [("h210", "H200 SXM"), ("sm_95", "sm_90"), ("hoper", "Hopper")]
 )
-def test_unknown_words_are_an_error_that_names_similar_ones(words: str, similar: str) -> None:
+def test_unknown_words_are_an_error_that_names_similar_ones(words, similar):
     with pytest.raises(InputError, match=f"'{words}'") as caught:
         search_devices(words)
     assert similar in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("words", ["", "nvidia", "qqqq"])
-def test_words_like_no_name_are_an_error_that_says_where_names_are(words: str) -> None:
+def test_words_like_no_name_are_an_error_that_says_where_names_are(words):
     with pytest.raises(InputError, match="opscope devices"):
         search_devices(words)
 
@@ -333,5 +322,5 @@ def test_words_like_no_name_are_an_error_that_says_where_names_are(words: str) -
     ("name", "known"),
     [("NVIDIA H200", "9.0"), (None, "9.0"), ("AMD Radeon Graphics", None), ("gfx90a", None)],
 )
-def test_what_another_vendor_reports_is_no_compute_capability(name: str | None, known: str | None) -> None:
+def test_what_another_vendor_reports_is_no_compute_capability(name, known):
     assert cuda_capability(name, "9.0") == known

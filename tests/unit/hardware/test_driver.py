@@ -1,9 +1,5 @@
 """What the driver tells of itself and of its GPUs, with a driver of our own."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from opscope.hardware import driver
@@ -15,31 +11,31 @@ H200, A100 = CudaDevice(0, "NVIDIA H200", "9.0"), CudaDevice(1, "NVIDIA A100-SXM
 class Library:
     """What libcuda offers, for devices given as name and compute capability."""
 
-    def __init__(self, *devices: tuple[str, int, int], starts: int = 0, version: int | None = None) -> None:
+    def __init__(self, *devices, starts=0, version=None):
         self.devices = devices
         self.starts = starts
         self.version = version
 
-    def cuInit(self, flags: int) -> int:
+    def cuInit(self, flags):
         return self.starts
 
-    def cuDriverGetVersion(self, version: Any) -> int:
+    def cuDriverGetVersion(self, version):
         version._obj.value = self.version or 0
         return 3 if self.version is None else 0  # CUDA_ERROR_NOT_INITIALIZED
 
-    def cuDeviceGetCount(self, count: Any) -> int:
+    def cuDeviceGetCount(self, count):
         count._obj.value = len(self.devices)
         return 0
 
-    def cuDeviceGet(self, device: Any, index: int) -> int:
+    def cuDeviceGet(self, device, index):
         device._obj.value = index
         return 0
 
-    def cuDeviceGetName(self, name: Any, length: int, device: int) -> int:
+    def cuDeviceGetName(self, name, length, device):
         name.value = self.devices[device][0].encode()
         return 0
 
-    def cuDeviceGetAttribute(self, value: Any, attribute: int, device: int) -> int:
+    def cuDeviceGetAttribute(self, value, attribute, device):
         if attribute not in (75, 76):
             return 1
         value._obj.value = self.devices[device][{75: 1, 76: 2}[attribute]]
@@ -50,8 +46,8 @@ class Library:
 def install(monkeypatch):
     """Puts a library in place of libcuda; None is a machine without one."""
 
-    def install(library: Library | None) -> None:
-        def load(name: str) -> Library:
+    def install(library):
+        def load(name):
             if library is None:
                 raise OSError(name)
             return library

@@ -1,11 +1,6 @@
 """Measured limits as files: written and read back, damaged ones refused, the newest of a GPU found."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,12 +11,10 @@ from opscope.errors import InputError
 from opscope.hardware import limits
 from opscope.model.benchmark import DeviceState
 
-Make = Callable[..., limits.MeasuredLimits]
-
 L4 = {"device": "NVIDIA L4", "compute_capability": "8.9", "sm_count": 58, "memory_bytes": 23 * 2**30}
 
 
-def test_what_is_saved_is_read_back(make_measured: Make, tmp_path: Path) -> None:
+def test_what_is_saved_is_read_back(make_measured, tmp_path):
     state = DeviceState(5, sm_clock_mhz=1755, power_w=698.5, throttle_reasons=("sw_power_cap",))
     measured = make_measured(
         {"copy": 4.28e12, "matrix_bf16": 8.1e14},
@@ -34,7 +27,7 @@ def test_what_is_saved_is_read_back(make_measured: Make, tmp_path: Path) -> None
     assert limits.read_measured(path) == measured
 
 
-def damaged(make: Make, **changes: Any) -> bytes:
+def damaged(make, **changes):
     document = msgspec.to_builtins(make(times={"launch": 2000.0}))
     for path, value in changes.items():
         *parents, last = path.split("__")
@@ -72,14 +65,14 @@ def test_a_file_that_cannot_be_right(make_measured, tmp_path, changes, message):
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff\xfe", b"{" * 5000, b'{"schema_version": 1}'])
-def test_a_file_of_anything_else(tmp_path: Path, content: bytes) -> None:
+def test_a_file_of_anything_else(tmp_path, content):
     path = tmp_path / "limits.json"
     path.write_bytes(content)
     with pytest.raises(InputError):
         limits.read_measured(path)
 
 
-def test_a_file_cut_anywhere_is_never_half_used(make_measured: Make, tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_is_never_half_used(make_measured, tmp_path):
     whole = limits.save_measured(tmp_path / "whole.json", make_measured()).read_bytes().rstrip()
     path = tmp_path / "cut.json"
     for length in range(0, len(whole), 7):
@@ -88,7 +81,7 @@ def test_a_file_cut_anywhere_is_never_half_used(make_measured: Make, tmp_path: P
             limits.read_measured(path)
 
 
-def test_files_that_are_missing_folders_or_huge(tmp_path: Path) -> None:
+def test_files_that_are_missing_folders_or_huge(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         limits.read_measured(tmp_path / "none.json")
     with pytest.raises(InputError, match="cannot be read"):
@@ -100,7 +93,7 @@ def test_files_that_are_missing_folders_or_huge(tmp_path: Path) -> None:
 
 
 class TestFolder:
-    def test_one_file_for_each_gpu_driver_and_torch(self, make_measured: Make, tmp_path: Path) -> None:
+    def test_one_file_for_each_gpu_driver_and_torch(self, make_measured, tmp_path):
         for facts in ({}, {"driver": "590.1"}, {"torch": "2.13.0"}, L4):
             limits.cache_measured(tmp_path, make_measured(**facts))
         again = limits.cache_measured(tmp_path, make_measured({"copy": 1.0}))
@@ -108,7 +101,7 @@ class TestFolder:
         assert again.name.startswith("nvidia-h200-")
         assert limits.read_measured(again).rates[0].per_s == 1.0
 
-    def test_the_newest_is_the_last(self, make_measured: Make, tmp_path: Path) -> None:
+    def test_the_newest_is_the_last(self, make_measured, tmp_path):
         for day, facts in (
             ("2026-11-03T00:00:00+00:00", {"driver": "1"}),
             ("2026-11-05T00:00:00+02:00", {"driver": "2"}),
@@ -121,7 +114,7 @@ class TestFolder:
         assert ignored == ()
         assert limits.read_folder(tmp_path / "none") == ([], ())
 
-    def test_a_slice_goes_by_its_profile(self, make_measured: Make) -> None:
+    def test_a_slice_goes_by_its_profile(self, make_measured):
         measured = make_measured(device="NVIDIA H200 MIG 1g.18gb", sm_count=16)
         spec = limits.spec_of(measured)
         assert spec.name == "H200 SXM MIG 1g.18gb"
@@ -129,6 +122,6 @@ class TestFolder:
 
 
 @cases("facts", "reason")
-def test_whether_it_is_the_same_gpu(make_measured: Make, facts: dict[str, Any], reason: str | None) -> None:
+def test_whether_it_is_the_same_gpu(make_measured, facts, reason):
     found = limits.mismatch(make_measured(), facts.pop("name", "NVIDIA H200"), **facts)
     assert found is None if reason is None else reason in str(found)

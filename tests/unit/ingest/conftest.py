@@ -1,23 +1,13 @@
 """Small exports as Sessions."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
-from pathlib import Path
-
 import pytest
-
-from fakes import ExportBuilder, Load
-from opscope.model.session import Session
-
-LoadExport = Callable[..., Session]
 
 
 @pytest.fixture
-def load_export(tmp_path: Path, load: Load) -> LoadExport:
+def load_export(tmp_path, load):
     """Writes an export and loads it; `without` leaves tables or columns out."""
 
-    def load_one(builder: ExportBuilder, *, without: Iterable[str] = ()) -> Session:
+    def load_one(builder, *, without=()):
         path = tmp_path / "report.sqlite"
         path.unlink(missing_ok=True)
         session = load(builder.write(path, without=without))

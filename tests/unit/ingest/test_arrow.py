@@ -1,7 +1,5 @@
 """Rows that the engine reads in place: their values, and that nothing keeps them once they are hidden."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 
@@ -13,7 +11,7 @@ from opscope.ingest.arrow import ArrowRows, RowPart, Texts
 from opscope.model.session import Session, registered
 
 
-def rows() -> ArrowRows:
+def rows():
     """Two parts with texts of their own; the second lacks a column."""
     here, nowhere = np.array([0b101], dtype=np.uint8), np.array([0b111], dtype=np.uint8)
     first = RowPart(
@@ -30,7 +28,7 @@ def rows() -> ArrowRows:
 
 
 @pytest.mark.parametrize("batch_rows", [1 << 17, 8])
-def test_values_of_all_parts(monkeypatch: pytest.MonkeyPatch, batch_rows: int) -> None:
+def test_values_of_all_parts(monkeypatch, batch_rows):
     monkeypatch.setattr(arrow, "_BATCH_ROWS", batch_rows)
     with Session() as session, registered(session, shown=rows()):
         assert sorted(session.query("FROM shown"), key=str) == [
@@ -38,7 +36,7 @@ def test_values_of_all_parts(monkeypatch: pytest.MonkeyPatch, batch_rows: int) -
         ]  # fmt: skip
 
 
-def test_they_go_when_they_are_no_longer_shown() -> None:
+def test_they_go_when_they_are_no_longer_shown():
     gc.disable()
     try:
         with Session() as session:

@@ -1,10 +1,6 @@
 """A long trace is nested in extents of time: its tables are those of the whole, to the row."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,18 +16,18 @@ RECORDED = (
 )
 
 
-def tables(path: Path, *, memory_limit: str | None = None) -> dict[str, list[str]]:
+def tables(path, *, memory_limit=None):
     """All rows; under a memory limit events lie on disk."""
     with opscope.load(path, threads=1, memory_limit=memory_limit) as session:
         return {one.name: sorted(map(str, session.query(f'SELECT * FROM "{one.name}"'))) for one in TABLES}
 
 
-def compare(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
+def compare(path, monkeypatch, most):
     """The number of extents in which the trace was read."""
     extents = []
     plain = kineto.Filler._operators
 
-    def noted(*arguments: Any) -> Iterator[tuple[Any, ...]]:
+    def noted(*arguments):
         for one in plain(*arguments):
             extents.append(one[0])
             yield one
@@ -47,17 +43,17 @@ def compare(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_of_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_recording(monkeypatch):
     assert compare(RECORDED[0], monkeypatch, 1_000) > 10
 
 
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in RECORDED[1:]])
-def test_of_every_recording(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_every_recording(path, monkeypatch):
     compare(path, monkeypatch, 100)
 
 
-def built() -> Iterator[tuple[str, TraceBuilder]]:
+def built():
     apart = TraceBuilder()
     for number in range(12):
         at = 100.0 * number
@@ -93,7 +89,7 @@ def test_of_a_built_trace(name, builder, most, tmp_path, monkeypatch):
     assert extents == 1 if "always open" in name else extents > 1
 
 
-def test_rows_keep_their_order_where_several_threads_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_keep_their_order_where_several_threads_read_them(monkeypatch):
     """Rows in memory come in batches, which the engine may filter side by side."""
     monkeypatch.setattr(kineto, "_MOST_OPERATORS", 1_000)
     monkeypatch.setattr(arrow, "_BATCH_ROWS", 512)

@@ -1,9 +1,6 @@
 """Every way an activity finds its operator, every reason why not, and a naive construction of all of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from case_tables import cases
-from opscope.ingest.linking import ATTRIBUTIONS, CLOCK_SLACK_NS, Activities, Calls, Links, link
-from opscope.ingest.nesting import Forest, nest
+from opscope.ingest.linking import ATTRIBUTIONS, CLOCK_SLACK_NS, Activities, Calls, link
+from opscope.ingest.nesting import nest
 from opscope.model.schema import Attribution
 
 US = 1_000
 
 
-def int64(values: Any) -> np.ndarray:
+def int64(values):
     return np.array(list(values), dtype=np.int64)
 
 
@@ -46,36 +43,22 @@ class Activity:
     external_id: int = -1
 
 
-def run(operators: list[Operator], calls: list[Call], activities: list[Activity]) -> tuple[Forest, Links]:
-    forest = nest(
-        int64(o.thread for o in operators),
-        int64(o.start for o in operators),
-        int64(o.duration for o in operators),
-        int64(range(len(operators))),
-    )
-    links = link(
-        forest,
-        int64(o.external_id for o in operators)[forest.order],
-        Calls(
-            int64(c.thread for c in calls),
-            int64(c.start for c in calls),
-            int64(c.correlation for c in calls),
-            int64(c.external_id for c in calls),
-            np.array([c.is_graph for c in calls], dtype=bool),
-        ),
-        Activities(
-            int64(a.start for a in activities),
-            int64(a.correlation for a in activities),
-            int64(a.external_id for a in activities),
-            int64(0 for _ in activities),
-        ),
-    )
-    return forest, links
+def columns(rows, *names):
+    return [int64(getattr(row, name) for row in rows) for name in names]
 
 
-def outcome(
-    operators: list[Operator], calls: list[Call], activities: list[Activity]
-) -> list[tuple[str, int | None, int | None]]:
+def run(operators, calls, activities):
+    forest = nest(*columns(operators, "thread", "start", "duration"), int64(range(len(operators))))
+    (external_ids,) = columns(operators, "external_id")
+    graphs = np.array([call.is_graph for call in calls], dtype=bool)
+    made = Calls(*columns(calls, "thread", "start", "correlation", "external_id"), graphs)
+    found = Activities(
+        *columns(activities, "start", "correlation", "external_id"), int64(0 for _ in activities)
+    )
+    return forest, link(forest, external_ids[forest.order], made, found)
+
+
+def outcome(operators, calls, activities):
     """(attribution, input index of the operator, input index of the call) of every activity."""
     forest, links = run(operators, calls, activities)
     return [
@@ -102,14 +85,14 @@ def test_an_activity_finds_its_operator_or_keeps_the_reason(call, activity, attr
     assert found == [(attribution, operator, launch)]
 
 
-def test_every_attribution_occurs_above() -> None:
+def test_every_attribution_occurs_above():
     cases = test_an_activity_finds_its_operator_or_keeps_the_reason.pytestmark[0].args[1]
     # What replays of CUDA graphs are matched with is tested where they are.
     replayed = {str(Attribution.GRAPH_NODE), str(Attribution.GRAPH_SEQUENCE)}
     assert {case.values[2] for case in cases} | replayed == {str(attribution) for attribution in Attribution}
 
 
-def many(count: int) -> tuple[list[Operator], list[Call], list[Activity]]:
+def many(count):
     """Operators of 10 us each, every one with a call that names it and an activity."""
     gap = 10 * CLOCK_SLACK_NS
     return (
@@ -119,7 +102,7 @@ def many(count: int) -> tuple[list[Operator], list[Call], list[Activity]]:
     )
 
 
-def test_an_external_id_of_an_operator_that_was_not_open_is_left_aside() -> None:
+def test_an_external_id_of_an_operator_that_was_not_open_is_left_aside():
     operators, calls, activities = many(200)
     calls[7] = Call(calls[7].start, calls[7].correlation, external_id=150)
     found = outcome(operators, calls, activities)
@@ -129,7 +112,7 @@ def test_an_external_id_of_an_operator_that_was_not_open_is_left_aside() -> None
     assert (links.impossible_ids, links.ids_used) == (1, True)
 
 
-def test_an_activity_cannot_belong_to_an_operator_that_began_after_it() -> None:
+def test_an_activity_cannot_belong_to_an_operator_that_began_after_it():
     operators, calls, activities = many(200)
     calls = [Call(call.start, call.correlation) for call in calls]
     activities = [Activity(a.start, a.correlation, i + 1) for i, a in enumerate(activities)]
@@ -140,7 +123,7 @@ def test_an_activity_cannot_belong_to_an_operator_that_began_after_it() -> None:
 
 
 @pytest.mark.parametrize(("offset", "is_possible"), [(CLOCK_SLACK_NS, True), (CLOCK_SLACK_NS + 1, False)])
-def test_host_clocks_may_disagree_by_the_slack(offset: int, is_possible: bool) -> None:
+def test_host_clocks_may_disagree_by_the_slack(offset, is_possible):
     operators, calls, activities = many(200)
     after = Call(operators[3].start + 10 * US + offset, 1003, 4)
     before = Call(operators[8].start - offset, 1008, 9)
@@ -149,7 +132,7 @@ def test_host_clocks_may_disagree_by_the_slack(offset: int, is_possible: bool) -
     assert links.impossible_ids == (0 if is_possible else 2)
 
 
-def test_ids_of_another_numbering_are_not_used_at_all() -> None:
+def test_ids_of_another_numbering_are_not_used_at_all():
     operators, calls, activities = many(100)
     shifted = [
         Call(call.start, call.correlation, (call.external_id + 3) % 100 + 1 if i >= 3 else i + 1)
@@ -162,12 +145,10 @@ def test_ids_of_another_numbering_are_not_used_at_all() -> None:
     assert outcome(operators, shifted, activities) == [("correlation", i, i) for i in range(100)]
 
 
-def naive(
-    operators: list[Operator], calls: list[Call], activities: list[Activity]
-) -> list[tuple[str, int | None, int | None]]:
+def naive(operators, calls, activities):
     """The rules of DESIGN §2, one activity at a time."""
 
-    def named(external_id: int, start: int, *, is_host: bool) -> tuple[int | None, bool]:
+    def named(external_id, start, *, is_host):
         owners = [i for i, o in enumerate(operators) if o.external_id == external_id >= 0]
         if len(owners) != 1:
             return None, False
@@ -185,7 +166,7 @@ def naive(
     if impossible > 0.01 * (impossible + possible):
         verdicts = [(None, False)] * len(records)
 
-    def innermost(call: Call) -> int | None:
+    def innermost(call):
         inside = [
             (o.start, -o.duration, i)
             for i, o in enumerate(operators)
@@ -226,7 +207,7 @@ IDS = st.integers(-1, 5)
 
 
 @st.composite
-def disjoint_operators(draw: st.DrawFn) -> list[Operator]:
+def disjoint_operators(draw):
     """Operators of two threads, one after the other on each, with ids that may repeat."""
     found = []
     for thread in (1, 2):

@@ -1,11 +1,7 @@
 """Memory snapshots: the peak, who holds it, and files that are none."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,7 +37,7 @@ MODULES = ("/home/u/model.py:12", f"{TORCH}/nn/modules/linear.py:134")
 LINE_OF_FORWARD, LINE_OF_TRAIN = "/home/u/model.py:12 forward", "/home/u/train.py:40 main"
 
 
-def event(action: str, addr: int, size_mb: int, frames: list[Any] = [], **more: Any) -> dict[str, Any]:  # noqa: B006
+def event(action, addr, size_mb, frames=[], **more):  # noqa: B006
     return {"action": action, "addr": addr, "size": size_mb * MB, "stream": 0, "frames": frames, **more}
 
 
@@ -81,13 +77,13 @@ SEGMENTS = [
 ]  # fmt: skip
 
 
-def written(path: Path, *, events: list[Any] = EVENTS, pack: Any = open) -> Path:
+def written(path, *, events=EVENTS, pack=open):
     with pack(path, "wb") as file:
         pickle.dump({"segments": SEGMENTS, "device_traces": [events], "allocator_settings": {}}, file)
     return path
 
 
-def test_the_peak_is_found_by_going_back_from_the_end(tmp_path: Path) -> None:
+def test_the_peak_is_found_by_going_back_from_the_end(tmp_path):
     (found,) = read_memory_snapshot(written(tmp_path / "snapshot.pickle"))
     assert found == DeviceMemory(
         device=0,
@@ -111,14 +107,14 @@ def test_the_peak_is_found_by_going_back_from_the_end(tmp_path: Path) -> None:
     assert [held // MB for *_, held in found.curve] == [40, 40, 60, 60, 60, 60, 60, 60, 60, 60]
 
 
-def test_without_history_what_is_there_is_told(tmp_path: Path) -> None:
+def test_without_history_what_is_there_is_told(tmp_path):
     (found,) = read_memory_snapshot(written(tmp_path / "s.pickle.gz", events=[], pack=gzip.open))
     assert (found.has_history, found.peak_bytes, found.curve) == (False, 9 * MB, ())
     assert [one.kind for one in found.holdings] == ["optimizer", "model"]
 
 
 class Harmful:
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return print, ("run",)
 
 
@@ -156,7 +152,7 @@ def test_what_is_no_snapshot_is_refused(tmp_path, capsys, content, reason):
     ],
     ids=["plain", "packed", "weights", "trace", "broken"],
 )
-def test_snapshots_are_known_by_how_they_begin(tmp_path: Path, content: bytes, *, is_one: bool) -> None:
+def test_snapshots_are_known_by_how_they_begin(tmp_path, content, *, is_one):
     path = tmp_path / "file"
     path.write_bytes(content)
     assert is_memory_snapshot(path) is is_one

@@ -1,57 +1,43 @@
 """Call trees by hand-made examples, and against a naive construction for any intervals."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.ingest.nesting import (
-    Forest,
-    children_time,
-    enclosing,
-    last_pause,
-    nest,
-    outermost_of_name,
-    subtree_sums,
-)
-
-Interval = tuple[int, int, int]  # thread, start, duration
+from opscope.ingest.nesting import children_time, enclosing, last_pause, nest, outermost_of_name, subtree_sums
 
 
-def int64(values: Any) -> np.ndarray:
+def int64(values):
     return np.array(values, dtype=np.int64)
 
 
-def forest_of(intervals: list[Interval], tolerance_ns: int = 0, sequence: list[int] | None = None) -> Forest:
+def forest_of(intervals, tolerance_ns=0, sequence=None):
     thread, start, duration = (int64([one[i] for one in intervals]) for i in range(3))
     order = int64(range(len(intervals)) if sequence is None else sequence)
     return nest(thread, start, duration, order, tolerance_ns=tolerance_ns)
 
 
-def parents(forest: Forest) -> dict[int, int | None]:
+def parents(forest):
     """Input index of the parent of each input index."""
     order = forest.order.tolist()
     return {order[i]: None if p < 0 else order[p] for i, p in enumerate(forest.parent.tolist())}
 
 
 class TestNest:
-    def test_no_intervals(self) -> None:
+    def test_no_intervals(self):
         forest = forest_of([])
         assert len(forest) == 0
         assert len(children_time(forest)) == len(subtree_sums(forest.last_descendant, int64([]))) == 0
         assert len(outermost_of_name(forest, np.array([], dtype=np.uint64))) == 0
         assert enclosing(forest, int64([1]), int64([0])).tolist() == [-1]
 
-    def test_an_overrun_beyond_the_tolerance_is_not(self) -> None:
+    def test_an_overrun_beyond_the_tolerance_is_not(self):
         forest = forest_of([(1, 0, 10), (1, 5, 7)], tolerance_ns=1)
         assert parents(forest) == {0: None, 1: None}
         assert forest.irregular_count == 1
         assert forest.has_overruns
 
-    def test_a_chain_of_thousands(self) -> None:
+    def test_a_chain_of_thousands(self):
         count = 5_000
         forest = forest_of([(1, i, 2 * (count - i)) for i in range(count)])
         assert forest.parent.tolist() == list(range(-1, count - 1))
@@ -61,7 +47,7 @@ class TestNest:
             range(count, 0, -1)
         )
 
-    def test_times_far_apart_on_many_threads_do_not_overflow(self) -> None:
+    def test_times_far_apart_on_many_threads_do_not_overflow(self):
         epoch = 1_763_712_000_000_000_000
         inside = [(thread, epoch + 10, 5) for thread in range(40)]
         outside = [(thread, epoch, 100) for thread in range(40)]
@@ -77,11 +63,11 @@ ANY = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 1
 
 
 @st.composite
-def nested(draw: st.DrawFn) -> list[Interval]:
+def nested(draw):
     """Intervals that nest, as scopes do."""
-    found: list[Interval] = []
+    found = []
 
-    def fill(thread: int, low: int, high: int, depth: int) -> None:
+    def fill(thread, low, high, depth):
         for _ in range(draw(st.integers(0, 3))):
             start = draw(st.integers(low, high))
             end = draw(st.integers(start, high))
@@ -95,15 +81,15 @@ def nested(draw: st.DrawFn) -> list[Interval]:
     return draw(st.permutations(found))
 
 
-def naive_order(intervals: list[Interval]) -> list[int]:
+def naive_order(intervals):
     return sorted(
         range(len(intervals)), key=lambda i: (intervals[i][0], intervals[i][1], -intervals[i][2], i)
     )
 
 
-def naive_parents(ordered: list[Interval], tolerance: int) -> list[int]:
+def naive_parents(ordered, tolerance):
     """The nearest of the previous interval and its ancestors that is open and holds the new one."""
-    found: list[int] = []
+    found = []
     for index, (thread, start, duration) in enumerate(ordered):
         candidate = index - 1
         while candidate >= 0:
@@ -117,14 +103,14 @@ def naive_parents(ordered: list[Interval], tolerance: int) -> list[int]:
     return found
 
 
-def ancestors(parent: list[int], index: int) -> list[int]:
+def ancestors(parent, index):
     found = []
     while (index := parent[index]) >= 0:
         found.append(index)
     return found
 
 
-def compare_with_naive(intervals: list[Interval], tolerance: int) -> Forest:
+def compare_with_naive(intervals, tolerance):
     forest = forest_of(intervals, tolerance)
     order = naive_order(intervals)
     parent = naive_parents([intervals[i] for i in order], tolerance)
@@ -139,14 +125,14 @@ def compare_with_naive(intervals: list[Interval], tolerance: int) -> Forest:
 
 
 @given(nested(), st.integers(0, 2))
-def test_scopes_nest_as_they_were_opened(intervals: list[Interval], tolerance: int) -> None:
+def test_scopes_nest_as_they_were_opened(intervals, tolerance):
     forest = compare_with_naive(intervals, tolerance)
     assert not forest.has_overruns
     assert forest.irregular_count == 0
 
 
 @given(ANY, st.integers(0, 3))
-def test_any_intervals_nest_as_the_naive_construction_says(intervals: list[Interval], tolerance: int) -> None:
+def test_any_intervals_nest_as_the_naive_construction_says(intervals, tolerance):
     compare_with_naive(intervals, tolerance)
 
 
@@ -216,7 +202,7 @@ def test_what_begins_after_a_pause_nests_alone(intervals, tolerance, until_ns):
     forests = [forest_of(part, tolerance) for part in parts]
     whole = forest_of(intervals, tolerance)
 
-    def told(forest: Forest, of: list[Interval]) -> list[tuple[object, ...]]:
+    def told(forest, of):
         chosen = [of[i] for i in forest.order.tolist()]
         above = [None if at < 0 else chosen[at] for at in forest.parent.tolist()]
         size = (forest.last_descendant - np.arange(len(forest))).tolist()

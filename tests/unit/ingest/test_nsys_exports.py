@@ -1,17 +1,13 @@
 """Whole exports: their processes, what they say once, what they lack, and every way they cannot be read."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random
 import re
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,22 +18,18 @@ from opscope.analysis.provenance import read_provenance
 from opscope.api import load
 from opscope.errors import InputError
 from opscope.ingest.nsys_reading import TAKES_TENSOR_LISTS
-from opscope.model.finding import Finding
-from opscope.model.session import Session
-
-LoadExport = Callable[..., Session]
 
 
-def finding(session: Session, code: str) -> Finding | None:
+def finding(session, code):
     return next((one for one in session.findings() if one.code == code), None)
 
 
-def small() -> ExportBuilder:
+def small():
     return ExportBuilder().range("aten::mm, op_id = 1", 0, 100).launch(10).kernel("gemm", 20, 30)
 
 
 class TestProcesses:
-    def test_each_process_that_called_cuda_is_a_trace(self, load_export: LoadExport) -> None:
+    def test_each_process_that_called_cuda_is_a_trace(self, load_export):
         builder = ExportBuilder()
         for process, thread in ((30, 31), (20, 21)):
             place = {"process": process, "thread": thread}
@@ -65,7 +57,7 @@ class TestProcesses:
         assert "nsys profile" in str(absent.suggestion)
 
     @pytest.mark.exhaustive(few=False)
-    def test_rows_without_a_process_are_of_the_only_one_or_counted(self, load_export: LoadExport) -> None:
+    def test_rows_without_a_process_are_of_the_only_one_or_counted(self, load_export):
         builder = small().row("PROFILER_OVERHEAD", 3, 4, nameId="x", overheadType=0, globalTid=None)
         session = load_export(builder)
         assert session.scalar("SELECT count(*) FROM overheads") == 1
@@ -76,7 +68,7 @@ class TestProcesses:
         assert lost.evidence == {"row_count": 1}
 
     @pytest.mark.exhaustive(few=False)
-    def test_a_rank_is_that_of_the_one_process(self, load_export: LoadExport) -> None:
+    def test_a_rank_is_that_of_the_one_process(self, load_export):
         builder = small()
         for variable in ('RANK="3"', 'WORLD_SIZE="8"', 'SECRET_TOKEN="hunter2"', 'RANK_FILE="x"'):
             builder.plain_row("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value=variable)
@@ -86,7 +78,7 @@ class TestProcesses:
 
 
 class TestFacts:
-    def test_what_the_export_says_of_itself(self, load_export: LoadExport) -> None:
+    def test_what_the_export_says_of_itself(self, load_export):
         builder = small()
         builder.plain_row("META_DATA_EXPORT", name="EXPORT_PRODUCT_VERSION", value="2026.2.1")
         builder.plain_row("META_DATA_EXPORT", name="EXPORT_SCHEMA_VERSION", value="3.25.0")
@@ -103,12 +95,12 @@ class TestFacts:
         # An export holds the whole environment of the program; none of it may reach a Session.
         assert "hunter2" not in str(session.query("FROM traces")) + str(session.query("FROM findings"))
 
-    def test_a_newer_schema_is_read_with_a_warning(self, load_export: LoadExport) -> None:
+    def test_a_newer_schema_is_read_with_a_warning(self, load_export):
         builder = small().plain_row("META_DATA_EXPORT", name="EXPORT_SCHEMA_VERSION", value="4.0.1")
         assert finding(load_export(builder), "nsys.newer_schema") is not None
 
-    def test_no_operators_are_said_to_be_absent(self, load_export: LoadExport) -> None:
-        def absent(kernel: str) -> object:
+    def test_no_operators_are_said_to_be_absent(self, load_export):
+        def absent(kernel):
             return finding(load_export(ExportBuilder().launch(1).kernel(kernel, 2, 3)), "nsys.no_operators")
 
         assert "emit_nvtx" in str(absent("void at::native::fill<float>()"))
@@ -116,7 +108,7 @@ class TestFacts:
 
 
 class TestOtherVersions:
-    def test_missing_tables_and_columns_are_named_and_the_rest_is_used(self, load_export: LoadExport) -> None:
+    def test_missing_tables_and_columns_are_named_and_the_rest_is_used(self, load_export):
         session = load_export(
             small().copy(60, 5),
             without=[
@@ -139,7 +131,7 @@ class TestOtherVersions:
         )
         assert rows == [("gemm", "aten::mm"), ("Memcpy HtoD (Unknown -> Device)", "aten::mm")]
 
-    def test_without_calls_or_processes_what_is_there_is_read(self, load_export: LoadExport) -> None:
+    def test_without_calls_or_processes_what_is_there_is_read(self, load_export):
         session = load_export(small(), without=["CUPTI_ACTIVITY_KIND_RUNTIME"])
         assert session.query("SELECT attribution FROM device_activities") == [("no_launch_record",)]
         missing = finding(session, "nsys.missing")
@@ -150,7 +142,7 @@ class TestOtherVersions:
 
 
 class TestSources:
-    def test_a_folder_of_exports_and_a_compressed_one(self, tmp_path: Path) -> None:
+    def test_a_folder_of_exports_and_a_compressed_one(self, tmp_path):
         small().write(tmp_path / "rank2.sqlite")
         plain = small().write(tmp_path / "rank10.db")
         (tmp_path / "rank10.sqlite.gz").write_bytes(gzip.compress(plain.read_bytes()))
@@ -162,7 +154,7 @@ class TestSources:
             assert sources == ["rank2.sqlite", "rank10.sqlite.gz"]
             assert session.scalar("SELECT sum(duration_ns) FROM device_activities") == 60
 
-    def test_a_kineto_trace_and_an_export_in_one_session(self, tmp_path: Path) -> None:
+    def test_a_kineto_trace_and_an_export_in_one_session(self, tmp_path):
         trace = (
             TraceBuilder()
             .operator("aten::mm", 0, 10)
@@ -175,7 +167,7 @@ class TestSources:
             assert session.scalar("SELECT count(*) FROM kernel_names") == 1
             assert all(check.holds for check in session.check())
 
-    def test_the_file_is_not_touched(self, tmp_path: Path) -> None:
+    def test_the_file_is_not_touched(self, tmp_path):
         path = small().write(tmp_path / "a.sqlite")
         before = path.read_bytes()
         load(path).close()
@@ -184,14 +176,14 @@ class TestSources:
 
 
 class TestUnreadable:
-    def test_another_programs_database(self, tmp_path: Path) -> None:
+    def test_another_programs_database(self, tmp_path):
         path = tmp_path / "x.sqlite"
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("CREATE TABLE songs (title TEXT)")
         with pytest.raises(InputError, match=r"not an export of Nsight Systems \(its tables are songs"):
             load(path)
 
-    def test_garbage_an_empty_file_and_a_cut_one(self, tmp_path: Path) -> None:
+    def test_garbage_an_empty_file_and_a_cut_one(self, tmp_path):
         path = tmp_path / "x.sqlite"
         path.write_bytes(bytes(range(256)) * 40)
         with pytest.raises(InputError, match="damaged, cut off or encrypted"):
@@ -208,7 +200,7 @@ class TestUnreadable:
             with pytest.raises(InputError, match="cut off or damaged"):
                 load(path)
 
-    def test_a_file_that_is_being_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_file_that_is_being_written(self, tmp_path, monkeypatch):
         monkeypatch.setattr("opscope.ingest.nsys_reading._LOCK_TIMEOUT_S", 0.05)
         path = small().write(tmp_path / "x.sqlite")
         with closing(sqlite3.connect(path, isolation_level=None)) as writer:
@@ -217,7 +209,7 @@ class TestUnreadable:
                 load(path)
         load(path).close()
 
-    def test_a_report_without_nsys(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_report_without_nsys(self, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setattr("opscope.toolchain.nsys.find_cuda_tool", lambda name: None)
         path = tmp_path / "x.nsys-rep"
@@ -225,7 +217,7 @@ class TestUnreadable:
         with pytest.raises(InputError, match=r"nsys export --type sqlite .*x\.nsys-rep"):
             load(path)
 
-    def test_an_export_without_anything_or_with_a_text_where_a_number_belongs(self, tmp_path: Path) -> None:
+    def test_an_export_without_anything_or_with_a_text_where_a_number_belongs(self, tmp_path):
         with pytest.raises(InputError, match="no CUDA calls, no device work and no NVTX ranges"):
             load(ExportBuilder().write(tmp_path / "empty.sqlite"))
         path = ExportBuilder().launch(1, correlationId="abc").write(tmp_path / "x.sqlite")
@@ -241,7 +233,7 @@ GPU = {
 }  # fmt: skip
 
 
-def write(path: Path, **tables: list[dict[str, Any]]) -> Path:
+def write(path, **tables):
     """A kernel on device 1, and further tables."""
     ExportBuilder().launch(1).kernel("k", 2, 3, deviceId=1).write(path, without=["META_DATA_EXPORT"])
     with closing(sqlite3.connect(path)) as connection:
@@ -254,7 +246,7 @@ def write(path: Path, **tables: list[dict[str, Any]]) -> Path:
     return path
 
 
-def devices(session: Session) -> list[dict[str, Any]]:
+def devices(session):
     return session.records(
         """SELECT device, name, compute_major, compute_minor, sm_count, memory_bytes, warp_size,
             max_threads_per_sm, shared_memory_per_block_optin_bytes, activity_count
@@ -262,7 +254,7 @@ def devices(session: Session) -> list[dict[str, Any]]:
     )
 
 
-def test_a_device_is_the_process_own_ordinal(tmp_path: Path) -> None:
+def test_a_device_is_the_process_own_ordinal(tmp_path):
     path = write(
         tmp_path / "x.sqlite",
         TARGET_INFO_GPU=[GPU, {**GPU, "id": 6, "name": "NVIDIA T4"}],
@@ -278,7 +270,7 @@ def test_a_device_is_the_process_own_ordinal(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
-def test_an_older_table_of_devices_and_none(tmp_path: Path) -> None:
+def test_an_older_table_of_devices_and_none(tmp_path):
     old = {"deviceId": 1, "name": "Tesla V100", "computeCapabilityMajor": 7, "computeCapabilityMinor": 0}
     with load(write(tmp_path / "old.sqlite", TARGET_INFO_CUDA_GPU=[old])) as session:
         (device,) = devices(session)
@@ -288,7 +280,7 @@ def test_an_older_table_of_devices_and_none(tmp_path: Path) -> None:
         assert (device["name"], device["activity_count"]) == (None, 1)
 
 
-def test_times_count_from_the_start_unless_they_were_shifted(tmp_path: Path) -> None:
+def test_times_count_from_the_start_unless_they_were_shifted(tmp_path):
     start = [{"utcEpochNs": 1_000_000}]
     shift = [{"name": "EXPORT_PARAM_TIME_SHIFT", "value": "250"}]
     normal = [*shift, {"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "true"}]
@@ -303,7 +295,7 @@ def test_times_count_from_the_start_unless_they_were_shifted(tmp_path: Path) -> 
             assert session.scalar("SELECT base_time_ns FROM traces") == expected
 
 
-def test_the_drivers_version_and_what_nsys_warned_of(tmp_path: Path) -> None:
+def test_the_drivers_version_and_what_nsys_warned_of(tmp_path):
     path = write(
         tmp_path / "x.sqlite",
         TARGET_INFO_SYSTEM_ENV=[{"name": "CudaDriverVersion", "value": "12080"}],
@@ -320,19 +312,19 @@ def test_the_drivers_version_and_what_nsys_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def mfu(shared: Path) -> Path:
+def mfu(shared):
     return shared / "traces" / "nsys" / "mfu_2gpu_before.sqlite"
 
 
 @pytest.fixture(scope="module")
-def session(mfu: Path) -> Iterator[Session]:
+def session(mfu):
     with load(mfu) as session:
         yield session
 
 
-def owners(connection: sqlite3.Connection) -> dict[tuple[int, int], str]:
+def owners(connection):
     """Innermost range that PyTorch named as an operator, by process and correlation id."""
-    events: dict[int, list[tuple[int, int, Any]]] = defaultdict(list)
+    events = defaultdict(list)
     for thread, start, end, text in connection.execute(
         "SELECT globalTid, start, end, text FROM NVTX_EVENTS WHERE domainId = 0 AND text NOT LIKE 'FSDP::%' "
         "AND text NOT LIKE 'nccl:%'"
@@ -345,7 +337,7 @@ def owners(connection: sqlite3.Connection) -> dict[tuple[int, int], str]:
         events[thread].append((start, 2, correlation))
     found = {}
     for thread, mine in events.items():
-        open_ranges: list[str] = []
+        open_ranges = []
         for _, kind, what in sorted(mine, key=lambda event: event[:2]):
             if kind == 0:
                 open_ranges.pop()
@@ -356,10 +348,10 @@ def owners(connection: sqlite3.Connection) -> dict[tuple[int, int], str]:
     return found
 
 
-def test_each_activity_belongs_to_the_innermost_operator_of_its_launch(mfu: Path, session: Session) -> None:
+def test_each_activity_belongs_to_the_innermost_operator_of_its_launch(mfu, session):
     with closing(sqlite3.connect(f"{mfu.as_uri()}?mode=ro", uri=True)) as connection:
         found = owners(connection)
-        expected: Counter[tuple[int, str | None]] = Counter()
+        expected = Counter()
         for table in ("KERNEL", "MEMCPY", "MEMSET"):
             for process, correlation, duration_ns in connection.execute(
                 f"SELECT globalPid, correlationId, end - start FROM CUPTI_ACTIVITY_KIND_{table}"
@@ -374,14 +366,14 @@ def test_each_activity_belongs_to_the_innermost_operator_of_its_launch(mfu: Path
     assert len(expected) == 28
 
 
-def test_every_law_holds(shared: Path, session: Session) -> None:
+def test_every_law_holds(shared, session):
     assert all(check.holds for check in session.check())
     with load(shared / "traces" / "nsys" / "mock.sqlite") as small:
         assert all(check.holds for check in small.check())
         assert small.query("SELECT count(*), sum(duration_ns) FROM device_activities") == [(3, 5_761)]
 
 
-def test_names_are_those_that_tables_of_releases_know(session: Session) -> None:
+def test_names_are_those_that_tables_of_releases_know(session):
     provenance = read_provenance(session)
     assert provenance.hit_rates["2.11.0"] == 1.0
     assert session.query(
@@ -403,7 +395,7 @@ EVENTS = st.lists(
 )
 
 
-def build(events: list[Any], shift: int = 0) -> ExportBuilder:
+def build(events, shift=0):
     builder = ExportBuilder(process=1).launch(shift)
     for index, (kind, moment, duration, thread, process) in enumerate(events):
         where = {"process": process, "thread": thread}
@@ -423,7 +415,7 @@ def build(events: list[Any], shift: int = 0) -> ExportBuilder:
     return builder
 
 
-def facts(path: Path, shift: int) -> list[Any]:
+def facts(path, shift):
     with load(path) as session:
         assert all(check.holds for check in session.check())
         return [
@@ -460,7 +452,7 @@ def test_conservation_order_and_shift(events, seed, tmp_path_factory):
     assert facts(build(events, 10**12).write(folder / "c.sqlite"), 10**12) == straight
 
 
-def test_every_operator_that_takes_lists_of_tensors_is_known() -> None:
+def test_every_operator_that_takes_lists_of_tensors_is_known():
     import re
 
     from opscope.provenance.native_functions import table_for

@@ -1,10 +1,5 @@
 """NVTX ranges: operators that PyTorch pushed, annotations of users, and ranges that own device work."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from fakes import ExportBuilder
@@ -12,12 +7,9 @@ from opscope.analysis.arrays import columns
 from opscope.analysis.summary import Summary
 from opscope.ingest.nsys_reading import owning_ranges
 from opscope.model.queries import sql
-from opscope.model.session import Session
-
-LoadExport = Callable[..., Session]
 
 
-def owners(session: Session) -> list[tuple[Any, ...]]:
+def owners(session):
     """Name of each activity and of its operator, in the order of their starts."""
     return session.query(
         """SELECT n.name, o.name FROM device_activities a JOIN kernel_names n USING (name_id)
@@ -25,16 +17,16 @@ def owners(session: Session) -> list[tuple[Any, ...]]:
     )
 
 
-def operator_names(session: Session) -> list[str]:
+def operator_names(session):
     return [name for (name,) in session.query("SELECT name FROM operators ORDER BY operator_id")]
 
 
-def annotation_names(session: Session) -> list[str]:
+def annotation_names(session):
     return [name for (name,) in session.query("SELECT name FROM annotations ORDER BY start_ns")]
 
 
 class TestEmittedRanges:
-    def test_a_text_is_taken_apart(self, load_export: LoadExport) -> None:
+    def test_a_text_is_taken_apart(self, load_export):
         session = load_export(
             ExportBuilder()
             .range("aten::linear, op_id = 5, sizes = [[8, 16], [16, 16], []], input_op_ids = [(4,0)]", 0, 100)
@@ -51,7 +43,7 @@ class TestEmittedRanges:
         ]
         assert session.scalar("SELECT count(*) FROM annotations") == 0
 
-    def test_shapes_that_mislead_are_left_out(self, load_export: LoadExport) -> None:
+    def test_shapes_that_mislead_are_left_out(self, load_export):
         session = load_export(
             ExportBuilder()
             .range("aten::cat, op_id = 1, sizes = [[2], [3], []]", 0, 5)
@@ -61,7 +53,7 @@ class TestEmittedRanges:
         shapes = session.query("SELECT name, input_shapes::VARCHAR FROM operators ORDER BY start_ns")
         assert shapes == [("aten::cat", None), ("mylib::fused", None), ("aten::relu", "[[2]]")]
 
-    def test_operators_and_what_users_name_are_told_apart(self, load_export: LoadExport) -> None:
+    def test_operators_and_what_users_name_are_told_apart(self, load_export):
         operators = [
             "aten::mm, op_id = 1", "mylib::scale, op_id = 2", "c10d::allreduce_, op_id = 3",
             "FlashAttnFunc, seq = 4, op_id = 4", "AddmmBackward0, seq = 4, op_id = 5",
@@ -85,7 +77,7 @@ class TestEmittedRanges:
         assert annotation_names(session) == [text.partition(", op_id")[0] for text in users]
         assert session.query("SELECT step, start_ns, duration_ns FROM steps") == [(7, 10 * len(operators), 5)]
 
-    def test_a_registered_text_is_looked_up_and_an_open_range_left_out(self, load_export: LoadExport) -> None:
+    def test_a_registered_text_is_looked_up_and_an_open_range_left_out(self, load_export):
         session = load_export(ExportBuilder().range(None, 0, 5, textId="aten::mm, op_id = 1"))
         assert operator_names(session) == ["aten::mm"]
         session = load_export(ExportBuilder().launch(1).range("main", 0, None))
@@ -93,30 +85,29 @@ class TestEmittedRanges:
         assert "trace.events_without_time" in {finding.code for finding in session.findings()}
 
 
-class TestAnnotations:
-    def test_marks_domains_and_ranges_that_end_elsewhere(self, load_export: LoadExport) -> None:
-        session = load_export(
-            ExportBuilder()
-            .launch(1)
-            .range("NCCL", 0, None, eventType=75, domainId=3)
-            .range("ncclAllReduce", 10, 5, domainId=3)
-            .range("aten::mm", 20, 5, domainId=3)
-            .range(None, 30, 5)
-            .range("checkpoint", 40, 0, eventType=34)
-            .range("request", 50, 500, eventType=60, endGlobalTid=10 << 24 | 99)
-        )
-        assert session.query("SELECT name, start_ns, duration_ns FROM annotations ORDER BY start_ns") == [
-            ("NCCL:ncclAllReduce", 10, 5),
-            ("NCCL:aten::mm", 20, 5),
-            ("(unnamed range)", 30, 5),
-            ("checkpoint", 40, 0),
-            ("request", 50, 500),
-        ]
-        assert operator_names(session) == []
+def test_marks_domains_and_ranges_that_end_elsewhere(load_export):
+    session = load_export(
+        ExportBuilder()
+        .launch(1)
+        .range("NCCL", 0, None, eventType=75, domainId=3)
+        .range("ncclAllReduce", 10, 5, domainId=3)
+        .range("aten::mm", 20, 5, domainId=3)
+        .range(None, 30, 5)
+        .range("checkpoint", 40, 0, eventType=34)
+        .range("request", 50, 500, eventType=60, endGlobalTid=10 << 24 | 99)
+    )
+    assert session.query("SELECT name, start_ns, duration_ns FROM annotations ORDER BY start_ns") == [
+        ("NCCL:ncclAllReduce", 10, 5),
+        ("NCCL:aten::mm", 20, 5),
+        ("(unnamed range)", 30, 5),
+        ("checkpoint", 40, 0),
+        ("request", 50, 500),
+    ]
+    assert operator_names(session) == []
 
 
 class TestOwners:
-    def test_the_innermost_range_owns_what_no_operator_launched(self, load_export: LoadExport) -> None:
+    def test_the_innermost_range_owns_what_no_operator_launched(self, load_export):
         session = load_export(
             ExportBuilder()
             .range("iteration", 0, 1000).range("forward", 10, 400).launch(20).kernel("a", 100, 50)
@@ -137,7 +128,7 @@ class TestOwners:
             "SELECT DISTINCT attribution, operator_id IS NULL FROM device_activities ORDER BY 1"
         ) == [("correlation", False), ("outside_operator", True)]
 
-    def test_an_operator_comes_before_every_range(self, load_export: LoadExport) -> None:
+    def test_an_operator_comes_before_every_range(self, load_export):
         session = load_export(
             ExportBuilder()
             .range("step", 0, 1000).range("aten::mm, op_id = 1", 10, 100).range("inner", 20, 50)
@@ -146,9 +137,7 @@ class TestOwners:
         assert owners(session) == [("a", "aten::mm")]
         assert operator_names(session) == ["aten::mm"]
 
-    def test_a_step_owns_nothing_and_a_range_the_kernels_of_the_graph_it_replayed(
-        self, load_export: LoadExport
-    ) -> None:
+    def test_a_step_owns_nothing_and_a_range_the_kernels_of_the_graph_it_replayed(self, load_export):
         session = load_export(ExportBuilder().range("ProfilerStep#1", 0, 100).launch(10).kernel("a", 20, 5))
         assert owners(session) == [("a", None)]
         assert session.query("SELECT step, device_ns FROM steps") == [(1, 5)]
@@ -157,7 +146,7 @@ class TestOwners:
         assert owners(session) == [("a", "replay"), ("b", "replay")]
         assert session.query("SELECT DISTINCT attribution FROM device_activities") == [("graph",)]
 
-    def test_the_launching_threads_ranges_own_and_none_around_queries(self, load_export: LoadExport) -> None:
+    def test_the_launching_threads_ranges_own_and_none_around_queries(self, load_export):
         builder = ExportBuilder().range("here", 0, 100, thread=1).range("there", 0, 100, thread=2)
         session = load_export(builder.launch(10, thread=2).kernel("a", 20, 5))
         assert owners(session) == [("a", "there")]
@@ -165,8 +154,8 @@ class TestOwners:
         session = load_export(builder.launch(200).kernel("a", 300, 5))
         assert operator_names(session) == []
 
-    def test_ranges_that_overlap_without_nesting(self) -> None:
-        def column(*values: int) -> Any:
+    def test_ranges_that_overlap_without_nesting(self):
+        def column(*values):
             return np.array(values, dtype=np.int64)
 
         placed = ("thread", "start_ns", "duration_ns", "range_id", "name_hash")
@@ -178,7 +167,7 @@ class TestOwners:
             assert owning_ranges(none, ranges, launches).tolist() == owning
 
 
-def test_the_host_is_busy_in_operators_and_not_in_the_ranges_around_them(load_export: LoadExport) -> None:
+def test_the_host_is_busy_in_operators_and_not_in_the_ranges_around_them(load_export):
     session = load_export(
         ExportBuilder()
         .range("step", 0, 1000).range("aten::mm, op_id = 1", 100, 100).launch(110).kernel("a", 200, 5)

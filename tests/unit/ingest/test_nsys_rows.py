@@ -1,22 +1,15 @@
 """What each table of an export becomes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from fakes import ExportBuilder
-from opscope.model.session import Session
-
-LoadExport = Callable[..., Session]
 
 GEMM = "_ZN2at6native12_GLOBAL__N_14gemmIfLi4EEEvPT_"
 GEMM_BY_KINETO = "void at::native::(anonymous namespace)::gemm<float, 4>(float*)"
 GEMM_BY_NSYS = "void at::native::<unnamed>::gemm<float, (int)4>(T1 *)"
 
 
-def names(session: Session) -> list[str]:
+def names(session):
     return [
         name
         for (name,) in session.query(
@@ -26,7 +19,7 @@ def names(session: Session) -> list[str]:
 
 
 class TestKernels:
-    def test_a_kernel_has_its_launch_geometry_and_its_launch(self, load_export: LoadExport) -> None:
+    def test_a_kernel_has_its_launch_geometry_and_its_launch(self, load_export):
         session = load_export(
             ExportBuilder()
             .launch(10)
@@ -71,7 +64,7 @@ class TestKernels:
         columns = {"demangledName": GEMM_BY_NSYS, "shortName": "gemm", **columns}
         assert names(load_export(builder.kernel("", 2, 3, **columns))) == [name]
 
-    def test_kernels_of_one_text_and_several_symbols_share_a_name(self, load_export: LoadExport) -> None:
+    def test_kernels_of_one_text_and_several_symbols_share_a_name(self, load_export):
         other = GEMM.replace("_GLOBAL__N_1", "_GLOBAL__N_2")
         builder = ExportBuilder().launch(1).kernel("a", 2, 3, mangledName=GEMM)
         session = load_export(builder.launch(6).kernel("a", 7, 3, mangledName=other))
@@ -79,7 +72,7 @@ class TestKernels:
         assert session.scalar("SELECT count(DISTINCT mangled_name) FROM kernel_symbols") == 2
         assert session.scalar("SELECT count(*) FROM kernel_names") == 1
 
-    def test_a_graph_recorded_as_a_whole_is_one_activity_that_says_so(self, load_export: LoadExport) -> None:
+    def test_a_graph_recorded_as_a_whole_is_one_activity_that_says_so(self, load_export):
         session = load_export(
             ExportBuilder().launch(10, name="cudaGraphLaunch_v10000").graph(77, 20, 500).graph(77, 900, 40)
         )
@@ -91,7 +84,7 @@ class TestKernels:
         assert finding.evidence == {"launch_count": 2, "duration_ns": 540}
         assert "--cuda-graph-trace=node" in str(finding.suggestion)
 
-    def test_records_without_times_or_calls_are_counted_or_told_apart(self, load_export: LoadExport) -> None:
+    def test_records_without_times_or_calls_are_counted_or_told_apart(self, load_export):
         session = load_export(ExportBuilder().launch(1).kernel("k", 2, 3).graph(5, 0, 0))
         assert names(session) == ["k"]
         assert "trace.events_without_time" in {finding.code for finding in session.findings()}
@@ -102,7 +95,7 @@ class TestKernels:
 
 
 class TestCopies:
-    def test_copies_are_named_as_kineto_names_them(self, load_export: LoadExport) -> None:
+    def test_copies_are_named_as_kineto_names_them(self, load_export):
         named = {
             (1, 0, 2): "Memcpy HtoD (Pageable -> Device)",
             (2, 2, 1): "Memcpy DtoH (Device -> Pinned)",
@@ -121,7 +114,7 @@ class TestCopies:
         assert names(session) == list(named.values())
         assert session.query("SELECT DISTINCT kind, size_bytes FROM device_activities") == [("memcpy", 64)]
 
-    def test_a_memset_and_a_page_that_unified_memory_moved(self, load_export: LoadExport) -> None:
+    def test_a_memset_and_a_page_that_unified_memory_moved(self, load_export):
         session = load_export(ExportBuilder().launch(1).memset(2, 3, bytes=512))
         assert names(session) == ["Memset (Device)"]
         assert session.query("SELECT kind, size_bytes FROM device_activities") == [("memset", 512)]
@@ -131,26 +124,25 @@ class TestCopies:
         ]
 
 
-class TestCalls:
-    def test_a_call_loses_the_version_that_introduced_it(self, load_export: LoadExport) -> None:
-        calls = [
-            ("cudaLaunchKernel_v7000", 0, "cudaLaunchKernel", "runtime"),
-            ("cudaStreamIsCapturing_v10000", 0, "cudaStreamIsCapturing", "runtime"),
-            ("cudaStreamGetCaptureInfo_v2_v11030", 0, "cudaStreamGetCaptureInfo_v2", "runtime"),
-            ("cuMemAlloc_v2", 1, "cuMemAlloc_v2", "driver"),
-            ("cuLaunchKernelEx", None, "cuLaunchKernelEx", "driver"),
-            ("cudaMalloc_v3020", None, "cudaMalloc", "runtime"),
-        ]
-        builder = ExportBuilder()
-        for index, (recorded, event_class, _, _) in enumerate(calls):
-            builder.launch(10 * index, 3, name=recorded, eventClass=event_class)
-        session = load_export(builder)
-        assert session.query("SELECT name, api, duration_ns FROM runtime_calls ORDER BY start_ns") == [
-            (name, api, 3) for _, _, name, api in calls
-        ]
+def test_a_call_loses_the_version_that_introduced_it(load_export):
+    calls = [
+        ("cudaLaunchKernel_v7000", 0, "cudaLaunchKernel", "runtime"),
+        ("cudaStreamIsCapturing_v10000", 0, "cudaStreamIsCapturing", "runtime"),
+        ("cudaStreamGetCaptureInfo_v2_v11030", 0, "cudaStreamGetCaptureInfo_v2", "runtime"),
+        ("cuMemAlloc_v2", 1, "cuMemAlloc_v2", "driver"),
+        ("cuLaunchKernelEx", None, "cuLaunchKernelEx", "driver"),
+        ("cudaMalloc_v3020", None, "cudaMalloc", "runtime"),
+    ]
+    builder = ExportBuilder()
+    for index, (recorded, event_class, _, _) in enumerate(calls):
+        builder.launch(10 * index, 3, name=recorded, eventClass=event_class)
+    session = load_export(builder)
+    assert session.query("SELECT name, api, duration_ns FROM runtime_calls ORDER BY start_ns") == [
+        (name, api, 3) for _, _, name, api in calls
+    ]
 
 
-def test_synchronizations_and_overheads_have_kinetos_words(load_export: LoadExport) -> None:
+def test_synchronizations_and_overheads_have_kinetos_words(load_export):
     builder = ExportBuilder().launch(1)
     builder.row(
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", 100, 20, deviceId=0, streamId=2**32 - 1, correlationId=101,
@@ -172,7 +164,7 @@ def test_synchronizations_and_overheads_have_kinetos_words(load_export: LoadExpo
     ]
 
 
-def test_threads_have_their_numbers_and_names(load_export: LoadExport) -> None:
+def test_threads_have_their_numbers_and_names(load_export):
     builder = ExportBuilder(process=4_000_000).launch(1, thread=12).launch(3, thread=16_000_000)
     builder.plain_row("ThreadNames", nameId="worker", globalTid=4_000_000 << 24 | 12)
     builder.plain_row("PROCESSES", globalPid=4_000_000 << 24, pid=4_000_000, name="/usr/bin/python")
@@ -182,7 +174,7 @@ def test_threads_have_their_numbers_and_names(load_export: LoadExport) -> None:
     ) == [("4000000", "12", "/usr/bin/python", "worker"), ("4000000", "16000000", "/usr/bin/python", None)]
 
 
-def test_a_symbol_tells_the_file_of_a_kernel_that_no_release_has(load_export: LoadExport) -> None:
+def test_a_symbol_tells_the_file_of_a_kernel_that_no_release_has(load_export):
     from opscope.analysis.provenance import read_provenance
 
     builder = ExportBuilder().launch(1)

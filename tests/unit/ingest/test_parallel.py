@@ -1,18 +1,14 @@
 """Files read by several processes are as if one had read them all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,22 +27,21 @@ from opscope.provenance.demangle import demangle
 from opscope.report.summary_json import analysis_json
 from opscope.results import load, summarize
 
-Rows = dict[str, list[Any]]
 ROWS = {table.name: f"SELECT * FROM {table.name} ORDER BY ALL" for table in TABLES}
 
 
-def rows(session: Session) -> Rows:
+def rows(session):
     return {name: session.connection.execute(query).fetchall() for name, query in ROWS.items()}
 
 
 class Here(Executor):
     """Runs what is submitted at once; `answers` take its place, by their order."""
 
-    def __init__(self, *answers: Callable[..., reader.Part]) -> None:
+    def __init__(self, *answers):
         self._answers = list(answers)
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def submit(self, fn, /, *args, **kwargs):
+        future = Future()
         try:
             future.set_result((self._answers.pop(0) if self._answers else fn)(*args, **kwargs))
         except Exception as error:  # noqa: BLE001 - as an executor keeps it
@@ -55,7 +50,7 @@ class Here(Executor):
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ranks(tmp_path_factory):
     """Five ranks with kernels of their own and of others, in three groups of files read together."""
     folder = tmp_path_factory.mktemp("ranks")
     for rank in range(5):
@@ -67,11 +62,11 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def of_traces(found: Rows) -> Rows:
+def of_traces(found):
     return {name: table for name, table in found.items() if name not in ("metadata", "findings")}
 
 
-def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) -> Rows:
+def parts_of(folder, *executors, said=None):
     session, waiting = Session(), list(executors)
     reader.read_parts(
         session,
@@ -84,17 +79,17 @@ def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) 
 
 
 @pytest.fixture(scope="module")
-def alone(ranks: Path) -> Rows:
+def alone(ranks):
     """All rows as one process reads them."""
     return rows(load(ranks))
 
 
-def test_every_row_is_as_if_one_process_had_read_all(ranks: Path, alone: Rows) -> None:
+def test_every_row_is_as_if_one_process_had_read_all(ranks, alone):
     assert parts_of(ranks, Here()) == of_traces(alone)
 
 
 @pytest.mark.exhaustive(few=False)
-def test_of_a_recorded_job_too(shared: Path) -> None:
+def test_of_a_recorded_job_too(shared):
     job = shared / "traces/h200/ddp_straggler_w4"
     assert parts_of(job, Here()) == of_traces(rows(load(job)))
 
@@ -115,15 +110,15 @@ def test_small_files_are_read_together(tmp_path, sizes, workers, groups):
 
 
 @pytest.mark.exhaustive(few=False)
-def test_processes_of_this_machine(ranks: Path, alone: Rows) -> None:
-    counts: list[int] = []
+def test_processes_of_this_machine(ranks, alone):
+    counts = []
     assert rows(load(ranks, workers=2, on_done=counts.append)) == alone
     assert counts == [*range(1, 6)]
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path, alone: Rows) -> None:
-    def killed(*_: Any) -> reader.Part:
+def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks, alone):
+    def killed(*_):
         raise BrokenProcessPool("a process was killed")
 
     assert parts_of(ranks, Here(reader.read_part, reader.read_part, killed), Here()) == of_traces(alone)
@@ -131,7 +126,7 @@ def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path, alone:
         parts_of(ranks, Here(killed), Here(killed), Here(killed))
 
 
-def kill_once(traces: Sequence[TraceFile], how: reader.ReadOptions, mark: str) -> reader.Part:
+def kill_once(traces, how, mark):
     if not Path(mark).exists():
         Path(mark).touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -141,45 +136,45 @@ def kill_once(traces: Sequence[TraceFile], how: reader.ReadOptions, mark: str) -
 class Killing(ProcessPoolExecutor):
     """Its first process dies."""
 
-    def __init__(self, mark: Path) -> None:
+    def __init__(self, mark):
         super().__init__(1)
         self._mark = str(mark)
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn, /, *args, **kwargs):
         return super().submit(kill_once, *args, self._mark)
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_process_killed_for_real(ranks: Path, alone: Rows, tmp_path: Path) -> None:
+def test_a_process_killed_for_real(ranks, alone, tmp_path):
     mark = tmp_path / "mark"
     assert parts_of(ranks, Killing(mark), Killing(mark)) == of_traces(alone)
     assert mark.exists()
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path, alone: Rows) -> None:
-    def without_opscope(*_: Any) -> reader.Part:
+def test_what_a_worker_cannot_do_is_said_and_done_here(ranks, alone):
+    def without_opscope(*_):
         raise ModuleNotFoundError("No module named 'opscope'")
 
-    def older(traces: Sequence[TraceFile], how: reader.ReadOptions) -> reader.Part:
+    def older(traces, how):
         part = reader.read_part(traces, how)
         part.version = "0.0.1"
         return part
 
-    said: list[str] = []
+    said = []
     assert parts_of(ranks, Here(without_opscope, older), said=said) == of_traces(alone)
     assert "a worker cannot read" in said[0]
     assert "it has opscope 0.0.1" in said[1]
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_a_worker_cannot_see_is_said_and_read_here(ranks: Path) -> None:
+def test_what_a_worker_cannot_see_is_said_and_read_here(ranks):
     """A file system of this process alone, as of a host whose disk the workers do not share."""
     fsspec = pytest.importorskip("fsspec")
     system = fsspec.filesystem("memory")
     for path in ranks.iterdir():
         system.pipe(f"/job/{path.name}", path.read_bytes())
-    said: list[str] = []
+    said = []
     try:
         together = load("memory://job/rank*.json", workers=2, note=said.append)
         assert rows(together) == rows(load("memory://job"))
@@ -224,14 +219,14 @@ def test_what_is_worked_out_of_a_rank_moves_with_its_ids(shared, shared_session)
 class FakeClient:
     """A cluster whose workers answer so."""
 
-    def __init__(self, **answers: str | Exception) -> None:
+    def __init__(self, **answers):
         self._answers = answers
 
-    def run(self, *_: Any, **__: Any) -> dict[str, str | Exception]:
+    def run(self, *_, **__):
         return self._answers
 
 
-def test_workers_without_this_opscope_are_told_apart() -> None:
+def test_workers_without_this_opscope_are_told_apart():
     client = FakeClient(
         a=__version__, b="0.0.1", c=ModuleNotFoundError("No module named 'opscope'"), d=__version__
     )
@@ -241,7 +236,7 @@ def test_workers_without_this_opscope_are_told_apart() -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks, tmp_path):
     shutil.copytree(ranks, tmp_path, dirs_exist_ok=True)
     (tmp_path / "rank1.json").write_text("[", "utf-8")
     with pytest.raises(InputError) as alone:
@@ -252,14 +247,14 @@ def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path, tmp_
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_dask_cluster(ranks: Path, alone: Rows) -> None:
+def test_a_dask_cluster(ranks, alone):
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         assert rows(load(ranks, dask=cluster.scheduler_address)) == alone
 
 
 @pytest.mark.exhaustive(few=False)
-def test_no_scheduler_there(ranks: Path) -> None:
+def test_no_scheduler_there(ranks):
     pytest.importorskip("distributed")
     with (
         pytest.raises(InputError, match="no Dask scheduler answers"),
@@ -268,16 +263,16 @@ def test_no_scheduler_there(ranks: Path) -> None:
         pass
 
 
-def test_dask_is_optional(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dask_is_optional(ranks, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     with pytest.raises(DependencyError, match="dask"):
         load(ranks, dask="tcp://127.0.0.1:1")
 
 
-def test_few_files_take_no_processes(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_few_files_take_no_processes(ranks, monkeypatch):
+    asked = []
 
-    def processes(workers: int, folder: Path) -> Any:
+    def processes(workers, folder):
         asked.append(workers)
         raise InputError("asked")
 
@@ -303,7 +298,7 @@ if __name__ == "__main__":
 """
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid):
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -311,7 +306,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: signal.Signals) -> None:
+def test_processes_end_with_the_one_that_started_them(tmp_path, number):
     """However it ends, and whatever they compute."""
     script, scratch = tmp_path / "reading.py", tmp_path / "tmp"
     script.write_text(READING)

@@ -4,13 +4,9 @@ The files are written by Perfetto's protobuf classes as cuspy_pftrace.cpp writes
 hand.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -42,7 +38,7 @@ _ROWS = {
 }
 
 
-def recorded() -> TraceBuilder:
+def recorded():
     """What the recorder's JSON would hold."""
     trace = TraceBuilder(baseTimeNanoseconds=BASE_NS).step(7, 0, 100)
     trace.operator(
@@ -76,7 +72,7 @@ def recorded() -> TraceBuilder:
     return trace
 
 
-def in_perfetto(events: list[dict[str, Any]]) -> Any:
+def in_perfetto(events):
     """The same in packets: slices begin group by group, then end in the same order."""
     spans = [one for one in events if one["ph"] == "X"]
     host = [one for one in spans if one["cat"] not in BY_CATEGORY]
@@ -98,7 +94,7 @@ def in_perfetto(events: list[dict[str, Any]]) -> Any:
     for number, text in enumerate(counters):
         descriptor.specs.add(counter_id=number, name=text)
 
-    def packet(us: float) -> Any:
+    def packet(us):
         return trace.packet.add(timestamp=BASE_NS + round(us * 1000), trusted_packet_sequence_id=1)
 
     for one in host:
@@ -116,10 +112,10 @@ def in_perfetto(events: list[dict[str, Any]]) -> Any:
     return trace
 
 
-def add_tracks(trace: Any, host: list[dict[str, Any]], labels: list[dict[str, Any]]) -> dict[Any, int]:
+def add_tracks(trace, host, labels):
     """A track for each process and each of its threads; their uuids."""
     label = {(one["name"], one["pid"], one.get("tid")): one["args"].get("name") for one in labels}
-    tracks: dict[Any, int] = {}
+    tracks = {}
     for pid, tid in dict.fromkeys((one["pid"], one["tid"]) for one in host):
         if pid not in tracks:
             tracks[pid] = len(tracks) + 1
@@ -134,7 +130,7 @@ def add_tracks(trace: Any, host: list[dict[str, Any]], labels: list[dict[str, An
     return tracks
 
 
-def begin(event: Any, one: dict[str, Any], tracks: dict[Any, int], names: list[str]) -> None:
+def begin(event, one, tracks, names):
     event.type, event.track_uuid = 1, tracks[one["pid"], one["tid"]]
     event.name_iid = names.index(one["name"]) + 1
     if one["cat"] in CATEGORIES:
@@ -143,7 +139,7 @@ def begin(event: Any, one: dict[str, Any], tracks: dict[Any, int], names: list[s
         annotate(event.debug_annotations.add(name=key), value)
 
 
-def stage(event: Any, one: dict[str, Any], number: int, names: list[str]) -> None:
+def stage(event, one, number, names):
     event.event_id, event.duration = number, round(one["dur"] * 1000)
     event.gpu_id, event.stage_iid = one["pid"], BY_CATEGORY[one["cat"]]
     args = dict(one["args"])
@@ -156,7 +152,7 @@ def stage(event: Any, one: dict[str, Any], number: int, names: list[str]) -> Non
         event.extra_data.add(name=AS_EXTRA.get(key, key), value=str(value))
 
 
-def annotate(annotation: Any, value: Any) -> None:
+def annotate(annotation, value):
     if isinstance(value, list):
         for one in value:
             annotate(annotation.array_values.add(), one)
@@ -180,7 +176,7 @@ def test_a_perfetto_trace_becomes_the_rows_of_the_json(make_trace, tmp_path):
         assert perfetto.scalar("SELECT base_time_ns FROM traces") == BASE_NS
 
 
-def test_a_cut_file_and_a_perfetto_trace_of_something_else_are_refused(tmp_path: Path) -> None:
+def test_a_cut_file_and_a_perfetto_trace_of_something_else_are_refused(tmp_path):
     path = tmp_path / "trace.pftrace"
     path.write_bytes(in_perfetto(recorded().events).SerializeToString()[:-3])
     with pytest.raises(InputError, match="cut off or damaged"):

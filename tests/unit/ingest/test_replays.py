@@ -1,11 +1,5 @@
 """Replays of CUDA graphs: matched with their captures and opened as if launched eagerly, else named."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 import opscope
@@ -27,15 +21,7 @@ OPERATORS = "SELECT name, input_shapes::VARCHAR FROM operators ORDER BY start_ns
 MODULES = "SELECT m.name FROM operators o LEFT JOIN modules m USING (module_id) ORDER BY o.start_ns"
 
 
-def captured(
-    trace: TraceBuilder,
-    start: float = 0.0,
-    *,
-    names: tuple[str, ...] = ("gemm", "add"),
-    rows: int = 4,
-    grid: int = 7,
-    module: str = "Net_0",
-) -> TraceBuilder:
+def captured(trace, start=0.0, *, names=("gemm", "add"), rows=4, grid=7, module="Net_0"):
     """A model whose two operators are captured: AMD's recorder names the kernels of their launches."""
     trace.event("cuda_runtime", "hipStreamBeginCapture", start, 1, 1, {"correlation": 1})
     trace.frame(f"nn.Module: {module}", start + 1, 30, module=int(module.rpartition("_")[2]))
@@ -48,9 +34,7 @@ def captured(
     return trace.event("cuda_runtime", "hipStreamEndCapture", start + 40, 1, 1, {"correlation": 2})
 
 
-def replayed(
-    trace: TraceBuilder, start: float = 100.0, *, names: tuple[str, ...] = ("gemm", "add"), **args: Any
-) -> TraceBuilder:
+def replayed(trace, start=100.0, *, names=("gemm", "add"), **args):
     trace.launch(start, 5, name="hipGraphLaunch")
     args = {"grid": [[7, 1, 1]] * len(names), **args}
     for at, name in enumerate(names):
@@ -59,7 +43,7 @@ def replayed(
 
 
 @pytest.fixture
-def capture(make_trace: Callable[..., Path]) -> Path:
+def capture(make_trace):
     return make_trace(captured(TraceBuilder()), "capture.json")
 
 
@@ -92,7 +76,7 @@ def test_each_replay_finds_the_capture_of_its_batch_size_in_a_folder_beside_the_
         assert shapes == [(16,), (4,), (16,)]
 
 
-def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(load, capture) -> None:
+def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(load, capture):
     session = load(replayed(TraceBuilder()), captures=[capture])
     (call,) = session.query("SELECT start_ns, start_ns + duration_ns FROM runtime_calls")
     spans = session.query("SELECT start_ns, start_ns + duration_ns, self_cpu_ns FROM operators")
@@ -101,7 +85,7 @@ def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(lo
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_is_repeated_cost_the_recorder_nothing(load, capture) -> None:
+def test_what_is_repeated_cost_the_recorder_nothing(load, capture):
     trace = replayed(TraceBuilder()).operator("aten::mm", 106, 2)
     for captures in ([capture], []):
         records = read_session(load(trace, captures=captures))
@@ -111,20 +95,20 @@ def test_what_is_repeated_cost_the_recorder_nothing(load, capture) -> None:
         }  # fmt: skip
 
 
-def test_every_replay_is_opened_and_counts_its_own_calls(load, capture) -> None:
+def test_every_replay_is_opened_and_counts_its_own_calls(load, capture):
     trace = replayed(replayed(TraceBuilder()), 200)
     session = load(trace, captures=[capture])
     assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") == 2
     assert [row[0] for row in session.query(REPLAYS)] == [1, 1]
 
 
-def test_the_capture_may_be_in_the_trace_itself(load) -> None:
+def test_the_capture_may_be_in_the_trace_itself(load):
     session = load(replayed(captured(TraceBuilder())))
     assert {attribution for *_, attribution in session.query(ROWS)} == {"graph_sequence"}
     assert session.query(REPLAYS) == [(1, 2, "capture_phase", "kernel_sequence", None)]
 
 
-def test_a_capture_of_another_model_is_refused_and_said(load, make_trace) -> None:
+def test_a_capture_of_another_model_is_refused_and_said(load, make_trace):
     capture = make_trace(captured(TraceBuilder(), names=("gemm", "mul")), "capture.json")
     session = load(replayed(TraceBuilder()), captures=[capture])
     ((graph, _, source, evidence, reason),) = session.query(REPLAYS)
@@ -134,7 +118,7 @@ def test_a_capture_of_another_model_is_refused_and_said(load, make_trace) -> Non
     assert "could not be opened" in finding.message
 
 
-def test_a_file_without_a_capture_is_named(load, make_trace) -> None:
+def test_a_file_without_a_capture_is_named(load, make_trace):
     other = make_trace(TraceBuilder().launch(0).kernel("k", 5, 2), "other.json")
     session = load(replayed(TraceBuilder()), captures=[other])
     (finding,) = [one for one in session.findings() if one.code == "graphs.capture_refused"]
@@ -142,12 +126,12 @@ def test_a_file_without_a_capture_is_named(load, make_trace) -> None:
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_capture_of_another_length_is_refused(load, capture) -> None:
+def test_a_capture_of_another_length_is_refused(load, capture):
     session = load(replayed(TraceBuilder(), names=("gemm", "add", "add")), captures=[capture])
     assert "the graph has 3 kernels, copies and sets, the capture" in session.query(REPLAYS)[0][4]
 
 
-def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(load) -> None:
+def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(load):
     trace = replayed(replayed(replayed(TraceBuilder()), 200, names=("other",)), 300)
     session = load(trace)
     assert session.query(ROWS) == [
@@ -161,7 +145,7 @@ def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(lo
 
 
 @pytest.mark.exhaustive(few=False)
-def test_what_replays_hide_is_told_on_the_first_screen(load, capture) -> None:
+def test_what_replays_hide_is_told_on_the_first_screen(load, capture):
     closed, opened = (
         str(headline(Summary(load(replayed(TraceBuilder()), captures=one)).complete()))
         for one in ([], [capture])
@@ -170,12 +154,12 @@ def test_what_replays_hide_is_told_on_the_first_screen(load, capture) -> None:
     assert "CUDA graphs" not in opened
 
 
-def test_a_closed_replay_inside_an_operator_stays_with_it(load) -> None:
+def test_a_closed_replay_inside_an_operator_stays_with_it(load):
     session = load(replayed(TraceBuilder().operator("Torch-Compiled Region", 90, 40)))
     assert {row[1:] for row in session.query(ROWS)} == {("Torch-Compiled Region", "graph")}
 
 
-def test_replays_of_several_graphs_may_interleave(load, make_trace) -> None:
+def test_replays_of_several_graphs_may_interleave(load, make_trace):
     first = make_trace(captured(TraceBuilder()), "first.json")
     second = make_trace(captured(TraceBuilder(), names=("gemm", "mul")), "second.json")
     trace = TraceBuilder()
@@ -188,7 +172,7 @@ def test_replays_of_several_graphs_may_interleave(load, make_trace) -> None:
     assert {row[2] for row in session.query(ROWS)} == {"graph_sequence"}
 
 
-def test_graphs_of_equal_layers_are_told_apart_by_their_ids(load, make_trace) -> None:
+def test_graphs_of_equal_layers_are_told_apart_by_their_ids(load, make_trace):
     """Also where one was replayed more often than another."""
     layers = captured(captured(TraceBuilder()), 50, module="Net_1")
     capture = make_trace(layers, "capture.json")
@@ -200,13 +184,13 @@ def test_graphs_of_equal_layers_are_told_apart_by_their_ids(load, make_trace) ->
 
 
 @pytest.mark.exhaustive(few=False)
-def test_graphs_of_equal_layers_without_ids_are_replayed_in_the_order_of_capture(load, make_trace) -> None:
+def test_graphs_of_equal_layers_without_ids_are_replayed_in_the_order_of_capture(load, make_trace):
     capture = make_trace(captured(captured(TraceBuilder()), 50, module="Net_1"), "capture.json")
     session = load(replayed(replayed(TraceBuilder()), 200), captures=[capture])
     assert [name for (name,) in session.query(MODULES)] == ["Net_0"] * 2 + ["Net_1"] * 2
 
 
-def test_of_captures_of_several_batches_the_grid_tells_which_is_replayed(load, make_trace) -> None:
+def test_of_captures_of_several_batches_the_grid_tells_which_is_replayed(load, make_trace):
     batches = captured(captured(TraceBuilder(), rows=64, grid=16), 50, rows=4, grid=7)
     capture = make_trace(batches, "capture.json")
     session = load(replayed(TraceBuilder(), grid=([7, 1, 1], [7, 1, 1])), captures=[capture])
@@ -223,7 +207,7 @@ def test_where_nothing_tells_captures_of_several_batches_apart_no_argument_is_gu
     assert reason == "2 captures have its kernels: what differs between them is left out"
 
 
-def test_a_graph_that_was_updated_after_its_capture_is_refused_and_said(load, capture) -> None:
+def test_a_graph_that_was_updated_after_its_capture_is_refused_and_said(load, capture):
     """cudaGraphExecUpdate gives the nodes of a graph other arguments, or other kernels."""
     session = load(replayed(TraceBuilder(), grid=([7, 1, 1], [9, 1, 1])), captures=[capture])
     ((*_, evidence, reason),) = session.query(REPLAYS)
@@ -238,7 +222,7 @@ def test_a_graph_that_was_updated_after_its_capture_is_refused_and_said(load, ca
     ]
 
 
-def test_replays_before_and_after_an_update_are_each_what_they_are(load, capture) -> None:
+def test_replays_before_and_after_an_update_are_each_what_they_are(load, capture):
     ids = {"graph id": (5, 5), "graph node id": ((5 << 32) | 1, (5 << 32) | 2)}
     trace = replayed(replayed(TraceBuilder(), **ids), 200, names=("gemm", "mul"), **ids)
     session = load(trace, captures=[capture])
@@ -249,19 +233,19 @@ def test_replays_before_and_after_an_update_are_each_what_they_are(load, capture
 
 
 @pytest.mark.parametrize("ids", [(0, 0), ((9 << 32) | 4, 0), ((9 << 32) | 4, (9 << 32) | 4)])
-def test_node_ids_that_are_missing_or_repeated_leave_the_sequence(load, capture, ids) -> None:
+def test_node_ids_that_are_missing_or_repeated_leave_the_sequence(load, capture, ids):
     session = load(replayed(TraceBuilder(), **{"graph node id": ids}), captures=[capture])
     assert [row[3] for row in session.query(REPLAYS)] == ["kernel_sequence"]
 
 
-def test_a_trace_without_replays_says_that_a_capture_was_of_no_use(load, capture) -> None:
+def test_a_trace_without_replays_says_that_a_capture_was_of_no_use(load, capture):
     session = load(
         TraceBuilder().operator("aten::mm", 0, 5).launch(1).kernel("gemm", 7, 1), captures=[capture]
     )
     assert [one.code for one in session.findings() if one.code.startswith("graphs.")] == ["graphs.none"]
 
 
-def test_node_ids_join_replays_with_what_the_recording_noted(load, tmp_path: Path) -> None:
+def test_node_ids_join_replays_with_what_the_recording_noted(load, tmp_path):
     """As opscope's own recordings do: NVIDIA's recorder names no kernel of a captured launch."""
     folder = tmp_path / "trace.graphs"
     folder.mkdir()
@@ -282,7 +266,7 @@ def test_node_ids_join_replays_with_what_the_recording_noted(load, tmp_path: Pat
     assert session.query(REPLAYS)[0][2:4] == ("noted_capture", "node_ids")
 
 
-def test_a_noted_capture_that_is_gone_is_a_finding(load, tmp_path: Path) -> None:
+def test_a_noted_capture_that_is_gone_is_a_finding(load, tmp_path):
     path = replayed(TraceBuilder()).write(tmp_path / "trace.json")
     write_sidecar(sidecar_path(path), sidecar(graphs=(RecordedGraph("trace.graphs/graph_0.json", None),)))
     session = load(path)
@@ -293,7 +277,7 @@ def test_a_noted_capture_that_is_gone_is_a_finding(load, tmp_path: Path) -> None
 # Matching by itself.
 
 
-def capture_of(*names: str | None, places: tuple[int, ...] = ()) -> Capture:
+def capture_of(*names, places=()):
     launches = tuple(
         CapturedLaunch("kernel", name, event=at, place=places[at] if places else at)
         for at, name in enumerate(names)
@@ -302,7 +286,7 @@ def capture_of(*names: str | None, places: tuple[int, ...] = ()) -> Capture:
     return Capture(ReplaySource.CAPTURE_TRACE, "capture.json", launches, events)
 
 
-def replay_of(*names: str, numbers: tuple[int, ...] | None = None) -> Replay:
+def replay_of(*names, numbers=None):
     count = len(names)
     return Replay(0, 0, 100, 1, tuple(range(count)), ("kernel",) * count, names, 10, None, numbers)
 
@@ -323,7 +307,7 @@ def test_replays_match(capture, replay, evidence, launches):
     assert (found.evidence, found.launches) == (evidence, launches)
 
 
-def test_equal_calls_run_equal_kernels_and_nodes_of_another_graph_tell_nothing() -> None:
+def test_equal_calls_run_equal_kernels_and_nodes_of_another_graph_tell_nothing():
     found = match(capture_of(None, None, places=(0, 0)), replay_of("a", "b"))
     assert found.evidence is None
     assert "equal calls" in found.reason
@@ -332,8 +316,8 @@ def test_equal_calls_run_equal_kernels_and_nodes_of_another_graph_tell_nothing()
     assert with_nodes(capture, (GraphNode("kernel", "a"), GraphNode("memset")), None) == capture
 
 
-def test_nodes_name_kernels_as_the_trace_shows_them() -> None:
-    demangle: Callable[[str], str | None] = {"_Z1av": "a()"}.get
+def test_nodes_name_kernels_as_the_trace_shows_them():
+    demangle = {"_Z1av": "a()"}.get
     named = with_nodes(
         capture_of(None, None), (GraphNode("kernel", "_Z1av", 3), GraphNode("kernel", "triton_")), demangle
     )

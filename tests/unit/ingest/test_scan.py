@@ -1,7 +1,5 @@
 """The scanner: compiled and in Python the same, whole or in chunks, exact, and safe on any bytes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import mmap
@@ -9,11 +7,9 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +17,7 @@ import pytest
 from case_tables import cases
 from fakes import TraceBuilder
 from opscope.ingest import scan as scanning
-from opscope.ingest.scan import MEMBERS, TARGETS, ColumnKind, Scanned, scan, scan_in_python, scan_natively
-
-Pass = Callable[[mmap.mmap, int, int], Scanned]
+from opscope.ingest.scan import MEMBERS, TARGETS, ColumnKind, scan, scan_in_python, scan_natively
 
 exhaustive = pytest.mark.exhaustive(few=False)
 needs_library = pytest.mark.skipif(scanning._library() is None, reason="scan.c was not compiled here")
@@ -38,17 +32,17 @@ ODD = [
 
 
 @contextmanager
-def mapped(data: bytes) -> Iterator[mmap.mmap]:
+def mapped(data):
     with mmap.mmap(-1, max(1, len(data))) as text:
         text[:] = data or b" "
         yield text
 
 
-def rows(scanned: Scanned) -> list[dict[str, Any]]:
+def rows(scanned):
     """Each event as a person would write it."""
     kinds = {member.name: member.kind for member in MEMBERS}
-    found: list[dict[str, Any]] = [{} for _ in range(scanned.row_count)]
-    heads: list[dict[str, Any]] = [{} for _ in scanned.heads["ph"][0]]
+    found = [{} for _ in range(scanned.row_count)]
+    heads = [{} for _ in scanned.heads["ph"][0]]
     everything = [(range(len(heads)), heads, scanned.heads)]
     everything += [(place.tolist(), found, columns) for place, _, columns in scanned.classes]
     for places, into, columns in everything:
@@ -64,18 +58,18 @@ def rows(scanned: Scanned) -> list[dict[str, Any]]:
     return found
 
 
-def events(one_pass: Pass, data: bytes) -> tuple[list[dict[str, Any]], Scanned]:
+def events(one_pass, data):
     with mapped(data) as text:
         scanned = scanning._decoded(text, one_pass(text, 1, len(text)))
         return rows(scanned), scanned
 
 
-def outcome(one_pass: Pass, data: bytes) -> Any:
+def outcome(one_pass, data):
     found, scanned = events(one_pass, data)
     return found, scanned[1:8], scanned.flaws
 
 
-def mutated(data: bytes, chance: random.Random) -> bytes:
+def mutated(data, chance):
     """Some of a text, broken in one to three places."""
     start = chance.randrange(max(1, len(data) - 4_000))
     piece = bytearray(b"[" + data[start : start + 4_000])
@@ -97,7 +91,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 @needs_library
 class TestTheSame:
     @pytest.mark.parametrize("part", [0, *(pytest.param(one, marks=exhaustive) for one in range(1, 8))])
-    def test_of_every_trace_and_of_broken_ones(self, shared: Path, part: int) -> None:
+    def test_of_every_trace_and_of_broken_ones(self, shared, part):
         files = [*shared.glob("traces/**/*.json.gz"), *shared.glob("field/files/*.json.gz")]
         assert len(files) > 40
         files = sorted(files)[part::8]
@@ -111,7 +105,7 @@ class TestTheSame:
 
 class TestNumbers:
     @passes
-    def test_every_digit_of_a_time(self, one_pass: Pass) -> None:
+    def test_every_digit_of_a_time(self, one_pass):
         chance = random.Random(1)
         texts = [
             "0", "-0.0005", "1e-9", "1.5e3", "9223372036854775.807", "9223372036854775.808", "-5.25", "1E2",
@@ -128,7 +122,7 @@ class TestNumbers:
 
     @passes
     @cases("text", "value")
-    def test_a_value_of_another_type_is_none(self, one_pass: Pass, text: str, value: int | None) -> None:
+    def test_a_value_of_another_type_is_none(self, one_pass, text, value):
         found, chunk = events(one_pass, b'[{"ph":"X","args":{"stream": %b}}]' % text.encode())
         assert found[0].get("stream") == value
         assert chunk.irregular_count == (value is None)
@@ -150,7 +144,7 @@ class TestBrokenEvents:
         ids=["quotes", "backslashes", "cut", "no-value", "half-character", "deep", "text"],
     )
     @pytest.mark.parametrize("place", [0, 1, 39])
-    def test_one_costs_itself_alone(self, one_pass: Pass, broken: bytes, place: int) -> None:
+    def test_one_costs_itself_alone(self, one_pass, broken, place):
         sound = [SOUND % index for index in range(40)]
         text = b"[" + b",\n  ".join([*sound[:place], broken, *sound[place:]]) + b"]"
         found, chunk = events(one_pass, text)
@@ -160,14 +154,14 @@ class TestBrokenEvents:
         assert chunk.irregular_count == 40  # no value twice
 
     @passes
-    def test_what_no_text_may_hold_is_replaced(self, one_pass: Pass) -> None:
+    def test_what_no_text_may_hold_is_replaced(self, one_pass):
         text = b'[{"name": "a\x01b"}, {"name": "\xff\xe9c"}, {"name": "\\u00e9\\n\\ud83d\\ude00"}]'
         found, chunk = events(one_pass, text)
         assert [event["name"] for event in found] == ["a b", "??c", "é\n😀"]
         assert chunk.flaws == {"control_characters": text.index(b"\x01"), "invalid_utf8": text.index(b"\xff")}
 
     @passes
-    def test_an_event_too_large_to_be_one(self, one_pass: Pass) -> None:
+    def test_an_event_too_large_to_be_one(self, one_pass):
         huge = b'{"ph": "X", "name": "' + b"x" * (17 << 20) + b'"}'
         found, chunk = events(one_pass, b"[" + b",".join([SOUND % 1, huge, SOUND % 2]) + b"]")
         assert [event["name"] for event in found] == ["1", "2"]
@@ -194,7 +188,7 @@ class TestChunks:
         for query in queries:
             assert session.query(query) == whole.query(query)
 
-    def test_a_cut_inside_of_a_text_is_made_good(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_cut_inside_of_a_text_is_made_good(self, monkeypatch):
         monkeypatch.setattr(scanning, "_CHUNK_BYTES", 64)
         decoy = json.dumps("},".join(['{"ph":"X"'] * 20))
         data = (
@@ -209,7 +203,7 @@ class TestChunks:
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here")
 @pytest.mark.exhaustive(few=False)
-def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
+def test_no_byte_out_of_place_and_nothing_undefined(tmp_path):
     """scan.c under the sanitizers of addresses and undefined behaviour, on broken texts of every kind."""
     source = Path(scanning.__file__).with_name("scan.c")
     program, driver = tmp_path / "driver", Path(__file__).with_name("scan_driver.c")

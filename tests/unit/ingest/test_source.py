@@ -1,15 +1,11 @@
 """Every place a trace can lie in, every compression, and every way that fails."""
 
-from __future__ import annotations
-
 import builtins
 import gzip
 import json
 import mmap
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
@@ -18,29 +14,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.errors import DependencyError, InputError
 from opscope.ingest import source
-from opscope.ingest.source import EventArray, find_traces, local_text
+from opscope.ingest.source import find_traces, local_text
 from opscope.ingest.staging import locate_events
-from opscope.model.session import Session
 
 TEXT = TraceBuilder().operator("aten::mm", 10, 5).operator("aten::add", 30, 5).text().encode()
-Make = Callable[..., Path]
 
 
-def read(path: Path, scratch: Path) -> tuple[bytes, str | None]:
+def read(path, scratch):
     (trace,) = find_traces(str(path))
     with local_text(trace, scratch) as local:
         return local.path.read_bytes(), local.damage
 
 
-def codes(session: Session) -> set[str]:
+def codes(session):
     return {finding.code for finding in session.findings()}
 
 
 class TestFinding:
-    def test_a_folder_in_the_natural_order_of_names(self, tmp_path: Path) -> None:
+    def test_a_folder_in_the_natural_order_of_names(self, tmp_path):
         names = ["rank10.json", "rank2.json.gz", "rank1.json.zst", "a.json", "1²3.json", "10.json", "9.json"]
         for name in names:
             (tmp_path / name).touch()
@@ -48,13 +42,13 @@ class TestFinding:
         assert found[:2] == ["1²3.json", "9.json"] or found[:3] == ["1²3.json", "9.json", "10.json"]
         assert found[-4:] == ["a.json", "rank1.json.zst", "rank2.json.gz", "rank10.json"]
 
-    def test_what_is_no_trace_in_a_folder_is_passed_over(self, tmp_path: Path) -> None:
+    def test_what_is_no_trace_in_a_folder_is_passed_over(self, tmp_path):
         for name in ["t.json", "t.opscope.json", ".hidden.json", "notes.txt", "t.json.partial"]:
             (tmp_path / name).touch()
         (tmp_path / "folder").mkdir()
         assert [Path(trace.name).name for trace in find_traces(str(tmp_path))] == ["t.json"]
 
-    def test_a_pattern_of_names(self, tmp_path: Path) -> None:
+    def test_a_pattern_of_names(self, tmp_path):
         for name in ("a/rank10.json", "a/rank2.json", "b/rank1.json.gz", "b/notes.txt"):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text('{"traceEvents": [', "utf-8")
@@ -65,24 +59,24 @@ class TestFinding:
         with pytest.raises(InputError, match="no traces have names like this"):
             find_traces(f"{tmp_path}/*/*.txt")
 
-    def test_a_file_of_any_name(self, tmp_path: Path) -> None:
+    def test_a_file_of_any_name(self, tmp_path):
         path = tmp_path / "no suffix"
         path.write_bytes(TEXT)
         assert find_traces(str(path))[0].path == path
         assert find_traces(f"file://{path}")[0].path == path
 
     @pytest.mark.parametrize("name", ["missing.json", "missing/", "~nobody-of-that-name/t.json", "x" * 5_000])
-    def test_nothing_there(self, tmp_path: Path, name: str) -> None:
+    def test_nothing_there(self, tmp_path, name):
         given = name if name.startswith("~") else str(tmp_path / name)
         with pytest.raises(InputError, match="no such file or folder") as caught:
             find_traces(given)
         assert caught.value.source == given
 
-    def test_a_folder_without_traces(self, tmp_path: Path) -> None:
+    def test_a_folder_without_traces(self, tmp_path):
         with pytest.raises(InputError, match=r"the folder holds no traces\. Traces end in \.json, "):
             find_traces(str(tmp_path))
 
-    def test_a_path_that_may_not_be_read_or_is_no_file(self, tmp_path: Path) -> None:
+    def test_a_path_that_may_not_be_read_or_is_no_file(self, tmp_path):
         (tmp_path / "t.json").mkdir()
         with (
             pytest.raises(InputError, match="cannot be read"),
@@ -93,7 +87,7 @@ class TestFinding:
 
 class TestCompression:
     @pytest.fixture(params=["isal", "zlib"])
-    def inflate(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    def inflate(self, request, monkeypatch):
         if request.param == "zlib":
             monkeypatch.setitem(sys.modules, "isal", None)
             monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
@@ -101,13 +95,13 @@ class TestCompression:
             pytest.importorskip("isal")
         return str(request.param)
 
-    def test_plain_files_are_read_in_place(self, make_trace: Make, tmp_path: Path) -> None:
+    def test_plain_files_are_read_in_place(self, make_trace, tmp_path):
         path = make_trace(TEXT)
         with local_text(find_traces(str(path))[0], tmp_path) as local:
             assert local.path == path
 
     @pytest.mark.parametrize("name", ["t.json.gz", "t.json", "t"])
-    def test_gzip_by_its_first_bytes(self, make_trace: Make, tmp_path: Path, inflate: str, name: str) -> None:
+    def test_gzip_by_its_first_bytes(self, make_trace, tmp_path, inflate, name):
         path = make_trace(gzip.compress(TEXT), name)
         assert read(path, tmp_path) == (TEXT, None), inflate
         assert list(tmp_path.iterdir()) == [path]
@@ -120,7 +114,7 @@ class TestCompression:
         path = make_trace(b"".join(map(gzip.compress, parts)) + b"\0" * 99, "t.json.gz")
         assert read(path, tmp_path) == (TEXT, None), inflate
 
-    def test_gzip_cut_off_or_damaged_is_salvaged(self, load: Load, make_trace: Make, inflate: str) -> None:
+    def test_gzip_cut_off_or_damaged_is_salvaged(self, load, make_trace, inflate):
         text = long_text()
         compressed = gzip.compress(text)
         session = load(make_trace(compressed[: len(compressed) // 2], "t.json.gz"))
@@ -131,19 +125,19 @@ class TestCompression:
         session = load(make_trace(bytes(compressed), "t.json.gz"))
         assert {"trace.compression_damaged", "trace.truncated"} <= codes(session), inflate
 
-    def test_gzip_without_any_text_is_an_error(self, make_trace: Make, tmp_path: Path, inflate: str) -> None:
+    def test_gzip_without_any_text_is_an_error(self, make_trace, tmp_path, inflate):
         path = make_trace(gzip.compress(TEXT)[:15], "t.json.gz")
         with pytest.raises(InputError, match="broken gzip") as caught:
             read(path, tmp_path)
         assert (caught.value.source, caught.value.byte_offset) == (str(path), 15), inflate
 
-    def test_zstd_of_one_or_several_frames(self, make_trace: Make, tmp_path: Path) -> None:
+    def test_zstd_of_one_or_several_frames(self, make_trace, tmp_path):
         compress = zstandard.ZstdCompressor().compress
         assert read(make_trace(compress(TEXT), "t.json.zst"), tmp_path) == (TEXT, None)
         frames = compress(TEXT[:50]) + compress(TEXT[50:])
         assert read(make_trace(frames, "t.json.zst"), tmp_path) == (TEXT, None)
 
-    def test_zstd_damaged_or_cut_off_is_salvaged(self, load: Load, make_trace: Make, tmp_path: Path) -> None:
+    def test_zstd_damaged_or_cut_off_is_salvaged(self, load, make_trace, tmp_path):
         text = long_text()
         frames = zstandard.ZstdCompressor().compress(text[:50_000]) + b"\x28\xb5\x2f\xfd" + b"\xff" * 64
         session = load(make_trace(frames, "t.json.zst"))
@@ -157,7 +151,7 @@ class TestCompression:
         assert "trace.truncated" in codes(session)
 
 
-def long_text() -> bytes:
+def long_text():
     trace = TraceBuilder()
     for index in range(4_000):
         trace.operator(f"aten::op{index * 7919 % 4001}", 10 * index, 8)
@@ -166,13 +160,13 @@ def long_text() -> bytes:
 
 class TestRemote:
     @pytest.fixture
-    def memory(self) -> Iterator[Any]:
+    def memory(self):
         system = fsspec.filesystem("memory")
         yield system
         system.store.clear()
         system.pseudo_dirs[:] = [""]
 
-    def test_a_file_and_a_compressed_one(self, memory: Any, load: Load) -> None:
+    def test_a_file_and_a_compressed_one(self, memory, load):
         memory.pipe("/runs/t.json", TEXT)
         session = load("memory://runs/t.json")
         ((name, size_bytes),) = session.query("SELECT source, size_bytes FROM traces")
@@ -182,30 +176,30 @@ class TestRemote:
         memory.pipe("/runs/t.json.gz", gzip.compress(TEXT))
         assert load("memory://runs/t.json.gz").scalar("SELECT count(*) FROM operators") == 2
 
-    def test_a_folder(self, memory: Any, load: Load) -> None:
+    def test_a_folder(self, memory, load):
         for name in ("rank10.json", "rank9.json", "rank9.opscope.json", "x.txt"):
             memory.pipe(f"/runs/{name}", TEXT)
         names = load("memory://runs").query("SELECT source FROM traces ORDER BY trace_id")
         assert [name.rsplit("/")[-1] for (name,) in names] == ["rank9.json", "rank10.json"]
 
-    def test_a_pattern_of_names(self, memory: Any, load: Load) -> None:
+    def test_a_pattern_of_names(self, memory, load):
         for name in ("rank10.json", "rank2.json", "other.txt"):
             memory.pipe(f"/runs/{name}", b'{"traceEvents": []}')
         assert [one.name[-11:] for one in find_traces("memory://runs/*")] == ["/rank2.json", "rank10.json"]
 
-    def test_nothing_there(self, memory: Any) -> None:
+    def test_nothing_there(self, memory):
         with pytest.raises(InputError, match="memory://none: no such file"):
             find_traces("memory://none")
         memory.makedirs("/empty")
         with pytest.raises(InputError, match="the folder holds no traces"):
             find_traces("memory://empty")
 
-    def test_an_unknown_kind_of_address(self) -> None:
+    def test_an_unknown_kind_of_address(self):
         with pytest.raises(InputError, match="unknown kind of address"):
             find_traces("nosuch://a/b.json")
 
-    def test_a_system_that_fails(self, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail(*_: Any) -> bool:
+    def test_a_system_that_fails(self, memory, monkeypatch):
+        def fail(*_):
             raise ConnectionResetError("gone")
 
         monkeypatch.setattr(type(memory), "isdir", fail)
@@ -221,11 +215,11 @@ class TestRemote:
         assert f'pip install "opscope[{extra}]"' in str(caught.value)
 
 
-def forget(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def forget(monkeypatch, module):
     """Make a module look uninstalled, and fsspec try anew."""
     real = builtins.__import__
 
-    def fail(name: str, *rest: Any, **more: Any) -> Any:
+    def fail(name, *rest, **more):
         if name.split(".", maxsplit=1)[0] == module:
             raise ImportError(f"No module named {module!r}")
         return real(name, *rest, **more)
@@ -237,7 +231,7 @@ def forget(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
 
 
-def test_several_sources_are_several_traces(load: Load, make_trace: Make) -> None:
+def test_several_sources_are_several_traces(load, make_trace):
     first, second = make_trace(TEXT, "b.json"), make_trace(TEXT, "a.json")
     session = load([str(first), second])
     assert session.query("SELECT trace_id, source FROM traces ORDER BY 1") == [
@@ -246,7 +240,7 @@ def test_several_sources_are_several_traces(load: Load, make_trace: Make) -> Non
     ]
 
 
-def test_a_file_name_that_is_not_utf8(load: Load, tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf8(load, tmp_path):
     path = tmp_path / b"caf\xe9.json".decode("utf-8", "surrogateescape")
     try:
         path.write_bytes(TEXT)
@@ -255,13 +249,13 @@ def test_a_file_name_that_is_not_utf8(load: Load, tmp_path: Path) -> None:
     assert load(path).query("SELECT source FROM traces") == [(str(tmp_path / "caf?.json"),)]
 
 
-EVENTS: list[dict[str, Any]] = [
+EVENTS = [
     {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "python"}},
     {"ph": "X", "cat": "cpu_op", "name": "a}]b", "pid": 1, "tid": 1, "ts": 1.5, "dur": 2, "args": {}},
     {"ph": "X", "cat": "cpu_op", "name": 'q"},{"', "pid": 1, "tid": 1, "ts": 5, "dur": 2,
      "args": {"nested": [{"a": 1}, {"name": "b"}, {"c": [{"d": 2}]}]}},
 ]  # fmt: skip
-TRAILER: dict[str, Any] = {
+TRAILER = {
     "INFO": ["[x] }] {", "a, ]}"],
     "distributedInfo": {"backend": "nccl", "rank": 3, "pg_config": [{"pg_name": "0"}, {"pg_name": "1"}]},
     "other": [{"a": 1}, {"b": [{}]}],
@@ -269,7 +263,7 @@ TRAILER: dict[str, Any] = {
 }
 
 
-def locate(content: str | bytes) -> tuple[EventArray, bytes]:
+def locate(content):
     """The array, and the bytes it spans."""
     data = content if isinstance(content, bytes) else content.encode()
     with mmap.mmap(-1, max(1, len(data))) as text:
@@ -278,12 +272,12 @@ def locate(content: str | bytes) -> tuple[EventArray, bytes]:
         return found, text[found.start : found.end]
 
 
-def events_of(content: str | bytes) -> tuple[list[Any], dict[str, Any], int]:
+def events_of(content):
     found, span = locate(content)
     return json.loads(b"[" + span + b"]", strict=False), found.properties, found.lost_bytes
 
 
-def error_of(content: str | bytes) -> InputError:
+def error_of(content):
     with pytest.raises(InputError) as caught:
         locate(content)
     assert caught.value.source == "t.json"
@@ -299,29 +293,29 @@ class TestWholeFiles:
         assert events_of(text) == (EVENTS, {**header, **trailer}, 0)
 
     @pytest.mark.parametrize("indent", [None, 0, 2])
-    def test_a_bare_array(self, indent: int | None) -> None:
+    def test_a_bare_array(self, indent):
         assert events_of(json.dumps(EVENTS, indent=indent) + "\n") == (EVENTS, {}, 0)
 
-    def test_whitespace_a_byte_order_mark_and_bytes_after_the_object(self) -> None:
+    def test_whitespace_a_byte_order_mark_and_bytes_after_the_object(self):
         text = "\ufeff \n\t" + json.dumps({"traceEvents": EVENTS}) + "\r\n \n"
         assert events_of(text) == (EVENTS, {}, 0)
         assert events_of("\ufeff" + json.dumps(EVENTS)) == (EVENTS, {}, 0)
         assert events_of(json.dumps({"traceEvents": EVENTS}) + "\0\0\0") == (EVENTS, {}, 5)
 
     @cases("header")
-    def test_the_key_elsewhere_is_not_the_array(self, header: dict[str, Any]) -> None:
+    def test_the_key_elsewhere_is_not_the_array(self, header):
         header = {"wrapped": header} if "traceEvents" in header else header
         text = json.dumps({**header, "traceEvents": EVENTS})
         assert events_of(text) == (EVENTS, header, 0)
 
-    def test_flaws_in_other_keys_do_not_hide_the_array(self) -> None:
+    def test_flaws_in_other_keys_do_not_hide_the_array(self):
         text = b'{"a": NaN, "b": "\xff\x01", "traceEvents": [{"ph": "X"}], "traceName": "/tmp/\xe9"}'
         events, properties, lost_bytes = events_of(text)
         assert (events, lost_bytes) == ([{"ph": "X"}], 0)
         assert properties.keys() == {"a", "b", "traceName"}
         assert properties["traceName"] == "/tmp/\ufffd"
 
-    def test_a_long_trailer_and_many_events(self) -> None:
+    def test_a_long_trailer_and_many_events(self):
         trailer = {"distributedInfo": {"pg_config": [{"ranks": list(range(50))} for _ in range(2_000)]}}
         text = json.dumps({"traceEvents": EVENTS, **trailer, "z": [{"q": 1}]})
         assert len(text) > 3 * (1 << 16)
@@ -334,7 +328,7 @@ class TestWholeFiles:
 class TestTruncation:
     @pytest.mark.parametrize("trailer", [{}, TRAILER], ids=["array-last", "keys-after"])
     @pytest.mark.parametrize("form", ["object", "pretty", "bare"])
-    def test_at_every_byte(self, form: str, trailer: dict[str, Any]) -> None:
+    def test_at_every_byte(self, form, trailer):
         if form == "bare":
             text = json.dumps(EVENTS)
         else:
@@ -352,7 +346,7 @@ class TestTruncation:
             assert lost_bytes == cut - complete[-1], cut
 
     @pytest.mark.exhaustive(few=False)
-    def test_a_long_file_is_cut_where_its_last_event_ends(self) -> None:
+    def test_a_long_file_is_cut_where_its_last_event_ends(self):
         data = json.dumps({"traceEvents": EVENTS * 3_000, **TRAILER}).encode()
         ends = event_ends(data)
         for cut in (ends[-1], ends[-1] - 1, ends[-2] + 60, ends[-3] + 150, len(data) // 2, 1_000):
@@ -362,7 +356,7 @@ class TestTruncation:
             assert len(json.loads(b"[" + span + b"]")) == ends.index(last) + 1
 
     @given(st.binary(max_size=40), st.integers(0, 200))
-    def test_garbage_at_the_end_is_salvaged_or_refused(self, garbage: bytes, cut: int) -> None:
+    def test_garbage_at_the_end_is_salvaged_or_refused(self, garbage, cut):
         data = json.dumps({"traceEvents": EVENTS}).encode()[: -cut or None] + garbage
         try:
             found, _ = locate(data)
@@ -372,7 +366,7 @@ class TestTruncation:
         assert 0 <= found.lost_bytes <= len(data) - found.end
 
 
-def event_ends(data: bytes) -> list[int]:
+def event_ends(data):
     """Offset just after every event, by a decoder that is not ours."""
     text = data.decode()
     position = text.index("[", text.index('"traceEvents"') if text.startswith("{") else 0) + 1
@@ -388,12 +382,12 @@ def event_ends(data: bytes) -> list[int]:
 
 class TestNoTrace:
     @cases("content", "message", "byte_offset")
-    def test_says_what_and_where(self, content: str, message: str, byte_offset: int | None) -> None:
+    def test_says_what_and_where(self, content, message, byte_offset):
         error = error_of(content.encode("latin-1"))
         assert error.message.startswith(message)
         assert error.byte_offset == byte_offset
 
-    def test_says_which_other_file_it_is(self) -> None:
+    def test_says_which_other_file_it_is(self):
         archive = "an archive, not a trace"
         for head, message in (
             (b"NVR\0", "a report of Nsight Compute, not a trace"), (b"PK\3\4", archive),

@@ -1,32 +1,27 @@
 """One small trace per table, with the rows it must become."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
-from collections.abc import Callable
 from operator import itemgetter
-from typing import Any
 
 import pytest
 
 import opscope
 from case_tables import cases
-from fakes import H200, Load, TraceBuilder
+from fakes import H200, TraceBuilder
 from opscope.model import schema
-from opscope.model.session import Session
 from opscope.report.summary_json import analysis_json
 
 EPOCH_NS = 1_763_712_000_000_000_000
 
 
-def one(session: Session, table: str) -> dict[str, Any]:
+def one(session, table):
     (record,) = session.records(f"SELECT * FROM {table}")
     return record
 
 
-def test_operators(load: Load) -> None:
+def test_operators(load):
     trace = (
         TraceBuilder()
         .step(4, 0, 100)
@@ -62,7 +57,7 @@ def test_operators(load: Load) -> None:
     assert recorded[1] == (None,) * 9
 
 
-def test_overloads_are_taken_from_names(load: Load) -> None:
+def test_overloads_are_taken_from_names(load):
     whole = (
         "aten::add", "Optimizer.step#AdamW.step", "a.b::c",
         "autograd::engine::evaluate_function: AddBackward0", "<built-in method run of Foo.bar at 0x1>", "",
@@ -76,7 +71,7 @@ def test_overloads_are_taken_from_names(load: Load) -> None:
     ]
 
 
-def test_runtime_calls(load: Load) -> None:
+def test_runtime_calls(load):
     trace = (
         TraceBuilder()
         .step(1, 0, 50)
@@ -101,7 +96,7 @@ def test_runtime_calls(load: Load) -> None:
     assert sorted(row[0] for row in found) == [0, 1, 2, 3]
 
 
-def test_device_activities(load: Load) -> None:
+def test_device_activities(load):
     details = {
         "context": 1, "registers per thread": 64, "shared memory": 49_152, "blocks per SM": 0.5,
         "warps per SM": 2.25, "est. achieved occupancy %": 25, "graph id": 0, "graph node id": 0,
@@ -160,7 +155,7 @@ def test_device_activities(load: Load) -> None:
     assert session.query(launchers) == [(30_000, 12_000), (40_000, 14_000), (50_000, None), (60_000, 16_000)]
 
 
-def test_annotations_and_steps(load: Load) -> None:
+def test_annotations_and_steps(load):
     trace = (
         TraceBuilder()
         .step(3, 0, 100)
@@ -199,18 +194,11 @@ def test_annotations_and_steps(load: Load) -> None:
     assert session.query(activities) == [("late", 3), ("edge", 3), ("next", 12), ("after", None)]
 
 
-def test_an_annotation_is_not_an_operator(load: Load) -> None:
-    trace = TraceBuilder().event("user_annotation", "mine", 0, 100, 1, {}).launch(5).kernel("k", 20, 5)
-    assert load(trace).query("SELECT operator_id, attribution FROM device_activities") == [
-        (None, "outside_operator")
-    ]
-
-
-def frame(name: str, start: float, duration: float, number: int, **args: Any) -> tuple[Any, ...]:
+def frame(name, start, duration, number, **args):
     return ("python_function", name, start, duration, 1, {"Python id": number, **args})
 
 
-def test_frames_and_modules(load: Load) -> None:
+def test_frames_and_modules(load):
     trace = TraceBuilder()
     trace.event(*frame("train.py(3): main", 0, 100, 1))
     trace.event(*frame("nn.Module: Linear_0", 10, 30, 2, **{"Python parent id": 1, "Python module id": 0}))
@@ -235,7 +223,7 @@ def test_frames_and_modules(load: Load) -> None:
     }  # fmt: skip
 
 
-def test_a_module_without_an_id_is_the_module_of_its_frames(load: Load) -> None:
+def test_a_module_without_an_id_is_the_module_of_its_frames(load):
     session = load(TraceBuilder().frame("nn.Module: Net_0", 0, 30).operator("aten::mm", 1, 5))
     assert session.query("SELECT module_id, python_module_id, name, call_count FROM modules") == [
         (0, None, "Net_0", 1)
@@ -244,13 +232,13 @@ def test_a_module_without_an_id_is_the_module_of_its_frames(load: Load) -> None:
         assert session.query(f"SELECT module_id FROM {table}") == [(0,)]
 
 
-def memory(start: float, thread: int, **args: Any) -> dict[str, Any]:
+def memory(start, thread, **args):
     return {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": thread,
             "ts": start, "args": args}  # fmt: skip
 
 
 @pytest.mark.parametrize("has_category", [True, False])
-def test_memory_events(load: Load, has_category: bool) -> None:
+def test_memory_events(load, has_category):
     trace = TraceBuilder().operator("aten::empty", 10, 5)
     allocation = {"Addr": 2**64 - 4096, "Bytes": 512, "Device Type": 1, "Device Id": 0}
     trace.events += [
@@ -283,7 +271,7 @@ COLLECTIVE = {
 }  # fmt: skip
 
 
-def test_collectives(load: Load) -> None:
+def test_collectives(load):
     trace = (
         TraceBuilder()
         .operator("record_param_comms", 10, 20, **COLLECTIVE)
@@ -300,7 +288,7 @@ def test_collectives(load: Load) -> None:
     ]
 
 
-def test_syncs(load: Load) -> None:
+def test_syncs(load):
     trace = TraceBuilder().operator("aten::item", 10, 20)
     trace.event("cuda_sync", "Stream Sync", 12, 3.5, 7, {
         "cuda_sync_kind": "Stream Sync", "stream": 7, "correlation": 55, "device": 0, "context": 1,
@@ -316,7 +304,7 @@ def test_syncs(load: Load) -> None:
     ]
 
 
-def test_triton_launches(load: Load) -> None:
+def test_triton_launches(load):
     arguments = {
         "kernel_backend": "triton", "kernel_file": "/tmp/c.py", "kernel_hash": "abc", "grid": "grid(1024,)",
         "kernel_name": "triton_poi_fused_0", "num_warps": 4, "num_stages": 1, "kernel_flop": 1e9,
@@ -329,13 +317,13 @@ def test_triton_launches(load: Load) -> None:
     ]  # fmt: skip
 
 
-def flow(phase: str, number: int | str, start: float, thread: int) -> dict[str, Any]:
+def flow(phase, number, start, thread):
     return {
         "ph": phase, "id": number, "cat": "fwdbwd", "name": "fwdbwd", "pid": 1, "tid": thread, "ts": start,
     }  # fmt: skip
 
 
-def autograd_trace(*, has_arrows: bool) -> TraceBuilder:
+def autograd_trace(*, has_arrows):
     trace = (
         TraceBuilder()
         .operator("aten::linear", 10, 20)
@@ -357,7 +345,7 @@ def autograd_trace(*, has_arrows: bool) -> TraceBuilder:
 
 
 @pytest.mark.parametrize(("has_arrows", "evidence"), [(True, "flow"), (False, "sequence_number")])
-def test_autograd_links(load: Load, has_arrows: bool, evidence: str) -> None:
+def test_autograd_links(load, has_arrows, evidence):
     session = load(autograd_trace(has_arrows=has_arrows))
     query = """SELECT link_id, f.name, b.name, evidence FROM autograd_links l
         JOIN operators f ON f.operator_id = forward_operator_id
@@ -368,7 +356,7 @@ def test_autograd_links(load: Load, has_arrows: bool, evidence: str) -> None:
     ]
 
 
-def test_overheads(load: Load) -> None:
+def test_overheads(load):
     trace = TraceBuilder().operator("a", 1, 2)
     trace.event("overhead", "Activity Buffer Request", 5, 2.5, 0, {}, process=-1)
     assert load(trace).query("SELECT * FROM overheads") == [
@@ -376,12 +364,12 @@ def test_overheads(load: Load) -> None:
     ]
 
 
-def label(kind: str, text: str, process: Any, thread: Any) -> dict[str, Any]:
+def label(kind, text, process, thread):
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": {"name": text}}
 
 
 @pytest.mark.parametrize("more", [{"cat": "hardware_counters", "tid": 0}, {}])  # of Kineto, of torch's own
-def test_counters(load: Load, more: dict[str, Any]) -> None:
+def test_counters(load, more):
     trace = TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 10).kernel("gemm", 40, 10)
     trace.operator("aten::add", 11, 5).launch(12).kernel("add", 52, 4)
     samples = [("sm", 0, 19.999, 1), ("sm", 0, 20, 50.5), ("sm", 0, 49.999, 99.5), ("sm", 1, 45, 7)]
@@ -408,7 +396,7 @@ def test_counters(load: Load, more: dict[str, Any]) -> None:
     assert re.search(r"gemm +sm +2 +75", printed.getvalue())
 
 
-def test_threads(load: Load) -> None:
+def test_threads(load):
     trace = TraceBuilder().operator("a", 10, 2, thread=77).operator("b", 1, 2, thread=8).kernel("k", 20, 5)
     trace.events += [
         label("process_name", "python", 1, 0),
@@ -422,7 +410,7 @@ def test_threads(load: Load) -> None:
     ]
 
 
-def test_devices(load: Load) -> None:
+def test_devices(load):
     other = {"id": "1", "name": "AMD Instinct", "numSms": "104", "maxSharedMemoryPerMultiProcessor": 65_536}
     trace = (
         TraceBuilder(deviceProperties=[H200, other])
@@ -446,12 +434,12 @@ def test_devices(load: Load) -> None:
         [5, None, "x", {"name": "no id"}, {"id": "²"}, {"id": -1}, {"id": 99_999_999_999}, {"id": True}],
     ],
 )  # fmt: skip
-def test_device_properties_that_describe_no_device_are_passed_over(load: Load, properties: Any) -> None:
+def test_device_properties_that_describe_no_device_are_passed_over(load, properties):
     session = load(TraceBuilder(deviceProperties=properties).kernel("k", 1, 2))
     assert session.query("SELECT device, name, activity_count FROM devices") == [(0, None, 1)]
 
 
-def test_device_facts_of_another_type_are_unknown(load: Load) -> None:
+def test_device_facts_of_another_type_are_unknown(load):
     values = ["abc", [1], {"a": 1}, True, 2**40, 2**70, 1e300]
     described = [{"id": number, "name": "X", "numSms": value} for number, value in enumerate(values)]
     session = load(TraceBuilder(deviceProperties=described).operator("a", 1, 2))
@@ -467,7 +455,7 @@ AGENT = {
 }  # fmt: skip
 
 
-def test_a_device_that_is_not_described_is_one_of_a_host_of_equal_ones(load: Load) -> None:
+def test_a_device_that_is_not_described_is_one_of_a_host_of_equal_ones(load):
     """Under HIP_VISIBLE_DEVICES a recorder numbers kernels otherwise than properties."""
     equal = TraceBuilder(deviceProperties=[MI300X, MI300X | {"id": 1}]).kernel("k", 1, 2, device=5)
     assert load(equal).query("SELECT name, sm_count FROM devices WHERE device = 5") == [
@@ -477,7 +465,7 @@ def test_a_device_that_is_not_described_is_one_of_a_host_of_equal_ones(load: Loa
     assert load(mixed).query("SELECT name, sm_count FROM devices WHERE device = 5") == [(None, None)]
 
 
-def test_a_nameless_gpu_is_the_one_that_alone_has_its_size(load: Load) -> None:
+def test_a_nameless_gpu_is_the_one_that_alone_has_its_size(load):
     session = load(TraceBuilder(deviceProperties=[MI300X | {"name": ""}]).kernel("k", 1, 2))
     assert session.query("SELECT name FROM devices") == [("AMD Instinct MI300X",)]
     (finding,) = (one for one in session.findings() if one.code == "device.recognized")
@@ -487,7 +475,7 @@ def test_a_nameless_gpu_is_the_one_that_alone_has_its_size(load: Load) -> None:
     assert unknown.query("SELECT name, sm_count FROM devices") == [(None, 132)]
 
 
-def test_a_gpu_is_known_by_its_agent(load: Load) -> None:
+def test_a_gpu_is_known_by_its_agent(load):
     """As ROCm's profiler describes it; processors are agents too."""
     cpu = {"type": 1, "name": "AMD EPYC 9654", "product_name": "AMD EPYC 9654", "logical_node_type_id": 0}
     trace = TraceBuilder(agents=[cpu, AGENT, AGENT | {"logical_node_type_id": 1}, "x"])
@@ -498,7 +486,7 @@ def test_a_gpu_is_known_by_its_agent(load: Load) -> None:
     ) == [(one, "AMD Instinct MI300X", 9, 4, 304, 64, 2048, 65_536) for one in (0, 1)]
 
 
-def test_an_agent_names_what_properties_do_not(load: Load) -> None:
+def test_an_agent_names_what_properties_do_not(load):
     session = load(
         TraceBuilder(
             deviceProperties=[MI300X | {"name": "", "numSms": 80}],
@@ -511,12 +499,12 @@ def test_an_agent_names_what_properties_do_not(load: Load) -> None:
 
 
 @pytest.mark.parametrize("agents", ["x", [5, None, {"type": 2}, AGENT | {"cu_count": "many"}]])
-def test_agents_that_describe_nothing_are_passed_over(load: Load, agents: Any) -> None:
+def test_agents_that_describe_nothing_are_passed_over(load, agents):
     session = load(TraceBuilder(agents=agents).kernel("k", 1, 2))
     assert session.scalar("SELECT count(*) FROM devices WHERE sm_count IS NOT NULL") == 0
 
 
-def test_traces(load: Load) -> None:
+def test_traces(load):
     trace = TraceBuilder(
         distributedInfo={"backend": "nccl", "rank": 3, "world_size": 8}, baseTimeNanoseconds=EPOCH_NS,
         cuda_runtime_version=13_000, cuda_driver_version="13010", cupti_version=130_000,
@@ -546,13 +534,13 @@ def test_traces(load: Load) -> None:
         {"distributedInfo": {"rank": True}, "cupti_version": [1], "baseTimeNanoseconds": float("nan")},
     ],
 )
-def test_facts_of_another_type_are_unknown(load: Load, properties: dict[str, Any]) -> None:
+def test_facts_of_another_type_are_unknown(load, properties):
     record = one(load(TraceBuilder(**properties).operator("a", 1, 2)), "traces")
     unknown = ("rank", "world_size", "backend", "base_time_ns", "cupti_version", "window_start_ns")
     assert {record[name] for name in unknown} == {None}
 
 
-def test_half_a_character_in_a_header_is_replaced(load: Load) -> None:
+def test_half_a_character_in_a_header_is_replaced(load):
     text = TraceBuilder().operator("a", 1, 2).text()
     text = text.replace(
         '"schemaVersion": 1', '"traceName": "\\ud800", "distributedInfo": {"backend": "\\udfff"}'
@@ -560,8 +548,8 @@ def test_half_a_character_in_a_header_is_replaced(load: Load) -> None:
     assert load(text).query("SELECT backend, properties->>'traceName' FROM traces") == [("?", "?")]
 
 
-def test_several_ranks_share_a_session(load: Load, make_trace: Callable[..., Any]) -> None:
-    def rank(number: int) -> TraceBuilder:
+def test_several_ranks_share_a_session(load, make_trace):
+    def rank(number):
         return (
             TraceBuilder(distributedInfo={"rank": number})
             .step(1, 0, 50)
@@ -599,14 +587,14 @@ def test_several_ranks_share_a_session(load: Load, make_trace: Callable[..., Any
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_small_trace_is_the_same_optimized_or_not(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_trace_is_the_same_optimized_or_not(load, monkeypatch):
     trace = TraceBuilder(deviceProperties=[H200])
     for step, start in enumerate((0, 1_000, 2_000)):
         trace.step(step, start, 900).operator("aten::mm", start + 5, 50).launch(start + 9)
         trace.kernel("gemm", start + 100, 200 + step).frame("train.py(3): step", start + 1, 800)
         trace.operator("aten::add", start + 400, 50).launch(start + 410).kernel("add", start + 450, 30)
 
-    def everything() -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    def everything():
         session = load(trace)
         said = analysis_json(opscope.summarize(session))
         tables = {one.name: session.query(f'SELECT * FROM "{one.name}"') for one in schema.TABLES}
@@ -618,7 +606,7 @@ def test_a_small_trace_is_the_same_optimized_or_not(load: Load, monkeypatch: pyt
 
 
 @cases("spans", "busy_us")
-def test_what_is_covered_twice_counts_once(load: Load, spans: list[tuple[int, int]], busy_us: int) -> None:
+def test_what_is_covered_twice_counts_once(load, spans, busy_us):
     trace = TraceBuilder()
     for start, duration in spans:
         trace.kernel("k", start, duration)

@@ -1,18 +1,14 @@
 """What cannot be trusted is said first, kept out of figures, and takes conclusions with it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.summary import Summary
 from opscope.report.advice import headline
 
 
-def program(device_us: Callable[[int], float] = lambda _: 0, kernels: Callable[[int], bool] = lambda _: True):
+def program(device_us=lambda _: 0, kernels=lambda _: True):
     """40 launches, 100 µs apart; their kernels begin 5 µs later, and later by the clocks' difference."""
     builder = TraceBuilder().step(1, 0, 4000)
     for number in range(40):
@@ -23,17 +19,17 @@ def program(device_us: Callable[[int], float] = lambda _: 0, kernels: Callable[[
     return builder
 
 
-def defects(summary: Summary) -> dict[str, tuple[int, bool]]:
+def defects(summary):
     return {one.code: (one.evidence["count"], one.evidence["withholds"]) for one in summary.defects}
 
 
-def silent(summary: Summary) -> bool:
+def silent(summary):
     """No bound, no idle cause and no change on the first screen, and the defect on its first line."""
     lines = [name for name, _ in headline(summary).facts]
     return lines[0] == "Defect" and not {"GPU busy", "GPU waits", "Change 1", "Changes"} & set(lines)
 
 
-def test_what_is_sound_has_no_defect(load: Load) -> None:
+def test_what_is_sound_has_no_defect(load):
     summary = Summary(load(program()))
     assert (summary.defects, summary.is_usable, summary.set_aside_ns) == ((), True, 0)
     assert Summary(load(program(lambda number: -20 * (number == 7)))).defects == ()
@@ -44,7 +40,7 @@ def test_what_is_sound_has_no_defect(load: Load) -> None:
     assert Summary(load(builder)).defects == ()
 
 
-def test_one_offset_of_the_clocks_is_taken_out(load: Load) -> None:
+def test_one_offset_of_the_clocks_is_taken_out(load):
     session = load(program(lambda _: -300))
     summary = assess(session)
     assert defects(summary) == {"recording.device_clock_offset": (40, False)}
@@ -54,7 +50,7 @@ def test_one_offset_of_the_clocks_is_taken_out(load: Load) -> None:
     assert [one.missing for one in summary.execution] == [None]
 
 
-def test_clocks_that_drift_withhold(load: Load) -> None:
+def test_clocks_that_drift_withhold(load):
     summary = assess(load(program(lambda number: -10.0 * number)))
     assert defects(summary) == {"recording.device_clock_drift": (39, True)}
     assert (summary.advice, summary.best_set, summary.typical_step) == ((), None, None)
@@ -75,7 +71,7 @@ def test_launches_without_device_records(load, kernels, code, count):
     assert summary.advice == ()
 
 
-def test_memsets_without_device_records_are_sound(load: Load) -> None:
+def test_memsets_without_device_records_are_sound(load):
     """As cuDNN's recurrent layers call them: 2,892 of 3,060 in six steps of a GRU on an H100."""
     builder = program()
     for place in range(100):
@@ -102,7 +98,7 @@ def test_a_time_that_cannot_be_is_set_aside(load, start_us, duration_us, reason)
     assert silent(summary)
 
 
-def test_overlap_of_neighbors_is_sound(load: Load) -> None:
+def test_overlap_of_neighbors_is_sound(load):
     """Programmatic dependent launch: a kernel begins before the one in front of it ends."""
     builder = TraceBuilder()
     for number in range(40):
@@ -111,7 +107,7 @@ def test_overlap_of_neighbors_is_sound(load: Load) -> None:
     assert Summary(load(builder)).defects == ()
 
 
-def test_events_of_an_unknown_device_withhold(load: Load) -> None:
+def test_events_of_an_unknown_device_withhold(load):
     builder = program(kernels=lambda _: False)
     builder.events = [one for one in builder.events if one.get("cat") != "cuda_runtime"]
     builder.event("hpu_op", "gemm", 20, 30, 7, {})
@@ -121,7 +117,7 @@ def test_events_of_an_unknown_device_withhold(load: Load) -> None:
 
 
 @pytest.mark.parametrize("end", [{}, {"dur": 0}, {"dur": -1}], ids=["none", "zero", "negative"])
-def test_a_step_without_an_end_lasts_to_the_next(load: Load, end: dict[str, int]) -> None:
+def test_a_step_without_an_end_lasts_to_the_next(load, end):
     builder = program().step(2, 2000, 2000)
     for event in builder.events:
         if event["name"] == "ProfilerStep#1":
@@ -136,7 +132,7 @@ def test_a_step_without_an_end_lasts_to_the_next(load: Load, end: dict[str, int]
     assert not [one for one in session.findings() if one.code == "trace.events_without_time"]
 
 
-def test_a_step_that_was_written_as_an_operator_is_none(load: Load) -> None:
+def test_a_step_that_was_written_as_an_operator_is_none(load):
     builder = program()
     for event in builder.events:
         if event["name"] == "ProfilerStep#1":

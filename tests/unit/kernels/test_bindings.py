@@ -3,8 +3,6 @@
 CUDA's functions stay unresolved: nothing here gets as far as calling one.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -23,45 +21,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.exhaustive]
 
 # The one variable of libc10_cuda that the headers refer to. Functions are looked up when they are called.
 STUB = "namespace c10::cuda::CUDACachingAllocator { void* allocator = nullptr; }\n"
-PROGRAM = """
-import ctypes, json, os, sys
-import torch
-from opscope.kernels.build import register_fakes
-
-ctypes.CDLL(sys.argv[1], mode=os.RTLD_LAZY)
-register_fakes(torch)
-k = torch.ops.opscope_kernels
-
-def shape(fn, *arguments):
-    return list(fn(*arguments).shape)
-
-def message(fn, *arguments):
-    try:
-        fn(*arguments)
-    except RuntimeError as error:
-        return str(error).splitlines()[0]
-
-x = torch.ones(3, 4)
-meta = torch.empty(3, 4, device="meta")
-row = torch.empty(4, device="meta")
-print(json.dumps({
-    "schemas": sorted(str(one) for one in torch._C._jit_get_all_schemas() if "opscope_kernels" in one.name),
-    "shapes": {name: shape(*call) for name, call in {
-        "gelu": (k.gelu, meta, "tanh"), "gelu_teaching": (k.gelu_teaching, meta),
-        "square": (k.square, meta), "square_teaching": (k.square_teaching, meta),
-        "add": (k.add, meta, meta), "add_teaching": (k.add_teaching, meta, meta),
-        "softmax": (k.softmax, meta), "softmax_teaching": (k.softmax_teaching, meta),
-        "layer_norm": (k.layer_norm, meta, row, row, 1e-5),
-        "layer_norm_teaching": (k.layer_norm_teaching, meta, row, row),
-        "matmul_teaching": (k.matmul_teaching, meta, meta.t()),
-    }.items()},
-    "messages": [message(k.square, x), message(k.gelu, x, "tanh"), message(k.matmul_teaching, x, x)],
-}))
-"""
+PROGRAM = Path(__file__).with_name("cpu_bindings.py.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory) -> dict:
+def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bindings")
     library = _compile(folder)
     (folder / "program.py").write_text(PROGRAM)
@@ -75,7 +39,7 @@ def answers(tmp_path_factory) -> dict:
     return json.loads(done.stdout)
 
 
-def _compile(folder: Path) -> Path:
+def _compile(folder):
     include = Path(torch.__file__).parent / "include"
     nvcc = find_cuda_tool("nvcc")
     toolkit = None if nvcc is None else _toolkit_include(nvcc)
@@ -108,7 +72,7 @@ def _compile(folder: Path) -> Path:
     return library
 
 
-def _toolkit_include(nvcc: str) -> Path | None:
+def _toolkit_include(nvcc):
     """The include folder of the toolkit that nvcc, or the script by that name, belongs to."""
     done = subprocess.run(
         [nvcc, "--dryrun", "-E", "-x", "cu", "/dev/null"], capture_output=True, text=True, check=False

@@ -23,27 +23,6 @@ def test_some_configuration_fits_every_row_that_registers_hold(column_count):
         assert config.kwargs["TILE"] <= 32 * 32 * config.num_warps
 
 
-class Launches:
-    def __getitem__(self, grid):
-        self.grid = grid
-        return lambda *arguments, **constants: setattr(self, "constants", constants)
-
-
-@pytest.mark.parametrize(("column_count", "columns"), [(1, 1), (1000, 1024), (32768, 32768), (32769, None)])
-def test_rows_longer_than_registers_hold_are_not_held(column_count, columns):
-    whole, long = Launches(), Launches()
-    launching.launched_by_rows((whole, long, None), torch.empty(2, column_count), teaching=False)
-    assert vars(whole).get("constants", {}).get("COLUMNS") == columns
-    assert vars(long).get("grid") == (None if columns else (2,))
-
-
-@pytest.mark.parametrize(("rows", "programs"), [(100, 25), (101, 26)])
-def test_a_grid_has_a_program_for_each_tile(rows, programs):
-    whole = Launches()
-    launching.launched_by_rows((whole, None, None), torch.empty(rows, 1024), teaching=False)
-    assert whole.grid({"TILE": 4096}) == (programs,)
-
-
 @interprets
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
 def test_a_last_tile_that_is_not_full_is_right(name):

@@ -4,10 +4,7 @@ Those with a family are real, one per family and function: kernel names (argumen
 as PyTorch 2.11 on an H200 and older releases on an A100 left them in traces. Those with a case are typed in.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ LAUNCHES = tuple(
 RECORDED = tuple(record for record in LAUNCHES if "family" in record)
 
 
-def facts_of(record: Mapping[str, Any], **changes: Any) -> LaunchFacts:
+def facts_of(record, **changes):
     """Facts of a line of the file, with some of them replaced."""
     record = {**record, **changes}
     arguments = {name: record.get(name) for name in ("shapes", "types", "strides", "concrete")}
@@ -41,7 +38,7 @@ def facts_of(record: Mapping[str, Any], **changes: Any) -> LaunchFacts:
     )
 
 
-def title_of(record: Mapping[str, Any]) -> str:
+def title_of(record):
     """What a launch is called in tests and in the file of explanations."""
     return (
         record.get("case") or f"{record['family']}, {decode(record['kernel']).function or record['kernel']}"
@@ -49,7 +46,7 @@ def title_of(record: Mapping[str, Any]) -> str:
 
 
 @pytest.fixture(scope="session")
-def facts_from() -> Callable[..., LaunchFacts]:
+def facts_from():
     return facts_of
 
 
@@ -58,17 +55,17 @@ class _Records(tuple[dict[str, Any], ...]):
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"<{len(self)} recorded launches>"
 
 
 @pytest.fixture(scope="session")
-def records() -> tuple[dict[str, Any], ...]:
+def records():
     return _Records(RECORDED)
 
 
 @pytest.fixture(scope="session")
-def launches() -> tuple[tuple[str, LaunchFacts], ...]:
+def launches():
     """All launches of the file, with their titles."""
     return tuple((title_of(record), facts_of(record)) for record in LAUNCHES)
 

@@ -1,33 +1,25 @@
 """What is said of every launch of `launches.jsonl`; `--update-golden` writes `explanations.txt`."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from opscope.launches.facts import LaunchFacts
-from opscope.launches.launch_explanation import Heading, LaunchExplanation, explain, read_explanations
+from opscope.launches.launch_explanation import Heading, explain, read_explanations
 
 from .conftest import each_record
-
-Record = dict[str, Any]
-FactsFrom = Callable[..., LaunchFacts]
 
 EXPECTED = Path(__file__).with_name("explanations.txt")
 # Told from the grid and the device alone.
 WITHOUT_A_CALL = {"device algorithm"}
 
 
-def tripled(shapes: Any) -> Any:
+def tripled(shapes):
     """The shapes with every size three times as large."""
     return 3 * shapes if isinstance(shapes, int) else [tripled(one) for one in shapes]
 
 
-def lines_of(title: str, told: LaunchExplanation | None) -> Iterator[str]:
+def lines_of(title, told):
     yield f"== {title}"
     if told is None:
         yield "nothing is said"
@@ -36,7 +28,7 @@ def lines_of(title: str, told: LaunchExplanation | None) -> Iterator[str]:
     yield from (f"{one.heading}: {one.text} ({one.grade})" for one in told.statements)
 
 
-def patterns_of(entry: dict[str, Any]) -> Iterator[str]:
+def patterns_of(entry):
     """Regular expressions for its sentences with any values, parts in brackets left out or not."""
     for heading in Heading:
         for item in entry.get(heading.value, ()):
@@ -54,14 +46,14 @@ def test_explanations_are_those_expected(launches, pytestconfig):
     assert found == EXPECTED.read_text(encoding="utf-8").splitlines()
 
 
-def test_every_family_was_recorded(records: tuple[Record, ...]) -> None:
+def test_every_family_was_recorded(records):
     assert {record["family"] for record in records} == {
         entry["family"] for entry in read_explanations()["kernels"]
     }
 
 
 @each_record
-def test_the_recorded_launch_is_explained(record: Record, facts_from: FactsFrom) -> None:
+def test_the_recorded_launch_is_explained(record, facts_from):
     told = explain(facts_from(record))
     assert told.family == record["family"]
     assert told.is_predicted == record.get("is_predicted")
@@ -71,7 +63,7 @@ def test_the_recorded_launch_is_explained(record: Record, facts_from: FactsFrom)
 
 
 @each_record
-def test_other_shapes_do_not_explain_it(record: Record, facts_from: FactsFrom) -> None:
+def test_other_shapes_do_not_explain_it(record, facts_from):
     if not record["depends_on_shapes"]:
         return
     told = explain(facts_from(record, shapes=tripled(record["shapes"])))
@@ -79,7 +71,7 @@ def test_other_shapes_do_not_explain_it(record: Record, facts_from: FactsFrom) -
 
 
 @each_record
-def test_without_the_call_no_launch_is_explained(record: Record, facts_from: FactsFrom) -> None:
+def test_without_the_call_no_launch_is_explained(record, facts_from):
     told = explain(facts_from(record, operator=None))
     if told is None or record["family"] in WITHOUT_A_CALL:
         return
@@ -88,7 +80,7 @@ def test_without_the_call_no_launch_is_explained(record: Record, facts_from: Fac
 
 
 @each_record
-def test_without_geometry_and_device_neither_launch_nor_waves(record: Record, facts_from: FactsFrom) -> None:
+def test_without_geometry_and_device_neither_launch_nor_waves(record, facts_from):
     told = explain(facts_from(record, grid=None, block=None, registers=None, shared_bytes=None, device=None))
     if told is None:
         return
@@ -109,8 +101,8 @@ def test_less_recorded_says_less_and_nothing_else(record, facts_from, forgotten)
     assert part.waves == whole.waves
 
 
-def test_every_sentence_is_said_of_some_launch() -> None:
-    said: dict[str, list[str]] = {}
+def test_every_sentence_is_said_of_some_launch():
+    said = {}
     for block in EXPECTED.read_text(encoding="utf-8").split("== ")[1:]:
         _, family, *lines = block.splitlines()
         said.setdefault(family.removeprefix("family: "), []).extend(lines)

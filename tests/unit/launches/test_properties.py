@@ -1,11 +1,7 @@
 """What holds of any kernel name, geometry, call and device."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,9 +17,6 @@ from opscope.operators.products import MatrixProduct
 from opscope.provenance.kernel_names.decoder import decode
 
 from .conftest import each_record
-
-FactsFrom = Callable[..., LaunchFacts]
-Record = dict[str, Any]
 
 SIZES = st.sampled_from([0, 1, 2, 3, 7, 31, 32, 33, 64, 128, 257, 1000, 4096, 70000])
 SHAPES = st.lists(SIZES, max_size=5)
@@ -75,15 +68,8 @@ HOLES = re.compile(r"(?<!^)(?<!\. )\bNone\b|\bnan\b|\binf\b|[{}]|(?<![\w.])-\d")
 )
 @pytest.mark.exhaustive(few=False)
 def test_no_arguments_or_geometry_make_an_explanation_fail(  # noqa: PLR0917 - hypothesis hands them by name
-    records: tuple[Record, ...],
-    which: int,
-    drawn: dict[str, Any],
-    kept: set[str],
-    registers: int | None,
-    shared_bytes: int | None,
-    extents: tuple[Any, Any],
-    device: DeviceFacts | None,
-) -> None:
+    records, which, drawn, kept, registers, shared_bytes, extents, device
+):
     record = records[which % len(records)]
     # Some arguments as recorded, so that rules come further.
     arguments = {key: record.get(key) if key in kept else value for key, value in drawn.items()}
@@ -97,19 +83,19 @@ def test_no_arguments_or_geometry_make_an_explanation_fail(  # noqa: PLR0917 - h
 
 
 @given(name=st.text(max_size=40), grid=EXTENTS, block=EXTENTS, device=DEVICES)
-def test_any_name_is_explained_or_not(name: str, grid: Any, block: Any, device: DeviceFacts | None) -> None:
+def test_any_name_is_explained_or_not(name, grid, block, device):
     geometry = LaunchGeometry(grid, block, None, None, None, 1, 1)
     explain(LaunchFacts(decode(name), geometry, None, device))
 
 
 @given(text=st.text(max_size=30) | st.none() | st.sampled_from(["null", "{}", "[null]", "[[null]]", "7"]))
-def test_arguments_that_are_no_json_are_unknown(text: str | None) -> None:
+def test_arguments_that_are_no_json_are_unknown(text):
     call = parse_arguments("aten::add", shapes=text, types=text, strides=text, concrete=text)
     assert all(isinstance(size, int) for tensor in call.tensors for size in tensor.shape)
 
 
 @each_record
-def test_no_statement_holds_a_figure_that_is_missing(record: Record, facts_from: FactsFrom) -> None:
+def test_no_statement_holds_a_figure_that_is_missing(record, facts_from):
     for missing in ("nothing", "grid", "block", "device", "shapes", "types", "concrete", "registers"):
         told = explain(facts_from(record, **{missing: None}))
         for statement in told.statements if told is not None else ():
@@ -141,7 +127,7 @@ def test_resident_blocks_stay_within_every_limit(threads, registers, shared_byte
     batch=st.sampled_from([1, 2, 12]),
     tile=st.sampled_from([(128, 64), (64, 48), (256, 128)]),
 )
-def test_one_block_per_tile_is_always_found(m: int, n: int, batch: int, tile: tuple[int, int]) -> None:
+def test_one_block_per_tile_is_always_found(m, n, batch, tile):
     across, along = -(-m // tile[0]), -(-n // tile[1])
     found = find_tiling(MatrixProduct(batch, m, n, 64), tile, (across, along, batch))
     assert found.across * found.along * found.batch * found.splits == found.tiles

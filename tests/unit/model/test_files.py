@@ -1,14 +1,10 @@
 """Files appear whole or not at all, and nothing of killed processes stays."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,13 +16,13 @@ HOUR_S = 3600
 
 
 @pytest.fixture
-def ended_pid() -> int:
+def ended_pid():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
 
 
-def made(path: Path, *, age_s: float) -> Path:
+def made(path, *, age_s):
     path.mkdir()
     (path / "spool.json").write_text("{}")
     os.utime(path, (time.time() - age_s,) * 2)
@@ -49,7 +45,7 @@ def test_folders_of_killed_processes_go_and_no_others(tmp_path, monkeypatch, end
     assert all(folder.exists() for folder in kept)
 
 
-def test_what_a_killed_process_left_of_a_file_goes_when_it_is_written(tmp_path: Path, ended_pid: int) -> None:
+def test_what_a_killed_process_left_of_a_file_goes_when_it_is_written(tmp_path, ended_pid):
     left = tmp_path / f".a.{ended_pid}.partial.json.wal"
     other = tmp_path / f".b.{ended_pid}.partial.json"
     for file in (left, other):
@@ -60,7 +56,7 @@ def test_what_a_killed_process_left_of_a_file_goes_when_it_is_written(tmp_path: 
     assert other.exists()
 
 
-def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
@@ -79,7 +75,7 @@ HOLD = (
 
 
 @pytest.fixture
-def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def holder(tmp_path):
     """Another process that has claimed `trace.json`."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "trace.json")], stdout=subprocess.PIPE, text=True
@@ -107,7 +103,7 @@ def test_a_claim_ends_with_its_process_however_that_ends(tmp_path, holder):
     assert not list(tmp_path.iterdir())
 
 
-def test_where_no_lock_or_file_can_be_made_nothing_is_left(tmp_path: Path) -> None:
+def test_where_no_lock_or_file_can_be_made_nothing_is_left(tmp_path):
     with claimed(tmp_path / "no folder" / "trace.json"):
         pass
     assert not list(tmp_path.iterdir())
@@ -117,46 +113,44 @@ def test_where_no_lock_or_file_can_be_made_nothing_is_left(tmp_path: Path) -> No
     assert not list(tmp_path.parent.glob("*.partial*"))
 
 
-def length(file: Path) -> int:
+def length(file):
     print("a library's own words")
     return len(file.read_bytes())
 
 
-def refuses(file: Path) -> None:
+def refuses(file):
     raise InputError("not of this kind", source=file, byte_offset=3, hint="Copy it again")
 
 
-def never_ends(file: Path) -> None:
+def never_ends(file):
     while True:
         pass
 
 
-def sleeps(file: Path) -> None:
+def sleeps(file):
     time.sleep(60)
 
 
-def takes_all(file: Path) -> int:
+def takes_all(file):
     return len(bytearray(1 << 30))
 
 
-def crashes(file: Path) -> None:
+def crashes(file):
     os.abort()
 
 
-def fails(file: Path) -> None:
+def fails(file):
     raise KeyError("a name")
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"four")
     return path
 
 
-def test_what_it_returns_comes_back_and_its_own_error_as_it_was(
-    file: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_it_returns_comes_back_and_its_own_error_as_it_was(file, capfd):
     assert confined(length, file, reader="a reader") == 4
     assert capfd.readouterr() == ("", "")
     with pytest.raises(InputError) as caught:
@@ -183,5 +177,5 @@ def test_what_goes_wrong_is_an_error_of_the_file(file, read, said, monkeypatch):
     monkeypatch.setattr(room, "_WALL_PER_CPU", 3)
     monkeypatch.setattr(room, "_MEMORY_BYTES", 512 << 20)
     with pytest.raises(InputError, match=said) as caught:
-        confined(read, file, reader="a reader")  # type: ignore[arg-type]
+        confined(read, file, reader="a reader")
     assert caught.value.source == str(file)

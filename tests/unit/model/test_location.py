@@ -1,7 +1,5 @@
 """A place in source code is known as well as its weakest part."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest
@@ -19,15 +17,8 @@ from opscope.model.location import SourceLocation
         (SourceLocation("a.cu", Grade.RELEASE_INDEX, 3), Grade.RELEASE_INDEX),
     ],
 )
-def test_its_grade_is_that_of_its_weakest_part(location: SourceLocation, grade: Grade) -> None:
+def test_its_grade_is_that_of_its_weakest_part(location, grade):
     assert location.grade is grade
-
-
-def test_as_text_it_has_its_line_if_that_is_known() -> None:
-    assert str(SourceLocation("a/b.cu", Grade.EXACT)) == "a/b.cu"
-    assert str(SourceLocation("a/b.cu", Grade.EXACT, 7, 9, Grade.EXACT)) == "a/b.cu:7"
-    assert str(SourceLocation("a.cu", Grade.EXACT, 7, 9, Grade.NEIGHBOR_VERSION)) == "a.cu:≈7"
-    assert str(SourceLocation("a.cu", Grade.EXACT, 7, 9, Grade.BRACKET)) == "a.cu:7–9"
 
 
 STRONGEST_FIRST = [
@@ -35,7 +26,7 @@ STRONGEST_FIRST = [
 ]  # fmt: skip
 
 
-def test_grades_are_written_as_their_values_and_the_weakest_counts() -> None:
+def test_grades_are_written_as_their_values_and_the_weakest_counts():
     assert [str(grade) for grade in Grade] == STRONGEST_FIRST
     assert all(grade == grade.value and grade.meaning for grade in Grade)
     for one, other in permutations(Grade, 2):
@@ -46,5 +37,5 @@ def test_grades_are_written_as_their_values_and_the_weakest_counts() -> None:
 
 
 @pytest.mark.parametrize("grades", [(), (None,), (Grade.EXACT, None), (None, Grade.INFERRED)])
-def test_a_fact_with_an_unknown_part_is_unknown(grades: tuple[Grade | None, ...]) -> None:
+def test_a_fact_with_an_unknown_part_is_unknown(grades):
     assert weakest(grades) is None

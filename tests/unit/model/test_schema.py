@@ -11,7 +11,7 @@ from opscope.model.session import Session
 COLUMNS = [(table, column) for table in schema.TABLES for column in table.columns]
 
 
-def test_names_are_unique_documented_and_join_columns_that_exist() -> None:
+def test_names_are_unique_documented_and_join_columns_that_exist():
     assert len({table.name for table in schema.TABLES}) == len(schema.TABLES)
     for table in schema.TABLES:
         assert len(set(table.column_names)) == len(table.columns)
@@ -26,13 +26,13 @@ def test_names_are_unique_documented_and_join_columns_that_exist() -> None:
             assert name in schema.table(table).column_names
 
 
-def test_every_column_can_be_named_without_quotes() -> None:
+def test_every_column_can_be_named_without_quotes():
     with Session() as session:
         for table in schema.TABLES:
             session.query(f"SELECT {', '.join(table.column_names)} FROM {table.name}")
 
 
-def test_units_are_in_names_and_closed_sets_have_a_meaning() -> None:
+def test_units_are_in_names_and_closed_sets_have_a_meaning():
     for table, column in COLUMNS:
         suffix = {"ns": "_ns", "B": "_bytes"}.get(column.unit or "")
         assert suffix is None or column.name.endswith(suffix), f"{table.name}.{column.name}"

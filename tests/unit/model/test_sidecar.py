@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -83,7 +80,7 @@ def test_missing_files_and_folders_are_named(tmp_path):
 FINDING = Finding("recorder.dropped", Severity.WARNING, "3 records.", "Less.", evidence={"dropped_count": 3})
 
 
-def test_they_come_back_with_their_trace() -> None:
+def test_they_come_back_with_their_trace():
     properties = {RECORDER_KEY: {"findings": findings_as_json([FINDING])}}
     (found,) = recorded_findings(properties, 2)
     assert found == Finding(
@@ -98,28 +95,28 @@ def test_they_come_back_with_their_trace() -> None:
         {"findings": [{"code": "a", "severity": "unheard", "message": "b"}]},
     ],
 )  # fmt: skip
-def test_what_is_none_is_passed_over(value: Any) -> None:
+def test_what_is_none_is_passed_over(value):
     assert list(recorded_findings({RECORDER_KEY: value}, 0)) == []
     assert list(recorded_findings({}, 0)) == []
 
 
 @cases("file")
-def test_files_of_the_program(file: str) -> None:
+def test_files_of_the_program(file):
     assert is_program_file(file)
 
 
 @cases("file")
-def test_files_of_libraries(file: str) -> None:
+def test_files_of_libraries(file):
     assert not is_program_file(file)
 
 
 @cases("name", "parts")
-def test_a_frame_is_parsed(name: str, parts: list[Any]) -> None:
+def test_a_frame_is_parsed(name, parts):
     assert parse_frame(name) == FrameName(*parts)
 
 
 @pytest.mark.parametrize(
     "name", ["<built-in function len>", "nn.Module: Linear_0", "", "a.py(99999999999999999999): f"]
 )
-def test_what_is_no_function_of_python(name: str) -> None:
+def test_what_is_no_function_of_python(name):
     assert parse_frame(name) is None

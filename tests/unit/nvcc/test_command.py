@@ -1,7 +1,5 @@
 """Commands of nvcc."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -32,7 +30,7 @@ KNOWN = tuple(
 )  # fmt: skip
 
 
-def choose(*words: str, native: tuple[str, ...] = ("9.0",)) -> list[str]:
+def choose(*words, native=("9.0",)):
     return [one.name for one in choose_targets(words, KNOWN, native=lambda: native)]
 
 
@@ -91,7 +89,7 @@ HELP = """
         'lto_50','sm_50','sm_80','sm_90','sm_90a'."""
 
 
-def nvcc(folder: Path, *, release: str = "12.3", version: str = "12.3.52", listing: str | None = None) -> str:
+def nvcc(folder, *, release="12.3", version="12.3.52", listing=None):
     """A program that answers as nvcc does; without a listing it does not know the option."""
     answers = "\n".join(f"echo {word}" for word in (listing or "").split()) or "exit 1"
     script = folder / "nvcc"

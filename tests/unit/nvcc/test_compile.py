@@ -1,25 +1,14 @@
 """Compilations by the nvcc of this machine."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from opscope.errors import InputError
 from opscope.hardware.architectures import Target
 from opscope.hardware.driver import find_cuda_tool
-from opscope.nvcc.compile import (
-    Compilation,
-    Request,
-    compile_error,
-    compile_source,
-    compilers_words,
-    read_nvcc,
-)
+from opscope.nvcc.compile import Request, compile_error, compile_source, compilers_words, read_nvcc
 
 pytestmark = pytest.mark.skipif(find_cuda_tool("nvcc") is None, reason="no nvcc")
 
@@ -28,11 +17,11 @@ KERNELS = Path(__file__).with_name("kernels.cu").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def compile_text(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Compilation]:
+def compile_text(tmp_path_factory):
     """Compiles a text in a folder of its own."""
     compiler = read_nvcc(find_cuda_tool("nvcc") or "")
 
-    def run(text: str, *, name: str = "a.cu", **facts: Any) -> Compilation:
+    def run(text, *, name="a.cu", **facts):
         folder = tmp_path_factory.mktemp("nvcc")
         source = folder / name
         source.write_text(text)
@@ -43,11 +32,11 @@ def compile_text(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Comp
 
 
 @pytest.fixture(scope="module")
-def compiled(compile_text: Callable[..., Compilation]) -> Compilation:
+def compiled(compile_text):
     return compile_text(KERNELS, name="a file é.cu", targets=(AMPERE, HOPPER), ptx=HOPPER)
 
 
-def folder_of(compilation: Compilation) -> Path:
+def folder_of(compilation):
     return compilation.request.source.parent
 
 
@@ -104,7 +93,7 @@ SHARED = "ptxas error   : Entry function '_Z1kPf' uses too much shared data (0x6
 TWO_TARGETS = (Path(__file__).parent / "outputs/two_targets.txt").read_text(encoding="utf-8")
 
 
-def error(output: str, *, is_program: bool = True) -> InputError:
+def error(output, *, is_program=True):
     request = Request(Path("folder/add.cu"), Path("add"), is_program, (Target(8, 0), Target(9, 0)))
     return compile_error(request, output)
 

@@ -1,16 +1,12 @@
 """What a compilation tells as findings."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 from case_tables import cases
 from opscope.hardware.architectures import Target
 from opscope.model.finding import Severity
 from opscope.nvcc.compile import (
     Compilation,
-    CompiledKernel,
     KernelResources,
     LaunchBounds,
     Nvcc,
@@ -25,11 +21,11 @@ HOPPER = Target(9, 0)
 REQUEST = Request(Path("folder/add.cu"), Path("add"), True, (HOPPER,))
 
 
-def compilation(**facts: Any) -> Compilation:
+def compilation(**facts):
     return Compilation(REQUEST, Nvcc("nvcc", "13.0", None, (HOPPER,)), **{"kernels": (), **facts})
 
 
-def kernel(*, stack: int = 0, stores: int = 0, loads: int = 0) -> CompiledKernel:
+def kernel(*, stack=0, stores=0, loads=0):
     use = KernelResources("_Z3addPf", "sm_90", stack, stores, loads, registers=32)
     return compiled_kernel(REQUEST, use, HOPPER)
 

@@ -1,9 +1,6 @@
 """Calls of torch operators on tensors without data, as the recorder would write them, and what they give."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +8,6 @@ import numpy as np
 import pytest
 
 from opscope.operators.arguments import (
-    Argument,
     CallArguments,
     ScalarArgument,
     TensorArgument,
@@ -40,7 +36,7 @@ class Performed:
     outputs: tuple[Any, ...]
 
     @property
-    def stated_outputs(self) -> list[tuple[tuple[int, ...], str]]:
+    def stated_outputs(self):
         return [(tuple(tensor.shape), _type_name(tensor)) for tensor in self.outputs]
 
 
@@ -57,16 +53,16 @@ class Replayed:
 class Recorder:
     """Runs operators of torch on tensors without data."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.torch = pytest.importorskip("torch")
 
-    def meta(self, *shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None) -> Any:
+    def meta(self, *shape, dtype="float32", strides=None):
         element = getattr(self.torch, dtype)
         if strides is None:
             return self.torch.empty(shape, dtype=element, device="meta")
         return self.torch.empty_strided(shape, strides, dtype=element, device="meta")
 
-    def run(self, name: str, *arguments: Any, **named: Any) -> Performed:
+    def run(self, name, *arguments, **named):
         """Run and record an overload: `run("add.Tensor", x, y)`."""
         operator = self._overload(name)
         call = self.record(name, *arguments, **named)
@@ -83,7 +79,7 @@ class Recorder:
         results = tuple(_tensors(operator(*arguments, **named)))
         return Performed(call, tuple(inputs), results or tuple(_tensors(list(written.values()))))
 
-    def replay(self, call: CallArguments) -> Replayed | None:
+    def replay(self, call):
         """What torch says of a recorded call; None where it has no results without data."""
         schema, counter = call.schema, self._counter()
         if schema is None:
@@ -119,7 +115,7 @@ class Recorder:
             list(_tensors(results)),
         )
 
-    def _value(self, argument: Argument, declared: str, *, is_plain: bool) -> Any:
+    def _value(self, argument, declared, *, is_plain):
         if isinstance(argument, TensorArgument):
             if is_number(argument) and declared == "Tensor" and not is_plain:
                 return {"float64": 0.5, "int64": 2}.get(_name(argument), self._tensor(argument))
@@ -133,23 +129,23 @@ class Recorder:
             return None if known is None else getattr(self.torch, known.name)
         return float(argument.text or "nan") if argument.value is None else argument.value
 
-    def _tensor(self, argument: TensorArgument) -> Any:
+    def _tensor(self, argument):
         return self.meta(*argument.shape, dtype=_name(argument), strides=argument.strides)
 
-    def _counter(self) -> Any:
+    def _counter(self):
         from torch.utils.flop_counter import FlopCounterMode
 
         return FlopCounterMode(display=False)
 
-    def _registry(self) -> Any:
+    def _registry(self):
         from torch.utils.flop_counter import flop_registry
 
         return flop_registry
 
-    def record(self, name: str, *arguments: Any, **named: Any) -> CallArguments:
+    def record(self, name, *arguments, **named):
         """The call as the recorder writes it: every argument of the schema in order, defaults too."""
         operator = self._overload(name)
-        columns: tuple[list[Any], ...] = ([], [], [], [])
+        columns = ([], [], [], [])
         for position, declared in enumerate(operator._schema.arguments):
             value = named.get(declared.name, declared.default_value)
             if position < len(arguments):
@@ -161,11 +157,11 @@ class Recorder:
             operator._schema.name, shapes=shapes, types=types, strides=strides, concrete=concrete
         )
 
-    def _overload(self, name: str) -> Any:
+    def _overload(self, name):
         packet, _, overload = name.partition(".")
         return getattr(getattr(self.torch.ops.aten, packet), overload or "default")
 
-    def _entry(self, value: Any, declared: str) -> tuple[Any, str, Any, str]:
+    def _entry(self, value, declared):
         """Shape, type, strides and value as recorded."""
         torch = self.torch
         if isinstance(value, torch.Tensor):
@@ -182,15 +178,15 @@ class Recorder:
 
 
 @pytest.fixture(scope="session")
-def recorder() -> Recorder:
+def recorder():
     return Recorder()
 
 
 @pytest.fixture(scope="session")
-def stated() -> Any:
+def stated():
     """Shape and element type of tensors as a rule states them."""
 
-    def state(tensors: tuple[TensorArgument, ...]) -> list[tuple[tuple[int, ...], str | None]]:
+    def state(tensors):
         known = [element_type(tensor.type_name) for tensor in tensors]
         return [
             (tensor.shape, None if one is None else one.name)
@@ -201,10 +197,10 @@ def stated() -> Any:
 
 
 @pytest.fixture(scope="session")
-def addressed_bytes() -> Any:
+def addressed_bytes():
     """Distinct bytes of a tensor of torch, by listing every address."""
 
-    def count(tensor: Any) -> int:
+    def count(tensor):
         if tensor.is_contiguous():
             return tensor.numel() * tensor.element_size()
         offsets = np.zeros(1, dtype=np.int64)
@@ -215,12 +211,12 @@ def addressed_bytes() -> Any:
     return count
 
 
-def _is_out(operator: Any, name: str) -> bool:
+def _is_out(operator, name):
     declared = next(one for one in operator._schema.arguments if one.name == name)
     return bool(declared.kwarg_only and declared.alias_info is not None and declared.alias_info.is_write)
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def _tensors(value):
     if hasattr(value, "element_size"):
         yield value
     elif isinstance(value, tuple | list):
@@ -228,14 +224,14 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(item)
 
 
-def _type_name(tensor: Any) -> str:
+def _type_name(tensor):
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _is_number(tensor: Any) -> bool:
+def _is_number(tensor):
     return not tensor.shape and str(tensor.dtype) in ("torch.float64", "torch.int64", "torch.bool")
 
 
-def _name(argument: TensorArgument) -> str:
+def _name(argument):
     known = element_type(argument.type_name)
     return known.name

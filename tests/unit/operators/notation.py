@@ -6,25 +6,17 @@ JSON's, `"=inf"` what JSON has none for, `"?"` one whose value was not recorded.
 recorded.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from math import prod
-from typing import Any
 
-from opscope.operators.arguments import (
-    CallArguments,
-    TensorArgument,
-    parse_arguments,
-    with_list_types,
-)
+from opscope.operators.arguments import parse_arguments, with_list_types
 from opscope.operators.element_types import element_type
 
 _TENSOR = re.compile(r"(?P<type>\w+)\[(?P<shape>[\d,]*)\](?:@\[(?P<strides>[\d,]*)\])?")
 
 
-def call_of(row: dict[str, Any]) -> CallArguments:
+def call_of(row):
     """The recorded call of a row."""
     columns = list(zip(*map(_recorded, row["arguments"]), strict=True)) or [(), (), (), ()]
     shapes, types, strides, concrete = (json.dumps(column) for column in columns)
@@ -45,7 +37,7 @@ def call_of(row: dict[str, Any]) -> CallArguments:
     )
 
 
-def tensor_text(tensor: TensorArgument) -> str:
+def tensor_text(tensor):
     """`"float32[2,3]"`."""
     known = element_type(tensor.type_name)
     shape, strides = (",".join(map(str, sizes)) for sizes in (tensor.shape, tensor.strides or ()))
@@ -53,7 +45,7 @@ def tensor_text(tensor: TensorArgument) -> str:
     return f"{'untyped' if known is None else known.name}[{shape}]" + ("" if is_dense else f"@[{strides}]")
 
 
-def _recorded(value: Any) -> tuple[Any, str, Any, str]:
+def _recorded(value):
     """Shape, type, strides and value as a trace has them."""
     tensor = _TENSOR.fullmatch(value) if isinstance(value, str) else None
     if tensor is not None:
@@ -71,9 +63,9 @@ def _recorded(value: Any) -> tuple[Any, str, Any, str]:
     return [], "ScalarList" if isinstance(value, list) else "Scalar", [], text
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _sizes(text):
     return tuple(map(int, text.split(","))) if text else ()
 
 
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _dense(shape):
     return tuple(prod(shape[at + 1 :]) for at in range(len(shape)))

@@ -1,19 +1,11 @@
 """Whatever a trace claims that an operator was given, a rule answers: a cost, a reason, or nothing."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.operators.arguments import (
-    Argument,
-    CallArguments,
-    ScalarArgument,
-    TensorArgument,
-    TensorListArgument,
-)
-from opscope.operators.effects import CallCost, CallEffects, CostEvidence
+from opscope.operators.arguments import CallArguments, ScalarArgument, TensorArgument, TensorListArgument
+from opscope.operators.effects import CallEffects, CostEvidence
 from opscope.operators.operator_table import OPERATORS, assemble_cost, cost_by_rules
 
 SIZES = st.one_of(st.integers(0, 5), st.sampled_from([0, 1, 2**20, 2**40]))
@@ -23,7 +15,7 @@ TYPES = st.sampled_from(
 
 
 @st.composite
-def tensors(draw: st.DrawFn) -> TensorArgument:
+def tensors(draw):
     shape = tuple(draw(st.lists(SIZES, max_size=5)))
     strides = st.one_of(st.none(), st.tuples(*[st.integers(0, 9) for _ in shape]))
     return TensorArgument(shape, draw(TYPES), draw(strides))
@@ -37,7 +29,7 @@ NUMBERS = st.one_of(
     st.sampled_from(["0.5", "inf", "nan", "[", "2000000000000", "[2000000000000, 2000000000000]"]),
     st.none(),
 )
-ARGUMENTS: st.SearchStrategy[Argument] = st.one_of(
+ARGUMENTS = st.one_of(
     tensors(),
     tensors(),
     NUMBERS.map(ScalarArgument),
@@ -52,7 +44,7 @@ ARGUMENTS: st.SearchStrategy[Argument] = st.one_of(
     arguments=st.lists(ARGUMENTS, max_size=16),
     values=st.booleans(),
 )
-def test_rules_answer_any_arguments(operator: str, arguments: list[Argument], values: bool) -> None:
+def test_rules_answer_any_arguments(operator, arguments, values):
     cost = cost_by_rules(
         CallArguments(f"aten::{operator}", arguments=tuple(arguments), values_recorded=values)
     )
@@ -72,7 +64,7 @@ def test_costs_come_of_any_effects(operator, arguments, outputs):
     assert_consistent(assemble_cost(CallEffects(call, call.tensors, outputs), CostEvidence.SHAPE_RULES))
 
 
-def assert_consistent(cost: CallCost) -> None:
+def assert_consistent(cost):
     for number in (cost.flop_count, cost.read_bytes, cost.written_bytes):
         assert number is None or number >= 0
     assert (cost.flop_count is None) == (cost.flop_source is None)

@@ -5,11 +5,8 @@ With `--update-golden` torch is asked on tensors without data: what it knows of 
 operations, the addresses of all tensors) is written anew, and nothing else.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +14,6 @@ from msgspec.structs import replace
 from opscope.operators.effects import ContradictionError, FlopSource
 from opscope.operators.operator_table import OPERATORS, cost_by_rules, effects_by_rules
 
-from .conftest import Recorder
 from .notation import call_of, tensor_text
 
 FILE = Path(__file__).with_name("calls.jsonl")
@@ -33,7 +29,7 @@ OTHER_ON_A_GPU = "log_sigmoid_forward"
 MOST_ADDRESSES = 1 << 22
 
 
-def known(row: dict[str, Any]) -> dict[str, Any]:
+def known(row):
     """What the table says of a row's call."""
     call = call_of(row)
     cost = cost_by_rules(call)
@@ -41,9 +37,7 @@ def known(row: dict[str, Any]) -> dict[str, Any]:
         effects = effects_by_rules(call)
     except ContradictionError:
         effects = None
-    found: dict[str, Any] = {
-        "results": effects and [tensor_text(replace(one, strides=None)) for one in effects.outputs]
-    }
+    found = {"results": effects and [tensor_text(replace(one, strides=None)) for one in effects.outputs]}
     if cost is not None:
         found |= {"flops": cost.flop_count, "read": cost.read_bytes, "written": cost.written_bytes}
         found |= {"type": cost.data_type and cost.data_type.value}
@@ -52,12 +46,12 @@ def known(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_calls_cost_what_is_known_of_them() -> None:
+def test_calls_cost_what_is_known_of_them():
     found = [{**row, "is": known(row)} for row in ROWS]
     assert [one for one, row in zip(found, ROWS, strict=True) if one != row] == []
 
 
-def test_every_rule_has_a_row_and_products_count_as_in_torch() -> None:
+def test_every_rule_has_a_row_and_products_count_as_in_torch():
     stated = {call_of(row).stem for row in ROWS if row["is"]["results"] is not None}
     assert {name for name, one in OPERATORS.items() if one.results is not None} - stated == set()
     costs = [(row["call"].rstrip("_"), cost_by_rules(call_of(row))) for row in ROWS]
@@ -67,7 +61,7 @@ def test_every_rule_has_a_row_and_products_count_as_in_torch() -> None:
 
 
 @pytest.mark.torch
-def test_torch_says_the_same(recorder: Recorder, pytestconfig: pytest.Config, addressed_bytes: Any) -> None:
+def test_torch_says_the_same(recorder, pytestconfig, addressed_bytes):
     """Asked for `--update-golden` alone, for it takes a minute."""
     if not pytestconfig.getoption("--update-golden"):
         pytest.skip("torch is asked with --update-golden")

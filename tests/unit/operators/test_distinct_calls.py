@@ -1,37 +1,30 @@
 """Distinct calls: each activity in exactly one, alike calls as one, unlike ones apart."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from fakes import Load, TraceBuilder
-from opscope.model.session import Session
-from opscope.operators.distinct_calls import DistinctCall, collect_calls, collect_launches
+from fakes import TraceBuilder
+from opscope.operators.distinct_calls import collect_calls, collect_launches
 
 COPY = "Memcpy DtoD (Device -> Device)"
 
 
-def collect(session: Session) -> list[DistinctCall]:
+def collect(session):
     session.replace_rows("activity_costs", [])
     calls = [*collect_calls(session)]
     calls += collect_launches(session, first_id=len(calls))
     return calls
 
 
-def arguments(*shapes: list[int], types: list[str] | None = None) -> dict[str, Any]:
+def arguments(*shapes, types=None):
     return {"Input Dims": list(shapes), "Input type": types or ["float"] * len(shapes)}
 
 
-def call(built: TraceBuilder, name: str, start: float, *, kernels: int = 1, **args: Any) -> TraceBuilder:
+def call(built, name, start, *, kernels=1, **args):
     built.operator(name, start, 5, **args)
     for number in range(kernels):
         built.launch(start + number).kernel("k", start + 10 + 2 * number, 1)
     return built
 
 
-def transfer(
-    built: TraceBuilder, start: float, activity: str, size: int | None, *, name: str = "aten::copy_"
-) -> TraceBuilder:
+def transfer(built, start, activity, size, *, name="aten::copy_"):
     category = "gpu_memset" if "Memset" in activity else "gpu_memcpy"
     size_bytes = {} if size is None else {"bytes": size}
     return (
@@ -41,7 +34,7 @@ def transfer(
     )
 
 
-def test_calls_with_the_same_arguments_are_one(load: Load) -> None:
+def test_calls_with_the_same_arguments_are_one(load):
     built = TraceBuilder()
     for start, shape in ((0, [2, 3]), (100, [2, 3]), (200, [3, 2])):
         call(built, "aten::relu", start, kernels=2, **arguments(shape))
@@ -51,7 +44,7 @@ def test_calls_with_the_same_arguments_are_one(load: Load) -> None:
     assert (wide.call_id, tall.call_id) == (0, 1)  # most device time first
 
 
-def test_every_activity_is_in_one_call(load: Load) -> None:
+def test_every_activity_is_in_one_call(load):
     built = call(TraceBuilder(), "aten::relu", 0, kernels=3, **arguments([4]))
     built.launch(50, thread=2).kernel("outside", 60, 2)
     transfer(built, 70, COPY, 64)
@@ -64,7 +57,7 @@ def test_every_activity_is_in_one_call(load: Load) -> None:
     assert collect(load(TraceBuilder().operator("aten::relu", 0, 5))) == []
 
 
-def test_copies_and_sets_alone_are_told_by_their_sizes(load: Load) -> None:
+def test_copies_and_sets_alone_are_told_by_their_sizes(load):
     built = TraceBuilder()
     recorded = (
         (COPY, 64),
@@ -80,14 +73,14 @@ def test_copies_and_sets_alone_are_told_by_their_sizes(load: Load) -> None:
     assert moved == {(64, 64), (32, 32), (0, 64), (64, 0), (0, 16), (None, None)}
 
 
-def test_a_call_that_also_launches_a_kernel_is_told_by_its_arguments(load: Load) -> None:
+def test_a_call_that_also_launches_a_kernel_is_told_by_its_arguments(load):
     built = transfer(TraceBuilder(), 0, "Memset (Device)", 16, name="aten::mm")
     built.launch(3).kernel("gemm", 10, 2)
     (one,) = collect(load(built))
     assert (one.name, one.calls, one.self_device_ns, one.written_bytes) == ("aten::mm", 1, 3_000, None)
 
 
-def test_lists_of_tensors_tell_calls_apart_by_kernel_and_blocks(load: Load) -> None:
+def test_lists_of_tensors_tell_calls_apart_by_kernel_and_blocks(load):
     built = TraceBuilder()
     for start, (kernel, blocks) in enumerate((("a", 4), ("a", 4), ("a", 8), ("b", 4))):
         built.operator("aten::cat", 20 * start, 5, **arguments([], types=["TensorList"]))
@@ -96,7 +89,7 @@ def test_lists_of_tensors_tell_calls_apart_by_kernel_and_blocks(load: Load) -> N
     assert found == {("a", 4): 2, ("a", 8): 1, ("b", 4): 1}
 
 
-def test_launches_of_no_operator_are_grouped_by_what_is_known_of_them(load: Load) -> None:
+def test_launches_of_no_operator_are_grouped_by_what_is_known_of_them(load):
     built = TraceBuilder()
     for start in (0, 10, 20):
         built.launch(start, thread=2).kernel("mine", start + 1, 1)
@@ -106,7 +99,7 @@ def test_launches_of_no_operator_are_grouped_by_what_is_known_of_them(load: Load
     assert (copy.name, copy.read_bytes, copy.written_bytes) == (COPY, 8, 8)
 
 
-def test_kernels_of_a_graph_are_not_their_operators(load: Load) -> None:
+def test_kernels_of_a_graph_are_not_their_operators(load):
     built = TraceBuilder().operator("Torch-Compiled Region: 0/0", 0, 50)
     built.launch(1, name="cudaGraphLaunch")
     built.kernel("a", 10, 2, **{"graph id": 1, "graph node id": 1})
@@ -117,7 +110,7 @@ def test_kernels_of_a_graph_are_not_their_operators(load: Load) -> None:
     }
 
 
-def test_a_kernel_with_its_own_record_of_a_collective_goes_by_that(load: Load) -> None:
+def test_a_kernel_with_its_own_record_of_a_collective_goes_by_that(load):
     record = {
         "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 100, "Out msg nelems": 100,
         "Group size": 4,

@@ -1,21 +1,14 @@
 """Costs of serving engines' own operators."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.operators.session_costs import fill_costs
 
-Cost = tuple[str | None, int | None, int | None, str | None]
 HALF = "c10::BFloat16"
 
 
-def cost(
-    load: Load, operator: str, dims: list[Any], types: list[str], *, kernel: str = "kernel", step: str = ""
-) -> Cost:
+def cost(load, operator, dims, types, *, kernel="kernel", step=""):
     trace = TraceBuilder()
     if step:
         trace.event("user_annotation", step, 0, 40, 1, {})
@@ -25,7 +18,7 @@ def cost(
     return session.query("SELECT evidence, flop_count, read_bytes, reason FROM call_costs")[0]
 
 
-def test_a_norm_reads_its_rows_and_weight(load: Load) -> None:
+def test_a_norm_reads_its_rows_and_weight(load):
     evidence, flops, read, _ = cost(
         load, "_C::rms_norm", [[32, 64], [32, 64], [64], []], [HALF, HALF, HALF, "Scalar"]
     )

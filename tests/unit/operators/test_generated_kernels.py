@@ -1,28 +1,17 @@
 """Kernels that torch.compile wrote: bytes only where the order of its arguments leaves one answer."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from case_tables import cases
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.distinct_calls import TritonLaunch
-from opscope.operators.effects import CallCost, CostEvidence, FlopSource
+from opscope.operators.effects import CostEvidence, FlopSource
 from opscope.operators.generated_kernels import cost_of_generated
 
 HALF = "c10::Half"
 N = 8 * 128
 
 
-def cost(
-    kernel: str,
-    *tensors: list[int],
-    extents: tuple[int, ...] = (N,),
-    num_gb: float | None = None,
-    flop: float | None = None,
-    source: dict[str, Any] | None = None,
-) -> CallCost:
+def cost(kernel, *tensors, extents=(N,), num_gb=None, flop=None, source=None):
     call = parse_arguments(
         kernel,
         shapes=[*tensors, *[[] for _ in extents]],
@@ -53,13 +42,13 @@ def test_what_the_order_of_arguments_tells(kernel, tensors, extents, expected):
 
 
 @cases("operators", "flop")
-def test_operations_are_those_of_the_names(operators: str, flop: int | None) -> None:
+def test_operations_are_those_of_the_names(operators, flop):
     one = cost(f"triton_per_fused_{operators}_0", X, extents=BY_ROWS)
     assert one.flop_count == flop
     assert flop is not None or one.reason is not None
 
 
-def test_the_compilers_own_counts_win() -> None:
+def test_the_compilers_own_counts_win():
     one = cost("triton_poi_fused_add_1", X, X, num_gb=6 * N / 1e9, flop=77.0)
     assert (one.flop_count, one.flop_source) == (77, FlopSource.RECORDED)
     assert (one.read_bytes, one.written_bytes, one.evidence) == (4 * N, 2 * N, CostEvidence.RECORDED)
@@ -72,7 +61,7 @@ def test_what_the_source_tells(operators, tensors, source, expected):
     assert ["unknown" if value is None else value for value in known] == expected
 
 
-def test_contradicting_arguments_are_a_reason() -> None:
+def test_contradicting_arguments_are_a_reason():
     call = parse_arguments("triton_poi_fused_gelu_0", shapes=[[-1]], types=[HALF])
     one = cost_of_generated(call, TritonLaunch("triton_poi_fused_gelu_0", None, None, None))
     assert (one.min_bytes, one.flop_count) == (None, None)

@@ -1,9 +1,6 @@
 """Rules against torch on whatever arguments: broadcasting, promotion, dimensions, windows, strides."""
 
-from __future__ import annotations
-
 from itertools import product
-from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -11,7 +8,7 @@ from hypothesis import strategies as st
 
 from opscope.operators.arguments import ScalarArgument, TensorArgument, distinct_elements
 from opscope.operators.effects import ContradictionError, promote, promoted_type
-from opscope.operators.element_types import ELEMENT_TYPES, ElementType
+from opscope.operators.element_types import ELEMENT_TYPES
 from opscope.operators.operator_table import cost_by_rules, effects_by_rules
 
 pytestmark = [
@@ -28,10 +25,10 @@ SHAPES = st.lists(SIZES, max_size=4).map(tuple)
 NUMBERS = st.sampled_from(["2", "2.5", "True", "-1", "0."])
 
 
-def test_types_promote_as_in_torch(recorder: Any) -> None:
+def test_types_promote_as_in_torch(recorder):
     torch = recorder.torch
 
-    def wanted(one: ElementType, other: ElementType) -> str | None:
+    def wanted(one, other):
         try:
             return str(torch.promote_types(getattr(torch, one.name), getattr(torch, other.name)))
         except RuntimeError:
@@ -46,7 +43,7 @@ def test_types_promote_as_in_torch(recorder: Any) -> None:
             assert f"torch.{got.name}" == wanted(one, other)
 
 
-def test_every_element_type_has_the_size_torch_gives_it(recorder: Any) -> None:
+def test_every_element_type_has_the_size_torch_gives_it(recorder):
     for element in ELEMENT_TYPES:
         assert getattr(recorder.torch, element.name).itemsize == element.size_bytes
 
@@ -75,7 +72,7 @@ def test_operands_broadcast_and_promote(recorder, stated, shapes, types, operato
 
 
 @given(shape=SHAPES, name=st.sampled_from(TYPES), number=NUMBERS)
-def test_numbers_widen_kinds_only(recorder: Any, shape: tuple[int, ...], name: str, number: str) -> None:
+def test_numbers_widen_kinds_only(recorder, shape, name, number):
     torch = recorder.torch
     tensor = recorder.meta(*shape, dtype=name)
     got = promoted_type([TensorArgument(shape, name), ScalarArgument(number)])
@@ -95,7 +92,7 @@ def test_reductions_keep_what_torch_keeps(recorder, stated, shape, reduction, ke
     data = recorder.meta(*shape)
     if operator == "amax":
         dimensions = dimensions or []
-    named: dict[str, Any] = {"keepdim": keeps}
+    named = {"keepdim": keeps}
     if operator == "var.correction":
         named["correction"] = 1
     call = recorder.record(operator, data, dimensions, **named)
@@ -109,7 +106,7 @@ def test_reductions_keep_what_torch_keeps(recorder, stated, shape, reduction, ke
 
 
 @given(data=st.data())
-def test_convolutions_of_all_forms_agree(recorder: Any, stated: Any, data: st.DataObject) -> None:
+def test_convolutions_of_all_forms_agree(recorder, stated, data):
     """convolution has results on tensors without data; cuDNN's and others' forms have not, and must agree."""
     dimensions, groups = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
     draw = lambda low, high: [data.draw(st.integers(low, high)) for _ in range(dimensions)]  # noqa: E731
@@ -128,28 +125,9 @@ def test_convolutions_of_all_forms_agree(recorder: Any, stated: Any, data: st.Da
     except RuntimeError:
         return  # a kernel larger than the data
     calls = [recorder.record("convolution", *general)]
-    if transposes:
-        calls.append(
-            recorder.record(
-                "cudnn_convolution_transpose",
-                x,
-                weight,
-                padding,
-                extra,
-                stride,
-                dilation,
-                groups,
-                True,
-                False,
-                True,
-            )
-        )
-    else:
-        calls.append(
-            recorder.record(
-                "cudnn_convolution", x, weight, padding, stride, dilation, groups, True, False, True
-            )
-        )
+    name = "cudnn_convolution_transpose" if transposes else "cudnn_convolution"
+    paddings = (padding, extra) if transposes else (padding,)
+    calls.append(recorder.record(name, x, weight, *paddings, stride, dilation, groups, True, False, True))
     costs = [cost_by_rules(call) for call in calls]
     for call in calls:
         effects = effects_by_rules(call)

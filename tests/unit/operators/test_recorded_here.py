@@ -1,26 +1,22 @@
 """Calls that the installed torch records itself: none of them contradicts itself, most have a rule."""
 
-from __future__ import annotations
-
 import json
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from opscope.operators.arguments import CallArguments, parse_arguments
+from opscope.operators.arguments import parse_arguments
 from opscope.operators.operator_table import OPERATORS, cost_by_rules
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[CallArguments]:
+def recorded(tmp_path_factory):
     """Calls of a training step of a small network with convolutions, attention, norms and losses."""
     torch = pytest.importorskip("torch")
     profiler = pytest.importorskip("torch.profiler")
-    path: Path = tmp_path_factory.mktemp("recorded") / "trace.json"
+    path = tmp_path_factory.mktemp("recorded") / "trace.json"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         step = _step(torch)
@@ -32,7 +28,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[CallArguments]:
     return [_call(event) for event in events if event.get("cat") == "cpu_op"]
 
 
-def _step(torch: Any) -> Any:
+def _step(torch):
     nn, functional = torch.nn, torch.nn.functional
     convolution = nn.Conv2d(3, 8, 3, stride=2, padding=1)
     layers = nn.Sequential(convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.GroupNorm(2, 8))
@@ -41,7 +37,7 @@ def _step(torch: Any) -> Any:
     modules = (layers, encoder, table, head)
     optimizer = torch.optim.AdamW([p for module in modules for p in module.parameters()], foreach=True)
 
-    def step() -> None:
+    def step():
         seen = layers(torch.rand(2, 3, 16, 16)).flatten(2).transpose(1, 2)
         tokens = torch.cat([table(torch.arange(6).expand(2, 6)), seen], 1)
         scores = head(encoder(tokens)).mean(1)
@@ -56,7 +52,7 @@ def _step(torch: Any) -> Any:
     return step
 
 
-def _call(event: dict[str, Any]) -> CallArguments:
+def _call(event):
     arguments = event["args"]
     return parse_arguments(
         event["name"],
@@ -67,7 +63,7 @@ def _call(event: dict[str, Any]) -> CallArguments:
     )
 
 
-def test_no_recorded_call_contradicts_itself(recorded: list[CallArguments]) -> None:
+def test_no_recorded_call_contradicts_itself(recorded):
     reasons = {
         (call.name, cost.reason)
         for call in recorded
@@ -76,7 +72,7 @@ def test_no_recorded_call_contradicts_itself(recorded: list[CallArguments]) -> N
     assert not reasons
 
 
-def test_what_has_a_rule_has_a_cost(recorded: list[CallArguments]) -> None:
+def test_what_has_a_rule_has_a_cost(recorded):
     """But lists of tensors, whose types are not recorded, and ranges that a child writes."""
     operators = {name for name, one in OPERATORS.items() if one.results is not None}
     ruled = [call for call in recorded if call.stem in operators and not call.has_unrecorded_list]

@@ -1,9 +1,6 @@
 """The operator table: each operator once, none that torch does not have."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ from opscope.operators.operator_table import FAMILIES, OPERATORS
 UNCOUNTED = {"_fft_r2c", "_fft_c2r", "_fft_c2c"}
 
 
-def test_an_operator_is_in_one_family_and_what_has_results_has_operations() -> None:
+def test_an_operator_is_in_one_family_and_what_has_results_has_operations():
     counts = Counter(name for family in FAMILIES for name in family.OPERATORS)
     assert not [name for name, count in counts.items() if count > 1]
     uncounted = {name for name, one in OPERATORS.items() if one.operations is None}
@@ -22,6 +19,6 @@ def test_an_operator_is_in_one_family_and_what_has_results_has_operations() -> N
 
 
 @pytest.mark.torch
-def test_operators_are_those_that_torch_has(recorder: Any) -> None:
+def test_operators_are_those_that_torch_has(recorder):
     names = (name.partition(".")[0] for name in recorder.torch._C._dispatch_get_all_op_names())
     assert set(OPERATORS) <= {CallArguments(name).stem for name in names}

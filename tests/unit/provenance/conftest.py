@@ -1,38 +1,33 @@
 """Snippets of C++ and CUDA as an index would read them, small trees of files, and a packaged table."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from opscope.provenance.native_functions import OperatorTable, packaged_table
-from opscope.provenance.sources import SourceIndex
+from opscope.provenance.native_functions import packaged_table
 from torch_tables.definitions import index_of as index_of_definitions
 from torch_tables.definitions import read_tree
 
 
-def dedented(files: dict[str, str]) -> dict[str, str]:
+def dedented(files):
     return {name: dedent(text).lstrip("\n") for name, text in files.items()}
 
 
 @pytest.fixture
-def index_of() -> Callable[..., SourceIndex]:
+def index_of():
     """Builds an index of files given as `{path: text}`."""
 
-    def of(files: dict[str, str], version: str = "2.6.0", git_version: str | None = None) -> SourceIndex:
+    def of(files, version="2.6.0", git_version=None):
         return index_of_definitions(version, git_version, read_tree(dedented(files)))
 
     return of
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Callable[[dict[str, str]], Path]:
+def checkout(tmp_path):
     """Writes a source tree and returns its root."""
 
-    def write(files: dict[str, str]) -> Path:
+    def write(files):
         root = tmp_path / "pytorch"
         for name, text in dedented(files).items():
             path = root / name
@@ -44,7 +39,7 @@ def checkout(tmp_path: Path) -> Callable[[dict[str, str]], Path]:
 
 
 @pytest.fixture(scope="session")
-def table() -> OperatorTable:
+def table():
     """The packaged table of PyTorch 2.13.0."""
     found = packaged_table("2.13.0")
     assert found is not None

@@ -6,11 +6,11 @@ from opscope.provenance.kernel_names.decoder import decode
 
 
 @cases("name", "expected")
-def test_the_category_of_a_kernel(name: str, expected: str) -> None:
+def test_the_category_of_a_kernel(name, expected):
     assert kernel_category(decode(name)) == expected
 
 
-def test_tags_tell_what_a_name_does_not_and_kernels_have_a_category_of_their_own() -> None:
+def test_tags_tell_what_a_name_does_not_and_kernels_have_a_category_of_their_own():
     assert category_of("mine::special", ("core", "pointwise")) == "elementwise"
     assert category_of("mine::special", ("reduction",)) == "reduction"
     assert category_of("mine::special", ("core",)) == OTHER
@@ -19,5 +19,5 @@ def test_tags_tell_what_a_name_does_not_and_kernels_have_a_category_of_their_own
 
 
 @cases("category", "name")
-def test_rarer_operators(category: str, name: str) -> None:
+def test_rarer_operators(category, name):
     assert category_of(name) == category

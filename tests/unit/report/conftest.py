@@ -1,11 +1,7 @@
 """A hand-built Summary: operators with kernels, a leak from the warm-up step, names full of markup."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,7 +14,7 @@ from opscope.model.benchmark import Latency
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
-from opscope.report.document import Block, Document, FactList, Section, Table, Text, plain
+from opscope.report.document import Document, FactList, Section, plain
 from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal
 
@@ -28,23 +24,21 @@ GEMM = (
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#1}, std::array<char*, 2ul> >(int, |a|, `b`)"  # noqa: E501
 
 
-def rendered(document: Document, width: int = 100) -> str:
+def rendered(document, width=100):
     """The document as a terminal of so many columns shows it."""
     stream = io.StringIO()
     Console(file=stream, width=width, highlight=False).print(render_terminal(document))
     return stream.getvalue()
 
 
-def markdown_of(
-    facts: Mapping[str, Sequence[tuple[str, Text]]], blocks: Mapping[str, Sequence[Block]] = {}
-) -> str:
+def markdown_of(facts, blocks=None):
     """Lists of facts, and blocks, each under its name."""
     shown = [Section(name, (FactList(tuple(one)),)) for name, one in facts.items()]
-    shown += [Section(name, tuple(one)) for name, one in blocks.items()]
+    shown += [Section(name, tuple(one)) for name, one in (blocks or {}).items()]
     return render_markdown(Document("", sections=tuple(shown)))
 
 
-def text_of(documents: Mapping[str, Document], *widths: int) -> str:
+def text_of(documents, *widths):
     """Documents by name, in Markdown; terminals of these widths show them without cutting a line."""
     for document in documents.values():
         for width in widths:
@@ -52,11 +46,11 @@ def text_of(documents: Mapping[str, Document], *widths: int) -> str:
     return "\n".join(f"§ {name}\n{render_markdown(one)}" for name, one in documents.items())
 
 
-def cells(table: Table) -> list[list[str]]:
+def cells(table):
     return [[plain(cell) for cell in row] for row in table.rows]
 
 
-def said(facts: Iterable[tuple[str, Text]]) -> dict[str, str]:
+def said(facts):
     return {label: plain(text) for label, text in facts}
 
 
@@ -64,10 +58,10 @@ EXPECTED = Path(__file__).parent / "expected"
 
 
 @pytest.fixture
-def expect(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+def expect(request):
     """Compares a text with the expected one, or writes that."""
 
-    def compare(name: str, text: str) -> None:
+    def compare(name, text):
         path = EXPECTED / name
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(exist_ok=True)
@@ -78,7 +72,7 @@ def expect(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 # Sections that no trace stands behind.
-UNKNOWN: dict[str, Any] = {
+UNKNOWN = {
     "accuracy": None, "torch_version": None, "torch_version_grade": None, "torch_version_reason": None,
     "accounts": {}, "efficiency": Efficiency(), "limits_reason": None, "improvements": {},
     "is_of_torch": True,
@@ -86,7 +80,7 @@ UNKNOWN: dict[str, Any] = {
 
 
 @pytest.fixture
-def summary() -> Summary:
+def summary():
     gemm = KernelTotal(
         GEMM, "kernel", 6, 6_000_000, 900_000, 1_100_000, 0.6, None,
         (
@@ -147,7 +141,7 @@ def summary() -> Summary:
 
 
 @pytest.fixture
-def cpu_summary() -> Summary:
+def cpu_summary():
     return Summary(
         Session(),
         traces=("cpu.json", "cpu2.json"), ranks=(0, 1), has_device=False, device_time_ns=0, attributed_ns=0,
@@ -165,7 +159,7 @@ def cpu_summary() -> Summary:
 
 
 @pytest.fixture
-def config() -> dict[str, object]:
+def config():
     return {
         "workload": "bert", "batch_size": 8, "seq_len": 128, "dtype": "float32", "device": "cuda",
         "attn_implementation": None, "parameters": 108_000_000, "steps": 2,
@@ -173,11 +167,11 @@ def config() -> dict[str, object]:
 
 
 @pytest.fixture
-def environment() -> Environment:
+def environment():
     gpu = GpuInfo("NVIDIA H200", "9.0", 132, 150_109_880_320)
     return Environment(python="3.11.7", platform="Linux", opscope="0.1.0", torch="2.13.0", gpu=(gpu,))
 
 
 @pytest.fixture
-def latency() -> Latency:
+def latency():
     return Latency(samples_ns=(4_000_000, 5_000_000, 6_000_000), clock="cuda_event", warmup_count=2)

@@ -1,14 +1,12 @@
 """What the first screen says of a change: its gain if that is known, its code if that is whole."""
 
-from __future__ import annotations
-
 from case_tables import cases
 from opscope.advice.rules import rule_book
 from opscope.model.finding import Finding, Severity
 from opscope.report.advice import gain_text, short_edit
 
 
-def finding(change: str | None = None, interval: tuple[float, float] | None = None) -> Finding:
+def finding(change=None, interval=None):
     return Finding(
         "advice.x",
         Severity.INFO,
@@ -25,5 +23,5 @@ def test_a_gain_known_to_no_better_than_a_factor_of_three_is_no_number(interval,
 
 
 @cases("rule", "edit")
-def test_code_is_whole_or_not_there(rule: str, edit: str | None) -> None:
+def test_code_is_whole_or_not_there(rule, edit):
     assert short_edit(finding(rule_book().rules[f"advice.{rule}"].change)) == edit

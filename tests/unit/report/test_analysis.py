@@ -3,13 +3,9 @@
 `--update-golden` writes what is expected, in `expected/`: read the difference before you commit it.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -106,7 +102,7 @@ UNCOSTED = (
 )
 
 
-def full(summary: Summary) -> Summary:
+def full(summary):
     """The Summary with all that can be known of it."""
     improvement = OperatorImprovement("gemm", TOPICS, "ncu --kernel-name regex:gemm python s.py")
     return summary.having(
@@ -118,38 +114,38 @@ def full(summary: Summary) -> Summary:
     )
 
 
-def efficiency(**fields: Any) -> Callable[[Summary], Summary]:
+def efficiency(**fields):
     return lambda summary: full(summary).having(efficiency=replace(EFFICIENCY, **fields))
 
 
-def call(**fields: Any) -> Callable[[Summary], Summary]:
+def call(**fields):
     return efficiency(calls=(replace(CALL, **fields),))
 
 
-def timeline(summary: Summary, timeline: values.Timeline, **fields: Any) -> Summary:
+def timeline(summary, timeline, **fields):
     return full(summary).having(timeline=timeline, **fields)
 
 
-def stepping(summary: Summary, **fields: Any) -> Summary:
+def stepping(summary, **fields):
     step = replace(STEP, unrecorded_ns=replace(UNRECORDED, **fields))
     return full(summary).having(measured_steps=(step,))
 
 
-def findings(*messages: str, **fields: Any) -> Callable[[Summary], Summary]:
+def findings(*messages, **fields):
     found = tuple(
         Finding("trace.fact", Severity.INFO, text, trace_id=one) for one, text in enumerate(messages)
     )
     return lambda summary: summary.having(findings=found, **fields)
 
 
-def of_one_trace(summary: Summary) -> Summary:
+def of_one_trace(summary):
     gaps = tuple(
         Finding("trace.gap", Severity.INFO, f"Device {one} has a gap.", trace_id=0) for one in (0, 1)
     )
     return summary.having(findings=gaps)
 
 
-TWO_TRACES: dict[str, Any] = {"traces": ("a.json", "b.json"), "ranks": (0, 1)}
+TWO_TRACES = {"traces": ("a.json", "b.json"), "ranks": (0, 1)}
 OF_A_DATASHEET = replace(EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.DATASHEET, "datasheet"))
 NOTHING = Summary(
     Session(),
@@ -162,7 +158,7 @@ NOTHING = Summary(
 )  # fmt: skip
 
 # What is different: of the plain Summary or of the one that knows everything.
-OF_THE_PLAIN: dict[str, Callable[[Summary], Summary]] = {
+OF_THE_PLAIN = {
     "everything is known": full,
     "figures do not add up": lambda summary: summary.having(unattributed_ns={"before_window": 1}),
     "all is attributed": lambda summary: summary.having(unattributed_ns={}),
@@ -181,7 +177,7 @@ OF_THE_PLAIN: dict[str, Callable[[Summary], Summary]] = {
         operators=(replace(summary.operators[0], input_shapes=(("[[1,", 1),)), *summary.operators[1:])
     ),
 }
-OF_THE_FULL: dict[str, Callable[[Summary], Summary]] = {
+OF_THE_FULL = {
     "limits of one kind": efficiency(limits=OF_A_DATASHEET),
     "no limits": efficiency(limits=None),
     "unknown costs by reason": efficiency(coverage=CostCoverage(0.1, 0.1, UNCOSTED)),
@@ -208,7 +204,7 @@ OF_THE_FULL: dict[str, Callable[[Summary], Summary]] = {
 }
 
 
-def reports(summary: Summary, *, top: int | None = 10) -> str:
+def reports(summary, *, top=10):
     """All that is printed and written of a Summary."""
     return "\n".join(
         (
@@ -219,17 +215,17 @@ def reports(summary: Summary, *, top: int | None = 10) -> str:
     )
 
 
-def difference(before: str, after: str) -> str:
+def difference(before, after):
     """The lines that are left out and those that are added."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "", "", "", "", 0)
     return "\n".join(line for line in lines if not re.match(r"---|\+\+\+|@@", line))
 
 
-def test_reports_of_a_plain_summary(summary: Summary, expect: Callable[[str, str], None]) -> None:
+def test_reports_of_a_plain_summary(summary, expect):
     expect("plain.txt", reports(summary))
 
 
-def test_reports_without_a_device(cpu_summary: Summary, expect: Callable[[str, str], None]) -> None:
+def test_reports_without_a_device(cpu_summary, expect):
     said = Finding("trace.no_device_activity", Severity.WARNING, "No device activity was recorded.")
     told = reports(cpu_summary.having(findings=(said,)))
     expect(
@@ -238,11 +234,11 @@ def test_reports_without_a_device(cpu_summary: Summary, expect: Callable[[str, s
     )
 
 
-def test_reports_of_nothing(expect: Callable[[str, str], None]) -> None:
+def test_reports_of_nothing(expect):
     expect("nothing.txt", reports(NOTHING))
 
 
-def test_what_is_different(summary: Summary, expect: Callable[[str, str], None]) -> None:
+def test_what_is_different(summary, expect):
     plain, known = reports(summary), reports(full(summary))
     told = [f"# {name}\n{difference(plain, reports(of(summary)))}\n" for name, of in OF_THE_PLAIN.items()]
     told += [f"# {name}\n{difference(known, reports(of(summary)))}\n" for name, of in OF_THE_FULL.items()]
@@ -251,7 +247,7 @@ def test_what_is_different(summary: Summary, expect: Callable[[str, str], None])
 
 
 def test_the_report_and_the_stats_file_of_a_configuration(summary, config, environment, latency, expect):
-    def stats(*given: Any, **fields: Any) -> str:
+    def stats(*given, **fields):
         return to_json(stats_document(*given, **fields)).replace(f'"{__version__}"', '"VERSION"')
 
     report = render_markdown(
@@ -266,7 +262,7 @@ def test_the_report_and_the_stats_file_of_a_configuration(summary, config, envir
     expect("configuration.txt", "\n".join((report, file, *told)) + "\n")
 
 
-def test_the_stats_file_without_a_device(cpu_summary: Summary, expect: Callable[[str, str], None]) -> None:
+def test_the_stats_file_without_a_device(cpu_summary, expect):
     stats = stats_document(cpu_summary, {"device": "cpu"}, None, None)
     expect("cpu_stats.txt", to_json(stats).replace(f'"{__version__}"', '"VERSION"'))
 

@@ -3,20 +3,12 @@
 `--update-golden` writes what is expected of all of them: read the difference before you commit it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
+from fakes import ON_A_GPU, benchmark_result
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.model.benchmark import (
-    BenchmarkOptions,
-    BenchmarkResult,
     BenchmarkRow,
-    CacheState,
     CallProfile,
     Ceiling,
-    Clock,
     DeviceState,
     Engine,
     KernelUse,
@@ -36,7 +28,7 @@ COPY = Ceiling("copy", 4.28e12, "bytes", "copy_ of 256 MB")
 GPU = GpuInfo("NVIDIA H200", "9.0", 132, 150_109_880_320)
 
 
-def profile(*names: str, device_ns: float = 130_000, **geometry: Any) -> CallProfile:
+def profile(*names, device_ns=130_000, **geometry):
     """Kernels by name, each launched once per call."""
     uses = (
         KernelUse(name, name.partition("(")[0], "kernel", 1, device_ns, "aten::x", **geometry)
@@ -45,9 +37,9 @@ def profile(*names: str, device_ns: float = 130_000, **geometry: Any) -> CallPro
     return CallProfile(3, len(names), device_ns * len(names), tuple(uses))
 
 
-def row(name: str, median_ns: float | None = 131_200, **fields: Any) -> BenchmarkRow:
+def row(name, median_ns=131_200, **fields):
     """A measured row; figures that are not given follow from its median."""
-    made: dict[str, Any] = {"status": Status.OK, "min_bytes": 537_000_000, **fields}
+    made = {"status": Status.OK, "min_bytes": 537_000_000, **fields}
     if (profile := made.get("profile")) is not None:
         made |= {"kernels_launched": profile.kernels_launched, "device_ns": profile.device_ns}
     if median_ns is not None:
@@ -57,16 +49,14 @@ def row(name: str, median_ns: float | None = 131_200, **fields: Any) -> Benchmar
     return BenchmarkRow(name=name, median_ns=median_ns, **made)
 
 
-def result(*rows: BenchmarkRow, **fields: Any) -> BenchmarkResult:
+def result(*rows, **fields):
     """A result on an H200 whose first row is the reference."""
-    given: dict[str, Any] = {
-        "suite": "gelu", "shape": (8192, 8192), "dtype": "float32", "device": "cuda:0",
-        "reference": rows[0].name if rows else "torch", "clock": Clock.CUDA_EVENT,
-        "cache_state": CacheState.COLD, "options": BenchmarkOptions(), "ceilings": (COPY,),
+    given = {
+        "shape": (8192, 8192), "reference": rows[0].name if rows else "torch", "ceilings": (COPY,),
         "environment": Environment(python="3.11", platform="Linux", opscope="0.1.0", gpu=(GPU,)),
-        "created": "2026-01-01T00:00:00+00:00", **fields,
+        "created": "2026-01-01T00:00:00+00:00",
     }  # fmt: skip
-    return BenchmarkResult(rows=rows, **given)
+    return benchmark_result(*rows, **{**ON_A_GPU, **given, **fields})
 
 
 MEDIANS = (
@@ -83,7 +73,7 @@ TEACHING = row(
         ceiling="copy",
     ceiling_fraction=0.61, profile=profile("k", grid=(262_144, 1, 1), block=(256, 1, 1)),
 )  # fmt: skip
-RESULTS: dict[str, BenchmarkResult] = {
+RESULTS = {
     "a median has the digits that its interval leaves": result(
         *(row(f"r{at}", median_ns, interval_ns=ends) for at, (median_ns, ends) in enumerate(MEDIANS))
     ),
@@ -183,7 +173,7 @@ SWEEPS = {
 }
 
 
-def test_reports(expect: Callable[[str, str], None]) -> None:
+def test_reports(expect):
     documents = {name: benchmark.benchmark_document(one) for name, one in RESULTS.items()}
     documents |= {name: benchmark.benchmark_document(one) for name, one in SWEEPS.items()}
     documents["kernels"] = Document("", sections=(benchmark.kernel_use_section(LAUNCHED),))

@@ -1,19 +1,14 @@
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import msgspec
 import pytest
 
-from fakes import TraceBuilder
+from fakes import ON_A_GPU, TraceBuilder, benchmark_result
 from opscope.analysis.comparison_rules import compare_benchmarks
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.model import benchmark
-from opscope.model.benchmark import Clock
-from opscope.model.comparison import FailOn, Presence, SessionComparison, TimeChange
+from opscope.model.comparison import FailOn, Presence, TimeChange
 from opscope.model.environment import Environment
 from opscope.report import comparison
 from opscope.report.document import Strong
@@ -24,7 +19,7 @@ from opscope.report.markdown import render_markdown
 from .conftest import rendered, text_of
 
 
-def gemm(name: str, duration: float, *, gelu: float = 10) -> TraceBuilder:
+def gemm(name, duration, *, gelu=10):
     builder = TraceBuilder()
     for step in range(7):
         start = 10_000 * step
@@ -40,25 +35,25 @@ NEW = "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT"
 
 
 @pytest.fixture
-def sessions(load: Callable[..., Any]) -> SessionComparison:
+def sessions(load):
     return compare_sessions(load(gemm(OLD, 100)), load(gemm(NEW, 150)))
 
 
-def plain(duration: float) -> TraceBuilder:
+def plain(duration):
     """Without steps, with launches of no operator."""
     builder = TraceBuilder().operator("aten::mm", 0, 50, **{"Input Dims": [[2, 2]]}).launch(10)
     builder.kernel(OLD, 20, duration).operator("aten::mm", 100, 50, **{"Input Dims": [[4, 4]]}).launch(110)
     return builder.kernel("splitK", 120, 3).launch(300).kernel("own", 320, duration)
 
 
-def cpu(*durations: float) -> TraceBuilder:
+def cpu(*durations):
     builder = TraceBuilder()
     for at, duration in enumerate(durations):
         builder.operator("aten::mm", 100 * at, duration)
     return builder
 
 
-SIDES: dict[str, tuple[TraceBuilder, TraceBuilder]] = {
+SIDES = {
     "slower by another kernel": (gemm(OLD, 100), gemm(NEW, 150)),
     "slower by the same kernels": (gemm(OLD, 100), gemm(OLD, 150, gelu=12)),
     "equal": (gemm(OLD, 100), gemm(OLD, 100)),
@@ -67,7 +62,7 @@ SIDES: dict[str, tuple[TraceBuilder, TraceBuilder]] = {
 }
 
 
-def test_reports_on_recordings(load: Callable[..., Any], expect: Callable[[str, str], None]) -> None:
+def test_reports_on_recordings(load, expect):
     found = {name: compare_sessions(*map(load, sides)) for name, sides in SIDES.items()}
     documents = {name: comparison.comparison_document(one) for name, one in found.items()}
     documents["cut"] = comparison.comparison_document(found["slower by the same kernels"], top=1)
@@ -78,7 +73,7 @@ def test_reports_on_recordings(load: Callable[..., Any], expect: Callable[[str, 
     assert unsteady["unattributed"][0]["kernels"][0]["candidate_name"] == "own"
 
 
-def test_the_session_document_accounts_for_every_nanosecond(sessions: SessionComparison) -> None:
+def test_the_session_document_accounts_for_every_nanosecond(sessions):
     document = comparison.comparison_json(sessions, fail_on=FailOn.SLOWER, failures=["the total is slower"])
     assert (document["schema_version"], document["kind"], document["verdict"]) == (2, "session", "slower")
     assert (document["metric"], document["basis"]) == ("self_device_ns", "step")
@@ -94,31 +89,27 @@ def test_the_session_document_accounts_for_every_nanosecond(sessions: SessionCom
     assert to_json(document)
 
 
-def row(name: str, median_ns: float, **fields: Any) -> benchmark.BenchmarkRow:
+def row(name, median_ns, **fields):
     samples = tuple(median_ns * (1 + 0.001 * (index % 7)) for index in range(40))
     return benchmark.BenchmarkRow(
         **{"name": name, "status": benchmark.Status.OK, "samples_ns": samples, **fields}
     )
 
 
-def launching(name: str) -> dict[str, Any]:
+def launching(name):
     return {
         "profile": benchmark.CallProfile(1, 1, 1, (benchmark.KernelUse(name, name, "kernel", 1, 1),)),
         "kernels_launched": 1.0,
     }
 
 
-def result(*rows: benchmark.BenchmarkRow, torch: str = "2.11.0", **fields: Any) -> benchmark.BenchmarkResult:
+def result(*rows, torch="2.11.0", **fields):
     environment = Environment(python="3.12", platform="Linux", opscope="0", torch=torch)
-    return benchmark.BenchmarkResult(
-        suite="gelu", shape=(8, 16), dtype="float32", device="cuda:0", reference="torch",
-        clock=Clock.CUDA_EVENT, cache_state=benchmark.CacheState.COLD, options=benchmark.BenchmarkOptions(),
-        environment=environment, created="", rows=rows, **fields,
-    )  # fmt: skip
+    return benchmark_result(*rows, shape=(8, 16), environment=environment, **ON_A_GPU, **fields)
 
 
 @pytest.fixture
-def benchmarks() -> Any:
+def benchmarks():
     wrong = benchmark.BenchmarkRow(
         name="cuda", status=benchmark.Status.WRONG, reason="max relative error 0.3"
     )
@@ -133,13 +124,13 @@ def benchmarks() -> Any:
     )
 
 
-def test_reports_on_benchmarks(benchmarks: Any, expect: Callable[[str, str], None]) -> None:
+def test_reports_on_benchmarks(benchmarks, expect):
     reports = [comparison.comparison_document(benchmarks, top=top) for top in (20, 2)]
     expect("benchmark_comparison.txt", "\n".join(map(render_markdown, reports)))
     assert max(map(len, rendered(reports[0]).splitlines())) <= 100
 
 
-def test_the_benchmark_document(benchmarks: Any) -> None:
+def test_the_benchmark_document(benchmarks):
     document = comparison.comparison_json(benchmarks)
     assert (document["kind"], document["reference"]["source"]) == ("benchmark", "old.json")
     (point,) = document["points"]
@@ -152,7 +143,7 @@ def test_the_benchmark_document(benchmarks: Any) -> None:
     assert msgspec.json.decode(to_json(document).encode()) == msgspec.to_builtins(document)
 
 
-def test_cells() -> None:
+def test_cells():
     differences = [comparison.difference_text(value) for value in (0, 1500, -2.5e6, 0.4)]
     assert differences == ["0 ns", "+1.50 µs", "−2.50 ms", "+0.4 ns"]
     assert comparison.measured_text(131.2e3, (131.1e3, 131.3e3)) == "131.2 ± 0.1 µs"
@@ -162,7 +153,7 @@ def test_cells() -> None:
     assert comparison.count_text(None, Fraction(3)) == "– → 3"
 
 
-def test_a_ratio_and_its_interval_are_of_one_quantity_or_it_is_bare() -> None:
+def test_a_ratio_and_its_interval_are_of_one_quantity_or_it_is_bare():
     """`1.46× faster [0.68, 0.69]` would be the ratio one way round and its interval the other."""
     faster = TimeChange(
         146, 100, ratio=100 / 146, ratio_interval=(1 / 1.48, 1 / 1.44), verdict=benchmark.Verdict.FASTER

@@ -1,10 +1,7 @@
 """The files flame graph viewers read."""
 
-from __future__ import annotations
-
 import json
 from numbers import Real
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,12 +13,12 @@ from opscope.report.exports import collapsed_text, speedscope_document
 UNITS = {"none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"}
 
 
-def profile(stacks: dict[tuple[int, ...], int], names: list[str], **fields: Any) -> StackProfile:
+def profile(stacks, names, **fields):
     values = {"name": "trace.json", "unit": "nanoseconds", **fields}
     return StackProfile(names=names, stacks=tuple(stacks), weights=tuple(stacks.values()), **values)
 
 
-def check_schema(document: Any) -> None:
+def check_schema(document):
     """What https://www.speedscope.app/file-format-schema.json demands of a file with sampled profiles."""
     assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     assert {type(document[key]) for key in ("name", "exporter")} == {str}
@@ -42,7 +39,7 @@ def check_schema(document: Any) -> None:
         assert one["endValue"] - one["startValue"] == sum(one["weights"])
 
 
-def test_a_speedscope_file() -> None:
+def test_a_speedscope_file():
     names = ["unused", "train.py(3): step", "aten::mm", "gemm<a, b>", ""]
     one = profile({(1, 2, 3): 40, (1, 2, 4): 2}, names)
     document = json.loads(json.dumps(speedscope_document([one], name="title")))
@@ -57,7 +54,7 @@ def test_a_speedscope_file() -> None:
     assert document["profiles"][0]["weights"] == [40, 2]
 
 
-def test_several_traces_share_their_frames() -> None:
+def test_several_traces_share_their_frames():
     names = ["a", "b"]
     profiles = [profile({(0,): 1}, names, name="rank 0"), profile({(0, 1): 2}, names, name="rank 1")]
     document = speedscope_document(profiles, name="")
@@ -66,7 +63,7 @@ def test_several_traces_share_their_frames() -> None:
     assert collapsed_text(profiles) == "rank 0;a 1\nrank 1;a;b 2\n"
 
 
-def test_collapsed_stacks_that_read_alike_are_added_up() -> None:
+def test_collapsed_stacks_that_read_alike_are_added_up():
     names = ["train.py(3): step", "void f<a; b>(int)\n", " "]
     text = collapsed_text([profile({(0, 1): 40, (0, 2): 2, (0,): 7}, names)])
     assert text == (
@@ -79,7 +76,7 @@ names = st.lists(st.text(max_size=8), min_size=1, max_size=5)
 
 
 @given(st.data(), names)
-def test_no_weight_is_lost(data: st.DataObject, names: list[str]) -> None:
+def test_no_weight_is_lost(data, names):
     frames = st.lists(st.integers(0, len(names) - 1), min_size=1, max_size=4).map(tuple)
     one = profile(data.draw(st.dictionaries(frames, st.integers(1, 2**50))), names)
     check_schema(speedscope_document([one], name=""))
@@ -90,5 +87,5 @@ def test_no_weight_is_lost(data: st.DataObject, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("profiles", [[], [profile({}, [])]])
-def test_nothing_is_an_empty_text(profiles: list[StackProfile]) -> None:
+def test_nothing_is_an_empty_text(profiles):
     assert collapsed_text(profiles) == ""

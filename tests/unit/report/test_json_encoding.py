@@ -1,11 +1,8 @@
 """Values as JSON: a class without keys, texts and files. Reports' documents tell what keys choose."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -22,20 +19,20 @@ class Part:
     shapes: str | None = None
 
 
-def test_a_value_without_keys_has_all_its_fields_and_no_others() -> None:
+def test_a_value_without_keys_has_all_its_fields_and_no_others():
     assert encode([Part(1)]) == [{"total_ns": 1, "shapes": None}]
     with pytest.raises(AttributeError):
         encode(Part(1), {Part: Keys("total_us")})
 
 
-def test_the_text_is_stable_utf8_and_null_for_what_is_no_number() -> None:
+def test_the_text_is_stable_utf8_and_null_for_what_is_no_number():
     assert to_json({"b": 1, "a": "µs"}) == '{\n  "b": 1,\n  "a": "µs"\n}\n'
     assert to_json_line({"n": 2**70}) == '{"n": 1180591620717411303424}'
     text = to_json({"a": math.nan, "b": [math.inf, 1.5], "c": (2, "x")})
     assert json.loads(text) == {"a": None, "b": [None, 1.5], "c": [2, "x"]}
 
 
-def test_a_file_appears_whole_and_alone_or_is_an_input_error(tmp_path: Path) -> None:
+def test_a_file_appears_whole_and_alone_or_is_an_input_error(tmp_path):
     path = write_json(tmp_path / "new" / "x.json", {"a": 1})
     write_json(path, {"a": 2})
     assert json.loads(path.read_text("utf-8")) == {"a": 2}

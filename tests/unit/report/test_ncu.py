@@ -1,9 +1,6 @@
 """What people and programs are shown of hardware counters."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from opscope.analysis.counters import CountedCall, CountedKernel, CounterAnalysis, Match
@@ -16,7 +13,7 @@ from opscope.toolchain.ncu_report import QUANTITIES, KernelCounters, NcuDevice, 
 from .conftest import text_of
 
 
-def made(**values: float) -> CounterAnalysis:
+def made(**values):
     """A report of one kernel with these counters, matched to a call that issues it alone."""
     counters = KernelCounters(
         0, "k", "k", "k", NcuDevice(name="GPU"), (4, 1, 1), (128, 1, 1), 32, 1024,
@@ -57,11 +54,11 @@ REPORTS = {
 }
 
 
-def test_reports(expect: Callable[[str, str], None]) -> None:
+def test_reports(expect):
     expect("ncu.txt", text_of(REPORTS))
 
 
-def test_json_has_every_quantity_and_names_what_is_missing() -> None:
+def test_json_has_every_quantity_and_names_what_is_missing():
     document = json.loads(to_json(ncu_json(made(duration_ns=10_000, dram_bytes=300))))
     (kernel,) = document["kernels"]
     assert document["schema_version"] == 4

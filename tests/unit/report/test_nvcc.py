@@ -1,7 +1,5 @@
 """A compiled file as text and as JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -15,9 +13,7 @@ from .conftest import text_of
 COMMAND = ("/usr/bin/nvcc", "-gencode=arch=compute_90,code=sm_90", "-o", "add", "add.cu")
 
 
-def compiled(
-    *kernels: tuple[Target, int, int | None], ptx: Target | None = None, said: str = ""
-) -> Compilation:
+def compiled(*kernels, ptx=None, said=""):
     """A file of kernels with targets, registers and bytes of constants."""
     targets = tuple(dict.fromkeys(target for target, _, _ in kernels)) or (Target(9, 0),)
     request = Request(Path("add.cu"), Path("add"), True, targets, ptx)

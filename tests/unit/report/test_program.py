@@ -1,18 +1,15 @@
 """What a report says of modules and lines."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
 from opscope.analysis.program.places import LineKind, LineTotal, ModuleTotal, ProgramTotals
-from opscope.analysis.summary import Summary
 from opscope.report.document import Document, Section, blocks
 from opscope.report.markdown import render_markdown
 from opscope.report.timeline import program_sections, recording_hint
 
 
-def module(path: str, class_name: str, depth: int, total_ns: int, own_ns: int = 0) -> ModuleTotal:
+def module(path, class_name, depth, total_ns, own_ns=0):
     return ModuleTotal(path, class_name, depth, 2, own_ns, total_ns, total_ns, 0, 3)
 
 
@@ -32,7 +29,7 @@ LINES = (
 
 
 @pytest.fixture
-def program(summary: Summary) -> Summary:
+def program(summary):
     totals = ProgramTotals(MODULES, LINES, 8_000_000, 8_600_000, has_modules=True, has_stacks=True)
     return summary.having(program=totals)
 

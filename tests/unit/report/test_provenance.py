@@ -1,16 +1,10 @@
 """The chain from an operator to its source, and what is said of a kernel."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.provenance import Accuracy, GeneratedCode, KernelFacts, NativeFunctionUse
-from opscope.analysis.summary import Summary
 from opscope.launches.facts import LaunchGeometry
 from opscope.launches.launch_explanation import Heading, LaunchExplanation, Statement
 from opscope.model.evidence import Grade
@@ -43,7 +37,7 @@ REPLACED = {
     "kernels": {"CUDA": "/home/me/ops.py:12"},
     "overrides": {"CUDA": "build/aten/src/ATen/RegisterCUDA_0.cpp:10"},
 }
-FUNCTIONS: dict[str, dict[str, Any]] = {
+FUNCTIONS = {
     "every link of the chain": {"stub": "gelu_stub", "stub_location": KERNEL},
     "a launcher without a stub": {"stub_location": KERNEL, "details": {"launchers": ["GeluCUDAKernelImpl"]}},
     "several launchers": {"details": {"launchers": ["gather_topk", "sort"]}},
@@ -57,7 +51,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "code that replaced PyTorch's": {"details": {**ADDMM.details, "registration": REPLACED}},
 }  # fmt: skip
 STUB = replace(ADDMM, stub="gelu_stub", stub_location=KERNEL)
-OPERATORS: dict[str, dict[str, Any]] = {
+OPERATORS = {
     "one place is said once": {"native_functions": (ADDMM,), "source": BLAS},
     "of a stub at that place the name remains": {"native_functions": (STUB,), "source": KERNEL},
     "other overloads and called operators": {
@@ -68,7 +62,7 @@ OPERATORS: dict[str, dict[str, Any]] = {
 MEASURED = Accuracy(0.9, 0.8, 1.0, 0.7, 0.6, 0.5, 0.4, None, {"kernel_unit": {"exact": 1.0}, "line": {}})
 
 
-def test_what_is_said(summary: Summary, cpu_summary: Summary, expect: Callable[[str, str], None]) -> None:
+def test_what_is_said(summary, cpu_summary, expect):
     told = {name: provenance.function_facts(replace(ADDMM, **fields)) for name, fields in FUNCTIONS.items()}
     for name, fields in OPERATORS.items():
         operator = replace(summary.operators[0], **fields)
@@ -122,13 +116,13 @@ KERNELS = {
 }
 
 
-def test_what_is_known_of_a_kernel(expect: Callable[[str, str], None]) -> None:
+def test_what_is_known_of_a_kernel(expect):
     expect("kernels.txt", markdown_of({name: kernel_facts(one) for name, one in KERNELS.items()}))
     assert kernel_facts(POW)[0] == ("Name", Code(POW.name, is_whole=True))
     assert kernel_facts(POW, title=POW.name) == kernel_facts(POW)[1:]
 
 
-def test_a_title_is_the_function_with_its_functor_or_the_name_where_alike() -> None:
+def test_a_title_is_the_function_with_its_functor_or_the_name_where_alike():
     assert POW.title == "vectorized_elementwise_kernel<… pow_impl …>"
     assert KernelFacts("k", "x", function="a::(anonymous namespace)::softmax").title == "softmax"
     assert KernelFacts("Memcpy DtoH", "x").title == "Memcpy DtoH"
@@ -152,14 +146,14 @@ LAUNCH = ExplainedLaunch("void f<int>()", GEOMETRY, LaunchExplanation("softmax",
 
 
 @pytest.fixture
-def told(summary: Summary) -> Summary:
+def told(summary):
     kernel = replace(
         summary.kernels[0], name=LAUNCH.kernel, facts=KernelFacts(LAUNCH.kernel, "x", function="f")
     )
     return summary.having(kernels=(kernel,), accounts={("aten::a", LAUNCH.kernel): (LAUNCH,)})
 
 
-def test_how_it_parallelizes(told: Summary, expect: Callable[[str, str], None]) -> None:
+def test_how_it_parallelizes(told, expect):
     alone = told.having(accounts={(None, LAUNCH.kernel): (LAUNCH,)})
     blocks = {
         "sentences by heading, a shared grade once": launch_blocks(told, "aten::a", LAUNCH.kernel),

@@ -1,16 +1,12 @@
-from __future__ import annotations
-
 from opscope.analysis.measured_step import MeasuredStep, StepClockKind, UnrecordedTime
-from opscope.analysis.summary import Summary
-from opscope.model.benchmark import Latency
 from opscope.model.sidecar import StepKind
 from opscope.report.summary_json import stats_document
-from opscope.report.sweep import Record, sweep_document, sweep_json, sweep_record
+from opscope.report.sweep import sweep_document, sweep_json, sweep_record
 
 from .conftest import text_of
 
 
-def entries(summary: Summary, config: dict[str, object], latency: Latency | None) -> list[Record]:
+def entries(summary, config, latency):
     files = {"stats": "profiling_stats_bs8_seq128.json"}
     return [
         sweep_record("bs8_seq128", stats_document(summary, config, None, latency), files),
@@ -38,10 +34,10 @@ def test_reports(summary, cpu_summary, config, latency, expect):
     version_1 = stats_document(summary, config, None, latency)
     del version_1["step"]
 
-    def sizes(*each: tuple[int, int]) -> list[Record]:
+    def sizes(*each):
         runs = []
         for batch, length in each:
-            sized: dict[str, object] = {"batch_size": batch, "seq_len": length, "steps": batch}
+            sized = {"batch_size": batch, "seq_len": length, "steps": batch}
             stats = stats_document(summary, sized, None, latency, wall_time_ns_per_step=1e6 * batch * length)
             runs.append(sweep_record(f"bs{batch}_seq{length}", stats))
         return runs

@@ -1,27 +1,12 @@
-from __future__ import annotations
-
 import io
 import re
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from opscope.analysis.summary import Summary
 from opscope.report.analysis import recording_document
-from opscope.report.document import (
-    Code,
-    Column,
-    Document,
-    FactList,
-    Link,
-    Section,
-    Table,
-    Text,
-    numbered,
-    numeric,
-)
+from opscope.report.document import Code, Column, Document, FactList, Link, Section, Table, numbered, numeric
 from opscope.report.names import fitting_names, least_width, shorten_middle
 from opscope.report.terminal import column_widths, fit_widths, render_terminal
 from opscope.results import load, summarize
@@ -30,7 +15,7 @@ from .conftest import rendered
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
-def test_no_line_is_wider_than_the_console_and_no_number_is_cut(summary: Summary, width: int) -> None:
+def test_no_line_is_wider_than_the_console_and_no_number_is_cut(summary, width):
     text = rendered(recording_document(summary), width)
     assert max(map(len, text.splitlines())) <= width
     for number in ("6.00 ms", "60.0 %", "999,999 ns", "800 µs"):
@@ -39,7 +24,7 @@ def test_no_line_is_wider_than_the_console_and_no_number_is_cut(summary: Summary
 
 
 @pytest.mark.exhaustive(few=False)
-def test_the_first_screen_is_small(shared: Path) -> None:
+def test_the_first_screen_is_small(shared):
     for trace in ("bert_eager_attn", "gpt2_generate_fp16", "own_kernels"):
         with load(shared / "traces/h200" / f"{trace}.json.gz") as session:
             text = rendered(replace(recording_document(summarize(session)), sections=()), 80)
@@ -47,7 +32,7 @@ def test_the_first_screen_is_small(shared: Path) -> None:
         assert re.search(r"torch\.(compile\(|set_float32_matmul_precision|bfloat16\))", text)
 
 
-def test_names_shrink_where_they_must_and_still_differ(summary: Summary) -> None:
+def test_names_shrink_where_they_must_and_still_differ(summary):
     kernel = summary.kernels[0]
     narrow, wide = (rendered(recording_document(summary), width) for width in (80, 200))
     assert "sm80_xmma_gemm…128x64x8" in narrow
@@ -58,7 +43,7 @@ def test_names_shrink_where_they_must_and_still_differ(summary: Summary) -> None
     assert ["█" in rendered(recording_document(summary), width) for width in (50, 120)] == [False, True]
 
 
-def test_names_are_text_and_the_full_report_renders_too(summary: Summary, cpu_summary: Summary) -> None:
+def test_names_are_text_and_the_full_report_renders_too(summary, cpu_summary):
     for name, shown in (("evil\x1b[2J\u202e" * 20, "evil"), ("[bold]x[/bold]", "[bold]x[/bold]")):
         operator = replace(summary.operators[0], name=name)
         text = rendered(recording_document(summary.having(operators=(operator,))), 120)
@@ -74,7 +59,7 @@ PAGE = "https://github.com/pytorch/pytorch/blob/0123/aten/src/ATen/native/Linear
 @pytest.mark.parametrize(
     ("address", "is_linked"), [(PAGE, True), ("https://x.org/\x1b]8;;evil", False), ("file:///etc", False)]
 )
-def test_a_link_opens_only_a_plain_page(address: str, is_linked: bool) -> None:
+def test_a_link_opens_only_a_plain_page(address, is_linked):
     stream = io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system="truecolor")
     console.print(render_terminal(Document("t", (FactList((("File", Link("Linear.cpp:73", address)),)),))))
@@ -83,7 +68,7 @@ def test_a_link_opens_only_a_plain_page(address: str, is_linked: bool) -> None:
     assert "Linear.cpp:73" in stream.getvalue()
 
 
-def test_a_long_link_shrinks_as_a_name_does() -> None:
+def test_a_long_link_shrinks_as_a_name_does():
     file = "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels/cutlassF_f32_aligned.cu:71"
     table = Table((Column("File"), Column("Known from")), ((Link(file, PAGE), "neighbor_version"),))
     for document in (Document("", (FactList((("File", Link(file, PAGE)),)),)), Document("", (table,))):
@@ -94,7 +79,7 @@ def test_a_long_link_shrinks_as_a_name_does() -> None:
     assert "neighbor_version" in rendered(Document("", (table,)), 60)
 
 
-def test_a_name_that_must_be_whole_is_wrapped_and_not_cut() -> None:
+def test_a_name_that_must_be_whole_is_wrapped_and_not_cut():
     name = "function<" + "a" * 150 + ">"
     whole = rendered(Document("", (FactList((("Name", Code(name, is_whole=True)),)),)), 60)
     assert "…" not in whole
@@ -107,7 +92,7 @@ NAME = column_widths(Column("Kernel"), [Code("k" * 50)])
 TEXT = column_widths(Column("Meaning"), ["several short words"])
 
 
-def test_columns_shrink_in_turn_and_numbers_never() -> None:
+def test_columns_shrink_in_turn_and_numbers_never():
     assert fit_widths([NUMBER, NAME, TEXT], 100) == [9, 50, 19]
     for width in (40, 22):  # headings wrap, texts narrow, then names and texts shrink
         widths = fit_widths([NUMBER, NAME, TEXT], width)
@@ -120,10 +105,10 @@ def test_columns_shrink_in_turn_and_numbers_never() -> None:
 
 
 @pytest.mark.parametrize(("width", "hidden"), [(60, ()), (44, ("Least",)), (35, ("Spare", "Least"))])
-def test_spare_columns_go_before_names_are_cut_and_are_named(width: int, hidden: tuple[str, ...]) -> None:
+def test_spare_columns_go_before_names_are_cut_and_are_named(width, hidden):
     columns = (Column("Name"), numeric("Spare", spare=True), numeric("Key"), numeric("Least", spare=True))
     name = "a_name_of_20_letters"
-    row: tuple[Text, ...] = (Code(name), "1,000,000", "2,000,000", "3,000,000")
+    row = (Code(name), "1,000,000", "2,000,000", "3,000,000")
     text = rendered(Document("", sections=(Section("", (Table(columns, (row,)),)),)), width)
     assert name in text
     assert "2,000,000" in text
@@ -132,7 +117,7 @@ def test_spare_columns_go_before_names_are_cut_and_are_named(width: int, hidden:
     assert all(one in text.partition("Hidden at")[2] for one in hidden)
 
 
-def test_names_that_would_read_the_same_show_where_they_part() -> None:
+def test_names_that_would_read_the_same_show_where_they_part():
     names = [f"{'prefix' * 5}_{part}_{'suffix' * 5}" for part in ("128x64", "64x64")]
     first, second = fitting_names(names, 30)
     assert first.endswith("…128x64")
@@ -141,7 +126,7 @@ def test_names_that_would_read_the_same_show_where_they_part() -> None:
     assert fitting_names([names[0], names[0]], 30) == [shorten_middle(names[0], 30)] * 2
 
 
-def test_the_telling_part_of_kernels_is_kept_and_operators_whole() -> None:
+def test_the_telling_part_of_kernels_is_kept_and_operators_whole():
     kernel = "void at::native::{}_kernel<{}, at::native::GeluCUDAKernelImpl(x)::{{lambda()#2}}, a>(int, b)"
     names = [kernel.format("vectorized_elementwise", lanes) for lanes in (4, 8)]
     assert fitting_names(names[:1], 60) == ["vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>"]

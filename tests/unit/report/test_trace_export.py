@@ -1,21 +1,16 @@
-from __future__ import annotations
-
 import gzip
 import json
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError
 from opscope.report.exports import export_trace
 
 
-def two_steps() -> TraceBuilder:
+def two_steps():
     trace = TraceBuilder().step(1, 0, 500).step(2, 500, 500)
     for start in (0, 500):
         trace.operator("aten::mm", start + 10, 30).launch(start + 20, 5).kernel("gemm", start + 40, 300)
@@ -23,14 +18,14 @@ def two_steps() -> TraceBuilder:
     return trace
 
 
-def tracks(events: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def tracks(events):
     """Slices of ours, and all events that are not ours."""
     process = next(one["pid"] for one in events if one.get("args") == {"name": "opscope"})
     ours = [one for one in events if one["pid"] == process]
     return [one for one in ours if one["ph"] == "X"], [one for one in events if one["pid"] != process]
 
 
-def test_the_recording_stays_and_the_path_is_a_track(load: Load, tmp_path: Path) -> None:
+def test_the_recording_stays_and_the_path_is_a_track(load, tmp_path):
     recorded = two_steps().text()
     session = load(recorded)
     written = json.loads(export_trace(session, tmp_path / "marked.json").read_text())
@@ -47,7 +42,7 @@ def test_the_recording_stays_and_the_path_is_a_track(load: Load, tmp_path: Path)
     assert all(check.holds for check in again.check())
 
 
-def test_idle_causes_and_operators_are_tracks(load: Load, tmp_path: Path) -> None:
+def test_idle_causes_and_operators_are_tracks(load, tmp_path):
     session = load(two_steps())
     events = json.loads(export_trace(session, tmp_path / "marked.json").read_text())["traceEvents"]
     ours, rest = tracks(events)
@@ -67,7 +62,7 @@ def test_idle_causes_and_operators_are_tracks(load: Load, tmp_path: Path) -> Non
     assert all(one["args"]["why"] for one in idle)
 
 
-def test_compressed_bare_and_cut_off_traces(load: Load, tmp_path: Path) -> None:
+def test_compressed_bare_and_cut_off_traces(load, tmp_path):
     recorded = json.loads(two_steps().text())
     export_trace(load(json.dumps(recorded["traceEvents"])), tmp_path / "bare.json.gz")
     events = json.loads(gzip.decompress((tmp_path / "bare.json.gz").read_bytes()))
@@ -77,7 +72,7 @@ def test_compressed_bare_and_cut_off_traces(load: Load, tmp_path: Path) -> None:
     assert tracks(events)[1] == recorded["traceEvents"][:-1]
 
 
-def test_times_keep_their_nanoseconds(load: Load, tmp_path: Path) -> None:
+def test_times_keep_their_nanoseconds(load, tmp_path):
     late = 4_388_993_824_190  # µs: a float of it has no digit left for nanoseconds
     trace = TraceBuilder().step(1, late, 500)
     trace.operator("aten::mm", late + 10, 30).launch(late + 20, 5).kernel("gemm", late + 40.001, 300.003)
@@ -101,7 +96,7 @@ def test_what_cannot_be_exported(load, make_trace, tmp_path, content, words):
     assert not (tmp_path / "marked.json").exists()
 
 
-def test_a_trace_that_is_gone(load: Load, make_trace: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_trace_that_is_gone(load, make_trace, tmp_path):
     source = make_trace(two_steps())
     session = load(str(source))
     source.unlink()

@@ -1,9 +1,5 @@
 """What is said of a trial: the best set first, every change, why one is not recommended."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import msgspec
 from msgspec.structs import replace
 
@@ -54,12 +50,12 @@ NO_BEST = replace(UNDECIDED, variants=DECIDED)
 NOTHING = replace(NO_BEST, best_reduced_precision=None, variants=(), is_complete=False)
 
 
-def test_reports(expect: Callable[[str, str], None]) -> None:
+def test_reports(expect):
     results = {"all": RESULT, "not decided": UNDECIDED, "none is faster": NO_BEST, "stopped": NOTHING}
     expect("trial.txt", text_of({name: trial_document(one, "opscope try") for name, one in results.items()}))
 
 
-def test_an_interval_that_tells_nothing_is_too_noisy() -> None:
+def test_an_interval_that_tells_nothing_is_too_noisy():
     noisy = replace(
         RESULT, variants=tuple(replace(one, ratio_interval=(0.0, 1669.57)) for one in RESULT.variants)
     )
@@ -68,7 +64,7 @@ def test_an_interval_that_tells_nothing_is_too_noisy() -> None:
     assert "166957" not in told
 
 
-def test_json_is_the_result() -> None:
+def test_json_is_the_result():
     document = trial_json(RESULT)
     assert document.pop("schema_version") == 1
     assert msgspec.convert(document, trial.TrialResult, strict=False) == RESULT

@@ -1,47 +1,35 @@
 """A real report of five kernels on an H200, read in full; and every way a file can be wrong."""
 
-from __future__ import annotations
-
 import gzip
 import sys
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from case_tables import cases
 from opscope.errors import DependencyError, InputError
 from opscope.toolchain import ncu_report as reading
-from opscope.toolchain.ncu_report import (
-    MAGIC,
-    Dimension,
-    KernelCounters,
-    NcuReport,
-    Quantity,
-    is_report,
-    read_report,
-)
+from opscope.toolchain.ncu_report import MAGIC, Dimension, Quantity, is_report, read_report
 
 needs_reader = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
 
 
 @pytest.fixture(scope="module")
-def packed(shared: Path) -> Path:
+def packed(shared):
     return shared / "ncu" / "ops.ncu-rep.gz"
 
 
 @pytest.fixture(scope="module")
-def content(packed: Path) -> bytes:
+def content(packed):
     return gzip.decompress(packed.read_bytes())
 
 
 @pytest.fixture(scope="module")
-def report(packed: Path) -> NcuReport:
+def report(packed):
     return read_report(packed)
 
 
-def kernel(report: NcuReport, function: str) -> KernelCounters:
+def kernel(report, function):
     return next(one for one in report.kernels if one.function == function)
 
 
@@ -55,7 +43,7 @@ def test_times_bytes_and_geometry(report, function, duration_ns, dram_bytes, lau
 
 
 @needs_reader
-def test_names_device_and_reader(report: NcuReport) -> None:
+def test_names_device_and_reader(report):
     softmax = report.kernels[0]
     assert softmax.mangled_name.startswith("_ZN2at6native43_GLOBAL__N__b6de9c8c_10_SoftMax_cu_9f978f63")
     assert softmax.name.startswith("void at::native::<unnamed>::cunn_SoftMaxForwardReg<float, float, float,")
@@ -69,7 +57,7 @@ def test_names_device_and_reader(report: NcuReport) -> None:
 
 
 @needs_reader
-def test_counters_as_fractions_of_one(report: NcuReport) -> None:
+def test_counters_as_fractions_of_one(report):
     copy = kernel(report, "elementwise_kernel")
     assert copy.ratio(Quantity.MEMORY_FRACTION) == pytest.approx(0.970742, abs=1e-6)
     assert copy.ratio(Quantity.DRAM_FRACTION) == pytest.approx(0.235743, abs=1e-6)
@@ -83,7 +71,7 @@ def test_counters_as_fractions_of_one(report: NcuReport) -> None:
 
 
 @needs_reader
-def test_stall_reasons_longest_first_and_summing_to_one(report: NcuReport) -> None:
+def test_stall_reasons_longest_first_and_summing_to_one(report):
     for one in report.kernels:
         shares = list(one.stall_fractions.values())
         assert shares == sorted(shares, reverse=True)
@@ -94,7 +82,7 @@ def test_stall_reasons_longest_first_and_summing_to_one(report: NcuReport) -> No
 
 
 @needs_reader
-def test_what_was_not_collected_is_none_and_known_to_be(report: NcuReport) -> None:
+def test_what_was_not_collected_is_none_and_known_to_be(report):
     softmax = report.kernels[0]
     assert softmax.loads.sectors_per_request is None
     assert softmax.shared.conflict_fraction is None
@@ -105,15 +93,8 @@ def test_what_was_not_collected_is_none_and_known_to_be(report: NcuReport) -> No
 
 
 @needs_reader
-def test_the_unpacked_file_reads_the_same(content: bytes, report: NcuReport, tmp_path: Path) -> None:
-    file = tmp_path / "ops.ncu-rep"
-    file.write_bytes(content)
-    assert read_report(file).kernels == report.kernels
-
-
-@needs_reader
 @pytest.mark.parametrize("share", [0.0001, 0.2, 0.5, 0.999])
-def test_a_report_cut_off_is_an_error(content: bytes, tmp_path: Path, share: float) -> None:
+def test_a_report_cut_off_is_an_error(content, tmp_path, share):
     file = tmp_path / "cut.ncu-rep"
     file.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(InputError, match=r"cut off|damaged"):
@@ -121,7 +102,7 @@ def test_a_report_cut_off_is_an_error(content: bytes, tmp_path: Path, share: flo
 
 
 @needs_reader
-def test_errors_name_the_packed_file(content: bytes, packed: Path, tmp_path: Path) -> None:
+def test_errors_name_the_packed_file(content, packed, tmp_path):
     cut = tmp_path / "cut.ncu-rep.gz"
     cut.write_bytes(packed.read_bytes()[:100_000])
     with pytest.raises(InputError, match="cannot be unpacked") as caught:
@@ -144,7 +125,7 @@ def test_errors_name_the_packed_file(content: bytes, packed: Path, tmp_path: Pat
     ],
     ids=["no block", "another version", "results that are none"],
 )
-def test_a_report_the_reader_finds_nothing_in(tmp_path: Path, tail: bytes) -> None:
+def test_a_report_the_reader_finds_nothing_in(tmp_path, tail):
     file = tmp_path / "a.ncu-rep"
     file.write_bytes(MAGIC + tail)
     with pytest.raises(InputError, match=r"finds no results.*profiled no kernel.*another version"):
@@ -152,7 +133,7 @@ def test_a_report_the_reader_finds_nothing_in(tmp_path: Path, tail: bytes) -> No
 
 
 @needs_reader
-def test_no_file_and_no_report(tmp_path: Path) -> None:
+def test_no_file_and_no_report(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         read_report(tmp_path / "none.ncu-rep")
     with pytest.raises(InputError, match="cannot be read"):
@@ -163,13 +144,68 @@ def test_no_file_and_no_report(tmp_path: Path) -> None:
         read_report(other)
 
 
-def test_without_the_reader_the_install_line_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_reader_the_install_line_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ncu_report", None)
     with pytest.raises(DependencyError, match=r"pip install 'opscope\[ncu\]'"):
         read_report(tmp_path / "a.ncu-rep")
 
 
-def test_what_is_taken_for_a_report(tmp_path: Path) -> None:
+class FakeMetric:
+    def __init__(self, value, unit):
+        self._value, self._unit = value, unit
+
+    def has_value(self):
+        return self._value is not None
+
+    def value(self):
+        return self._value
+
+    def unit(self):
+        return self._unit
+
+
+class FakeAction:
+    def __init__(self, metrics):
+        self._metrics = metrics
+
+    def metric_names(self):
+        return tuple(self._metrics)
+
+    def metric_by_name(self, name):
+        return FakeMetric(*self._metrics[name]) if name in self._metrics else None
+
+
+def values(metrics):
+    return reading._values(reading._Metrics(FakeAction(metrics)))
+
+
+def test_units_are_converted_and_an_unknown_one_leaves_the_metric_unread():
+    assert values({"gpu__time_duration.sum": (1.5, "usecond")}) == {Quantity.DURATION: 1500}
+    assert values({"gpu__time_duration.sum": (1.5, "fortnight")}) == {}
+    assert values({"dram__bytes_read.sum": (2.0, "Mbyte")}) == {Quantity.DRAM_READ_BYTES: 2_000_000}
+    assert values({"lts__t_sectors.sum": (10.0, "sector")}) == {Quantity.L2_BYTES: 320}
+    assert values({"sm__throughput.avg.pct_of_peak_sustained_elapsed": (None, "%")}) == {}
+    assert reading._converted((50.0, ""), Dimension.FRACTION) is None
+
+
+def test_bytes_of_device_memory_from_their_parts_or_their_rate():
+    parts = values({"dram__bytes_op_read.sum": (100.0, "byte"), "dram__bytes_op_write.sum": (20.0, "byte")})
+    assert parts[Quantity.DRAM_BYTES] == 120
+    rate = {"dram__bytes.sum.per_second": (2e12, "byte/s"), "gpu__time_duration.sum": (1000.0, "ns")}
+    assert values(rate)[Quantity.DRAM_BYTES] == 2_000_000
+
+
+@needs_reader
+def test_the_rate_of_a_real_report_gives_its_bytes(report, content, tmp_path):
+    file = tmp_path / "ops.ncu-rep"
+    file.write_bytes(content)
+    context = reading.check_reader().load_report(str(file))
+    for action, one in zip(context[0], report.kernels, strict=True):
+        metrics = reading._Metrics(action)
+        assert reading._dram_bytes(metrics, {Quantity.DURATION: one.duration_ns or 0}) == one.dram_bytes
+
+
+def test_what_is_taken_for_a_report(tmp_path):
     other = tmp_path / "renamed"
     other.write_bytes(MAGIC + b"...")
     script = tmp_path / "script.sh"
@@ -179,58 +215,3 @@ def test_what_is_taken_for_a_report(tmp_path: Path) -> None:
     assert is_report("missing.ncu-rep.gz")
     assert not is_report(script)
     assert not is_report("python")
-
-
-class FakeMetric:
-    def __init__(self, value: Any, unit: str) -> None:
-        self._value, self._unit = value, unit
-
-    def has_value(self) -> bool:
-        return self._value is not None
-
-    def value(self) -> Any:
-        return self._value
-
-    def unit(self) -> str:
-        return self._unit
-
-
-class FakeAction:
-    def __init__(self, metrics: dict[str, tuple[Any, str]]) -> None:
-        self._metrics = metrics
-
-    def metric_names(self) -> tuple[str, ...]:
-        return tuple(self._metrics)
-
-    def metric_by_name(self, name: str) -> FakeMetric | None:
-        return FakeMetric(*self._metrics[name]) if name in self._metrics else None
-
-
-def values(metrics: dict[str, tuple[Any, str]]) -> dict[Quantity, Any]:
-    return reading._values(reading._Metrics(FakeAction(metrics)))
-
-
-def test_units_are_converted_and_an_unknown_one_leaves_the_metric_unread() -> None:
-    assert values({"gpu__time_duration.sum": (1.5, "usecond")}) == {Quantity.DURATION: 1500}
-    assert values({"gpu__time_duration.sum": (1.5, "fortnight")}) == {}
-    assert values({"dram__bytes_read.sum": (2.0, "Mbyte")}) == {Quantity.DRAM_READ_BYTES: 2_000_000}
-    assert values({"lts__t_sectors.sum": (10.0, "sector")}) == {Quantity.L2_BYTES: 320}
-    assert values({"sm__throughput.avg.pct_of_peak_sustained_elapsed": (None, "%")}) == {}
-    assert reading._converted((50.0, ""), Dimension.FRACTION) is None
-
-
-def test_bytes_of_device_memory_from_their_parts_or_their_rate() -> None:
-    parts = values({"dram__bytes_op_read.sum": (100.0, "byte"), "dram__bytes_op_write.sum": (20.0, "byte")})
-    assert parts[Quantity.DRAM_BYTES] == 120
-    rate = {"dram__bytes.sum.per_second": (2e12, "byte/s"), "gpu__time_duration.sum": (1000.0, "ns")}
-    assert values(rate)[Quantity.DRAM_BYTES] == 2_000_000
-
-
-@needs_reader
-def test_the_rate_of_a_real_report_gives_its_bytes(report: NcuReport, content: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "ops.ncu-rep"
-    file.write_bytes(content)
-    context = reading.check_reader().load_report(str(file))
-    for action, one in zip(context[0], report.kernels, strict=True):
-        metrics = reading._Metrics(action)
-        assert reading._dram_bytes(metrics, {Quantity.DURATION: one.duration_ns or 0}) == one.dram_bytes

@@ -1,7 +1,5 @@
 """Finding and running programs: what they do, and the signals that reach those on this terminal."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -16,7 +14,7 @@ from opscope.toolchain import programs
 from opscope.toolchain.programs import AttachedExit, run_attached, run_program
 
 
-def _script(folder: Path, name: str, text: str) -> str:
+def _script(folder, name, text):
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name
     file.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
@@ -24,7 +22,7 @@ def _script(folder: Path, name: str, text: str) -> str:
     return str(file)
 
 
-def test_what_a_program_says_and_how_it_ends(tmp_path: Path) -> None:
+def test_what_a_program_says_and_how_it_ends(tmp_path):
     end = run_program(
         [_script(tmp_path, "tool", 'echo "out $X"; echo err >&2; exit 3')],
         timeout_s=20,
@@ -34,12 +32,12 @@ def test_what_a_program_says_and_how_it_ends(tmp_path: Path) -> None:
     assert not end.succeeded
 
 
-def test_a_program_runs_in_a_folder_without_input(tmp_path: Path) -> None:
+def test_a_program_runs_in_a_folder_without_input(tmp_path):
     end = run_program(["/bin/sh", "-c", "pwd; cat"], timeout_s=20, folder=tmp_path)
     assert (end.succeeded, end.out.strip()) == (True, os.path.realpath(tmp_path))
 
 
-def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started(tmp_path):
     end = run_program([str(tmp_path / "missing")], timeout_s=1)
     assert end.exit_code is None
     assert end.failure == "cannot be started: No such file or directory"
@@ -49,7 +47,7 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
     assert "cannot be started" in (run_program([str(broken)], timeout_s=1).failure or "")
 
 
-def test_a_program_that_hangs_is_killed_with_its_children_and_keeps_its_words() -> None:
+def test_a_program_that_hangs_is_killed_with_its_children_and_keeps_its_words():
     child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
     code = f"import subprocess, sys, time; print('so far', flush=True); {child}; time.sleep(60)"
     start = time.monotonic()
@@ -60,21 +58,14 @@ def test_a_program_that_hangs_is_killed_with_its_children_and_keeps_its_words() 
     assert time.monotonic() - start < 30
 
 
-def test_a_crash_is_a_negative_code_and_other_bytes_are_replaced() -> None:
-    end = run_program([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], timeout_s=20)
-    assert end.exit_code == -11
-    end = run_program(["/bin/sh", "-c", r"printf '\377ok'"], timeout_s=20)
-    assert end.out == "\ufffdok"
-
-
-def python(code: str) -> AttachedExit:
+def python(code):
     return run_attached([sys.executable, "-c", code], "the program", sys.executable)
 
 
 @pytest.mark.parametrize(
     ("code", "ended"), [("raise SystemExit(7)", (7, 7)), ("import os; os.kill(os.getpid(), 9)", (137, -9))]
 )
-def test_the_exit_code_is_that_of_shells(code: str, ended: tuple[int, int]) -> None:
+def test_the_exit_code_is_that_of_shells(code, ended):
     run = python(code)
     assert (run.shell_code, run.exit_code) == ended
 
@@ -87,7 +78,7 @@ def test_a_signal_to_this_process_reaches_the_program(tmp_path, monkeypatch, num
     monkeypatch.setattr(programs, "_is_of_terminal", lambda: False)
     ready = tmp_path / "ready"
 
-    def send() -> None:
+    def send():
         wait_for(ready)
         time.sleep(0.1)
         os.kill(os.getpid(), number)
@@ -103,11 +94,11 @@ def test_a_signal_to_this_process_reaches_the_program(tmp_path, monkeypatch, num
     assert signal.getsignal(number) == before
 
 
-def test_the_terminals_interrupt_is_not_sent_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminals_interrupt_is_not_sent_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "_is_of_terminal", lambda: True)
     ready, sent = tmp_path / "ready", tmp_path / "sent"
 
-    def send() -> None:
+    def send():
         try:
             wait_for(ready)
             os.kill(os.getpid(), signal.SIGINT)
@@ -126,15 +117,7 @@ def test_the_terminals_interrupt_is_not_sent_twice(tmp_path: Path, monkeypatch: 
     assert run == AttachedExit(0, was_interrupted=True)
 
 
-def test_from_another_thread_too() -> None:
-    runs: list[AttachedExit] = []
-    thread = threading.Thread(target=lambda: runs.append(python("raise SystemExit(3)")))
-    thread.start()
-    thread.join()
-    assert runs[0].exit_code == 3
-
-
-def wait_for(path: Path) -> None:
+def wait_for(path):
     """Not for ever: a program that ended before has left none, and no signal is sent then."""
     deadline = time.monotonic() + 60
     while not path.exists():
@@ -142,7 +125,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+def test_a_file_that_is_no_program(tmp_path):
     path = Path(_script(tmp_path, "text", ""))
     path.write_text("no interpreter line")
     with pytest.raises(InputError, match="not a program for this machine"):
@@ -151,3 +134,10 @@ def test_a_file_that_is_no_program(tmp_path: Path) -> None:
     broken.write_text("#!/nowhere/interpreter\n")
     with pytest.raises(CaptureError, match="cannot be started"):
         run_attached([str(broken)], "the program", broken)
+
+
+def test_a_crash_is_a_negative_code_and_other_bytes_are_replaced():
+    end = run_program([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], timeout_s=20)
+    assert end.exit_code == -11
+    end = run_program(["/bin/sh", "-c", r"printf '\377ok'"], timeout_s=20)
+    assert end.out == "\ufffdok"

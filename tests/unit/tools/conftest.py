@@ -1,12 +1,7 @@
 """Snippets of C++ and CUDA as an index would read them, and small trees of files."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
-from opscope.provenance.sources import Definition
 from torch_tables.definitions import read_tree
 
 from ..provenance.conftest import checkout, dedented, index_of, table
@@ -15,10 +10,10 @@ __all__ = ["checkout", "index_of", "table"]
 
 
 @pytest.fixture
-def read() -> Callable[..., list[Definition]]:
+def read():
     """Reads one file's text, by default that of a `.cu` file, and gives its definitions in order."""
 
-    def of(text: str, file: str = "a.cu") -> list[Definition]:
+    def of(text, file="a.cu"):
         return read_tree(dedented({file: text}))[0]
 
     return of

@@ -1,7 +1,5 @@
 """The packaged table of the installed release against its torchgen and its dispatcher."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -10,20 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from case_tables import cases
-from opscope.provenance.native_functions import (
-    NativeFunction,
-    OperatorTable,
-    holds_stacks,
-    packaged_table,
-    resolve,
-)
+from opscope.provenance import native_functions
 from torch_tables.operator_table import Places, build_operator_table, called_operators
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def built(torch) -> OperatorTable:
+def built(torch):
     """The table of the installed PyTorch, without places."""
     folder = Path(torch.__file__).parents[1] / "torchgen/packaged"
     return build_operator_table(
@@ -31,13 +23,13 @@ def built(torch) -> OperatorTable:
     )
 
 
-def placeless(entry: NativeFunction) -> NativeFunction:
+def placeless(entry):
     served = {key: replace(one, place=None, stubs={}, launchers=()) for key, one in entry.served.items()}
     return replace(entry, served=served)
 
 
 def test_the_packaged_table_is_what_torchgen_says(torch, built):
-    packaged = packaged_table(torch.__version__)
+    packaged = native_functions.packaged_table(torch.__version__)
     if packaged is None:
         pytest.skip("no table of the installed release is packaged")
     assert list(map(placeless, packaged.functions)) == list(built.functions)
@@ -101,8 +93,8 @@ def test_overloads_of_a_recording(torch, built, tmp_path):
         (one["name"], one["args"].get("Input type")) for one in events if one["name"].startswith("aten::")
     ]
     bare = [(name.partition(".")[0], types) for name, types in calls]
-    assert not holds_stacks(built, bare)
-    found = [resolve(built, name, None, types) for name, types in bare]
+    assert not native_functions.holds_stacks(built, bare)
+    found = [native_functions.resolve(built, name, None, types) for name, types in bare]
     answered = [
         (name, f"{one.entry.name}.{one.entry.overload}".rstrip("."))
         for (name, _), one in zip(calls, found, strict=True)

@@ -1,16 +1,13 @@
 """The tool that makes the packaged tables, on a listing of kernels and a small installation."""
 
-from __future__ import annotations
-
 import importlib
-from pathlib import Path
 
 import pytest
 
 from opscope.errors import InputError
 from opscope.provenance.native_functions import OperatorTable, Place
 from opscope.provenance.sources import INDEX_FORMAT
-from opscope.provenance.torch_releases import UNITS_FORMAT, Library, ReleaseTable
+from opscope.provenance.torch_releases import UNITS_FORMAT, Library
 from torch_tables.libraries import unit_at
 
 
@@ -19,7 +16,7 @@ def script():
     return importlib.import_module("torch_tables.__main__")
 
 
-def read(folder: Path, version: str) -> ReleaseTable:
+def read(folder, version):
     file = folder / version / "units.msgpack.zst"
     return UNITS_FORMAT.read(file)
 

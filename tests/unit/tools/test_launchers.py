@@ -1,16 +1,10 @@
 """Which functions of `.cu` files C++ code calls: only those whose name can mean nothing else."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from case_tables import cases
-from opscope.provenance.sources import SourceIndex, source_index
+from opscope.provenance.sources import source_index
 from torch_tables.operator_table import Places, native_function
-
-IndexOf = Callable[..., SourceIndex]
 
 CUDA = "aten/src/ATen/native/cuda"
 CALLER = """
@@ -36,11 +30,11 @@ FILES = {
 
 
 @pytest.fixture
-def index(index_of: IndexOf) -> SourceIndex:
+def index(index_of):
     return index_of(FILES)
 
 
-def test_a_function_names_those_that_one_cu_file_alone_defines(index: SourceIndex) -> None:
+def test_a_function_names_those_that_one_cu_file_alone_defines(index):
     caller = native_function(index, "caller")
     assert caller.launchers == ("launch_one", "launch_two")
     # A function of a `.cu` file is at the device already.
@@ -48,7 +42,7 @@ def test_a_function_names_those_that_one_cu_file_alone_defines(index: SourceInde
     assert two.launchers == ()
 
 
-def test_launchers_are_located(index: SourceIndex) -> None:
+def test_launchers_are_located(index):
     """Of overloads in one file the line stays open."""
     _, _, launched = Places(index, None, None, {}).function("caller", "CUDA", [], "CUDA")
     assert [(one.name, one.file, one.place and one.place.line) for one in launched] == [

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from opscope.provenance.sources import Definition, StoredLines
@@ -14,7 +12,7 @@ CALL = b"\xe8\x10\x20\x00\x00"
 FIRST, SECOND, THIRD = b"\x48\x8d\x3d", b"\x48\x8d\x35", b"\x48\x8d\x15"
 
 
-def code(*instructions: bytes | tuple[bytes, int]) -> bytes:
+def code(*instructions):
     """Machine code: addresses are loaded relative to the next instruction."""
     text = b""
     for one in instructions:
@@ -25,7 +23,7 @@ def code(*instructions: bytes | tuple[bytes, int]) -> bytes:
     return text + bytes(16)
 
 
-def line(number: int, register: int = 0xBA) -> bytes:
+def line(number, register=0xBA):
     return bytes([register]) + number.to_bytes(4, "little")
 
 
@@ -38,7 +36,7 @@ def line(number: int, register: int = 0xBA) -> bytes:
         (line(5), CALL, line(77), (FIRST, FUNCTION_AT), (SECOND, FILE_AT), CALL, line(6)),
     ],
 )
-def test_a_check_names_file_function_and_line(instructions) -> None:
+def test_a_check_names_file_function_and_line(instructions):
     assert list(_calls(code(*instructions), BASE, [(STRINGS, TEXTS)])) == [(FILE, "f", 77)]
 
 
@@ -53,11 +51,11 @@ def test_a_check_names_file_function_and_line(instructions) -> None:
     ],
     ids=["no line", "no function", "of two calls", "swapped", "no line of a file"],
 )
-def test_what_is_no_check(instructions) -> None:
+def test_what_is_no_check(instructions):
     assert list(_calls(code(*instructions), BASE, [(STRINGS, TEXTS)])) == []
 
 
-def test_checks_that_both_releases_have_in_order_and_moved_with_others() -> None:
+def test_checks_that_both_releases_have_in_order_and_moved_with_others():
     old = {(10, "f"), (20, "g"), (30, "h")}
     new = {(10, "f"), (15, "new"), (27, "g"), (37, "h")}
     assert segments(old, new) == ((10, 10, 0), (20, 30, 7))
@@ -66,7 +64,7 @@ def test_checks_that_both_releases_have_in_order_and_moved_with_others() -> None
     assert segments(old, new) == ((10, 20, 0), (30, 30, 2))
 
 
-def test_a_line_that_checks_contradict_without_telling_another() -> None:
+def test_a_line_that_checks_contradict_without_telling_another():
     names = {30: "f", 50: "g", 80: "h", 90: "twice", 95: "twice", 99: "operator()"}
     rows = [Definition("function", name, "", FILE, at, at + 5) for at, name in names.items()]
     index = index_of("2.6.0", None, (rows, ()))

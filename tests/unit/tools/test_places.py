@@ -1,22 +1,16 @@
 """Places of native functions: what singles a definition out, what the binary vetoes, what stays unknown."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from case_tables import cases
 from opscope.provenance.native_functions import Place
-from opscope.provenance.sources import SourceIndex, StoredLines, source_index
+from opscope.provenance.sources import StoredLines, source_index
 from torch_tables.operator_table import Places, native_function
 
-IndexOf = Callable[..., SourceIndex]
 NATIVE = "aten/src/ATen/native"
 
 
-def native(body: str) -> str:
+def native(body):
     return f"namespace at::native {{\n{body}\n}}\n"
 
 
@@ -42,7 +36,7 @@ FILES = {
 
 
 @pytest.fixture
-def index(index_of: IndexOf) -> SourceIndex:
+def index(index_of):
     return index_of({f"{NATIVE}/{name}": text for name, text in FILES.items()})
 
 
@@ -68,15 +62,7 @@ class TestEvidence:
 
     TEXT = "namespace at::native {\n\nvoid f() {\n\n}\n}\n"
 
-    def place(
-        self,
-        index_of: IndexOf,
-        *,
-        own: bool = False,
-        segments: Any = None,
-        files: Any = None,
-        name: str = FUNCTION,
-    ) -> Place | None:
+    def place(self, index_of, *, own=False, segments=None, files=None, name=FUNCTION):
         index = index_of({name: self.TEXT})
         lines = StoredLines(1, "2.6.0", {name: segments}) if segments else None
         places = Places(index if own else None, None if own else index, lines, {"f": files} if files else {})
@@ -87,7 +73,7 @@ class TestEvidence:
         facts = [None if one == "none" else one for one in place]
         assert self.place(index_of, segments=segments) == Place(FUNCTION, *facts)
 
-    def test_lines_of_the_release_stay(self, index_of: IndexOf) -> None:
+    def test_lines_of_the_release_stay(self, index_of):
         place = Place(FUNCTION, "release", 3, 5, "release")
         assert self.place(index_of, own=True, segments=((1, 9, 20),)) == place
 
@@ -96,19 +82,19 @@ class TestEvidence:
         supported = Place(FUNCTION, "release", 3, 5, "neighbor_version", None, False)
         assert self.place(index_of, files=files) == supported
 
-    def test_a_contradicted_file_goes_with_its_line_but_a_header_stays(self, index_of: IndexOf) -> None:
+    def test_a_contradicted_file_goes_with_its_line_but_a_header_stays(self, index_of):
         assert self.place(index_of, files=("B.cu",)) == Place("B.cu", "release")
         assert self.place(index_of, files=("B.cu", "C.cu")) is None
         place = self.place(index_of, files=("B.cu",), name=f"{NATIVE}/cuda/A.cuh")
         assert place is not None and place.file.endswith("A.cuh")
 
-    def test_a_function_that_no_index_has_is_in_the_file_of_the_binary(self) -> None:
+    def test_a_function_that_no_index_has_is_in_the_file_of_the_binary(self):
         places = Places(None, None, None, {"f": ("B.cu",)})
         assert places.function("f", "CUDA", [], "CUDA") == (Place("B.cu", "release"), {}, ())
         assert places.function("g", "CUDA", [], "CUDA") == (None, {}, ())
 
 
-def test_stubs_have_what_is_registered_for_the_backend(index_of: IndexOf) -> None:
+def test_stubs_have_what_is_registered_for_the_backend(index_of):
     index = index_of(
         {
             f"{NATIVE}/A.cpp": native(
@@ -153,7 +139,7 @@ def test_stubs_have_what_is_registered_for_the_backend(index_of: IndexOf) -> Non
         assert found == expected
 
 
-def test_every_stub_registered_for_cuda_is_located() -> None:
+def test_every_stub_registered_for_cuda_is_located():
     index = source_index("2.6.0")
     stubs = {entry.stub for entry in index.registrations if entry.key == "CUDA" and entry.function}
     assert len(stubs) > 280

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from case_tables import cases
@@ -7,11 +5,11 @@ from torch_tables.preprocess import Source, evaluate, split_arguments
 
 
 @cases("condition", "value")
-def test_a_condition_is_true_false_or_undecided(condition: str, value: bool | None) -> None:
+def test_a_condition_is_true_false_or_undecided(condition, value):
     assert evaluate(condition) is value
 
 
-def test_a_list_is_split_at_its_top_level() -> None:
+def test_a_list_is_split_at_its_top_level():
     assert split_arguments("A<int, B<2>>, f(1, 2), [](int a, int b) { a, b; }, x->y") == [
         "A<int, B<2>>",
         "f(1, 2)",
@@ -21,13 +19,13 @@ def test_a_list_is_split_at_its_top_level() -> None:
     assert split_arguments(" ") == []
 
 
-def kept(text: str) -> list[list[str]]:
+def kept(text):
     """Words that are left as code, in each of the texts."""
     return [one.replace('"', " ").split() for one in Source("a.cu", text).texts]
 
 
 @cases("text", "words")
-def test_only_code_is_left(text: str, words: list[str]) -> None:
+def test_only_code_is_left(text, words):
     (found,) = kept(text)
     assert [word for word in found if word not in ("R", "u8R")] == [
         word for word in words if word not in ("R", "u8R")
@@ -35,12 +33,12 @@ def test_only_code_is_left(text: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["/* open", '"open', "'open", 'R"(open', "#define open \\", "// open \\"])
-def test_what_never_ends_ends_with_the_text(text: str) -> None:
+def test_what_never_ends_ends_with_the_text(text):
     (code,) = Source("a.cu", text).texts
     assert len(code) == len(text)
 
 
-def test_offsets_and_lines_stay() -> None:
+def test_offsets_and_lines_stay():
     text = '/* a\nb */ int x = R"(\n\n)"; // c\n#if A\nint y;\n#else\nint z;\n#endif\n'
     for code in Source("a.cu", text).texts:
         assert len(code) == len(text)
@@ -50,10 +48,10 @@ def test_offsets_and_lines_stay() -> None:
 
 
 @cases("text", "texts")
-def test_every_branch_of_this_build_is_in_a_text(text: str, texts: list[list[str]]) -> None:
+def test_every_branch_of_this_build_is_in_a_text(text, texts):
     assert kept(text) == texts
 
 
 @pytest.mark.parametrize("text", ["#endif\n", "#else\na", "#if\n", "#if A\n#if B\n", "#elif\n#endif"])
-def test_unbalanced_conditionals_do_not_raise(text: str) -> None:
+def test_unbalanced_conditionals_do_not_raise(text):
     assert {len(one) for one in Source("a.cu", text).texts} == {len(text)}

@@ -1,19 +1,13 @@
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from opscope.errors import InputError
 from opscope.provenance.sources import read_lines
 from torch_tables.definitions import tree_index
 
-Checkout = Callable[[dict[str, str]], Path]
 FILE = "aten/src/ATen/native/cuda/A.cu"
 
 
-def test_a_checkout(checkout: Checkout) -> None:
+def test_a_checkout(checkout):
     root = checkout(
         {
             FILE: "#include <ATen/M.h>\nDEFINE(f)\n",
@@ -30,7 +24,7 @@ def test_a_checkout(checkout: Checkout) -> None:
     assert [(row.name, row.file, row.line) for row in index] == [("f", FILE, 2)]
 
 
-def test_what_is_no_tree_or_has_no_headers(tmp_path: Path) -> None:
+def test_what_is_no_tree_or_has_no_headers(tmp_path):
     with pytest.raises(InputError, match="not a PyTorch source tree"):
         tree_index(tmp_path, "2.6.0", None)
     with pytest.raises(InputError, match="no ATen headers"):
@@ -42,7 +36,7 @@ KERNEL = "namespace at::native {\ntemplate <class T>\n__global__ void run(T f) {
 
 
 @pytest.fixture
-def torch(checkout: Callable[[dict[str, str]], Path]) -> Path:
+def torch(checkout):
     return checkout(
         {
             HEADER: KERNEL,
@@ -53,7 +47,7 @@ def torch(checkout: Callable[[dict[str, str]], Path]) -> Path:
     )
 
 
-def test_headers_are_named_as_in_the_repository(torch: Path) -> None:
+def test_headers_are_named_as_in_the_repository(torch):
     index = tree_index(torch / "include", "2.13.0", None, headers=True)
     assert index.files == ("aten/src/ATen/native/cuda/Loops.cuh",)
     found = index.kernel("at::native::run", ["Any.cu"])
@@ -61,7 +55,7 @@ def test_headers_are_named_as_in_the_repository(torch: Path) -> None:
     assert read_lines(found.file, 3, None, [torch / "include"]) == ["__global__ void run(T f) {"]
 
 
-def test_lines_are_those_of_the_repository_where_the_wheel_adds_one(torch: Path) -> None:
+def test_lines_are_those_of_the_repository_where_the_wheel_adds_one(torch):
     guard = "#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)"
     (torch / HEADER).write_text(f'{guard}\n{KERNEL}#else\n#error "no"\n#endif\n', encoding="utf-8")
     found = tree_index(torch / "include", "2.13.0", None, headers=True).kernel("at::native::run", ["Any.cu"])

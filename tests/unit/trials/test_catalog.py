@@ -1,13 +1,9 @@
 """The catalogue is one: names, groups, the advice it answers."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from functools import partial
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -26,28 +22,18 @@ from opscope.trials.catalog import (
 from opscope.trials.hooks import Hooks, Switches
 
 
-def test_every_change_has_a_name_of_its_own_and_answers_known_advice() -> None:
+def test_every_change_has_a_name_of_its_own_and_answers_known_advice():
     assert len({one.name for one in CATALOG}) == len(CATALOG)
     known = {code.removeprefix("advice.") for code in rule_book().rules}
     assert {code for one in CATALOG for code in one.findings} <= known
 
 
-def test_what_takes_minutes_is_tried_on_request_alone() -> None:
-    assert "compile_max_autotune" not in {one.name for one in changes_named(None)}
-    assert [one.name for one in changes_named(["compile_max_autotune", "tf32"])] == [
-        "tf32",
-        "compile_max_autotune",
-    ]
-    with pytest.raises(InputError, match="no change 'tf33'"):
-        changes_named(["tf33"])
-
-
 @cases("facts", "names")
-def test_what_applies_follows_from_the_program(facts: dict[str, Any], names: str) -> None:
+def test_what_applies_follows_from_the_program(facts, names):
     assert [one.name for one in CATALOG if one.applies(ProgramTraits(**facts)) is None] == names.split()
 
 
-def test_a_change_of_the_users_own_is_a_file(tmp_path: Path) -> None:
+def test_a_change_of_the_users_own_is_a_file(tmp_path):
     file = tmp_path / "mine.py"
     for name, is_live in (("on", True), ("change", False)):
         file.write_text(f'def {name}(hooks):\n    """Fewer threads."""\n    hooks.torch.set_num_threads(1)\n')
@@ -82,18 +68,18 @@ def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(torch, 
 
 
 @pytest.mark.parametrize("kind", ["tensor", "named", "holds its loss"])
-def test_autocast_leaves_losses_in_float32_as_around_them_it_would(torch: Any, kind: str) -> None:
+def test_autocast_leaves_losses_in_float32_as_around_them_it_would(torch, kind):
     switches = Switches(torch)
     hooks = Hooks(switches)
     next(one for one in CATALOG if one.name == "bf16_autocast").on(hooks)
     switches.on = [hooks]
 
-    class Model(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self):
             super().__init__()
             self.layer = torch.nn.Linear(8, 8)
 
-        def forward(self, x: object) -> object:
+        def forward(self, x):
             logits = self.layer(x)
             return (
                 logits if kind == "tensor" else {"logits": logits} | ({} if kind == "named" else {"loss": 0})
@@ -111,35 +97,35 @@ def test_autocast_leaves_losses_in_float32_as_around_them_it_would(torch: Any, k
 class FakeCuda:
     """Streams that order nothing, and graphs that note their replays."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.replays = 0
         self.Stream, self.CUDAGraph = lambda: self, lambda: self
 
-    def wait_stream(self, other: object) -> None:
+    def wait_stream(self, other):
         pass
 
-    def current_stream(self) -> FakeCuda:
+    def current_stream(self):
         return self
 
-    def stream(self, one: object) -> nullcontext[None]:
+    def stream(self, one):
         return nullcontext()
 
-    def graph(self, one: object) -> nullcontext[None]:
+    def graph(self, one):
         return nullcontext()
 
-    def replay(self) -> None:
+    def replay(self):
         self.replays += 1
 
 
 @pytest.mark.parametrize("reads_another_batch", [False, True])
-def test_a_step_is_captured_only_if_it_is_the_same_each_time(torch: Any, reads_another_batch: bool) -> None:
+def test_a_step_is_captured_only_if_it_is_the_same_each_time(torch, reads_another_batch):
     cuda, calls = FakeCuda(), count()
     switches = Switches(SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, equal=torch.equal, _C=None))
     hooks = Hooks(switches)
     next(one for one in CATALOG if one.name == "step_graph").on(hooks)
     switches.installed = [hooks]
 
-    def step() -> object:
+    def step():
         number = next(calls)
         return {"logits": torch.full((2,), float(number if reads_another_batch else 1))}
 
@@ -152,7 +138,7 @@ def test_a_step_is_captured_only_if_it_is_the_same_each_time(torch: Any, reads_a
     assert next(calls) == before + (2 if reads_another_batch else 1)
 
 
-def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay(torch: Any) -> None:
+def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay(torch):
     hooks = Hooks(Switches(torch))
     next(one for one in CATALOG if one.name == "sdpa_efficient").on(hooks)
     x = torch.randn(1, 2, 8, 16)
@@ -163,15 +149,15 @@ def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay(torch
     assert order[0] == int(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION.value)
 
 
-def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called(torch: Any) -> None:
+def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called(torch):
 
-    class Model(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self):
             super().__init__()
             self.weight = torch.nn.Parameter(torch.zeros(2))
 
-        def forward(self, x: object, factor: int, mask: object = None, *, more: object = None) -> object:
-            return x * factor + more + self.weight  # type: ignore[operator]
+        def forward(self, x, factor, mask=None, *, more=None):
+            return x * factor + more + self.weight
 
     model, x, more = Model(), torch.ones(2), torch.ones(2)
     given = (x, 3), {"mask": None, "more": more}, dict(model.named_parameters())
@@ -186,28 +172,26 @@ def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called(torch: 
 
 
 @pytest.mark.parametrize("asks", ["always", "unless captured", "backward"])
-def test_what_waits_for_the_device_is_not_captured(
-    torch: Any, asks: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_for_the_device_is_not_captured(torch, asks, monkeypatch):
     mode = ["default"]
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", mode.append)
 
-    def asked() -> None:
+    def asked():
         if mode[-1] == "error":
             raise RuntimeError("called a synchronizing CUDA operation")
 
-    class Asking(torch.autograd.Function):  # type: ignore[misc]
+    class Asking(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: object, x: object) -> object:
-            return x * 1  # type: ignore[operator]
+        def forward(ctx, x):
+            return x * 1
 
         @staticmethod
-        def backward(ctx: object, grad: object) -> object:
+        def backward(ctx, grad):
             asked()
             return grad
 
-    def model(x: object) -> object:
+    def model(x):
         if asks == "always" or (asks == "unless captured" and not torch.cuda.is_current_stream_capturing()):
             asked()
         return Asking.apply(x) if asks == "backward" else x
@@ -221,7 +205,7 @@ def test_what_waits_for_the_device_is_not_captured(
     assert (mode[-1], torch.cuda.is_current_stream_capturing) == ("default", capturing)
 
 
-def switched(change: str, model: object, *optimizers: object) -> Hooks:
+def switched(change, model, *optimizers):
     torch = pytest.importorskip("torch")
     switches = Switches(torch)
     switches.models[id(model)] = model
@@ -232,7 +216,7 @@ def switched(change: str, model: object, *optimizers: object) -> Hooks:
 
 
 @pytest.mark.parametrize("form", ["fused_optimizer", "foreach_optimizer"])
-def test_an_optimizer_goes_on_in_another_form_and_back(torch: Any, form: str) -> None:
+def test_an_optimizer_goes_on_in_another_form_and_back(torch, form):
     pairs = []
     for is_switched in (True, False):
         torch.manual_seed(0)
@@ -252,7 +236,7 @@ def test_an_optimizer_goes_on_in_another_form_and_back(torch: Any, form: str) ->
 
 
 @pytest.mark.parametrize(("change", "keeps"), [("channels_last", True), ("bf16_weights", False)])
-def test_weights_take_another_form_in_the_same_memory_and_back(torch: Any, change: str, keeps: bool) -> None:
+def test_weights_take_another_form_in_the_same_memory_and_back(torch, change, keeps):
     model = torch.nn.Conv2d(4, 4, 3)
     before, data = model.weight.detach().clone(), model.weight.data_ptr()
     hooks = switched(change, model)
@@ -267,7 +251,7 @@ def test_weights_take_another_form_in_the_same_memory_and_back(torch: Any, chang
     hooks.off()
 
 
-def test_gradients_that_are_filled_lie_as_their_weights_after_another_layout(torch: Any) -> None:
+def test_gradients_that_are_filled_lie_as_their_weights_after_another_layout(torch):
     model = torch.nn.Conv2d(4, 4, 3)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     for is_on in (False, True, False, True):
@@ -281,7 +265,7 @@ def test_gradients_that_are_filled_lie_as_their_weights_after_another_layout(tor
             hooks.off()
 
 
-def test_compiled_code_that_no_longer_runs_is_no_result(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_code_that_no_longer_runs_is_no_result(torch, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # captured, not compiled
     model, given = torch.nn.Linear(4, 4), torch.ones(2, 4)
     (prepare,) = switched("compile", model).prepare
@@ -293,3 +277,13 @@ def test_compiled_code_that_no_longer_runs_is_no_result(torch: Any, monkeypatch:
     with torch.compiler.set_stance("force_eager"), pytest.raises(RuntimeError, match="no longer runs"):
         run(given)
     run(given)
+
+
+def test_what_takes_minutes_is_tried_on_request_alone():
+    assert "compile_max_autotune" not in {one.name for one in changes_named(None)}
+    assert [one.name for one in changes_named(["compile_max_autotune", "tf32"])] == [
+        "tf32",
+        "compile_max_autotune",
+    ]
+    with pytest.raises(InputError, match="no change 'tf33'"):
+        changes_named(["tf33"])

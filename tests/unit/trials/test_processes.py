@@ -1,10 +1,7 @@
 """Runs of a program in processes of their own: what they find, what they leave, what ends them."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,7 +11,7 @@ pytest.importorskip("torch")
 
 from opscope.trials.child import _Run
 from opscope.trials.processes import ProgramRuns
-from opscope.trials.rounds import TrialRequest, TrialRun
+from opscope.trials.rounds import TrialRequest
 
 pytestmark = pytest.mark.torch
 exhaustive = pytest.mark.exhaustive(few=False)  # processes that import torch
@@ -32,7 +29,7 @@ while True:
 
 
 @pytest.fixture
-def request_of_program(tmp_path: Path) -> TrialRequest:
+def request_of_program(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     return TrialRequest(
         kind="script", target=str(tmp_path / "program.py"), steps="forward", seconds=0.02, is_constant=True
@@ -40,7 +37,7 @@ def request_of_program(tmp_path: Path) -> TrialRequest:
 
 
 @pytest.fixture
-def runs() -> Iterator[ProgramRuns]:
+def runs():
     processes = ProgramRuns(in_place=False)
     with processes.open():
         yield processes
@@ -48,7 +45,7 @@ def runs() -> Iterator[ProgramRuns]:
     assert not processes.scratch.exists()
 
 
-def found(answer: tuple[TrialRun | None, str]) -> TrialRun:
+def found(answer):
     run, said = answer
     assert run is not None, said
     return run
@@ -72,16 +69,6 @@ def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(runs, request_of_
     assert runs.run(waiting, {}, 2) == (None, "no end after 2 s")
     assert runs.scratch.exists()
     assert found(runs.run(request_of_program, {}, 60)).is_enough
-
-
-def test_a_run_that_is_killed_says_so_at_once(runs: ProgramRuns, tmp_path: Path) -> None:
-    (tmp_path / "killed.py").write_text(
-        "import os, time\nprint('begun', flush=True)\nos.kill(os.getpid(), 9)\ntime.sleep(60)\n"
-    )
-    began = time.monotonic()
-    request = TrialRequest(kind="script", target=str(tmp_path / "killed.py"), steps="forward")
-    assert runs.run(request, {}, 60) == (None, "ended by SIGKILL (signal 9): begun")
-    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(
@@ -116,18 +103,7 @@ def test_what_compiles_ahead_stands_aside_or_is_not_started(tmp_path, monkeypatc
     assert (asked.is_ahead, asked.arms, asked.scratch) == (True, (("compile",),), None)
 
 
-TWO_KINDS = """
-import sys, time, torch
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(int(sys.argv[1])):
-    model(torch.randn(4, 8))
-    time.sleep(0.2)
-while sys.argv[2:]:
-    model(torch.randn(4, 8)).sum().backward()
-    time.sleep(0.001)
-    optimizer.step()
-"""
+TWO_KINDS = Path(__file__).with_name("two_kinds.py.txt").read_text(encoding="utf-8")
 
 
 @exhaustive
@@ -145,3 +121,13 @@ def test_steps_are_recognized_and_what_was_counted_before_is_cleared(runs, tmp_p
     assert bool(run.step_ns) is run.is_enough is (taken != "none")
     if taken == "optimizer":
         assert max(run.step_ns) < 0.2e9
+
+
+def test_a_run_that_is_killed_says_so_at_once(runs, tmp_path):
+    (tmp_path / "killed.py").write_text(
+        "import os, time\nprint('begun', flush=True)\nos.kill(os.getpid(), 9)\ntime.sleep(60)\n"
+    )
+    began = time.monotonic()
+    request = TrialRequest(kind="script", target=str(tmp_path / "killed.py"), steps="forward")
+    assert runs.run(request, {}, 60) == (None, "ended by SIGKILL (signal 9): begun")
+    assert time.monotonic() - began < 30

@@ -1,28 +1,25 @@
 """How far numbers of a variant may be from the baseline's."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 
 from opscope.model.trial import Correctness
 from opscope.trials.catalog import CATALOG
-from opscope.trials.replay import Numbers, compare
+from opscope.trials.replay import compare
 
 BASE = {"losses": [2.0, 1.5], "outputs": [[1.0, -2.0, 3.0]]}
 
 
-def seen(**changed: Any) -> Numbers:
+def seen(**changed):
     return {**BASE, **changed}
 
 
-def compared(base: Numbers, again: Numbers, variant: Numbers, rounding: float) -> tuple[Correctness, str]:
+def compared(base, again, variant, rounding):
     return compare(variant, base, again, again, rounding)
 
 
-def test_the_same_or_scattering_numbers_are_identical_or_rounding() -> None:
+def test_the_same_or_scattering_numbers_are_identical_or_rounding():
     assert compared(seen(), seen(), seen(), 0.0)[0] is Correctness.IDENTICAL
     again, variant = seen(losses=[2.0, 1.503]), seen(losses=[2.0, 1.506])
     assert compared(seen(), again, variant, 0.0)[0] is Correctness.WITHIN_ROUNDING
@@ -41,7 +38,7 @@ def test_the_same_or_scattering_numbers_are_identical_or_rounding() -> None:
         {"losses": [math.nan, 1.5]},
     ],
 )
-def test_wrong_numbers_are_never_taken_for_rounding(rounding: float, changed: dict[str, Any]) -> None:
+def test_wrong_numbers_are_never_taken_for_rounding(rounding, changed):
     assert compared(seen(), seen(), seen(**changed), rounding)[0] is Correctness.CHANGED
 
 
@@ -55,6 +52,6 @@ def test_wrong_numbers_are_never_taken_for_rounding(rounding: float, changed: di
         (0.0, 1e-6, Correctness.CHANGED),
     ],
 )
-def test_rounding_is_that_of_the_type(rounding: float, apart: float, correctness: Correctness) -> None:
+def test_rounding_is_that_of_the_type(rounding, apart, correctness):
     variant = seen(losses=[2.0 * (1 + apart), 1.5 * (1 + apart)])
     assert compared(seen(), seen(), variant, rounding)[0] is correctness

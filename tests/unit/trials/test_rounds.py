@@ -1,171 +1,39 @@
 """Changes switched inside of running programs: real processes, changes planted by files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
+
+from case_tables import tables
 
 pytest.importorskip("torch")
 
 import opscope
 from opscope.model.trial import Correctness
 from opscope.trials.processes import ProgramRuns
-from opscope.trials.rounds import ArmRun, TrialRequest, TrialRun, signed_rank_interval
+from opscope.trials.rounds import TrialRequest, signed_rank_interval
 
 pytestmark = [pytest.mark.torch, pytest.mark.exhaustive(few=False)]
 
-# What it prints depends on every bit of its parameters and of its random numbers.
-DIGEST = """
-import hashlib
-state = [*model.state_dict().values(), torch.get_rng_state()]
-print("digest", hashlib.sha256(b"".join(one.numpy().tobytes() for one in state)).hexdigest(), flush=True)
-"""
-BEGIN = """
-import time, torch
-torch.set_num_threads(1)
-torch.manual_seed(3)
-model = torch.nn.Sequential(
-    torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 32),
-    torch.nn.ReLU(), torch.nn.Linear(32, 4))
-"""
-TRAINING = (
-    BEGIN
-    + """
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
-for _ in range(STEPS):
-    optimizer.zero_grad(set_to_none=False)
-    torch.nn.functional.cross_entropy(model(torch.randn(8, 16)), torch.randint(4, (8,))).backward()
-    optimizer.step()
-    time.sleep(0.002)
-"""
-    + DIGEST
+PLANTED = tables(Path(__file__).with_name("planted.toml"))
+TRAINING, ADVERSARIAL, ACCUMULATING, INFERENCE, GENERATING = (
+    "\n".join(PLANTED["programs"][one] for one in ("begin", kind, "digest"))
+    for kind in ("training", "adversarial", "accumulating", "inference", "generating")
 )
-# Between the two steps of optimizers the graph of the first model is open.
-ADVERSARIAL = (
-    BEGIN
-    + """
-critic = torch.nn.Linear(4, 1)
-optimizers = [torch.optim.Adam(one.parameters()) for one in (critic, model)]
-for _ in range(STEPS):
-    made = model(torch.randn(8, 16))
-    optimizers[0].zero_grad()
-    critic(made.detach()).square().mean().backward()
-    optimizers[0].step()
-    optimizers[1].zero_grad()
-    critic(made).mean().backward()
-    optimizers[1].step()
-    time.sleep(0.002)
-"""
-    + DIGEST
-)
-ACCUMULATING = (
-    BEGIN
-    + """
-class Both(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 1, x * 2
-    @staticmethod
-    def backward(ctx, first, second):
-        return first
-class Other(torch.nn.Linear):
-    def forward(self, x):
-        return Both.apply(super().forward(x))
-other = Other(4, 4)
-optimizers = [torch.optim.SGD(one.parameters(), lr=0.01, momentum=0.9) for one in (model, other)]
-def closure():
-    loss = torch.zeros(())
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    for _ in range(3):
-        loss = other(model(torch.randn(8, 16)))[0].square().mean()  # none reaches the other
-        loss.backward()
-    return loss
-for _ in range(STEPS):
-    optimizers[0].step(closure)
-    optimizers[1].step()
-    time.sleep(0.002)
-"""
-    + DIGEST
-)
-INFERENCE = (
-    BEGIN
-    + """
-model.eval()
-with torch.no_grad():
-    for number in range(STEPS):
-        model(torch.randn(8, 16))
-        time.sleep(0.002)
-"""
-    + DIGEST
-)
-# What is generated depends on a cache, which each call makes longer.
-GENERATING = INFERENCE.replace(
-    "model.eval()",
-    """
-class Cache:
-    rows = ()
-class Caching(torch.nn.Sequential):
-    def forward(self, x, cache):
-        cache.rows = *cache.rows, x
-        return super().forward(x) + len(cache.rows)
-model, caches = Caching(*model).eval(), [Cache() for _ in range(20)]
-""",
-).replace("16))", "16), caches[number % 20])")
-PLANTED = {
-    "noop": "def on(hooks):\n    pass\n",
-    # Faster and slower in turns, so that it is never decided and the program comes to its own end.
-    "restless": "import time\nturns = []\ndef on(hooks):\n    turns.append(1)\n"
-    "    factor = 0.5 if len(turns) // 2 % 2 else 1.5\n"
-    "    hooks.wrap_arguments(time, 'sleep', lambda one: ((one * factor,), {}))\n",
-    "scaled": "def on(hooks):\n    backward = hooks.torch.Tensor.backward\n"
-    "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1.01, *a, **k))\n",
-    "shallow": "def on(hooks):\n"
-    "    hooks.prepare.append(lambda one: one[:-1] if [*one.children()] else one)\n",
-    "skipping": "def on(hooks):\n    for model in hooks.models.values():\n"
-    "        if len(list(model.children())) > 3:\n"
-    "            hooks.patch(model[3], 'forward', lambda x: x)\n",
-    "rate": "def on(hooks):\n    for one in hooks.optimizers.values():\n        group = one.param_groups[0]\n"
-    "        hooks.undo.callback(group.update, lr=group['lr'])\n        group['lr'] *= 1.01\n",
-    "slow": "import contextlib, time\ndef on(hooks):\n    def wait():\n        time.sleep(0.001)\n"
-    "        return contextlib.nullcontext()\n    hooks.around.append(wait)\n",
-    "broken_on": "def on(hooks):\n    hooks.patch(hooks.torch, 'planted', 1)\n    raise RuntimeError('on')\n",
-    "broken_output": "def on(hooks):\n    hooks.outputs.append(lambda one: one.nothing)\n",
-    "broken_later": "import contextlib\ncalls = []\ndef on(hooks):\n    def wait():\n"
-    "        calls.append(1)\n        if len(calls) == 20:\n"
-    "            raise RuntimeError('in the 20th call')\n        return contextlib.nullcontext()\n"
-    "    hooks.around.append(wait)\n",
-    "broken_backward": "calls = []\ndef on(hooks):\n    torch = hooks.torch\n"
-    "    class F(torch.autograd.Function):\n        @staticmethod\n        def forward(ctx, x):\n"
-    "            return x.view_as(x)\n        @staticmethod\n        def backward(ctx, g):\n"
-    "            calls.append(1)\n            if len(calls) == 20:\n"
-    "                raise RuntimeError('in backward')\n            return g\n"
-    "    hooks.outputs.append(lambda one: F.apply(one))\n",
-    "infinite": "calls = []\ndef on(hooks):\n    calls.append(1)\n    if len(calls) > 1:\n"
-    "        for one in hooks.optimizers.values():\n            first = one.param_groups[0]['params'][0]\n"
-    "            first.data.fill_(float('nan'))\n",
-}
-
-Switched = Callable[..., tuple[TrialRun, dict[str, ArmRun], str]]
 
 
 @pytest.fixture
-def switched(tmp_path: Path) -> Switched:
+def switched(tmp_path):
     """Run a program with these changes, planted ones or of the catalogue."""
 
-    def run(
-        program: str, *names: str, steps: int = 10_000, seconds: float = 3.0, **more: Any
-    ) -> tuple[TrialRun, dict[str, ArmRun], str]:
+    def run(program, *names, steps=10_000, seconds=3.0, **more):
         files = {}
-        for name in {*names} & {*PLANTED}:
+        for name in {*names} & {*PLANTED["changes"]}:
             files[name] = str(tmp_path / f"{name}.py")
-            Path(files[name]).write_text(PLANTED[name])
+            Path(files[name]).write_text(PLANTED["changes"][name])
         (tmp_path / "program.py").write_text(program.replace("STEPS", str(steps)))
         processes = ProgramRuns(in_place=False)
         request = TrialRequest(
@@ -200,7 +68,7 @@ def test_checks_and_switches_that_change_nothing_leave_every_bit(switched, tmp_p
         assert (arm.correctness, arm.logarithms, arm.error) == (Correctness.CHANGED, [], None), name
 
 
-def test_a_planted_slowdown_is_found_and_nothing_else(switched: Switched) -> None:
+def test_a_planted_slowdown_is_found_and_nothing_else(switched):
     found, arms, _ = switched(TRAINING, "slow", "noop", "fused_optimizer", "set_to_none", seconds=8.0)
     assert found.is_enough
     # Much slower, it is left out after three rounds.
@@ -214,7 +82,7 @@ def test_a_planted_slowdown_is_found_and_nothing_else(switched: Switched) -> Non
     assert found.taken == "optimizer"
 
 
-def test_what_a_change_raises_ends_neither_the_program_nor_the_others(switched: Switched) -> None:
+def test_what_a_change_raises_ends_neither_the_program_nor_the_others(switched):
     found, arms, _ = switched(
         TRAINING, "broken_on", "broken_output", "broken_later", "infinite", "restless", steps=900, seconds=60
     )
@@ -229,14 +97,14 @@ def test_what_a_change_raises_ends_neither_the_program_nor_the_others(switched: 
     assert len(arms["restless"].logarithms) >= 2
 
 
-def test_what_is_raised_in_backward_is_told_with_the_change_that_was_on(switched: Switched) -> None:
+def test_what_is_raised_in_backward_is_told_with_the_change_that_was_on(switched):
     found, _, _ = switched(TRAINING, "broken_backward", "noop")
     assert found.active == ("broken_backward",)
     assert (found.exit_code, found.is_enough) == (1, False)
     assert "in backward" in (found.error or "")
 
 
-def test_few_steps_stay_with_one_change(switched: Switched) -> None:
+def test_few_steps_stay_with_one_change(switched):
     found, arms, said = switched(TRAINING, "noop", steps=30, is_constant=True)
     assert len(found.step_ns) >= 10
     assert arms["noop"].correctness is Correctness.IDENTICAL
@@ -244,14 +112,14 @@ def test_few_steps_stay_with_one_change(switched: Switched) -> None:
 
 
 @pytest.mark.parametrize("name", ["compile", "bf16_autocast", "bf16_weights", "inference_mode"])
-def test_changes_of_models_take_hold_beside_the_eager_one(switched: Switched, name: str) -> None:
+def test_changes_of_models_take_hold_beside_the_eager_one(switched, name):
     arm = switched(INFERENCE, name, seconds=1.0)[1][name]
     assert (arm.error, arm.not_tried) == (None, None)
     assert arm.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
     assert arm.logarithms
 
 
-def test_a_change_that_no_longer_takes_hold_is_no_result(switched: Switched) -> None:
+def test_a_change_that_no_longer_takes_hold_is_no_result(switched):
     """Of a program that goes on without calling its model, a change of the model is not timed."""
     without_model = TRAINING.replace(
         "for _ in range(STEPS):",
@@ -284,39 +152,23 @@ def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path, monkeypatch):
     assert found.arms[0].logarithms
 
 
-def test_what_was_compiled_is_not_run_with_weights_of_another_type(switched: Switched) -> None:
+def test_what_was_compiled_is_not_run_with_weights_of_another_type(switched):
     # Whole numbers come in either way: only the weights are of another type.
-    looking_up = """
-import time, torch
-class Tokens(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rows = torch.nn.EmbeddingBag(9, 32)
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(3))
-    def forward(self, tokens):
-        rows = self.rows(tokens)
-        for layer in self.layers:
-            rows = layer(rows)
-        return rows
-model = Tokens().eval()
-with torch.no_grad():
-    for _ in range(STEPS):
-        model(torch.randint(9, (8, 16)))
-        time.sleep(0.002)
-"""
-    found, _, _ = switched(looking_up, "compile", "bf16_weights+compile", "bf16_weights", seconds=50.0)
+    found, _, _ = switched(
+        PLANTED["programs"]["looking_up"], "compile", "bf16_weights+compile", "bf16_weights", seconds=50.0
+    )
     assert [one.error for one in found.arms] == [None, None, None]
     assert Correctness.CHANGED not in {one.correctness for one in found.arms}
 
 
-def test_a_model_of_torchscript_is_tried_and_goes_on(switched: Switched) -> None:
+def test_a_model_of_torchscript_is_tried_and_goes_on(switched):
     scripted = INFERENCE.replace("model.eval()", "model = torch.jit.script(model.eval())")
     found, arms, said = switched(scripted, "bf16_weights", steps=400)
     assert arms["bf16_weights"].correctness is Correctness.WITHIN_ROUNDING
     assert found.is_enough or "digest" in said
 
 
-def test_a_program_that_no_change_fits_is_timed_all_the_same(switched: Switched) -> None:
+def test_a_program_that_no_change_fits_is_timed_all_the_same(switched):
     found, arms, _ = switched(TRAINING, "broken_on")
     assert "RuntimeError: on" in (arms["broken_on"].error or "")
     assert len(found.base_logarithms) >= 3

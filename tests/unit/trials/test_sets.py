@@ -1,20 +1,16 @@
 """Which sets are tried, of programs whose times are planted: a step is what host or device needs."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from opscope.model.trial import Correctness
-from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
+from opscope.trials.catalog import ProgramTraits, changes_named
 from opscope.trials.hooks import Switches
-from opscope.trials.rounds import Arm, Rounds, TrialRequest, TrialRun
+from opscope.trials.rounds import Rounds, TrialRequest, TrialRun
 
-TORCH: Any = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
+TORCH = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
 # Of the host's and of the device's time, by change: what casts needs the host, and a graph takes it away.
 FACTORS = {
     "tf32": (1.0, 0.7), "bf16_autocast": (1.5, 0.45), "fp16_autocast": (1.45, 0.45),
@@ -26,11 +22,11 @@ FACTORS = {
 class Planted:
     """Rounds of a program that has run its arms, `host_ms` and `device_ms` of a step."""
 
-    def __init__(self, host_ms: float, device_ms: float, is_training: Any = False, **factors: Any) -> None:
+    def __init__(self, host_ms, device_ms, is_training=False, **factors):
         self.host_ms, self.device_ms, self.factors = host_ms, device_ms, FACTORS | factors
         facts = ProgramTraits(device="cuda", dtypes=["float32"], attends=True, is_training=is_training)
         switches, found = Switches(TORCH), TrialRun(facts=facts)
-        calls: Any = lambda *_: None  # noqa: E731
+        calls = lambda *_: None  # noqa: E731
         changes = [one for one in changes_named(list(self.factors)) if one.applies(facts) is None]
         self.changes = sorted(changes, key=lambda one: one.is_costly)
         self.rounds = Rounds(
@@ -40,7 +36,7 @@ class Planted:
         self.rounds._waiting = [arm for arm in self.rounds._arms if arm.is_costly]
         self.time([arm for arm in self.rounds._arms if not arm.is_costly])
 
-    def ratio(self, changes: Sequence[TriedChange]) -> float:
+    def ratio(self, changes):
         host, device = self.host_ms, self.device_ms
         for change in changes:
             host, device = host * self.factors[change.name][0], device * self.factors[change.name][1]
@@ -48,7 +44,7 @@ class Planted:
             host = self.host_ms * 0.05
         return max(host, device) / max(self.host_ms, self.device_ms)
 
-    def time(self, arms: Sequence[Arm]) -> None:
+    def time(self, arms):
         for arm in arms:
             groups = [change.group for change in arm.changes if change.group]
             assert len(groups) == len(set(groups)), arm.found.names
@@ -57,7 +53,7 @@ class Planted:
             ratio = self.ratio(arm.changes)
             arm.found.logarithms = [math.log(ratio)] * (3 if ratio > 1.1 else 8)
 
-    def grow(self) -> list[set[str]]:
+    def grow(self):
         """The sets that are tried before anything compiles, in their order."""
         tried = []
         while arms := self.rounds._sets([]):
@@ -65,12 +61,12 @@ class Planted:
             tried += [{*arm.found.names} for arm in arms]
         return tried
 
-    def best(self) -> set[str]:
+    def best(self):
         arms = (arm for arm in self.rounds._arms if arm.is_right)
         return {*min(arms, key=lambda arm: arm.middle).found.names}
 
 
-def test_what_was_no_faster_alone_is_tried_once_a_graph_has_taken_the_hosts_part_away() -> None:
+def test_what_was_no_faster_alone_is_tried_once_a_graph_has_taken_the_hosts_part_away():
     launch_bound = Planted(host_ms=5.0, device_ms=1.7)
     tried = launch_bound.grow()
     assert tried[0] == {"cuda_graph", "inference_mode"}  # the same numerics
@@ -79,20 +75,7 @@ def test_what_was_no_faster_alone_is_tried_once_a_graph_has_taken_the_hosts_part
     assert not {"tf32", "fp16_autocast"} & set().union(*tried)
 
 
-def test_casts_that_the_host_pays_for_are_tried_under_a_graph_in_training() -> None:
-    training = Planted(host_ms=5.0, device_ms=3.0, is_training=True)
-    training.grow()
-    assert training.best() == {"cuda_graph", "bf16_autocast", "sdpa_cudnn"}
-
-
-def test_a_graph_that_was_no_faster_alone_is_tried_once_the_device_is_faster_than_the_host() -> None:
-    device_bound = Planted(4.9, 6.6, cuda_graph=(0.02, 1.15), sdpa_cudnn=(1.02, 1.0))
-    assert device_bound.best() == {"tf32"}
-    assert {"bf16_weights", "cuda_graph"} in device_bound.grow()
-    assert device_bound.best() == {"bf16_weights", "cuda_graph"}
-
-
-def test_fewer_digits_that_are_wrong_leave_the_next_ones_to_be_tried() -> None:
+def test_fewer_digits_that_are_wrong_leave_the_next_ones_to_be_tried():
     program = Planted(host_ms=5.0, device_ms=1.7)
     for arm in program.rounds._arms:
         if arm.found.names in {("bf16_weights",), ("bf16_autocast",)}:
@@ -101,7 +84,7 @@ def test_fewer_digits_that_are_wrong_leave_the_next_ones_to_be_tried() -> None:
 
 
 @pytest.mark.parametrize("host_ms", [5.0, 1.0])
-def test_what_compiles_has_a_set_with_the_fewest_digits_whatever_they_are_alone(host_ms: float) -> None:
+def test_what_compiles_has_a_set_with_the_fewest_digits_whatever_they_are_alone(host_ms):
     program = Planted(host_ms=host_ms, device_ms=1.7)
     program.grow()
     waiting = [{*arm.found.names} for arm in program.rounds._compiling()]
@@ -112,7 +95,7 @@ def test_what_compiles_has_a_set_with_the_fewest_digits_whatever_they_are_alone(
     assert {"compile"} in waiting
 
 
-def test_what_is_decided_gives_its_copies_of_weights_back() -> None:
+def test_what_is_decided_gives_its_copies_of_weights_back():
     rounds = Planted(host_ms=5.0, device_ms=1.7).rounds
     arm = next(one for one in rounds._arms if one.found.names == ("bf16_weights",))
     arm.hooks[0].made[0] = object()
@@ -120,9 +103,9 @@ def test_what_is_decided_gives_its_copies_of_weights_back() -> None:
     assert not arm.hooks[0].made
 
 
-def test_ahead_is_compiled_first_what_the_measured_process_compiles_last() -> None:
+def test_ahead_is_compiled_first_what_the_measured_process_compiles_last():
     program, asked = Planted(host_ms=5.0, device_ms=1.7), []
-    program.rounds._start_ahead = asked.append  # type: ignore[assignment]
+    program.rounds._start_ahead = asked.append
     program.rounds._waiting = [*program.rounds._arms]
     program.rounds._compile_ahead()
     replayed = "compile_reduce_overhead"
@@ -130,3 +113,16 @@ def test_ahead_is_compiled_first_what_the_measured_process_compiles_last() -> No
     program.rounds._waiting = program.rounds._costly  # there is nothing to time meanwhile
     program.rounds._compile_ahead()
     assert len(asked) == 1
+
+
+def test_casts_that_the_host_pays_for_are_tried_under_a_graph_in_training():
+    training = Planted(host_ms=5.0, device_ms=3.0, is_training=True)
+    training.grow()
+    assert training.best() == {"cuda_graph", "bf16_autocast", "sdpa_cudnn"}
+
+
+def test_a_graph_that_was_no_faster_alone_is_tried_once_the_device_is_faster_than_the_host():
+    device_bound = Planted(4.9, 6.6, cuda_graph=(0.02, 1.15), sdpa_cudnn=(1.02, 1.0))
+    assert device_bound.best() == {"tf32"}
+    assert {"bf16_weights", "cuda_graph"} in device_bound.grow()
+    assert device_bound.best() == {"bf16_weights", "cuda_graph"}

@@ -1,12 +1,8 @@
 """What a trial makes of processes, which are given by hand: verdicts, the best sets, what is recommended."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,34 +22,32 @@ MS = 1_000_000
 ROUNDING = Correctness.WITHIN_ROUNDING
 
 
-def change(name: str, **options: Any) -> TriedChange:
+def change(name, **options):
     options.setdefault("needs", ())
     return TriedChange(name, name, lambda _: None, snippet=f"use {name}", **options)
 
 
-def plan(*changes: TriedChange, **options: Any) -> TrialPlan:
+def plan(*changes, **options):
     return TrialPlan(TrialRequest(kind="script", target="train.py"), changes, **options)
 
 
 class GivenProcesses:
     """Steps of 10 ms, times the factors of the changes; numbers and errors as given by change."""
 
-    def __init__(self, factors: Mapping[str, float], **given: Any) -> None:
+    def __init__(self, factors, **given):
         self.factors, self.asked, self.given, self.unfinished = factors, [], given, None
 
-    def factor(self, names: Sequence[str]) -> float:
+    def factor(self, names):
         return math.prod(self.factors.get(name, 1.0) for name in names)
 
-    def run(
-        self, request: TrialRequest, environment: Mapping[str, str], limit_s: float
-    ) -> tuple[TrialRun | None, str]:
+    def run(self, request, environment, limit_s):
         self.asked.append(request)
         if request.recording is not None and self.given.get("records", True):
             Path(request.recording, "trace.json").touch()
         given, draw = self.given, np.random.default_rng(len(self.asked))
         if len(self.asked) == given.get("interrupted_in"):
             raise KeyboardInterrupt
-        numbers: Mapping[str, Correctness] = given.get("numbers", {})
+        numbers = given.get("numbers", {})
         broken, idle = given.get("broken", ()), given.get("idle", ())
         arms, names = [], list(request.arms)
         singles = [one[0] for one in names if len(one) == 1 and self.factors.get(one[0], 1.0) < 0.99]
@@ -94,21 +88,19 @@ class GivenProcesses:
         return run, ""
 
 
-def trial(
-    *changes: TriedChange, factors: Mapping[str, float] = MappingProxyType({}), **given: Any
-) -> tuple[Trial, GivenProcesses]:
+def trial(*changes, factors=MappingProxyType({}), **given):
     names = ("allow_precision", "budget_s", "predict", "in_place")
     tried = Trial(plan(*changes, **{name: given.pop(name) for name in names if name in given}))
     processes = GivenProcesses(factors, **given)
-    tried._processes.run = processes.run  # type: ignore[method-assign]
+    tried._processes.run = processes.run
     return tried, processes
 
 
-def result(*changes: TriedChange, **given: Any) -> Any:
+def result(*changes, **given):
     return trial(*changes, **given)[0].run()
 
 
-def test_what_two_processes_say_is_pooled_and_sets_are_told() -> None:
+def test_what_two_processes_say_is_pooled_and_sets_are_told():
     found = result(change("small"), change("large"), change("none"), factors={"small": 0.9, "large": 0.5})
     assert [one.name for one in found.variants] == ["large", "small", "none"]
     verdicts = [one.verdict for one in found.variants]
@@ -122,29 +114,16 @@ def test_what_two_processes_say_is_pooled_and_sets_are_told() -> None:
     assert (found.runs, found.baseline.rounds, found.is_complete) == (2, 2, True)
 
 
-def test_the_first_screen_has_both_the_same_numerics_and_less_precision() -> None:
-    coarse = change("coarse", group="precision", rounding=2.0**-8)
-    changes, given = (coarse, change("same")), {"factors": {"coarse": 0.4, "same": 0.8}}
-    found = result(*changes, **given, numbers={"coarse": ROUNDING})
-    assert (found.best.names, found.best.ratio) == (("same",), pytest.approx(0.8, rel=0.02))
-    assert set(found.best_reduced_precision.names) == {"coarse", "same"}
-    recommended = {one.name: one.is_recommended for one in found.variants}
-    assert recommended == {"coarse": False, "same": True}
-    found = result(*changes, **given, numbers={"coarse": ROUNDING}, allow_precision=True)
-    assert set(found.best.names) == {"coarse", "same"}
-    assert found.best_reduced_precision is None
-
-
 @pytest.mark.parametrize(
     ("correctness", "verdict"),
     [(Correctness.CHANGED, TrialVerdict.REFUSED), (Correctness.UNKNOWN, TrialVerdict.FASTER)],
 )
-def test_only_right_numbers_are_recommended(correctness: Correctness, verdict: TrialVerdict) -> None:
+def test_only_right_numbers_are_recommended(correctness, verdict):
     found = result(change("quick"), factors={"quick": 0.5}, numbers={"quick": correctness})
     assert (found.variants[0].verdict, found.variants[0].is_recommended, found.best) == (verdict, False, None)
 
 
-def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
+def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on():
     elsewhere = change("elsewhere", needs=((lambda _: False, "it trains"),))
     changes, given = (
         (change("broken"), elsewhere, change("good")),
@@ -158,7 +137,7 @@ def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
     assert found.best.names == ("good",)
 
 
-def test_a_change_that_ends_the_program_is_dropped_and_it_is_started_again() -> None:
+def test_a_change_that_ends_the_program_is_dropped_and_it_is_started_again():
     tried, processes = trial(change("bad"), change("good"), factors={"good": 0.5}, broken=("bad",))
     found = tried.run()
     assert [("bad",) in one.arms for one in processes.asked] == [True, False]
@@ -167,7 +146,7 @@ def test_a_change_that_ends_the_program_is_dropped_and_it_is_started_again() -> 
     assert found.best.names == ("good",)
 
 
-def test_what_cannot_be_switched_has_processes_of_its_own_and_joins_the_best_set() -> None:
+def test_what_cannot_be_switched_has_processes_of_its_own_and_joins_the_best_set():
     loader = change("loader", is_live=False, environment=(("GIVEN", "1"),))
     tried, processes = trial(loader, change("good"), factors={"good": 0.8, "loader": 0.5})
     found = tried.run()
@@ -184,7 +163,7 @@ def test_what_cannot_be_switched_has_processes_of_its_own_and_joins_the_best_set
     ]
 
 
-def test_a_program_of_few_steps_has_processes_of_its_own_for_a_change() -> None:
+def test_a_program_of_few_steps_has_processes_of_its_own_for_a_change():
     tried, processes = trial(
         change("quick"), change("slow"), factors={"quick": 0.5, "slow": 1.5}, few=True, budget_s=5
     )
@@ -196,12 +175,12 @@ def test_a_program_of_few_steps_has_processes_of_its_own_for_a_change() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 3])
-def test_a_program_that_cannot_be_timed_is_an_error(steps: int) -> None:
+def test_a_program_that_cannot_be_timed_is_an_error(steps):
     with pytest.raises(CaptureError, match="too few steps to time"):
         result(change("quick"), steps=steps, few=True)
 
 
-def test_interrupted_it_keeps_what_is_measured() -> None:
+def test_interrupted_it_keeps_what_is_measured():
     found = result(change("quick"), factors={"quick": 0.5}, interrupted_in=2)
     assert (found.is_interrupted, found.is_complete) == (True, False)
     assert found.best.names == ("quick",)
@@ -221,8 +200,8 @@ TRAINING_SAID = {
 
 @pytest.mark.parametrize(("step_ns", "scale"), [(None, 1), (5 * MS, 2)])  # a gain is of the step recorded
 def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside_what_is_measured(
-    step_ns: float | None, scale: float
-) -> None:
+    step_ns, scale
+):
     changes = [
         replace(one, needs=()) for one in changes_named(["tf32", "compile", "set_to_none", "loader_workers"])
     ]
@@ -247,25 +226,25 @@ def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside
 
 
 @pytest.mark.parametrize(("in_place", "ahead"), [(False, [True, False]), (True, [False, False])])
-def test_the_first_process_alone_has_another_compile_ahead(in_place: bool, ahead: list[bool]) -> None:
+def test_the_first_process_alone_has_another_compile_ahead(in_place, ahead):
     tried, processes = trial(change("quick"), factors={"quick": 0.5}, in_place=in_place, not_ahead="no room")
     compiled = ArmRun(names=("quick",), check_ns=9_000 * MS)
     answer = processes.run
 
-    def run(*asked: Any) -> Any:  # its caches are warm: what compiling takes is known of the other one
+    def run(*asked):  # its caches are warm: what compiling takes is known of the other one
         folder = tried._processes.scratch
         (folder / AHEAD).write_bytes(msgspec.msgpack.encode(TrialRun(arms=[compiled])))
         return answer(*asked)
 
-    tried._processes.run = run  # type: ignore[method-assign]
+    tried._processes.run = run
     found = tried.run()
     assert [one.compiles_ahead for one in processes.asked] == ahead
     assert found.variants[0].warm_up_ns == 9_000 * MS
     assert ("compiling ahead", "no room") in [(one.name, one.reason) for one in found.not_tried]
 
 
-def test_a_program_that_ends_before_it_is_recorded_is_asked_of_once() -> None:
-    asked: list[Path] = []
+def test_a_program_that_ends_before_it_is_recorded_is_asked_of_once():
+    asked = []
     tried, processes = trial(
         change("any"), predict=lambda one: asked.append(one) or ExpectedGains({}, None), records=False
     )
@@ -274,7 +253,7 @@ def test_a_program_that_ends_before_it_is_recorded_is_asked_of_once() -> None:
     assert len(asked) == 1
 
 
-def test_without_time_what_was_not_reached_is_told() -> None:
+def test_without_time_what_was_not_reached_is_told():
     found = result(change("quick"), change("loader", is_live=False), factors={"quick": 0.5}, budget_s=0.0)
     assert [(one.name, one.reason) for one in found.not_tried] == [
         ("loader", "the trial ended before its turn")
@@ -282,8 +261,8 @@ def test_without_time_what_was_not_reached_is_told() -> None:
     assert (found.runs, found.is_complete) == (1, False)
 
 
-def test_a_recording_that_failed_or_cannot_be_read_is_said(tmp_path: Path) -> None:
-    notes: list[str] = []
+def test_a_recording_that_failed_or_cannot_be_read_is_said(tmp_path):
+    notes = []
     (tmp_path / "trace.json").write_text("[1, 2")
     planning.expected(tmp_path, note=notes.append)
     (tmp_path / NO_RECORDING).write_text("a profiler is running")

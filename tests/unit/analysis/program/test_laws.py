@@ -1,9 +1,6 @@
 """What holds of any trace: every nanosecond is charged once or not at all, whatever the nesting."""
 
-from __future__ import annotations
-
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,18 +8,16 @@ from hypothesis import strategies as st
 
 import opscope
 from fakes import TraceBuilder
-from opscope.analysis.program.places import ProgramTotals, program_totals
+from opscope.analysis.program.places import program_totals
 from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight, stack_profiles
-from opscope.model.session import Session
 
-Tree = tuple[str, list["Tree"]]
 KINDS = (
     "train.py(3): step", "net.py(7): forward", "torch/nn/x.py(1): f", "<built-in function f>",
     "nn.Module: Net_0", "nn.Module: Linear_0", "nn.Module: Linear_1", "aten::mm", "aten::add", "launch",
     "autograd::engine::evaluate_function: MmBackward0", "MmBackward0",
     "<built-in method run_backward of X object at 0x7>",
 )  # fmt: skip
-trees: st.SearchStrategy[list[Tree]] = st.recursive(
+trees = st.recursive(
     st.lists(st.tuples(st.sampled_from(KINDS), st.just([])), max_size=3),
     lambda inside: st.lists(st.tuples(st.sampled_from(KINDS), inside), max_size=4),
     max_leaves=25,
@@ -32,7 +27,7 @@ trees: st.SearchStrategy[list[Tree]] = st.recursive(
 class Writer:
     """Lays trees out in time, numbers what autograd numbers, and draws arrows from forward to backward."""
 
-    def __init__(self, threads: list[list[Tree]], arrows: st.DataObject) -> None:
+    def __init__(self, threads, arrows):
         self.trace = TraceBuilder().kernel("leaked", 90_000, 3, correlation=1)
         self.now = 0
         self.numbered: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
@@ -44,7 +39,7 @@ class Writer:
                 forward_start, forward_thread = arrows.draw(st.sampled_from(self.numbered[False]))
                 self.trace.differentiates(forward_start, start, thread=forward_thread, backward_thread=thread)
 
-    def write(self, tree: Tree, thread: int) -> None:
+    def write(self, tree, thread):
         name, inside = tree
         start = self.now
         self.now += 1
@@ -53,7 +48,7 @@ class Writer:
         self.now += 1
         self.event(name, start, thread)
 
-    def event(self, name: str, start: int, thread: int) -> None:
+    def event(self, name, start, thread):
         duration, number = self.now - start, len(self.trace.events)
         if name == "launch":
             self.trace.launch(start, thread=thread).kernel("k", 100_000 + 10 * number, 1 + number % 7)
@@ -68,7 +63,7 @@ class Writer:
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory):
     return tmp_path_factory.mktemp("laws") / "trace.json"
 
 
@@ -89,7 +84,7 @@ def test_every_nanosecond_is_charged_once_or_not_at_all(path, threads, arrows):
         assert program_totals(session) == totals
 
 
-def check_totals(totals: ProgramTotals, device_ns: int) -> None:
+def check_totals(totals, device_ns):
     assert sum(module.self_device_ns for module in totals.modules) == totals.module_ns <= device_ns
     assert sum(line.self_device_ns for line in totals.lines) == totals.line_ns <= device_ns
     roots = [module for module in totals.modules if module.depth == 0]
@@ -99,7 +94,7 @@ def check_totals(totals: ProgramTotals, device_ns: int) -> None:
     assert len({module.path for module in totals.modules}) == len(totals.modules)
 
 
-def check_stacks(session: Session, device_ns: int) -> None:
+def check_stacks(session, device_ns):
     bases = [StackBasis.OPERATOR]
     bases += [StackBasis.PYTHON] if session.scalar("SELECT EXISTS (FROM frames)") else []
     bases += [StackBasis.MODULE] if session.scalar("SELECT EXISTS (FROM modules)") else []

@@ -1,61 +1,21 @@
 """From a program on this machine to its lines and modules: recorded on the CPU, with kernels added."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
 import opscope
-from opscope.analysis.program.places import LineKind, ProgramTotals, program_totals
+from opscope.analysis.program.places import LineKind, program_totals
 from opscope.analysis.program.stacks import stack_profiles
-from opscope.model.session import Session
 
 pytestmark = pytest.mark.torch
 
-PROGRAM = """import torch
-from torch import nn
-import opscope
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-    def forward(self, x):
-        x = self.inner(x)
-        x = torch.relu(x)
-        return x + 1
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block(), Block()])
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return torch.tanh(x)
-
-def step(net, optimizer):
-    loss = net(torch.ones(2, 4)).sum()
-    loss.backward()
-    optimizer.step()
-
-def main(folder):
-    net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with opscope.profile(folder, with_stack=True, with_modules=True, warmup=0, active=2) as profile:
-        for _ in range(2):
-            step(net, optimizer)
-            profile.step()
-
-main(FOLDER)
-"""
+PROGRAM = Path(__file__).with_name("program.py.txt").read_text(encoding="utf-8")
 # Operators that would each launch something on a GPU.
 LAUNCHING = {
     "aten::addmm", "aten::relu", "aten::add", "aten::tanh", "aten::sum", "aten::mm", "aten::add_",
@@ -63,7 +23,7 @@ LAUNCHING = {
 }  # fmt: skip
 
 
-def with_kernels(path: Path) -> None:
+def with_kernels(path):
     """Add a launch and a kernel of 1 µs to every launching operator of a trace."""
     trace = json.loads(path.read_text(), parse_float=Decimal)
     operators = [event for event in trace["traceEvents"] if event.get("cat") == "cpu_op"]
@@ -83,7 +43,7 @@ def with_kernels(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory):
+def session(tmp_path_factory):
     folder = tmp_path_factory.mktemp("program")
     script = folder / "train.py"
     script.write_text(PROGRAM)
@@ -94,20 +54,20 @@ def session(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def totals(session: Session) -> ProgramTotals:
+def totals(session):
     return program_totals(session)
 
 
-def line_of(text: str) -> int:
+def line_of(text):
     return PROGRAM.splitlines().index(text) + 1
 
 
-def counts(session: Session, condition: str) -> int:
+def counts(session, condition):
     query = f"SELECT count(*) FROM device_activities JOIN operators USING (operator_id) WHERE {condition}"
     return int(session.scalar(query))
 
 
-def own_lines(totals: ProgramTotals) -> dict[Any, tuple[int, int]]:
+def own_lines(totals):
     return {
         (line.line, line.kind): (line.forward_ns, line.backward_ns)
         for line in totals.lines
@@ -115,7 +75,7 @@ def own_lines(totals: ProgramTotals) -> dict[Any, tuple[int, int]]:
     }
 
 
-def test_lines_are_those_that_were_executed(session: Session, totals: ProgramTotals) -> None:
+def test_lines_are_those_that_were_executed(session, totals):
     found = own_lines(totals)
     relu = (line_of("        x = torch.relu(x)"), LineKind.EXECUTED)
     assert found[relu] == (4_000, 4_000)  # 2 blocks, 2 steps; each relu has one threshold_backward
@@ -130,13 +90,13 @@ def test_lines_are_those_that_were_executed(session: Session, totals: ProgramTot
     assert found[line_of("    def forward(self, x):"), LineKind.FUNCTION] == (4_000, 0)
 
 
-def test_every_kernel_has_a_line_of_the_program(session: Session, totals: ProgramTotals) -> None:
+def test_every_kernel_has_a_line_of_the_program(session, totals):
     assert totals.line_ns == session.scalar("SELECT sum(duration_ns)::BIGINT FROM device_activities")
     assert sum(line.kernel_launches for line in totals.lines) == counts(session, "true")
     assert all(line.file.endswith(("train.py", ".py")) for line in totals.lines)
 
 
-def test_modules_and_stacks_have_their_attribute_names(totals: ProgramTotals, session: Session) -> None:
+def test_modules_and_stacks_have_their_attribute_names(totals, session):
     found = {module.path: module for module in totals.modules}
     assert set(found) == {
         "Net_0",

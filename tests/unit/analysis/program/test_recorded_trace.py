@@ -1,22 +1,16 @@
 """Every module and line of a real recording, counted again with nothing but the JSON text and stacks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import defaultdict
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import opscope
-from opscope.analysis.program.places import ProgramTotals, program_totals
+from opscope.analysis.program.places import program_totals
 from opscope.analysis.program.stacks import StackBasis, StackWeight, stack_profiles
-from opscope.model.session import Session
 
-Event = dict[str, Any]
 TRACE = "traces/h200/bert_train_bf16.json.gz"
 ENGINE = "autograd::engine::evaluate_function: "
 
@@ -24,7 +18,7 @@ ENGINE = "autograd::engine::evaluate_function: "
 class Recount:
     """Charges every device activity by hand: one sweep per thread, recorded arrows for the backward pass."""
 
-    def __init__(self, events: list[Event]) -> None:
+    def __init__(self, events):
         self.own_ns: dict[str, int] = defaultdict(int)
         self.line_ns: dict[str, int] = defaultdict(int)
         self.backward_ns = 0
@@ -44,8 +38,8 @@ class Recount:
                     self._charge(operator, event["end"] - event["start"])
 
     @staticmethod
-    def _note_callers(intervals: list[Event]) -> None:
-        stacks: dict[Any, list[Event]] = defaultdict(list)
+    def _note_callers(intervals):
+        stacks = defaultdict(list)
         for event in sorted(intervals, key=lambda e: (e["start"], -e["end"])):
             stack = stacks[event["tid"]]
             while stack and stack[-1]["end"] <= event["start"]:
@@ -54,10 +48,10 @@ class Recount:
             stack.append(event)
 
     @staticmethod
-    def _note_arrows(events: list[Event], operators: list[Event]) -> None:
+    def _note_arrows(events, operators):
         """Give each backward operator, and the engine's range around it, its forward operator."""
         numbered = [operator for operator in operators if "Sequence number" in operator["args"]]
-        at: dict[Any, Event] = {}
+        at = {}
         for operator in numbered:
             at.setdefault((operator["tid"], operator["start"]), operator)
         arrows = [event for event in events if event.get("cat") == "fwdbwd"]
@@ -69,7 +63,7 @@ class Recount:
                 if backward["caller"]["name"].startswith(ENGINE):
                     backward["caller"]["forward"] = heads[event["id"]]
 
-    def _charge(self, operator: Event, duration_ns: int) -> None:
+    def _charge(self, operator, duration_ns):
         around = list(self._callers(operator))
         if any(one["name"].startswith(ENGINE) for one in around):
             self.backward_ns += duration_ns
@@ -83,14 +77,14 @@ class Recount:
             self.line_ns[line] += duration_ns
 
     @staticmethod
-    def _callers(event: Event | None):
+    def _callers(event):
         while event is not None:
             yield event
             event = event["caller"]
 
 
 @pytest.fixture(scope="module")
-def recount(shared: Path) -> Recount:
+def recount(shared):
     text = gzip.decompress((shared / TRACE).read_bytes())
     events = json.loads(text, parse_float=Decimal)["traceEvents"]
     for event in events:
@@ -100,17 +94,17 @@ def recount(shared: Path) -> Recount:
 
 
 @pytest.fixture(scope="module")
-def session(shared: Path):
+def session(shared):
     with opscope.load(shared / TRACE) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def totals(session: Session) -> ProgramTotals:
+def totals(session):
     return program_totals(session)
 
 
-def test_every_module_has_the_time_counted_by_hand(recount: Recount, totals: ProgramTotals) -> None:
+def test_every_module_has_the_time_counted_by_hand(recount, totals):
     assert len(totals.modules) == 215
     own_ns = {module.path: module.self_device_ns for module in totals.modules}
     assert {path: ns for path, ns in own_ns.items() if ns} == recount.own_ns
@@ -123,22 +117,22 @@ def test_every_module_has_the_time_counted_by_hand(recount: Recount, totals: Pro
         assert module.total_device_ns == sum(inside) == module.forward_ns + module.backward_ns
 
 
-def test_every_line_has_the_time_counted_by_hand(recount: Recount, totals: ProgramTotals) -> None:
+def test_every_line_has_the_time_counted_by_hand(recount, totals):
     found = {f"{line.file}({line.line}): {line.function}": line.self_device_ns for line in totals.lines}
     assert found == recount.line_ns
     assert sum(line.backward_ns for line in totals.lines) == recount.backward_ns
 
 
-def test_sums(session: Session, totals: ProgramTotals) -> None:
+def test_sums(session, totals):
     (root,) = (module for module in totals.modules if module.depth == 0)
     assert root.total_device_ns == totals.module_ns == sum(one.self_device_ns for one in totals.modules)
     assert totals.module_ns < totals.line_ns < device_ns(session)
     assert (root.path, root.class_name, root.calls) == ("BertModel_0", "BertModel", 3)
 
 
-def test_stacks_by_module_hold_each_modules_time(session: Session, totals: ProgramTotals) -> None:
+def test_stacks_by_module_hold_each_modules_time(session, totals):
     (profile,) = stack_profiles(session, by=StackBasis.MODULE)
-    found: dict[str, int] = defaultdict(int)
+    found = defaultdict(int)
     for stack, weight in zip(profile.stacks, profile.weights, strict=True):
         names = [profile.names[one] for one in stack]
         path = [name.removeprefix("nn.Module: ") for name in names if name.startswith("nn.Module: ")]
@@ -151,7 +145,7 @@ def test_stacks_by_module_hold_each_modules_time(session: Session, totals: Progr
 @pytest.mark.parametrize(
     "trace", [TRACE, "traces/public/kineto/worker0.1623143089861.pt.trace.json.gz"], ids=["ns", "us"]
 )
-def test_stacks_by_operator_hold_each_trees_time(shared: Path, trace: str) -> None:
+def test_stacks_by_operator_hold_each_trees_time(shared, trace):
     with opscope.load(shared / trace) as session:
         (profile,) = stack_profiles(session, by=StackBasis.OPERATOR)
         expected = dict(
@@ -160,18 +154,18 @@ def test_stacks_by_operator_hold_each_trees_time(shared: Path, trace: str) -> No
                 "GROUP BY name HAVING ns > 0"
             )
         )
-    found: dict[str, int] = defaultdict(int)
+    found = defaultdict(int)
     for stack, weight in zip(profile.stacks, profile.weights, strict=True):
         found[profile.names[stack[0]]] += weight
     assert {name: ns for name, ns in found.items() if not name.startswith("[")} == expected
 
 
-def test_host_time_is_the_operators_own_and_steps_add_up(session: Session) -> None:
+def test_host_time_is_the_operators_own_and_steps_add_up(session):
     (profile,) = stack_profiles(session, by=StackBasis.OPERATOR, weight=StackWeight.CPU)
     assert profile.total == session.scalar("SELECT sum(self_cpu_ns)::BIGINT FROM operators")
     for step, expected_ns in session.query("SELECT step, device_ns FROM steps"):
         assert stack_profiles(session, step=step)[0].total == expected_ns
 
 
-def device_ns(session: Session) -> int:
+def device_ns(session):
     return session.scalar("SELECT sum(duration_ns)::BIGINT FROM device_activities")

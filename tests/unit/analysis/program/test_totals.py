@@ -1,21 +1,19 @@
 """Which module and which line of the program device time is charged to, on hand-made traces."""
 
-from __future__ import annotations
-
 import pytest
 
-from fakes import Load, TraceBuilder
-from opscope.analysis.program.places import LineKind, LineTotal, ModuleTotal, ProgramTotals, program_totals
+from fakes import TraceBuilder
+from opscope.analysis.program.places import LineKind, LineTotal, ModuleTotal, program_totals
 
 
-def launch(builder: TraceBuilder, name: str, start: float, us: float, **args: object) -> TraceBuilder:
+def launch(builder, name, start, us, **args):
     """An operator of 4 µs that launches one kernel of a duration; kernels run one after the other."""
     at = 10_000 + 100 * len(builder.events)
-    builder.operator(name, start, 4, **args).launch(start + 1, thread=int(args.get("thread", 1)))  # type: ignore[arg-type]
+    builder.operator(name, start, 4, **args).launch(start + 1, thread=int(args.get("thread", 1)))
     return builder.kernel(f"{name} kernel", at, us)
 
 
-def model() -> TraceBuilder:
+def model():
     """`train.py` calls Net > (Linear, Linear) and then an optimizer; the backward pass runs on thread 2.
 
     The profiler's start (python id 3) makes the frames 1 and 2 known as already running.
@@ -39,9 +37,7 @@ def model() -> TraceBuilder:
     return trace
 
 
-def backward(
-    trace: TraceBuilder, number: int, start: float, us: float, *, forward: float, thread: int = 1
-) -> None:
+def backward(trace, number, start, us, *, forward, thread=1):
     """What the engine runs for one forward operator: its range, the operator, and one kernel in each."""
     args = {"Sequence number": number, "Fwd thread id": 1}
     trace.operator("autograd::engine::evaluate_function: AddmmBackward0", start, 40, thread=2, **args)
@@ -51,15 +47,15 @@ def backward(
     launch(trace, "aten::sum", start + 30, 1, thread=2)
 
 
-def by_path(totals: ProgramTotals) -> dict[str, ModuleTotal]:
+def by_path(totals):
     return {module.path: module for module in totals.modules}
 
 
-def lines(totals: ProgramTotals) -> dict[tuple[str, int], LineTotal]:
+def lines(totals):
     return {(line.file, line.line): line for line in totals.lines}
 
 
-def test_modules_and_lines_have_their_own_and_their_submodules_time(load: Load) -> None:
+def test_modules_and_lines_have_their_own_and_their_submodules_time(load):
     totals = program_totals(load(model()))
     assert totals.modules == (
         ModuleTotal("Net_0", "Net", 0, 1, 3_000, 33_000, 33_000, 0, 3),
@@ -76,7 +72,7 @@ def test_modules_and_lines_have_their_own_and_their_submodules_time(load: Load) 
     assert totals.has_stacks
 
 
-def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(load: Load) -> None:
+def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(load):
     trace = TraceBuilder().frame("t.py(1): start", 0, 130).frame("nn.Module: Net_0", 20, 100, module=0)
     trace.frame("nn.Module: Linear_0", 30, 20, parent=2, module=0)
     trace.operator("aten::linear", 31, 10).operator("aten::addmm", 32, 4).operator("aten::relu", 60, 3)
@@ -91,7 +87,7 @@ def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(lo
     assert totals.line_ns == 13_000
 
 
-def test_backward_time_is_charged_to_the_forward_operator(load: Load) -> None:
+def test_backward_time_is_charged_to_the_forward_operator(load):
     trace = model()
     backward(trace, 2, 300, 50, forward=75)
     backward(trace, 1, 400, 30, forward=35)
@@ -104,17 +100,7 @@ def test_backward_time_is_charged_to_the_forward_operator(load: Load) -> None:
     assert lines(totals)["net.py", 5].backward_ns == 82_000
 
 
-def test_gradient_accumulation_is_charged_to_the_line_that_called_backward(load: Load) -> None:
-    trace = model()
-    name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
-    trace.operator(name, 350, 20, thread=2)
-    launch(trace, "aten::add_", 355, 5, thread=2)
-    totals = program_totals(load(trace))
-    assert lines(totals)["train.py", 10].backward_ns == 5_000
-    assert totals.module_ns == 33_000
-
-
-def test_of_two_backward_calls_neither_is_chosen_and_backward_of_backward_follows_both(load: Load) -> None:
+def test_of_two_backward_calls_neither_is_chosen_and_backward_of_backward_follows_both(load):
     trace = model()
     trace.frame("other.py(1): train", 190, 400, thread=3)
     trace.frame("<built-in method run_backward of X object at 0x8>", 195, 300, thread=3, parent=13)
@@ -129,7 +115,7 @@ def test_of_two_backward_calls_neither_is_chosen_and_backward_of_backward_follow
     assert by_path(program_totals(load(trace)))["Net_0.Linear_0"].backward_ns == 48_000
 
 
-def test_recomputation_is_charged_to_the_modules_it_calls(load: Load) -> None:
+def test_recomputation_is_charged_to_the_modules_it_calls(load):
     trace = model()
     args = {"Sequence number": 1, "Fwd thread id": 1}
     trace.operator("CheckpointFunctionBackward", 300, 90, thread=2, **args).differentiates(35, 300)
@@ -142,7 +128,7 @@ def test_recomputation_is_charged_to_the_modules_it_calls(load: Load) -> None:
     assert modules["Net_0.Linear_0"].backward_ns == 2_000
 
 
-def test_running_frames_are_marked_and_launches_outside_operators_have_a_line(load: Load) -> None:
+def test_running_frames_are_marked_and_launches_outside_operators_have_a_line(load):
     trace = model()
     launch(trace, "aten::zeros", 950, 2)
     found = lines(program_totals(load(trace)))
@@ -154,17 +140,7 @@ def test_running_frames_are_marked_and_launches_outside_operators_have_a_line(lo
     assert lines(found)["train.py", 10].self_device_ns == 13_000
 
 
-def test_a_python_call_inside_an_operator_is_charged(load: Load) -> None:
-    trace = model().operator("MyFunction", 700, 90, external_id=77)
-    trace.frame("kernels.py(3): forward", 710, 50, parent=4)
-    trace.launch(720, external_id=77).kernel("k", 90_000, 6)
-    trace.launch(780, external_id=77).kernel("k", 91_000, 2)
-    found = lines(program_totals(load(trace)))
-    assert found["kernels.py", 3].self_device_ns == 6_000
-    assert found["train.py", 10].self_device_ns == 9_000
-
-
-def test_recursion_keeps_one_place(load: Load) -> None:
+def test_recursion_keeps_one_place(load):
     trace = TraceBuilder()
     trace.frame("nn.Module: Tree_0", 0, 100, module=0).frame("nn.Module: Leaf_0", 10, 80, module=0, parent=1)
     trace.frame("nn.Module: Tree_0", 20, 60, module=0, parent=2)
@@ -178,7 +154,7 @@ def test_recursion_keeps_one_place(load: Load) -> None:
     )
 
 
-def test_a_recursive_function_is_one_line(load: Load) -> None:
+def test_a_recursive_function_is_one_line(load):
     trace = TraceBuilder()
     for depth in range(4):
         trace.frame("a.py(1): walk", 10 * depth, 100 - 20 * depth, parent=depth or None)
@@ -187,7 +163,7 @@ def test_a_recursive_function_is_one_line(load: Load) -> None:
     assert program_totals(load(trace)).lines[0].calls == 4
 
 
-def test_a_shared_module_has_a_place_under_each_caller(load: Load) -> None:
+def test_a_shared_module_has_a_place_under_each_caller(load):
     trace = TraceBuilder()
     for index in range(2):
         trace.frame(f"nn.Module: Block_{index}", 50 * index, 40, module=index)
@@ -201,17 +177,7 @@ def test_a_shared_module_has_a_place_under_each_caller(load: Load) -> None:
     }
 
 
-def test_generator_frames_are_functions_of_their_own(load: Load) -> None:
-    trace = TraceBuilder().frame("a.py(1): main", 0, 100)
-    trace.frame("torch/x.py(1): f", 5, 2, parent=9)  # not called by main: main was running
-    for start in (10, 50):
-        trace.frame("a.py(7): <genexpr>", start, 20, parent=1)
-        launch(trace, "aten::mm", start + 5, 5)
-    found = program_totals(load(trace)).lines
-    assert [(line.function, line.calls, line.self_device_ns) for line in found] == [("<genexpr>", 2, 10_000)]
-
-
-def test_the_oldest_format_keeps_stacks_on_operators(load: Load) -> None:
+def test_the_oldest_format_keeps_stacks_on_operators(load):
     site = "/opt/lib/python3.7/site-packages/torch"
     stack = f"{site}/nn/functional.py(9): linear;model.py(12): forward;main.py(3): <module>"
     trace = TraceBuilder()
@@ -226,11 +192,7 @@ def test_the_oldest_format_keeps_stacks_on_operators(load: Load) -> None:
     assert (totals.line_ns, totals.has_modules, totals.has_stacks) == (14_000, False, True)
 
 
-def test_without_stacks_nothing_is_said(load: Load) -> None:
-    assert program_totals(load(launch(TraceBuilder(), "aten::mm", 0, 5))) == ProgramTotals()
-
-
-def test_ranks_are_summed_by_path(load: Load) -> None:
+def test_ranks_are_summed_by_path(load):
     ranks = model(), model()
     for rank, trace in enumerate(ranks):
         trace.properties["distributedInfo"] = {"rank": rank, "world_size": 2, "backend": "nccl"}
@@ -240,14 +202,14 @@ def test_ranks_are_summed_by_path(load: Load) -> None:
 
 
 @pytest.mark.parametrize("script", ["profile.py", "trace.py"])
-def test_a_script_named_like_the_standard_library_is_the_program(load: Load, script: str) -> None:
+def test_a_script_named_like_the_standard_library_is_the_program(load, script):
     trace = TraceBuilder().frame(f"{script}(3): <module>", 0, 100)
     trace.frame(f"{script}(7): run", 10, 50, parent=1).frame("queue.py(1): get", 15, 30, parent=2)
     launch(trace, "aten::mm", 20, 5)
     assert [line.file for line in program_totals(load(trace)).lines] == [script]
 
 
-def test_of_two_forward_operators_the_first_counts_whatever_thread_the_file_begins_with(load: Load) -> None:
+def test_of_two_forward_operators_the_first_counts_whatever_thread_the_file_begins_with(load):
     """The engine's range differentiates one operator, the node inside of it another, of another thread."""
     trace = TraceBuilder()
     trace.frame("train.py(1): early", 0, 100).frame("train.py(2): late", 0, 300, thread=3)
@@ -266,3 +228,23 @@ def test_of_two_forward_operators_the_first_counts_whatever_thread_the_file_begi
     ]
     trace.events.reverse()
     assert program_totals(load(trace)) == totals
+
+
+def test_gradient_accumulation_is_charged_to_the_line_that_called_backward(load):
+    trace = model()
+    name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    trace.operator(name, 350, 20, thread=2)
+    launch(trace, "aten::add_", 355, 5, thread=2)
+    totals = program_totals(load(trace))
+    assert lines(totals)["train.py", 10].backward_ns == 5_000
+    assert totals.module_ns == 33_000
+
+
+def test_a_python_call_inside_an_operator_is_charged(load):
+    trace = model().operator("MyFunction", 700, 90, external_id=77)
+    trace.frame("kernels.py(3): forward", 710, 50, parent=4)
+    trace.launch(720, external_id=77).kernel("k", 90_000, 6)
+    trace.launch(780, external_id=77).kernel("k", 91_000, 2)
+    found = lines(program_totals(load(trace)))
+    assert found["kernels.py", 3].self_device_ns == 6_000
+    assert found["train.py", 10].self_device_ns == 9_000

@@ -1,13 +1,9 @@
 """Launches and limits of an H200, made by hand."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from opscope.analysis.launch_quality import LaunchQuality
-from opscope.analysis.roofline import Launches, Work, work_of_call
+from opscope.analysis.roofline import Launches, work_of_call
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.launches.facts import DeviceFacts, LaunchGeometry
@@ -23,12 +19,12 @@ MEMORY_BYTES_PER_S = 4e12
 L2_BYTES = 50_000_000
 
 
-def limit(per_s: float) -> Limit:
+def limit(per_s):
     return Limit(per_s, LimitEvidence.MEASURED, "by hand")
 
 
 @pytest.fixture
-def limits() -> DeviceLimits:
+def limits():
     return DeviceLimits(
         "NVIDIA H200",
         memory=limit(MEMORY_BYTES_PER_S),
@@ -37,20 +33,12 @@ def limits() -> DeviceLimits:
     )
 
 
-def launches(
-    kernel: str = "k",
-    total_ns: int = 100_000,
-    *,
-    count: int = 1,
-    blocks: int | None = 10_000,
-    registers: int | None = 32,
-    **known: Any,
-) -> Launches:
+def launches(kernel="k", total_ns=100_000, *, count=1, blocks=10_000, registers=32, **known):
     """Launches of a kernel, all of them the only work of their calls unless told otherwise."""
     geometry = LaunchGeometry(
         None if blocks is None else (blocks, 1, 1), (128, 1, 1), registers, 0, None, count, total_ns
     )
-    fields: dict[str, Any] = {
+    fields = {
         "kernel": kernel, "kind": "kernel", "is_helper": False, "count": count, "total_ns": total_ns,
         "launch_bound_ns": 0, "sole_count": count, "sole_ns": total_ns,
         "quality": LaunchQuality(decode(kernel), geometry, device=DEVICE),
@@ -58,14 +46,9 @@ def launches(
     return Launches(**{**fields, **known})
 
 
-def cost(
-    flop_count: int | None = 0,
-    min_bytes: int | None = 0,
-    data_type: DataType | None = DataType.FP32,
-    source: FlopSource = FlopSource.DEFINITION,
-) -> CallCost:
+def cost(flop_count=0, min_bytes=0, data_type=DataType.FP32, source=FlopSource.DEFINITION):
     return CallCost(flop_count, source, min_bytes, None if min_bytes is None else 0, data_type)
 
 
-def work(known: CallCost, *parts: Launches, repeats: int = 1) -> Work:
+def work(known, *parts, repeats=1):
     return work_of_call(parts, known, repeats)

@@ -1,21 +1,16 @@
 """Launches of distinct calls, and how far those of recordings are from the limits."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.analysis.launch_quality import common_device
 from opscope.analysis.roofline import (
     Bound,
     Efficiency,
-    Launches,
     efficiency_of,
     measure_efficiency,
     read_launches,
@@ -24,8 +19,7 @@ from opscope.analysis.roofline import (
 )
 from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
-from opscope.hardware.limits import DeviceLimits, match_limits
-from opscope.model.session import Session
+from opscope.hardware.limits import match_limits
 from opscope.operators.session_costs import CostedCall, fill_costs
 
 from .conftest import cost, launches, limit
@@ -34,12 +28,12 @@ GEMM = "cutlass_80_tensorop_s1688gemm_128x128_16x4_nn_align4"
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
 
 
-def costed(call_id: int, name: str = "op", flop_count: int | None = 0, **known: str | None) -> CostedCall:
+def costed(call_id, name="op", flop_count=0, **known):
     known_cost = cost(flop_count, 400_000_000)
     return CostedCall(call_id, name, attribution=known.get("attribution"), calls=1, cost=known_cost)
 
 
-def mm(built: TraceBuilder, start: float, rows: int, kernel_us: float) -> None:
+def mm(built, start, rows, kernel_us):
     arguments = {
         "Input Dims": [[rows, 1024], [1024, 512]],
         "Input type": ["float", "float"],
@@ -49,7 +43,7 @@ def mm(built: TraceBuilder, start: float, rows: int, kernel_us: float) -> None:
     built.kernel(GEMM, 1_000 + start, kernel_us)
 
 
-def test_calls_operators_and_kernels_of_a_small_trace(load: Load, limits: DeviceLimits) -> None:
+def test_calls_operators_and_kernels_of_a_small_trace(load, limits):
     built = TraceBuilder(deviceProperties=[H200])
     mm(built, 0, 2048, 20)
     mm(built, 100, 2048, 30)
@@ -72,7 +66,7 @@ def test_calls_operators_and_kernels_of_a_small_trace(load: Load, limits: Device
     assert found.coverage.uncosted == ()
 
 
-def test_what_is_not_costed_is_named_with_its_time(load: Load, limits: DeviceLimits) -> None:
+def test_what_is_not_costed_is_named_with_its_time(load, limits):
     built = TraceBuilder(deviceProperties=[H200])
     mm(built, 0, 2048, 20)
     built.operator("mine::op", 100, 10).launch(101).kernel("mine", 1_100, 7)
@@ -87,9 +81,7 @@ def test_what_is_not_costed_is_named_with_its_time(load: Load, limits: DeviceLim
     assert found.operators["mine::op"].fraction is None
 
 
-def test_without_device_work_nothing_and_without_limits_costs_are_known(
-    load: Load, limits: DeviceLimits
-) -> None:
+def test_without_device_work_nothing_and_without_limits_costs_are_known(load, limits):
     found = measure_efficiency(load(TraceBuilder().operator("aten::mm", 0, 10)), limits)
     assert found == Efficiency(limits=limits)
     built = TraceBuilder(deviceProperties=[H200])
@@ -99,7 +91,7 @@ def test_without_device_work_nothing_and_without_limits_costs_are_known(
     assert call.roofline.tensor_cores is TensorCoreUse.USED
 
 
-def test_launches_of_no_operator_belong_to_kernels_alone(limits: DeviceLimits) -> None:
+def test_launches_of_no_operator_belong_to_kernels_alone(limits):
     calls = [costed(0), costed(1, "k", attribution="graph"), costed(2, "unseen")]
     launched = {0: (launches("k"),), 1: (launches("k"),)}
     found = efficiency_of(calls, launched, limits, "9.0")
@@ -120,22 +112,22 @@ TRACES = [
 
 
 @cache
-def published() -> DeviceLimits:
+def published():
     limits, _ = match_limits("NVIDIA H200", compute_capability="9.0", sm_count=132)
     assert limits is not None
     return limits
 
 
-def measured() -> DeviceLimits:
+def measured():
     peaks = {data_type: limit(per_s) for data_type, per_s in MEASURED.items()}
     return replace(published(), memory=limit(MEASURED_COPY), peaks={**published().peaks, **peaks})
 
 
 @pytest.fixture
-def recorded(shared: Path, load: Load) -> Callable[[str], Session]:
+def recorded(shared, load):
     """Recorded Sessions by name, their costs filled."""
 
-    def open_session(name: str) -> Session:
+    def open_session(name):
         session = load(shared / "traces" / "h200" / f"{name}.json.gz")
         fill_costs(session)
         return session
@@ -176,34 +168,7 @@ def test_nothing_that_the_cache_cannot_hold_beats_the_limits(recorded, name, lim
     assert excess_ns <= 0.01 * sum(call.roofline.device_ns for call in found.calls)
 
 
-@pytest.mark.parametrize(
-    "name", ["bert_bs8_seq128_infer", "bert_train_bf16", "gpt2_generate_fp16", "misc_ops_fp32"]
-)
-def test_operators_have_their_own_device_time(recorded: Callable[[str], Session], name: str) -> None:
-    session = recorded(name)
-    own = session.query(
-        "SELECT name, sum(self_device_ns)::BIGINT FROM operators GROUP BY ALL HAVING sum(self_device_ns) > 0"
-    )
-    found = measure_efficiency(session, measured())
-    assert {name: roofline.device_ns for name, roofline in found.operators.items()} == dict(own)
-
-
-@pytest.mark.parametrize("limits_of", [published, measured])
-def test_bert_in_fp32_is_bound_by_compute_and_could_use_tensor_cores(recorded, limits_of):
-    found = measure_efficiency(recorded("bert_bs8_seq128_infer"), limits_of())
-    products = found.operators["aten::addmm"]
-    assert (products.bound, products.data_type) == (Bound.COMPUTE, DataType.FP32)
-    assert products.tensor_cores is TensorCoreUse.ELIGIBLE
-    assert products.bound_ns[Bound.COMPUTE] > 0.95 * products.device_ns
-    assert products.achieved_flop_per_s == pytest.approx(29.8e12, rel=0.01)
-    attention = found.operators["aten::_efficient_attention_forward"]
-    assert attention.tensor_cores is TensorCoreUse.USED
-    assert found.coverage.bytes_fraction == found.coverage.flop_fraction == 1.0
-
-
-def test_products_reach_the_measured_peak_and_copies_to_the_host_are_held_against_nothing(
-    recorded: Callable[[str], Session],
-) -> None:
+def test_products_reach_the_measured_peak_and_copies_to_the_host_are_held_against_nothing(recorded):
     products = measure_efficiency(recorded("misc_ops_fp32"), measured()).operators["aten::mm"]
     assert (products.bound, products.tensor_cores) == (Bound.COMPUTE, TensorCoreUse.ELIGIBLE)
     assert products.fraction == pytest.approx(1.0, abs=0.05)
@@ -214,7 +179,7 @@ def test_products_reach_the_measured_peak_and_copies_to_the_host_are_held_agains
     assert found.operators["aten::copy_"].fraction is None
 
 
-def test_bf16_training_uses_tensor_cores(recorded: Callable[[str], Session]) -> None:
+def test_bf16_training_uses_tensor_cores(recorded):
     found = measure_efficiency(recorded("bert_train_bf16"), measured())
     products = found.operators["aten::mm"]
     assert (products.tensor_cores, products.data_type) == (TensorCoreUse.USED, DataType.BF16)
@@ -228,7 +193,7 @@ def test_bf16_training_uses_tensor_cores(recorded: Callable[[str], Session]) -> 
     assert launch_ns > 0.25 * sum(call.roofline.device_ns for call in found.calls)
 
 
-def test_a_token_loop_is_bound_by_launches(recorded: Callable[[str], Session]) -> None:
+def test_a_token_loop_is_bound_by_launches(recorded):
     found = measure_efficiency(recorded("gpt2_generate_fp16"), measured())
     device_ns = sum(call.roofline.device_ns for call in found.calls)
     assert sum(call.roofline.bound_ns.get(Bound.LAUNCH, 0) for call in found.calls) > 0.85 * device_ns
@@ -237,17 +202,10 @@ def test_a_token_loop_is_bound_by_launches(recorded: Callable[[str], Session]) -
     assert head.fraction == pytest.approx(0.62, abs=0.02)
 
 
-def test_collectives_are_held_against_nothing(recorded: Callable[[str], Session]) -> None:
-    found = measure_efficiency(recorded("ddp_w4/rank0"), measured())
-    collectives = [call for call in found.calls if any(kernel.startswith("nccl") for kernel in call.kernels)]
-    assert collectives
-    assert {(call.roofline.fraction, call.roofline.bound) for call in collectives} == {(None, None)}
-
-
 REDUCE = "void splitKreduce_kernel<32, 16, int, float, float, float, float, true, false, false>(cublasSplitKParams<float>)"  # noqa: E501
 
 
-def read(load: Load, built: TraceBuilder) -> dict[int, tuple[Launches, ...]]:
+def read(load, built):
     """Launches by call; each operator name, and all that has none (999), is one call."""
     session = load(built)
     session.replace_rows(
@@ -262,7 +220,7 @@ def read(load: Load, built: TraceBuilder) -> dict[int, tuple[Launches, ...]]:
     return read_launches(session, common_device(session))
 
 
-def only(found: dict[int, tuple[Launches, ...]], call_id: int) -> Launches:
+def only(found, call_id):
     (one,) = found[call_id]
     return one
 
@@ -273,7 +231,7 @@ def test_launch_bound_is_held_to_the_host_time_and_the_start(load, kernel_start,
     assert only(read(load, built), 0).launch_bound_ns == expected
 
 
-def test_a_stream_that_was_busy_when_the_launch_returned_hides_it_others_do_not_matter(load: Load) -> None:
+def test_a_stream_that_was_busy_when_the_launch_returned_hides_it_others_do_not_matter(load):
     built = TraceBuilder().operator("op0", 0, 20).launch(2, 4).kernel("k", 8, 19)
     built.operator("op1", 20, 20).launch(21, 4).kernel("k", 27, 3)  # behind op0's until 27, launched by 25
     built.operator("op2", 40, 20).launch(41, 4).kernel("k", 47, 3, stream=9)
@@ -285,7 +243,7 @@ def test_a_stream_that_was_busy_when_the_launch_returned_hides_it_others_do_not_
 
 
 @pytest.mark.parametrize("waiting", ["cudaStreamSynchronize", "cudaMemcpyAsync", "cudaMalloc"])
-def test_time_in_which_the_host_waits_is_not_launching(load: Load, waiting: str) -> None:
+def test_time_in_which_the_host_waits_is_not_launching(load, waiting):
     built = TraceBuilder().operator("op0", 0, 100).launch(2, 4).kernel("k", 8, 30)
     built.event("cuda_runtime", waiting, 10, 80, 1, {"correlation": 7, "External id": 1})
     assert only(read(load, built), 0).launch_bound_ns == 0
@@ -293,7 +251,7 @@ def test_time_in_which_the_host_waits_is_not_launching(load: Load, waiting: str)
     assert only(read(load, built), 0).launch_bound_ns == 30_000
 
 
-def test_host_time_is_that_of_the_operator_alone_for_all_its_kernels(load: Load) -> None:
+def test_host_time_is_that_of_the_operator_alone_for_all_its_kernels(load):
     built = TraceBuilder().operator("op1", 0, 100).operator("op0", 10, 20).launch(12, 4).kernel("k", 18, 30)
     assert only(read(load, built), 0).launch_bound_ns == 0
     built = TraceBuilder().operator("op0", 0, 20)
@@ -304,14 +262,7 @@ def test_host_time_is_that_of_the_operator_alone_for_all_its_kernels(load: Load)
     assert {one.launch_bound_ns for one in read(load, built)[0]} == {0}  # 21 us of device time
 
 
-def test_outside_operators_the_launch_call_is_the_host_s_time(load: Load) -> None:
-    built = TraceBuilder().launch(2, 4).kernel("k", 8, 3.9)
-    assert only(read(load, built), 999).launch_bound_ns == 3_900
-    assert only(read(load, TraceBuilder().launch(2, 4).kernel("k", 8, 4)), 999).launch_bound_ns == 0
-    assert only(read(load, TraceBuilder().kernel("k", 8, 1)), 999).launch_bound_ns == 0  # no call recorded
-
-
-def test_a_graph_launch_is_shared_by_its_kernels(load: Load) -> None:
+def test_a_graph_launch_is_shared_by_its_kernels(load):
     built = TraceBuilder().operator("op0", 0, 500).launch(2, 10, name="cudaGraphLaunch")
     for index in range(5):
         built.kernel("k", 14 + index, 1, **{"graph id": 1, "graph node id": index})
@@ -320,7 +271,7 @@ def test_a_graph_launch_is_shared_by_its_kernels(load: Load) -> None:
     assert only({0: found}, 0).launch_bound_ns == 1_000  # the first; the others stand behind it
 
 
-def test_work_is_the_main_kernel_s_alone_where_the_rest_helps(load: Load) -> None:
+def test_work_is_the_main_kernel_s_alone_where_the_rest_helps(load):
     built = TraceBuilder().operator("op0", 0, 30)
     built.launch(1, 1, name="cudaMemsetAsync").kernel("Memset (Device)", 5, 1, category="gpu_memset")
     built.launch(3).kernel(GEMM, 10, 8).launch(5).kernel(REDUCE, 20, 2)
@@ -333,7 +284,7 @@ def test_work_is_the_main_kernel_s_alone_where_the_rest_helps(load: Load) -> Non
     assert (found[REDUCE].sole_count, found["other"].sole_count) == (0, 0)
 
 
-def test_a_kernel_has_its_call_s_cost_as_often_as_it_did_it_alone() -> None:
+def test_a_kernel_has_its_call_s_cost_as_often_as_it_did_it_alone():
     alone, shared = (
         launches("a", 80, count=4, sole_count=3, sole_ns=50),
         launches("b", 20, sole_count=0, sole_ns=0),
@@ -345,7 +296,14 @@ def test_a_kernel_has_its_call_s_cost_as_often_as_it_did_it_alone() -> None:
     assert (by_kernel["b"].device_ns, by_kernel["b"].costed_ns, by_kernel["b"].repeats) == (20, 0, 0)
 
 
-def test_work_that_is_shared_or_unknown_costs_no_time_and_helpers_alone_are_the_work() -> None:
+def test_outside_operators_the_launch_call_is_the_host_s_time(load):
+    built = TraceBuilder().launch(2, 4).kernel("k", 8, 3.9)
+    assert only(read(load, built), 999).launch_bound_ns == 3_900
+    assert only(read(load, TraceBuilder().launch(2, 4).kernel("k", 8, 4)), 999).launch_bound_ns == 0
+    assert only(read(load, TraceBuilder().kernel("k", 8, 1)), 999).launch_bound_ns == 0  # no call recorded
+
+
+def test_work_that_is_shared_or_unknown_costs_no_time_and_helpers_alone_are_the_work():
     call = work_of_call((launches("a", 80, count=4), launches("b", 20, count=4)), cost(10, 20), 4)
     assert [(part.costed_ns, part.repeats) for _, part in work_by_kernel(call)] == [(0, 0), (0, 0)]
     call = work_of_call((launches(),), cost(None, 20), 1)

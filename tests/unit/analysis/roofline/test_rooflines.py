@@ -1,9 +1,5 @@
 """Which peak and rate a call is held against, what binds it, and sums of many."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +17,6 @@ from opscope.analysis.roofline import (
 )
 from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
-from opscope.hardware.limits import DeviceLimits
 from opscope.operators.effects import CallCost, FlopSource
 
 from .conftest import PEAKS, cost, launches, limit, work
@@ -31,15 +26,12 @@ H2D = "Memcpy HtoD (Pageable -> Device)"
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-Model = tuple[DeviceLimits | None, str]
-
-
 @pytest.fixture
-def model(limits: DeviceLimits) -> Model:
+def model(limits):
     return limits, "9.0"
 
 
-def test_a_memory_bound_call(model: Model) -> None:
+def test_a_memory_bound_call(model):
     # 400 MB at 4 TB/s need 100 us.
     found = roofline_of(
         work(cost(100_000_000, 400_000_000), launches(total_ns=250_000, count=2), repeats=2), *model
@@ -52,7 +44,7 @@ def test_a_memory_bound_call(model: Model) -> None:
     assert (found.cache_resident_ns, found.excess_ns) == (0, 0)
 
 
-def test_a_compute_bound_product(model: Model) -> None:
+def test_a_compute_bound_product(model):
     product = cost(40_000_000_000, 1_000_000, DataType.FP32, FlopSource.REGISTRY)
     found = roofline_of(work(product, launches(GEMM, 125_000)), *model)
     assert (found.attainable_ns, found.fraction) == (pytest.approx(100_000), pytest.approx(0.8))
@@ -72,13 +64,13 @@ def test_a_cache_may_spare_memory_a_part(model, amounts, total_ns, fraction, apa
 
 
 @pytest.mark.parametrize("kernel", [H2D, NCCL])
-def test_what_goes_over_another_link_is_not_held_against_memory(model: Model, kernel: str) -> None:
+def test_what_goes_over_another_link_is_not_held_against_memory(model, kernel):
     found = roofline_of(work(cost(0, 400_000_000), launches(kernel, 900_000, quality=None)), *model)
     assert (found.min_bytes, found.costed_ns, found.held_ns) == (400_000_000, 900_000, 0)
     assert (found.fraction, found.bound) == (None, None)
 
 
-def test_without_known_cost_time_and_without_limits_rates_remain(model: Model) -> None:
+def test_without_known_cost_time_and_without_limits_rates_remain(model):
     found = roofline_of(work(cost(None, 4), launches(total_ns=9_000)), *model)
     assert (found.device_ns, found.costed_ns, found.held_ns) == (9_000, 0, 0)
     assert (found.flop_count, found.min_bytes, found.fraction, found.bound) == (None, None, None, None)
@@ -87,16 +79,7 @@ def test_without_known_cost_time_and_without_limits_rates_remain(model: Model) -
     assert found.achieved_flop_per_s == pytest.approx(1e7)
 
 
-def test_an_unknown_peak_or_cache_holds_what_needs_neither(limits: DeviceLimits) -> None:
-    model = replace(limits, peaks={}), "9.0"
-    assert roofline_of(work(cost(5, 400_000_000), launches()), *model).fraction is None
-    assert roofline_of(work(cost(0, 400_000_000), launches()), *model).fraction == pytest.approx(1)
-    model = replace(limits, l2_bytes=None), None
-    assert roofline_of(work(cost(0, 100_000_000), launches(total_ns=20_000)), *model).cache_resident_ns
-    assert roofline_of(work(cost(0, 270_000_000), launches(total_ns=20_000)), *model).excess_ns == 20_000
-
-
-def test_together_fractions_are_of_what_is_held(model: Model) -> None:
+def test_together_fractions_are_of_what_is_held(model):
     parts = [
         roofline_of(work(cost(0, 400_000_000), launches(total_ns=200_000)), *model),
         roofline_of(work(cost(0, 8), launches(H2D, 100_000, quality=None)), *model),
@@ -110,7 +93,7 @@ def test_together_fractions_are_of_what_is_held(model: Model) -> None:
     assert combine([*parts, parts[1], parts[1]]).fraction is None  # held: 200 of 500 us costed
 
 
-def test_the_type_and_tensor_cores_are_those_of_most_of_the_time_of_products() -> None:
+def test_the_type_and_tensor_cores_are_those_of_most_of_the_time_of_products():
     used = Roofline(5, 5, 1, 1, data_type=DataType.TF32, tensor_cores=TensorCoreUse.USED)
     eligible = Roofline(7, 7, 1, 1, data_type=DataType.FP32, tensor_cores=TensorCoreUse.ELIGIBLE)
     copy = Roofline(90, 90, 0, 1, tensor_cores=TensorCoreUse.NOT_APPLICABLE)
@@ -144,7 +127,7 @@ PARTS = st.lists(
 
 
 @given(PARTS, st.randoms())
-def test_sums_are_exact_and_know_no_order(parts: list[Roofline], random: object) -> None:
+def test_sums_are_exact_and_know_no_order(parts, random):
     whole = combine(parts)
     assert whole.device_ns == sum(part.device_ns for part in parts)
     assert whole.costed_ns == sum(part.costed_ns for part in parts)
@@ -158,7 +141,7 @@ def test_sums_are_exact_and_know_no_order(parts: list[Roofline], random: object)
 
 
 @given(PARTS, PARTS)
-def test_sums_of_sums_are_sums(first: list[Roofline], second: list[Roofline]) -> None:
+def test_sums_of_sums_are_sums(first, second):
     whole, nested = combine([*first, *second]), combine([combine(first), combine(second)])
     for name in ("device_ns", "costed_ns", "flop_count", "min_bytes", "bound_ns"):
         assert getattr(whole, name) == getattr(nested, name)
@@ -170,7 +153,7 @@ HELPER = launches("memset", total_ns=10_000, blocks=1, is_helper=True)
 
 
 @cases("what", "known", "at_limits", "expected")
-def test_what_binds(what: str, known: dict[str, Any], at_limits: list[float], expected: str | None) -> None:
+def test_what_binds(what, known, at_limits, expected):
     facts = {name: None if value == "unknown" else value for name, value in known.items() if name != "helper"}
     helpers = [HELPER] if "helper" in known else []
     found = bound_ns_of(work(cost(), launches(**facts), *helpers), at_limits)
@@ -192,14 +175,14 @@ def test_of_unknown_cost_only_what_the_launch_alone_shows(known, expected):
     assert list(found) == ([] if expected is None else [expected])
 
 
-def test_the_shortest_kernel_is_the_device_s_own_where_measured() -> None:
+def test_the_shortest_kernel_is_the_device_s_own_where_measured():
     found = bound_ns_of(
         work(cost(), launches(total_ns=30_000, count=10)), (1_000, 0), shortest_kernel_ns=3_100.0
     )
     assert found == {Bound.LATENCY: 30_000}
 
 
-def test_time_in_which_the_device_waited_for_the_host_is_apart() -> None:
+def test_time_in_which_the_device_waited_for_the_host_is_apart():
     part = launches(total_ns=100_000, launch_bound_ns=60_000)
     found = bound_ns_of(work(cost(), part), (90_000, 0))
     assert found == {Bound.LAUNCH: 60_000, Bound.MEMORY: 40_000}
@@ -240,7 +223,7 @@ def test_the_peak_is_that_of_what_computed(limits, kernel, operands, expected, u
     assert (found.data_type, found.flop_per_s, found.tensor_cores) == (expected, PEAKS[expected], use)
 
 
-def test_the_kernel_that_multiplies_decides_and_split_products_have_a_third(limits: DeviceLimits) -> None:
+def test_the_kernel_that_multiplies_decides_and_split_products_have_a_third(limits):
     parts = [launches(GELU, 500_000), launches(TF32, 1_000)]
     found = compute_limit(cost(1, 1, DataType.FP32, REGISTRY), parts, limits, "9.0")
     assert found.data_type is DataType.TF32
@@ -248,14 +231,14 @@ def test_the_kernel_that_multiplies_decides_and_split_products_have_a_third(limi
     assert (found.data_type, found.flop_per_s) == (DataType.TF32, PEAKS[DataType.TF32] / 3)
 
 
-def test_where_nothing_is_computed_or_limits_are_unknown(limits: DeviceLimits) -> None:
+def test_where_nothing_is_computed_or_limits_are_unknown(limits):
     assert compute_limit(cost(0, 8), [launches(GELU)], limits, "9.0").data_type is None
     found = compute_limit(cost(1, 1, DataType.FP32, REGISTRY), [launches(FFMA)], None, "9.0")
     assert (found.flop_per_s, found.tensor_cores) == (None, TensorCoreUse.ELIGIBLE)
     assert compute_limit(cost(1, 1), [], None, None).tensor_cores is None
 
 
-def test_sums_in_half_precision_have_their_own_peak_where_the_device_has_one(limits: DeviceLimits) -> None:
+def test_sums_in_half_precision_have_their_own_peak_where_the_device_has_one(limits):
     call, part = cost(1, 1, DataType.FP16, REGISTRY), launches("turing_h1688gemm_128x128_ldg8_stages_32x1_tn")
     assert compute_limit(call, [part], limits, "9.0").flop_per_s == PEAKS[DataType.FP16]
     faster = replace(limits, peaks={**limits.peaks, DataType.FP16_FP16_ACCUMULATE: limit(9e14)})
@@ -272,7 +255,16 @@ def test_one_way_traffic_is_held_against_its_own_rate(limits, read, written, rat
     assert found.per_s == rate
 
 
-def test_a_one_way_rate_counts_only_if_it_is_more_and_bytes_are_known(limits: DeviceLimits) -> None:
+def test_an_unknown_peak_or_cache_holds_what_needs_neither(limits):
+    model = replace(limits, peaks={}), "9.0"
+    assert roofline_of(work(cost(5, 400_000_000), launches()), *model).fraction is None
+    assert roofline_of(work(cost(0, 400_000_000), launches()), *model).fraction == pytest.approx(1)
+    model = replace(limits, l2_bytes=None), None
+    assert roofline_of(work(cost(0, 100_000_000), launches(total_ns=20_000)), *model).cache_resident_ns
+    assert roofline_of(work(cost(0, 270_000_000), launches(total_ns=20_000)), *model).excess_ns == 20_000
+
+
+def test_a_one_way_rate_counts_only_if_it_is_more_and_bytes_are_known(limits):
     found = memory_limit(CallCost(read_bytes=9, written_bytes=0), replace(limits, read=limit(3e12)))
     assert found is limits.memory
     assert memory_limit(CallCost(read_bytes=9), limits) is None

@@ -1,31 +1,25 @@
 """Why devices wait: one scene for each cause, and for each rule that decides between causes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from fakes import TraceBuilder
-from opscope.analysis.timeline.values import IdleCause, Timeline
+from opscope.analysis.timeline.values import IdleCause
 
-Measure = Callable[[TraceBuilder], Timeline]
 SYNC, HOST, QUEUED = IdleCause.SYNCHRONIZATION, IdleCause.HOST_LAUNCH, IdleCause.DEPENDENCY
 PAGEABLE = "Memcpy HtoD (Pageable -> Device)"
 DEVICE_SIDE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
-def causes(found: Timeline, device: int = 0) -> dict[IdleCause, float]:
+def causes(found, device=0):
     """Idle microseconds by cause."""
     return {cause: ns / 1000 for cause, ns in found.partitions[device].idle_by_cause.items()}
 
 
 @pytest.fixture
-def timeline(timeline: Measure) -> Measure:
+def timeline(timeline):
     """Devices that, after their last kernel, are busy to the end of the recording."""
 
-    def measure(trace: TraceBuilder) -> Timeline:
+    def measure(trace):
         end = max(event["ts"] + event["dur"] for event in trace.events)
         done = max(event["ts"] + event["dur"] for event in trace.events if event["cat"] in DEVICE_SIDE)
         return timeline(trace.kernel("after", done, end - done, correlation=9999))
@@ -33,29 +27,29 @@ def timeline(timeline: Measure) -> Measure:
     return measure
 
 
-def busy(start: float = 10, duration: float = 10) -> TraceBuilder:
+def busy(start=10, duration=10):
     """A device at work from the start of the recording, last with a kernel launched long before it runs."""
     return TraceBuilder().launch(0).kernel("before", 0, start).kernel("first", start, duration)
 
 
-def call(trace: TraceBuilder, name: str, start: float, duration: float, thread: int = 1) -> TraceBuilder:
+def call(trace, name, start, duration, thread=1):
     return trace.launch(start, duration, name=name, thread=thread)
 
 
-def frame(trace: TraceBuilder, name: str, start: float, duration: float, **ids: Any) -> TraceBuilder:
+def frame(trace, name, start, duration, **ids):
     args = {"Python id": ids.get("id", 1), "Python parent id": ids.get("parent")}
     return trace.event("python_function", name, start, duration, ids.get("thread", 1), args)
 
 
-def overhead(trace: TraceBuilder, name: str, start: float, duration: float) -> TraceBuilder:
+def overhead(trace, name, start, duration):
     return trace.event("overhead", name, start, duration, 999, {}, process=-1)
 
 
-def second(trace: TraceBuilder, launch: float, start: float, duration: float = 2) -> TraceBuilder:
+def second(trace, launch, start, duration=2):
     return trace.launch(launch, duration).kernel("second", start, 5)
 
 
-def waiting(wait_us: float, gap_us: float) -> TraceBuilder:
+def waiting(wait_us, gap_us):
     """A wait that ends 5 us after the device did, an operator, and the next launch after `gap_us`."""
     trace = call(busy(10, 100), "cudaStreamSynchronize", 115 - wait_us, wait_us)
     trace.operator("aten::mm", 116, gap_us - 6 + 100).launch(110 + gap_us - 2, 2)
@@ -67,9 +61,7 @@ NOTHING, RECORDER, LOADING = IdleCause.NOTHING_SCHEDULED, IdleCause.PROFILER_OVE
 ALLOCATING, UNKNOWN = IdleCause.MEMORY_ALLOCATION, IdleCause.UNKNOWN
 NO_HOST = ""
 PREPARE = "train.py(5): prepare"
-# The scene, its idle microseconds by cause, and what the host was in during the longest gap (None: untold).
-Scene = tuple[TraceBuilder, dict[IdleCause, float], str | None]
-SCENES: dict[str, Scene] = {
+SCENES = {
     # The launch that ends a gap.
     "launched before the gap: queued": (busy().launch(5).kernel("second", 23, 5), {QUEUED: 3}, None),
     "until the launch returns the host": (
@@ -140,7 +132,7 @@ SCENES: dict[str, Scene] = {
         {RECORDER: 40, HOST: 22 + 30 + 12}, None),
 }  # fmt: skip
 # What waits, and the launches of other threads, cost.
-WAITS: dict[str, tuple[TraceBuilder, dict[IdleCause, float]]] = {
+WAITS = {
     "what follows a long wait is its fault, but no more than the host lost in it": (
         waiting(15, 40), {SYNC: 15, HOST: 25}),
     "a wait for nothing costs what it takes": (
@@ -177,18 +169,18 @@ def test_why_a_device_waits(timeline, trace, expected, host):
 
 
 class TestWaits:
-    def test_cost_what_the_host_lost_in_them(self, timeline: Measure) -> None:
+    def test_cost_what_the_host_lost_in_them(self, timeline):
         found = {name: causes(timeline(trace)) for name, (trace, _) in WAITS.items()}
         assert found == {name: expected for name, (_, expected) in WAITS.items()}
 
-    def test_what_follows_a_long_wait_is_its_fault(self, timeline: Measure) -> None:
+    def test_what_follows_a_long_wait_is_its_fault(self, timeline):
         found = timeline(waiting(80, 40))
         assert causes(found) == {SYNC: 40}
         (wait,) = found.waits
         assert (wait.calls, wait.host_ns, wait.idle_ns) == (1, 80_000, 40_000)
         assert found.partitions[0].longest_gaps[0].host == "cudaStreamSynchronize"
 
-    def test_two_waits_for_the_same_work_are_one(self, timeline: Measure) -> None:
+    def test_two_waits_for_the_same_work_are_one(self, timeline):
         """`.item()` on a pageable buffer: the copy waits, and leaves nothing to the wait for its stream."""
         trace = busy(10, 100).operator("aten::item", 40, 80).operator("aten::_local_scalar_dense", 41, 78)
         call(trace, "cudaMemcpyAsync", 45, 70)
@@ -205,14 +197,14 @@ class TestWaits:
         )
         assert (copy.idle_ns, copy.size_bytes, sync.idle_ns) == (26_000, 4, 2_000)
 
-    def test_a_pageable_copy_holds_the_host_while_it_stages(self, timeline: Measure) -> None:
+    def test_a_pageable_copy_holds_the_host_while_it_stages(self, timeline):
         trace = busy().operator("aten::to", 15, 200)
         call(trace, "cudaMemcpyAsync", 30, 100).kernel(PAGEABLE, 90, 35, category="gpu_memcpy", bytes=1 << 20)
         found = timeline(trace)
         assert causes(found) == {HOST: 10, SYNC: 60}
         assert [(one.copy, one.size_bytes) for one in found.waits] == [(PAGEABLE, 1 << 20)]
 
-    def test_a_pinned_or_a_synchronous_copy_within_the_device_does_not(self, timeline: Measure) -> None:
+    def test_a_pinned_or_a_synchronous_copy_within_the_device_does_not(self, timeline):
         trace = call(busy().operator("aten::to", 15, 200), "cudaMemcpyAsync", 30, 100)
         found = timeline(trace.kernel("Memcpy HtoD (Pinned -> Device)", 90, 35, category="gpu_memcpy"))
         assert (causes(found), found.waits) == ({HOST: 70}, ())
@@ -220,7 +212,7 @@ class TestWaits:
         trace.kernel("Memcpy DtoD (Device -> Device)", 90, 35, category="gpu_memcpy")
         assert timeline(trace).waits == ()
 
-    def test_waits_are_told_apart_by_place(self, timeline: Measure) -> None:
+    def test_waits_are_told_apart_by_place(self, timeline):
         trace = frame(busy(), "train.py(5): train", 0, 500)
         frame(trace, "metrics.py(9): accuracy", 100, 50, id=2, parent=1)
         trace.operator("aten::item", 30, 20)
@@ -237,15 +229,7 @@ class TestWaits:
             ("cudaDeviceSynchronize", "validate", "train.py:5 train", 1),
         }
 
-    def test_the_same_place_is_one_row(self, timeline: Measure) -> None:
-        trace = busy()
-        for start in (30, 60, 90):
-            call(trace.operator("aten::is_nonzero", start, 20).operator("aten::item", start + 1, 18),
-                 "cudaStreamSynchronize", start + 5, 4)  # fmt: skip
-        (wait,) = timeline(trace.launch(120).kernel("last", 130, 5)).waits
-        assert (wait.operator, wait.calls, wait.host_ns) == ("aten::is_nonzero", 3, 12_000)
-
-    def test_a_thread_that_launches_nothing_makes_nobody_wait(self, timeline: Measure) -> None:
+    def test_a_thread_that_launches_nothing_makes_nobody_wait(self, timeline):
         trace = busy()
         call(trace, "cudaEventSynchronize", 15, 100, thread=5)
         trace.operator("aten::mm", 40, 30).launch(60, 2).kernel("second", 62, 5)
@@ -253,9 +237,17 @@ class TestWaits:
         assert causes(found) == {HOST: 42}
         assert found.waits == ()
 
+    def test_the_same_place_is_one_row(self, timeline):
+        trace = busy()
+        for start in (30, 60, 90):
+            call(trace.operator("aten::is_nonzero", start, 20).operator("aten::item", start + 1, 18),
+                 "cudaStreamSynchronize", start + 5, 4)  # fmt: skip
+        (wait,) = timeline(trace.launch(120).kernel("last", 130, 5)).waits
+        assert (wait.operator, wait.calls, wait.host_ns) == ("aten::is_nonzero", 3, 12_000)
+
 
 class TestLongestGaps:
-    def test_name_the_step_the_host_and_what_ended_them(self, timeline: Measure) -> None:
+    def test_name_the_step_the_host_and_what_ended_them(self, timeline):
         trace = busy().step(7, 0, 500).operator("aten::linear", 20, 100).operator("aten::addmm", 30, 80)
         trace.launch(105, 3).kernel("gemm", 110, 5).launch(112, 1).kernel("tail", 117, 1)
         first, second = timeline(trace).partitions[0].longest_gaps
@@ -264,18 +256,14 @@ class TestLongestGaps:
         assert (second.duration_ns, second.cause, second.ended_by) == (2_000, QUEUED, "tail")
         assert second.host is None
 
-    def test_name_the_programs_line(self, timeline: Measure) -> None:
-        found = timeline(second(frame(busy(), PREPARE, 0, 3000), 2035, 2037))
-        assert found.partitions[0].longest_gaps[0].line == "train.py:5 prepare"
-
-    def test_of_many_operators_the_one_open_longest(self, timeline: Measure) -> None:
+    def test_of_many_operators_the_one_open_longest(self, timeline):
         trace = busy()
         for start, name, duration in ((21, "aten::a", 5), (30, "aten::b", 9), (42, "aten::c", 4)):
             trace.operator(name, start, duration)
         trace.operator("aten::mm", 50, 20).launch(52, 1).kernel("second", 53, 5)
         assert timeline(trace).partitions[0].longest_gaps[0].host == "aten::b"
 
-    def test_there_are_ten_at_most_the_longest_first(self, timeline: Measure) -> None:
+    def test_there_are_ten_at_most_the_longest_first(self, timeline):
         trace = TraceBuilder()
         for number in range(15):
             trace.launch(100 * number).kernel("k", 100 * number + 10, 80 - number)
@@ -284,5 +272,5 @@ class TestLongestGaps:
         assert [gap.duration_ns for gap in gaps] == sorted((gap.duration_ns for gap in gaps), reverse=True)
 
 
-def test_causes_have_a_meaning() -> None:
+def test_causes_have_a_meaning():
     assert all(cause.meaning for cause in IdleCause)

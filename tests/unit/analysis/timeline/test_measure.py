@@ -1,34 +1,21 @@
 """Steps, the host's time in them and what recording adds; launch latency, queues and calls."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import pytest
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
-from opscope.analysis.arrays import Spans
+from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS
-from opscope.analysis.timeline.measure import estimate_recorder, queue_over_time
-from opscope.analysis.timeline.records import CallRole, is_graph_launch, read_records, role_of
-from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, StepStatistics, Timeline
+from opscope.analysis.timeline.measure import estimate_recorder
+from opscope.analysis.timeline.records import CallRole, role_of
+from opscope.analysis.timeline.values import LaunchLatency, QueueDepth
 
 NOTHING = dict.fromkeys(RECORDED_EVENT_NS, 0)
-Measure = Callable[[TraceBuilder], Timeline]
 
 
 class TestSteps:
-    def test_statistics(self, timeline: Measure) -> None:
-        trace = TraceBuilder().step(3, 0, 10).step(4, 10, 14).step(5, 24, 12)
-        assert timeline(trace).steps == (StepStatistics(0, 3, 12_000, 12_000, 10_000, 14_000),)
-
     @cases("durations", "outliers")
-    def test_outliers(self, timeline: Measure, durations: list[int], outliers: list[int]) -> None:
+    def test_outliers(self, timeline, durations, outliers):
         trace = TraceBuilder()
         for number, duration in enumerate(durations):
             trace.step(number, 1000 * number, duration)
@@ -36,7 +23,7 @@ class TestSteps:
 
 
 class TestHostTime:
-    def test_waits_for_the_device_are_left_out(self, timeline: Measure) -> None:
+    def test_waits_for_the_device_are_left_out(self, timeline):
         trace = TraceBuilder().step(1, 0, 100).step(2, 100, 60)
         trace.operator("aten::mm", 10, 10).launch(12, 2).kernel("gemm", 20, 70)
         trace.launch(30, 60, name="cudaStreamSynchronize")
@@ -46,16 +33,14 @@ class TestHostTime:
         assert host.launch_path_ns == (100_000 - 60_000 + 60_000) / 2
         assert host.device_busy_ns == (70_000 + 20_000) / 2
 
-    def test_another_thread_at_work_meanwhile_does_not_wait(self, timeline: Measure) -> None:
+    def test_another_thread_at_work_meanwhile_does_not_wait(self, timeline):
         trace = TraceBuilder().step(1, 0, 100).launch(2).kernel("gemm", 5, 90)
         trace.launch(10, 80, name="cudaStreamSynchronize")
         trace.operator("MulBackward0", 50, 20, thread=2).launch(55, 2, thread=2).kernel("gemm", 95, 3)
         (host,) = timeline(trace).host
         assert host.launch_path_ns == 20_000 + 20_000
 
-    def test_without_steps_the_whole_recording_is_one_and_a_replay_one_launch(
-        self, timeline: Measure
-    ) -> None:
+    def test_without_steps_the_whole_recording_is_one_and_a_replay_one_launch(self, timeline):
         trace = TraceBuilder().launch(10, 2).kernel("gemm", 20, 70).launch(40, 2).kernel("gemm", 95, 5)
         (host,) = timeline(trace).host
         assert (host.steps, host.step_ns, host.device_busy_ns, host.launches) == (1, 90_000, 75_000, 2)
@@ -63,7 +48,7 @@ class TestHostTime:
         trace.kernel("a", 20, 5).kernel("b", 30, 5)
         assert timeline(trace).host[0].launches == 1
 
-    def test_launches_that_wait_for_a_place_in_the_queue(self, timeline: Measure) -> None:
+    def test_launches_that_wait_for_a_place_in_the_queue(self, timeline):
         trace = TraceBuilder().step(1, 0, 10_000)
         for number in range(1010):
             duration = 2 if number < 1009 else 500
@@ -73,7 +58,7 @@ class TestHostTime:
 
 
 class TestTheRecordersPart:
-    def test_is_events_times_their_costs_as_far_as_the_step_leaves_them(self) -> None:
+    def test_is_events_times_their_costs_as_far_as_the_step_leaves_them(self):
         counts = (100, 10, 40, 60)
         events = dict(zip(RECORDED_EVENT_NS, counts, strict=True))
         ns, basis = estimate_recorder(events, 2, most_ns=1e9)
@@ -86,8 +71,8 @@ class TestTheRecordersPart:
         assert "bounded" in str(basis)
         assert estimate_recorder(NOTHING, 3, most_ns=1e9) == (None, None)
 
-    def test_counts_the_launching_threads_within_the_steps(self, timeline: Measure) -> None:
-        shapes: dict[str, Any] = {"Input Dims": [[4, 4]]}
+    def test_counts_the_launching_threads_within_the_steps(self, timeline):
+        shapes = {"Input Dims": [[4, 4]]}
         trace = TraceBuilder().step(1, 0, 20_000).operator("aten::mm", 10, 10, **shapes).launch(12, 2)
         trace.kernel("gemm", 20, 70).operator("aten::mm", 30_000, 10, **shapes)
         trace.operator("aten::mm", 30, 10, thread=9, **shapes).operator("aten::view", 40, 2)
@@ -106,13 +91,13 @@ class TestTheRecordersPart:
         assert host.launch_path_ns - host.recorder_ns == pytest.approx(bare_ms * 1e6, rel=0.25)
 
 
-def three_kernels() -> TraceBuilder:
+def three_kernels():
     """Queued or running: one until 12 µs, two until 20, one until 30, none until 38, one until 50."""
     trace = TraceBuilder().launch(0).kernel("a", 10, 10).launch(12).kernel("b", 20, 10)
     return trace.launch(38).kernel("c", 40, 10)
 
 
-def test_latency_is_from_the_launch_calls_start_to_the_first_kernels(timeline: Measure) -> None:
+def test_latency_is_from_the_launch_calls_start_to_the_first_kernels(timeline):
     trace = TraceBuilder()
     for number, latency in enumerate((5, 7, 6, 100, -2)):
         trace.launch(1000 * number).kernel("k", 1000 * number + latency, 10)
@@ -128,18 +113,18 @@ def test_latency_is_from_the_launch_calls_start_to_the_first_kernels(timeline: M
     assert (latency.median_ns, latency.p95_ns) == (10_000, 19_000)
 
 
-def test_depth_is_weighted_by_time(timeline: Measure) -> None:
+def test_depth_is_weighted_by_time(timeline):
     assert timeline(three_kernels()).queues == (QueueDepth(0, 0, (12 + 16 + 10 + 12) / 50, 2, 8 / 50),)
 
 
-def test_what_was_launched_before_the_window_is_queued_from_the_start(timeline: Measure) -> None:
+def test_what_was_launched_before_the_window_is_queued_from_the_start(timeline):
     trace = TraceBuilder().kernel("a", 0, 5, correlation=1).kernel("b", 15, 5, correlation=2)
     trace.launch(5).kernel("c", 30, 10)
     assert timeline(trace).queues == (QueueDepth(0, 0, (10 + 30 + 20) / 40, 2, 0.0),)
     assert timeline(TraceBuilder().kernel("a", 0, 5, correlation=1)).queues == ()
 
 
-def test_the_series_of_a_recording_has_its_mean_depth(shared: Path, load: Load) -> None:
+def test_the_series_of_a_recording_has_its_mean_depth(shared, load):
     from opscope.analysis.summary import Summary
 
     session = load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz")
@@ -149,20 +134,6 @@ def test_the_series_of_a_recording_has_its_mean_depth(shared: Path, load: Load) 
     assert max(series.mean) <= queue.maximum
 
 
-def test_the_series_has_the_mean_of_every_interval(load: Load) -> None:
-    (records,) = read_records(load(three_kernels()))
-    window = Spans(np.array([10_000]), np.array([50_000]))
-    series = queue_over_time(records.devices[0], records.calls, window, 4)
-    assert (series.start_ns, series.interval_ns) == (10_000, 10_000.0)
-    assert series.mean == pytest.approx((1.8, 1.0, 0.2, 1.0))
-
-
 @cases("role", "names")
-def test_roles(role: str, names: str) -> None:
+def test_roles(role, names):
     assert {name: role_of(name) for name in names.split()} == dict.fromkeys(names.split(), CallRole[role])
-
-
-def test_graph_launches_and_calls_without_a_name() -> None:
-    assert is_graph_launch("cudaGraphLaunch_ptsz")
-    assert not is_graph_launch("cudaLaunchKernel")
-    assert role_of("") is CallRole.OTHER

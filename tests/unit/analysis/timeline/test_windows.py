@@ -1,49 +1,34 @@
 """The window that figures are of, what a device did with it, and steps that begin the program."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from pathlib import Path
-
 import pytest
 
 import opscope
 from case_tables import cases
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.advice import assess
-from opscope.analysis.session_comparison import compare_sessions
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import read_records
-from opscope.analysis.timeline.values import (
-    DeviceStep,
-    IdleCause,
-    IdleGap,
-    StartUp,
-    Timeline,
-    TimePartition,
-    WindowKind,
-)
+from opscope.analysis.timeline.values import DeviceStep, IdleCause, IdleGap, StartUp, WindowKind
 from opscope.analysis.timeline.windows import device_steps
 from opscope.cli import main
 
-Measure = Callable[[TraceBuilder], Timeline]
 SYNC, HOST, QUEUED = IdleCause.SYNCHRONIZATION, IdleCause.HOST_LAUNCH, IdleCause.DEPENDENCY
 NOTHING, RECORDER = IdleCause.NOTHING_SCHEDULED, IdleCause.PROFILER_OVERHEAD
 
 
-def told(one: TimePartition) -> tuple[int, int, int, int]:
+def told(one):
     """Window, busy, busy outside of steps and busy with work launched outside, in microseconds."""
     assert sum(one.idle_by_cause.values()) == one.idle_ns
     times = (one.span_ns, one.busy_ns, one.outside_steps_ns, one.launched_outside_ns)
-    return tuple(ns // 1000 for ns in times)  # type: ignore[return-value]
+    return tuple(ns // 1000 for ns in times)
 
 
-def causes(one: TimePartition) -> dict[IdleCause, int]:
+def causes(one):
     return {cause: ns // 1000 for cause, ns in one.idle_by_cause.items()}
 
 
 # Windows of steps, what is told of each, and why the device waits in it.
-OF_STEPS: dict[str, tuple[TraceBuilder, tuple[int, int, int, int], dict[IdleCause, int]]] = {
+OF_STEPS = {
     "data loading after the last kernel": (
         TraceBuilder().step(1, 0, 200).launch(0).kernel("gemm", 0, 50)
         .event("user_annotation", "enumerate(DataLoader)#Iter.__next__", 60, 140, 1, {}),
@@ -68,13 +53,13 @@ OF_STEPS: dict[str, tuple[TraceBuilder, tuple[int, int, int, int], dict[IdleCaus
 
 
 class TestTheStepsWindow:
-    def test_is_told_with_the_causes_of_idle_time(self, timeline: Measure) -> None:
+    def test_is_told_with_the_causes_of_idle_time(self, timeline):
         found = {name: timeline(trace).partitions[0] for name, (trace, *_) in OF_STEPS.items()}
         assert {name: (told(one), causes(one)) for name, one in found.items()} == {
             name: (figures, idle) for name, (_, figures, idle) in OF_STEPS.items()
         }
 
-    def test_steps_that_overlap_count_once_and_may_be_of_the_host_alone(self, timeline: Measure) -> None:
+    def test_steps_that_overlap_count_once_and_may_be_of_the_host_alone(self, timeline):
         trace = TraceBuilder().step(1, 0, 60).step(1, 20, 80, thread=2)
         trace.launch(0).kernel("a", 0, 30).launch(30, thread=2).kernel("b", 30, 50)
         found = timeline(trace)
@@ -85,7 +70,7 @@ class TestTheStepsWindow:
         assert told(found.partitions[0]) == (100, 0, 10, 0)
         assert found.in_use == found.partitions
 
-    def test_preprocessing_before_the_first_kernel_is_idle(self, timeline: Measure) -> None:
+    def test_preprocessing_before_the_first_kernel_is_idle(self, timeline):
         trace = TraceBuilder().step(1, 0, 400).frame("train.py(7): preprocess", 5, 295)
         trace.operator("aten::mm", 305, 20).launch(310, 2).kernel("gemm", 315, 85)
         (one,) = timeline(trace).partitions
@@ -96,7 +81,7 @@ class TestTheStepsWindow:
             IdleGap(0, 315_000, HOST, 1, "train.py(7): preprocess", "train.py:7 preprocess", "gemm"),
         )
 
-    def test_a_blocking_copy_after_the_last_kernel_is_idle_until_it_returns(self, timeline: Measure) -> None:
+    def test_a_blocking_copy_after_the_last_kernel_is_idle_until_it_returns(self, timeline):
         trace = TraceBuilder().step(1, 0, 200).frame("train.py(9): evaluate", 0, 200)
         trace.launch(0).kernel("gemm", 0, 50).operator("aten::item", 20, 150)
         trace.launch(30, 130, name="cudaMemcpyAsync")
@@ -112,16 +97,7 @@ class TestTheStepsWindow:
         )  # fmt: skip
         assert [(wait.calls, wait.idle_ns) for wait in found.waits] == [(1, 130_000)]
 
-    def test_each_rank_has_its_own(self, load: Load) -> None:
-        def rank(number: int) -> TraceBuilder:
-            trace = TraceBuilder(distributedInfo={"rank": number}).launch(0)
-            trace.kernel("early", 0, 10, device=number).step(1, 50 * number + 5, 100)
-            return trace.launch(50 * number + 10).kernel("a", 100, 60, device=number)
-
-        found = Summary(load([rank(0), rank(1)])).timeline
-        assert [told(one) for one in found.partitions] == [(155, 65, 5, 5), (105, 60, 10, 0)]
-
-    def test_a_device_that_no_step_uses_is_not_left_idle_by_the_steps(self, load: Load) -> None:
+    def test_a_device_that_no_step_uses_is_not_left_idle_by_the_steps(self, load):
         trace = TraceBuilder().launch(0).kernel("touch", 2, 8, device=1)
         trace.step(1, 50, 100).operator("aten::mm", 50, 90).launch(55).kernel("gemm", 60, 90, device=0)
         with load(trace) as session:
@@ -133,13 +109,7 @@ class TestTheStepsWindow:
         assert [device.busy_ns for device in summary.devices] == [90_000, 0]
         assert summary.busy_fraction == 0.9
 
-    def test_waits_are_those_in_steps(self, timeline: Measure) -> None:
-        trace = TraceBuilder().step(1, 0, 100).launch(0).kernel("a", 0, 100)
-        trace.launch(20, 70, name="cudaStreamSynchronize")
-        trace.launch(100, 300, name="cudaDeviceSynchronize")
-        assert [(one.name, one.calls) for one in timeline(trace).waits] == [("cudaStreamSynchronize", 1)]
-
-    def test_a_wait_before_the_steps_spends_what_it_cost_there_first(self, timeline: Measure) -> None:
+    def test_a_wait_before_the_steps_spends_what_it_cost_there_first(self, timeline):
         trace = TraceBuilder().launch(0).kernel("early", 0, 50).launch(10, 40, name="cudaDeviceSynchronize")
         trace.operator("aten::mm", 50, 100).step(1, 70, 80).launch(140, 2).kernel("gemm", 142, 8)
         (one,) = timeline(trace).partitions
@@ -147,29 +117,28 @@ class TestTheStepsWindow:
         assert causes(one) == {SYNC: 20, HOST: 52}
 
 
-class TestTheSpan:
-    def test_runs_from_the_first_event_to_the_last_also_of_unknown_launch(self, timeline: Measure) -> None:
-        trace = TraceBuilder().operator("aten::empty", 0, 20).launch(25, 5).kernel("a", 40, 10)
-        trace.launch(45, 55, name="cudaStreamSynchronize")
-        (one,) = timeline(trace).partitions
-        assert one.window is WindowKind.SPAN
-        assert told(one) == (100, 10, 0, 0)
-        assert causes(one) == {HOST: 30, QUEUED: 10, SYNC: 50}
-        trace = TraceBuilder().operator("aten::empty", 0, 100).kernel("a", 0, 10, correlation=7)
-        assert causes(timeline(trace).partitions[0]) == {IdleCause.UNKNOWN: 90}
+def test_the_span_runs_from_the_first_event_to_the_last_also_of_unknown_launch(timeline):
+    trace = TraceBuilder().operator("aten::empty", 0, 20).launch(25, 5).kernel("a", 40, 10)
+    trace.launch(45, 55, name="cudaStreamSynchronize")
+    (one,) = timeline(trace).partitions
+    assert one.window is WindowKind.SPAN
+    assert told(one) == (100, 10, 0, 0)
+    assert causes(one) == {HOST: 30, QUEUED: 10, SYNC: 50}
+    trace = TraceBuilder().operator("aten::empty", 0, 100).kernel("a", 0, 10, correlation=7)
+    assert causes(timeline(trace).partitions[0]) == {IdleCause.UNKNOWN: 90}
 
 
 class TestTheGapAtTheStart:
     """Of a recording without steps; set apart, so that figures are of what runs steadily."""
 
-    def steady(self, trace: TraceBuilder, start: float, count: int = 10) -> TraceBuilder:
+    def steady(self, trace, start, count=10):
         """Kernels of 9 ms, each launched a millisecond before the one before it ends."""
         for at in range(count):
             began = start + 10_000 * at
             trace.operator("aten::mm", began, 50).launch(began + 5).kernel("gemm", began + 1000, 9000)
         return trace
 
-    def at_work_before(self) -> TraceBuilder:
+    def at_work_before(self):
         """An engine schedules a step while the one before it runs; that one was not recorded."""
         trace = TraceBuilder().operator("aten::mm", 0, 900)
         for at in range(4):
@@ -178,7 +147,7 @@ class TestTheGapAtTheStart:
             trace.kernel("gemm", 8000 + 1000 * at, 1000, correlation=at + 1)
         return trace
 
-    def test_where_the_host_prepares_what_it_then_launches(self, timeline: Measure) -> None:
+    def test_where_the_host_prepares_what_it_then_launches(self, timeline):
         trace = self.steady(TraceBuilder().operator("aten::empty", 0, 20), 463_000)
         found = timeline(trace)
         (one,) = found.partitions
@@ -188,7 +157,7 @@ class TestTheGapAtTheStart:
         assert sum(causes(one).values()) == 9_995
         assert found.host[0].launch_path_ns < 100_000_000
 
-    def test_where_little_ran_before_it(self, timeline: Measure) -> None:
+    def test_where_little_ran_before_it(self, timeline):
         trace = TraceBuilder().operator("aten::empty", 0, 20).launch(100).kernel("warm-up", 110, 890)
         found = timeline(self.steady(trace, 463_000))
         (gap,) = found.start_gaps
@@ -196,9 +165,7 @@ class TestTheGapAtTheStart:
         (one,) = found.partitions
         assert told(one) == (99_995, 90_000, 890, 0)
 
-    def test_where_the_device_is_at_work_before_the_host_is_not_the_slower_side(
-        self, timeline: Measure, load: Load
-    ) -> None:
+    def test_where_the_device_is_at_work_before_the_host_is_not_the_slower_side(self, timeline, load):
         found = timeline(self.at_work_before())
         (gap,) = found.start_gaps
         assert (gap.end_ns, gap.host_end_ns) == (8_000_000, 0)
@@ -212,7 +179,7 @@ class TestTheGapAtTheStart:
         assert job.host_ns <= 900_000
         assert not job.is_host_bound
 
-    def test_there_is_none_after_a_slow_launch_in_the_middle_or_in_steps(self, timeline: Measure) -> None:
+    def test_there_is_none_after_a_slow_launch_in_the_middle_or_in_steps(self, timeline):
         found = timeline(TraceBuilder().operator("aten::mm", 0, 20).launch(5).kernel("gemm", 900, 100))
         assert not found.start_gaps
         assert causes(found.partitions[0]) == {HOST: 6, QUEUED: 894}
@@ -236,7 +203,7 @@ def test_programs_known_to_leave_the_device_idle(shared, name, busy, longest_ms,
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def parts(partition: TimePartition) -> tuple[int, ...]:
+def parts(partition):
     """Compute, exposed communication, exposed copy, idle and window, in microseconds."""
     assert (
         partition.compute_ns
@@ -255,7 +222,7 @@ def parts(partition: TimePartition) -> tuple[int, ...]:
     )
 
 
-def copy(trace: TraceBuilder, start: float, duration: float, *, stream: int = 8) -> TraceBuilder:
+def copy(trace, start, duration, *, stream=8):
     return trace.kernel(
         "Memcpy HtoD (Pinned -> Device)", start, duration, stream=stream, category="gpu_memcpy"
     )
@@ -274,12 +241,12 @@ PARTS = {
 }  # fmt: skip
 
 
-def test_what_a_device_does(timeline: Measure) -> None:
+def test_what_a_device_does(timeline):
     found = {name: parts(timeline(trace).partitions[0]) for name, (trace, _) in PARTS.items()}
     assert found == {name: expected for name, (_, expected) in PARTS.items()}
 
 
-def test_compute_comes_before_communication_and_communication_before_copies(timeline: Measure) -> None:
+def test_compute_comes_before_communication_and_communication_before_copies(timeline):
     trace = TraceBuilder().launch(0).kernel("gemm", 0, 10, stream=7).kernel(NCCL, 5, 10, stream=9)
     copy(copy(trace, 12, 6), 2, 1)
     partition = timeline(trace).partitions[0]
@@ -287,7 +254,7 @@ def test_compute_comes_before_communication_and_communication_before_copies(time
     assert (partition.copy_ns, partition.communication_ns) == (7_000, 10_000)
 
 
-def test_current_and_former_names_of_collectives_and_those_of_other_libraries(timeline: Measure) -> None:
+def test_current_and_former_names_of_collectives_and_those_of_other_libraries(timeline):
     trace = TraceBuilder()
     for number, name in enumerate((NCCL, "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
                                    "void nvshmem::barrier_kernel<int>(int)")):  # fmt: skip
@@ -295,21 +262,7 @@ def test_current_and_former_names_of_collectives_and_those_of_other_libraries(ti
     assert timeline(trace).partitions[0].communication_ns >= 4_000
 
 
-def test_each_device_of_each_trace_has_its_own(timeline: Measure) -> None:
-    trace = TraceBuilder().launch(0).kernel("gemm", 0, 10, device=0).kernel("gemm", 5, 10, device=1)
-    trace.launch(20).kernel("gemm", 30, 10, device=0)
-    first, second = timeline(trace).partitions
-    assert (first.device, parts(first)) == (0, (20, 0, 0, 20, 40))
-    assert (second.device, parts(second)) == (1, (10, 0, 0, 30, 40))
-
-
-def test_no_device_no_partition(timeline: Measure) -> None:
-    found = timeline(TraceBuilder().operator("aten::mm", 0, 10).step(1, 0, 20))
-    assert (found.partitions, found.waits, found.host, found.queues, found.latencies) == ((), (), (), (), ())
-    assert [one.count for one in found.steps] == [1]
-
-
-def test_a_step_owns_what_it_launched(load: Load) -> None:
+def test_a_step_owns_what_it_launched(load):
     trace = TraceBuilder().step(1, 0, 20).step(2, 20, 20)
     trace.launch(1).kernel("gemm", 5, 10).launch(2).kernel("gemm", 16, 10).launch(3).kernel(
         NCCL, 20, 12, stream=9
@@ -326,12 +279,7 @@ US = 1000
 LOADS = ("cuLibraryLoadData", 300.0), ("cudaFree", 80.0)
 
 
-Calls = Sequence[tuple[str, float]]
-
-
-def program(
-    firsts: Sequence[Calls], *, later: int = 3, each: Calls = (), is_idle: bool = False
-) -> TraceBuilder:
+def program(firsts, *, later=3, each=(), is_idle=False):
     """First steps with calls of these durations in µs, and steps of 100 µs after them; one kernel in each.
 
     Args:
@@ -356,7 +304,7 @@ def program(
     return builder
 
 
-def first_call(name: str, silent: float = 30_000.0) -> TraceBuilder:
+def first_call(name, silent=30_000.0):
     """A recording without steps, silent before an operator that is called twice."""
     builder = TraceBuilder()
     begins = 0.0
@@ -406,11 +354,11 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("builder", "expected"), FOUND.values(), ids=FOUND)
-def test_steps_of_start_up(load: Load, builder: TraceBuilder, expected: list[StartUp]) -> None:
+def test_steps_of_start_up(load, builder, expected):
     assert list(Summary(load(builder)).timeline.start_ups) == expected
 
 
-def test_averages_are_without_them_and_sums_with(load: Load) -> None:
+def test_averages_are_without_them_and_sums_with(load):
     whole, rest = (Summary(load(program(firsts, later=3))) for firsts in ([LOADS], []))
     (statistics,), (host,), (model,) = whole.timeline.steps, whole.timeline.host, whole.step_models
     assert (statistics.count, statistics.left_out, statistics.mean_ns) == (3, 1, 100 * US)
@@ -427,22 +375,14 @@ def test_averages_are_without_them_and_sums_with(load: Load) -> None:
     assert whole.device_time_ns == 4 * 50 * US
 
 
-def test_reports_say_how_many_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_say_how_many_are_left_out(tmp_path, capsys):
     assert main(["analyze", str(program([LOADS]).write(tmp_path / "trace.json")), "--full"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "3, 100 µs each on average, 50.0 µs of device time each, 1 of start-up left out" in text
     assert "3, median 100 µs (100 µs to 100 µs); 1 of start-up left out" in text
 
 
-def test_a_comparison_is_of_the_other_steps(load: Load) -> None:
-    """What a step of start-up launched counts as outside of steps."""
-    comparison = compare_sessions(load(program([LOADS])), load(program([], later=4)))
-    one, other = comparison.reference, comparison.candidate
-    assert (one.steps, one.outside_steps_ns, one.whole_ns) == (3, 50 * US, 200 * US)
-    assert (other.steps, other.outside_steps_ns, other.whole_ns) == (4, 0, 200 * US)
-
-
-def test_advice_is_that_of_the_other_steps_and_its_name(load: Load) -> None:
+def test_advice_is_that_of_the_other_steps_and_its_name(load):
     """Idle time, allocations and compilations of the first step are not those of the others."""
     calls = [("cudaMalloc", 5.0)] * 40 + [("entire_frame_compile (dynamo_timed)", 3000.0)]
     whole, rest = (assess(load(program(firsts))).advice or () for firsts in ([calls], []))
@@ -456,7 +396,7 @@ def test_advice_is_that_of_the_other_steps_and_its_name(load: Load) -> None:
     assert [one.message for one in whole if one is not finding] == [one.message for one in rest]
 
 
-def test_of_a_single_step_the_cost_is_named_alone(load: Load) -> None:
+def test_of_a_single_step_the_cost_is_named_alone(load):
     (finding,) = [
         one for one in assess(load(program([LOADS], later=0))).advice or () if one.code == "advice.start_up"
     ]
@@ -466,7 +406,7 @@ def test_of_a_single_step_the_cost_is_named_alone(load: Load) -> None:
     assert finding.evidence["is_left_out"] is False
 
 
-def test_silence_before_a_first_call_is_no_matter_of_input(load: Load) -> None:
+def test_silence_before_a_first_call_is_no_matter_of_input(load):
     """What comes again is."""
     advice = {name: assess(load(first_call(name))).advice or () for name in ("triton_x", "aten::add")}
     idle_ns = {

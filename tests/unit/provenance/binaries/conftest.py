@@ -1,7 +1,5 @@
 """Small libraries, cubins and containers of device code, written byte by byte."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -33,7 +31,7 @@ class Part:
     size: int | None = None
 
 
-def elf_bytes(parts: Sequence[Part], machine: int = 62, *, many_sections: bool = False) -> bytes:
+def elf_bytes(parts, machine=62, *, many_sections=False):
     """An ELF64 file of these sections; section numbers begin at 1."""
     names = b"\0" + b"".join(part.name.encode() + b"\0" for part in parts) + b".shstrtab\0"
     sections = [*parts, Part(".shstrtab", names, STRTAB)]
@@ -51,20 +49,9 @@ def elf_bytes(parts: Sequence[Part], machine: int = 62, *, many_sections: bool =
         rows[0] = SECTION_ROW.pack(0, 0, 0, 0, 0, count, names_index, 0, 0, 0)
         count, names_index = 0, 0xFFFF
     kind_and_machine, table, flags = (3, machine, 1, 0, 0), len(content), 0
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01",
-        *kind_and_machine,
-        table,
-        flags,
-        64,
-        0,
-        0,
-        64,
-        count,
-        names_index,
-    )
-    content[:64] = header
+    sizes = (64, 0, 0, 64, count, names_index)
+    magic = b"\x7fELF\x02\x01\x01"
+    content[:64] = struct.pack("<16sHHIQQQIHHHHHH", magic, *kind_and_machine, table, flags, *sizes)
     return bytes(content) + b"".join(rows)
 
 
@@ -75,7 +62,7 @@ class Names:
     content: bytearray = field(default_factory=lambda: bytearray(1))
     offsets: dict[bytes, int] = field(default_factory=dict)
 
-    def add(self, name: str | bytes) -> int:
+    def add(self, name):
         text = name if isinstance(name, bytes) else name.encode()
         if text not in self.offsets:
             self.offsets[text] = len(self.content)
@@ -83,14 +70,12 @@ class Names:
         return self.offsets[text]
 
 
-def symbol(
-    name: int, info: int = 0, other: int = 0, section: int = 0, place: tuple[int, int] = (0, 0)
-) -> bytes:
+def symbol(name, info=0, other=0, section=0, place=(0, 0)):
     """A row of a symbol table; `place` is value and size."""
     return struct.pack("<IBBHQQ", name, info, other, section, *place)
 
 
-def cubin_bytes(kernels: Sequence[str], others: Sequence[str] = (), *, many_sections: bool = False) -> bytes:
+def cubin_bytes(kernels, others=(), *, many_sections=False):
     """A cubin with kernels and, as objects and device functions, other names."""
     names = Names()
     symbols = symbol(0)
@@ -106,7 +91,7 @@ def cubin_bytes(kernels: Sequence[str], others: Sequence[str] = (), *, many_sect
     return elf_bytes(parts, machine=190, many_sections=many_sections)
 
 
-def ptx_bytes(kernels: Sequence[str], others: Sequence[str] = ()) -> bytes:
+def ptx_bytes(kernels, others=()):
     lines = [".version 8.8", ".target sm_90", *(f".global .u32 {name};" for name in others)]
     lines += [f".visible .entry {name}(\n\t.param .u64 p\n)\n{{\n\tret;\n}}" for name in kernels]
     return "\n".join(lines).encode() + b"\0"
@@ -122,7 +107,7 @@ class Code:
     flags: int = ZSTANDARD
     claimed_bytes: int | None = None
 
-    def entry(self) -> bytes:
+    def entry(self):
         stored = self.content
         if self.flags & ZSTANDARD:
             stored = zstandard.ZstdCompressor().compress(self.content)
@@ -147,7 +132,7 @@ class Code:
         return header + padded
 
 
-def container_bytes(*codes: Code) -> bytes:
+def container_bytes(*codes):
     entries = b"".join(code.entry() for code in codes)
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries
 
@@ -161,7 +146,7 @@ class Unit:
     variables: Sequence[str] = ()
 
     @property
-    def file_symbol(self) -> str:
+    def file_symbol(self):
         return f"tmpxft_00001b9c_00000000-6_{self.stem}.compute_90.cudafe1.cpp"
 
 
@@ -169,14 +154,14 @@ FATBIN = 0xB00000
 
 
 def library_bytes(
-    units: Sequence[Unit],
+    units,
     *,
-    strings: Sequence[str] = (),
-    device_code: bytes = b"",
-    relocatable: bytes = b"",
-    build_id: bytes | None = b"\x01\x23\x45\x67\x89\xab\xcd\xef",
-    stripped: bool = False,
-) -> bytes:
+    strings=(),
+    device_code=b"",
+    relocatable=b"",
+    build_id=b"\x01\x23\x45\x67\x89\xab\xcd\xef",
+    stripped=False,
+):
     """A host library with the units' kernels.
 
     Args:
@@ -213,12 +198,12 @@ def library_bytes(
     return elf_bytes(parts)
 
 
-def module_id(path: str) -> str:
+def module_id(path):
     """What nvcc writes into internal names of a file compiled from this path."""
     return f"{zlib.crc32(path.encode()):08x}"
 
 
-def internal(path: str, name: str = "4hidden") -> str:
+def internal(path, name="4hidden"):
     """Mangled name of something internal to the unit of this path."""
     file = Path(path).name.replace(".", "_").replace("-", "_")
     scope = f"_GLOBAL__N__{module_id(path)}_{len(file)}_{file}_9f978f63"
@@ -245,16 +230,16 @@ class Writers:
 
 
 @pytest.fixture(scope="session")
-def write() -> Writers:
+def write():
     """Writers of binary formats."""
     return Writers()
 
 
 @pytest.fixture
-def save(tmp_path: Path) -> Callable[..., Path]:
+def save(tmp_path):
     """Writes bytes to a file and returns its path."""
 
-    def save_file(content: bytes, name: str = "libsmall.so") -> Path:
+    def save_file(content, name="libsmall.so"):
         path = tmp_path / name
         path.write_bytes(content)
         return path

@@ -34,14 +34,6 @@ def test_sections_lie_where_their_headers_say_however_many_or_empty(write):
     assert file.content(file.sections[".bss"]) == b""
 
 
-@pytest.mark.parametrize(
-    ("build_id", "expected"),
-    [(b"\xab\xcd\xef\x01", "abcdef01"), (None, None), (b"", None), (b"x" * 65, None)],
-)
-def test_build_id(write, build_id, expected):
-    assert opened(write.library([], build_id=build_id)).build_id == expected
-
-
 @pytest.mark.parametrize("note", [b"", b"short", struct.pack("<III", 4, 20, 3) + b"GNU\0", bytes(5000)])
 def test_a_damaged_note_is_no_build_id(write, note):
     assert opened(write.elf([write.Part(".note.gnu.build-id", note)])).build_id is None

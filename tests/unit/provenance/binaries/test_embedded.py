@@ -12,7 +12,6 @@ from opscope.provenance.binaries.device_code import (
     containers,
     cubin_names,
     embedded_kernels,
-    holds_device_code,
     most_telling,
 )
 from opscope.provenance.binaries.elf import ElfFile
@@ -160,15 +159,6 @@ def test_kernels_by_unit(write, linked, relocatable, expected):
         units.get(path): [own if kernel == INTERNAL else kernel for kernel in kernels]
         for path, kernels in expected.items()
     }
-
-
-def test_whether_there_is_device_code(write):
-    def holds(**code):
-        return holds_device_code(ElfFile(io.BytesIO(write.library([], **code)), "libsmall.so"))
-
-    assert (holds(), holds(device_code=b"x"), holds(relocatable=b"x")) == (False, True, True)
-    symbols_only = write.elf([write.Part(".nv_fatbin", b"", write.NOBITS, size=1000)])
-    assert not holds_device_code(ElfFile(io.BytesIO(symbols_only), "libsmall.debug"))
 
 
 def read(content):

@@ -62,12 +62,6 @@ def test_units_by_demangled_and_by_mangled_name(save, content):
     assert library.build_id == "0123456789abcdef"
 
 
-@pytest.mark.parametrize("name", ["", "sort", "_Z5tablePi", "table", "sort(int*) ", "\ud800", "_Z4sortPi\0"])
-def test_what_is_no_kernel_has_no_units(save, content, name):
-    library = read_library(save(content))
-    assert (library.units_of(name), name in library) == ((), False)
-
-
 def test_a_stripped_library_is_read_from_its_device_code(save, write, stripped):
     library = read_library(save(stripped))
     assert library.units_of(SOFTMAX_TEXT) == (RecordedUnit("SoftMax.cu", write.module_id("/src/SoftMax.cu")),)
@@ -137,14 +131,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(save, content, tmp_path):
     path = save(content)
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         assert facts(cached_library(path, folder)) == facts(read_library(path))
-
-
-def test_the_folder_is_in_the_users_cache_by_default(save, content, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cached_library(save(content))
-    assert [file.name for file in (tmp_path / "opscope" / "libraries").iterdir()] == [
-        "0123456789abcdef.symbols.kernels"
-    ]
 
 
 def test_several_writers_leave_one_whole_file(save, content, folder):

@@ -1,7 +1,5 @@
 """Whatever the name, it is decoded: nothing raises, and what is said holds together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -28,7 +26,7 @@ PIECES = [
 STARTS = ["", "void f<", "_ZN", "triton_poi_fused_", "sm80_xmma_gemm_", "cudnn_generated_", "nvjet_sm90_tst_"]
 
 
-def check(name: str) -> None:
+def check(name):
     kernel = decode.__wrapped__(name)
     assert kernel.name == name
     assert kernel.family is None or kernel.family in FAMILY_NAMES
@@ -42,17 +40,17 @@ def check(name: str) -> None:
 
 
 @given(st.text())
-def test_any_text(name: str) -> None:
+def test_any_text(name):
     check(name)
 
 
 @given(st.text(alphabet="abZ_:<>(){}[],.?@&*'`~-+$ 0123456789", max_size=400))
-def test_text_of_brackets(name: str) -> None:
+def test_text_of_brackets(name):
     check(name)
 
 
 @given(st.sampled_from(REAL), st.data())
-def test_names_that_are_cut_or_garbled(name: str, data: st.DataObject) -> None:
+def test_names_that_are_cut_or_garbled(name, data):
     positions = st.integers(0, len(name))
     start, end = sorted((data.draw(positions), data.draw(positions)))
     inserted = data.draw(st.text(alphabet="<>(){},: &*af0_", max_size=8))
@@ -60,13 +58,13 @@ def test_names_that_are_cut_or_garbled(name: str, data: st.DataObject) -> None:
 
 
 @given(st.sampled_from(REAL), st.sampled_from(REAL), st.sampled_from(["", "<", "_", "::", "(", ", "]))
-def test_names_that_run_into_each_other(first: str, second: str, between: str) -> None:
+def test_names_that_run_into_each_other(first, second, between):
     check(first + between + second)
 
 
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("length", LENGTHS)
-def test_the_longest_names_a_recorder_writes(piece: str, length: int) -> None:
+def test_the_longest_names_a_recorder_writes(piece, length):
     """A grammar that backtracks without end does not come to an end here."""
     repeated = piece * (length // len(piece))
     for start in STARTS:
@@ -74,6 +72,6 @@ def test_the_longest_names_a_recorder_writes(piece: str, length: int) -> None:
         check(start + repeated + ">(int)")
 
 
-def test_answers_are_kept() -> None:
+def test_answers_are_kept():
     assert decode(REAL[0]) is decode(REAL[0])
     assert decode(REAL[0]) == decode.__wrapped__(REAL[0])

@@ -1,9 +1,6 @@
 """Real names, by grammar, and what each of them says. `absent` fields must stay unknown."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli
@@ -19,7 +16,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"][:80])
-def test_what_a_name_says(case: dict[str, Any]) -> None:
+def test_what_a_name_says(case):
     kernel = decode(case["name"])
     expected = {
         key: tuple(value) if isinstance(value, list) else value for key, value in case["fields"].items()

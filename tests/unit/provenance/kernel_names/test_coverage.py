@@ -1,12 +1,7 @@
 """How much of what exists is understood: kernels of releases, and device time of recorded traces."""
 
-from __future__ import annotations
-
 import json
 import lzma
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +23,7 @@ GROUP BY ALL"""
 
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize("release", ["2.6.0", "2.11.0", "2.13.0", "2.14.1"])
-def test_kernels_of_a_release_have_a_family(release: str, shared: Path) -> None:
+def test_kernels_of_a_release_have_a_family(release, shared):
     path = shared / "provenance" / f"kernel_units_{release}.json.xz"
     names = json.loads(lzma.decompress(path.read_bytes()))
     known = sum(decode.__wrapped__(name).family is not None for name in names)
@@ -36,7 +31,7 @@ def test_kernels_of_a_release_have_a_family(release: str, shared: Path) -> None:
 
 
 @pytest.mark.parametrize("trace", TRACES)
-def test_device_time_has_a_family_and_a_category(trace: str, shared: Path, load: Callable[..., Any]) -> None:
+def test_device_time_has_a_family_and_a_category(trace, shared, load):
     session = load(shared / "traces" / "h200" / f"{trace}.json.gz")
     times = [
         (operator, decode(kernel), duration_ns) for operator, kernel, duration_ns in session.query(_TIMES)

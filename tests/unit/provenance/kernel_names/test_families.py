@@ -1,7 +1,5 @@
 """The closed set of families, and that nothing gives another."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -11,50 +9,44 @@ import tomli
 import opscope.provenance.kernel_names as room
 from case_tables import cases
 from opscope.provenance.categories import categories, category_title
+from opscope.provenance.kernel_names import vocabulary
 from opscope.provenance.kernel_names.libraries import read_plain_words
-from opscope.provenance.kernel_names.vocabulary import (
-    CATEGORY_OF_FAMILY,
-    LAUNCHERS,
-    MEANING_OF_FAMILY,
-    direction_of,
-    family_by_rules,
-)
 
 FOLDER = Path(room.__file__).parent
 RULES = tomli.loads((FOLDER / "family_rules.toml").read_text(encoding="utf-8"))
 GRAMMARS = tomli.loads((FOLDER / "grammars.toml").read_text(encoding="utf-8"))
 DECLARED = tomli.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
-NAMES = CATEGORY_OF_FAMILY.keys()
+NAMES = vocabulary.CATEGORY_OF_FAMILY.keys()
 
 
-def test_families_are_declared_once_in_snake_case_with_a_meaning() -> None:
+def test_families_are_declared_once_in_snake_case_with_a_meaning():
     assert len(NAMES) == sum(map(len, DECLARED.values()))
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in NAMES)
-    assert all(text[0].isupper() and text[-1] != "." for text in MEANING_OF_FAMILY.values())
+    assert all(text[0].isupper() and text[-1] != "." for text in vocabulary.MEANING_OF_FAMILY.values())
 
 
-def test_every_family_belongs_to_a_titled_category() -> None:
+def test_every_family_belongs_to_a_titled_category():
     known = {category.name for category in categories()} | {"control"}
-    used = set(CATEGORY_OF_FAMILY.values())
+    used = set(vocabulary.CATEGORY_OF_FAMILY.values())
     assert used <= known
     assert all(category_title(category) != "Other" for category in used)
 
 
 @pytest.mark.parametrize("section", RULES)
-def test_rules_give_declared_families_by_valid_patterns(section: str) -> None:
+def test_rules_give_declared_families_by_valid_patterns(section):
     for rule in RULES[section]:
         assert rule["family"] in NAMES
         assert all(re.compile(pattern) for pattern in rule.get("patterns", [rule.get("words")]))
     if section not in ("plain_words", "elementwise_pass"):
-        assert family_by_rules(section, "\N{SNOWMAN}") is None
+        assert vocabulary.family_by_rules(section, "\N{SNOWMAN}") is None
 
 
-def test_families_written_in_code_and_grammars_are_declared() -> None:
-    written: set[str] = set()
+def test_families_written_in_code_and_grammars_are_declared():
+    written = set()
     for module in FOLDER.glob("*.py"):
         text = module.read_text(encoding="utf-8")
         written |= set(re.findall(r'(?:"family"\]? ?[:=]|family=|family, \w+ =) ?"(\w+)"', text))
-    written |= {one["family"] for one in LAUNCHERS.values()}
+    written |= {one["family"] for one in vocabulary.LAUNCHERS.values()}
     for grammar in GRAMMARS.values():
         written |= {family for _, family in grammar.get("choices", {}).get("family", [])}
         written |= set(grammar.get("maps", {}).get("family", {}).values())
@@ -64,11 +56,11 @@ def test_families_written_in_code_and_grammars_are_declared() -> None:
 
 
 @cases("word", "expected")
-def test_plain_words(word: str, expected: str | None) -> None:
+def test_plain_words(word, expected):
     reading = read_plain_words(word)
     assert (reading.inferred["family"] if reading is not None else None) == expected
 
 
 @cases("text", "expected")
-def test_direction_words(text: str, expected: str | None) -> None:
-    assert direction_of(text) == expected
+def test_direction_words(text, expected):
+    assert vocabulary.direction_of(text) == expected

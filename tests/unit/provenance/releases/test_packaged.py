@@ -1,7 +1,5 @@
 """The tables shipped with opscope, against what the published binaries register and what real traces show."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import random
@@ -27,7 +25,7 @@ def registered(shared):
     """By version, the .cu files whose units register each kernel."""
 
     @cache
-    def read(version: str) -> dict[str, list[str]]:
+    def read(version):
         with lzma.open(shared / "provenance" / f"kernel_units_{version}.json.xz") as stream:
             return json.load(stream)
 
@@ -38,7 +36,7 @@ def registered(shared):
 def kernels_of(shared, load):
     """Distinct kernel names of a recorded trace."""
 
-    def names(trace: str) -> list[str]:
+    def names(trace):
         rows = load(shared / "traces" / "h200" / trace).query(
             "SELECT DISTINCT names.name FROM device_activities activities JOIN kernel_names names "
             "USING (name_id) WHERE activities.kind = 'kernel'"
@@ -133,5 +131,5 @@ def test_a_table_is_small():
     assert all(file.stat().st_size < 160_000 for file in data.glob("*/units.msgpack.zst"))
 
 
-def file_names(units) -> list[str]:
+def file_names(units):
     return sorted(unit.rpartition("/")[2] for unit in units)

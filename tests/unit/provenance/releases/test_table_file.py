@@ -12,12 +12,6 @@ from opscope.provenance.torch_releases import UNITS_FORMAT, HashMap, packed_map,
 ENTRIES = st.dictionaries(st.integers(0, 2**48 - 1), st.integers(0, 2**16 - 1), max_size=30)
 
 
-@given(ENTRIES)
-def test_what_is_packed_is_unpacked(entries):
-    restored = HashMap(packed_map(entries))
-    assert {key: restored.get(key) for key in entries} == entries
-
-
 @given(ENTRIES, st.lists(st.integers(0, 2**48 - 1), max_size=5))
 def test_contains_says_of_many_what_get_says_of_one(entries, others):
     wanted = [*entries, *others]

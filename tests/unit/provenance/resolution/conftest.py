@@ -1,39 +1,30 @@
 """A machine without torch and with an empty cache; source trees, evidence and recordings of a few lines."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from textwrap import dedent
-from typing import Any
 
 import pytest
 
-from fakes import Load, TraceBuilder, sidecar
+from fakes import sidecar
 from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
 from opscope.model.origin import RecordedKernel, RecordedUnit
-from opscope.model.session import Session
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.native_functions import packaged_table
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
 from opscope.provenance.resolution.resolvers import annotate
-from opscope.provenance.sources import SourceIndex
 from opscope.provenance.torch_releases import Recognition
 from torch_tables.definitions import tree_index
 
 
-def recorded_units(
-    library: str | None, names: tuple[str, ...], paths: tuple[str | None, ...], kernel: str = "k"
-) -> RecordedKernel:
+def recorded_units(library, names, paths, kernel="k"):
     """What a recording says of a kernel: its library, and names and paths of its units."""
     units = (RecordedUnit(name, None, path) for name, path in zip(names, paths, strict=True))
     return RecordedKernel(kernel, library, units=tuple(units))
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache(tmp_path, monkeypatch):
     """The empty cache folder; what is known comes from recordings and packaged tables."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(gather, "installed_torch", lambda: (None, None))
@@ -43,11 +34,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def index_of(tmp_path: Path) -> Callable[..., SourceIndex]:
+def index_of(tmp_path):
     """The index of a source tree given as `{path: text}`."""
     roots = (tmp_path / f"tree{number}" for number in range(10))
 
-    def build(files: dict[str, str], version: str = "2.6.0", git_version: str | None = None) -> SourceIndex:
+    def build(files, version="2.6.0", git_version=None):
         root = next(roots)
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -58,17 +49,12 @@ def index_of(tmp_path: Path) -> Callable[..., SourceIndex]:
 
 
 @pytest.fixture
-def evidence_of(index_of: Callable[..., SourceIndex]) -> Callable[..., Evidence]:
+def evidence_of(index_of):
     """Evidence of a recognized release, with the index of a small tree in place of the packaged ones."""
 
     def make(
-        files: dict[str, str] | None = None,
-        *,
-        version: str | None = "2.6.0",
-        grade: Grade = Grade.RELEASE_INDEX,
-        index_grade: Grade = Grade.RELEASE_INDEX,
-        **fields: Any,
-    ) -> Evidence:
+        files=None, *, version="2.6.0", grade=Grade.RELEASE_INDEX, index_grade=Grade.RELEASE_INDEX, **fields
+    ):
         table = packaged_table("2.6.0")
         assert table is not None
         fields.setdefault("operators", table)
@@ -79,17 +65,10 @@ def evidence_of(index_of: Callable[..., SourceIndex]) -> Callable[..., Evidence]
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Callable[..., Path]:
+def record(tmp_path):
     """Writes a trace with the sidecar that its recording leaves, and returns its path."""
 
-    def write(
-        trace: TraceBuilder,
-        name: str = "trace.json",
-        *,
-        torch: str | None = "2.6.0+cu124",
-        commit: str | None = None,
-        **fields: Any,
-    ) -> Path:
+    def write(trace, name="trace.json", *, torch="2.6.0+cu124", commit=None, **fields):
         path = trace.write(tmp_path / name)
         environment = Environment(
             "3.12.1", "Linux x86_64", "0.1.0", torch=torch, torch_git_version=commit,
@@ -102,10 +81,10 @@ def record(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def annotated(load: Load) -> Load:
+def annotated(load):
     """Loads what `load` takes and fills its provenance tables."""
 
-    def make(source: Any) -> Session:
+    def make(source):
         session = load(source)
         annotate(session)
         return session

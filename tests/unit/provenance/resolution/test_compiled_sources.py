@@ -1,26 +1,21 @@
 """Sources of kernels that torch.compile generated: the files that launches name, and what is recorded."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fakes import TraceBuilder
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.model.session import Session
 from opscope.provenance.generated_code import source_hash
 from opscope.provenance.resolution.evidence import complete_sources, source_locations
 
 
 @pytest.fixture
-def trace() -> Callable[..., TraceBuilder]:
+def trace():
     """A trace that launches kernels by their file, and replays others in a graph of a key."""
 
-    def make(launched: dict[str, str], replayed: tuple[str, ...] = (), key: str = "fosf") -> TraceBuilder:
+    def make(launched, replayed=(), key="fosf"):
         built = TraceBuilder()
         for name, file in launched.items():
             arguments = {"kernel_backend": "triton", "kernel_file": file, "kernel_hash": Path(file).stem}
@@ -35,10 +30,10 @@ def trace() -> Callable[..., TraceBuilder]:
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[[str], Path]:
+def written(tmp_path):
     """Writes a generated file as inductor's cache has it."""
 
-    def write(text: str, folder: str = "cache") -> Path:
+    def write(text, folder="cache"):
         file = tmp_path / folder / f"{source_hash(text)}.py"
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
@@ -47,7 +42,7 @@ def written(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def sources(session: Session) -> list[dict[str, Any]]:
+def sources(session):
     return session.records(
         "SELECT n.name, s.* EXCLUDE (name_id) FROM kernel_sources s JOIN kernel_names n USING (name_id)"
         " ORDER BY n.name, graph"
@@ -95,16 +90,6 @@ def test_what_is_recorded_stays(load, trace, written, kernel_text):
     assert [row["file"] for row in sources(session)] == ["/a.py", str(file)]
 
 
-def test_a_saved_session_is_completed_for_its_reader_alone(load, trace, written, kernel_text, tmp_path: Path):
-    file = written(kernel_text("k"))
-    saved = load(trace({"k": str(file)})).save(tmp_path / "s.opscope")
-    with Session.open(saved) as session:
-        assert complete_sources(session) == 1
-        assert len(sources(session)) == 1
-    with Session.open(saved) as session:
-        assert sources(session) == []
-
-
 def test_launches_outweigh_names_and_a_users_own_file_the_generated_one(load, trace):
     session = load(trace({}, ("k", "scale", "twice", "nowhere")))
     ids = dict(session.query("SELECT name, name_id FROM kernel_names"))
@@ -124,10 +109,3 @@ def test_launches_outweigh_names_and_a_users_own_file_the_generated_one(load, tr
         "k": SourceLocation("/a.py", Grade.EXACT, 3, None, Grade.EXACT),
         "scale": SourceLocation("/home/me/kernels.py", Grade.EXACT, 12, None, Grade.EXACT),
     }
-
-
-def test_real_traces_without_their_files_stay_as_they_are(load, shared):
-    for name in ("bert_compile_bf16", "gpt2_compile_cudagraph_bf16"):
-        session = load(shared / "traces" / "h200" / f"{name}.json.gz")
-        assert complete_sources(session) == 0
-        assert source_locations(session) == {}

@@ -1,8 +1,5 @@
 """What counts more: recordings, local libraries, release tables, source indexes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -13,11 +10,8 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RecordedUnit, RegistrationKind
 from opscope.provenance.native_functions import Place, packaged_table
-from opscope.provenance.resolution.evidence import Evidence
 
 from .conftest import recorded_units
-
-MakeEvidence = Callable[..., Evidence]
 
 SOFTMAX = (
     "void (anonymous namespace)::softmax_warp_forward<float, float, float, 7, false, false>"
@@ -46,7 +40,7 @@ def test_units_of_a_kernel(evidence_of, name, recorded, fields, found, grade, bi
     assert evidence_of(**fields).units(name) == (tuple(found), grade, binary)
 
 
-def test_local_libraries_come_before_tables_and_after_the_recording(evidence_of: MakeEvidence) -> None:
+def test_local_libraries_come_before_tables_and_after_the_recording(evidence_of):
     local = FakeLibraries(FakeLibrary("/lib/libtorch_cuda.so", (RecordedUnit("B.cu", None, "b/B.cu"),)))
     assert evidence_of(libraries=local).units(SOFTMAX) == (("b/B.cu",), Grade.EXACT, TORCH)
     recorded = {SOFTMAX: recorded_units(TORCH, ("A.cu",), ("a/A.cu",))}
@@ -59,7 +53,7 @@ class FakeLibrary:
     path: str
     units: tuple[RecordedUnit, ...]
 
-    def units_of(self, _: str) -> tuple[RecordedUnit, ...]:
+    def units_of(self, _):
         return self.units
 
 
@@ -67,7 +61,7 @@ class FakeLibrary:
 class FakeLibraries:
     library: FakeLibrary | None
 
-    def holding(self, _: str) -> FakeLibrary | None:
+    def holding(self, _):
         return self.library
 
 
@@ -117,9 +111,7 @@ class TestRegistration:
         assert evidence_of(registrations=known).registration(name, overload) is found
 
 
-def test_a_link_opens_the_release_in_which_the_line_is_right_and_no_other_project(
-    evidence_of: MakeEvidence,
-) -> None:
+def test_a_link_opens_the_release_in_which_the_line_is_right_and_no_other_project(evidence_of):
     evidence = evidence_of({FILE: "namespace at::native {\n__global__ void f() {\n}\n}\n"})
     (source,) = evidence.sources
     definition = source.index.kernel("at::native::f")

@@ -1,42 +1,25 @@
 """Which evidence a Session gives: its labels, what it recorded, its devices."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from case_tables import cases
-from fakes import Load, TraceBuilder
+from fakes import TraceBuilder
 from opscope.model.evidence import Grade
-from opscope.model.location import SourceLocation
-from opscope.model.origin import (
-    OperatorRegistration,
-    RecordedKernel,
-    RecordedSource,
-    RecordedUnit,
-    RegistrationKind,
-    SourceEvidence,
-    SourceKind,
-)
-from opscope.model.session import Session
+from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.resolution import evidence as gather
-from opscope.provenance.resolution.evidence import Evidence, gather_evidence
+from opscope.provenance.resolution.evidence import gather_evidence
 from opscope.provenance.torch_releases import release_versions
 
 from .conftest import recorded_units
 
-Record = Callable[..., Path]
-
 COMMIT_OF_2_6 = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 
 
-def trace(kernel: str = "k") -> TraceBuilder:
+def trace(kernel="k"):
     return TraceBuilder().operator("aten::mm", 1, 5).launch(2).kernel(kernel, 9, 3)
 
 
-def gathered(session: Session) -> Evidence:
+def gathered(session):
     return gather_evidence(session, [name for (name,) in session.query("SELECT name FROM kernel_names")])
 
 
@@ -76,7 +59,7 @@ class TestLines:
 
 class TestInstalledTorch:
     @pytest.fixture(autouse=True)
-    def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(self, monkeypatch):
         """A torch of release 2.6.0."""
         monkeypatch.setattr(gather, "installed_torch", lambda: ("2.6.0", COMMIT_OF_2_6))
 
@@ -109,33 +92,8 @@ def test_recorded_units(load, record, of_ranks, library, names, paths):  # noqa:
     assert gathered(load(files)).recorded == {"k": expected}
 
 
-class TestOwnKernels:
-    OURS = RecordedSource("k", SourceKind.CUDA, SourceEvidence.PROCESS, "/me/a.cu", 3, 9)
-
-    def test_one_source_is_the_place_and_several_are_none(self, load: Load, record: Record) -> None:
-        evidence = gathered(load(record(trace(), kernel_sources=(self.OURS,))))
-        assert evidence.user_sources == {"k": SourceLocation("/me/a.cu", Grade.EXACT, 3, 9, Grade.EXACT)}
-        assert evidence.triton_kernels == frozenset()
-        other = RecordedSource("k", SourceKind.CUDA, SourceEvidence.PROCESS, "/me/b.cu", 3, 9)
-        assert gathered(load(record(trace(), kernel_sources=(self.OURS, other)))).user_sources == {}
-
-    @pytest.mark.parametrize("kind", [SourceKind.TRITON, SourceKind.INDUCTOR])
-    def test_tritons_kernels_are_known_as_such(self, load: Load, record: Record, kind: SourceKind) -> None:
-        ours = RecordedSource("k", kind, SourceEvidence.PROCESS, "/me/a.py", 3, 9)
-        assert gathered(load(record(trace(), kernel_sources=(ours,)))).triton_kernels == {"k"}
-
-
-def test_registrations_are_kept_by_overload(load: Load, record: Record) -> None:
-    known = tuple(
-        OperatorRegistration(name, RegistrationKind.CXX, kernels={"CUDA": None})
-        for name in ("my::f.out", "my::f")
-    )
-    found = gathered(load(record(trace(), registrations=known))).registrations
-    assert found == {one.name: one for one in known}
-
-
 @pytest.mark.parametrize(
     ("builder", "backend"), [(trace(), "CUDA"), (TraceBuilder().operator("aten::mm", 1, 5), "CPU")]
 )
-def test_the_backend_is_that_of_the_recorded_devices(load: Load, builder: TraceBuilder, backend: str) -> None:
+def test_the_backend_is_that_of_the_recorded_devices(load, builder, backend):
     assert gathered(load(builder)).backend == backend

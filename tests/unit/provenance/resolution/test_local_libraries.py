@@ -1,10 +1,7 @@
 """The installed torch's libraries as evidence: whose kernel is it, if only one library holds it."""
 
-from __future__ import annotations
-
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ from opscope.provenance import installation
 from opscope.provenance.binaries import library as local_libraries
 from opscope.provenance.binaries.library import LocalLibraries, installed_libraries
 
-KERNELS: dict[str, Any] = {
+KERNELS = {
     "libtorch_cuda.so": {"at::f", "shared"},
     "libtorch_cuda_linalg.so": {"at::g", "shared"},
     "libcublas.so": {"gemm", "at::f"},
@@ -22,11 +19,11 @@ KERNELS: dict[str, Any] = {
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def read(monkeypatch):
     """Names of the libraries that were read; one of another name holds no device code."""
-    names: list[str] = []
+    names = []
 
-    def cached(path: Path, folder: Path | None = None) -> Any:
+    def cached(path, folder=None):
         names.append(path.name)
         if path.name not in KERNELS:
             raise InputError("no CUDA device code in it", source=path)
@@ -40,12 +37,12 @@ TORCH = [Path("libtorch_cuda.so"), Path("libtorch_cuda_linalg.so")]
 
 
 @cases("name", "library")
-def test_the_only_holder_torchs_own_first(read: list[str], name: str, library: str | None) -> None:
+def test_the_only_holder_torchs_own_first(read, name, library):
     found = LocalLibraries(TORCH, [Path("libcublasLt_static.so"), Path("libcublas.so")]).holding(name)
     assert found is (None if library is None else KERNELS[library])
 
 
-def test_vendors_are_read_only_for_what_torch_does_not_hold(read: list[str]) -> None:
+def test_vendors_are_read_only_for_what_torch_does_not_hold(read):
     libraries = LocalLibraries(TORCH, [Path("libcublas.so")])
     assert read == []
     libraries.holding("at::f")

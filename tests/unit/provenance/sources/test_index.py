@@ -1,25 +1,20 @@
 """Look-ups: what singles a definition out, and what stays unknown."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from case_tables import cases
-from opscope.provenance.sources import SourceIndex, named_arguments
+from opscope.provenance.sources import named_arguments
 
-IndexOf = Callable[..., SourceIndex]
 NATIVE = "aten/src/ATen/native"
 
 
-def native(body: str) -> str:
+def native(body):
     return f"namespace at::native {{\n{body}\n}}\n"
 
 
 class TestKernel:
     @pytest.fixture
-    def index(self, index_of: IndexOf) -> SourceIndex:
+    def index(self, index_of):
         return index_of(
             {
                 f"{NATIVE}/cuda/A.cu": native("namespace { __global__ void own(int* x) {} }"),
@@ -34,7 +29,7 @@ class TestKernel:
             }
         )
 
-    def test_the_units_own_file_comes_first_then_headers(self, index: SourceIndex) -> None:
+    def test_the_units_own_file_comes_first_then_headers(self, index):
         for unit, line in (("A.cu", 2), ("B.cu", 2)):
             found = index.kernel("at::native::own", [unit])
             assert (found.file, found.line) == (f"{NATIVE}/cuda/{unit}", line)
@@ -44,17 +39,17 @@ class TestKernel:
         in_header = index.kernel("at::native::other", ["A.cu"])
         assert (in_unit.file, in_header.file) == (f"{NATIVE}/cuda/B.cu", f"{NATIVE}/cuda/Loops.cuh")
 
-    def test_the_instance_tells_templates_apart(self, index: SourceIndex) -> None:
+    def test_the_instance_tells_templates_apart(self, index):
         found = index.kernel("at::native::run", ["A.cu"], template_arguments=["4", "Gelu", "Add"])
         assert (found.line, found.template_parameters) == (3, ("n", "F", "G"))
         unknown = index.kernel("at::native::run", ["A.cu"])
         assert unknown.line is None
 
     @cases("name")
-    def test_anonymous_namespaces_do_not_count(self, index: SourceIndex, name: str) -> None:
+    def test_anonymous_namespaces_do_not_count(self, index, name):
         assert index.kernel(name, ["A.cu"]) is not None
 
-    def test_a_namespace_named_by_a_macro_may_be_any(self, index_of: IndexOf) -> None:
+    def test_a_namespace_named_by_a_macro_may_be_any(self, index_of):
         index = index_of({"a.h": "namespace FLASH_NAMESPACE { __global__ void k() {} }"})
         assert index.kernel("pytorch_flash::k") is not None
         assert index.kernel("k") is not None
@@ -62,7 +57,7 @@ class TestKernel:
 
 class TestFunctor:
     @pytest.fixture
-    def index(self, index_of: IndexOf) -> SourceIndex:
+    def index(self, index_of):
         return index_of(
             {
                 f"{NATIVE}/cuda/Gelu.cu": native(
@@ -96,12 +91,12 @@ class TestFunctor:
             ("::operator()" * 5000, []),
         ],
     )
-    def test_unknown(self, index: SourceIndex, owner: str, units: list[str]) -> None:
+    def test_unknown(self, index, owner, units):
         assert index.functor(owner, units) is None
 
 
 class TestNamedArguments:
-    def test_arguments_have_the_names_of_their_parameters(self) -> None:
+    def test_arguments_have_the_names_of_their_parameters(self):
         assert named_arguments(("T", "Ts...", "N"), ("a", "b", "c", "1")) == {
             "T": "a",
             "Ts": "b, c",
@@ -111,5 +106,5 @@ class TestNamedArguments:
         assert named_arguments(("T", ""), ("float", "0")) == {"T": "float"}
 
     @pytest.mark.parametrize("arguments", [(), ("a",), ("a", "b", "c")])
-    def test_none_if_they_do_not_fit(self, arguments: tuple[str, ...]) -> None:
+    def test_none_if_they_do_not_fit(self, arguments):
         assert named_arguments(("T", "N"), arguments) is None

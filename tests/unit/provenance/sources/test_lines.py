@@ -1,10 +1,6 @@
 """Lines of releases whose sources are not at hand, from the checks in their libraries."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +16,7 @@ SEGMENTS = {FILE: ((20, 40, 0), (50, 90, 7), (300, 400, 100))}
 
 
 @pytest.fixture(autouse=True)
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
+def table(tmp_path, monkeypatch):
     for real in packaged.packaged_releases().iterdir():
         (tmp_path / real.name).symlink_to(real)
     file = tmp_path / "2.99.0" / sources.LINES_FORMAT.file
@@ -35,7 +31,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
         cache.cache_clear()
 
 
-def moved(version: str, indexed: str, file: str, line: int) -> sources.Moved:
+def moved(version, indexed, file, line):
     table = sources.release_lines(version, indexed)
     return sources.Moved(line) if table is None else sources.moved_in(table, file, line)
 
@@ -50,7 +46,7 @@ def test_a_line_follows_the_checks_around_it(line, at, until, grade):
     ("version", "indexed", "file"),
     [("2.99.0", INDEXED, "B.cu"), ("2.99.0", "2.5.0", FILE), ("2.98.0", INDEXED, FILE)],
 )
-def test_without_evidence_the_indexed_line_is_a_neighbors(version: str, indexed: str, file: str) -> None:
+def test_without_evidence_the_indexed_line_is_a_neighbors(version, indexed, file):
     assert moved(version, indexed, file, 45) == sources.Moved(45)
 
 
@@ -60,11 +56,11 @@ LAST = release_versions()[-1]
 @pytest.mark.parametrize(
     "version", [LAST, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in release_versions()[1:-1])]
 )
-def test_lines_of_headers_are_those_that_the_release_ships(version: str) -> None:
+def test_lines_of_headers_are_those_that_the_release_ships(version):
     index, headers = sources.source_index(INDEXED), sources.HEADERS_FORMAT.of_release(version)
     assert index is not None and headers is not None
     before, after = by_name(index), by_name(headers)
-    counts: Counter[tuple[Grade, bool]] = Counter()
+    counts = Counter()
     for name in before.keys() & after.keys():
         line, true = before[name].line, after[name].line
         found = moved(version, INDEXED, name[0], line or 0)
@@ -75,9 +71,9 @@ def test_lines_of_headers_are_those_that_the_release_ships(version: str) -> None
     assert counts[Grade.BRACKET, False] == 0
 
 
-def by_name(definitions: Iterable[sources.Definition]) -> dict[tuple[str, ...], sources.Definition]:
+def by_name(definitions):
     """Definitions whose names occur once."""
-    found: dict[tuple[str, ...], list[sources.Definition]] = {}
+    found = {}
     for one in definitions:
         found.setdefault((one.file, one.scope, one.name, one.kind), []).append(one)
     return {name: of[0] for name, of in found.items() if len(of) == 1}

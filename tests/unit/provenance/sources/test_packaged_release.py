@@ -1,28 +1,24 @@
 """The packaged index of 2.6.0: spot facts, namesakes, and agreement with independent tables."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from case_tables import cases
-from opscope.provenance.sources import SourceIndex, named_arguments, source_index
+from opscope.provenance.sources import named_arguments, source_index
 
 NATIVE = "aten/src/ATen/native"
 _TEMPLATE = re.compile(r"void (at::native::(?:\(anonymous namespace\)::|\w+::)*\w+)<")
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceIndex]:
+def index(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         found = source_index("2.6.0+cu124")
@@ -30,19 +26,19 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceIndex]:
     yield found
 
 
-def test_it_is_small() -> None:
+def test_it_is_small():
     path = Path(str(files("opscope.provenance"))) / "releases/data/2.6.0/sources.msgpack.zst"
     assert path.stat().st_size <= 400_000
 
 
 class TestSpotFacts:
     @cases("kernel", "unit", "place", "parameters")
-    def test_a_kernel(self, index: SourceIndex, kernel: str, unit: str, place: str, parameters: str) -> None:
+    def test_a_kernel(self, index, kernel, unit, place, parameters):
         found = index.kernel(kernel, [unit])
         assert f"{found.file}:{found.line}" == f"{NATIVE}/{place}"
         assert found.template_parameters == tuple(parameters.split())
 
-    def test_template_arguments_by_name(self, index: SourceIndex) -> None:
+    def test_template_arguments_by_name(self, index):
         found = index.kernel("softmax_warp_forward", ["SoftMax.cu"])
         named = named_arguments(
             found.template_parameters, ["float", "float", "float", "10", "false", "false"]
@@ -50,17 +46,17 @@ class TestSpotFacts:
         assert (named["log2_elements"], named["is_log_softmax"]) == ("10", "false")
 
     @cases("owner", "unit", "file", "line")
-    def test_a_functor(self, index: SourceIndex, owner: str, unit: str, file: str, line: int) -> None:
+    def test_a_functor(self, index, owner, unit, file, line):
         found = index.functor(owner, [unit])
         assert (found.file, found.line) == (f"{NATIVE}/{file}", line)
 
 
 @cache
-def _document(path: Path) -> Any:
+def _document(path):
     return json.loads(lzma.decompress(path.read_bytes()))
 
 
-def test_agreement_with_another_index(index: SourceIndex, shared: Path) -> None:
+def test_agreement_with_another_index(index, shared):
     """Kernels and structured functions of another reader of the same tree are where this one has them."""
     document = _document(shared / "provenance" / "source_index_2.6.0.json.xz")
     kinds = {"kernel": "kernel", "structured": "structured", "func": "function"}
@@ -68,7 +64,7 @@ def test_agreement_with_another_index(index: SourceIndex, shared: Path) -> None:
     for row in index:
         ours[row.kind, row.file, row.name].add(row.line)
     indexed = set(index.files)
-    counts: dict[str, list[bool]] = defaultdict(list)
+    counts = defaultdict(list)
     for kind, name, _, file, line, *_ in document["rows"]:
         path = document["files"][file]
         if kind in kinds and path in indexed:
@@ -78,7 +74,7 @@ def test_agreement_with_another_index(index: SourceIndex, shared: Path) -> None:
     assert sum(counts["func"]) / len(counts["func"]) > 0.95
 
 
-def test_kernels_of_the_wheel_are_located_in_their_units(index: SourceIndex, shared: Path) -> None:
+def test_kernels_of_the_wheel_are_located_in_their_units(index, shared):
     """Every 20th kernel of the release: its template, in its unit's file or a header."""
     units = _document(shared / "provenance" / "kernel_units_2.6.0.json.xz")
     known = {file.rpartition("/")[2] for file in index.files}

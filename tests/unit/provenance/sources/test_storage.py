@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from opscope.errors import InputError
@@ -9,11 +5,11 @@ from opscope.provenance.sources import INDEX_FORMAT, source_index
 
 
 @pytest.mark.parametrize("version", [None, "", "main", "../2.6.0", "2.6"])
-def test_what_is_no_version_has_no_index(version: str | None) -> None:
+def test_what_is_no_version_has_no_index(version):
     assert source_index(version) is None
 
 
-def test_a_damaged_or_absent_file_says_so(tmp_path: Path) -> None:
+def test_a_damaged_or_absent_file_says_so(tmp_path):
     path = tmp_path / "sources.msgpack.zst"
     path.write_bytes(b"nothing")
     with pytest.raises(InputError, match="not a source index") as raised:

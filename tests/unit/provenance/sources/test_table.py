@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import msgspec
 import pytest
 import zstandard
@@ -7,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
-from opscope.provenance.sources import INDEX_FORMAT, Definition, Registration, SourceIndex
+from opscope.provenance.sources import INDEX_FORMAT, Definition, Registration
 from torch_tables.definitions import index_of
 
 KERNEL = Definition("kernel", "k", "at::native", "b.cu", 7, 12, ("T", "", "Ts..."), "T*, int", ("s",), True)
@@ -15,15 +13,15 @@ FUNCTION = Definition("function", "f", "", "a.cpp", 3, 3, launchers=("l", "m"))
 ENTRY = Registration("s", "CUDA", "f", "b.cu", 9)
 
 
-def table(*definitions: Definition) -> SourceIndex:
+def table(*definitions):
     return index_of("2.6.0", "a" * 40, (definitions, [ENTRY]))
 
 
-def decoded(content: bytes, source: str = "x.zst") -> SourceIndex:
+def decoded(content, source="x.zst"):
     return INDEX_FORMAT.decode(content, source)
 
 
-def test_encoding_is_lossless() -> None:
+def test_encoding_is_lossless():
     again = decoded(INDEX_FORMAT.encode(table(KERNEL, FUNCTION)))
     assert list(again) == [FUNCTION, KERNEL]
     assert (again.version, again.git_version, again.registrations) == ("2.6.0", "a" * 40, (ENTRY,))
@@ -44,7 +42,7 @@ _DEFINITIONS = st.builds(
 
 
 @given(st.lists(_DEFINITIONS, max_size=30))
-def test_any_definitions_come_back(definitions: list[Definition]) -> None:
+def test_any_definitions_come_back(definitions):
     again = decoded(INDEX_FORMAT.encode(table(*definitions)))
     assert sorted(again, key=repr) == sorted(definitions, key=repr)
     for name in {one.name for one in definitions}:
@@ -64,6 +62,6 @@ def test_any_definitions_come_back(definitions: list[Definition]) -> None:
         (zstandard.ZstdCompressor().compress(msgspec.msgpack.encode([99])), "format 99"),
     ],
 )
-def test_what_is_no_index_is_refused(content: bytes, said: str) -> None:
+def test_what_is_no_index_is_refused(content, said):
     with pytest.raises(InputError, match=said):
         decoded(content)

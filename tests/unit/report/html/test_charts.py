@@ -1,10 +1,5 @@
 """Pictures of a job of several ranks."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.api import load as load_source
@@ -12,7 +7,7 @@ from opscope.report.html.charts import session_charts
 from opscope.units import format_duration
 
 
-def rank(number: int, compute_us: float) -> TraceBuilder:
+def rank(number, compute_us):
     trace = TraceBuilder(distributedInfo={"rank": number, "world_size": 2, "backend": "nccl"})
     for step, start in ((1, 0), (2, 100)):
         trace.step(step, start, 100).operator("aten::mm", start + 1, 10).launch(start + 2)
@@ -22,7 +17,7 @@ def rank(number: int, compute_us: float) -> TraceBuilder:
     return trace
 
 
-def test_the_rank_that_computes_longer_stands_out(make_trace: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_rank_that_computes_longer_stands_out(make_trace, tmp_path):
     for number, compute_us in ((0, 20), (1, 60)):
         make_trace(rank(number, compute_us), f"rank{number}.json")
     with load_source(str(tmp_path)) as session:
@@ -61,7 +56,7 @@ def test_without_a_device_the_program_is_drawn_by_cpu_time_from_where_it_branche
     assert (named["all CPU time"], named["aten::mm"], named["aten::add"]) == (100, 60, 20)
 
 
-def test_every_step_has_a_timeline_and_the_typical_one_is_in_front(make_trace: Callable[..., Path]) -> None:
+def test_every_step_has_a_timeline_and_the_typical_one_is_in_front(make_trace):
     trace = TraceBuilder()
     for step in range(50):
         start_us = 100 * step + step**2

@@ -1,26 +1,19 @@
 """Pictures of what verbs find: they draw the values that the tables say."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from opscope.report.html import result_charts
-from opscope.report.html.figures import Bar, Chart, bars, log_axis
 from opscope.report.sweep import sweep_json
 
 NAME = "aten::gelu"
 
 
 @pytest.fixture(scope="module")
-def found(results_named: Callable[[str], SimpleNamespace]) -> SimpleNamespace:
+def found(results_named):
     return results_named(NAME)
 
 
-def by_row(chart: Chart) -> dict[str, tuple[float, float]]:
+def by_row(chart):
     """Beginning and end of the bar of each row."""
     names = chart.figure["layout"]["yaxis"]["ticktext"]
     return {
@@ -30,7 +23,7 @@ def by_row(chart: Chart) -> dict[str, tuple[float, float]]:
     }
 
 
-def test_maps_say_what_the_table_of_a_sweep_says(found: SimpleNamespace) -> None:
+def test_maps_say_what_the_table_of_a_sweep_says(found):
     records = sweep_json(found.configurations)["configurations"]
     operators, latency, throughput, busy = result_charts.workload_charts(records)
     shares = zip(*(trace["x"] for trace in operators.figure["data"]), strict=True)
@@ -45,7 +38,7 @@ def test_maps_say_what_the_table_of_a_sweep_says(found: SimpleNamespace) -> None
     assert result_charts.workload_charts(records[:1]) == ()
 
 
-def test_steps_of_changes_with_their_intervals(found: SimpleNamespace) -> None:
+def test_steps_of_changes_with_their_intervals(found):
     (chart,) = result_charts.trial_charts(found.trial)
     ends = {name: end for name, (_, end) in by_row(chart).items()}
     assert ends == {"unchanged": 10, NAME: 6, "tf32": 8, f"{NAME} + tf32": 5}
@@ -53,7 +46,7 @@ def test_steps_of_changes_with_their_intervals(found: SimpleNamespace) -> None:
     assert recommended["error_x"]["array"] == [pytest.approx(0.2), None]
 
 
-def test_bars_of_a_waterfall_follow_each_other_to_the_whole_difference(found: SimpleNamespace) -> None:
+def test_bars_of_a_waterfall_follow_each_other_to_the_whole_difference(found):
     (chart,) = result_charts.comparison_charts(found.sessions)
     rows = by_row(chart)
     assert list(rows)[-1] == "in all" and len(rows) == 2
@@ -68,20 +61,20 @@ def test_bars_of_a_waterfall_follow_each_other_to_the_whole_difference(found: Si
     assert end + trace["error_x"]["array"][0] == pytest.approx((high - 1) * reference_us)
 
 
-def test_what_is_not_drawn_of_a_waterfall_is_one_bar(found: SimpleNamespace, monkeypatch: Any) -> None:
+def test_what_is_not_drawn_of_a_waterfall_is_one_bar(found, monkeypatch):
     monkeypatch.setattr("opscope.report.html.result_charts._ROWS", 0)
     (chart,) = result_charts.comparison_charts(found.sessions)
     rows = by_row(chart)
     assert rows["1 other"] == rows["in all"]
 
 
-def test_ratios_are_drawn_with_their_intervals(found: SimpleNamespace) -> None:
+def test_ratios_are_drawn_with_their_intervals(found):
     (chart,) = result_charts.comparison_charts(found.benchmarks)
     drawn = [x for trace in chart.figure["data"] for x in trace["x"]]
     assert sorted(drawn) == sorted(row.time.ratio for _, row in found.benchmarks.rows)
 
 
-def test_times_of_a_benchmark_come_before_their_samples(found: SimpleNamespace) -> None:
+def test_times_of_a_benchmark_come_before_their_samples(found):
     times, samples = result_charts.benchmark_charts(found.benchmark)
     reference, slower = times.figure["data"]
     assert (reference["name"], slower["name"]) == ("reference", "slower")
@@ -93,7 +86,7 @@ def test_times_of_a_benchmark_come_before_their_samples(found: SimpleNamespace) 
         )
 
 
-def test_curves_of_a_sweep_are_medians_above_the_ceiling(found: SimpleNamespace) -> None:
+def test_curves_of_a_sweep_are_medians_above_the_ceiling(found):
     (chart,) = result_charts.benchmark_charts(found.sweep)
     torch, other, floor = chart.figure["data"]
     assert torch["x"] == other["x"] == floor["x"] == [8, 64]
@@ -101,17 +94,3 @@ def test_curves_of_a_sweep_are_medians_above_the_ceiling(found: SimpleNamespace)
     assert floor["y"] == pytest.approx([0.4 * ns for ns in torch["y"]])
     low, high = (10**end for end in chart.figure["layout"]["yaxis"]["range"])
     assert low < min(floor["y"]) and max(other["y"]) < high
-
-
-def test_two_things_of_one_name_have_a_row_each() -> None:
-    figure, _ = bars([Bar("a", 1), Bar("a", 2), Bar("b", 3)], title="x", colors={"": "#000000"})
-    assert figure["layout"]["yaxis"]["ticktext"] == ["a", "a", "b"]
-    assert figure["data"][0]["y"] == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [(0.9, 12, [1, 2, 5, 10]), (0.5, 20_000, [1, 10, 100, 1000, 10_000]), (0.96, 1.04, [1])],
-)
-def test_a_logarithmic_axis_has_ticks(low: float, high: float, ticks: list[float]) -> None:
-    assert log_axis("x", low, high, str)["tickvals"] == ticks

@@ -1,12 +1,7 @@
 """Machines with given answers, one with a GPU on which all is well, one without; and one made of files."""
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +23,7 @@ H200 = CudaDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, UUID)
 
 
 @pytest.fixture
-def cpu_machine() -> dict[str, Any]:
+def cpu_machine():
     """A machine without a GPU and without anything of NVIDIA's, with torch for the CPU."""
     return {
         "machine": MachineFacts("Linux 6.1 x86_64", "AMD EPYC", 8, 32 * GIB, pci_gpu_count=0),
@@ -49,7 +44,7 @@ def cpu_machine() -> dict[str, Any]:
 
 
 @pytest.fixture
-def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
+def gpu_machine(cpu_machine):
     """A machine with an H200 on which every check is content."""
     return {
         **cpu_machine,
@@ -57,53 +52,31 @@ def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
         "packages": {"torch": "2.11.0+cu130", "triton": "3.6.0", "vllm": "0.20.0"},
         "nvcc": ProgramFacts("nvcc", "/usr/local/cuda/bin/nvcc", "13.0.88"),
         "driver": Driver(
-            "580.95.05",
-            "13.0",
-            ("nvidia0", "nvidiactl"),
-            admin_only_counters=True,
-            is_admin=True,
-            smi=ProgramFacts("nvidia-smi", "/usr/bin/nvidia-smi"),
-            library="/usr/lib/libcuda.so.1",
-            devices=(H200,),
-            launched=True,
+            "580.95.05", "13.0", ("nvidia0", "nvidiactl"), admin_only_counters=True, is_admin=True,
+            smi=ProgramFacts("nvidia-smi", "/usr/bin/nvidia-smi"), library="/usr/lib/libcuda.so.1",
+            devices=(H200,), launched=True,
         ),
         "devices": (
             Gpu(
-                0,
-                H200.name,
-                "nvidia-smi",
-                uuid=UUID,
-                compute_capability="9.0",
-                sm_count=132,
-                memory_bytes=H200.memory_bytes,
-                memory_used_bytes=0,
-                utilization_fraction=0.0,
-                mig_mode=False,
-                processes=(),
-                is_visible=True,
+                0, H200.name, "nvidia-smi", uuid=UUID, compute_capability="9.0", sm_count=132,
+                memory_bytes=H200.memory_bytes, memory_used_bytes=0, utilization_fraction=0.0,
+                mig_mode=False, processes=(), is_visible=True,
             ),
         ),
         "torch": Torch(
-            "2.11.0+cu130",
-            "13.0",
-            None,
-            "abcdef0123456789",
-            import_s=2.0,
-            cudnn="9.10.2",
+            "2.11.0+cu130", "13.0", None, "abcdef0123456789", import_s=2.0, cudnn="9.10.2",
             architectures=("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"),
-            is_available=True,
-            devices=(H200,),
-            has_calculated=True,
+            is_available=True, devices=(H200,), has_calculated=True,
             capture=CaptureFacts(("CPU", "CUDA"), 16, 8, 8),
         ),
         "counters": Counters(is_readable=True),
         "nsys": ProgramFacts("nsys", "/usr/local/bin/nsys", "2025.3.2"),
         "ncu": ProgramFacts("ncu", "/usr/local/bin/ncu", "2025.3.1.0"),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ExaminedMachine]:
+def machine(tmp_path, monkeypatch):
     """A machine made of files, with Python's packages in the folder `site`.
 
     `programs` are shell scripts by name, in a folder that is all of PATH; `files` are contents by
@@ -113,14 +86,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ex
     for name in ("nvidia", "triton"):  # of the machine that runs the tests
         monkeypatch.delitem(sys.modules, name, raising=False)
 
-    def make(
-        *,
-        programs: Mapping[str, str] | None = None,
-        files: Mapping[str, str] | None = None,
-        variables: Mapping[str, str] | None = None,
-        python: str = sys.executable,
-        **answers: Any,
-    ) -> ExaminedMachine:
+    def make(*, programs=None, files=None, variables=None, python=sys.executable, **answers):
         root, binaries = tmp_path / "root", tmp_path / "bin"
         root.mkdir(exist_ok=True)
         binaries.mkdir(exist_ok=True)

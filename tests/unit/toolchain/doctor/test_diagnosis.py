@@ -1,12 +1,8 @@
 """All checks together: complete, documented, and never raising whatever the machine is."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,13 +35,11 @@ DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"
 GOOD = (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE)
 
 
-def _given(answers: dict[str, Any]) -> ExaminedMachine:
+def _given(answers):
     return ExaminedMachine({}, "", answers=answers)
 
 
-def test_healthy_machines_have_no_findings_and_on_a_gpu_everything_is_judged(
-    gpu_machine: dict[str, Any], cpu_machine: dict[str, Any]
-) -> None:
+def test_healthy_machines_have_no_findings_and_on_a_gpu_everything_is_judged(gpu_machine, cpu_machine):
     for answers in (gpu_machine, cpu_machine):
         diagnosis = diagnose(_given(answers))
         assert [one for one in diagnosis.results if one.outcome.verdict not in GOOD] == []
@@ -54,7 +48,7 @@ def test_healthy_machines_have_no_findings_and_on_a_gpu_everything_is_judged(
     assert {one.outcome.verdict for one in results} == {CheckVerdict.OK}
 
 
-def test_codes_are_unique_and_the_documentation_lists_every_check() -> None:
+def test_codes_are_unique_and_the_documentation_lists_every_check():
     assert len({one.code for one in CHECKS}) == len(CHECKS)
     assert len({one.answer for one in CHECKS}) == len(CHECKS)
     _, _, text = DOCS.read_text(encoding="utf-8").partition("## Checks")
@@ -64,14 +58,12 @@ def test_codes_are_unique_and_the_documentation_lists_every_check() -> None:
     ]
 
 
-def _check(
-    answer: Callable[[ExaminedMachine], DoctorOutcome], *, is_required: bool = False
-) -> EnvironmentCheck:
+def _check(answer, *, is_required=False):
     return EnvironmentCheck("a.b", "something", answer, is_required)
 
 
 @cases("verdict", "is_required", "expected")
-def test_only_a_required_problem_stops_profiling(verdict: str, is_required: bool, expected: str) -> None:
+def test_only_a_required_problem_stops_profiling(verdict, is_required, expected):
     outcome = DoctorOutcome(CheckVerdict(verdict), "reason")
     check = _check(lambda machine: outcome, is_required=is_required)
     diagnosis = Diagnosis({}, (CheckResult(check, outcome),))
@@ -80,7 +72,7 @@ def test_only_a_required_problem_stops_profiling(verdict: str, is_required: bool
 
 
 def test_a_defect_of_a_check_hides_no_other(cpu_machine, monkeypatch):
-    def defect(machine: ExaminedMachine) -> DoctorOutcome:
+    def defect(machine):
         raise KeyError("x")
 
     monkeypatch.setattr(checks, "CHECKS", [_check(defect), *checks.CHECKS])
@@ -100,11 +92,11 @@ def test_what_several_checks_ask_is_found_out_once(machine, tmp_path):
 
 
 def test_gpus_are_looked_at_first_and_counted_last(machine, gpu_machine, monkeypatch):
-    order: list[str] = []
+    order = []
     device = {"index": 0, "name": "A", "compute_capability": "9.0"}
     said = {"driver": {"devices": [device], "launched": True}, "torch": {"import_error": "OSError: x"}}
 
-    def ask(self: ExaminedMachine, task: str, timeout_s: float) -> tuple[dict[str, Any], str | None, str]:
+    def ask(self, task, timeout_s):
         order.append(task)
         return dict(said[task]), None, ""
 
@@ -119,7 +111,7 @@ def test_gpus_are_looked_at_first_and_counted_last(machine, gpu_machine, monkeyp
     assert (order[0], order[-1], len(order)) == ("nvidia-smi", "ncu", 4)
 
 
-def test_counters_are_not_tried_where_no_kernel_runs(gpu_machine: dict[str, Any]) -> None:
+def test_counters_are_not_tried_where_no_kernel_runs(gpu_machine):
     del gpu_machine["counters"]
     bare = _given({**gpu_machine, "driver": Driver(devices=gpu_machine["driver"].devices)})
     assert bare.counters() == Counters(failure="no kernel runs on the GPU")
@@ -156,7 +148,7 @@ def test_whatever_is_missing_every_check_answers_and_is_shown(answers, cpu_machi
     assert render_markdown(doctor_document(diagnosis))
 
 
-def test_a_machine_with_nothing(machine: Callable[..., ExaminedMachine]) -> None:
+def test_a_machine_with_nothing(machine):
     diagnosis = diagnose(machine(files={"/dev/null": ""}, torch=None))
     assert not diagnosis.can_profile
     problems = [one.check.code for one in diagnosis.results if one.outcome.verdict is CheckVerdict.PROBLEM]

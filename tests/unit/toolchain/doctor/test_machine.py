@@ -1,12 +1,9 @@
 """What a machine is asked: its files, and a driver, an NVML and a torch made for the test."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,8 +25,6 @@ from opscope.toolchain.doctor.machine import (
 )
 from opscope.toolchain.programs import ProgramExit
 
-Make = Callable[..., ExaminedMachine]
-
 FOLDER = Path(__file__).resolve().parent
 FIRST = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 SECOND = "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
@@ -37,7 +32,7 @@ NO_SMI = ProgramFacts("nvidia-smi")
 BUS = "/sys/bus/pci/devices/0000:1b:00.0"
 
 
-def test_gpus_are_counted_on_the_bus_where_it_has_a_list(machine: Make) -> None:
+def test_gpus_are_counted_on_the_bus_where_it_has_a_list(machine):
     assert machine().machine().pci_gpu_count is None
     files = {
         f"{BUS}/vendor": "0x10de\n", f"{BUS}/class": "0x030200\n",
@@ -49,7 +44,7 @@ def test_gpus_are_counted_on_the_bus_where_it_has_a_list(machine: Make) -> None:
     assert machine(files=files).machine().pci_gpu_count == 1
 
 
-def test_the_machine_from_its_files(machine: Make) -> None:
+def test_the_machine_from_its_files(machine):
     files = {
         "/proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654\n",
         "/proc/meminfo": "MemTotal:       131072 kB\n",
@@ -66,7 +61,7 @@ def test_kinds_of_containers(machine, files, variables, kind):
     assert machine(files=files, variables=variables).machine().container == kind
 
 
-def test_the_driver_from_its_files(machine: Make) -> None:
+def test_the_driver_from_its_files(machine):
     files = {
         "/sys/module/nvidia/version": "580.95.05\n",
         "/proc/driver/nvidia/params": "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n",
@@ -82,23 +77,8 @@ def test_the_driver_from_its_files(machine: Make) -> None:
     assert "cannot be started" in (facts.library_failure or "")
 
 
-def test_a_machine_without_files_of_the_driver(machine: Make) -> None:
-    files = {"/proc/self/status": "CapEff:\t000001ffffffffff\n"}
-    facts = machine(files=files, python="/nonexistent/python").driver()
-    assert (facts.version, facts.admin_only_counters, facts.is_admin) == (None, None, True)
-    assert (facts.device_files, facts.smi) == ((), NO_SMI)
-
-
-def test_versions_of_packages_are_read_from_metadata(machine: Make, tmp_path: Path) -> None:
-    folder = tmp_path / "site" / "torch-2.11.0+cu130.dist-info"
-    folder.mkdir(parents=True)
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+cu130\n")
-    found = machine().packages()
-    assert (found["torch"], found["transformers"]) == ("2.11.0+cu130", None)
-
-
 @cases("name", "said", "version")
-def test_versions_of_tools(machine: Make, name: str, said: str, version: str) -> None:
+def test_versions_of_tools(machine, name, said, version):
     assert getattr(machine(), name)() == ProgramFacts(name)
     here = machine(programs={name: f"printf '%s\\n' '{said}'"})
     found = getattr(here, name)()
@@ -107,14 +87,14 @@ def test_versions_of_tools(machine: Make, name: str, said: str, version: str) ->
 
 
 @cases("script", "words")
-def test_a_tool_that_does_not_answer(machine: Make, script: str, words: str) -> None:
+def test_a_tool_that_does_not_answer(machine, script, words):
     found = machine(programs={"nsys": script}).nsys()
     assert found.path is not None
     assert words in (found.failure or "")
 
 
-def test_cuobjdump_of_the_toolkit_or_of_triton(machine: Make, tmp_path: Path) -> None:
-    def put(folder: Path, version: str) -> None:
+def test_cuobjdump_of_the_toolkit_or_of_triton(machine, tmp_path):
+    def put(folder, version):
         folder.mkdir(parents=True)
         (folder / "cuobjdump").write_text(f"#!/bin/sh\necho 'release {version}'\n", encoding="utf-8")
         (folder / "cuobjdump").chmod(0o755)
@@ -123,12 +103,6 @@ def test_cuobjdump_of_the_toolkit_or_of_triton(machine: Make, tmp_path: Path) ->
     assert machine().cuobjdump().version == "12.8"
     put(tmp_path / "cuda" / "bin", "13.0")
     assert machine(variables={"CUDA_HOME": str(tmp_path / "cuda")}).cuobjdump().version == "13.0"
-
-
-def test_the_compiler_is_shown_as_it_calls_itself(machine: Make) -> None:
-    found = machine(programs={"c++": "echo 'g++ (GCC) 8.5.0'; echo Copyright"}).compiler()
-    assert (found.name, found.version) == ("c++", "g++ (GCC) 8.5.0")
-    assert machine(variables={"CXX": "clang++ -m64"}).compiler() == ProgramFacts("clang++")
 
 
 RAW_PAGE = (FOLDER / "ncu_raw_page.txt").read_text(encoding="utf-8")
@@ -145,7 +119,7 @@ RAW_PAGE = (FOLDER / "ncu_raw_page.txt").read_text(encoding="utf-8")
         (RAW_PAGE.replace("2,816", "n/a"), "no counter"),
     ],
 )  # fmt: skip
-def test_whether_a_counter_was_read(out: str, words: str | None) -> None:
+def test_whether_a_counter_was_read(out, words):
     facts = read_counters(ProgramExit(0 if words is None else 1, out, ""))
     assert facts.is_readable is (words is None)
     assert (facts.failure is None) if words is None else words in (facts.failure or "")
@@ -181,7 +155,7 @@ def test_what_was_said_before_an_end_counts(end, facts, stopped):
 
 
 @pytest.fixture(scope="module")
-def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fake_cuda(tmp_path_factory):
     """A folder with a libcuda.so.1 of host memory."""
     compiler = shutil.which("cc")
     if compiler is None:
@@ -192,13 +166,13 @@ def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _driver(make: Make, folder: Path, mode: str) -> Driver:
+def _driver(make, folder, mode):
     inventory = Inventory(driver_version="580.95.05")
     variables = {"LD_LIBRARY_PATH": str(folder), "OPSCOPE_FAKE_CUDA": mode}
     return make(variables=variables, _inventory=inventory).driver()
 
 
-def test_a_driver_that_runs_a_kernel(machine: Make, fake_cuda: Path) -> None:
+def test_a_driver_that_runs_a_kernel(machine, fake_cuda):
     facts = _driver(machine, fake_cuda, "none")
     assert (facts.version, facts.cuda_version, facts.launched, facts.launch_error) == (
         "580.95.05",
@@ -228,7 +202,7 @@ def test_a_driver_that_hangs_does_not_hang_doctor(machine, fake_cuda, monkeypatc
     assert facts.cuda_version == "13.1"
 
 
-def test_a_driver_without_a_device_or_a_library(machine: Make, fake_cuda: Path, tmp_path: Path) -> None:
+def test_a_driver_without_a_device_or_a_library(machine, fake_cuda, tmp_path):
     facts = _driver(machine, fake_cuda, "no_device")
     assert (facts.devices, facts.launched, facts.init_error) == ((), None, None)
     broken = tmp_path / "broken"
@@ -239,7 +213,7 @@ def test_a_driver_without_a_device_or_a_library(machine: Make, fake_cuda: Path, 
     assert "libcuda.so.1" in (facts.library_failure or "")
 
 
-def _module(folder: Path, name: str, text: str) -> dict[str, str]:
+def _module(folder, name, text):
     """The variable under which Python imports a module made for the test."""
     file = folder / "modules" / name
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -250,7 +224,7 @@ def _module(folder: Path, name: str, text: str) -> dict[str, str]:
 SMI = (FOLDER / "nvidia_smi.xml").read_text(encoding="utf-8")
 
 
-def test_the_state_of_gpus_by_nvidia_smi(machine: Make, tmp_path: Path) -> None:
+def test_the_state_of_gpus_by_nvidia_smi(machine, tmp_path):
     xml = tmp_path / "smi.xml"
     xml.write_text(SMI, encoding="utf-8")
     here = machine(programs={"nvidia-smi": f'[ "$1 $2" = "-q -x" ] && /bin/cat {xml}'})
@@ -271,20 +245,18 @@ def test_the_state_of_gpus_by_nvidia_smi(machine: Make, tmp_path: Path) -> None:
 
 
 @cases("script", "words")
-def test_an_nvidia_smi_without_a_device_says_why(machine: Make, script: str, words: str) -> None:
+def test_an_nvidia_smi_without_a_device_says_why(machine, script, words):
     inventory = machine(programs={"nvidia-smi": script})._inventory()
     assert inventory.gpus == ()
     assert words in (inventory.smi.failure or "")
 
 
-def _gpus(
-    *found: Gpu, shown: tuple[CudaDevice, ...] | None = None, torch: Torch | None = None
-) -> tuple[Gpu, ...]:
+def _gpus(*found, shown=None, torch=None):
     answers = {"_inventory": Inventory(found), "driver": Driver(devices=shown), "torch": torch}
     return ExaminedMachine({}, "", answers=answers).devices()
 
 
-def test_cuda_completes_what_nvidia_smi_tells_if_it_is_there(machine: Make) -> None:
+def test_cuda_completes_what_nvidia_smi_tells_if_it_is_there(machine):
     shown = (CudaDevice(0, "A100", "8.0", 108, 1, SECOND),)
     first, second = _gpus(*read_smi(SMI, NO_SMI).gpus, shown=shown)
     assert (first.compute_capability, first.sm_count, first.is_visible) == ("8.0", 108, True)
@@ -293,7 +265,7 @@ def test_cuda_completes_what_nvidia_smi_tells_if_it_is_there(machine: Make) -> N
     assert machine()._inventory() == Inventory()
 
 
-def test_devices_that_only_cuda_or_torch_tells_of() -> None:
+def test_devices_that_only_cuda_or_torch_tells_of():
     shown = (CudaDevice(0, "A", "9.0", 132, 5, FIRST), CudaDevice(1, "B", "7.0", 80, 6, SECOND))
     assert [(one.name, one.source, one.sm_count, one.is_visible) for one in _gpus(shown=shown)] == [
         ("A", "cuda", 132, True), ("B", "cuda", 80, True),
@@ -304,7 +276,7 @@ def test_devices_that_only_cuda_or_torch_tells_of() -> None:
     assert _gpus(known) == (known,), "the driver was not asked"
 
 
-def test_a_slice_of_the_only_gpu_is_that_gpu() -> None:
+def test_a_slice_of_the_only_gpu_is_that_gpu():
     device = Gpu(0, "NVIDIA H200", "nvidia-smi", uuid=FIRST, mig_mode=True)
     shown = (CudaDevice(0, "NVIDIA H200 MIG 1g.18gb", "9.0", 16, 5, SECOND),)
     (one,) = _gpus(device, shown=shown)
@@ -323,18 +295,18 @@ WORKING = {
 }
 
 
-def _torch(make: Make, folder: Path, **parts: str) -> Torch:
+def _torch(make, folder, **parts):
     return _asked_torch(make, folder, TORCH.format(**{**WORKING, **parts}))
 
 
-def _asked_torch(make: Make, folder: Path, text: str) -> Torch:
+def _asked_torch(make, folder, text):
     variables = _module(folder, "torch/__init__.py", text)
     found = make(variables=variables, _inventory=Inventory()).torch()
     assert found is not None
     return found
 
 
-def test_torch_on_a_machine_with_two_gpus(machine: Make, tmp_path: Path) -> None:
+def test_torch_on_a_machine_with_two_gpus(machine, tmp_path):
     facts = _torch(machine, tmp_path)
     assert (facts.version, facts.cuda, facts.git_version, facts.cudnn) == (
         "2.11.0+cu130",
@@ -353,21 +325,7 @@ def test_torch_on_a_machine_with_two_gpus(machine: Make, tmp_path: Path) -> None
     )
 
 
-def test_torch_whose_cuda_does_not_start(machine: Make, tmp_path: Path) -> None:
-    facts = _torch(machine, tmp_path, available="False", init="_boom")
-    assert facts.cuda_error == "RuntimeError: CUDA unknown error"
-    assert (facts.devices, facts.has_calculated) == ((), False)
-    assert facts.capture is not None, "the CPU is recorded all the same"
-    assert (facts.capture.operator_count, facts.capture.kernels_launched) == (1, 0)
-
-
-def test_a_wrong_result_is_an_error(machine: Make, tmp_path: Path) -> None:
-    facts = _torch(machine, tmp_path, multiply="return Tensor([0, 0, 0])")
-    said = "a calculation on cuda:0 fails: ArithmeticError: [1, 2, 3] * 2 gave [0.0, 0.0, 0.0]"
-    assert facts.calculation_error == said
-
-
-def test_a_recording_that_fails_and_what_the_profiler_says(machine: Make, tmp_path: Path) -> None:
+def test_a_recording_that_fails_and_what_the_profiler_says(machine, tmp_path):
     enter = "sys.stderr.write('CUPTI_ERROR_INVALID_DEVICE\\nchatter\\n'); raise RuntimeError('no Kineto')"
     facts = _torch(machine, tmp_path, enter=enter)
     assert facts.capture.error == "RuntimeError: no Kineto"
@@ -386,19 +344,33 @@ def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(machine, tmp_path,
 
 
 @cases("text", "error")
-def test_a_torch_that_cannot_be_imported(machine: Make, tmp_path: Path, text: str, error: str) -> None:
+def test_a_torch_that_cannot_be_imported(machine, tmp_path, text, error):
     facts = _asked_torch(machine, tmp_path, text)
     assert (facts.import_error, facts.stopped, facts.version) == (error, None, None)
 
 
-def test_a_torch_that_is_not_installed(machine: Make, tmp_path: Path) -> None:
+def test_a_torch_that_is_not_installed(machine, tmp_path):
     text = "raise ModuleNotFoundError(\"No module named 'torch'\")"
     variables = _module(tmp_path, "torch/__init__.py", text)
     assert machine(variables=variables, _inventory=Inventory()).torch() is None
 
 
 @pytest.mark.exhaustive(few=False)  # a process that imports torch
-def test_this_pythons_own_torch() -> None:
+def test_this_pythons_own_torch():
     pytest.importorskip("torch")
     facts = ExaminedMachine(dict(os.environ), sys.executable).torch()
     assert (facts.capture.operator_count or 0) >= 8
+
+
+def test_a_wrong_result_is_an_error(machine, tmp_path):
+    facts = _torch(machine, tmp_path, multiply="return Tensor([0, 0, 0])")
+    said = "a calculation on cuda:0 fails: ArithmeticError: [1, 2, 3] * 2 gave [0.0, 0.0, 0.0]"
+    assert facts.calculation_error == said
+
+
+def test_torch_whose_cuda_does_not_start(machine, tmp_path):
+    facts = _torch(machine, tmp_path, available="False", init="_boom")
+    assert facts.cuda_error == "RuntimeError: CUDA unknown error"
+    assert (facts.devices, facts.has_calculated) == ((), False)
+    assert facts.capture is not None, "the CPU is recorded all the same"
+    assert (facts.capture.operator_count, facts.capture.kernels_launched) == (1, 0)
