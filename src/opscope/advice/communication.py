@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import Gain
-from opscope.analysis.straggler import RankDifference, Straggler, StragglerKind
+from opscope.analysis.straggler import RankDifference, Straggler
 from opscope.analysis.timeline.values import RankSkew
 from opscope.model.finding import OPEN, Applicability
 from opscope.operators.collective_costs import collective_rates
@@ -74,7 +74,7 @@ _LEAST_EXPLAINED = 0.5
 @finds
 def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     late = run.summary.straggler
-    if late is None or late.kind is not StragglerKind.STEADY:
+    if late is None:
         return
     skews = _skews(run)
     skew = next(one for one in skews if one.trace_id == late.trace_id)
@@ -108,18 +108,6 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         applicability=OPEN if is_open else Applicability(),
         trace_id=late.trace_id,
         change=(rule.change or "").replace("REFERENCE LATE", files),
-    )
-
-
-@finds
-def wandering_straggler(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    late = run.summary.straggler
-    if late is None or late.kind is not StragglerKind.WANDERING:
-        return
-    yield Advice(
-        f"Ranks take turns coming last: each waits for others, {_lag(run, late)}, and at most "
-        f"{format_fraction(late.awaited_fraction)} of all waiting is for any one of them (rank {late.rank}).",
-        {"share_of_waiting_fraction": late.awaited_fraction, "waiting_by_rank": _waiting(_skews(run))},
     )
 
 

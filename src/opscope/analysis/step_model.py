@@ -753,16 +753,18 @@ class StepModel:
     @property
     def recorded_path(self) -> list[PathPiece]:
         """The critical path of the steps as recorded, piece by piece."""
-        rows = self._told(critical_path(self.graph), "kind, name, start_ns, ns", "ORDER BY place")
+        rows = self._told(
+            critical_path(self.graph), "SELECT kind, name, start_ns, ns FROM told ORDER BY place"
+        )
         return [PathPiece(_PATH_KINDS[kind], *rest) for kind, *rest in rows]
 
     def path_totals(self, passed: CriticalPath) -> dict[tuple[str, str | None], int]:
         """What a path, or the part of one that runs through this trace, sums to, by kind and name."""
-        rows = self._told(passed, "kind, name, sum(ns)::BIGINT", "GROUP BY ALL")
+        rows = self._told(passed, "SELECT kind, name, sum(ns)::BIGINT FROM told GROUP BY ALL")
         return {(_PATH_KINDS[kind], name): ns for kind, name, ns in rows}
 
-    def _told(self, passed: CriticalPath, what: str, how: str) -> list[tuple[Any, ...]]:
-        """Of each node's edge (of what the host did: the operator launched at its end) and what it lasted."""
+    def _told(self, passed: CriticalPath, asked: str) -> list[tuple[Any, ...]]:
+        """What is asked of each node's edge (of what the host did: the operator launched at its end) and what it lasted."""
         nodes, edge, ids = passed.node[::-1], passed.edge[::-1], self.ids
         launched = np.where(edge == Edge.THREAD, ids["operator"][nodes], -1)
         none, ns = np.full(len(nodes), -1), np.stack((passed.edge_ns[::-1], passed.own_ns[::-1]), 1).ravel()
@@ -775,10 +777,10 @@ class StepModel:
             "ns": ns,
         }
         with registered(self.session, path=path):
-            return self.session.query(f"""SELECT {what} FROM (
+            return self.session.query(f"""WITH told AS (
                 SELECT path.*, coalesce(o.name, k.name) AS name FROM path
                 LEFT JOIN operators o USING (operator_id) LEFT JOIN kernel_names k USING (name_id)
-                WHERE ns > 0 OR place % 2 = 0) {how}""")
+                WHERE ns > 0 OR place % 2 = 0) {asked}""")
 
 
 # By `Edge`, then by `WorkKind`.

@@ -1,4 +1,4 @@
-"""The rank for which the others wait, steadily or by turns, and what takes it longer than their median.
+"""The rank for which the others wait, and what takes it longer than their median.
 
 A rank is waited for in a step if there the others wait for it more than for anybody else. One that is late
 once, by however much, is no straggler: its collective tells that.
@@ -14,7 +14,6 @@ import msgspec
 from opscope.analysis.timeline.values import RankSkew
 from opscope.model.queries import grouped, sql
 from opscope.model.session import Session
-from opscope.text_enum import TextEnum
 
 
 class RankStep(msgspec.Struct, frozen=True):
@@ -38,25 +37,14 @@ class RankDifference(msgspec.Struct, frozen=True):
     calls: float
 
 
-class StragglerKind(TextEnum):
-    """Whether the same rank comes last again and again, or the ranks take turns."""
-
-    STEADY = "steady"
-    WANDERING = "wandering"
-
-
 class Straggler(msgspec.Struct, frozen=True):
     trace_id: int
     rank: int | None
-    kind: StragglerKind
-    # What every other rank waits for it per step, or more; what every rank waits for others, of a wandering
-    # one
-    lag_ns_per_step: float
+    lag_ns_per_step: float  # what every other rank waits for it, or more
     awaited_fraction: float  # of all waiting, what is for this rank
     late_steps: int  # steps in which the others waited for it more than for anybody else, and for long
     steps: int  # steps in which collectives were matched
-    # What takes it longer than the others, the most first; none of a wandering one
-    differences: tuple[RankDifference, ...] = ()
+    differences: tuple[RankDifference, ...] = ()  # what takes it longer than the others, the most first
 
 
 # By chance each rank comes last equally often.
@@ -74,7 +62,7 @@ def find_straggler(
     durations: Sequence[tuple[int, int]],
     left_out: Collection[tuple[int, int | None]] = (),
 ) -> Straggler | None:
-    """The rank for which the others wait in most collectives, or that ranks wait for each other by turns.
+    """The rank for which the others wait in most collectives.
 
     None as well where not all ranks of the job were recorded: the last one may be another. `durations`
     are trace and ns of each step, `left_out` trace and number of those that count for none.
@@ -87,9 +75,9 @@ def find_straggler(
     caused_ns = sum(skew.awaited_ns for skew in skews)
     late = max(skews, key=lambda skew: skew.awaited_ns)
     others = [skew for skew in skews if skew is not late]
-    if not caused_ns or world > len(skews):
+    awaited = late.awaited_ns / max(1, caused_ns)
+    if world > len(skews) or awaited < _LEAST_AWAITED_FRACTION:
         return None
-    awaited = late.awaited_ns / caused_ns
     by_step = grouped((one.step, one) for one in rank_steps if (one.trace_id, one.step) not in left_out)
     count, late_steps = len(by_step), Counter[int]()
     for ranks in by_step.values():
@@ -97,21 +85,16 @@ def find_straggler(
         awaited_most = max(ranks, key=lambda one: one.awaited_ns)
         if awaited_most.awaited_ns >= _LEAST_LAG_FRACTION * step_ns * (len(ranks) - 1) > 0:
             late_steps[awaited_most.trace_id] += 1
-    is_steady = awaited >= _LEAST_AWAITED_FRACTION
-    if is_steady and count and late_steps[late.trace_id] <= count / 2:
+    if count and late_steps[late.trace_id] <= count / 2:
         return None
-    least = min(others if is_steady else skews, key=lambda skew: skew.waiting_ns)
+    least = min(others, key=lambda skew: skew.waiting_ns)
     lag_ns = least.waiting_ns / max(1, steps.get(least.trace_id, 0))
     if lag_ns < _LEAST_LAG_FRACTION * step_ns:
         return None
-    kind, differences = StragglerKind.WANDERING, list[RankDifference]()
-    if is_steady:
-        kind, ids = StragglerKind.STEADY, [skew.trace_id for skew in (late, *others)]
-        counts = [max(1, steps.get(one, 0)) for one in ids]
-        parameters = [late.trace_id, ids, counts, [list(one) for one in sorted(left_out)]]
-        rows = session.query(sql(__package__, "collectives:beyond_others"), parameters)
-        least_ns = _LEAST_DIFFERENCE_FRACTION * lag_ns
-        differences = [RankDifference(*row) for row in rows if max(row[1:3]) >= least_ns]
-    return Straggler(
-        late.trace_id, late.rank, kind, lag_ns, awaited, late_steps[late.trace_id], count, tuple(differences)
-    )
+    ids = [skew.trace_id for skew in (late, *others)]
+    counts = [max(1, steps.get(one, 0)) for one in ids]
+    parameters = [late.trace_id, ids, counts, [list(one) for one in sorted(left_out)]]
+    rows = session.query(sql(__package__, "collectives:beyond_others"), parameters)
+    least_ns = _LEAST_DIFFERENCE_FRACTION * lag_ns
+    differences = tuple(RankDifference(*row) for row in rows if max(row[1:3]) >= least_ns)
+    return Straggler(late.trace_id, late.rank, lag_ns, awaited, late_steps[late.trace_id], count, differences)

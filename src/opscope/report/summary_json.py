@@ -118,7 +118,7 @@ SUMMARY_KEYS: dict[type, Keys] = {
     Statement: Keys("about=heading text grade"),
     StepExecution: Keys("... -critical_path -missing"),
     StepStatistics: Keys("... -left_out"),
-    Straggler: Keys("rank kind lag_ns_per_step late_steps steps operators=differences"),
+    Straggler: Keys("rank lag_ns_per_step late_steps steps operators=differences"),
     Summary: Keys(
         "device_time_ns attributed_ns set_aside_ns attributed_fraction busy_fraction cpu_time_ns window_ns "
         "kernel_launches activities=activity_count operators=operator_calls operator_names steps devices",

@@ -95,17 +95,17 @@ def test_one_rank_alone_cannot_tell_transfer_from_waiting(advise_on):
     told(found, "exposed_communication", "may be waiting", has_gain=False)
 
 
-def test_ranks_that_are_late_by_turns_are_told_apart_from_one(advise_on):
-    even = tuple(skew(rank, 2, 2, 2 + rank % 2) for rank in range(4))
-    found = advise_on(*ranks(4), skews=even, hosts=hosts(11), partitions=exposed(range(4), 1))
-    words = "at most 25.0 % of all waiting is for any one of them"
-    told(found, "wandering_straggler", words, has_gain=False)
-    assert "straggler_rank" not in codes(found)
-
-
 EVEN = tuple(skew(rank, 0.2, 0.2, 2 + rank % 2) for rank in range(4))
 LEFT_ALONE = {
     "equal ranks": (ranks(4), {"skews": EVEN, "hosts": hosts(11), "partitions": exposed(range(4), 1)}),
+    "ranks that are late by turns": (
+        ranks(4),
+        {
+            "skews": tuple(skew(rank, 2, 2, 2 + rank % 2) for rank in range(4)),
+            "hosts": hosts(11),
+            "partitions": exposed(range(4), 1),
+        },
+    ),
     "short waits": (
         ranks(4),
         {"skews": tuple(late_one(0.4)), "hosts": hosts(11), "partitions": exposed(range(4), 0.4)},
