@@ -51,11 +51,6 @@ def differing(run: ProfiledRun) -> tuple[Blocker, ...]:
     return tuple(Blocker(one["operator"], None, one["per_step"]) for one in rows)
 
 
-def steady_share(run: ProfiledRun) -> float:
-    """Of all launches of kernels, those in compiled regions, alike in each step and in no graph yet."""
-    return float(run.session.scalar(sql(__package__, "capture:steady"), [run.left_out]) or 0.0)
-
-
 def in_the_way(run: ProfiledRun, found: Applicability) -> str:
     """`aten::nonzero 64 times per step at moe.py:12 route`: each blocker with how often and where."""
     return listed(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from opscope.advice.capture import capture_of, in_the_way, steady_share
+from opscope.advice.capture import capture_of, in_the_way
 from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_copies
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
@@ -18,7 +18,7 @@ from opscope.analysis.step_model import IN_TURNS, Gain, StepModel
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import first_calls
 from opscope.model.finding import OPEN
-from opscope.model.queries import grouped
+from opscope.model.queries import grouped, sql
 from opscope.units import counted, format_duration, format_fraction
 
 # DistributedDataParallel times its own first ten iterations and every hundredth with events.
@@ -102,7 +102,7 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         gain_ns = min(most_ns, rule.threshold("compiled_share") * step.step_ns)
         if run.is_compiled:
             # What stands in the way may lie outside of what is compiled, and graphs hold just that.
-            share = steady_share(run)
+            share = run.session.scalar(sql(__package__, "capture:steady"), [run.left_out]) or 0.0
             is_steady = share >= rule.threshold("least_steady")
             gain_ns, change = share * most_ns * is_steady, _GRAPHS_OF_COMPILED
         if gain_ns:

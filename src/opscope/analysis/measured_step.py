@@ -52,9 +52,7 @@ class StepCycle(msgspec.Struct, frozen=True):
     """Steps that come again in the same order, one of them longer than the others."""
 
     steps: int
-    first: int  # number of a long one; the others follow after `steps` each
     long_ns: float  # median of the long ones
-    other_ns: float  # and of the others
     is_recorded: bool = True  # whether a long one was recorded
 
 
@@ -221,8 +219,7 @@ def _cycle(samples: Sequence[UnrecordedStep], recorded: Sequence[int]) -> StepCy
                 and above_ns[is_long].sum() > _OF_LONG * above_ns.sum()
             ):
                 is_recorded = any(number % steps == first for number in recorded)
-                other_ns = float(np.median(times_ns[~is_long]))
-                return StepCycle(steps, first, float(np.median(long_ns)), other_ns, is_recorded)
+                return StepCycle(steps, float(np.median(long_ns)), is_recorded)
     return None
 
 

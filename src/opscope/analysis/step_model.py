@@ -764,7 +764,7 @@ class StepModel:
         return {(_PATH_KINDS[kind], name): ns for kind, name, ns in rows}
 
     def _told(self, passed: CriticalPath, asked: str) -> list[tuple[Any, ...]]:
-        """What is asked of each node's edge (of what the host did: the operator launched at its end) and what it lasted."""
+        """What is asked of the edge of each node (of the host, by the operator launched at its end)."""
         nodes, edge, ids = passed.node[::-1], passed.edge[::-1], self.ids
         launched = np.where(edge == Edge.THREAD, ids["operator"][nodes], -1)
         none, ns = np.full(len(nodes), -1), np.stack((passed.edge_ns[::-1], passed.own_ns[::-1]), 1).ravel()

@@ -46,7 +46,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     is_autocast: bool = False  # The first model was called under autocast
     allocates: bool = False  # Its steady steps take memory from the driver
     attends: bool = False  # The first model's first call made calls of scaled_dot_product_attention
-    forgetful_loaders: int = 0  # DataLoaders whose worker processes end with each epoch
     has_step: bool = False  # Its steps are calls of a function without arguments
     device_name: str | None = None  # Of the GPU, once the program has used it
 
@@ -60,7 +59,6 @@ _BFLOAT16, _FLOAT16, _TF32 = 2.0**-8, 2.0**-11, 2.0**-11
 _ROUNDINGS = {"bfloat16": _BFLOAT16, "float16": _FLOAT16}
 # Torch's own, 65536, is too much for many a first step, which is left out then.
 _LOSS_SCALE = 1024.0
-_PREFETCHED = 4  # batches by each worker
 # The same operations in another order, in float32.
 _REORDERED = 2.0**-14
 _ADDS = math.log(0.995)  # what is worth a place in a set
@@ -659,23 +657,8 @@ CATALOG = (
         ),
         ((lambda facts: facts.loaders, "it creates no DataLoader without workers"),),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
-        ("data_loading",), group="loader", is_live=False,
+        ("data_loading",), is_live=False,
         edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
-    ),
-    TriedChange(
-        "kept_workers", "worker processes of the DataLoader kept between epochs, more prefetched",
-        partial(
-            _loader,
-            lambda given: given.get("num_workers") and not given.get("persistent_workers"),
-            {"persistent_workers": True, "prefetch_factor": _PREFETCHED},
-        ),
-        ((
-            lambda facts: facts.forgetful_loaders,
-            "it creates no DataLoader whose workers end with an epoch",
-        ),),
-        f"DataLoader(…, persistent_workers=True, prefetch_factor={_PREFETCHED})",
-        ("data_loading",), group="loader", is_live=False,
-        edits=with_keywords(("DataLoader",), persistent_workers="True", prefetch_factor=str(_PREFETCHED)),
     ),
     TriedChange(
         "expandable_segments", "memory segments that grow", lambda hooks: hooks.applied.add("settings"),

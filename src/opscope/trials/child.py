@@ -250,8 +250,6 @@ class _Witness:
     def _loader(self, _: Any, arguments: dict[str, Any]) -> None:
         self._facts.loaders += not arguments.get("num_workers")
         self._facts.unpinned_loaders += not arguments.get("pin_memory")
-        workers, are_kept = arguments.get("num_workers"), arguments.get("persistent_workers")
-        self._facts.forgetful_loaders += bool(workers) and not are_kept
 
     def _zeroed(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         self._facts.filled_gradients += not kwargs.get("set_to_none", args[1] if len(args) > 1 else True)
