@@ -168,9 +168,10 @@ def _together(
 def anomaly_detection(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if "aten::isnan" not in run.names:
         return
-    checks = run.session.records(_GRADIENT_CHECKS_SQL)
+    checks = run.session.records(_GRADIENT_CHECKS_SQL, [_NODE])
     count = sum(row["name"] == "aten::isnan" for row in checks)
-    if not count or count < rule.threshold("least_checked") * run.session.scalar(_BACKWARD_NODES_SQL):
+    nodes = sum(one.calls for one in run.summary.operators if one.name.startswith(_NODE))
+    if not count or run.per_step(count) < rule.threshold("least_checked") * run.per_step(nodes):
         return
     host_ns, device_ns = (sum(row[key] for row in checks) for key in ("duration_ns", "total_device_ns"))
     ids = [one for row in checks for one in range(row["operator_id"], row["last_descendant_id"] + 1)]
@@ -183,15 +184,13 @@ def anomaly_detection(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
+_NODE = "autograd::engine::evaluate_function"
 # What the engine itself calls after each node of the graph.
 _GRADIENT_CHECKS_SQL = """
 SELECT o.operator_id, o.last_descendant_id, o.name, o.duration_ns, o.total_device_ns
 FROM operators o JOIN operators p ON p.operator_id = o.parent_id
 WHERE o.name IN ('aten::isnan', 'aten::_is_any_true', 'aten::any', 'aten::is_nonzero', 'aten::item')
-AND starts_with(p.name, 'autograd::engine::evaluate_function') AND o.step IS NOT NULL"""
-_BACKWARD_NODES_SQL = """
-SELECT count(*) FROM operators
-WHERE starts_with(name, 'autograd::engine::evaluate_function') AND step IS NOT NULL"""
+AND starts_with(p.name, $1) AND o.step IS NOT NULL"""
 
 
 @finds
@@ -467,34 +466,6 @@ def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         lambda change: change.drop_calls([one for row in rows for one in row["call_ids"]]),
         # They may end by themselves, when the program has taken what it needs.
         is_sure=False,
-    )
-
-
-@finds
-def dropout_in_eval(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    if run.has_backward or not run.has_steps:
-        return
-    found = [
-        (operator, kernel)
-        for operator in run.summary.operators
-        for kernel in operator.kernels
-        if kernel.facts is not None and kernel.facts.family == "dropout"
-    ]
-    calls = sum(kernel.calls for _, kernel in found)
-    if not found or run.per_step(calls) < rule.threshold("least_calls"):
-        return
-    total_ns = sum(kernel.total_ns for _, kernel in found)
-    operators = {operator.name: operator for operator, _ in found}
-    yield Advice(
-        f"{listed(list(operators))} run {run.times(calls, 'time')} ({run.device_share(total_ns)}, "
-        f"{run.time(total_ns)}), and nothing is differentiated in the recorded steps.",
-        run.evidence(
-            total_ns,
-            calls=calls,
-            operators=list(operators),
-            kernels=list(dict.fromkeys(kernel.name for _, kernel in found))[:5],
-        ),
-        lambda change: change.drop_operators(change.model.launching([kernel.name for _, kernel in found])),
     )
 
 

@@ -1,18 +1,14 @@
 """A slow host, the recorder's part in it, waits, and work that a step should not be doing at all."""
 
-from pathlib import Path
-
 import pytest
 
-from case_tables import cases, tables
+from case_tables import cases
 from opscope.advice import profiled_run
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.model.finding import Severity
 from opscope.model.sidecar import ProgramPart, RecordedDataflow
 
 from .conftest import MS, codes, host, only, partition, told, trace
-
-DROPOUT = tables(Path(__file__).with_suffix(".toml"))["kernels"]["dropout"]
 
 
 def step_of(milliseconds, kernel_us=10):
@@ -230,22 +226,6 @@ def test_allocating_in_every_step_is_told(advise_on, asked):
     assert (dropped, len(calls)) == ("drop_calls", 2 * 3)
 
 
-def dropping(*, backward=None, steps=True):
-    builder = trace()
-    if steps:
-        builder.step(1, 0, 2_500)
-    builder.operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 1_800)
-    builder.operator("aten::native_dropout", 40, 20).launch(45).kernel(DROPOUT, 1_900, 200)
-    if backward:
-        builder.operator(backward, 70, 20)
-    return builder
-
-
-def test_dropout_without_a_backward_pass_is_told(advise_on):
-    words = ("aten::native_dropout run 1 time per step (10.0 % of device time, 200 µs", "model.eval()")
-    told(advise_on(dropping(), hosts=[host(2 * MS, MS)]), "dropout_in_eval", *words, has_gain=True)
-
-
 def compiling(*names):
     builder = trace()
     for number in range(2):
@@ -274,7 +254,6 @@ def test_older_names_of_a_compilation_are_known(advise_on, name):
 
 
 ALLOCATED = {"hosts": [host(100_000, 990_000, steps=3)]}
-DROPPED = {"hosts": [host(2 * MS, MS)]}
 LEFT_ALONE = {
     "a device that hardly waits": (
         "launch_bound", step_of(10), waiting(idle_ns=MS // 2, hosts=[host(8 * MS, 10 * MS)]),
@@ -292,16 +271,6 @@ LEFT_ALONE = {
     "allocating once": ("cuda_malloc", allocating(1), ALLOCATED),
     "allocating from the cache": ("cuda_malloc", allocating(3, name="cudaMallocAsync"), ALLOCATED),
     "allocating never": ("cuda_malloc", allocating(0), ALLOCATED),
-    "dropout in training": (
-        "dropout_in_eval", dropping(backward="autograd::engine::evaluate_function: MulBackward0"), DROPPED,
-    ),
-    "dropout and its gradient": (
-        "dropout_in_eval", dropping(backward="aten::native_dropout_backward"), DROPPED,
-    ),
-    "dropout in compiled training": (
-        "dropout_in_eval", dropping(backward="CompiledFunctionBackward"), DROPPED,
-    ),
-    "dropout whose backward pass may be elsewhere": ("dropout_in_eval", dropping(steps=False), DROPPED),
     "a compiled function that runs": (
         "recompilation", compiling("Torch-Compiled Region: 0/1", "TorchDynamo Cache Lookup"), COMPILED,
     ),
