@@ -80,7 +80,7 @@ _CODE = re.compile(
     |^(?:sudo|pip|python|nvidia-smi;?|docker|export|unset|dcgmi|df|ls|conda\ create|doctor|bold)\ .*
     |^[^A-Z{]*\w=\w|^[\w.]+\ ?=|^[\w.]+$
     |^(?:cat|file|kind|median\ low|module_ns|name|path|reference\ candidate|threads|trace_id|unit)\ .*
-    |^Exporting\ |^Compiling\ \{\}$|^[<@]|\ …\ \{\}\ characters
+    |^Exporting\ |^Compiling\ \{\}$|^<|\ …\ \{\}\ characters
     |^(?:bottom|top|middle)\ (?:left|right)$|^(?:script|style|img)-src\ |How\ far$|Where\ the\ GPU$
     |^rank\ transfers\ |^[a-z]+(?:_[a-z]+)+\ |^-?\w+_\w+\ |^_[a-z]|^\*|_counts|\.\.\.\ |^[_a-z\ ]*$(?<=_[a-z])
     |^(?:\{\}\ link\ \{\}|\(\{\}\ to\ \{\}\)|\{\}\ to\ \{\}\ %|\{\}\ \(by\ \{\}\)|nvcc\ \{\}\ \(\{\}\)|\W*)$

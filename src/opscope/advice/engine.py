@@ -78,7 +78,7 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
     )
 
 
-_COMPILED_MODEL = re.compile(r"model = torch\.compile\(model(?:\)|, (.*?\)))(?:   #.*)?")
+_COMPILED_MODEL = re.compile(r"model = torch\.compile\(model(.*?\))(?:   #.*)?")
 _MODEL = re.compile(r"\bmodel\b")  # what is compiled, where a program has none: its own function
 _Found = tuple[Finding, JobChange | None]
 
@@ -181,11 +181,10 @@ def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
     else:
         change = rule.change if advice.change is None else advice.change
         if change and "torch.compile(model" in change and not run.is_compiled:
-            if function := run.function_to_compile:
-                change = _COMPILED_MODEL.sub(
-                    lambda found: f"@torch.compile{f'({found[1]}' if found[1] else ''}   # above {function}",
-                    change,
-                )
+            if run.function_to_compile:
+                where, name = run.function_to_compile.rsplit(" ", 1)
+                name = name.rpartition("<locals>.")[2]
+                change = _COMPILED_MODEL.sub(rf"{name} = torch.compile({name}\1   # {where}", change)
             elif not run.has_model:
                 change = _MODEL.sub("step", change)
         return EngineWords(suggestion, change)

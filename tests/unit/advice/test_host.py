@@ -287,12 +287,12 @@ def test_what_is_left_alone(advise_on, code, content, values):
 
 @pytest.mark.parametrize(
     ("of_module", "edit"),
-    [(4, "@torch.compile   # above train.py:3 step"), (20, "model = torch.compile(model)")],
+    [(4, "World.step = torch.compile(World.step)   # train.py:3"), (20, "model = torch.compile(model)")],
 )
 def test_what_is_to_be_compiled_is_what_launches_most(advise_on, monkeypatch, of_module, edit):
     parts = (
         ProgramPart("train.py:9 all_of_it", is_module=False, operators=((0, 18),)),
-        ProgramPart("train.py:3 step", is_module=False, operators=((0, 16),)),
+        ProgramPart("train.py:3 World.step", is_module=False, operators=((0, 16),)),
         ProgramPart("Net", is_module=True, operators=((0, of_module),)),
     )
     watched = RecordedDataflow((), has_new=True, parts=parts)
