@@ -210,9 +210,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     cost_ns = {place: sum(max(one.idle_ns, one.host_ns) for one in waits) for place, waits in places.items()}
     yield from _together(run, places, cost_ns)
     # A loop over groups waits for the size of each, and has its own advice.
-    loops = [one for one in run.dataflow.recorded.rounds if one.is_selected] if run.dataflow else []
-    stretches = [part for one in loops for part in one.rounds]
-    group_ids = run.dataflow.found(stretches).operator_ids if run.dataflow else []
+    loops = [one for one in run.dataflow.recorded.rounds if one.is_selected]
+    group_ids = run.dataflow.found([part for one in loops for part in one.rounds]).operator_ids
     ranked = sorted(
         (
             place
@@ -321,7 +320,6 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     computing = set(run.session.query(_COMPUTING_SQL, [least_ns]))
     silences = {of: first_calls(run.session, of) for of in {of for of, gap in long_gaps if gap.host is None}}
     places: dict[tuple[str | None, str | None], list[tuple[int, IdleGap]]] = {}
-    watched = run.dataflow
     for trace_id, gap in long_gaps:
         end_ns, host, line = gap.start_ns + gap.duration_ns, gap.host, gap.line
         computed_ns = sum(
@@ -333,7 +331,7 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             host = _COMPUTED
         elif host in launching or (host is None and _is_compiling(gap, silences[trace_id])):
             continue
-        elif host is None and watched and (python := watched.python_until(gap.start_ns, end_ns)):
+        elif host is None and (python := run.dataflow.python_until(gap.start_ns, end_ns)):
             line = python.line
         places.setdefault((host, line), []).append((trace_id, gap))
     for (host, line), found in sorted(

@@ -29,6 +29,7 @@ from opscope.model.finding import Applicability
 from opscope.model.queries import sql, summed
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
+from opscope.model.sidecar import RecordedDataflow
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct, matrix_product
 from opscope.units import counted, format_duration, format_fraction
@@ -188,11 +189,12 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def dataflow(self) -> Dataflow | None:
+    def dataflow(self) -> Dataflow:
         """What was watched of the program before it was recorded; of one rank alone it would not do."""
-        if self.step is None or self.summary.engine is not None or len(self.summary.devices) > 1:
-            return None
-        return dataflow(self.session, self.step.trace.trace_id, self.left_out)
+        step, none = self.step, Dataflow(RecordedDataflow((), has_new=False), [], 0)
+        if step is None or self.summary.engine is not None or len(self.summary.devices) > 1:
+            return none
+        return dataflow(self.session, step.trace.trace_id, self.left_out) or none
 
     @cached_property
     def function_to_compile(self) -> str | None:

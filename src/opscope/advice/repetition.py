@@ -31,8 +31,6 @@ _SHOWN = 3
 @finds
 def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     watched = run.dataflow
-    if watched is None:
-        return
     for since, (said, moved) in _AGAIN.items():
         works = [one for one in watched.recorded.repeated if one.since is since]
         if not works:
@@ -71,19 +69,17 @@ def repeated_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     watched = run.dataflow
-    if watched is None:
+    works = [one for one in watched.recorded.unused if not one.is_checked]
+    if not works:
         return
-    works = sorted(
-        (one for one in watched.recorded.unused if not one.is_checked),
-        key=lambda one: -_cost_ns(watched, one),
-    )
+    works.sort(key=lambda one: -_cost_ns(watched, one))
     whole, partly = (
         watched.found([part for one in works if one.is_of_weights is of for part in one.operators])
         for of in (False, True)
     )
     kernels: dict[int, int] = dict(run.session.query(_OF_WEIGHTS_SQL, [partly.operator_ids]))
     found = whole._replace(device_ns=whole.device_ns + sum(kernels.values()))
-    if not works or _is_nearly_all(watched, found, rule):
+    if _is_nearly_all(watched, found, rule):
         return
     lines = dict.fromkeys(
         _NOT_READ if one.line is None else f"# {one.text}   # nothing reads its result"
@@ -110,10 +106,7 @@ def unused_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def checks(run: ProfiledRun, _: Rule) -> Iterator[Advice]:
     watched = run.dataflow
-    if watched is None:
-        return
-    # Those of the backward pass are anomaly detection's.
-    checked = (one for one in watched.recorded.unused if one.is_checked and one.line)
+    checked = (one for one in watched.recorded.unused if one.is_checked and one.line)  # else of autograd
     for of_library, works in grouped((one.is_of_distributions, one) for one in checked).items():
         works.sort(key=lambda one: -_cost_ns(watched, one))
         found = watched.found([part for one in works for part in one.operators])
@@ -137,8 +130,6 @@ _NOT_READ = "loss.backward(inputs=trained)   # whose gradients are read; else re
 @finds
 def padding(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     watched = run.dataflow
-    if watched is None:
-        return
     for one in watched.recorded.padded:
         is_to_cut = one.longest <= rule.threshold("most_longest") * one.columns
         filled = (one.longest if is_to_cut else one.mean) / one.columns
@@ -172,8 +163,6 @@ batches = [order[at:at + size] for at in range(0, len(order), size)]   # shuffle
 @finds
 def recomputation(run: ProfiledRun, _: Rule) -> Iterator[Advice]:
     watched = run.dataflow
-    if watched is None:
-        return
     works = [one for one in watched.recorded.repeated if one.since is RepeatedSince.FORWARD]
     for found in (watched.found(one.operators) for one in works):
         yield Advice(
@@ -187,7 +176,7 @@ def recomputation(run: ProfiledRun, _: Rule) -> Iterator[Advice]:
 @finds
 def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     watched, step = run.dataflow, run.step
-    if watched is None or step is None:
+    if step is None:
         return
     least_ns = rule.threshold("least_fraction") * step.recorded_host_ns * len(watched.steps)
     # Runs of one loop count together: that of each layer, say.

@@ -12,8 +12,8 @@ is full, and then only the device's period is true; a device that works off its 
 loop, and then only the host's is. Where both took as long altogether, the device's events tell how the time
 was spread.
 
-Steps may come in cycles: after so many that train a policy, one that collects what they train on. No step
-of a cycle is typical, so a sample is then a whole cycle, each of its steps as often as it was recorded.
+Of steps in cycles (many train a policy, one collects what they train on) none is typical: a sample is then a
+whole cycle, each of its steps as often as it was recorded.
 """
 
 from __future__ import annotations
@@ -53,16 +53,14 @@ class StepCycle(msgspec.Struct, frozen=True):
 
     steps: int
     long_ns: float  # median of the long ones
-    is_recorded: bool = True  # whether a long one was recorded
+    is_recorded: bool = True  # whether a long one was
 
 
 class UnrecordedTime(msgspec.Struct, frozen=True):
     """A step of the program without a recorder; of a cycle of steps, their mean."""
 
     median: float  # nanoseconds
-    # Lower end of the distribution-free 95 % interval of the median; with fewer than six samples the least of
-    # them
-    low: float
+    low: float  # lower end of its distribution-free 95 % interval; of fewer than six samples the least
     high: float  # upper end; the largest
     samples: int  # how many there are, the warm-up left out
     coverage: float  # probability that the interval holds the median of the program's steps
@@ -195,7 +193,8 @@ def _in_cycles(
 ) -> tuple[StepCycle | None, Sequence[UnrecordedStep]]:
     """The cycle that steps come in, and a sample for each; the samples as they are without one."""
     cycle = _cycle(samples, recorded)
-    return cycle, samples if cycle is None else list(_whole_cycles(samples, cycle, recorded))
+    whole = list(_whole_cycles(samples, cycle, recorded)) if cycle else ()
+    return (cycle, whole) if whole else (None, samples)
 
 
 def _cycle(samples: Sequence[UnrecordedStep], recorded: Sequence[int]) -> StepCycle | None:
@@ -234,17 +233,13 @@ def _whole_cycles(
             run = [*run, one] if run and run[-1].step + 1 == one.step else [one]
             if len(run) < cycle.steps:
                 continue
-            counted = [(each, weights[each.step % cycle.steps]) for each in run]
-            device_ns = [each.device_ns * weight for each, weight in counted if each.device_ns is not None]
-            yield UnrecordedStep(
-                StepKind.PERIOD,
-                place,
-                0,
-                run[0].step,
-                weights.total(),
-                sum(each.host_ns * weight for each, weight in counted),
-                sum(device_ns) if len(device_ns) == len(run) else None,
+            of_each = [weights[each.step % cycle.steps] for each in run]
+            host_ns, device_ns = (
+                [ns * weight for ns, weight in zip(clock, of_each, strict=True) if ns is not None]
+                for clock in zip(*((each.host_ns, each.device_ns) for each in run), strict=True)
             )
+            times_ns = sum(host_ns), sum(device_ns) if len(device_ns) == len(run) else None
+            yield UnrecordedStep(StepKind.PERIOD, place, 0, run[0].step, weights.total(), *times_ns)
             run = []
 
 

@@ -753,9 +753,7 @@ class StepModel:
     @property
     def recorded_path(self) -> list[PathPiece]:
         """The critical path of the steps as recorded, piece by piece."""
-        rows = self._told(
-            critical_path(self.graph), "SELECT kind, name, start_ns, ns FROM told ORDER BY place"
-        )
+        rows = self._told(critical_path(self.graph), "SELECT kind, name, start_ns, ns FROM told ORDER BY nr")
         return [PathPiece(_PATH_KINDS[kind], *rest) for kind, *rest in rows]
 
     def path_totals(self, passed: CriticalPath) -> dict[tuple[str, str | None], int]:
@@ -769,7 +767,7 @@ class StepModel:
         launched = np.where(edge == Edge.THREAD, ids["operator"][nodes], -1)
         none, ns = np.full(len(nodes), -1), np.stack((passed.edge_ns[::-1], passed.own_ns[::-1]), 1).ravel()
         path = {
-            "place": np.arange(2 * len(nodes)),
+            "nr": np.arange(2 * len(nodes)),
             "kind": np.stack((edge, len(Edge) + self._of_activities("work")[nodes]), 1).ravel(),
             "operator_id": np.stack((launched, none), 1).ravel(),
             "name_id": np.stack((none, ids["name"][nodes]), 1).ravel(),
@@ -780,14 +778,14 @@ class StepModel:
             return self.session.query(f"""WITH told AS (
                 SELECT path.*, coalesce(o.name, k.name) AS name FROM path
                 LEFT JOIN operators o USING (operator_id) LEFT JOIN kernel_names k USING (name_id)
-                WHERE ns > 0 OR place % 2 = 0) {asked}""")
+                WHERE ns > 0 OR nr % 2 = 0) {asked}""")
 
 
 # By `Edge`, then by `WorkKind`.
 _PATH_KINDS = (
-    "host", "kernel gap", "launch latency", "wait", "stream event", "hand-over",
-    "kernel", "communication", "copy",
-)  # fmt: skip
+    *("host", "kernel gap", "launch latency", "wait", "stream event", "hand-over"),
+    *("kernel", "communication", "copy"),
+)
 
 
 def ranked_totals(total_ns: Mapping[tuple[Any, ...], int], steps: int) -> Iterator[tuple[Any, ...]]:

@@ -520,9 +520,7 @@ def summarized(
         sequences.append(ThreadOperators(thread_id, tuple(ids), " ".join(ids[name] for name in names)))
     is_trained = any(one.site.is_of_optimizer for one in operators)
 
-    def at(
-        line: Line | None, places: Iterable[int]
-    ) -> tuple[str | None, tuple[tuple[int, int], ...], str | None]:
+    def at(line: Line | None, places: Iterable[int]) -> tuple[str | None, Any, str | None]:
         stretches = _stretches(number_of[one] for one in places)
         return (None, stretches, None) if line is None else (_named(line), stretches, _statement(line))
 
@@ -563,18 +561,14 @@ def summarized(
     )
     has_new = any(one.has_new for one in operators)
     parts = tuple(
-        ProgramPart(one if isinstance(one, str) else _named(one), isinstance(one, str), stretches)
+        ProgramPart(*((one, True) if isinstance(one, str) else (_named(one), False)), at(None, places)[1])
         for one, places in _parts(operators).items()
-        for stretches in [_stretches(number_of[place] for place in places)]
     )
     return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused, padded, python, parts)
 
 
 def _parts(operators: Sequence[SeenOperator]) -> dict[str | Line, list[int]]:
-    """The operators by the outermost module, or else by each function that they are called from.
-
-    Not by functions that train: an optimizer's step is nothing to compile together with the rest.
-    """
+    """The operators by the outermost module, or else by each function that calls them and does not train."""
     training = {function for one in operators if one.site.is_of_optimizer for function in one.site.functions}
     counted = [
         (place, one.site)
@@ -800,8 +794,8 @@ def _independent(
         )
         is_ragged, is_selected = len(of_sizes) > 1, _are_selected(operators, like)
         # Of members that a mask picks, how many there are is chance.
-        are_parts = _SELECTING.isdisjoint(operators[place].name for place in like[0])
-        are_parts = are_parts or (is_ragged and _are_given_parts(operators, like))
+        are_picked = not _SELECTING.isdisjoint(operators[place].name for place in like[0])
+        are_parts = not are_picked or (is_ragged and _are_given_parts(operators, like))
         most = max(of_sizes.values(), key=len)
         if not is_selected and are_parts and least <= len(most) > len(like) / 2:
             like, is_ragged = most, False  # the others cannot be put together with these

@@ -123,7 +123,6 @@ class ProgramFrames:
             called.append(one if _is_call(one[0]) or not called else called[-1])
         outermost = max((depth for depth, one in enumerate(chain) if _is_call(one[0])), default=-1)
         functions = tuple(
-            # Before Python 3.11 methods have no names of their classes.
             Line(code.co_filename, code.co_firstlineno, getattr(code, "co_qualname", code.co_name))
             for frame, owner, mark, _ in reversed(chain[outermost + 1 :])
             if owner == "program" and mark.step == self.step and (code := frame.f_code).co_name[0] != "<"
