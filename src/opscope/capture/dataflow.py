@@ -51,8 +51,7 @@ _MOST_OPERATORS = 50_000  # of a step
 _MOST_SECONDS = 20.0  # that watching may add
 # Of tensors on the host: of one, since data are large and differ in any case; of all in a step.
 _LARGEST_HASHED_BYTES, _MOST_HASHED_BYTES = 16 << 20, 256 << 20
-_LARGEST_LIFTED_BYTES = 1 << 16
-_LEAST_TELLING_BYTES = 64  # two that hold the same hold it not by chance
+_LARGEST_LIFTED_BYTES, _LEAST_TELLING_BYTES = 1 << 16, 64  # so many are not alike by chance
 _NUMBERS = frozenset({int, float})
 _LEAST_OPERATORS, _LEAST_ROUNDS = 4, 3  # of a round, views aside; of a loop
 _MOST_TIED = 0.25  # of a round's operators may add to what other rounds have made
@@ -652,10 +651,11 @@ def _unused(
     What the step before left, the steps after it could still read; of the last one that is not known. So
     they are those of the step before, found again in a step that does the same.
     """
+    # An optimizer makes its state first; one step may do more at one place: write a line, save a picture.
     found, places = (
-        [place for of in _by_thread(one).values() for place in of] for one in (before, operators)
+        [place for of in _by_thread(one).values() for place in of if not one[place].site.is_of_optimizer]
+        for one in (before, operators)
     )
-    # One of them may do more at one place: write a line, save a picture.
     least = min(len(found), len(places))
 
     def alike(ats: range) -> int:  # until they differ

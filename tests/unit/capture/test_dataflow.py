@@ -462,7 +462,10 @@ def test_parts_are_what_modules_and_functions_of_the_step_launch():
     assert parts == {"Net": True, "react": False, "laplacian": False}
 
 
-def test_checks_are_told_from_what_is_read(monkeypatch):
+@pytest.mark.parametrize(
+    "optimizers", [(), (torch.optim.Adam,)], ids=["alone", "before an optimizer's state"]
+)
+def test_checks_are_told_from_what_is_read(monkeypatch, optimizers):
     monkeypatch.setattr(dataflow, "_HOST", "nowhere")  # so that these tensors are a device's
     net, normal = Net(), partial(torch.distributions.Normal, validate_args=True)  # torch.compile sets it off
 
@@ -471,11 +474,18 @@ def test_checks_are_told_from_what_is_read(monkeypatch):
         if drawn.isnan().any():
             raise ValueError
         drawn.sum().item()
+        if steps:  # the first step is not watched
+            net.zero_grad()
+            drawn.sum().backward()
+            for one in made:
+                one.step()
+        steps.append(drawn.shape)
 
-    found = watched(step).unused
-    assert [(one.text is not None, one.is_checked, one.is_of_distributions) for one in found] == [
-        (True, True, True),
-        (False, True, False),
+    steps, made = [], [one(net.parameters()) for one in optimizers]
+    found = [one for one in watched(step).unused if one.is_checked]
+    assert [(one.text is not None, one.is_of_distributions) for one in found] == [
+        (True, True),
+        (False, False),
     ]
 
 
