@@ -182,9 +182,10 @@ def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
         change = rule.change if advice.change is None else advice.change
         if change and "torch.compile(model" in change and not run.is_compiled:
             if run.function_to_compile:
-                where, name = run.function_to_compile.rsplit(" ", 1)
-                name = name.rpartition("<locals>.")[2]
-                change = _COMPILED_MODEL.sub(rf"{name} = torch.compile({name}\1   # {where}", change)
+                where, _, name = run.function_to_compile.replace("<locals>.", " ").rpartition(" ")
+                change = _COMPILED_MODEL.sub(
+                    lambda found: f"{name} = torch.compile({name}{found[1]}   # {where.split(' ')[0]}", change
+                )
             elif not run.has_model:
                 change = _MODEL.sub("step", change)
         return EngineWords(suggestion, change)

@@ -205,8 +205,7 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         functions = [one.name for one in parts if not one.is_module]
         most = max((counts[one] for one in functions), default=0)
         of_modules = sum(counts[one.name] for one in parts if one.is_module)
-        # What a module does has a backward pass of twice as much.
-        if most <= of_modules * (3 if self.has_backward else 1):
+        if most <= of_modules * (3 if self.has_backward else 1):  # gradients take twice as much
             return None
         return min((one for one in functions if counts[one] > _MOSTLY * most), key=counts.__getitem__)
 
