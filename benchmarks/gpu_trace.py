@@ -40,32 +40,7 @@ int main(int, char **arguments) {
   printf("%lld\n", (long long)std::chrono::nanoseconds(spent).count());
 }
 """
-ADD = r"""
-#include <cstdio>
-__global__ void add(int n, float *x, float *y) {
-  for (int i = 0; i < n; i++) y[i] = x[i] + y[i];
-}
-int main() {
-  int n = 1 << 20;
-  float *x, *y;
-  cudaMallocManaged(&x, n * sizeof(float));
-  cudaMallocManaged(&y, n * sizeof(float));
-  for (int i = 0; i < n; i++) { x[i] = 1.0f; y[i] = 2.0f; }
-  cudaEvent_t before, after;
-  cudaEventCreate(&before);
-  cudaEventCreate(&after);
-  cudaEventRecord(before);
-  add<<<1, 1>>>(n, x, y);
-  cudaEventRecord(after);
-  cudaDeviceSynchronize();
-  float milliseconds = 0, sum = 0;
-  cudaEventElapsedTime(&milliseconds, before, after);
-  for (int i = 0; i < n; i++) sum += y[i];
-  printf("%.0f %.0f\n", milliseconds * 1e6, sum / n);
-  cudaFree(x);
-  cudaFree(y);
-}
-"""
+ADD = (Path(__file__).parents[1] / "tests/gpu/add.cu").read_text(encoding="utf-8")
 MOST_RATIO, MOST_DIFFERENCE = 1.35, 0.05
 WAYS: dict[str, list[str]] = {"recorded": [], "without_unified_memory": ["--without-unified-memory"]}
 
@@ -122,14 +97,15 @@ def launches(folder: Path, count: int, repeats: int) -> dict[str, Any]:
 def add(folder: Path) -> dict[str, Any]:
     """The guide's program: its kernel, its calls, its copies."""
     words, document = recorded(folder, built(folder, "add", ADD))
+    events_ns = round(float(words[0]) * 1e6)
     with opscope.load(document["traces"][0]["path"]) as session:
         recorded_ns = session.scalar(
             "SELECT sum(duration_ns)::BIGINT FROM device_activities WHERE kind = 'kernel'"
         )
     return {
         "kernel_ns": recorded_ns,
-        "events_ns": int(words[0]),
-        "difference": recorded_ns / int(words[0]) - 1,
+        "events_ns": events_ns,
+        "difference": recorded_ns / events_ns - 1,
         "findings": document["traces"][0]["findings"],
         "reports": document["reports"],
     }
@@ -157,7 +133,7 @@ def recorded(
     ]
     command = [*verb, *(options or []), "--", str(program), *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    (line,) = re.findall(r"^[\d ]+$", done.stderr, re.MULTILINE)  # the program's own, among what is noted
+    (line,) = re.findall(r"^\d[\d. ]*$", done.stderr, re.MULTILINE)  # the program's own, among what is noted
     return line.split(), json.loads(done.stdout)
 
 

@@ -19,6 +19,7 @@ from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import first_calls
 from opscope.model.finding import OPEN
 from opscope.model.queries import grouped, sql
+from opscope.provenance.native_functions import EVALUATE
 from opscope.units import counted, format_duration, format_fraction
 
 # DistributedDataParallel times its own first ten iterations and every hundredth with events.
@@ -168,9 +169,9 @@ def _together(
 def anomaly_detection(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if "aten::isnan" not in run.names:
         return
-    checks = run.session.records(_GRADIENT_CHECKS_SQL, [_NODE])
+    checks = run.session.records(_GRADIENT_CHECKS_SQL, [EVALUATE])
     count = sum(row["name"] == "aten::isnan" for row in checks)
-    nodes = sum(one.calls for one in run.summary.operators if one.name.startswith(_NODE))
+    nodes = sum(one.calls for one in run.summary.operators if one.name.startswith(EVALUATE))
     if not count or run.per_step(count) < rule.threshold("least_checked") * run.per_step(nodes):
         return
     host_ns, device_ns = (sum(row[key] for row in checks) for key in ("duration_ns", "total_device_ns"))
@@ -184,7 +185,6 @@ def anomaly_detection(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
-_NODE = "autograd::engine::evaluate_function"
 # What the engine itself calls after each node of the graph.
 _GRADIENT_CHECKS_SQL = """
 SELECT o.operator_id, o.last_descendant_id, o.name, o.duration_ns, o.total_device_ns

@@ -188,7 +188,7 @@ _SPECIAL_NODES = {
     "torch::autograd::Gather": "joins tensors of several devices",
     "CompiledFunctionBackward": "backward graph that torch.compile compiled",
 }
-_EVALUATE = "autograd::engine::evaluate_function: "
+EVALUATE = "autograd::engine::evaluate_function: "
 
 
 class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True):
@@ -226,7 +226,7 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True, array_like
 
         None for the node of a user's own `autograd.Function`, and for one of another release.
         """
-        name = node.removeprefix(_EVALUATE)
+        name = node.removeprefix(EVALUATE)
         if name in self._nodes or name not in _SPECIAL_NODES:
             return self._nodes.get(name)
         forward = ("aten::copy_",) if name == "torch::autograd::CopyBackwards" else ()
