@@ -29,8 +29,9 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
 from opscope.advice.capture import differing, in_the_way
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import EngineWords, Rule, rule_book
+from opscope.analysis.host_lines import HostLine, host_lines
 from opscope.analysis.job_model import Job, JobChange
-from opscope.analysis.step_model import Gain
+from opscope.analysis.step_model import Gain, StepBound
 from opscope.analysis.summary import BestSet, Summary
 from opscope.model.finding import OPEN, ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
@@ -72,10 +73,17 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
     return summary.having(
         advice=tuple(finding for finding, _ in found),
         best_set=_best_set(run, found),
+        host_lines=_host_lines(run),
         timeline=msgspec.structs.replace(
             summary.timeline, host=tuple(map(run.simulated, summary.timeline.host))
         ),
     )
+
+
+def _host_lines(run: ProfiledRun) -> tuple[HostLine, ...]:
+    step = run.summary.typical_step
+    is_asked = step is not None and step.bound in {StepBound.HOST, StepBound.TURNS}
+    return host_lines(run.session, run.watched) if is_asked and run.watched else ()
 
 
 _COMPILED_MODEL = re.compile(r"model = torch\.compile\(model(.*?\))(?:   #.*)?")

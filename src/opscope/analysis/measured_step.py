@@ -11,14 +11,10 @@ A step's time is the longer of two. A loop that does not wait runs ahead of the 
 is full, and then only the device's period is true; a device that works off its queue is quicker than the
 loop, and then only the host's is. Where both took as long altogether, the device's events tell how the time
 was spread.
-
-Of steps in cycles (many train a policy, one collects what they train on) none is typical: a sample is then a
-whole cycle, each of its steps as often as it was recorded.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -38,9 +34,6 @@ _FEWEST_STEPS, _FEWEST_SAMPLES = FEWEST_ROUNDS, 3
 _AS_LONG = 0.98  # of the two clocks, altogether
 # Of device times between a recording and what surrounds it, at most.
 _WANDER = 1.05
-# Of a cycle: its steps, how often it must be seen, how much longer than others its long step is, and what
-# that takes of the time of all; of what is above the usual, how much is these steps'.
-_LONGEST_CYCLE, _FEWEST_CYCLES, _LONGER, _LEAST_OF_CYCLE, _OF_LONG = 32, 3, 2.0, 0.15, 0.8
 
 
 class StepClockKind(TextEnum):
@@ -48,19 +41,13 @@ class StepClockKind(TextEnum):
     DEVICE = "device"
 
 
-class StepCycle(msgspec.Struct, frozen=True):
-    """Steps that come again in the same order, one of them longer than the others."""
-
-    steps: int
-    long_ns: float  # median of the long ones
-    is_recorded: bool = True  # whether a long one was
-
-
 class UnrecordedTime(msgspec.Struct, frozen=True):
-    """A step of the program without a recorder; of a cycle of steps, their mean."""
+    """A step of the program without a recorder."""
 
     median: float  # nanoseconds
-    low: float  # lower end of its distribution-free 95 % interval; of fewer than six samples the least
+    # Lower end of the distribution-free 95 % interval of the median; with fewer than six samples the least of
+    # them
+    low: float
     high: float  # upper end; the largest
     samples: int  # how many there are, the warm-up left out
     coverage: float  # probability that the interval holds the median of the program's steps
@@ -72,7 +59,6 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
     least_host_ns: float | None = None
     # Least, median and most of the steps that began with an idle device, by the host's clock
     alone_ns: tuple[float, float, float] | None = None
-    cycle: StepCycle | None = None  # whose steps these are
 
     @property
     def has_interval(self) -> bool:
@@ -84,6 +70,7 @@ class MeasuredStep(msgspec.Struct, frozen=True):
     recorded_ns: float | None = None  # mean of the recorded steps; None if no steps were recorded
     busy_ns: float | None = None  # busy time of the busiest device in a recorded step; None if unknown
     unrecorded_ns: UnrecordedTime | None = None  # a step without the profiler; None if unknown
+    merged: int = 1  # steps of the program in one: more where they come in cycles
 
     @property
     def host_stretch(self) -> float | None:
@@ -120,7 +107,7 @@ def measured_steps(
         for trace_id, window in windows.items()
         if (steps := window.counted.steps)
     }
-    samples = _samples(session)
+    samples, merged = _samples(session), dict(session.query(_MERGED_SQL))
     busy_ns = {host.trace_id: host.device_busy_ns for host in hosts}
     partly = {trace_id for (trace_id,) in session.query(_PARTLY_RECORDED_SQL)}
     with_device = {
@@ -131,19 +118,18 @@ def measured_steps(
             trace_id,
             recorded_ns.get(trace_id),
             None if trace_id in partly else busy_ns.get(trace_id),
-            unrecorded_time(
-                samples.get(trace_id, ()),
-                has_device=trace_id in with_device,
-                recorded=[step.number for step in windows[trace_id].counted.steps]
-                if trace_id in windows
-                else (),
-            ),
+            unrecorded_time(samples.get(trace_id, ()), has_device=trace_id in with_device),
+            merged.get(trace_id, 1),
         )
         for trace_id in sorted({*recorded_ns, *samples})
     )
 
 
 _PARTLY_RECORDED_SQL = "SELECT trace_id FROM findings WHERE code = 'capture.partial_collection'"
+
+_MERGED_SQL = """
+SELECT try_cast(substr(key, 9) AS INTEGER), try_cast(value ->> '$.schedule.merged' AS INTEGER) AS merged
+FROM metadata WHERE starts_with(key, 'sidecar:') AND json_valid(value) AND merged > 1"""
 
 _SAMPLES_SQL = """
 SELECT trace_id, kind, place, stretch, step, step_count, host_ns, device_ns
@@ -157,15 +143,12 @@ def _samples(session: Session) -> Mapping[int, list[UnrecordedStep]]:
     )
 
 
-def unrecorded_time(
-    samples: Sequence[UnrecordedStep], *, has_device: bool, recorded: Sequence[int] = ()
-) -> UnrecordedTime | None:
+def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> UnrecordedTime | None:
     """A step's time by these samples; None if none is left after the warm-up.
 
     `samples` are in the order taken, all of one kind, but for those of the host alone. Where the program uses
-    a device, the host's clock alone tells nothing. `recorded` are the numbers of the steps that were.
+    a device, the host's clock alone tells nothing.
     """
-    cycle, samples = _in_cycles(samples, recorded)
     found = _decisive(samples, has_device=has_device)
     if found is None:
         return None
@@ -184,71 +167,13 @@ def unrecorded_time(
         place=chosen[0].place if len({one.place for one in chosen}) == 1 else None,
         least_host_ns=min(one.host_ns / one.step_count for one in samples),
         alone_ns=(alone[0], float(np.median(alone)), alone[-1]) if len(alone) >= _FEWEST_SAMPLES else None,
-        cycle=cycle,
     )
-
-
-def _in_cycles(
-    samples: Sequence[UnrecordedStep], recorded: Sequence[int]
-) -> tuple[StepCycle | None, Sequence[UnrecordedStep]]:
-    """The cycle that steps come in, and a sample for each; the samples as they are without one."""
-    cycle = _cycle(samples, recorded)
-    whole = list(_whole_cycles(samples, cycle, recorded)) if cycle else ()
-    return (cycle, whole) if whole else (None, samples)
-
-
-def _cycle(samples: Sequence[UnrecordedStep], recorded: Sequence[int]) -> StepCycle | None:
-    """The shortest cycle of steps, where one of them is long each time and hardly another is."""
-    if any(one.step_count != 1 for one in samples) or len(samples) < _FEWEST_CYCLES:
-        return None
-    on_device = [one.device_ns for one in samples if one.device_ns is not None]
-    times_ns = np.array(on_device if len(on_device) == len(samples) else [one.host_ns for one in samples])
-    numbers = np.array([one.step for one in samples])
-    usual_ns = float(np.median(times_ns))
-    above_ns = np.maximum(times_ns - usual_ns, 0.0)
-    if above_ns.sum() < _LEAST_OF_CYCLE * times_ns.sum():
-        return None
-    for steps in range(2, min(_LONGEST_CYCLE, len(samples) // _FEWEST_CYCLES) + 1):
-        for first in range(steps):
-            is_long = numbers % steps == first
-            long_ns = times_ns[is_long]
-            if (
-                len(long_ns) >= _FEWEST_CYCLES
-                and long_ns.min() > _LONGER * usual_ns
-                and above_ns[is_long].sum() > _OF_LONG * above_ns.sum()
-            ):
-                is_recorded = any(number % steps == first for number in recorded)
-                return StepCycle(steps, float(np.median(long_ns)), is_recorded)
-    return None
-
-
-def _whole_cycles(
-    samples: Sequence[UnrecordedStep], cycle: StepCycle, recorded: Sequence[int]
-) -> Iterator[UnrecordedStep]:
-    """Cycles as samples of as many steps as were recorded, whichever these were of each cycle."""
-    weights = Counter(number % cycle.steps for number in recorded or range(cycle.steps))
-    for place, ones in groupby(samples, key=lambda one: one.place):
-        run: list[UnrecordedStep] = []
-        for one in ones:
-            run = [*run, one] if run and run[-1].step + 1 == one.step else [one]
-            if len(run) < cycle.steps:
-                continue
-            of_each = [weights[each.step % cycle.steps] for each in run]
-            host_ns, device_ns = (
-                [ns * weight for ns, weight in zip(clock, of_each, strict=True) if ns is not None]
-                for clock in zip(*((each.host_ns, each.device_ns) for each in run), strict=True)
-            )
-            times_ns = sum(host_ns), sum(device_ns) if len(device_ns) == len(run) else None
-            yield UnrecordedStep(StepKind.PERIOD, place, 0, run[0].step, weights.total(), *times_ns)
-            run = []
 
 
 def unrecorded_samples(session: Session) -> tuple[float, ...]:
     """Times in ns of steps without the profiler, of the trace with the longest steps; empty if unknown."""
     has_device = bool(session.scalar("SELECT count(*) FROM device_activities"))
-    found = (
-        _decisive(_in_cycles(samples, ())[1], has_device=has_device) for samples in _samples(session).values()
-    )
+    found = (_decisive(samples, has_device=has_device) for samples in _samples(session).values())
     by_trace = [tuple(one[3]) for one in found if one is not None]
     return max(by_trace, key=lambda times_ns: float(np.median(times_ns)), default=())
 

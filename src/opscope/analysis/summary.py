@@ -18,6 +18,7 @@ import msgspec
 
 from opscope.analysis.collectives import JobCollectives, read_collectives
 from opscope.analysis.counter_commands import OperatorImprovement, find_improvements
+from opscope.analysis.host_lines import HostLine
 from opscope.analysis.job_model import (
     Job,
     JobOutlook,
@@ -428,6 +429,14 @@ class Summary(Shown):
     def program(self) -> ProgramTotals:
         """Device time by module and line of the program."""
         return program_totals(self.session)
+
+    @cached_property
+    def host_lines(self) -> tuple[HostLine, ...]:
+        """Lines of the program that the host's time goes to; empty unless that decides how long a step takes.
+
+        And without `advice.assess`.
+        """
+        return ()
 
     @cached_property
     def advice(self) -> tuple[Finding, ...] | None:

@@ -96,18 +96,15 @@ def watched_step(session: Session, trace_id: int) -> RecordedDataflow | None:
     return kept.dataflow
 
 
-def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | None]]) -> Dataflow | None:
-    """What was watched, in the steps recorded; None if nothing was, or the steps are others.
+def has_unseen(session: Session, trace_id: int) -> bool:
+    """Whether kernels ran that no operator launches: they may write to memory, and nobody has seen it."""
+    return bool(session.scalar(_UNSEEN_SQL, [trace_id]))
 
-    Kernels that no operator launches may write to memory unseen: with such nothing is known.
-    """
-    recorded = watched_step(session, trace_id)
-    if recorded is None or not (
-        recorded.repeated or recorded.rounds or recorded.unused or recorded.padded or recorded.python
-    ):
-        return None
-    if session.scalar(_UNSEEN_SQL, [trace_id]):
-        return None
+
+def dataflow(
+    session: Session, trace_id: int, recorded: RecordedDataflow, left_out: Sequence[Sequence[int | None]]
+) -> Dataflow | None:
+    """What was watched, in the steps recorded; None if these are others."""
     names = [
         (one.thread_id, [one.names[int(number)] for number in one.order.split()]) for one in recorded.threads
     ]

@@ -35,6 +35,7 @@ from opscope.capture.program_loops import CallSite, Line, LoopRun, ProgramFrames
 from opscope.model.queries import grouped
 from opscope.model.sidecar import (
     PaddedInput,
+    ProgramLine,
     ProgramPart,
     PythonWork,
     RecordedDataflow,
@@ -563,7 +564,30 @@ def summarized(
         ProgramPart(*((one, True) if isinstance(one, str) else (_named(one), False)), at(None, places)[1])
         for one, places in _parts(operators).items()
     )
-    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused, padded, python, parts)
+    lines = tuple(_program_lines(operators, number_of))
+    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused, padded, python, parts, lines)
+
+
+def _program_lines(operators: Sequence[SeenOperator], number_of: Mapping[int, int]) -> Iterator[ProgramLine]:
+    """The lines from which operators were called, as a tree: each by the lines that led to it."""
+    own: dict[tuple[Line, ...], list[int]] = {}
+    rounds: dict[tuple[Line, ...], set[tuple[tuple[LoopRun, int], ...]]] = defaultdict(set)
+    for place, one in enumerate(operators):
+        if one.is_view:
+            continue
+        lines = one.site.lines
+        functions: set[tuple[str, str]] = set()
+        for depth in range(1, len(lines) + 1):
+            functions.add((lines[depth - 1].file, lines[depth - 1].function))
+            own.setdefault(lines[:depth], [])
+            around = (of for of in one.site.rounds if not of[0].module and of[0].line[::2] in functions)
+            rounds[lines[:depth]].add(tuple(around))
+        if lines:
+            own[lines].append(number_of[place])
+    known = {lines: number for number, lines in enumerate(own)}
+    for lines, numbers in own.items():
+        caller = known.get(lines[:-1], -1)
+        yield ProgramLine(_named(lines[-1]), caller, len(rounds[lines]), _stretches(numbers))
 
 
 def _parts(operators: Sequence[SeenOperator]) -> dict[str | Line, list[int]]:

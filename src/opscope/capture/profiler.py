@@ -65,6 +65,7 @@ from opscope.workloads.runtime import is_out_of_memory, require_torch, resident_
 
 OUT_OF_MEMORY_HINT = "Use a smaller batch, a shorter sequence or a smaller dtype"
 _ACTIVITIES = ("cpu", "cuda")
+_FEWEST_MERGED = 8  # steps to be timed
 _TRACKING, _NORMAL = "provenance_tracking_level", 1
 
 # Kineto has one session per process, so the right to use it is one per process too.
@@ -208,6 +209,7 @@ class Profiler:
         self._track_compile = track_compile
         self.unrecorded_steps: list[UnrecordedStep] = []  # also of who has timed some before the block
         self._clock = step_clock.StepClock()
+        self.merged = 1  # steps of the program in each of these
         self._settings: RecordedSettings | None = None
         self._graphs = graph_notes.GraphNotes(self._step_aside, self._attach)
         self._ends = ExitStack()  # of its block: what stops then, and what is put back
@@ -236,6 +238,17 @@ class Profiler:
     def needs_no_steps(self) -> bool:
         """Whether nothing more is recorded or timed."""
         return self._position.phase is Phase.DONE and self._clock.is_full
+
+    @property
+    def cycle_of_steps(self) -> tuple[int, int] | None:
+        """Where steps come in cycles, how many are one, and how many come before the next."""
+        found = self._clock.cycle() if self._position.phase is Phase.DONE else None
+        return None if found is None else (found[0], (found[1] - self._step_index) % found[0])
+
+    def merge_steps(self, count: int) -> None:
+        """Before its block: each step is so many of the program's."""
+        self.merged = count
+        self._clock = step_clock.StepClock(most=max(_FEWEST_MERGED, step_clock.MOST_SAMPLES // count))
 
     @property
     def is_large(self) -> bool:
@@ -570,7 +583,7 @@ class Profiler:
             trace=trace_path.name,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             environment=made_in,
-            schedule=RecordedSchedule(**vars(self.schedule), cycle=index),
+            schedule=RecordedSchedule(**vars(self.schedule), cycle=index, merged=self.merged),
             settings=self._settings,
             steps=len(wall_times_ns),
             partial=partial,

@@ -116,7 +116,7 @@ class ProgramFrames:
             frame = frame.f_back
         lines: list[Line] = []
         rounds: list[tuple[LoopRun, int]] = []
-        is_backward = is_recomputed = False
+        is_backward = is_recomputed = is_of_optimizer = is_own = False
         # The module's call that a frame is nearest to, itself or through functions.
         called: list[tuple[FrameType, str, _Mark, bool]] = []
         for one in chain:
@@ -131,6 +131,9 @@ class ProgramFrames:
             frame, owner, mark, _ = chain[depth]
             code = frame.f_code
             if owner == "program":
+                # What torch's optimizers call of the program, a closure, is no optimizer's; its own are.
+                is_of_optimizer &= is_own or hasattr(frame.f_locals.get("self"), "param_groups")
+                is_own = is_of_optimizer
                 line = Line(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name)
                 lines.append(line)
                 # One instruction that calls the same again has gone round, if that is all there is of a loop.
@@ -143,10 +146,11 @@ class ProgramFrames:
             elif owner == "checkpoint":
                 is_recomputed |= code.co_name in {"recompute_fn", "backward"}
             elif owner == "optimizer":
-                # For each parameter, as it must.
-                return CallSite(is_backward=is_backward, is_of_optimizer=True, functions=functions)
+                is_of_optimizer = True
             mark.last = frame.f_lasti
         self._last_name = name
+        if is_of_optimizer:  # for each parameter, as it must
+            return CallSite(is_backward=is_backward, is_of_optimizer=True, functions=functions)
         # Threads of the backward pass run nothing of the program's.
         return CallSite(
             tuple(lines),

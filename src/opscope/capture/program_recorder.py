@@ -350,9 +350,9 @@ class ProgramRecorder:
     """Runs one program and records it by a Profiler that is not yet entered, made with `keep_on_error`.
 
     Without a source the whole run is one step. `again` makes another such profiler, which may replace files,
-    for steps that turn out to be others. `whole` makes one that records a program that may have no steps, in
-    so much memory; what it recorded is dropped as soon as there is a model or a step. `stop` ends the program
-    once its steps are recorded and timed.
+    for steps that turn out to be others: so many of them are one. `whole` makes one that records a program
+    that may have no steps, in so much memory; what it recorded is dropped as soon as there is a model or a
+    step. `stop` ends the program once its steps are recorded and timed.
     """
 
     def __init__(
@@ -360,7 +360,7 @@ class ProgramRecorder:
         profiler: Profiler,
         source: StepSource | None,
         *,
-        again: Callable[[], Profiler] | None = None,
+        again: Callable[[int], Profiler] | None = None,
         whole: Callable[[str], Profiler] | None = None,
         stop: bool = False,
     ) -> None:
@@ -373,6 +373,8 @@ class ProgramRecorder:
         self.notes: list[str] = []  # what a user should know of the recording, in order
         self._profiler = profiler
         self._source = source
+        self._kept: Profiler | None = None  # what has recorded single steps of what come in cycles
+        self._until_next, self._per_step = 1, 1  # steps of the source until the next of ours; in one of them
         self._process = os.getpid()
         self._is_entered = self._is_over = False
         self._ends = ExitStack()  # of what watches torch
@@ -382,7 +384,8 @@ class ProgramRecorder:
 
     @property
     def cycles(self) -> list[Cycle]:
-        return self._profiler.cycles
+        kept = self._kept.cycles if self._kept is not None else []
+        return self._profiler.cycles or kept
 
     @property
     def is_child(self) -> bool:
@@ -510,14 +513,18 @@ class ProgramRecorder:
             return
         self._has_steps()
         self.step_count += 1
-        if self._profiler.pass_step():
+        self._until_next -= 1
+        if self._until_next or self._profiler.pass_step():
             return
+        self._until_next = self._per_step
         with self._own():
             if not self._is_entered:
                 self._enter()
                 return
             self._profiler.step()
             self._note_growth()
+            if (found := self._profiler.cycle_of_steps) is not None and self._may_merge():
+                self._merge(*found)
         # Leave as soon as enough steps are timed: the program needs to be watched no longer.
         if not self._is_over and self._profiler.needs_no_steps:
             self._finish(None)
@@ -530,11 +537,33 @@ class ProgramRecorder:
             return
         with self._own():
             self._profiler.drop()
-            self._is_entered, self.step_count = False, 0
-            self._profiler = self._again()
-            self._profiler.give_way = self._give_way
-            self._profiler.is_last_of_program = True
-            self._profiler.note_graphs()
+            self.step_count, self._kept = 0, None
+            self._begin_again(1)
+
+    def _begin_again(self, per_step: int) -> None:
+        assert self._again is not None
+        self._is_entered, self._per_step, self._until_next = False, per_step, 1
+        self._profiler = self._again(per_step)
+        self._profiler.give_way = self._give_way
+        self._profiler.is_last_of_program = True
+        self._profiler.note_graphs()
+
+    def _may_merge(self) -> bool:
+        """Whether cycles may be steps, where nobody named these; each process of a job would find its own."""
+        distributed = sys.modules.get("torch.distributed")
+        is_job = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        is_first = self._again is not None and self._kept is None
+        return is_first and isinstance(self._source, RecognizedSteps) and not is_job
+
+    def _merge(self, steps: int, until_first: int) -> None:
+        """Record again, a cycle of steps as one; what was recorded is kept until that is done."""
+        self._profiler.__exit__(None, None, None)
+        self._kept = self._profiler
+        self._begin_again(steps)
+        self._until_next = until_first
+        if not until_first:
+            self._until_next = steps
+            self._enter()
 
     def _end_large(self) -> None:
         """Without steps, end where the program stands."""
@@ -577,6 +606,9 @@ class ProgramRecorder:
         self._drop_whole()
         self._is_over = True
         self._size_watch.stop()
+        if self._kept is not None and not self._profiler.cycles:
+            self._profiler.drop() if self._is_entered else self._profiler.forget_graphs()
+            self._profiler, self._is_entered = self._kept, False
         if self._is_entered:
             with self._own():
                 if error is None and not self.cycles and not self._profiler.is_recording:

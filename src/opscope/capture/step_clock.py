@@ -9,9 +9,10 @@ nothing left to do: then the host is held up by nothing. Importing this module d
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -24,6 +25,9 @@ MOST_SAMPLES = 100
 _ALONE_EVERY, _MOST_ALONE = 4, 5  # periods; steps that begin with an idle device in all
 _SPARE = 8  # events: of stretches that were broken off, and the one that waits for its second
 _LEAD_IN = 3  # calls of a loop of our own that warm up
+# Of a cycle: its steps, how often it must be seen, how much longer than others its long step is, and what
+# that takes of the time of all; of what is above the usual, how much is these steps'.
+_LONGEST_CYCLE, _FEWEST_CYCLES, _LONGER, _LEAST_OF_CYCLE, _OF_LONG = 32, 3, 2.0, 0.15, 0.8
 
 
 class _Mark(NamedTuple):
@@ -70,11 +74,12 @@ class StepClock:
     def __init__(
         self,
         *,
+        most: int = MOST_SAMPLES,  # after the recording
         record: Callable[[], Any] = _record,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         profilers: AttachedProfilers = attached_profilers,
     ) -> None:
-        self._record, self._now_ns, self._profilers = record, now_ns, profilers
+        self._record, self._now_ns, self._profilers, self._most = record, now_ns, profilers, most
         self._changes, self._first_changes = -1, 0
         self._last: _Mark | None = None
         self._stretch, self._periods = -1, 0  # the periods of this stretch
@@ -86,7 +91,7 @@ class StepClock:
 
     @property
     def is_full(self) -> bool:
-        return self._taken[StepPlace.AFTER] >= MOST_SAMPLES
+        return self._taken[StepPlace.AFTER] >= self._most
 
     @property
     def is_free(self) -> bool:
@@ -124,6 +129,17 @@ class StepClock:
                 self._is_idle, mark = True, self._take(step)
         self._last = mark
 
+    def cycle(self) -> tuple[int, int] | None:
+        """The cycle that steps after the recording come in, as `cycle_of` finds it.
+
+        Looked for when there are two, four and eight times as many samples as last.
+        """
+        taken = self._taken[StepPlace.AFTER]
+        if taken not in {self._most // 8, self._most // 4, self._most // 2, self._most}:
+            return None
+        ours = [one for one, _, _ in self._samples if one.place is StepPlace.AFTER]
+        return cycle_of({one.step: one.host_ns for one in ours})
+
     def read(self) -> tuple[UnrecordedStep, ...]:
         """The samples taken since it was last asked; those of a broken device are dropped.
 
@@ -158,6 +174,25 @@ class StepClock:
         self._samples.append((step, begin.event, end.event))
         if self._taken[place] > MOST_SAMPLES:
             _release(self._samples.pop(0)[1])
+
+
+def cycle_of(times_ns: Mapping[int, int]) -> tuple[int, int] | None:
+    """Steps of a cycle, and the number of a long one: where one is long each time and hardly another is."""
+    usual_ns = statistics.median(times_ns.values()) if times_ns else 0
+    above_ns = {number: max(0, ns - usual_ns) for number, ns in times_ns.items()}
+    whole_ns = sum(above_ns.values())
+    if whole_ns < _LEAST_OF_CYCLE * sum(times_ns.values()):
+        return None
+    for steps in range(2, min(_LONGEST_CYCLE, len(times_ns) // _FEWEST_CYCLES) + 1):
+        for first in range(steps):
+            long = [number for number in times_ns if number % steps == first]
+            if (
+                len(long) >= _FEWEST_CYCLES
+                and min(times_ns[one] for one in long) > _LONGER * usual_ns
+                and sum(above_ns[one] for one in long) > _OF_LONG * whole_ns
+            ):
+                return steps, long[0]
+    return None
 
 
 def _between_ns(begin: Any, end: Any) -> int | None:

@@ -37,6 +37,7 @@ _REPORTED = 10
 # Read by torch/_inductor/config.py when it is imported.
 _TRACKING = "INDUCTOR_PROVENANCE"
 _STEPWISE = {"wait": 0, "warmup": 2, "active": ACTIVE_STEPS, "repeat": 1}
+_CYCLES = 2  # to record, where steps come in cycles
 _WHOLE: dict[str, Any] = {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
 _Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
@@ -159,10 +160,16 @@ def run(
         bounded = replace(recording, max_trace_size=recording.max_trace_size or most_bytes)
         return _profiler(bounded, _WHOLE, outputs, force=force)
 
+    def again(per_step: int) -> Profiler:
+        merged = {"active": _CYCLES} if per_step > 1 else {}
+        profiler = _profiler(recording, schedule | merged, outputs, force=True)
+        profiler.merge_steps(per_step)
+        return profiler
+
     recorder = ProgramRecorder(
         _profiler(recording, schedule, outputs, force=force),
         source,
-        again=lambda: _profiler(recording, schedule, outputs, force=True),
+        again=again,
         whole=None if recording.steps != "auto" or schedule["wait"] else whole,
         stop=stop,
     )
@@ -250,6 +257,11 @@ def _report(
     for text in recorder.notes:
         console.note(text)
     for name, sidecar in ((one.trace_path.name, one.sidecar) for one in recorder.cycles):
+        if (merged := sidecar.schedule.merged) > 1:
+            console.note(
+                f"every {merged} steps the program makes a long one, so {merged} are recorded as one step; "
+                "--steps optimizer (or forward) records each"
+            )
         if sidecar.partial:
             console.note(
                 f"{name}: {sidecar.steps} of {sidecar.schedule.active} steps were recorded; "

@@ -42,6 +42,7 @@ class RecordedSchedule(msgspec.Struct, frozen=True):
     active: _Integer
     repeat: _Integer
     cycle: _Integer
+    merged: _Integer = 1  # steps of the program in each one: more where they come in cycles
 
 
 class RecordedSettings(msgspec.Struct, frozen=True):
@@ -211,6 +212,15 @@ class ProgramPart(msgspec.Struct, frozen=True):
     operators: _Stretches
 
 
+class ProgramLine(msgspec.Struct, frozen=True):
+    """A line of the program from which a watched step called operators, itself or through functions."""
+
+    line: str  # `file:line function`
+    caller: Annotated[int, msgspec.Meta(ge=-1, le=_LARGEST)]  # the line that called its function; -1 for none
+    times: _Count  # that loops around it came to it
+    operators: _Stretches  # that it called itself
+
+
 class ThreadOperators(msgspec.Struct, frozen=True):
     """The operators that one thread called in a step, in their order, below those that only call others."""
 
@@ -230,6 +240,7 @@ class RecordedDataflow(msgspec.Struct, frozen=True):
     padded: tuple[PaddedInput, ...] = ()
     python: tuple[PythonWork, ...] = ()
     parts: tuple[ProgramPart, ...] = ()
+    lines: tuple[ProgramLine, ...] = ()  # each after the one that called its function
 
 
 class Sidecar(msgspec.Struct, frozen=True):

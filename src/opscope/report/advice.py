@@ -11,16 +11,17 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from opscope.advice.rules import rule_book
+from opscope.analysis.host_lines import busiest_lines
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.report import document as doc
 from opscope.report.names import telling_name
 from opscope.report.operators import merged_findings
-from opscope.report.timeline import idle_causes
+from opscope.report.timeline import idle_causes, line_text
 from opscope.units import counted, format_duration, format_fraction, format_quantity, format_share
 
-_CHANGES = 3
+_CHANGES, _LINES = 3, 3
 _TENTH = 0.1
 _KINDS = 3
 
@@ -38,7 +39,7 @@ _CAUSES = {
 def headline(summary: Summary) -> doc.FactList:
     """At most a dozen lines, what cannot be trusted first; what is unknown is left to the sections."""
     defects = (("Defect", one.message) for one in most_severe_first(summary.defects))
-    parts = (_bound, _exposed, _kernel, _ranges, _changes) if summary.is_usable else (_ranges,)
+    parts = (_bound, _host, _exposed, _kernel, _ranges, _changes) if summary.is_usable else (_ranges,)
     shown = (line for part in (_step, *parts) for line in part(summary))
     return doc.facts(*defects, *shown, ("Based on", _basis(summary)))
 
@@ -48,9 +49,8 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     recorded = "" if measured.recorded_ns is None else format_duration(measured.recorded_ns)
     if (time := measured.unrecorded_ns) is not None:
         count = counted(time.samples, "sample")
-        if (cycle := time.cycle) is not None:
-            long = format_duration(cycle.long_ns) + ("" if cycle.is_recorded else ", not recorded")
-            count = f"{counted(time.samples, 'cycle')} of {cycle.steps} steps, one of {long}"
+        if measured.merged > 1:
+            count = f"{counted(time.samples, 'cycle')} of {measured.merged} steps"
         text = f" without profiler (median of {count})" + (f", {recorded} recorded" if recorded else "")
         yield "Step", (doc.Strong(format_duration(time.median)), text)
     elif recorded:
@@ -101,6 +101,13 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
             "GPU waits",
             f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES.get(cause, cause.meaning)}",
         )
+
+
+def _host(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
+    """Where the program spends the host's time, if that decides how long a step takes."""
+    if busiest := busiest_lines(summary.host_lines)[:_LINES]:
+        shares = [(f"{format_fraction(one.fraction)} in ", doc.Code(line_text(one.line))) for one in busiest]
+        yield "Host time", tuple(doc.joined(shares))
 
 
 def _exposed(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
@@ -162,7 +169,7 @@ def _changes(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         told: list[doc.Inline] = [doc.Strong(gain_text(finding, period)), f": {change_title(finding)}"]
         lines = [finding.evidence.get("line"), *finding.evidence.get("lines", ())][:2]
         for line in [one for one in lines if isinstance(one, str)][:1]:  # of the program, as `file:line`
-            told += [" (", doc.Code(line.partition(" ")[0].rpartition("/")[2], is_whole=True), ")"]
+            told += [" (", doc.Code(line_text(line).partition(" ")[0], is_whole=True), ")"]
         if code := short_edit(finding):
             told += [": ", doc.Code(code, is_whole=True)]
         yield f"Change {number}", tuple(told)

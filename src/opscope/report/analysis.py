@@ -41,7 +41,7 @@ from opscope.report.operators import (
 )
 from opscope.report.provenance import accuracy_blocks
 from opscope.report.ranks import collective_blocks
-from opscope.report.timeline import module_blocks, program_sections, time_blocks
+from opscope.report.timeline import host_section, module_blocks, program_sections, time_blocks
 from opscope.units import (
     NS_PER_S,
     counted,
@@ -121,7 +121,8 @@ def recording_document(
 
 def _screen(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
     """What is to be known beside the changes, what takes longest, and where the rest of the report is."""
-    operators = top_operators(summary, top)
+    # Where the host decides, operators by device time say less.
+    operators = top_operators(summary, top // 2 if top and summary.host_lines else top)
     is_concluded = summary.has_device and summary.is_usable
     parts = {
         "change": is_concluded and summary.advice is not None,
@@ -144,6 +145,7 @@ def _screen(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
         doc.Section("Remarks", remarks(summary) if is_concluded else ()),
         doc.Section("Warnings", (doc.FindingList(tuple(warnings)),)),
         _ranges(summary, top) if is_asked else None,
+        host_section(summary, None if top is None else top // 2),
         longest,
     )
 
@@ -232,8 +234,6 @@ def _samples_text(time: UnrecordedTime) -> str:
         return " without the profiler, by a single sample"
     interval = f"{format_duration(time.low)} to {format_duration(time.high)}"
     count = counted(time.samples, "sample")
-    if (cycle := time.cycle) is not None:
-        count = f"{counted(time.samples, 'cycle')} of {cycle.steps} steps"
     if not time.has_interval:
         return f" without the profiler: median of {count} from {interval}, too few for an interval"
     text = f" without the profiler: median of {count}, 95 % interval {interval}"

@@ -166,7 +166,8 @@ def analysis_json(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
         "trace traces ranks torch_version torch_version_grade torch_version_reason step=measured_step "
         "recording summary unattributed=unattributed_ns ranked_by top_operators categories engine ranges "
         "graphs kernels counters steps limits=efficiency.limits cost_coverage=efficiency.coverage calls "
-        "time_partition timeline critical_path simulation=typical_step best_set program accuracy findings",
+        "time_partition timeline critical_path simulation=typical_step host_lines best_set program accuracy "
+        "findings",
         trace=lambda _: summary.traces[0] if summary.traces else None,
         recording=lambda _: {
             "usable": summary.is_usable,

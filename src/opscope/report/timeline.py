@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
+from opscope.analysis.host_lines import as_tree
 from opscope.analysis.program.places import LineKind, ModuleTotal
 from opscope.analysis.step_model import PathTotal
 from opscope.analysis.summary import Summary
@@ -26,7 +27,14 @@ from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.names import INDEX, trace_name
 from opscope.report.operators import time_name, whole_ns
-from opscope.units import counted, format_duration, format_fraction, format_quantity, format_share
+from opscope.units import (
+    counted,
+    format_count,
+    format_duration,
+    format_fraction,
+    format_quantity,
+    format_share,
+)
 from opscope.visible_text import is_shown_as
 
 _GAP_ROWS = 5
@@ -351,9 +359,32 @@ class _Part(msgspec.Struct, frozen=True):
 def program_sections(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
     program = summary.program
     return doc.sections(
+        host_section(summary, top),
         doc.Section("By module", module_blocks(summary, top)) if program.module_ns else None,
         doc.Section("By source line", _line_blocks(summary, top)) if program.line_ns else None,
     )
+
+
+def host_section(summary: Summary, top: int | None) -> doc.Section | None:
+    """Lines of the program by host time, as a tree; None where they are not known, or the device decides."""
+    step = summary.typical_step
+    if step is None or not summary.host_lines:
+        return None
+    rows = doc.table(
+        as_tree(summary.host_lines, top),
+        doc.words("Line", lambda one: (_INDENT * one[0], doc.Code(line_text(one[1].line)))),
+        doc.number("Times per step", lambda one: format_count(one[1].times)),
+        doc.number("Operators", lambda one: format_count(one[1].operators)),
+        doc.number("Host per step", lambda one: f"≈ {format_duration(one[1].fraction * step.host_ns)}"),
+        doc.number("Share", lambda one: format_fraction(one[1].fraction)),
+    )
+    return doc.Section("Host time by line", (rows,))
+
+
+def line_text(line: str) -> str:
+    """`file:line function` without the file's folders."""
+    place, space, function = line.partition(" ")
+    return f"{place.rpartition('/')[2]}{space}{function}"
 
 
 def recording_hint(summary: Summary) -> doc.Paragraph | None:

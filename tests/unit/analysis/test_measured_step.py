@@ -96,22 +96,6 @@ def test_every_stretch_warms_up_and_places_are_not_mixed_without_need():
     assert unrecorded_time(after, has_device=False).place is StepPlace.AFTER
 
 
-def test_a_sample_of_steps_in_cycles_is_a_cycle():
-    """Five updates of 20 and a sixth that collects what they train on, 200."""
-    host = [200 if step % 6 == 5 else 20 for step in range(60)]
-    time = unrecorded_time(samples(host), has_device=False)
-    assert (time.median, time.samples) == (50, 9)
-    assert (time.cycle.steps, time.cycle.long_ns) == (6, 200)
-    short = unrecorded_time(samples(host), has_device=False, recorded=[6, 7, 8, 9])
-    assert (short.median, short.cycle.is_recorded) == (20, False)
-    both = unrecorded_time(samples(host), has_device=False, recorded=range(3, 13))
-    assert both.median == (8 * 20 + 2 * 200) / 10
-    stray = [*host[:30], 200, *host[31:]]
-    assert unrecorded_time(samples(stray), has_device=False).cycle.steps == 6
-    now_and_then = [200 if step in {7, 20, 41} else 20 for step in range(60)]
-    assert unrecorded_time(samples(now_and_then), has_device=False).cycle is None
-
-
 def time_of(median, low, high):
     return UnrecordedTime(median, low, high, 10, 0.97, 1, StepClockKind.DEVICE, StepKind.PERIOD)
 

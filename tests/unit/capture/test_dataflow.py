@@ -67,6 +67,28 @@ def rounds(found):
     return [(len(one.rounds), one.module, one.is_ragged) for one in found.rounds]
 
 
+def test_lines_hold_what_they_call_themselves_and_who_called_them():
+    def part(x):
+        return x.sin()
+
+    def step():
+        x = torch.ones(4)
+        for _ in range(3):
+            for _ in range(2):
+                x = part(x)
+            x = x.exp()
+        return x
+
+    begin = step.__code__.co_firstlineno
+    lines = watched(step).lines
+    found = [one for one in lines if one.line.endswith((" step", " part"))]
+    at = {int(one.line.partition(":")[2].split()[0]) - begin: one for one in found}
+    counts = {line: (one.times, sum(b - a for a, b in one.operators)) for line, one in at.items()}
+    assert counts == {1: (1, 1), 4: (6, 0), -2: (6, 6), 5: (3, 3)}
+    assert lines[at[-2].caller] is at[4]
+    assert all(one.caller < number for number, one in enumerate(lines))
+
+
 @both_devices
 def test_what_both_steps_work_out_alike_is_told_by_the_outermost_line(device):
     net = Net().to(device)
@@ -460,6 +482,35 @@ def test_parts_are_what_modules_and_functions_of_the_step_launch():
 
     parts = {one.name.split(" ")[-1]: one.is_module for one in watched(trained).parts}
     assert parts == {"Net": True, "react": False, "laplacian": False}
+
+
+class Signs(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = closure and closure()
+        for one in self.param_groups[0]["params"]:
+            one.sub_(self.way(one.grad))
+        return loss
+
+    def way(self, gradient):
+        return gradient.sign() * 0.1
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, partial(Signs, defaults={})], ids=["torch's", "own"])
+def test_an_optimizers_work_has_no_line_and_its_closure_is_the_programs(optimizer):
+    net = Net()
+    optimizer = optimizer(net.parameters())
+
+    def closure():
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            loss = react(net(torch.randn(8, 8))).square().mean()
+        loss.backward()
+        return loss
+
+    functions = {one.line.split()[1] for one in watched(lambda: optimizer.step(closure)).lines}
+    assert "laplacian" in functions or isinstance(optimizer, Signs)
+    assert "way" not in functions
 
 
 @pytest.mark.parametrize(

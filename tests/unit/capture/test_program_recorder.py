@@ -6,6 +6,7 @@ import sys
 import threading
 import types
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ from opscope.capture.program_recorder import (  # noqa: E402
 from opscope.capture.recording import Recording  # noqa: E402
 from opscope.capture.step_clock import StepClock  # noqa: E402
 from opscope.errors import CaptureError, InputError  # noqa: E402
+from opscope.report.analysis import recording_document  # noqa: E402
+from opscope.report.markdown import render_markdown  # noqa: E402
 from opscope.workloads.runtime import resident_bytes  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -58,6 +61,12 @@ def torch_is_as_before():
     assert not _session.locked()
 
 
+def again(folder, options, per_step):
+    profiler = Profiler(folder, **options)
+    profiler.merge_steps(per_step)
+    return profiler
+
+
 @pytest.fixture
 def record(tmp_path):
     """Runs a program; the recorder and the program's end."""
@@ -76,7 +85,7 @@ def record(tmp_path):
         recorder = ProgramRecorder(
             Profiler(tmp_path / "out", **options),
             source,
-            again=lambda: Profiler(tmp_path / "out", **options),
+            again=partial(again, tmp_path / "out", options),
             whole=(lambda most: Profiler(tmp_path / "out", **{**whole, "max_trace_size": most}))
             if steps == "auto"
             else None,
@@ -94,6 +103,32 @@ def test_optimizer_steps_after_the_first_are_recorded(record):
     assert recorder.step_count == 7  # the first, a warm-up, three recorded; the rest is timed
     assert recorder.notes == []
     recorder.require_cycles()
+
+
+IN_CYCLES = """
+import time
+for step in range(%d):
+    time.sleep(0.03 if step %% 6 == 5 else 0.002)
+    train(1)
+"""
+
+
+@pytest.mark.parametrize(("made", "per_step"), [(130, 6), (50, 1)], ids=["enough of them", "too few"])
+def test_where_steps_come_in_cycles_a_cycle_is_recorded_as_a_step(record, made, per_step):
+    recorder, end = record(IN_CYCLES % made, "auto")
+    assert end.exit_code == 0
+    (cycle,) = recorder.cycles
+    assert (cycle.sidecar.schedule.merged, cycle.sidecar.steps, cycle.sidecar.partial) == (per_step, 3, False)
+    with opscope.load(cycle.trace_path) as session:
+        counts = session.query(
+            "SELECT count(*) FROM annotations a JOIN steps s ON a.start_ns BETWEEN s.start_ns AND s.start_ns "
+            "+ s.duration_ns WHERE starts_with(name, 'Optimizer.step') GROUP BY step"
+        )
+        summary = opscope.summarize(session)
+    assert counts == 3 * [(per_step,)]
+    assert (summary.measured_step.merged, summary.measured_step.unrecorded_ns.samples > 3) == (per_step, True)
+    headline = render_markdown(recording_document(summary, is_screen=True))
+    assert (" of 6 steps)" in headline) == (per_step == 6)
 
 
 SERVER = """

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from opscope.capture.profiler import Profiler  # noqa: E402
 from opscope.capture.recording import AttachedProfilers, attached_profilers  # noqa: E402
-from opscope.capture.step_clock import MOST_SAMPLES, StepClock, time_calls  # noqa: E402
+from opscope.capture.step_clock import MOST_SAMPLES, StepClock, cycle_of, time_calls  # noqa: E402
 from opscope.model.sidecar import StepKind, StepPlace, read_sidecar  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -73,6 +73,15 @@ def stopped(world, steps, **more):
     run(world, clock, steps, **more)
     clock.stop()
     return clock
+
+
+@pytest.mark.parametrize(
+    ("long", "cycle"),
+    [(range(5, 60, 6), (6, 5)), ((*range(5, 60, 6), 31), (6, 5)), ((7, 20, 41), None), ((), None)],
+    ids=["every sixth", "and a stray one", "now and then", "none"],
+)
+def test_steps_of_which_every_so_many_is_long_come_in_cycles(long, cycle):
+    assert cycle_of({step: 200 if step in long else 20 for step in range(60)}) == cycle
 
 
 def test_a_sample_runs_from_step_start_to_step_start_on_both_clocks(world):
