@@ -181,6 +181,7 @@ class DataflowWatch:
             self._mode, self._is_on, self._steps = _mode_class()(), True, [[]]
             self._mode.seen = self._seen
             os.register_at_fork(after_in_child=self._forked)
+            self._ctc_loss, self._torch.ctc_loss = self._torch.ctc_loss, _of_lists(self._torch.ctc_loss)
             self._mode.__enter__()
 
     def next_step(self) -> None:
@@ -230,6 +231,7 @@ class DataflowWatch:
 
     def _leave(self, mode: Any) -> None:
         """Take the mode off the stack of this thread, if it must be from below others."""
+        self._torch.ctc_loss = self._ctc_loss
         if threading.get_ident() != self._thread_id:
             self.why_not = "the program makes its steps in several threads"
             return
@@ -490,6 +492,22 @@ def _mode_class() -> Any:
     # Set afterwards: a method of the class's body is wrapped by torch's compiler, which is imported for that.
     Watching.__torch_dispatch__ = dispatch
     return Watching
+
+
+def _of_lists(ctc_loss: Any) -> Any:
+    """The loss with lengths as lists: beside a mode kernels get tensors on the host, and refuse them."""
+
+    @functools.wraps(ctc_loss)
+    def call(
+        log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        lengths = (
+            one.flatten().tolist() if hasattr(one, "flatten") else one
+            for one in (input_lengths, target_lengths)
+        )
+        return ctc_loss(log_probs, targets, *lengths, *args, **kwargs)
+
+    return call
 
 
 def has_device() -> bool:
@@ -825,7 +843,8 @@ def _independent(
             like, is_ragged = most, False  # the others cannot be put together with these
         weights = {frozenset().union(*(operators[place].weights for place in places)) for places in like}
         has_weights = len(weights) > 1
-        if is_ragged and not is_selected and (has_weights or not _are_given_parts(operators, like)):
+        is_given = max(map(len, weights)) == 1 if has_weights else _are_given_parts(operators, like)
+        if is_ragged and not (is_selected or is_given):
             continue
         if _need_not_wait(operators, rounds, members[rounds], like):
             taken.update(place for places in like for place in places)
@@ -933,8 +952,8 @@ def _need_not_wait(
             tied += 1
         # Python may take what has left a round into a later one, but not a truth value for a number.
         is_decided = one.is_flag and bool(own)
-        leaving += one.is_read and bool(others) and not is_decided
-        on_host += one.is_on_host and bool(others) and not is_decided
+        leaving += one.is_read and bool(others) and not (is_decided or one.is_again)
+        on_host += one.is_on_host and bool(others) and not (is_decided or one.is_again)
         entering += one.has_new and not one.is_again and place > like[0][-1]
     # What happens between calls of a module may be anything.
     if tied > _MOST_TIED * sum(map(len, like)) or (rounds.module and leaving):

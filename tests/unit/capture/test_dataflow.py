@@ -484,6 +484,32 @@ def test_parts_are_what_modules_and_functions_of_the_step_launch():
     assert parts == {"Net": True, "react": False, "laplacian": False}
 
 
+def test_what_is_worked_out_again_on_the_host_does_not_tie_rounds_that_are_given_new_data():
+    def step():
+        for _ in range(4):
+            table = angles("cpu")  # again and again, where Python could read it
+            given = torch.randn(8, 8, device="meta")
+            (given * table.to("meta")).exp().sum(0).sqrt()
+
+    assert rounds(watched(step)) == [(4, None, False)]
+
+
+@pytest.mark.parametrize("lengths", [torch.tensor([10, 9]), torch.tensor([10, 9], dtype=torch.int32)])
+def test_a_watched_loss_takes_lengths_on_the_host_as_it_does_unwatched(lengths):
+    """Beside a mode torch itself would hand them to the kernel, which wants them on its device."""
+    made = torch.ctc_loss
+
+    def step():
+        given = torch.randn(10, 2, 5, requires_grad=True).log_softmax(2)
+        targets, of_targets = torch.tensor([[1, 2], [3, 1]]), torch.tensor([2, 1])
+        losses.append(nn.functional.ctc_loss(given, targets, lengths, of_targets, reduction="none"))
+
+    losses = []
+    watched(step)
+    assert torch.ctc_loss is made
+    assert {one.grad_fn.name() for one in losses} == {"CtcLossBackward0"}
+
+
 class Signs(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
