@@ -26,7 +26,7 @@ from opscope.provenance import native_functions as tables
 from opscope.provenance import sources
 from opscope.provenance.native_functions import OperatorTable, Place, Registered, Served
 from opscope.provenance.sources import Definition, SourceIndex, is_compiled, only
-from torch_tables.definitions import CALLABLE, is_member, signature_distance
+from torch_tables.definitions import CALLABLE, Registration, is_member, signature_distance
 from torch_tables.preprocess import PYTORCH
 
 # In a folder `torchgen/packaged` of a PyTorch installation.
@@ -238,7 +238,8 @@ class Places:
         """What is registered for a dispatch stub: a function, or the place where something else is."""
         registered = []
         for index in self._indexes:
-            for entry in (one for one in index.registrations if (one.stub, one.key) == (stub, backend)):
+            every = map(Registration._make, index.registrations)
+            for entry in (one for one in every if (one.stub, one.key) == (stub, backend)):
                 rows = [row for row in index.named(entry.function) if row.kind in ("function", "kernel")]
                 own = [row for row in rows if row.file == entry.file and not is_member(row)]
                 found = only(own or [row for row in rows if not is_compiled(row.file)], ())

@@ -464,8 +464,7 @@ class Run:
             )
             for one, row in zip(self.rows, rows, strict=True)
         ]
-        findings = benchmark_findings(rows, self)
-        return self.result(rows, complete=not self.is_interrupted, findings=findings)
+        return self.result(rows, complete=not self.is_interrupted, findings=benchmark_findings(rows, self))
 
     def ended(self, one: RunRow) -> BenchmarkRow:
         """The row with its last status: `ok` takes enough samples, and failed rows have no figures."""

@@ -296,8 +296,7 @@ class Filler:
 
     def _write_kernel_names(self) -> Int64:
         """Add the names of activities that are not known yet, in the order of their rows; that of each."""
-        query = "SELECT kind, name, name_id FROM kernel_names"
-        rows = self.session.query(query) if self.trace_id else []
+        rows = self.session.query("SELECT kind, name, name_id FROM kernel_names") if self.trace_id else []
         ids: dict[tuple[str, str], int] = {(kind, name): name_id for kind, name, name_id in rows}
         known = len(ids)
         found = columns(self.rows["activity"], name_id=lambda part: part.told(

@@ -87,8 +87,7 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
     # Records that came with other ids are there, and unattributed.
     if min(missing, launches - records) > _MISSING_FRACTION * launches:
         code = "device_records_missing" if records else "no_device_records"
-        evidence = {"count": missing, "device_ns": None}
-        yield finding(f"recording.{code}", trace_id, evidence, launches=launches)
+        yield finding(f"recording.{code}", trace_id, {"count": missing, "device_ns": None}, launches=launches)
     reason = _impossible(activities, _host_extent(events))
     if (reason >= 0).any():
         yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
@@ -453,8 +452,7 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
 
 
 def _window_findings(trace_id: int, sidecar: Sidecar) -> Iterator[Finding]:
-    by_off = grouped((region.off, region) for region in sidecar.regions)
-    for off, same in sorted(by_off.items()):
+    for off, same in sorted(grouped((region.off, region) for region in sidecar.regions).items()):
         duration_ns = sum(region.end_ns - region.start_ns for region in same)
         steps = sorted({region.step for region in same})
         evidence = {

@@ -174,18 +174,14 @@ _TEXT_IDS = frozenset(("demangledName", "shortName", "mangledName", "nameId", "t
 _OPTIONAL_COLUMNS = {"graphId", "memKind", "contextId", "endGlobalTid"}
 
 
-class Missing(msgspec.Struct, frozen=True):
-    """What an export lacks: tables, columns as `TABLE.column`, and of some rows which process they are of."""
-
-    tables: tuple[str, ...]
-    columns: tuple[str, ...]
-    row_count: int = 0
+# What an export lacks: tables, columns as `TABLE.column`, and of how many rows which process they are of.
+Missing = tuple[list[str], list[str], int]
 
 
 def copy_tables(session: Session, export: Export) -> Missing:
     """Copy all tables into the staging database; what is not there becomes an empty table, or NULL.
 
-    Each gets `process` and `thread` in place of a global id.
+    Each gets `process` and `thread` in place of a global id. Returns what is missing.
     """
     tables: list[str] = []
     columns: list[str] = []
@@ -207,7 +203,7 @@ def copy_tables(session: Session, export: Export) -> Missing:
             ]
         elif table not in _OPTIONAL or present:
             tables.append(table)
-    return Missing(tuple(tables), tuple(columns), _complete_processes(session, is_mixed=is_mixed))
+    return tables, columns, _complete_processes(session, is_mixed=is_mixed)
 
 
 def _selected(columns: Sequence[str], present: frozenset[str]) -> dict[str, str]:
@@ -326,8 +322,7 @@ def _stage_texts(session: Session, demangle: Demangle | None) -> None:
     """
     session.execute(sql(__package__, "nsys:words"))
     rows = []
-    kernel_names = session.query(sql(__package__, "nsys:kernel_names"))
-    for demangled, mangled, recorded, symbol, short in kernel_names:
+    for demangled, mangled, recorded, symbol, short in session.query(sql(__package__, "nsys:kernel_names")):
         name = shown = recorded or short or symbol or ""
         if symbol is not None:
             text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
@@ -557,13 +552,13 @@ def export_findings(
     `others` are processes with NVTX ranges that called no CUDA, and so are no traces.
     """
     schema = _exported(export).get("EXPORT_SCHEMA_VERSION", "unknown")
-    if missing.tables or missing.columns:
-        lacking = {"tables": list(missing.tables), "columns": list(missing.columns)}
-        names = ", ".join((*missing.tables, *missing.columns))
-        kind = "tables" if missing.tables else None
+    tables, columns, row_count = missing
+    if tables or columns:
+        lacking, names = {"tables": tables, "columns": columns}, ", ".join((*tables, *columns))
+        kind = "tables" if tables else None
         yield finding("nsys.missing", trace_id, lacking, kind=kind, schema=schema, names=names)
-    if missing.row_count:
-        yield finding("nsys.without_process", trace_id, {"row_count": missing.row_count})
+    if row_count:
+        yield finding("nsys.without_process", trace_id, {"row_count": row_count})
     major = schema.partition(".")[0]
     if major.isdecimal() and int(major) > _NEWEST_SCHEMA:
         yield finding("nsys.newer_schema", trace_id, schema=schema, newest=_NEWEST_SCHEMA)

@@ -226,8 +226,7 @@ def read_findings(
     if lost_bytes:
         yield finding("trace.truncated", trace_id, {"lost_bytes": lost_bytes, "size_bytes": size_bytes})
     for kind, first_byte in (repairs or {}).items():
-        first = {"first_byte": first_byte}
-        yield finding(f"trace.{kind}", trace_id, first, broken_count=census.broken_count)
+        yield finding(f"trace.{kind}", trace_id, {"first_byte": first_byte}, broken_count=census.broken_count)
     if census.is_lenient:
         yield finding("trace.unexpected_types", trace_id)
     if census.without_time:

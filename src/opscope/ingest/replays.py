@@ -199,8 +199,7 @@ def _nested(rows: dict[str, npt.NDArray[Any]], sequence: Int64) -> tuple[Forest,
 def _stretches(calls: dict[str, npt.NDArray[Any]]) -> Iterator[tuple[int, int, int]]:
     """Start, end and thread of each stretch of capturing; one that never ends lasts to the end."""
     opened: dict[int, int] = {}
-    order = np.argsort(calls["start_ns"], kind="stable")
-    for index in order.tolist():
+    for index in np.argsort(calls["start_ns"], kind="stable").tolist():
         thread, start_ns = int(calls["thread"][index]), int(calls["start_ns"][index])
         if calls["kind"][index] == CallKind.BEGIN_CAPTURE:
             opened.setdefault(thread, start_ns)
@@ -216,8 +215,7 @@ def _covered(forest: Forest, owners: Int64) -> dict[int, tuple[int, int]]:
     for launch, owner in enumerate(owners.tolist()):
         position = owner
         while position >= 0:
-            first = found.get(position, (launch, launch))[0]
-            found[position] = (first, launch)
+            found[position] = (found.get(position, (launch, launch))[0], launch)
             position = int(forest.parent[position])
     return found
 
