@@ -21,10 +21,17 @@ import numpy as np
 
 from opscope.errors import InputError
 from opscope.hardware.driver import version_text
-from opscope.ingest import quality
 from opscope.ingest.kineto import Filler
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest, subtree_sums
-from opscope.ingest.quality import integer, is_of_torch, valid_text, write_devices, write_trace
+from opscope.ingest.quality import (
+    integer,
+    is_of_torch,
+    read_findings,
+    trace_findings,
+    valid_text,
+    write_devices,
+    write_trace,
+)
 from opscope.ingest.replays import Demangle
 from opscope.ingest.source import EXPORT_COMMAND, LocalText, TraceFile
 from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of
@@ -376,8 +383,8 @@ class _Reader:
         write_devices(self.session, trace_id, devices_of(self.export, process))
         operators = census.categories.get("cpu_op", 0) - owners
         self.session.add_findings((
-            *quality.read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
-            *quality.trace_findings(self.session, trace_id),
+            *read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
+            *trace_findings(self.session, trace_id),
             *process_findings(self.session, trace_id, owners, operators, has_cuda=self.has_cuda),
         ))  # fmt: skip
 
@@ -424,11 +431,10 @@ _ALTERNATIVES = (
     r"triton_\w+",
     r"detach_?|record_param_comms",  # recorded in C++ without a namespace
 )
+# Of a range with the marks of emit_nvtx, but without a sequence number.
 EMITTED_OPERATOR = f"^(?:{'|'.join(_ALTERNATIVES)})$"
-"""Of a range with the marks of emit_nvtx, but without a sequence number."""
-
+# Of a range without any marks: a user's own C++ may well push `Solver::step`.
 BARE_OPERATOR = r"^(?:aten::\w+|autograd::engine::evaluate_function: .*|torch::(?:autograd|jit)::\w+)$"
-"""Of a range without any marks: a user's own C++ may well push `Solver::step`."""
 
 _LISTS = (
     r"_foreach_\w+", r"_amp_foreach_\w+", r"_fused_(?:adam|adamw|sgd|adagrad)_?", r"_?stack", r"[hvd]stack",
@@ -443,8 +449,8 @@ _LISTS = (
     r"_padded_dense_to_jagged_forward", r"_scaled(?:_grouped)?_mm_v2",
     r"_thnn_\w+", r"_scaled_\w*mm_v2", r"_scaled_addmm_?",
 )  # fmt: skip
+# Of operators with a list of tensors among their arguments: which shape is whose cannot be told.
 TAKES_TENSOR_LISTS = f"^aten::(?:{'|'.join(_LISTS)})$"
-"""Of operators with a list of tensors among their arguments: which shape is whose cannot be told."""
 
 
 # What an export says once: of the recording, its machine, its processes and devices.

@@ -15,7 +15,6 @@ import msgspec
 from opscope.ingest.wording import asked, finding
 from opscope.model import schema
 from opscope.model.finding import Finding, Severity
-from opscope.model.schema import Attribution
 from opscope.model.session import Session
 
 
@@ -275,7 +274,7 @@ def trace_findings(
         yield finding("trace.absent", trace_id, {"absent": absent}, names=", ".join(absent))
     if activities:
         # What runs outside of operators is no surprise where there are none.
-        silent = () if of_torch or recorder == "nsys" else (Attribution.OUTSIDE_OPERATOR,)
+        silent = () if of_torch or recorder == "nsys" else (schema.Attribution.OUTSIDE_OPERATOR,)
         rows = session.query(
             """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
             WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
@@ -283,7 +282,7 @@ def trace_findings(
         )
         total_ns = sum(duration_ns for *_, duration_ns in rows)
         for name, count, duration_ns in rows:
-            attribution = Attribution(name)
+            attribution = schema.Attribution(name)
             if attribution in _UNATTRIBUTED and attribution not in silent and total_ns:
                 fraction = duration_ns / total_ns
                 yield finding(
@@ -299,9 +298,11 @@ def trace_findings(
 
 
 _UNATTRIBUTED = (
-    Attribution.BEFORE_WINDOW, Attribution.NO_LAUNCH_RECORD, Attribution.OUTSIDE_OPERATOR,
-    Attribution.NO_CORRELATION,
-)  # fmt: skip
+    schema.Attribution.BEFORE_WINDOW,
+    schema.Attribution.NO_LAUNCH_RECORD,
+    schema.Attribution.OUTSIDE_OPERATOR,
+    schema.Attribution.NO_CORRELATION,
+)
 
 
 def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
