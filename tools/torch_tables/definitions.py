@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import tree_sitter_cpp
@@ -22,23 +22,11 @@ from tree_sitter import Language, Node, Parser
 from opscope.errors import InputError
 from opscope.model.queries import grouped
 from opscope.provenance import sources
-from opscope.provenance.sources import Definition, SourceIndex
+from opscope.provenance.sources import Definition, Registration, SourceIndex
 from torch_tables.preprocess import BUILT_IN, PYTORCH, MacroTable, Source, rewritten, spaces, split_arguments
 
 _PARSER = Parser(Language(tree_sitter_cpp.language()))
 _SKIPPED = re.compile(PYTORCH["skipped"])
-
-
-class Registration(NamedTuple):
-    """`function` implements the dispatch stub `stub` for a dispatch key; "" if it is not a plain name."""
-
-    stub: str
-    key: str
-    function: str
-    file: str
-    line: int
-
-
 Tree = tuple[Sequence[Definition], Sequence[Registration]]
 
 
@@ -61,12 +49,11 @@ def index_of(version: str, git_version: str | None, tree: Tree) -> SourceIndex:
     numbers: dict[str | tuple[str, ...], int] = {}
     rows: dict[str, list[list[int]]] = defaultdict(list)
     for one in sorted(tree[0], key=lambda one: (one.file, one.line)):
-        of = {field: numbers.setdefault(getattr(one, field), len(numbers)) for field in sources.INDEX_TEXTS}
-        of |= {"line": one.line, "end_line": one.end_line - one.line}
-        of |= {"is_specialization": one.is_specialization}
+        of = msgspec.structs.asdict(one) | {"end_line": one.end_line - one.line}
+        of |= {field: numbers.setdefault(of[field], len(numbers)) for field in sources.INDEX_TEXTS}
         rows[one.name].append([of[column] for column in sources.INDEX_COLUMNS])
     packed = {name: msgspec.Raw(msgspec.msgpack.encode(of)) for name, of in rows.items()}
-    listed = tuple(sorted(tree[1], key=lambda entry: (entry.file, entry.line, entry.stub)))
+    listed = tuple(sorted(tree[1], key=lambda entry: (*entry[3:], entry[0])))
     return SourceIndex(sources.INDEX_FORMAT.number, version, git_version, list(numbers), packed, listed)
 
 
@@ -141,7 +128,7 @@ def _without_macros(text: str, file: str, stubs: set[str], registrations: dict[R
             device = re.sub(r"^(ALSO_)?REGISTER_|_?DISPATCH$", "", macro)
             device = device or ("CUDA" if file.endswith((".cu", ".cuh")) else "CPU")
             key = "CPU" if device in _CPU_NAMES else device
-            registrations[Registration(arguments[0], key, function, file, line)] = None
+            registrations[arguments[0], key, function, file, line] = None
         if macro == "DEFINE_DISPATCH":
             return f"dispatch_stub {arguments[0]};"
         return "0" if macro == "jiterator_stringify" else ""
