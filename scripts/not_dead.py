@@ -136,3 +136,8 @@ _.extract
 
 # Called by pickle.
 _.find_class
+
+# Programs of a machine, asked by name where a diagnosis shows them (`toolchain/doctor/checks.py`).
+_.cuobjdump
+_.ninja
+_.nsys

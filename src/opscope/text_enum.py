@@ -18,8 +18,7 @@ class TextEnum(str, Enum):
 class MeaningEnum(TextEnum):
     """Members that also say what they mean: `EXACT = "exact", "read from the file itself"`."""
 
-    meaning: str
-    """One phrase for people."""
+    meaning: str  # one phrase for people
 
     def __new__(cls, text: str, meaning: str = "") -> MeaningEnum:
         """The member that is this text."""

@@ -47,13 +47,13 @@ def tree_index(root: Path, version: str, git_version: str | None, *, headers: bo
 def index_of(version: str, git_version: str | None, tree: Tree) -> SourceIndex:
     """The index of definitions whose lines are known, in any order."""
     numbers: dict[str | tuple[str, ...], int] = {}
-    rows: dict[str, list[sources.IndexRow]] = defaultdict(list)
+    rows: dict[str, list[list[int]]] = defaultdict(list)
     for one in sorted(tree[0], key=lambda one: (one.file, one.line)):
-        of = {field: numbers.setdefault(getattr(one, field), len(numbers)) for field in sources.INDEX_TEXTS}
-        of |= {"line": one.line, "span": one.end_line - one.line}
-        rows[one.name].append(sources.IndexRow(**of, is_specialization=one.is_specialization))
+        of = msgspec.structs.asdict(one) | {"end_line": one.end_line - one.line}
+        of |= {field: numbers.setdefault(of[field], len(numbers)) for field in sources.INDEX_TEXTS}
+        rows[one.name].append([of[column] for column in sources.INDEX_COLUMNS])
     packed = {name: msgspec.Raw(msgspec.msgpack.encode(of)) for name, of in rows.items()}
-    listed = tuple(sorted(tree[1], key=lambda entry: (entry.file, entry.line, entry.stub)))
+    listed = tuple(sorted(tree[1], key=lambda entry: (*entry[3:], entry[0])))
     return SourceIndex(sources.INDEX_FORMAT.number, version, git_version, list(numbers), packed, listed)
 
 
@@ -128,7 +128,7 @@ def _without_macros(text: str, file: str, stubs: set[str], registrations: dict[R
             device = re.sub(r"^(ALSO_)?REGISTER_|_?DISPATCH$", "", macro)
             device = device or ("CUDA" if file.endswith((".cu", ".cuh")) else "CPU")
             key = "CPU" if device in _CPU_NAMES else device
-            registrations[Registration(arguments[0], key, function, file, line)] = None
+            registrations[arguments[0], key, function, file, line] = None
         if macro == "DEFINE_DISPATCH":
             return f"dispatch_stub {arguments[0]};"
         return "0" if macro == "jiterator_stringify" else ""

@@ -238,13 +238,13 @@ class Places:
         """What is registered for a dispatch stub: a function, or the place where something else is."""
         registered = []
         for index in self._indexes:
-            for entry in (one for one in index.registrations if (one.stub, one.key) == (stub, backend)):
-                rows = [row for row in index.named(entry.function) if row.kind in ("function", "kernel")]
-                own = [row for row in rows if row.file == entry.file and not is_member(row)]
+            known = (one for one in index.registrations if one[:2] == (stub, backend))
+            for _, _, function, file, line in known:
+                rows = [row for row in index.named(function) if row.kind in ("function", "kernel")]
+                own = [row for row in rows if row.file == file and not is_member(row)]
                 found = only(own or [row for row in rows if not is_compiled(row.file)], ())
-                found = found or Definition("stub", stub, "", entry.file, entry.line, entry.line)
-                place = self._place(index, found)
-                registered.append(Registered(found.name, entry.file, entry.function, place))
+                found = found or Definition("stub", stub, "", file, line, line)
+                registered.append(Registered(found.name, file, function, self._place(index, found)))
         return tuple(registered)
 
     def _launched(self, index: SourceIndex, name: str) -> Registered:

@@ -56,8 +56,7 @@ def map_tensors(fn: Callable[[Any], Any], value: Any) -> Any:
             changed[key] = map_tensors(fn, child)
         return changed
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {key: map_tensors(fn, child) for key, child in _fields(value)}
-        return dataclasses.replace(value, **fields)
+        return dataclasses.replace(value, **{key: map_tensors(fn, child) for key, child in _fields(value)})
     return value
 
 

@@ -37,11 +37,12 @@ from opscope.benchmarking.statistics import (
 )
 from opscope.benchmarking.timer import Timer, benchmark_timer
 from opscope.errors import InputError
-from opscope.model import benchmark as model
 from opscope.model.benchmark import (
     BenchmarkOptions,
     BenchmarkResult,
     BenchmarkRow,
+    CacheState,
+    CallProfile,
     Ceiling,
     Clock,
     DeviceState,
@@ -52,7 +53,7 @@ from opscope.model.finding import Finding
 from opscope.units import NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
 
-Inspector = Callable[[Callable[[], object]], model.CallProfile]
+Inspector = Callable[[Callable[[], object]], CallProfile]
 
 # Added to the seed: the check has inputs that no call has seen.
 _CHECK_SEED = 1_000_003
@@ -172,7 +173,7 @@ class Run:
         self.ceilings_error: str | None = None
         self.in_samples_ns = 0  # the part of the rounds in which samples were taken
         is_controlled = problem.device.startswith("cuda") and timer.clock is not Clock.WALL
-        self.cache_state = options.cache_state if is_controlled else model.CacheState.UNCONTROLLED
+        self.cache_state = options.cache_state if is_controlled else CacheState.UNCONTROLLED
         self.min_bytes = problem.min_bytes  # None until an implementation has returned something
         self.flop_count = problem.flop_count  # None while no implementation's operations are known
         self.created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -464,8 +465,7 @@ class Run:
             )
             for one, row in zip(self.rows, rows, strict=True)
         ]
-        findings = benchmark_findings(rows, self)
-        return self.result(rows, complete=not self.is_interrupted, findings=findings)
+        return self.result(rows, complete=not self.is_interrupted, findings=benchmark_findings(rows, self))
 
     def ended(self, one: RunRow) -> BenchmarkRow:
         """The row with its last status: `ok` takes enough samples, and failed rows have no figures."""

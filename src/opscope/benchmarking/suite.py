@@ -43,20 +43,6 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """A choice a suite offers besides shape and dtype."""
-
-    values: tuple[str, ...]  # the names it goes by in results; the first is the default
-    summary: str  # what it chooses, in a few words
-
-    def settled(self, name: str, asked: Any) -> str:
-        value = self.values[0] if asked is None else str(asked)
-        if value not in self.values:
-            raise InputError(f"{name} cannot be '{asked}'", hint=f"Use {_either(self.values)}")
-        return value
-
-
-@dataclass(frozen=True)
 class Suite:
     name: str  # what `opscope bench` calls it
     summary: str  # what it compares, one line
@@ -74,7 +60,8 @@ class Suite:
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")  # the first is the default on a CPU
     cuda_dtype: str = "float32"  # default on a GPU
     reference: str = "torch"  # implementation that ratios refer to
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)  # further choices by name
+    # Further choices by name, with their values; the first is the default
+    parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def problem(
         self,
@@ -102,7 +89,13 @@ class Suite:
         if dtype not in self.dtypes:
             raise InputError(f"'{self.name}' is not defined for {dtype}", hint=f"Use {_either(self.dtypes)}")
         shape = self._shape(values, self.cuda_shape if is_cuda else self.cpu_shape)
-        own = {name: one.settled(name, values.get(name)) for name, one in self.parameters.items()}
+        own = {
+            name: choices[0] if values.get(name) is None else str(values[name])
+            for name, choices in self.parameters.items()
+        }
+        for name, value in own.items():
+            if value not in self.parameters[name]:
+                raise InputError(f"{name} cannot be '{value}'", hint=f"Use {_either(self.parameters[name])}")
         settings = Settings(shape, dtype, place, own)
         expected, made = self.make(settings)
         small_shape = self.small_shape

@@ -17,7 +17,7 @@ from typing import Any
 from opscope.benchmarking.check import default_tolerance
 from opscope.benchmarking.limits import float32_products
 from opscope.benchmarking.problem import Implementation
-from opscope.benchmarking.suite import Parameter, Settings, Suite, by_torch, compiled, cuda, only_if, triton
+from opscope.benchmarking.suite import Settings, Suite, by_torch, compiled, cuda, only_if, triton
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import Engine
 from opscope.workloads.runtime import is_out_of_memory, require_torch
@@ -308,7 +308,7 @@ _ALL = (
         ("naive", "torch", *_HAND_WRITTEN, "compile"),
         _gelu,
         small_shape=_ELEMENTWISE_SMALL_SHAPE,
-        parameters={"approximate": Parameter(("tanh", "none"), "tanh form, or exact by erf")},
+        parameters={"approximate": ("tanh", "none")},  # tanh form, or exact by erf
     ),
     Suite(
         "square",
@@ -384,9 +384,7 @@ _ALL = (
         cuda_shape=(4, 16, 4096, 128),
         cpu_shape=(1, 4, 256, 64),
         cuda_dtype="bfloat16",
-        parameters={
-            "causal": Parameter(("false", "true"), "whether a position attends only to earlier ones")
-        },
+        parameters={"causal": ("false", "true")},  # whether a position attends only to earlier ones
     ),
 )
 SUITES = {suite.name: suite for suite in _ALL}

@@ -178,8 +178,7 @@ class CudaEventTimer(Timer):
             fn()
             self._end.record()
             if self._hiding is not None:
-                host_ns = time.perf_counter_ns() - began_ns
-                self._hiding.learn(fn, host_ns, was_hidden=not self._start.query())
+                self._hiding.learn(fn, time.perf_counter_ns() - began_ns, was_hidden=not self._start.query())
             self._end.synchronize()
         elapsed_ms: float = self._start.elapsed_time(self._end)
         return round(elapsed_ms * NS_PER_MS)

@@ -58,9 +58,8 @@ def extract(
     with console.open_source([source]) as session, console.status("Looking for calls"):
         summary = Summary(session, measured_dir=cache_folder() / LIMITS_FOLDER)
         calls = alone_calls(session, summary.efficiency)
-        chosen = calls[: None if top == "all" else top]
-        if call is not None:
-            chosen = (chosen_call(calls, call, session),)
+        listed = calls[: None if top == "all" else top]
+        chosen = listed if call is None else (chosen_call(calls, call, session),)
         name, kind = output.name if call is not None else None, StartKind(start) if start else None
         rows = [
             extracted(rank, one, what=call_text(summary, one, source), name=name, start=kind, module=module)

@@ -100,8 +100,7 @@ def _targets(compiler: Nvcc, arch: Sequence[str]) -> tuple[tuple[Target, ...], T
         compiler.targets,
         native=native,
     )
-    has_ptx = any(word in (_PTX, ALL, ALL_MAJOR) for word in words)
-    return targets, ptx_target(targets) if has_ptx else None
+    return targets, ptx_target(targets) if any(word in (_PTX, ALL, ALL_MAJOR) for word in words) else None
 
 
 def _named(word: str) -> list[str]:

@@ -68,8 +68,7 @@ class _Task:
     @property
     def settings(self) -> dict[str, Any]:
         """All that was asked for, under the names of the stats file's `config`."""
-        asked = asdict(self.configuration.spec.options)
-        return {**self.configuration.settings, **asked, **self.recording}
+        return {**self.configuration.settings, **asdict(self.configuration.spec.options), **self.recording}
 
     def entry(self, stats: Mapping[str, Any] | None, error: str | None = None) -> Record:
         names = {} if stats is None else {role: path.name for role, path in self.files.items()}

@@ -19,8 +19,7 @@ from opscope.errors import InputError
 
 MARK = b"opscope cuda 01"
 LATEST_NS = 1 << 62  # the year 2116
-ABSENT = 0xFFFFFFFF
-"""An id that a record does not have."""
+ABSENT = 0xFFFFFFFF  # an id that a record does not have
 
 
 class FileState(IntEnum):

@@ -217,6 +217,5 @@ def split_sass(text: str) -> dict[str, str]:
     parts = _SASS_FUNCTION.split(text)
     for symbol, body in zip(parts[1::2], parts[2::2], strict=True):
         lines = (_ENCODING.sub("", line).rstrip() for line in body.partition(_FATBIN)[0].splitlines())
-        code = "\n".join(line for line in lines if line.strip() not in {"", "." * 10})
-        found.setdefault(symbol, code)
+        found.setdefault(symbol, "\n".join(line for line in lines if line.strip() not in {"", "." * 10}))
     return found

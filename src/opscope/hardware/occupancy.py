@@ -144,12 +144,9 @@ def static_occupancy(
     largest = min(max_threads or known.max_threads_per_block, known.max_threads_per_block)
 
     def of_size(threads: int) -> BlockOccupancy:
-        active = None
-        if shared_bytes <= known.max_shared_bytes_per_block and threads <= largest:
-            active = active_blocks(
-                known, threads=threads, registers_per_thread=registers, shared_bytes=shared_bytes
-            )
-        return BlockOccupancy(threads, active)
+        can_start = shared_bytes <= known.max_shared_bytes_per_block and threads <= largest
+        how = {"threads": threads, "registers_per_thread": registers, "shared_bytes": shared_bytes}
+        return BlockOccupancy(threads, active_blocks(known, **how) if can_start else None)
 
     asked = tuple(of_size(size) for size in block_sizes)
     every_size = map(of_size, sorted({*range(WARP_SIZE, largest + 1, WARP_SIZE), largest}))

@@ -153,8 +153,7 @@ class RowPart(NamedTuple):
         It is asked once about equal ones, in the order of their first rows.
         """
         number, first = self.distinct(*names)
-        said = list(map(tell, *(self.values(name, first) for name in names)))
-        return np.asarray(np.array(said)[number])
+        return np.asarray(np.array(list(map(tell, *(self.values(name, first) for name in names))))[number])
 
     def is_text(self, name: str) -> bool:
         return name in self.columns and self.columns[name][0].dtype == np.int32

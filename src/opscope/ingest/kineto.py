@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.ingest import linking, nesting, quality
+from opscope.ingest import linking, nesting
 from opscope.ingest.arrow import ArrowRows, RowPart, packed
-from opscope.ingest.linking import gather
-from opscope.ingest.nesting import Extent, Forest, Int64, RecordedSteps
-from opscope.ingest.quality import integer
+from opscope.ingest.quality import Census, integer
 from opscope.ingest.staging import MODULE, Columns, StagedEvents, Told, columns, module_calls, rows_of
 from opscope.model import schema
 from opscope.model.queries import sql
@@ -68,8 +66,8 @@ class _Modules(NamedTuple):
     """Modules of a trace: their ids by recorder's id and name, the forest of their calls, whose each is."""
 
     ids: dict[tuple[str, int | None], int]
-    forest: Forest
-    module_id: Int64
+    forest: nesting.Forest
+    module_id: nesting.Int64
 
 
 class Filler:
@@ -98,7 +96,7 @@ class Filler:
         column = schema.table(table).columns[0].name
         return int(self.session.scalar(f"SELECT coalesce(max({column}) + 1, 0) FROM {table}"))
 
-    def fill(self) -> quality.Census:
+    def fill(self) -> Census:
         calls = linking.Calls(**self._columns(
             self.rows["call"], "thread_key", "start_ns", "external_id", "correlation_id",
             is_graph_launch=lambda part: part.told(linking.kind_of_call, "name") == linking.CallKind.GRAPH,
@@ -109,14 +107,14 @@ class Filler:
         memory_operator = np.full(len(memory["start_ns"]), -1)
         of_links = {name: activities[name] for name in linking.Activities.__struct_fields__}
         candidates = linking.Candidates(calls, linking.Activities(**of_links))
-        parts: list[tuple[Extent | None, Callable[[], Columns]]] = []
+        parts: list[tuple[nesting.Extent | None, Callable[[], Columns]]] = []
         irregular_count = 0
         for extent, forest, external_id, ids, tell in self._operators(steps, modules):
             irregular_count += forest.irregular_count
             candidates.add(forest, ids, external_id, extent)
             here = linking.within(memory["start_ns"], extent)
             inside = nesting.enclosing(forest, memory["thread"][here], memory["start_ns"][here])
-            memory_operator[here] = gather(ids, inside)
+            memory_operator[here] = linking.gather(ids, inside)
             if self.session.is_file_backed:
                 file, everything = self.events.folder / f"{len(parts)}.npz", dict[str, Any](tell())
                 np.savez(file, **everything)
@@ -149,7 +147,7 @@ class Filler:
             + activities["duration_ns"].sum(dtype=float),
         )
 
-    def _steps(self) -> RecordedSteps:
+    def _steps(self) -> nesting.RecordedSteps:
         found = columns(
             (part.taken(part.has("start_ns")) for part in self.rows["annotation"]), "start_ns", "duration_ns",
             step=lambda part: part.told(
@@ -159,10 +157,12 @@ class Filler:
         )  # fmt: skip
         order = np.argsort(found["start_ns"], kind="stable")
         order = order[(found["step"][order] >= 0) & (found["duration_ns"][order] >= 0)]
-        return RecordedSteps(*(found[name][order] for name in RecordedSteps.__struct_fields__))
+        return nesting.RecordedSteps(
+            *(found[name][order] for name in nesting.RecordedSteps.__struct_fields__)
+        )
 
     def _activities(self) -> Columns:
-        def known(part: RowPart, name: str, tell: Callable[[str | None], int], track: str) -> Int64:
+        def known(part: RowPart, name: str, tell: Callable[[str | None], int], track: str) -> nesting.Int64:
             return np.where(part.has(name), part.integers(name), part.told(tell, track))
 
         return self._columns(
@@ -175,7 +175,7 @@ class Filler:
             ),
         )  # fmt: skip
 
-    def _write_threads(self) -> Int64:
+    def _write_threads(self) -> nesting.Int64:
         """Give host threads their ids, in the order of first events; the id of each key, -1 for others."""
         labels: dict[tuple[str | None, str | int | None], str] = {}
         for row in chain.from_iterable(map(RowPart.records, self.rows["label"])):
@@ -204,8 +204,10 @@ class Filler:
         return found
 
     def _operators(
-        self, steps: RecordedSteps, modules: _Modules | None
-    ) -> Iterator[tuple[Extent | None, Forest, Int64, Int64, Callable[[], Columns]]]:
+        self, steps: nesting.RecordedSteps, modules: _Modules | None
+    ) -> Iterator[
+        tuple[nesting.Extent | None, nesting.Forest, nesting.Int64, nesting.Int64, Callable[[], Columns]]
+    ]:
         """Operators that began in an extent: their forest, external and own ids, and columns, in preorder."""
         counts = np.zeros(0, dtype=np.int64)
         ticks_us, sampled_ns = True, [np.empty(0, dtype=np.int64)]
@@ -230,11 +232,13 @@ class Filler:
             known = partial(_operator_columns, forest, ids, rows["name"], steps, modules)
             yield extent, forest, rows["external_id"][forest.order], ids, known
 
-    def _operator_rows(self, count: int, sampled_ns: Int64) -> Iterator[tuple[Extent | None, Columns]]:
+    def _operator_rows(
+        self, count: int, sampled_ns: nesting.Int64
+    ) -> Iterator[tuple[nesting.Extent | None, Columns]]:
         """Columns for nesting, in extents at whose ends no operator is open."""
         names: dict[str | None, int] = {}
 
-        def read(extent: Extent | None) -> Columns:
+        def read(extent: nesting.Extent | None) -> Columns:
             return self._columns(
                 self.rows["operator"].within(extent), "thread_key", "start_ns", "duration_ns", "external_id",
                 name=lambda part: part.told(
@@ -260,7 +264,7 @@ class Filler:
             first_ns = end_ns
 
     def _write_launches(
-        self, calls: linking.Calls, activities: Columns, links: linking.Links, steps: RecordedSteps
+        self, calls: linking.Calls, activities: Columns, links: linking.Links, steps: nesting.RecordedSteps
     ) -> None:
         """Write calls, activities with their names, and steps, whose device time is that of activities."""
         call_step, first_call_id = steps.at(calls.start_ns), self.next_id("runtime_calls")
@@ -275,7 +279,7 @@ class Filler:
             lambda part: part.retold("api", lambda name: _APIS.get(name, "runtime"), "category"),
         ))  # fmt: skip
         launched = links.activity_call >= 0
-        step = np.where(launched, gather(call_step, links.activity_call), -1)
+        step = np.where(launched, linking.gather(call_step, links.activity_call), -1)
         # Without a call, the operator is the one that its own id names.
         named = np.flatnonzero(~launched & (links.activity_operator >= 0))
         step[named] = steps.at(links.own_start_ns[named])
@@ -294,10 +298,9 @@ class Filler:
         told = self.rows["activity"], of_activities, _finish_activities
         self.write("device_activities", partial(_finished, *told))
 
-    def _write_kernel_names(self) -> Int64:
+    def _write_kernel_names(self) -> nesting.Int64:
         """Add the names of activities that are not known yet, in the order of their rows; that of each."""
-        query = "SELECT kind, name, name_id FROM kernel_names"
-        rows = self.session.query(query) if self.trace_id else []
+        rows = self.session.query("SELECT kind, name, name_id FROM kernel_names") if self.trace_id else []
         ids: dict[tuple[str, str], int] = {(kind, name): name_id for kind, name, name_id in rows}
         known = len(ids)
         found = columns(self.rows["activity"], name_id=lambda part: part.told(
@@ -350,17 +353,21 @@ class Filler:
 
 
 def _operator_columns(
-    forest: Forest, ids: Int64, name: Int64, steps: RecordedSteps, modules: _Modules | None
+    forest: nesting.Forest,
+    ids: nesting.Int64,
+    name: nesting.Int64,
+    steps: nesting.RecordedSteps,
+    modules: _Modules | None,
 ) -> Columns:
     module_id = np.full(len(forest), -1)
     if modules is not None:  # the innermost call of a module that is open where an operator begins
         inside = nesting.enclosing(modules.forest, forest.thread, forest.start_ns)
-        module_id = gather(modules.module_id, inside)
+        module_id = linking.gather(modules.module_id, inside)
     return {
         "row": forest.order,
         "operator_id": ids,
         "thread_id": forest.thread.astype(np.int32),
-        "parent_id": gather(ids, forest.parent),
+        "parent_id": linking.gather(ids, forest.parent),
         "depth": forest.depth.astype(np.int32),
         "last_descendant_id": ids[forest.last_descendant],
         "step": steps.at(forest.start_ns).astype(np.int32),
@@ -446,12 +453,12 @@ def _sizes(text: str | None, bits: int) -> list[int]:
 
 def _finished_operators(
     staged: Callable[[], Iterable[RowPart]], known: Callable[[], Columns], links: linking.Links,
-    duration_ns: Int64,
+    duration_ns: nesting.Int64,
 ) -> Iterator[RowPart]:  # fmt: skip
     return _finished(staged(), _operator_links(known(), links, duration_ns), _finish_operators)
 
 
-def _operator_links(columns: Columns, links: linking.Links, duration_ns: Int64) -> Columns:
+def _operator_links(columns: Columns, links: linking.Links, duration_ns: nesting.Int64) -> Columns:
     ids = columns["operator_id"]
     place = linking.look_up(ids, np.arange(len(ids)), links.activity_operator)
     owned = np.flatnonzero(place >= 0)

@@ -24,11 +24,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from opscope.errors import InputError
-from opscope.ingest import quality
 from opscope.ingest.kineto import Filler, write_rows
 from opscope.ingest.linking import OWN_LAUNCHES, CallKind, earliest_of_each, kind_of_call, look_up
 from opscope.ingest.nesting import Extent, Int64
-from opscope.ingest.quality import integer, recorded_release, valid_text, write_devices, write_trace
+from opscope.ingest.quality import (
+    Census,
+    integer,
+    read_findings,
+    recorded_release,
+    trace_findings,
+    valid_text,
+    write_devices,
+    write_trace,
+)
 from opscope.ingest.replays import Capture, Demangle, captured_phases, open_replays, with_nodes
 from opscope.ingest.source import EventArray, LocalText, TraceFile, local_text, mapped_text
 from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of, staged_events
@@ -87,8 +95,7 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
     # Records that came with other ids are there, and unattributed.
     if min(missing, launches - records) > _MISSING_FRACTION * launches:
         code = "device_records_missing" if records else "no_device_records"
-        evidence = {"count": missing, "device_ns": None}
-        yield finding(f"recording.{code}", trace_id, evidence, launches=launches)
+        yield finding(f"recording.{code}", trace_id, {"count": missing, "device_ns": None}, launches=launches)
     reason = _impossible(activities, _host_extent(events))
     if (reason >= 0).any():
         yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
@@ -239,11 +246,11 @@ def read_kineto(
     session.defer("devices", lambda session: write_devices(session, trace_id, *described))
     session.defer("findings", lambda session: session.add_findings((
         *defects,
-        *quality.read_findings(
+        *read_findings(
             trace_id, census, size_bytes=size_bytes, lost_bytes=array.lost_bytes, damage=local.damage,
             repairs=repairs,
         ),
-        *quality.trace_findings(session, trace_id, is_explained=is_explained, had_device=had_device),
+        *trace_findings(session, trace_id, is_explained=is_explained, had_device=had_device),
         *recorded_findings(array.properties, trace_id),
         *sidecar_findings,
         *graph_findings(session, trace_id, captures),
@@ -254,7 +261,7 @@ def read_kineto(
 
 
 def _write_trace(
-    session: Session, trace_id: int, array: EventArray, census: quality.Census, sidecar: Sidecar | None,
+    session: Session, trace_id: int, array: EventArray, census: Census, sidecar: Sidecar | None,
     **of_file: Any,
 ) -> None:  # fmt: skip
     properties = array.properties
@@ -453,8 +460,7 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
 
 
 def _window_findings(trace_id: int, sidecar: Sidecar) -> Iterator[Finding]:
-    by_off = grouped((region.off, region) for region in sidecar.regions)
-    for off, same in sorted(by_off.items()):
+    for off, same in sorted(grouped((region.off, region) for region in sidecar.regions).items()):
         duration_ns = sum(region.end_ns - region.start_ns for region in same)
         steps = sorted({region.step for region in same})
         evidence = {

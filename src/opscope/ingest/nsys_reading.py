@@ -21,10 +21,17 @@ import numpy as np
 
 from opscope.errors import InputError
 from opscope.hardware.driver import version_text
-from opscope.ingest import quality
 from opscope.ingest.kineto import Filler
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest, subtree_sums
-from opscope.ingest.quality import integer, is_of_torch, valid_text, write_devices, write_trace
+from opscope.ingest.quality import (
+    integer,
+    is_of_torch,
+    read_findings,
+    trace_findings,
+    valid_text,
+    write_devices,
+    write_trace,
+)
 from opscope.ingest.replays import Demangle
 from opscope.ingest.source import EXPORT_COMMAND, LocalText, TraceFile
 from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of
@@ -174,18 +181,14 @@ _TEXT_IDS = frozenset(("demangledName", "shortName", "mangledName", "nameId", "t
 _OPTIONAL_COLUMNS = {"graphId", "memKind", "contextId", "endGlobalTid"}
 
 
-class Missing(msgspec.Struct, frozen=True):
-    """What an export lacks: tables, columns as `TABLE.column`, and of some rows which process they are of."""
-
-    tables: tuple[str, ...]
-    columns: tuple[str, ...]
-    row_count: int = 0
+# What an export lacks: tables, columns as `TABLE.column`, and of how many rows which process they are of.
+Missing = tuple[list[str], list[str], int]
 
 
 def copy_tables(session: Session, export: Export) -> Missing:
     """Copy all tables into the staging database; what is not there becomes an empty table, or NULL.
 
-    Each gets `process` and `thread` in place of a global id.
+    Each gets `process` and `thread` in place of a global id. Returns what is missing.
     """
     tables: list[str] = []
     columns: list[str] = []
@@ -207,7 +210,7 @@ def copy_tables(session: Session, export: Export) -> Missing:
             ]
         elif table not in _OPTIONAL or present:
             tables.append(table)
-    return Missing(tuple(tables), tuple(columns), _complete_processes(session, is_mixed=is_mixed))
+    return tables, columns, _complete_processes(session, is_mixed=is_mixed)
 
 
 def _selected(columns: Sequence[str], present: frozenset[str]) -> dict[str, str]:
@@ -326,8 +329,7 @@ def _stage_texts(session: Session, demangle: Demangle | None) -> None:
     """
     session.execute(sql(__package__, "nsys:words"))
     rows = []
-    kernel_names = session.query(sql(__package__, "nsys:kernel_names"))
-    for demangled, mangled, recorded, symbol, short in kernel_names:
+    for demangled, mangled, recorded, symbol, short in session.query(sql(__package__, "nsys:kernel_names")):
         name = shown = recorded or short or symbol or ""
         if symbol is not None:
             text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
@@ -381,8 +383,8 @@ class _Reader:
         write_devices(self.session, trace_id, devices_of(self.export, process))
         operators = census.categories.get("cpu_op", 0) - owners
         self.session.add_findings((
-            *quality.read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
-            *quality.trace_findings(self.session, trace_id),
+            *read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
+            *trace_findings(self.session, trace_id),
             *process_findings(self.session, trace_id, owners, operators, has_cuda=self.has_cuda),
         ))  # fmt: skip
 
@@ -429,11 +431,10 @@ _ALTERNATIVES = (
     r"triton_\w+",
     r"detach_?|record_param_comms",  # recorded in C++ without a namespace
 )
+# Of a range with the marks of emit_nvtx, but without a sequence number.
 EMITTED_OPERATOR = f"^(?:{'|'.join(_ALTERNATIVES)})$"
-"""Of a range with the marks of emit_nvtx, but without a sequence number."""
-
+# Of a range without any marks: a user's own C++ may well push `Solver::step`.
 BARE_OPERATOR = r"^(?:aten::\w+|autograd::engine::evaluate_function: .*|torch::(?:autograd|jit)::\w+)$"
-"""Of a range without any marks: a user's own C++ may well push `Solver::step`."""
 
 _LISTS = (
     r"_foreach_\w+", r"_amp_foreach_\w+", r"_fused_(?:adam|adamw|sgd|adagrad)_?", r"_?stack", r"[hvd]stack",
@@ -448,8 +449,8 @@ _LISTS = (
     r"_padded_dense_to_jagged_forward", r"_scaled(?:_grouped)?_mm_v2",
     r"_thnn_\w+", r"_scaled_\w*mm_v2", r"_scaled_addmm_?",
 )  # fmt: skip
+# Of operators with a list of tensors among their arguments: which shape is whose cannot be told.
 TAKES_TENSOR_LISTS = f"^aten::(?:{'|'.join(_LISTS)})$"
-"""Of operators with a list of tensors among their arguments: which shape is whose cannot be told."""
 
 
 # What an export says once: of the recording, its machine, its processes and devices.
@@ -557,13 +558,13 @@ def export_findings(
     `others` are processes with NVTX ranges that called no CUDA, and so are no traces.
     """
     schema = _exported(export).get("EXPORT_SCHEMA_VERSION", "unknown")
-    if missing.tables or missing.columns:
-        lacking = {"tables": list(missing.tables), "columns": list(missing.columns)}
-        names = ", ".join((*missing.tables, *missing.columns))
-        kind = "tables" if missing.tables else None
+    tables, columns, row_count = missing
+    if tables or columns:
+        lacking, names = {"tables": tables, "columns": columns}, ", ".join((*tables, *columns))
+        kind = "tables" if tables else None
         yield finding("nsys.missing", trace_id, lacking, kind=kind, schema=schema, names=names)
-    if missing.row_count:
-        yield finding("nsys.without_process", trace_id, {"row_count": missing.row_count})
+    if row_count:
+        yield finding("nsys.without_process", trace_id, {"row_count": row_count})
     major = schema.partition(".")[0]
     if major.isdecimal() and int(major) > _NEWEST_SCHEMA:
         yield finding("nsys.newer_schema", trace_id, schema=schema, newest=_NEWEST_SCHEMA)

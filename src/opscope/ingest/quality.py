@@ -15,7 +15,6 @@ import msgspec
 from opscope.ingest.wording import asked, finding
 from opscope.model import schema
 from opscope.model.finding import Finding, Severity
-from opscope.model.schema import Attribution
 from opscope.model.session import Session
 
 
@@ -226,8 +225,7 @@ def read_findings(
     if lost_bytes:
         yield finding("trace.truncated", trace_id, {"lost_bytes": lost_bytes, "size_bytes": size_bytes})
     for kind, first_byte in (repairs or {}).items():
-        first = {"first_byte": first_byte}
-        yield finding(f"trace.{kind}", trace_id, first, broken_count=census.broken_count)
+        yield finding(f"trace.{kind}", trace_id, {"first_byte": first_byte}, broken_count=census.broken_count)
     if census.is_lenient:
         yield finding("trace.unexpected_types", trace_id)
     if census.without_time:
@@ -276,7 +274,7 @@ def trace_findings(
         yield finding("trace.absent", trace_id, {"absent": absent}, names=", ".join(absent))
     if activities:
         # What runs outside of operators is no surprise where there are none.
-        silent = () if of_torch or recorder == "nsys" else (Attribution.OUTSIDE_OPERATOR,)
+        silent = () if of_torch or recorder == "nsys" else (schema.Attribution.OUTSIDE_OPERATOR,)
         rows = session.query(
             """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
             WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
@@ -284,7 +282,7 @@ def trace_findings(
         )
         total_ns = sum(duration_ns for *_, duration_ns in rows)
         for name, count, duration_ns in rows:
-            attribution = Attribution(name)
+            attribution = schema.Attribution(name)
             if attribution in _UNATTRIBUTED and attribution not in silent and total_ns:
                 fraction = duration_ns / total_ns
                 yield finding(
@@ -300,9 +298,11 @@ def trace_findings(
 
 
 _UNATTRIBUTED = (
-    Attribution.BEFORE_WINDOW, Attribution.NO_LAUNCH_RECORD, Attribution.OUTSIDE_OPERATOR,
-    Attribution.NO_CORRELATION,
-)  # fmt: skip
+    schema.Attribution.BEFORE_WINDOW,
+    schema.Attribution.NO_LAUNCH_RECORD,
+    schema.Attribution.OUTSIDE_OPERATOR,
+    schema.Attribution.NO_CORRELATION,
+)
 
 
 def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:

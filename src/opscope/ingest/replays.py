@@ -26,8 +26,6 @@ import numpy as np
 import numpy.typing as npt
 
 from opscope.ingest import linking, nesting
-from opscope.ingest.linking import REPLAYS, CallKind
-from opscope.ingest.nesting import Forest, Int64
 from opscope.ingest.staging import REPEATED, StagedEvents, columns, module_calls, rows_of, unmasked
 from opscope.model.queries import grouped, sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
@@ -136,7 +134,7 @@ class _Staged:
             inside = free & (calls["start_ns"] > begin) & (calls["start_ns"] < end)
             yield self._phase(np.flatnonzero(inside & (alone | (calls["thread"] == thread))), begin)
 
-    def _phase(self, calls: Int64, begin_ns: int) -> _Phase:
+    def _phase(self, calls: nesting.Int64, begin_ns: int) -> _Phase:
         calls = calls[np.argsort(self._calls["start_ns"][calls], kind="stable")]
         spans: list[tuple[str, int, int, int, int]] = []
         for category, forest, rows, owners in (
@@ -157,14 +155,14 @@ class _Staged:
         return tuple(self._launches(calls, owner_key, events)), tuple(events)
 
     def _launches(
-        self, calls: Int64, owners: dict[int, int], events: list[CapturedEvent]
+        self, calls: nesting.Int64, owners: dict[int, int], events: list[CapturedEvent]
     ) -> Iterator[CapturedLaunch]:
         places: dict[Any, int] = {}
         counts: dict[int, int] = {}
         for call in calls.tolist():
             position = int(self._call_operator[call])
             event = owners.get(position, _NONE)
-            kind = CallKind(self._calls["kind"][call])
+            kind = linking.CallKind(self._calls["kind"][call])
             nth = counts[position] = counts.get(position, -1) + 1
             fields = events[event].columns if event >= 0 else {}
             key = (fields.get("name"), fields.get("input_shapes"), fields.get("input_types"), nth)
@@ -176,11 +174,15 @@ class _Staged:
             if _GLOBAL_SIZE.match(self._calls["name"][call]):
                 grid = _in_blocks(grid, block)
             yield CapturedLaunch(
-                kind.name.lower(), name if kind is CallKind.KERNEL else None, grid or None, block or None,
-                event=event, place=place,
-            )  # fmt: skip
+                kind.name.lower(),
+                name if kind is linking.CallKind.KERNEL else None,
+                grid or None,
+                block or None,
+                event=event,
+                place=place,
+            )
 
-    def _told(self, row_id: Int64) -> dict[int, dict[str, Any]]:
+    def _told(self, row_id: nesting.Int64) -> dict[int, dict[str, Any]]:
         """What a replay repeats of operators and calls of modules, by their rows."""
         found: dict[int, dict[str, Any]] = defaultdict(dict)
         for name, wanted in REPEATED.items():
@@ -191,7 +193,9 @@ class _Staged:
         return found
 
 
-def _nested(rows: dict[str, npt.NDArray[Any]], sequence: Int64) -> tuple[Forest, Int64]:
+def _nested(
+    rows: dict[str, npt.NDArray[Any]], sequence: nesting.Int64
+) -> tuple[nesting.Forest, nesting.Int64]:
     forest = nesting.nest(rows["thread"], rows["start_ns"], rows["duration_ns"], sequence)
     return forest, rows["row_id"][forest.order]
 
@@ -199,25 +203,23 @@ def _nested(rows: dict[str, npt.NDArray[Any]], sequence: Int64) -> tuple[Forest,
 def _stretches(calls: dict[str, npt.NDArray[Any]]) -> Iterator[tuple[int, int, int]]:
     """Start, end and thread of each stretch of capturing; one that never ends lasts to the end."""
     opened: dict[int, int] = {}
-    order = np.argsort(calls["start_ns"], kind="stable")
-    for index in order.tolist():
+    for index in np.argsort(calls["start_ns"], kind="stable").tolist():
         thread, start_ns = int(calls["thread"][index]), int(calls["start_ns"][index])
-        if calls["kind"][index] == CallKind.BEGIN_CAPTURE:
+        if calls["kind"][index] == linking.CallKind.BEGIN_CAPTURE:
             opened.setdefault(thread, start_ns)
-        elif calls["kind"][index] == CallKind.END_CAPTURE and thread in opened:
+        elif calls["kind"][index] == linking.CallKind.END_CAPTURE and thread in opened:
             yield opened.pop(thread), start_ns, thread
     for thread, start_ns in opened.items():
         yield start_ns, int(np.iinfo(np.int64).max), thread
 
 
-def _covered(forest: Forest, owners: Int64) -> dict[int, tuple[int, int]]:
+def _covered(forest: nesting.Forest, owners: nesting.Int64) -> dict[int, tuple[int, int]]:
     """First and last launch of each interval around the launches that it owns itself or by others."""
     found: dict[int, tuple[int, int]] = {}
     for launch, owner in enumerate(owners.tolist()):
         position = owner
         while position >= 0:
-            first = found.get(position, (launch, launch))[0]
-            found[position] = (first, launch)
+            found[position] = (found.get(position, (launch, launch))[0], launch)
             position = int(forest.parent[position])
     return found
 
@@ -233,7 +235,8 @@ def _in_blocks(grid: str | None, block: str | None) -> str | None:
 
 
 _BY_NODE, _BY_SEQUENCE, _BY_GRAPH = (
-    REPLAYS.index(one) + 1 for one in (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)
+    linking.REPLAYS.index(one) + 1
+    for one in (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)
 )
 _SHOWN = 60
 

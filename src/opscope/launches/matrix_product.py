@@ -152,9 +152,8 @@ def dot_product(launch: LaunchFacts) -> Prediction:
 def convolution(launch: LaunchFacts) -> Prediction:
     """Any convolution kernel: parallel over what its direction computes, tiled where a tile is named."""
     name, shapes = launch.kernel.name, None if launch.call is None else convolution_shapes(launch.call)
-    direction = next((one for one in ("fprop", "dgrad", "wgrad") if one in name), None)
-    if direction is None and "implicit_convolve" in name:
-        direction = "fprop"
+    usual = "fprop" if "implicit_convolve" in name else None
+    direction = next((one for one in ("fprop", "dgrad", "wgrad") if one in name), usual)
     is_winograd, tile = "winograd" in name.lower(), extents(launch.kernel.tile)
     values: dict[str, Any] = {
         "is_winograd": is_winograd,

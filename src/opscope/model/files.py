@@ -26,8 +26,8 @@ import msgspec
 
 from opscope.errors import InputError, OpscopeError
 
+# What is raised of a stranger's JSON: malformed, of other types, not UTF-8, nested too deeply.
 UNREADABLE_JSON: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What is raised of a stranger's JSON: malformed, of other types, not UTF-8, nested too deeply."""
 
 _LEFT_BEHIND_S = 3600.0
 _SAFE_BYTES, _MOST_RATIO = 100 << 20, 1000

@@ -59,8 +59,8 @@ class SourceFrame(msgspec.Struct, frozen=True):
     code: str | None = None
 
 
+# Frames of one call of an operator in the program, innermost last.
 Stack = tuple[SourceFrame, ...]
-"""Frames of one call of an operator in the program, innermost last."""
 
 
 class RecordedSource(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -80,8 +80,8 @@ class ScalarArgument(msgspec.Struct, frozen=True, dict=True):
             return None
 
 
+# None: absent, or of a kind that is not recorded (strings, devices, generators).
 Argument: TypeAlias = TensorArgument | TensorListArgument | ScalarArgument | None
-"""None: absent, or of a kind that is not recorded (strings, devices, generators)."""
 
 
 class CallArguments(msgspec.Struct, frozen=True, dict=True):

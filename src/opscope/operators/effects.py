@@ -203,8 +203,7 @@ def results(call: CallArguments, *found: _Kind) -> CallEffects:
     written = []  # the tensors given for results, resized to fit
     for (shape, element), declared in zip(typed, schema.out, strict=True):
         out = known(call.tensor(declared.name))
-        kind = known(type_of(out)).kind
-        if element.kind.rank > kind.rank and element.kind is not ElementKind.INTEGER:
+        if element.kind.rank > known(type_of(out)).kind.rank and element.kind is not ElementKind.INTEGER:
             raise UnrecordedError  # it cannot hold one of such a type
         written.append(out if out.shape == shape else TensorArgument(shape, out.type_name))
     return effects_of(call, written)

@@ -98,8 +98,7 @@ def element_type(name: str | None) -> ElementType | None:
 
 def item_size_bytes(type_name: str | None) -> int | None:
     """Bytes of one element of a type as C++ or the recorder names it."""
-    plain = (type_name or "").removeprefix("const ").removesuffix(" const").strip()
-    known = _BY_RECORDED_NAME.get(plain)
+    known = _BY_RECORDED_NAME.get((type_name or "").removeprefix("const ").removesuffix(" const").strip())
     return None if known is None else known.size_bytes
 
 

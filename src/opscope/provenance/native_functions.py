@@ -314,8 +314,7 @@ def resolve(
     `overload` is empty for the default overload, and None if overloads were not recorded.
     """
     base, dot, suffix = name.partition(".")
-    recorded = suffix if dot and overload is None else overload
-    return _resolved(table, base, recorded, tuple(input_types or ()))
+    return _resolved(table, base, suffix if dot and overload is None else overload, tuple(input_types or ()))
 
 
 @lru_cache(maxsize=65536)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice, product
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -44,32 +43,14 @@ class Definition(msgspec.Struct, frozen=True):
     launchers: tuple[str, ...] = ()
 
 
-class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """`function` implements the dispatch stub `stub` for a dispatch key; "" if it is not a plain name."""
-
-    stub: str
-    key: str
-    function: str
-    file: str
-    line: int
-
-
-class IndexRow(msgspec.Struct, frozen=True, array_like=True):
-    """A definition in the file: its texts by number, its last line by how far it is from the first."""
-
-    kind: int
-    scope: int
-    file: int
-    line: int
-    span: int
-    template_parameters: int
-    parameters: int
-    stubs: int
-    is_specialization: bool
-    launchers: int
-
-
+# A definition in the file, its texts by number, its last line by how far it is from the first.
+INDEX_COLUMNS = (
+    "kind", "scope", "file", "line", "end_line", "template_parameters", "parameters", "stubs",
+    "is_specialization", "launchers",
+)  # fmt: skip
 INDEX_TEXTS = ("kind", "scope", "file", "template_parameters", "parameters", "stubs", "launchers")
+# `function` (its name, "" if that is not plain) implements `stub` for a dispatch `key` at `file` and `line`.
+Registration = tuple[str, str, str, str, int]
 
 
 class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
@@ -93,10 +74,11 @@ class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
         if rows is None:
             return ()
         found = []
-        for row in msgspec.msgpack.decode(rows, type=tuple[IndexRow, ...]):
-            fields: dict[str, Any] = {field: self.texts[getattr(row, field)] for field in INDEX_TEXTS}
-            fields |= {"line": row.line, "end_line": row.line + row.span}
-            found.append(Definition(name=name, **fields, is_specialization=row.is_specialization))
+        for row in msgspec.msgpack.decode(rows):
+            fields = dict(zip(INDEX_COLUMNS, row, strict=True))
+            fields |= {field: self.texts[fields[field]] for field in INDEX_TEXTS}
+            fields["end_line"] += fields["line"]
+            found.append(Definition(name=name, **fields))
         return tuple(found)
 
     def kernel(

@@ -516,7 +516,7 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
 
 def suite_list_document(suites: Sequence[Suite]) -> doc.Document:
     def parameters(suite: Suite) -> str:
-        return ", ".join(f"{name}={'|'.join(one.values)}" for name, one in suite.parameters.items())
+        return ", ".join(f"{name}={'|'.join(values)}" for name, values in suite.parameters.items())
 
     shown = doc.table(
         suites,
@@ -535,6 +535,5 @@ def suite_list_json(suites: Sequence[Suite]) -> dict[str, Any]:
     keys = Keys(
         "name summary shape_names default_shape dtypes reference implementations parameters",
         default_shape=lambda suite: {"cpu": suite.cpu_shape, "cuda": suite.cuda_shape},
-        parameters=lambda suite: {name: one.values for name, one in suite.parameters.items()},
     )
     return {"suites": encode(suites, {Suite: keys})}

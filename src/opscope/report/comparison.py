@@ -13,7 +13,6 @@ from typing import Any
 from opscope.analysis.comparison_rules import no_verdict
 from opscope.model import comparison as model
 from opscope.model.benchmark import Interval, Status, Verdict
-from opscope.model.comparison import Metric, Presence, SessionComparison, TimeChange
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
@@ -45,7 +44,7 @@ def measured_text(time_ns: float | None, interval_ns: Interval | None = None) ->
     return median_text(time_ns, interval_ns, is_exact=interval_ns is not None)
 
 
-def ratio_words(time: TimeChange) -> str:
+def ratio_words(time: model.TimeChange) -> str:
     """`1.12× slower`, `same 1.003×`; the bare ratio where there is no interval to judge it by."""
     if not time.ratio:
         return UNKNOWN
@@ -53,9 +52,9 @@ def ratio_words(time: TimeChange) -> str:
     return ratio_text(time.ratio, time.verdict if is_judged else None)
 
 
-def ratio_cell(time: TimeChange, presence: Presence) -> doc.Text:
+def ratio_cell(time: model.TimeChange, presence: model.Presence) -> doc.Text:
     """The ratio with its verdict; the presence of what only one side has."""
-    if presence in {Presence.ADDED, Presence.REMOVED}:
+    if presence in {model.Presence.ADDED, model.Presence.REMOVED}:
         return str(presence)
     words = ratio_words(time)
     return doc.Strong(words) if time.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
@@ -68,7 +67,9 @@ def change_table(title: str, rows: Iterable[Sequence[doc.Text]], *more: doc.Colu
     return doc.Table(columns, tuple(map(tuple, rows)))
 
 
-def change_row(name: doc.Text, time: TimeChange, presence: Presence, *more: doc.Text) -> tuple[doc.Text, ...]:
+def change_row(
+    name: doc.Text, time: model.TimeChange, presence: model.Presence, *more: doc.Text
+) -> tuple[doc.Text, ...]:
     return (
         name,
         measured_text(time.reference_ns, time.reference_interval_ns),
@@ -91,9 +92,9 @@ def count_text(reference: Fraction | None, candidate: Fraction | None) -> str:
 
 
 def comparison_document(
-    comparison: SessionComparison | model.BenchmarkComparison, *, top: int | None = 20
+    comparison: model.SessionComparison | model.BenchmarkComparison, *, top: int | None = 20
 ) -> doc.Document:
-    if isinstance(comparison, SessionComparison):
+    if isinstance(comparison, model.SessionComparison):
         return _of_sessions(comparison, top)
     sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
     only = tuple(
@@ -110,7 +111,7 @@ def comparison_document(
     )
 
 
-def _of_sessions(comparison: SessionComparison, top: int | None) -> doc.Document:
+def _of_sessions(comparison: model.SessionComparison, top: int | None) -> doc.Document:
     changed = [row for row in comparison.operators if row.time.difference_ns]
     # Whose kernels say more than their own names.
     told = [
@@ -120,7 +121,7 @@ def _of_sessions(comparison: SessionComparison, top: int | None) -> doc.Document
         or len(_changed_variants(row)) > 1
     ]
     limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
-    others = sum(any(one.presence is not Presence.BOTH for one in row.kernels) for row in told)
+    others = sum(any(one.presence is not model.Presence.BOTH for one in row.kernels) for row in told)
     whole = counted(len(told), "operator")
     which = f"Other kernels run in {others} of {whole} that changed."
     if not others:
@@ -141,8 +142,8 @@ def _of_sessions(comparison: SessionComparison, top: int | None) -> doc.Document
     )
 
 
-def _opening(comparison: SessionComparison, changed: Sequence[model.OperatorChange]) -> doc.FactList:
-    what = "device time" if comparison.metric is Metric.DEVICE else "CPU time in operators"
+def _opening(comparison: model.SessionComparison, changed: Sequence[model.OperatorChange]) -> doc.FactList:
+    what = "device time" if comparison.metric is model.Metric.DEVICE else "CPU time in operators"
     step, missing = comparison.unrecorded, no_verdict(comparison)
     judged = f"no verdict: {missing}" if missing else _judged(comparison.total)
     verdict, colon, reason = judged.partition(":")
@@ -172,16 +173,16 @@ def _opening(comparison: SessionComparison, changed: Sequence[model.OperatorChan
     )
 
 
-def _per_step(comparison: SessionComparison) -> str:
+def _per_step(comparison: model.SessionComparison) -> str:
     return " per step" if comparison.basis is model.Basis.STEP else ""
 
 
-def _judged(time: TimeChange) -> str:
+def _judged(time: model.TimeChange) -> str:
     is_open = time.ratio_interval is None and time.reason and "equal" not in time.reason
     return f"{'no verdict' if time.verdict is None or is_open else time.verdict}: {time.reason}"
 
 
-def _headline(time: TimeChange) -> str:
+def _headline(time: model.TimeChange) -> str:
     interval = ""
     if time.ratio_interval is not None:
         low, high = interval_beside(time.ratio_interval, time.verdict)
@@ -192,9 +193,9 @@ def _headline(time: TimeChange) -> str:
     )
 
 
-def _overview(comparison: SessionComparison) -> tuple[doc.Block, ...]:
+def _overview(comparison: model.SessionComparison) -> tuple[doc.Block, ...]:
     wall = None if comparison.wall is None or comparison.unrecorded is None else _headline(comparison.wall)
-    if comparison.metric is not Metric.DEVICE:
+    if comparison.metric is not model.Metric.DEVICE:
         return (doc.facts(("Recorded step", wall)),)
     before, after = (side.per_step(side.launches) for side in (comparison.reference, comparison.candidate))
     launches = count_text(before, after)
@@ -221,17 +222,19 @@ def _overview(comparison: SessionComparison) -> tuple[doc.Block, ...]:
 
 
 def _operator_blocks(
-    comparison: SessionComparison, changed: Sequence[model.OperatorChange], top: int | None
+    comparison: model.SessionComparison, changed: Sequence[model.OperatorChange], top: int | None
 ) -> tuple[doc.Block, ...]:
     rows = [
-        row for row in comparison.operators if row.time.difference_ns or row.presence is not Presence.BOTH
+        row
+        for row in comparison.operators
+        if row.time.difference_ns or row.presence is not model.Presence.BOTH
     ]
     if not rows:
         return (doc.Paragraph("Every operator takes the same time to the nanosecond on both sides."),)
     if top is not None:
         rows = [row for row in rows if row.time.difference_ns or row.time.reference_ns]
     shown = rows[:top]
-    what = "launches" if comparison.metric is Metric.DEVICE else "calls"
+    what = "launches" if comparison.metric is model.Metric.DEVICE else "calls"
     cells = (
         change_row(doc.Code(row.name), row.time, row.presence, _uses(comparison, row, what=what))
         for row in shown
@@ -243,7 +246,7 @@ def _operator_blocks(
         parts.append(f"Further {counted(len(differ), 'operator')}: {difference_text(sum(differ))} in all.")
     if len(rest) > len(differ):
         parts.append(f"Without a difference in time: {counted(len(rest) - len(differ), 'operator')}.")
-    for presence, side in ((Presence.REMOVED, "reference"), (Presence.ADDED, "candidate")):
+    for presence, side in ((model.Presence.REMOVED, "reference"), (model.Presence.ADDED, "candidate")):
         if count := sum(row.presence is presence for row in comparison.operators):
             parts.append(f"Only in the {side}: {counted(count, 'operator')}.")
     more_ns = sum(row.time.difference_ns for row in changed if row.time.difference_ns > 0)
@@ -259,7 +262,7 @@ def _operator_blocks(
 
 
 def _uses(
-    comparison: SessionComparison,
+    comparison: model.SessionComparison,
     row: model.OperatorChange | model.VariantChange | model.KernelChange | model.UnattributedChange,
     *,
     what: str,
@@ -270,15 +273,19 @@ def _uses(
 
 def _changed_variants(row: model.OperatorChange) -> list[model.VariantChange]:
     """The ways a common operator was called that changed, if it was called in several known ways."""
-    if row.presence is not Presence.BOTH or len(row.variants) < 2:
+    if row.presence is not model.Presence.BOTH or len(row.variants) < 2:
         return []
     return [variant for variant in row.variants if variant.time.difference_ns and variant.input_shapes]
 
 
 def _reason_blocks(
-    comparison: SessionComparison, row: model.OperatorChange, top: int | None
+    comparison: model.SessionComparison, row: model.OperatorChange, top: int | None
 ) -> tuple[doc.Block, ...]:
-    times = _headline(row.time) if row.presence is Presence.BOTH else difference_text(row.time.difference_ns)
+    times = (
+        _headline(row.time)
+        if row.presence is model.Presence.BOTH
+        else difference_text(row.time.difference_ns)
+    )
     opening = f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
     changed = kernels = [kernel for kernel in row.kernels if kernel.time.difference_ns]
     variants = _changed_variants(row)
@@ -300,12 +307,12 @@ def _reason_blocks(
     )
 
 
-def _kernel_table(comparison: SessionComparison, kernels: Iterable[model.KernelChange]) -> doc.Table:
+def _kernel_table(comparison: model.SessionComparison, kernels: Iterable[model.KernelChange]) -> doc.Table:
     """One row per kernel; two for one that was replaced, old above new."""
     rows: list[tuple[doc.Text, ...]] = []
     for kernel in kernels:
         old, new = doc.Code(kernel.reference_title or ""), doc.Code(kernel.candidate_title or "")
-        is_replaced = kernel.presence is Presence.REPLACED
+        is_replaced = kernel.presence is model.Presence.REPLACED
         name: doc.Text = ("→ ", new) if is_replaced else new if new.text else old
         cells = change_row(name, kernel.time, kernel.presence, _uses(comparison, kernel, what="calls"))
         if is_replaced:
@@ -321,14 +328,14 @@ def _categories(rows: Sequence[model.CategoryChange]) -> doc.Section | None:
     cells = []
     for row in rows:
         ratio = row.candidate_ns / row.reference_ns if row.reference_ns else None
-        time = TimeChange(row.reference_ns, row.candidate_ns, ratio=ratio)
-        cells.append(change_row(category_title(row.category), time, Presence.BOTH))
+        time = model.TimeChange(row.reference_ns, row.candidate_ns, ratio=ratio)
+        cells.append(change_row(category_title(row.category), time, model.Presence.BOTH))
     most = max(rows, key=lambda row: abs(row.difference_ns))
     meaning = f"{category_title(most.category)} changed most: {difference_text(most.difference_ns)}."
     return doc.Section("Categories", (change_table("Category", cells), doc.Meaning(meaning)))
 
 
-def _unattributed(comparison: SessionComparison) -> doc.Section:
+def _unattributed(comparison: model.SessionComparison) -> doc.Section:
     rows = [row for row in comparison.unattributed if row.time.reference_ns or row.time.candidate_ns]
     cells = (
         change_row(
@@ -348,8 +355,8 @@ def _unattributed(comparison: SessionComparison) -> doc.Section:
     )
 
 
-def _accounting(comparison: SessionComparison) -> tuple[doc.Block, ...]:
-    whole = "device time" if comparison.metric is Metric.DEVICE else "CPU time"
+def _accounting(comparison: model.SessionComparison) -> tuple[doc.Block, ...]:
+    whole = "device time" if comparison.metric is model.Metric.DEVICE else "CPU time"
     meaning, accounts = "Every nanosecond of both sides is in the figures above.", list[doc.Text]()
     for name in ("reference", "candidate"):
         side: model.SessionSide = getattr(comparison, name)
@@ -428,7 +435,7 @@ def _point_section(
 
 def _rank(row: model.BenchmarkRowChange) -> tuple[float, str]:
     if not row.time.ratio:
-        return (-inf if row.presence is not Presence.BOTH or row.is_broken else inf), row.name
+        return (-inf if row.presence is not model.Presence.BOTH or row.is_broken else inf), row.name
     return -abs(log(row.time.ratio)), row.name
 
 
@@ -453,7 +460,7 @@ COMPARISON_SCHEMA_VERSION = 2
 
 
 def comparison_json(
-    comparison: model.BenchmarkComparison | SessionComparison,
+    comparison: model.BenchmarkComparison | model.SessionComparison,
     *,
     fail_on: model.FailOn | None = None,
     failures: Sequence[str] = (),
@@ -462,14 +469,14 @@ def comparison_json(
     gate = {"fail_on": fail_on, "failures": failures, "inconclusive": inconclusive}
     return {
         **versions(COMPARISON_SCHEMA_VERSION),
-        "kind": "session" if isinstance(comparison, SessionComparison) else "benchmark",
+        "kind": "session" if isinstance(comparison, model.SessionComparison) else "benchmark",
         **encode(comparison, _KEYS),
         **encode({"options": comparison.options, "gate": gate}),
         "findings": encode(comparison.findings, _KEYS),
     }
 
 
-def _side_record(comparison: SessionComparison, name: str) -> dict[str, Any]:
+def _side_record(comparison: model.SessionComparison, name: str) -> dict[str, Any]:
     keys = Keys(
         "sources environment steps ranks_per_step has_device whole_ns outside_steps_ns "
         "outside_steps_launches accounted_ns kernel_launches=launches",
@@ -498,13 +505,13 @@ _KEYS: dict[type, Keys] = {
         reference_clock=lambda change: change.clocks[0],
         candidate_clock=lambda change: change.clocks[1],
     ),
-    SessionComparison: Keys(
+    model.SessionComparison: Keys(
         "reference candidate metric basis verdict verdict_reason=total.reason total wall_time=wall "
         "unrecorded_step=unrecorded operators unattributed categories",
         reference=lambda comparison: _side_record(comparison, "reference"),
         candidate=lambda comparison: _side_record(comparison, "candidate"),
     ),
-    TimeChange: Keys("reference_ns candidate_ns difference_ns ... verdict verdict_reason=reason"),
+    model.TimeChange: Keys("reference_ns candidate_ns difference_ns ... verdict verdict_reason=reason"),
     model.UnattributedChange: Keys("reason ... *time kernels"),
     model.Use: Keys("calls kernel_launches=launches ..."),
     model.VariantChange: Keys("overload input_shapes ... *time", input_shapes=parsed("input_shapes")),

@@ -213,8 +213,7 @@ def _launch_tables(summary: Summary) -> tuple[doc.Block, ...]:
         title: str, values: Mapping[Any, Any], attribute: str, form: doc.Form | None = None, *, spare: int = 0
     ) -> doc.Field:
         def value(one: TimePartition) -> Any:
-            found = values.get((one.trace_id, one.device), values.get(one.trace_id))
-            return getattr(found, attribute, None)
+            return getattr(values.get((one.trace_id, one.device), values.get(one.trace_id)), attribute, None)
 
         form = form or partial(format_quantity, attribute)
         return doc.number(title, value, form, spare=spare, if_known=True)

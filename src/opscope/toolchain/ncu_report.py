@@ -210,8 +210,8 @@ class KernelCounters(msgspec.Struct, frozen=True):
     registers_per_thread: int | None = None
     shared_memory_bytes: int | None = None  # of a block, without what the system takes
     values: Mapping[Quantity, int | float] = msgspec.field(default_factory=dict)
+    # Cycles a warp waits per issued instruction, by reason; the longest first
     stalls: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """Cycles a warp waits per issued instruction, by reason; the longest first."""
     occupancy: Occupancy = Occupancy()
     sections: tuple[str, ...] | None = None  # that were collected; readers before 2026.3 do not tell
     replay_passes: int | None = None  # how often the kernel ran to collect all

@@ -46,8 +46,7 @@ class ProgramRuns:
         """
         with tempfile.TemporaryDirectory(dir=self.scratch, ignore_cleanup_errors=True) as folder:
             path = Path(folder, "request.json")
-            asked = msgspec.structs.replace(request, scratch=str(self.scratch))
-            path.write_bytes(msgspec.json.encode(asked))
+            path.write_bytes(msgspec.json.encode(msgspec.structs.replace(request, scratch=str(self.scratch))))
             output = path.with_suffix(".result")
             try:
                 code, lines = self._process(path, request.seed, environment, limit_s)

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from opscope.errors import InputError
 
+# A structured array: one row per symbol or section, columns as in the file.
 Table = NDArray[Any]
-"""A structured array: one row per symbol or section, columns as in the file."""
 
 _HEADER_BYTES = 64
 _SECTIONS = np.dtype(

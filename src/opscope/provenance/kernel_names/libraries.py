@@ -69,8 +69,7 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
     elif (product := find_grammar("exported_product", function)) is not None:
         named = list(map(element_type, _EXPORTED_TYPE.findall(product.groups["operands"] or "")))
         # The wider operand decides how fast the product is: fp4 weights with fp8 tokens run as fp8.
-        operand = max(named, key=lambda one: one != "e2m1", default=None)
-        inferred.update(product.fields, operand_type=operand)
+        inferred.update(product.fields, operand_type=max(named, key=lambda one: one != "e2m1", default=None))
     return Reading({"library": library}, inferred)
 
 

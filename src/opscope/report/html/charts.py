@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from opscope import units
 from opscope.analysis.collectives import transfer_ns
 from opscope.analysis.program.stacks import StackBasis, StackProfile, StackWeight, stack_profiles
 from opscope.analysis.roofline import CallEfficiency, Efficiency
@@ -24,10 +23,18 @@ from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped, summed
 from opscope.model.session import Session
 from opscope.report.html import figures as fig
-from opscope.report.html.figures import Bar, Chart
 from opscope.report.names import trace_name
 from opscope.report.operators import call_arguments
-from opscope.units import UNKNOWN, counted, format_duration, format_share
+from opscope.units import (
+    UNKNOWN,
+    counted,
+    format_byte_rate,
+    format_bytes,
+    format_duration,
+    format_flop_rate,
+    format_fraction,
+    format_share,
+)
 
 _STEP_BARS = 24
 _CELLS = 1_024  # of the map of ranks and steps
@@ -71,7 +78,7 @@ _BUSY_PARTS = (
 _MODULE = "nn.Module: "
 
 
-def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
+def session_charts(session: Session, summary: Summary) -> Iterator[fig.Chart]:
     if not summary.has_device:
         if any(one.self_cpu_ns for one in summary.operators):
             yield from _icicle_chart(stack_profiles(session, weight=StackWeight.CPU), summary)
@@ -103,7 +110,7 @@ def _typical(summary: Summary, steps: Sequence[Sequence[StepTime]]) -> int:
     return list(lengths).index(min(usual, key=lambda step: abs(usual[step] - median)))
 
 
-def _steps_chart(every: Sequence[StepTime], summary: Summary) -> Chart:
+def _steps_chart(every: Sequence[StepTime], summary: Summary) -> fig.Chart:
     # As many of each device as make no more bars than are read at once.
     of_device = grouped(((one.trace_id, one.device), one) for one in every)
     each = max(1, _STEP_BARS // len(of_device))
@@ -150,7 +157,7 @@ def _steps_chart(every: Sequence[StepTime], summary: Summary) -> Chart:
     if split:
         note += " The first bar is a median step: without the profiler, and the profiler's part."
     figure = {"data": data, "layout": layout}, 130 + min(26 * (len(times) + bool(split)), 300)
-    return Chart("steps", "", title, note, *figure)
+    return fig.Chart("steps", "", title, note, *figure)
 
 
 # Name and color, nanoseconds by row and what they are, the rows' labels and their whole times.
@@ -182,7 +189,7 @@ def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) ->
     return ", ".join(part for part in (*parts, step) if part)
 
 
-def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
+def _ranks_chart(times: Sequence[StepTime]) -> Iterator[fig.Chart]:
     ranks = sorted({(one.trace_id, one.rank, one.device) for one in times}, key=str)
     steps = sorted({one.step for one in times if one.step is not None})
     if len({trace_id for trace_id, *_ in ranks}) < 2 or not steps:
@@ -201,10 +208,10 @@ def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
         f"The brightest is {format_duration(max(own_ns.values()))}."
     )
     columns, rows = [f"step {step}" for step in steps], [labels[rank] for rank in ranks]
-    yield Chart("ranks", "Overview", "Steps of the ranks", note, *fig.cells(own_ns, rows, columns))
+    yield fig.Chart("ranks", "Overview", "Steps of the ranks", note, *fig.cells(own_ns, rows, columns))
 
 
-def _waits_charts(summary: Summary) -> Iterator[Chart]:
+def _waits_charts(summary: Summary) -> Iterator[fig.Chart]:
     """Who waits in which collective, and what the rank that is waited for does longer."""
     ranks = summary.collectives.ranks
     waits = summed(
@@ -224,14 +231,14 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
             rows=[name for name in names if any(name == of for of, _ in waits)],
             columns=[title for title, _ in columns.most_common()],
         )
-        yield Chart("waits", "Collectives", "Waiting in collectives", note, *drawing)
+        yield fig.Chart("waits", "Collectives", "Waiting in collectives", note, *drawing)
     late = summary.straggler
     shown = () if late is None else late.differences[:_DIFFERENCES]
     if late is None or not shown:
         return
     unit = fig.unit_of(max(max(one.device_ns, one.host_ns) for one in shown))
     bars = [
-        Bar(one.name, ns / unit.ns, kind=kind, hover=f"{kind}: {format_duration(ns)} longer in a step")
+        fig.Bar(one.name, ns / unit.ns, kind=kind, hover=f"{kind}: {format_duration(ns)} longer in a step")
         for one in shown
         for kind, ns in (("device", one.device_ns), ("host", one.host_ns))
         if ns > 0
@@ -239,10 +246,10 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
     note = "Self time of operators in a mean step, beyond the median of the other ranks, which wait for it."
     colors = {"device": fig.BLUE, "host": fig.ORANGE}
     drawing = fig.bars(bars, title=f"Longer per step ({unit.name})", colors=colors)
-    yield Chart("late", "Collectives", f"What rank {late.rank} takes longer for", note, *drawing)
+    yield fig.Chart("late", "Collectives", f"What rank {late.rank} takes longer for", note, *drawing)
 
 
-def _memory_chart(session: Session, summary: Summary) -> Iterator[Chart]:
+def _memory_chart(session: Session, summary: Summary) -> Iterator[fig.Chart]:
     lines: dict[str, list[tuple[int, int, int | None]]] = defaultdict(list)
     for trace_id, device, *point in session.query(_MEMORY_SQL, [_POINTS]):
         rank = summary.ranks[trace_id]
@@ -251,7 +258,7 @@ def _memory_chart(session: Session, summary: Summary) -> Iterator[Chart]:
     yield from _memory_over_time("Overview", lines)
 
 
-def snapshot_charts(devices: Sequence[DeviceMemory]) -> Iterator[Chart]:
+def snapshot_charts(devices: Sequence[DeviceMemory]) -> Iterator[fig.Chart]:
     """The memory of each device over the time that a memory snapshot's history reaches back."""
     for one in devices:
         each = max(1, len(one.curve) // _POINTS)
@@ -264,7 +271,7 @@ def snapshot_charts(devices: Sequence[DeviceMemory]) -> Iterator[Chart]:
 
 def _memory_over_time(
     section: str, lines: Mapping[str, Sequence[tuple[int, int, int | None]]]
-) -> Iterator[Chart]:
+) -> Iterator[fig.Chart]:
     points = [point for each in lines.values() for point in each]
     if not points:
         return
@@ -277,13 +284,13 @@ def _memory_over_time(
             values = [point[kind] for point in mine]
             told = {
                 "line": fig.stroke(index, shape="hv", width=1.6, dash=style),
-                "text": [UNKNOWN if value is None else units.format_bytes(value) for value in values],
+                "text": [UNKNOWN if value is None else format_bytes(value) for value in values],
                 "hovertemplate": "%{text} " + name + f"<extra>{label}</extra>",
             }
             data += [fig.curve(f"{label}: {name}", xs, values, **told)] if any(values) else []
     most = max(max(used, held or 0) for _, used, held in points)
     ticks = [most * part // 4 for part in range(5)]
-    texts = [units.format_bytes(one) for one in ticks]
+    texts = [format_bytes(one) for one in ticks]
     layout = {
         "xaxis": fig.axis(f"Time since the first event ({unit.name})"),
         "yaxis": {"tickvals": ticks, "ticktext": texts, "rangemode": "tozero", "automargin": True},
@@ -291,7 +298,7 @@ def _memory_over_time(
     }
     note = "Peak memory of tensors and of the caching allocator, in each interval in which it changed."
     key = "memory" if section == "Overview" else f"memory-{section.lower().replace(' ', '-')}"
-    yield Chart(key, section, "Device memory over time", note, {"data": data, "layout": layout}, 300)
+    yield fig.Chart(key, section, "Device memory over time", note, {"data": data, "layout": layout}, 300)
 
 
 _MEMORY_SQL = """WITH span AS (
@@ -304,7 +311,7 @@ FROM memory_events, span WHERE device_type = 1 AND total_allocated_bytes IS NOT 
 GROUP BY trace_id, coalesce(device, 0), (time_ns - first_ns) // part_ns ORDER BY 1, 2, 3"""
 
 
-def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
+def _roofline_chart(efficiency: Efficiency) -> Iterator[fig.Chart]:
     limits = efficiency.limits
     calls = [one for one in efficiency.calls if one.roofline.flop_count and one.roofline.arithmetic_intensity]
     if limits is None or limits.memory is None or not calls:
@@ -315,11 +322,11 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
     bandwidth = limits.memory.per_s
     top = max([limit.per_s for _, limit in peaks], default=bandwidth * max(intensities))
     left, right = min(intensities) / 3, max(max(intensities) * 3, top / bandwidth * 4)
-    memory = f"memory {units.format_byte_rate(bandwidth)} ({limits.memory.evidence})"
+    memory = f"memory {format_byte_rate(bandwidth)} ({limits.memory.evidence})"
     lines = [(memory, [left, top / bandwidth], [left * bandwidth, top], "bottom right")]
     lines += [
         (
-            f"{name} {units.format_flop_rate(limit.per_s)} ({limit.evidence})",
+            f"{name} {format_flop_rate(limit.per_s)} ({limit.evidence})",
             [right, limit.per_s / bandwidth], [limit.per_s, limit.per_s], "top left",
         )
         for name, limit in sorted(peaks, key=lambda item: -item[1].per_s)
@@ -356,7 +363,7 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
     rates = [one.roofline.achieved_flop_per_s or top for one in calls]
     layout = {
         "xaxis": fig.log_axis("Arithmetic intensity (FLOP/byte)", left, right, "{:,.10g}".format),
-        "yaxis": fig.log_axis("Achieved rate", min(rates) / 3, max(*rates, top) * 3, units.format_flop_rate),
+        "yaxis": fig.log_axis("Achieved rate", min(rates) / 3, max(*rates, top) * 3, format_flop_rate),
         "hovermode": "closest",
     }
     note = (
@@ -366,20 +373,20 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
     if without := len(efficiency.calls) - len(calls):
         kinds = counted(without, "kind")
         note += f" {kinds} of calls without floating-point operations, or of unknown cost, are not shown."
-    yield Chart("roofline", "How far", "Roofline", note, {"data": data, "layout": layout}, 480)
+    yield fig.Chart("roofline", "How far", "Roofline", note, {"data": data, "layout": layout}, 480)
 
 
 def _call_text(call: CallEfficiency) -> str:
     roofline = call.roofline
-    rate = units.format_flop_rate(roofline.achieved_flop_per_s)
+    rate = format_flop_rate(roofline.achieved_flop_per_s)
     lines = [
         fig.as_lines(call.operator),
         fig.as_lines(call_arguments(call)),
         f"{counted(call.calls, 'call')}, {format_duration(roofline.device_ns)}",
-        f"{rate}, {units.format_byte_rate(roofline.achieved_bytes_per_s)}",
+        f"{rate}, {format_byte_rate(roofline.achieved_bytes_per_s)}",
     ]
     if roofline.fraction is not None:
-        lines.append(f"{units.format_fraction(roofline.fraction)} of the attainable")
+        lines.append(f"{format_fraction(roofline.fraction)} of the attainable")
     if call.gap_ns is not None:
         lines.append(f"avoidable: {format_duration(call.gap_ns)}")
     return "<br>".join([*lines, *(f"kernel: {fig.as_lines(one)}" for one in call.kernels[:1])])
@@ -387,7 +394,7 @@ def _call_text(call: CallEfficiency) -> str:
 
 def _icicle_chart(
     profiles: Sequence[StackProfile], summary: Summary, section: str = "", above: str = ""
-) -> Iterator[Chart]:
+) -> Iterator[fig.Chart]:
     """Stacks of a recording, which `above` says what they are made of, as wide as their time."""
     nodes: dict[tuple[int, str], int] = {}  # by parent and name
     weights: list[int] = []
@@ -446,12 +453,12 @@ def _icicle_chart(
         note += f" {counted(left_out, 'part')} of less than {format_duration(least)} are left blank."
     layout = {"margin": {"l": 4, "r": 4, "t": 26, "b": 4}, "uniformtext": {"minsize": 9, "mode": "hide"}}
     figure, height_px = {"data": [data], "layout": layout}, 90 + 42 * min(max(depths.values()), _DEEPEST)
-    yield Chart("icicle", section, title, note, figure, height_px, kind="chain")
+    yield fig.Chart("icicle", section, title, note, figure, height_px, kind="chain")
 
 
 def _timeline_chart(
     session: Session, records: SessionRecords, summary: Summary, times: Sequence[StepTime]
-) -> Iterator[Chart]:
+) -> Iterator[fig.Chart]:
     """Steps of the trace that is simulated, each on all of its devices; the typical one is in front."""
     typical = summary.typical_step
     trace_id = times[0].trace_id if typical is None and times else getattr(typical, "trace_id", None)
@@ -473,7 +480,7 @@ def _timeline_chart(
     yield msgspec.structs.replace(charts[front], before=before, after=after)
 
 
-def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> Chart:
+def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> fig.Chart:
     span_ns = view.end_ns - view.start_ns
     unit = fig.unit_of(span_ns)
     finest_ns = max(1, span_ns // _FINEST)
@@ -548,7 +555,9 @@ def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> Cha
     )
     note += of_all
     figure = {"data": data, "layout": layout, "names": list(names)}
-    return Chart("timeline", "Where the GPU", title, note, figure, 170 + 30 * len(view.lanes), kind="zoom")
+    return fig.Chart(
+        "timeline", "Where the GPU", title, note, figure, 170 + 30 * len(view.lanes), kind="zoom"
+    )
 
 
 def _meaning_of_color(kind: LaneKind, group: str) -> tuple[str, str]:
@@ -578,7 +587,7 @@ def _merged(lane: Lane, view: StepView, finest_ns: int) -> tuple[Int64, Int64, I
     return start_ns[first], until_ns, group[first], name[first], counts, busy_ns
 
 
-def _queue_chart(summary: Summary) -> Iterator[Chart]:
+def _queue_chart(summary: Summary) -> Iterator[fig.Chart]:
     known = [one for one in summary.timeline.series if any(one.mean)]
     if not known:
         return
@@ -614,6 +623,6 @@ def _queue_chart(summary: Summary) -> Iterator[Chart]:
         "for the host. Bottom: launch latency, from the launch call to the start of the kernel, median "
         "per interval."
     )
-    yield Chart(
+    yield fig.Chart(
         "queue", "Where the GPU", "Launch queue over time", note, {"data": data, "layout": layout}, 440
     )

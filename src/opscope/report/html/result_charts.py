@@ -22,7 +22,6 @@ from opscope.model.trial import TrialResult
 from opscope.report import benchmark
 from opscope.report.comparison import difference_text, point_title
 from opscope.report.html import figures as fig
-from opscope.report.html.figures import BLUE, GRAY, GREEN, ORANGE, RED, Bar, Chart
 from opscope.units import NS_PER_MS, counted, format_duration, format_fraction
 
 _ROWS = 15  # of bars, that are read at once
@@ -34,10 +33,10 @@ _SHARES = {
     "cuda": ("Of device time (%)", "Shares of device time by operator."),
     "cpu": ("Of CPU time (%)", "Shares of CPU time by operator."),
 }
-_VERDICTS = {"slower": RED, "faster": BLUE, "same, or no verdict": GRAY}
+_VERDICTS = {"slower": fig.RED, "faster": fig.BLUE, "same, or no verdict": fig.GRAY}
 
 
-def comparison_charts(comparison: SessionComparison | BenchmarkComparison) -> tuple[Chart, ...]:
+def comparison_charts(comparison: SessionComparison | BenchmarkComparison) -> tuple[fig.Chart, ...]:
     if isinstance(comparison, SessionComparison):
         return tuple(_waterfall(comparison))
     several = len(comparison.points) > 1
@@ -54,20 +53,20 @@ def comparison_charts(comparison: SessionComparison | BenchmarkComparison) -> tu
         note += f" The {len(shown)} farthest from 1 of {len(rows)}."
     ordered = [row for row in rows if row in shown]
     drawing = fig.bars(ordered, title="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True)
-    return (Chart("ratios", "", "Time relative to the reference", note, *drawing),)
+    return (fig.Chart("ratios", "", "Time relative to the reference", note, *drawing),)
 
 
-def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> Bar:
+def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> fig.Bar:
     ratio, interval, verdict = judged.ratio or 0.0, judged.ratio_interval, judged.verdict
     hover = benchmark.ratio_text(ratio, verdict)
     if interval is not None:
         low, high = benchmark.interval_beside(interval, verdict)
         hover += f", 95 % interval {low:.3f} to {high:.3f}"
     kind = str(verdict) if verdict in {Verdict.SLOWER, Verdict.FASTER} else "same, or no verdict"
-    return Bar(label, ratio, interval, kind=kind, hover=hover)
+    return fig.Bar(label, ratio, interval, kind=kind, hover=hover)
 
 
-def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
+def _waterfall(comparison: SessionComparison) -> Iterator[fig.Chart]:
     every: list[OperatorChange | UnattributedChange] = [*comparison.operators, *comparison.unattributed]
     changed = sorted(
         (one for one in every if one.time.difference_ns), key=lambda one: -abs(one.time.difference_ns)
@@ -80,7 +79,9 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
         nonlocal reached
         start, reached = reached, reached + ns
         kind = "takes longer" if ns > 0 else "takes less"
-        rows.append(Bar(name, reached / unit.ns, interval, start / unit.ns, kind, difference_text(ns) + more))
+        rows.append(
+            fig.Bar(name, reached / unit.ns, interval, start / unit.ns, kind, difference_text(ns) + more)
+        )
 
     for one in changed[:_ROWS]:
         time, interval = one.time, None
@@ -92,7 +93,7 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
         add(name, time.difference_ns, interval, more)
     if others := changed[_ROWS:]:
         add(counted(len(others), "other"), sum(one.time.difference_ns for one in others), None, "")
-    rows.append(Bar("in all", reached / unit.ns, kind="in all", hover=difference_text(reached)))
+    rows.append(fig.Bar("in all", reached / unit.ns, kind="in all", hover=difference_text(reached)))
     per = " per step" if comparison.basis is Basis.STEP else ""
     note = (
         "Each bar begins where the one above ends; together they are the whole difference, candidate minus "
@@ -100,13 +101,13 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
     )
     if any(row.interval for row in rows):
         note += " Whiskers: the 95 % interval of the ratio, times the reference's time."
-    colors = {"takes longer": RED, "takes less": BLUE, "in all": GRAY}
+    colors = {"takes longer": fig.RED, "takes less": fig.BLUE, "in all": fig.GRAY}
     drawing = fig.bars(rows, title=f"Difference{per} ({unit.name})", colors=colors, mark=0.0)
     title = f"Where the difference{per} comes from"
-    yield Chart("waterfall", "Operators by difference", title, note, *drawing)
+    yield fig.Chart("waterfall", "Operators by difference", title, note, *drawing)
 
 
-def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[Chart, ...]:
+def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[fig.Chart, ...]:
     """Of one problem every sample and the ratios; of a sweep the medians over its points."""
     if isinstance(result, BenchmarkResult):
         return tuple(_of_problem("", result))
@@ -116,7 +117,7 @@ def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[Chart, .
     return tuple(_scaling(result))
 
 
-def _of_problem(section: str, result: BenchmarkResult) -> Iterator[Chart]:
+def _of_problem(section: str, result: BenchmarkResult) -> Iterator[fig.Chart]:
     rows = [(row, row.median_ns) for row in result.rows if row.samples_ns and row.median_ns]
     if not rows:
         return
@@ -129,16 +130,16 @@ def _of_problem(section: str, result: BenchmarkResult) -> Iterator[Chart]:
         ends = None if row.interval_ns is None else (low / unit.ns, high / unit.ns)
         kind = "reference" if is_reference else "same, or no verdict" if judged is None else judged.kind
         told = format_duration(ns) + ("" if judged is None else f", {judged.hover}")
-        bars.append(Bar(row.name, ns / unit.ns, ends, kind=kind, hover=told))
-    colors = {"reference": GREEN, **_VERDICTS}
+        bars.append(fig.Bar(row.name, ns / unit.ns, ends, kind=kind, hover=told))
+    colors = {"reference": fig.GREEN, **_VERDICTS}
     mark = next((one.end for one in bars if one.kind == "reference"), None)
     drawing = fig.bars(bars, title=f"Median ({unit.name})", colors=colors, mark=mark)
     note = "Median time of a call with its 95 % interval."
-    yield Chart("times", section, "Which is faster", note, *drawing)
+    yield fig.Chart("times", section, "Which is faster", note, *drawing)
     yield _samples(section, rows)
 
 
-def _samples(section: str, rows: Sequence[tuple[BenchmarkRow, float]]) -> Chart:
+def _samples(section: str, rows: Sequence[tuple[BenchmarkRow, float]]) -> fig.Chart:
     spreads = [sorted(100 * (ns / median_ns - 1) for ns in row.samples_ns) for row, median_ns in rows]
     cuts = [int(_OUTLYING * len(spread)) + (len(spread) > _FEW_SAMPLES) for spread in spreads]
     low = min(spread[cut] for spread, cut in zip(spreads, cuts, strict=True))
@@ -165,10 +166,10 @@ def _samples(section: str, rows: Sequence[tuple[BenchmarkRow, float]]) -> Chart:
     if outside:
         note += f" {outside} of {counted(count, 'sample')} lie outside of the picture."
     figure = {"data": data, "layout": layout}
-    return Chart("samples", section, "How samples spread", note, figure, 90 + 42 * len(rows))
+    return fig.Chart("samples", section, "How samples spread", note, figure, 90 + 42 * len(rows))
 
 
-def _scaling(sweep: BenchmarkSweep) -> Iterator[Chart]:
+def _scaling(sweep: BenchmarkSweep) -> Iterator[fig.Chart]:
     """Median times over the swept parameter, with what the device allows at best."""
     points = sweep.points
     labels = [benchmark.point_label(sweep, point) for point in points]
@@ -234,10 +235,10 @@ def _scaling(sweep: BenchmarkSweep) -> Iterator[Chart]:
         "hovermode": "closest",
     }
     section, figure = f"Scaling of {points[0].suite}", {"data": data, "layout": layout}
-    yield Chart("scaling", section, "Time over the sweep", note, figure, 420)
+    yield fig.Chart("scaling", section, "Time over the sweep", note, figure, 420)
 
 
-def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
+def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[fig.Chart, ...]:
     """Maps over batch size and sequence length; of a sweep of one point none."""
     done = [one for one in configurations if one["config"]]
     sizes = [(one["config"].get("batch_size"), one["config"].get("seq_len")) for one in done]
@@ -265,11 +266,11 @@ def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart,
         values = zip(places, map(value_of, done), strict=True)
         if known := {place: value for place, value in values if value is not None}:
             drawing = fig.cells(known, form=form, rows=rows, columns=columns)
-            charts.append(Chart(key, "", title, note, *drawing))
+            charts.append(fig.Chart(key, "", title, note, *drawing))
     return tuple(charts)
 
 
-def _operators(done: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
+def _operators(done: Sequence[Mapping[str, Any]]) -> Iterator[fig.Chart]:
     side = "cuda" if any(one["summary"]["total_cuda_time_ms"] for one in done) else "cpu"
     spent: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(done))
     for place, one in enumerate(done):
@@ -286,7 +287,7 @@ def _operators(done: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
             (100 * ms / total for ms, total in zip(times, totals, strict=True)),
             labels,
             name=fig.as_text(name),
-            marker={"color": GRAY} if name == "others" else fig.stroke(index),
+            marker={"color": fig.GRAY} if name == "others" else fig.stroke(index),
             hovertext=[
                 f"{fig.as_text(name)}<br>{label}: {format_duration(ms * NS_PER_MS)}"
                 for label, ms in zip(labels, times, strict=True)
@@ -302,10 +303,10 @@ def _operators(done: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
         "yaxis": {**fig.NAMED_ROWS, "type": "category"},
     }
     figure = {"data": data, "layout": layout}
-    yield Chart("operators", "", "Operators of each configuration", note, figure, 130 + 30 * len(done))
+    yield fig.Chart("operators", "", "Operators of each configuration", note, figure, 130 + 30 * len(done))
 
 
-def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
+def trial_charts(result: TrialResult) -> tuple[fig.Chart, ...]:
     """The step of every change, and of the best set, beside that of the program as it is."""
     base, best = result.baseline, result.best
     timed = [(one, one.step_ns) for one in result.variants if one.step_ns is not None]
@@ -315,11 +316,11 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
 
     def bar(
         name: str, ns: float, kind: str, interval: Interval | None, ratio: float | None, *, more: str = ""
-    ) -> Bar:
+    ) -> fig.Bar:
         ends = None if interval is None else (interval[0] / unit.ns, interval[1] / unit.ns)
         time = format_duration(ns)
         time = time if ratio is None else f"{time}, {100 * ratio:.1f} % of the time"
-        return Bar(name, ns / unit.ns, ends, kind=kind, hover=f"{time}{more}")
+        return fig.Bar(name, ns / unit.ns, ends, kind=kind, hover=f"{time}{more}")
 
     kinds = {True: "recommended", False: "not recommended"}
     rows = [bar("unchanged", base.step_ns, "unchanged", base.interval_ns, None)]
@@ -329,7 +330,12 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
     ]
     if best is not None and len(best.names) > 1:
         rows.append(bar(" + ".join(best.names), best.step_ns, "best together", None, best.ratio))
-    colors = {"unchanged": GRAY, "recommended": GREEN, "not recommended": ORANGE, "best together": BLUE}
+    colors = {
+        "unchanged": fig.GRAY,
+        "recommended": fig.GREEN,
+        "not recommended": fig.ORANGE,
+        "best together": fig.BLUE,
+    }
     note = "Median step of each change, and of those that help together; whiskers are 95 % intervals."
     drawing = fig.bars(rows, title=f"Step ({unit.name})", colors=colors, mark=base.step_ns / unit.ns)
-    return (Chart("steps", "Changes tried", "What each change brings", note, *drawing),)
+    return (fig.Chart("steps", "Changes tried", "What each change brings", note, *drawing),)

@@ -64,7 +64,7 @@ class CheckResult(NamedTuple):
 class Diagnosis(Shown):
     """What all checks say of a machine."""
 
-    facts: dict[str, Any]  # what was found out for them, by the name of the machine's method
+    facts: dict[str, Any]  # what was found out for them, by the name of the machine's property
     results: tuple[CheckResult, ...]  # in the order of CHECKS
 
     @property
@@ -107,11 +107,14 @@ def diagnose(machine: ExaminedMachine) -> Diagnosis:
             outcome = unknown(f"the check itself failed: {type(error).__name__}: {error}")
         results.append(CheckResult(one, outcome))
     # These are shown, and judged by no check.
-    programs = (machine.nvcc, machine.compiler, machine.ninja, machine.nsys, machine.cuobjdump)
-    for ask in (machine.machine, machine.packages, *programs):
+    for name in ("machine", "packages", "nvcc", "compiler", "ninja", "nsys", "cuobjdump"):
         with suppress(Exception):
-            ask()
-    return Diagnosis(dict(machine.answers), tuple(results))
+            getattr(machine, name)
+    facts = {name: found for name, found in vars(machine).items() if name not in _GIVEN}
+    return Diagnosis(facts, tuple(results))
+
+
+_GIVEN = ("environment", "python", "root")
 
 
 _ASK_KERNEL_LOG = "dmesg | grep -i -e xid -e nvrm"
@@ -147,23 +150,23 @@ _NO_GPU = not_applicable("there is no GPU that CUDA shows")
 
 
 def _imported(machine: ExaminedMachine) -> Torch | None:
-    torch = machine.torch()
+    torch = machine.torch
     return torch if torch is not None and torch.version is not None else None
 
 
 def _has_device(machine: ExaminedMachine) -> bool:
-    torch = machine.torch()
-    return bool(machine.driver().devices or (torch is not None and torch.devices))
+    torch = machine.torch
+    return bool(machine.driver.devices or (torch is not None and torch.devices))
 
 
 def _is_amd(machine: ExaminedMachine) -> bool:
-    torch = machine.torch()
-    return torch is not None and torch.hip is not None and not machine.driver().devices
+    torch = machine.torch
+    return torch is not None and torch.hip is not None and not machine.driver.devices
 
 
 def _visible(machine: ExaminedMachine) -> list[Gpu]:
     """The GPUs with their state, but those CUDA hides from this process."""
-    return [one for one in machine.devices() if one.is_visible is not False]
+    return [one for one in machine.devices if one.is_visible is not False]
 
 
 def _title(gpu: Gpu) -> str:
@@ -172,7 +175,7 @@ def _title(gpu: Gpu) -> str:
 
 @check("torch.import", "torch can be imported", is_required=True)
 def _torch_import(machine: ExaminedMachine) -> DoctorOutcome:
-    torch = machine.torch()
+    torch = machine.torch
     if torch is None:
         return problem("torch is not installed; traces made elsewhere can be read", _INSTALL_TORCH)
     if torch.import_error is not None:
@@ -184,7 +187,7 @@ def _torch_import(machine: ExaminedMachine) -> DoctorOutcome:
 
 def _signs(machine: ExaminedMachine) -> Iterator[tuple[bool, str]]:
     """What says that there is an NVIDIA GPU; whether it says so of this container, or of its host as well."""
-    driver, host, gpus = machine.driver(), machine.machine(), machine.devices()
+    driver, host, gpus = machine.driver, machine.machine, machine.devices
     if gpus:
         yield True, f"{gpus[0].source} shows {counted(len(gpus), 'GPU')}"
     files = [name for name in driver.device_files if re.fullmatch(r"nvidia\d+", name)]
@@ -211,7 +214,7 @@ def _hides_all(value: str | None) -> bool:
 
 @check("gpu.reachable", "GPU usable by programs", is_required=True)
 def _gpu_reachable(machine: ExaminedMachine) -> DoctorOutcome:
-    driver, torch, container = machine.driver(), machine.torch(), machine.machine().container
+    driver, torch, container = machine.driver, machine.torch, machine.machine.container
     if _has_device(machine):
         names = [one.name for one in _visible(machine)]
         names = names or [one.name for one in driver.devices or (torch.devices if torch is not None else ())]
@@ -219,13 +222,13 @@ def _gpu_reachable(machine: ExaminedMachine) -> DoctorOutcome:
     found = list(_signs(machine))
     if not found:
         return not_applicable("no sign of an NVIDIA GPU; programs are recorded on the CPU")
-    value = machine.machine().variables.get("CUDA_VISIBLE_DEVICES")
+    value = machine.machine.variables.get("CUDA_VISIBLE_DEVICES")
     if _hides_all(value):
         return warning(f"CUDA_VISIBLE_DEVICES='{value}' hides every GPU", "unset CUDA_VISIBLE_DEVICES")
     signs = "; ".join(sign for _, sign in found)
     if not any(is_ours for is_ours, _ in found):
         return warning(f"this container was given no GPU of its host ({signs})", _GIVE_TO_CONTAINER)
-    if any(one.mig_mode and one.mig_instance_count == 0 for one in machine.devices()):
+    if any(one.mig_mode and one.mig_instance_count == 0 for one in machine.devices):
         return problem(
             "the GPU is partitioned (MIG) and has no instance",
             "sudo nvidia-smi mig -cgi 0 -C  # or undo it: sudo nvidia-smi -mig 0",
@@ -268,13 +271,13 @@ def _torch_gpu(machine: ExaminedMachine) -> DoctorOutcome:
 
 @check("gpu.calculation", "calculation on every GPU", is_required=True)
 def _gpu_calculation(machine: ExaminedMachine) -> DoctorOutcome:
-    torch = machine.torch()
+    torch = machine.torch
     if torch is None or not torch.devices:
         return not_applicable("torch sees no GPU")
     if torch.calculation_error:
         text = torch.calculation_error.lower()
         remedy = _ASK_KERNEL_LOG
-        if "matrix product" in text and machine.machine().variables.get("LD_LIBRARY_PATH"):
+        if "matrix product" in text and machine.machine.variables.get("LD_LIBRARY_PATH"):
             remedy = "unset LD_LIBRARY_PATH  # torch brings its own libraries"
         elif "matrix product" in text or "no kernel image" in text:
             remedy = _REINSTALL_TORCH
@@ -296,7 +299,7 @@ def _profiler_records(machine: ExaminedMachine) -> DoctorOutcome:
     capture = torch.capture
     if capture is None:
         return problem(f"nothing could be recorded: torch {torch.stopped or 'gave no answer'}")
-    taken = [name for name in _INJECTIONS if machine.machine().variables.get(name)]
+    taken = [name for name in _INJECTIONS if machine.machine.variables.get(name)]
     if taken:
         remedy = f"unset {' '.join(taken)}"
     elif "PRIVILEGES" in capture.messages.upper():
@@ -322,7 +325,7 @@ def _profiler_records(machine: ExaminedMachine) -> DoctorOutcome:
 
 @check("profiler.settings", "no setting distorts times")
 def _profiler_settings(machine: ExaminedMachine) -> DoctorOutcome:
-    variables = machine.machine().variables
+    variables = machine.machine.variables
     active = [name for name in _DISTORTING if variables.get(name, "") not in ("", "0")]
     if not active:
         return ok("no setting that distorts times")
@@ -362,10 +365,10 @@ def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
 def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
     if not _has_device(machine) or _is_amd(machine):
         return not_applicable("there is no GPU of NVIDIA that CUDA shows")
-    counters, driver = machine.counters(), machine.driver()
+    counters, driver = machine.counters, machine.driver
     if counters.is_readable:
         return ok("ncu read a counter")
-    if machine.ncu().path is None:
+    if machine.ncu.path is None:
         return warning(
             "ncu is missing: hardware counters cannot be read; opscope analyze shows what a trace holds",
             "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",

@@ -163,8 +163,7 @@ def _calculate(torch: Any, index: int) -> None:
 def _multiply(torch: Any, index: int) -> None:
     """A product whose sums are exact in any precision."""
     ones = torch.ones(64, 64, device=torch.device("cuda", index))
-    result = (ones @ ones).cpu()
-    if not bool((result == 64).all()):
+    if not bool(((ones @ ones).cpu() == 64).all()):
         raise ArithmeticError("a product of ones gave other than 64")
 
 

@@ -11,11 +11,11 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
+from functools import cached_property
 from importlib.metadata import Distribution
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -160,32 +160,16 @@ class Counters(msgspec.Struct, frozen=True):
     failure: str | None = None
 
 
-_Answer = TypeVar("_Answer")
-
-
-def _once(ask: Callable[[ExaminedMachine], _Answer]) -> Callable[[ExaminedMachine], _Answer]:
-    """The first asker finds out; it is an answer of the machine from then on."""
-    name = ask.__name__
-
-    @wraps(ask)
-    def answer(machine: ExaminedMachine) -> _Answer:
-        if name not in machine.answers:
-            machine.answers[name] = ask(machine)
-        found: _Answer = machine.answers[name]
-        return found
-
-    return answer
-
-
 class ExaminedMachine:
-    """A machine; GPUs are looked at before anything runs on them, counters after all else has left them.
+    """A machine, of which whoever asks first finds out.
+
+    GPUs are looked at before anything runs on them, counters after all else has left them.
 
     Args:
         environment: Environment variables.
         python: The Python executable that programs use.
         root: What stands for the root of the file system.
-        package_path: Folders that packages are installed in; those of this process if None.
-        answers: What need not be found out, by the method's name.
+        answers: What need not be found out, by the property's name.
     """
 
     def __init__(
@@ -197,7 +181,7 @@ class ExaminedMachine:
         answers: Mapping[str, Any] | None = None,
     ) -> None:
         self.environment, self.python, self.root = environment, python, root
-        self.answers: dict[str, Any] = dict(answers or {})
+        vars(self).update(answers or {})
 
     def at(self, path: str) -> Path:
         return self.root / path.lstrip("/")
@@ -225,7 +209,7 @@ class ExaminedMachine:
     def _child(self, task: str) -> tuple[str, ...]:
         return self.python, str(Path(child.__file__).resolve()), task
 
-    @_once
+    @cached_property
     def machine(self) -> MachineFacts:
         named = {
             name.strip().lower(): value.strip()
@@ -259,13 +243,13 @@ class ExaminedMachine:
         )
         return next(iter(signs), self.environment.get("container"))
 
-    @_once
+    @cached_property
     def packages(self) -> dict[str, str | None]:
         names = ("torch", *_TRITON_PACKAGES, "transformers", "vllm", "numpy", "nvidia-ml-py", "ncu-report")
         found = {name: next(iter(Distribution.discover(name=name)), None) for name in names}
         return {name: None if one is None else one.version for name, one in found.items()}
 
-    @_once
+    @cached_property
     def _inventory(self) -> Inventory:
         smi = ProgramFacts("nvidia-smi", self._on_path("nvidia-smi"))
         if smi.path is None:
@@ -276,10 +260,10 @@ class ExaminedMachine:
         failure = end.failure or last_lines(end.err or end.out) or f"exit code {end.exit_code}"
         return Inventory(smi=msgspec.structs.replace(smi, failure=failure))
 
-    @_once
+    @cached_property
     def driver(self) -> Driver:
         """The driver by its files, and as its library answers."""
-        inventory = self._inventory()
+        inventory = self._inventory
         setting = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", self.text("/proc/driver/nvidia/params"), re.M)
         capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", self.text("/proc/self/status"), re.M)
         said, stopped, _ = self.ask_child("driver", DRIVER_TIMEOUT_S)
@@ -302,10 +286,10 @@ class ExaminedMachine:
         }
         return msgspec.convert({**known, **said, "smi": msgspec.to_builtins(inventory.smi)}, Driver)
 
-    @_once
+    @cached_property
     def torch(self) -> Torch | None:
         """What torch is and does here; None if it is not installed."""
-        self._inventory()
+        self._inventory  # noqa: B018 - before anything runs on the GPUs
         said, stopped, err = self.ask_child("torch", TORCH_TIMEOUT_S)
         if said.get("import_error") == "ModuleNotFoundError: No module named 'torch'":
             return None
@@ -319,13 +303,13 @@ class ExaminedMachine:
             said["capture"]["messages"] = last_lines("\n".join(filter(_TROUBLE.search, err.splitlines())))
         return msgspec.convert(said, Torch)
 
-    @_once
+    @cached_property
     def devices(self) -> tuple[Gpu, ...]:
         """The GPUs with what CUDA knows of them; those that CUDA alone knows, where no tool told of any."""
-        torch, shown, source = self.torch(), self.driver().devices, "cuda"
+        torch, shown, source = self.torch, self.driver.devices, "cuda"
         if shown is None and torch is not None and torch.devices:
             shown, source = torch.devices, "torch"
-        found = self._inventory().gpus
+        found = self._inventory.gpus
         if shown is None:
             return found
         if not found:
@@ -341,14 +325,14 @@ class ExaminedMachine:
             for one in found
         )
 
-    @_once
+    @cached_property
     def counters(self) -> Counters:
         """One counter of doctor's own kernel, read with ncu; clocks stay as they are."""
-        self.torch()
-        ncu = self.ncu().path
+        self.torch  # noqa: B018 - it must have left the GPUs
+        ncu = self.ncu.path
         if ncu is None:
             return Counters(failure="ncu is not installed")
-        if not self.driver().launched:
+        if not self.driver.launched:
             return Counters(failure="no kernel runs on the GPU")
         end = self.run(
             ncu, "--metrics", _METRIC, "--clock-control", "none", "--launch-count", "1", "--page", "raw",
@@ -356,30 +340,30 @@ class ExaminedMachine:
         )  # fmt: skip
         return read_counters(end)
 
-    @_once
+    @cached_property
     def nsys(self) -> ProgramFacts:
         return self._program("nsys", self._on_path("nsys") or self._cuda_tool("nsys"))
 
-    @_once
+    @cached_property
     def ncu(self) -> ProgramFacts:
         return self._program("ncu", self._on_path("ncu") or self._cuda_tool("ncu"))
 
-    @_once
+    @cached_property
     def cuobjdump(self) -> ProgramFacts:
         """The disassembler, of a toolkit or of Triton's package."""
         return self._program("cuobjdump", self._cuda_tool("cuobjdump"))
 
-    @_once
+    @cached_property
     def nvcc(self) -> ProgramFacts:
         return self._program("nvcc", self._cuda_tool("nvcc"))
 
-    @_once
+    @cached_property
     def compiler(self) -> ProgramFacts:
         """The C++ compiler that torch takes, $CXX or c++."""
         name = (self.environment.get("CXX") or "c++").split()[0]
         return self._program(name, self._on_path(name), _FIRST_LINE)
 
-    @_once
+    @cached_property
     def ninja(self) -> ProgramFacts:
         return self._program("ninja", self._on_path("ninja"))
 

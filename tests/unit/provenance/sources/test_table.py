@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
-from opscope.provenance.sources import INDEX_FORMAT, Definition, Registration
+from opscope.provenance.sources import INDEX_FORMAT, Definition
 from torch_tables.definitions import index_of
 
 KERNEL = Definition("kernel", "k", "at::native", "b.cu", 7, 12, ("T", "", "Ts..."), "T*, int", ("s",), True)
 FUNCTION = Definition("function", "f", "", "a.cpp", 3, 3, launchers=("l", "m"))
-ENTRY = Registration("s", "CUDA", "f", "b.cu", 9)
+ENTRY = ("s", "CUDA", "f", "b.cu", 9)
 
 
 def table(*definitions):

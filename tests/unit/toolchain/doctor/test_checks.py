@@ -43,7 +43,7 @@ def _changed(base, changes):
 def test_a_check_answers(row, request):
     base = request.getfixturevalue(f"{row['machine']}_machine")
     answers = {
-        name: msgspec.convert(value, get_type_hints(getattr(ExaminedMachine, name).__wrapped__)["return"])
+        name: msgspec.convert(value, get_type_hints(getattr(ExaminedMachine, name).func)["return"])
         for name, value in _changed(msgspec.to_builtins(base), row["facts"]).items()
     }
     machine = given(answers)

@@ -87,7 +87,7 @@ def test_what_several_checks_ask_is_found_out_once(machine, tmp_path):
         python="/nonexistent/python", programs={"nsys": f"echo x >> {tmp_path}/log; echo version 1.2"}
     )
     diagnosis = diagnose(here)
-    assert (diagnosis.facts["nsys"].version, here.nsys().version) == ("1.2", "1.2")
+    assert (diagnosis.facts["nsys"].version, here.nsys.version) == ("1.2", "1.2")
     assert (tmp_path / "log").read_text(encoding="utf-8") == "x\n"
 
 
@@ -107,14 +107,14 @@ def test_gpus_are_looked_at_first_and_counted_last(machine, gpu_machine, monkeyp
     monkeypatch.setattr(
         "opscope.toolchain.doctor.machine.read_counters", lambda end: Counters(is_readable=True)
     )
-    assert here.counters().is_readable
+    assert here.counters.is_readable
     assert (order[0], order[-1], len(order)) == ("nvidia-smi", "ncu", 4)
 
 
 def test_counters_are_not_tried_where_no_kernel_runs(gpu_machine):
     del gpu_machine["counters"]
     bare = _given({**gpu_machine, "driver": Driver(devices=gpu_machine["driver"].devices)})
-    assert bare.counters() == Counters(failure="no kernel runs on the GPU")
+    assert bare.counters == Counters(failure="no kernel runs on the GPU")
 
 
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH", "CUDA_LAUNCH_BLOCKING")

@@ -33,7 +33,7 @@ BUS = "/sys/bus/pci/devices/0000:1b:00.0"
 
 
 def test_gpus_are_counted_on_the_bus_where_it_has_a_list(machine):
-    assert machine().machine().pci_gpu_count is None
+    assert machine().machine.pci_gpu_count is None
     files = {
         f"{BUS}/vendor": "0x10de\n", f"{BUS}/class": "0x030200\n",
         "/sys/bus/pci/devices/0000:1c:00.0/vendor": "0x10de\n",
@@ -41,7 +41,7 @@ def test_gpus_are_counted_on_the_bus_where_it_has_a_list(machine):
         "/sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n",
         "/sys/bus/pci/devices/0000:00:02.0/class": "0x030000\n",
     }  # fmt: skip
-    assert machine(files=files).machine().pci_gpu_count == 1
+    assert machine(files=files).machine.pci_gpu_count == 1
 
 
 def test_the_machine_from_its_files(machine):
@@ -49,7 +49,7 @@ def test_the_machine_from_its_files(machine):
         "/proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654\n",
         "/proc/meminfo": "MemTotal:       131072 kB\n",
     }
-    facts = machine(files=files, variables={"CUDA_LAUNCH_BLOCKING": "1", "SECRET": "x"}).machine()
+    facts = machine(files=files, variables={"CUDA_LAUNCH_BLOCKING": "1", "SECRET": "x"}).machine
     assert facts.processor == "AMD EPYC 9654"
     assert facts.memory_bytes == 131072 * 1024
     assert facts.variables == {"CUDA_LAUNCH_BLOCKING": "1"}
@@ -58,7 +58,7 @@ def test_the_machine_from_its_files(machine):
 
 @cases("files", "variables", "kind")
 def test_kinds_of_containers(machine, files, variables, kind):
-    assert machine(files=files, variables=variables).machine().container == kind
+    assert machine(files=files, variables=variables).machine.container == kind
 
 
 def test_the_driver_from_its_files(machine):
@@ -68,7 +68,7 @@ def test_the_driver_from_its_files(machine):
         "/proc/self/status": "Name:\tpython\nCapEff:\t00000000a80425fb\n",
         "/dev/nvidia0": "", "/dev/nvidiactl": "", "/dev/nvidia-uvm": "", "/dev/null": "",
     }  # fmt: skip
-    facts = machine(files=files, programs={"nvidia-smi": "exit 1"}, python="/nonexistent/python").driver()
+    facts = machine(files=files, programs={"nvidia-smi": "exit 1"}, python="/nonexistent/python").driver
     assert facts.version == "580.95.05"
     assert facts.admin_only_counters is True
     assert facts.is_admin is False, "what docker leaves to root lacks SYS_ADMIN"
@@ -79,16 +79,16 @@ def test_the_driver_from_its_files(machine):
 
 @cases("name", "said", "version")
 def test_versions_of_tools(machine, name, said, version):
-    assert getattr(machine(), name)() == ProgramFacts(name)
+    assert getattr(machine(), name) == ProgramFacts(name)
     here = machine(programs={name: f"printf '%s\\n' '{said}'"})
-    found = getattr(here, name)()
+    found = getattr(here, name)
     assert (found.name, found.version, found.failure) == (name, version, None)
     assert found.path.startswith(here.environment["PATH"])
 
 
 @cases("script", "words")
 def test_a_tool_that_does_not_answer(machine, script, words):
-    found = machine(programs={"nsys": script}).nsys()
+    found = machine(programs={"nsys": script}).nsys
     assert found.path is not None
     assert words in (found.failure or "")
 
@@ -100,9 +100,9 @@ def test_cuobjdump_of_the_toolkit_or_of_triton(machine, tmp_path):
         (folder / "cuobjdump").chmod(0o755)
 
     put(tmp_path / "site" / "triton" / "backends" / "nvidia" / "bin", "12.8")
-    assert machine().cuobjdump().version == "12.8"
+    assert machine().cuobjdump.version == "12.8"
     put(tmp_path / "cuda" / "bin", "13.0")
-    assert machine(variables={"CUDA_HOME": str(tmp_path / "cuda")}).cuobjdump().version == "13.0"
+    assert machine(variables={"CUDA_HOME": str(tmp_path / "cuda")}).cuobjdump.version == "13.0"
 
 
 RAW_PAGE = (FOLDER / "ncu_raw_page.txt").read_text(encoding="utf-8")
@@ -130,12 +130,12 @@ def test_counters_are_read_with_ncu_of_doctors_own_kernel(machine, tmp_path, gpu
     page.write_text(RAW_PAGE, encoding="utf-8")
     known = {name: gpu_machine[name] for name in ("driver", "devices", "torch")}
     here = machine(programs={"ncu": f'echo "$@" > {tmp_path}/log; /bin/cat {page}'}, **known)
-    assert here.counters().is_readable
+    assert here.counters.is_readable
     words = (tmp_path / "log").read_text(encoding="utf-8").split()
     assert words[words.index("--clock-control") + 1] == "none"
     assert words[-2].endswith("child.py")
     assert words[-1] == "driver"
-    assert machine(ncu=ProgramFacts("ncu"), **known).counters() == Counters(failure="ncu is not installed")
+    assert machine(ncu=ProgramFacts("ncu"), **known).counters == Counters(failure="ncu is not installed")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def fake_cuda(tmp_path_factory):
 def _driver(make, folder, mode):
     inventory = Inventory(driver_version="580.95.05")
     variables = {"LD_LIBRARY_PATH": str(folder), "OPSCOPE_FAKE_CUDA": mode}
-    return make(variables=variables, _inventory=inventory).driver()
+    return make(variables=variables, _inventory=inventory).driver
 
 
 def test_a_driver_that_runs_a_kernel(machine, fake_cuda):
@@ -228,7 +228,7 @@ def test_the_state_of_gpus_by_nvidia_smi(machine, tmp_path):
     xml = tmp_path / "smi.xml"
     xml.write_text(SMI, encoding="utf-8")
     here = machine(programs={"nvidia-smi": f'[ "$1 $2" = "-q -x" ] && /bin/cat {xml}'})
-    inventory = here._inventory()
+    inventory = here._inventory
     first, second = inventory.gpus
     assert inventory.driver_version == "535.183.01"
     assert (first.source, first.name, first.uuid, first.index) == (
@@ -246,14 +246,14 @@ def test_the_state_of_gpus_by_nvidia_smi(machine, tmp_path):
 
 @cases("script", "words")
 def test_an_nvidia_smi_without_a_device_says_why(machine, script, words):
-    inventory = machine(programs={"nvidia-smi": script})._inventory()
+    inventory = machine(programs={"nvidia-smi": script})._inventory
     assert inventory.gpus == ()
     assert words in (inventory.smi.failure or "")
 
 
 def _gpus(*found, shown=None, torch=None):
     answers = {"_inventory": Inventory(found), "driver": Driver(devices=shown), "torch": torch}
-    return ExaminedMachine({}, "", answers=answers).devices()
+    return ExaminedMachine({}, "", answers=answers).devices
 
 
 def test_cuda_completes_what_nvidia_smi_tells_if_it_is_there(machine):
@@ -262,7 +262,7 @@ def test_cuda_completes_what_nvidia_smi_tells_if_it_is_there(machine):
     assert (first.compute_capability, first.sm_count, first.is_visible) == ("8.0", 108, True)
     assert first.memory_bytes == 81920 << 20, "what the tool told stays"
     assert second.is_visible is False
-    assert machine()._inventory() == Inventory()
+    assert machine()._inventory == Inventory()
 
 
 def test_devices_that_only_cuda_or_torch_tells_of():
@@ -301,7 +301,7 @@ def _torch(make, folder, **parts):
 
 def _asked_torch(make, folder, text):
     variables = _module(folder, "torch/__init__.py", text)
-    found = make(variables=variables, _inventory=Inventory()).torch()
+    found = make(variables=variables, _inventory=Inventory()).torch
     assert found is not None
     return found
 
@@ -352,13 +352,13 @@ def test_a_torch_that_cannot_be_imported(machine, tmp_path, text, error):
 def test_a_torch_that_is_not_installed(machine, tmp_path):
     text = "raise ModuleNotFoundError(\"No module named 'torch'\")"
     variables = _module(tmp_path, "torch/__init__.py", text)
-    assert machine(variables=variables, _inventory=Inventory()).torch() is None
+    assert machine(variables=variables, _inventory=Inventory()).torch is None
 
 
 @pytest.mark.exhaustive(few=False)  # a process that imports torch
 def test_this_pythons_own_torch():
     pytest.importorskip("torch")
-    facts = ExaminedMachine(dict(os.environ), sys.executable).torch()
+    facts = ExaminedMachine(dict(os.environ), sys.executable).torch
     assert (facts.capture.operator_count or 0) >= 8
 
 
