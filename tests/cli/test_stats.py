@@ -103,13 +103,3 @@ def test_every_value_of_every_report(opscope, export):
         total = next(iter(document[report][0]), "Time (%)").replace("Time (%)", "Total Time (ns)")
         assert [row[total] for row in document[report]] == sorted((row[total] for row in rows), reverse=True)
     assert sum(len(rows) for rows in wanted.values()) > 10
-
-
-def test_json_is_by_report_with_nsys_columns(opscope, trace):
-    document = opscope("stats", trace, "--report", "cuda_gpu_kern_sum", "cuda_api_sum", "--json").json
-    assert list(document) == ["cuda_gpu_kern_sum", "cuda_api_sum"]
-    assert list(document["cuda_gpu_kern_sum"][0]) == [
-        "Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)",
-        "StdDev (ns)", "Name",
-    ]  # fmt: skip
-    assert document["cuda_api_sum"][0]["Num Calls"] > 0

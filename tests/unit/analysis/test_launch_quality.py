@@ -116,10 +116,3 @@ def test_explained_are_the_longest_launches_with_their_own_shapes(load):
     ]
     parallel = found[0].explanation.under(Heading.PARALLEL_OVER)
     assert "65,536" in parallel[0].text
-
-
-def test_the_launches_of_a_recording_are_explained(example_summary):
-    (first, *_) = example_summary.accounts["aten::gelu", GELU_KERNEL]
-    assert first.explanation.family == "vectorized elementwise"
-    assert first.explanation.is_predicted
-    assert first.explanation.waves is not None

@@ -18,6 +18,7 @@ from opscope.analysis.provenance import read_provenance
 from opscope.api import load
 from opscope.errors import InputError
 from opscope.ingest.nsys_reading import TAKES_TENSOR_LISTS
+from opscope.provenance.native_functions import table_for
 
 
 def finding(session, code):
@@ -453,10 +454,6 @@ def test_conservation_order_and_shift(events, seed, tmp_path_factory):
 
 
 def test_every_operator_that_takes_lists_of_tensors_is_known():
-    import re
-
-    from opscope.provenance.native_functions import table_for
-
     pattern = re.compile(TAKES_TENSOR_LISTS)
     taking = {
         function.name

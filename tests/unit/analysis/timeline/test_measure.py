@@ -125,8 +125,6 @@ def test_what_was_launched_before_the_window_is_queued_from_the_start(timeline):
 
 
 def test_the_series_of_a_recording_has_its_mean_depth(shared, load):
-    from opscope.analysis.summary import Summary
-
     session = load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz")
     found = Summary(session).timeline
     (series,), (queue,) = found.series, found.queues
