@@ -24,11 +24,6 @@ JOIN ENUM_CUDA_MEMCPY_OPER o ON o.id = m.copyKind"""
 _SETS = "SELECT '[CUDA memset]', end - start, bytes FROM CUPTI_ACTIVITY_KIND_MEMSET"
 
 
-@pytest.fixture(params=["mock", "mfu_2gpu_before"])
-def export(request, shared):
-    return shared / "traces" / "nsys" / f"{request.param}.sqlite"
-
-
 def by_name(rows, column=1):
     values = defaultdict(list)
     for row in rows:
@@ -92,7 +87,9 @@ def expected(path):
     }
 
 
-def test_every_value_of_every_report(opscope, export):
+@pytest.mark.parametrize("name", ["mock", "mfu_2gpu_before"])
+def test_every_value_of_every_report(opscope, shared, name):
+    export = shared / "traces" / "nsys" / f"{name}.sqlite"
     document = opscope("stats", export, "--report", "all", "--json").json
     wanted = expected(export)
     assert set(document) == set(wanted)

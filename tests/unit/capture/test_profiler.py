@@ -161,14 +161,6 @@ def test_kineto_refusing_is_a_capture_error(tmp_path, monkeypatch):
         pass
 
 
-@pytest.fixture
-def broken_device(monkeypatch):
-    def stop(self):
-        raise RuntimeError("an illegal memory access was encountered")
-
-    monkeypatch.setattr(torch.profiler._KinetoProfile, "stop_trace", stop)
-
-
 def test_files_of_an_earlier_recording_are_not_replaced_unless_asked(tmp_path):
     (tmp_path / "trace.opscope.json").write_text("old")
     ran = []
@@ -272,7 +264,11 @@ def test_on_error_a_window_is_kept_and_nothing_of_a_warmup(tmp_path):
     assert profiler.cycles[0].sidecar.ended_by == "OutOfMemoryError"
 
 
-def test_a_window_that_cannot_be_kept_is_lost_with_its_reason(tmp_path, broken_device):
+def test_a_window_that_cannot_be_kept_is_lost_with_its_reason(tmp_path, monkeypatch):
+    def stop(self):
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.profiler._KinetoProfile, "stop_trace", stop)
     profiler = Profiler(tmp_path, warmup=0, keep_on_error=True)
     with pytest.raises(ZeroDivisionError), profiler:
         _ = 1 / 0
