@@ -186,6 +186,14 @@ def make_trace(tmp_path):
     return make
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """A cache folder without what the user of this machine added."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_session():
     """The Session of a shared recording, one for all tests; an analysis may fill its tables."""

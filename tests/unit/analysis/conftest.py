@@ -19,14 +19,6 @@ FILL_KERNEL_MANGLED = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """A cache folder without what the user of this machine added."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def load_once(tmp_path_factory, shared_session):
     """Loads a recording, or those of a job, once for all tests of a module: they write nothing."""

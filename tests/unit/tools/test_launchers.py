@@ -52,8 +52,7 @@ def test_launchers_are_located(index):
 
 
 @cases("function", "launchers")
-def test_of_the_packaged_release(monkeypatch, tmp_path, function, launchers):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_of_the_packaged_release(function, launchers):
     index = source_index("2.6.0")
     assert index is not None
     found = native_function(index, function)
