@@ -77,8 +77,7 @@ def test_launches_from_before_the_recording_leave_no_doubt(load, report_of):
 
 
 def test_a_launch_of_no_operator_says_how_it_was_launched(load, report_of):
-    trace = TraceBuilder().launch(1).kernel("k", 60, 5)
-    (found,) = join_counters(report_of("k"), load(trace))
+    (found,) = join_counters(report_of("k"), load(TraceBuilder().launch(1).kernel("k", 60, 5)))
     assert (found.call.operator, found.call.attribution) == (None, "outside_operator")
 
 

@@ -114,5 +114,4 @@ def test_explained_are_the_longest_launches_with_their_own_shapes(load):
         ("[[64,1024]]", (64, 1, 1)),
         ("[[4,1024]]", (4, 1, 1)),
     ]
-    parallel = found[0].explanation.under(Heading.PARALLEL_OVER)
-    assert "65,536" in parallel[0].text
+    assert "65,536" in found[0].explanation.under(Heading.PARALLEL_OVER)[0].text

@@ -59,8 +59,7 @@ def nothing_runs_afterwards():
 
 
 def test_only_active_steps_are_recorded(tmp_path):
-    profiler = stepped(tmp_path, more=3, wait=1, warmup=1, active=2)
-    (cycle,) = profiler.cycles
+    (cycle,) = stepped(tmp_path, more=3, wait=1, warmup=1, active=2).cycles
     assert files(tmp_path) == ["trace.json", "trace.opscope.json"]
     assert names(cycle.trace_path, "user_annotation") == ["ProfilerStep#2", "ProfilerStep#3"]
     assert names(cycle.trace_path, "cpu_op").count("aten::matmul") == 2
@@ -68,8 +67,7 @@ def test_only_active_steps_are_recorded(tmp_path):
 
 
 def test_the_sidecar_says_how_it_was_made(tmp_path):
-    profiler = stepped(tmp_path, 3, active=2, workload={"workload": "w"})
-    (cycle,) = profiler.cycles
+    (cycle,) = stepped(tmp_path, 3, active=2, workload={"workload": "w"}).cycles
     sidecar = read_sidecar(cycle.sidecar_path)
     assert sidecar == cycle.sidecar
     assert (sidecar.steps, sidecar.partial, sidecar.clean_window) == (2, False, True)

@@ -511,8 +511,7 @@ def test_traces(load):
         deviceProperties=[H200], displayTimeUnit="ms",
     ).operator("a", 5, 10)  # fmt: skip
     trace.event("Trace", "PyTorch Profiler (0)", 1, 99.5, "PyTorch Profiler", {}, process="Spans")
-    session = load(trace)
-    record = one(session, "traces")
+    record = one(load(trace), "traces")
     properties = json.loads(record.pop("properties"))
     assert properties == {key: value for key, value in trace.properties.items() if key != "deviceProperties"}
     assert record.pop("source").endswith("trace.json")

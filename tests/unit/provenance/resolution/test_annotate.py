@@ -49,8 +49,7 @@ def refuse(*_):
 
 class TestRows:
     def test_kernels(self, annotated, record):
-        session = annotated(record(softmax_trace()))
-        (row,) = session.records("SELECT * FROM kernel_provenance")
+        (row,) = annotated(record(softmax_trace())).records("SELECT * FROM kernel_provenance")
         assert (row["units"], row["unit_grade"], row["registered_by"]) == (
             [SOFTMAX_FILE],
             "release_index",
