@@ -12,8 +12,6 @@ from opscope.toolchain import nsys as running
 STAND_IN = """
 import os, shutil, sys
 (output,) = [word.partition("=")[2] for word in sys.argv if word.startswith("--output=")]
-if os.environ.get("NSYS_FAILS"):
-    sys.exit("Importer error status: version mismatch.")
 shutil.copy(os.environ["NSYS_EXPORT"], output)
 """
 
