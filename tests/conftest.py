@@ -186,11 +186,12 @@ def make_trace(tmp_path):
     return make
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory):
-    """A cache folder without what the user of this machine added."""
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(request, tmp_path_factory):
+    """A cache folder without what the user of this machine added; kernels for a GPU are built once for all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        if request.node.get_closest_marker("gpu") is None:
+            patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
         yield
 
 
