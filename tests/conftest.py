@@ -188,7 +188,7 @@ def make_trace(tmp_path):
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(request, tmp_path_factory):
-    """A cache folder without what the user of this machine added; kernels for a GPU are built once for all."""
+    """A cache folder without what the user of this machine added, except on a GPU: kernels build long."""
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("gpu") is None:
             patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
