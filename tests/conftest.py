@@ -186,6 +186,15 @@ def make_trace(tmp_path):
     return make
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(request, tmp_path_factory):
+    """A cache folder without what the user of this machine added, except on a GPU: kernels build long."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("gpu") is None:
+            patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_session():
     """The Session of a shared recording, one for all tests; an analysis may fill its tables."""

@@ -31,12 +31,6 @@ def measuring(monkeypatch, make_measured):
     return give
 
 
-def test_json_of_all(opscope):
-    document = opscope("devices", "--json").json
-    assert document["schema_version"] == 1
-    assert len({one["name"] for one in document["devices"]}) == len(document["devices"]) > 50
-
-
 def test_measured_rates_stand_beside_published_ones(opscope, measuring):
     measuring(RATES, TIMES, missing={"matrix_fp8": "needs compute capability 8.9"})
     outcome = opscope("devices", "--measure").fine(

@@ -14,7 +14,6 @@ import pytest
 
 from case_tables import cases
 from opscope import example_trace
-from opscope.toolchain import ncu_command as running
 from opscope.toolchain.ncu_report import SECTIONS
 
 pytestmark = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
@@ -63,21 +62,6 @@ def test_versions_of_a_kernel_stand_side_by_side(opscope, packed, tmp_path):
     assert "1.13 ms, 5 kernels" in shown
     assert "at least" not in shown.partition("What to change")[0]
     opscope("compare", files[0], example_trace(), files[1]).fails("more than two are given")
-
-
-def test_a_cut_off_report_is_one_line(opscope, packed, tmp_path):
-    cut = tmp_path / "cut.ncu-rep.gz"
-    cut.write_bytes(packed.read_bytes()[:5000])
-    outcome = opscope("ncu", cut).fails(lines=1)
-    assert outcome.err.startswith(f"error: {cut}: the packed report cannot be unpacked")
-
-
-def test_without_ncu_it_says_what_is_missing_and_what_works(opscope, monkeypatch, tmp_path):
-    monkeypatch.setattr(running, "find_cuda_tool", lambda name: None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    opscope("ncu", "--", sys.executable, "-c", "pass").fails(
-        "ncu (Nsight Compute) is not installed", "opscope analyze"
-    )
 
 
 def test_a_program_is_run_and_its_words_stay_on_standard_output(ncu_run, tmp_path):

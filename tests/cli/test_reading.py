@@ -10,7 +10,7 @@ from rich.console import Console
 from opscope.report.analysis import recording_document
 from opscope.report.benchmark import benchmark_document
 from opscope.report.comparison import comparison_document
-from opscope.report.document import BulletList, FindingList, Meaning, Paragraph
+from opscope.report.document import FindingList, Meaning, Paragraph
 from opscope.report.ncu import ncu_document
 from opscope.report.sweep import sweep_document
 from opscope.report.tables import stats_tables_document
@@ -131,11 +131,3 @@ def test_parts_of_other_verbs(opscope, recording, command, section):
     assert (one.code, every.code) == (0, 0)
     assert section in one.out.lower() and section in every.out.lower()
     assert len(one.out) <= len(every.out)
-
-
-def test_points_of_advice_come_with_their_code(bert):
-    text = "\n".join(lines_of(recording_document(bert)))
-    assert '\n  torch.set_float32_matmul_precision("high")' in text
-    advice = recording_document(bert).sections[0]
-    assert any(isinstance(block, BulletList) for block in advice.blocks)
-    assert "advice." not in text

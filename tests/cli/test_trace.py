@@ -27,13 +27,12 @@ def fake_cuda(tmp_path_factory):
 
 
 @pytest.fixture
-def trace(fake_cuda, tmp_path, tmp_path_factory, monkeypatch, opscope_and_programs):
+def trace(fake_cuda, tmp_path, monkeypatch, opscope_and_programs):
     """Runs `opscope trace` on the fake CUDA."""
     for name, value in {**fake_cuda.environment, "CUDA_HOME": str(fake_cuda.root)}.items():
         monkeypatch.setenv(name, value)
     for name in ("CUDA_PATH", "CONDA_PREFIX", "CUDA_INJECTION64_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setattr(module, "driver_cuda_version", lambda: 13_000)
     (tmp_path / "program").symlink_to(fake_cuda.program)
     monkeypatch.chdir(tmp_path)

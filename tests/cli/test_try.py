@@ -15,7 +15,6 @@ from case_tables import cases
 
 pytest.importorskip("torch")
 
-from opscope.cli.app import separate_script
 from opscope.cli.try_changes import _applied
 from opscope.trials.planning import trial_plan
 
@@ -316,11 +315,6 @@ def test_killed_it_leaves_no_rank_of_torchrun(script, tmp_path, program, written
     assert len(descendants) >= 4, "the run, torchrun and two ranks"
     wait_until(lambda: not any(map(is_alive, descendants)))
     wait_until(lambda: left_behind(tmp_path) == before)
-
-
-@cases("given", "separated")
-def test_options_after_a_script_are_its_own(given, separated):
-    assert separate_script(given.split()) == separated.split()
 
 
 def wait_until(holds):

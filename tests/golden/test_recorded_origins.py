@@ -2,19 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 import opscope
 from opscope.analysis.provenance import read_provenance
 from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
 
 RECORDED = Path(__file__).parent / "recorded"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def recording(name):

@@ -42,13 +42,6 @@ def test_a_saved_result_is_loaded_as_it_was(result, tmp_path):
     assert opscope.save_result(result, path, overwrite=True) == path
 
 
-def test_only_results_are_loaded(tmp_path):
-    path = tmp_path / "result.json"
-    path.write_text("{}")
-    with pytest.raises(InputError):
-        opscope.load_result(path)
-
-
 def test_a_notebook_shows_the_page_and_a_terminal_what_is_printed(load, result, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels have it
     session = load(TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5))

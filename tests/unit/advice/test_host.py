@@ -52,8 +52,7 @@ def test_without_steps_a_slow_host_and_waits_are_told_of_the_recording(advise_on
     assert not any("per step" in f"{finding.message} {finding.gain_basis}" for finding in found)
     hosts, waits = [host(8 * MS, 2 * MS, step_ns=10 * MS)], (wait(2 * MS, calls=4),)
     found = advise_on(without_steps(), **waiting(IdleCause.SYNCHRONIZATION, 2 * MS, hosts=hosts, waits=waits))
-    message = only(found, "host_sync").message
-    assert "is idle for 2.00 ms in all." in message
+    assert "is idle for 2.00 ms in all." in only(found, "host_sync").message
 
 
 def test_a_host_that_is_slow_by_its_recorder_alone_is_not_told(advise_on):

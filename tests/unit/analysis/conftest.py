@@ -19,19 +19,6 @@ FILL_KERNEL_MANGLED = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """A cache folder without what the user of this machine added."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="module")
-def example_summary(example):
-    return opscope.summarize(example)
-
-
 @pytest.fixture(scope="module")
 def load_once(tmp_path_factory, shared_session):
     """Loads a recording, or those of a job, once for all tests of a module: they write nothing."""
@@ -57,37 +44,19 @@ def annotated():
     """Writes a Session's provenance by hand: by kernel name, and by operator name."""
 
     def write(session, kernels, functions):
-        ids = dict(session.query("SELECT name, name_id FROM kernel_names"))
-        session.replace_rows(
-            "kernel_provenance",
-            [
+        told = {"kernel_provenance": [], "native_functions": [], "operator_functions": []}
+        for name, name_id in session.query("SELECT name, name_id FROM kernel_names"):
+            told["kernel_provenance"].append(
                 {"name_id": name_id, "category": "other", **kernels.get(name, {})}
-                for name, name_id in ids.items()
-            ],
-        )
-        times = session.query(
-            "SELECT name, count(*), sum(self_device_ns)::BIGINT FROM operators GROUP BY ALL ORDER BY name"
-        )
-        session.replace_rows(
-            "native_functions",
-            [
-                {
-                    "native_function_id": index,
-                    "name": name,
-                    "kind": "native",
-                    "category": "other",
-                    **functions.get(name, {}),
-                }
-                for index, (name, _, _) in enumerate(times)
-            ],
-        )
-        session.replace_rows(
-            "operator_functions",
-            [
-                {"name": name, "native_function_id": index, "calls": calls, "self_device_ns": self_ns}
-                for index, (name, calls, self_ns) in enumerate(times)
-            ],
-        )
+            )
+        query = "SELECT name, count(*), sum(self_device_ns)::BIGINT FROM operators GROUP BY ALL ORDER BY name"
+        for index, (name, calls, self_ns) in enumerate(session.query(query)):
+            own = {"name": name, "native_function_id": index}
+            described = {**own, "kind": "native", "category": "other", **functions.get(name, {})}
+            told["native_functions"].append(described)
+            told["operator_functions"].append({**own, "calls": calls, "self_device_ns": self_ns})
+        for table, rows in told.items():
+            session.replace_rows(table, rows)
         session.replace_rows("recognition", [{"torch_version": "2.6.0", "grade": "exact", "reason": "given"}])
         return session
 

@@ -68,8 +68,7 @@ def test_where_no_skew_is_told(skews):
 
 
 def test_the_straggler_of_a_recorded_job_is_rank_1(shared, load):
-    session = load(shared / "traces/h200/ddp_straggler_w4")
-    found = Summary(session).timeline
+    found = Summary(load(shared / "traces/h200/ddp_straggler_w4")).timeline
     assert [(one.rank, one.last_count, one.collectives) for one in found.skews] == [
         (0, 0, 12),
         (1, 12, 12),
@@ -85,8 +84,7 @@ def test_the_straggler_of_a_recorded_job_is_rank_1(shared, load):
 
 @pytest.mark.exhaustive(few=False)
 def test_without_a_straggler_no_rank_is_last_each_time(shared, load):
-    session = load(shared / "traces/h200/ddp_w4")
-    found = Summary(session).timeline.skews
+    found = Summary(load(shared / "traces/h200/ddp_w4")).timeline.skews
     assert {one.collectives for one in found} == {12}
     assert max(one.last_count for one in found) < 12
 

@@ -10,13 +10,11 @@ from fakes import TraceBuilder
 from opscope.analysis.counters import (
     CountedCall,
     CountedKernel,
-    CounterLimit,
     Match,
     analyze_counters,
     counter_book,
     counter_findings,
     join_counters,
-    recorded_name,
 )
 from opscope.model.finding import Severity
 from opscope.operators.effects import CallCost
@@ -33,14 +31,6 @@ def launched(*calls, grid=4):
         trace.operator(operator, start, 20, **arguments).launch(start + 1)
         trace.kernel(kernel, start + 30, 10 + number, grid=[grid, 1, 1])
     return trace
-
-
-def test_a_mangled_name_reads_as_kineto_writes_it(real_report):
-    names = [recorded_name(one) for one in real_report.kernels]
-    assert names[0].startswith(
-        "void at::native::(anonymous namespace)::cunn_SoftMaxForwardReg<float, float, float"
-    )
-    assert names[3] == real_report.kernels[3].name
 
 
 def test_every_launch_alike_of_one_call_settles_it(load, report_of):
@@ -87,8 +77,7 @@ def test_launches_from_before_the_recording_leave_no_doubt(load, report_of):
 
 
 def test_a_launch_of_no_operator_says_how_it_was_launched(load, report_of):
-    trace = TraceBuilder().launch(1).kernel("k", 60, 5)
-    (found,) = join_counters(report_of("k"), load(trace))
+    (found,) = join_counters(report_of("k"), load(TraceBuilder().launch(1).kernel("k", 60, 5)))
     assert (found.call.operator, found.call.attribution) == (None, "outside_operator")
 
 
@@ -99,17 +88,6 @@ def test_a_call_of_several_kernels_has_no_ratio(load, report_of):
     assert found.call is not None
     assert found.min_bytes is None
     assert found.no_ratio_reason == "a call issues 2 device activities, of which this is one"
-
-
-def test_what_limits_each_kernel(real_report):
-    limits = [one.limit for one in join_counters(real_report)]
-    assert limits == [
-        CounterLimit.LATENCY,
-        CounterLimit.DRAM,
-        CounterLimit.CACHES,
-        CounterLimit.COMPUTE,
-        CounterLimit.DRAM,
-    ]
 
 
 @pytest.mark.parametrize(

@@ -157,11 +157,8 @@ def test_what_an_event_holds_back_comes_sooner(load):
 
 def test_a_wait_holds_up_the_host_and_what_it_launches(load):
     model = without_recorder(model_of(load, asks_for_a_number()))
-    waits = [call_id for call_id, in model.session.query(
-        "SELECT runtime_call_id FROM runtime_calls WHERE name IN ('cudaMemcpyAsync', 'cudaStreamSynchronize')"
-    )]  # fmt: skip
     # The host no longer loses 290 µs in the copy, and the second kernel follows the first.
-    assert model.gain(model.change().free_waits(waits)).ns == pytest.approx(290 * US, rel=0.05)
+    assert model.gain(model.change().free_waits(asking(model))).ns == pytest.approx(290 * US, rel=0.05)
     assert model.gain(model.change().scale(model.is_named(["gemm"]), 0.5)).ns == pytest.approx(
         150 * US, rel=0.05
     )
@@ -180,9 +177,7 @@ def test_a_thread_waits_for_the_one_that_runs_backward(load):
     update = node(model, "update")
     launch = int(model.graph.before[1, update])
     assert model.graph.edge[2, launch] == Edge.HAND_OVER
-    ids = [
-        one for (one,) in model.session.query("SELECT operator_id FROM operators WHERE name = 'MmBackward0'")
-    ]
+    ids = ids_of(model, "MmBackward0")
     # Between the launches of the second thread; what surrounds them belongs to the hand-overs.
     assert model.gain(model.change().drop_host(model.extents(ids))).ns == pytest.approx(180 * US, rel=0.01)
 
@@ -389,8 +384,7 @@ def test_of_two_changes_the_stronger_counts(load):
 
 def test_a_merged_set_of_launches_is_one(load):
     model = without_recorder(model_of(load, device_bound(1)))
-    ids = [one for (one,) in model.session.query("SELECT operator_id FROM operators ORDER BY operator_id")]
-    merged = model.change().merge_operators(ids, 0.5)
+    merged = model.change().merge_operators(ids_of(model, "%"), 0.5)
     assert merged.device_saved_ns == pytest.approx(500 * US, rel=0.001)
     assert model.gain_ns(model.change() & merged) == model.gain_ns(merged)
     assert model.gain_ns(merged) == pytest.approx((500 + 9) * US, rel=0.02)

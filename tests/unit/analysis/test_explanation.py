@@ -50,41 +50,9 @@ class TestNames:
 
 
 class TestOperator:
-    @pytest.mark.parametrize("name", ["aten::add.Tensor", "add.Tensor"])
-    def test_one_overload(self, name):
-        add = of(name)
-        assert (add.name, add.overload) == ("aten::add", "Tensor")
-        assert [function.overload for function in add.functions] == ["Tensor"]
-        assert [node.name for node in add.derivatives] == ["AddBackward0"]
-
     def test_its_chain_is_known_no_better_than_the_release(self, load):
         built = TraceBuilder().operator("aten::gelu", 0, 10).launch(1).kernel(GELU_KERNEL, 20, 5)
         softmax = explain("aten::_softmax", load(built))
         assert softmax.torch_version_grade is Grade.NEIGHBOR_VERSION  # several releases know that kernel
         grades = {function.overload_grade for function in (*softmax.functions, *softmax.derivatives)}
         assert grades == {Grade.NEIGHBOR_VERSION}
-
-
-def test_a_category_of_a_recording(example):
-    matrix = explain("matrix", example)
-    assert {operator.category for operator in matrix.operators} == {"matrix"}
-    assert matrix.operators[0].name == "aten::addmm"
-    assert {use.facts.category for use in matrix.kernels} == {"matrix"}
-    assert len(matrix.functions) > 300
-
-
-def test_a_file_has_its_kernels_or_the_function_that_launches_them(example):
-    softmax = explain("SoftMax.cu", example)
-    assert [operator.name for operator in softmax.operators] == ["aten::_softmax"]
-    assert [use.facts.function for use in softmax.kernels] == ["(anonymous namespace)::softmax_warp_forward"]
-    assert "softmax_cuda_out" in {function.cuda_function for function in softmax.functions}
-    # Activation.cpp holds no kernel, but what launches one.
-    activation = explain("cuda/Activation.cpp", example)
-    assert [operator.name for operator in activation.operators] == ["aten::gelu"]
-    assert activation.kernels == ()
-
-
-def test_an_unrecorded_kernel_says_so(example):
-    fill = explain(FILL_KERNEL.replace("<4,", "<2,"), example)
-    assert not fill.is_recorded
-    assert fill.kernels[0].facts.family == "fill"

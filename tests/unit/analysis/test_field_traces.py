@@ -47,14 +47,13 @@ def read():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_have_a_family_and_categories_are_the_device_time(read, name):
-    session, _ = read(name)
+    session, summary = read(name)
     kernels = session.query(
         "SELECT n.name, sum(duration_ns) FROM device_activities a JOIN kernel_names n USING (name_id) "
         "WHERE a.kind = 'kernel' GROUP BY ALL"
     )
     known = sum(ns for kernel, ns in kernels if decode(kernel).family is not None)
     assert known / sum(ns for _, ns in kernels) > 0.99
-    session, summary = read(name)
     assert sum(one.device_ns for one in summary.categories) == summary.device_time_ns
     assert not [check for check in session.check() if check.violations]
     remainder = sum(one.device_ns for one in summary.categories if one.without_operator)

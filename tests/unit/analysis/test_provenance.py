@@ -139,14 +139,6 @@ def fractions(accuracy):
     return {name: value for name, value in values.items() if name.endswith("_fraction")}
 
 
-def test_of_a_recording(example_summary):
-    accuracy = example_summary.accuracy
-    assert_consistent(accuracy)
-    assert accuracy.attributed_fraction == example_summary.attributed_fraction
-    assert accuracy.aten_kernel_unit_fraction == 1.0
-    assert accuracy.by_grade["kernel_unit"] == {"release_index": 1.0}
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["bert_train_bf16", "bert_compile_bf16", "misc_ops_fp32", "own_kernels"])
 def test_of_real_traces(load, shared, name):

@@ -66,11 +66,9 @@ def test_a_range_that_never_closes_is_none(load):
         {"ph": "B", "cat": "user_annotation", "name": "step[DECODE bs=8]", "pid": 1, "tid": 1, "ts": 12}
     )
     del trace.events[0]["dur"]
-    session = load(trace.launch(14).kernel("k", 20, 1))
-    assert totals(session) == {}
+    assert totals(load(trace.launch(14).kernel("k", 20, 1))) == {}
 
 
 def test_launches_of_other_threads_belong_to_no_range_of_this_one(load):
     trace = annotated(("step[DECODE bs=1]", 0, 10))
-    session = load(trace.launch(5, thread=2).kernel("k", 20, 1))
-    assert totals(session)["decode"].device_ns == 0
+    assert totals(load(trace.launch(5, thread=2).kernel("k", 20, 1)))["decode"].device_ns == 0

@@ -245,8 +245,7 @@ def test_another_gpu_is_said_first(compare):
         ]
         return builder
 
-    comparison = compare(on("NVIDIA H100"), on("NVIDIA H200"))
-    finding = comparison.findings[0]
+    finding = compare(on("NVIDIA H100"), on("NVIDIA H200")).findings[0]
     assert finding.code == "compare.environment_differs"
     assert finding.evidence == {"GPU": ["NVIDIA H100", "NVIDIA H200"]}
 

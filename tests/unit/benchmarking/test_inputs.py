@@ -42,8 +42,7 @@ def test_each_set_has_a_seed_of_its_own_and_a_hot_cache_needs_one_set(torch):
         seeds.append(seed)
         return (torch.ones(1000),)
 
-    sets = make_input_sets(problem_of(make), 7, CacheState.UNCONTROLLED)
-    assert len(sets) == 64
+    assert len(make_input_sets(problem_of(make), 7, CacheState.UNCONTROLLED)) == 64
     assert seeds == list(range(8, 72))
     assert len(make_input_sets(problem_of(lambda _: (torch.ones(10),)), 0, CacheState.HOT)) == 1
 

@@ -130,8 +130,7 @@ def test_functions_without_arguments_need_no_inputs_and_others_get_what_they_nam
     assert problem.make_inputs(0) == ()
     assert problem.device == "cpu"
     problem = problem_of(ones, function=scaled, n=2, factor=3)
-    built = problem.implementations[0].build()
-    assert built(*problem.make_inputs(0)).tolist() == [3.0, 3.0]
+    assert problem.implementations[0].build()(*problem.make_inputs(0)).tolist() == [3.0, 3.0]
     problem = problem_of(lambda dtype: torch.ones(2, dtype=dtype), dtype="float16")
     assert problem.dtype == "float16"
     assert problem.matrix_ceiling == "matrix_float16"

@@ -237,8 +237,7 @@ def test_torch_keeps_the_graph_that_it_compiled(tmp_path):
 def test_a_replayed_kernel_is_copied_from_the_graphs_code(tmp_path, graph_text, kernel_text):
     text = kernel_text("k")
     graph = CompiledFxGraph(graph_text("0_inference", {"k": text}))
-    found = collect(names("k", keys=[KEY]), tmp_path / "t.kernels")
-    (source,) = found.kernel_sources
+    (source,) = collect(names("k", keys=[KEY]), tmp_path / "t.kernels").kernel_sources
     assert source.evidence.value == "process"
     assert source_hash((tmp_path / source.copy).read_text()) == source.hash == source_hash(text)
     del graph

@@ -59,8 +59,7 @@ def nothing_runs_afterwards():
 
 
 def test_only_active_steps_are_recorded(tmp_path):
-    profiler = stepped(tmp_path, more=3, wait=1, warmup=1, active=2)
-    (cycle,) = profiler.cycles
+    (cycle,) = stepped(tmp_path, more=3, wait=1, warmup=1, active=2).cycles
     assert files(tmp_path) == ["trace.json", "trace.opscope.json"]
     assert names(cycle.trace_path, "user_annotation") == ["ProfilerStep#2", "ProfilerStep#3"]
     assert names(cycle.trace_path, "cpu_op").count("aten::matmul") == 2
@@ -68,8 +67,7 @@ def test_only_active_steps_are_recorded(tmp_path):
 
 
 def test_the_sidecar_says_how_it_was_made(tmp_path):
-    profiler = stepped(tmp_path, 3, active=2, workload={"workload": "w"})
-    (cycle,) = profiler.cycles
+    (cycle,) = stepped(tmp_path, 3, active=2, workload={"workload": "w"}).cycles
     sidecar = read_sidecar(cycle.sidecar_path)
     assert sidecar == cycle.sidecar
     assert (sidecar.steps, sidecar.partial, sidecar.clean_window) == (2, False, True)
@@ -159,14 +157,6 @@ def test_kineto_refusing_is_a_capture_error(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.profiler._KinetoProfile, "prepare_trace", refuse)
     with pytest.raises(CaptureError, match=r"cannot be prepared \(CUPTI says no\)"), Profiler(tmp_path):
         pass
-
-
-@pytest.fixture
-def broken_device(monkeypatch):
-    def stop(self):
-        raise RuntimeError("an illegal memory access was encountered")
-
-    monkeypatch.setattr(torch.profiler._KinetoProfile, "stop_trace", stop)
 
 
 def test_files_of_an_earlier_recording_are_not_replaced_unless_asked(tmp_path):
@@ -272,7 +262,11 @@ def test_on_error_a_window_is_kept_and_nothing_of_a_warmup(tmp_path):
     assert profiler.cycles[0].sidecar.ended_by == "OutOfMemoryError"
 
 
-def test_a_window_that_cannot_be_kept_is_lost_with_its_reason(tmp_path, broken_device):
+def test_a_window_that_cannot_be_kept_is_lost_with_its_reason(tmp_path, monkeypatch):
+    def stop(self):
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.profiler._KinetoProfile, "stop_trace", stop)
     profiler = Profiler(tmp_path, warmup=0, keep_on_error=True)
     with pytest.raises(ZeroDivisionError), profiler:
         _ = 1 / 0

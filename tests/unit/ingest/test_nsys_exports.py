@@ -18,6 +18,7 @@ from opscope.analysis.provenance import read_provenance
 from opscope.api import load
 from opscope.errors import InputError
 from opscope.ingest.nsys_reading import TAKES_TENSOR_LISTS
+from opscope.provenance.native_functions import table_for
 
 
 def finding(session, code):
@@ -47,14 +48,12 @@ class TestProcesses:
             JOIN threads t ON t.thread_id = o.thread_id ORDER BY a.trace_id"""
         )
         assert rows == [(0, "20", "k20", "aten::of_20", 2), (1, "30", "k30", "aten::of_30", 3)]
-        left_out = finding(session, "nsys.other_processes")
-        assert left_out.evidence == {"processes": [40]}
+        assert finding(session, "nsys.other_processes").evidence == {"processes": [40]}
 
     def test_a_process_that_only_pushed_ranges_is_a_trace_where_none_called_cuda(self, load_export):
         session = load_export(ExportBuilder().range("aten::mm, op_id = 1", 0, 50))
         assert session.query("SELECT name FROM operators") == [("aten::mm",)]
-        absent = finding(session, "trace.no_device_activity")
-        assert "nsys profile" in str(absent.suggestion)
+        assert "nsys profile" in str(finding(session, "trace.no_device_activity").suggestion)
 
     @pytest.mark.exhaustive(few=False)
     def test_rows_without_a_process_are_of_the_only_one_or_counted(self, load_export):
@@ -64,8 +63,7 @@ class TestProcesses:
         assert finding(session, "nsys.without_process") is None
         session = load_export(builder.launch(1, process=99))
         assert session.scalar("SELECT count(*) FROM overheads") == 0
-        lost = finding(session, "nsys.without_process")
-        assert lost.evidence == {"row_count": 1}
+        assert finding(session, "nsys.without_process").evidence == {"row_count": 1}
 
     @pytest.mark.exhaustive(few=False)
     def test_a_rank_is_that_of_the_one_process(self, load_export):
@@ -374,8 +372,7 @@ def test_every_law_holds(shared, session):
 
 
 def test_names_are_those_that_tables_of_releases_know(session):
-    provenance = read_provenance(session)
-    assert provenance.hit_rates["2.11.0"] == 1.0
+    assert read_provenance(session).hit_rates["2.11.0"] == 1.0
     assert session.query(
         """SELECT DISTINCT p.units FROM kernel_symbols s JOIN kernel_provenance p USING (name_id)
         WHERE s.mangled_name LIKE '%CatArrayBatchedCopy%'"""
@@ -453,10 +450,6 @@ def test_conservation_order_and_shift(events, seed, tmp_path_factory):
 
 
 def test_every_operator_that_takes_lists_of_tensors_is_known():
-    import re
-
-    from opscope.provenance.native_functions import table_for
-
     pattern = re.compile(TAKES_TENSOR_LISTS)
     taking = {
         function.name

@@ -31,9 +31,8 @@ class TestEmittedRanges:
             ExportBuilder()
             .range("aten::linear, op_id = 5, sizes = [[8, 16], [16, 16], []], input_op_ids = [(4,0)]", 0, 100)
             .range("aten::addmm, seq = 7, op_id = 6, sizes = [[16], [8, 16], [16, 16], [], []]", 10, 50)
-            .launch(20)
-            .kernel("gemm", 90, 30)
-        )
+            .launch(20).kernel("gemm", 90, 30)
+        )  # fmt: skip
         assert session.query(
             """SELECT name, external_id, sequence_number, input_shapes::VARCHAR, parent_id, start_ns,
                 duration_ns, self_device_ns, total_device_ns FROM operators ORDER BY operator_id"""

@@ -199,8 +199,7 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(sha
 
 @pytest.mark.exhaustive(few=False)
 def test_what_is_worked_out_of_a_rank_moves_with_its_ids(shared, shared_session):
-    session = shared_session(shared / "traces/h200/ddp_w4")
-    found = examine_ranks(session)
+    found = examine_ranks(shared_session(shared / "traces/h200/ddp_w4"))
     ids = {"traces": 8, "threads": 100, "runtime_calls": 1000}
     moved = found[2].moved(ids).moved(ids)
     (before, loading), (after, moved_loading) = found[2].unpacked(), moved.unpacked()

@@ -115,8 +115,7 @@ class TestCompression:
         assert read(path, tmp_path) == (TEXT, None), inflate
 
     def test_gzip_cut_off_or_damaged_is_salvaged(self, load, make_trace, inflate):
-        text = long_text()
-        compressed = gzip.compress(text)
+        compressed = gzip.compress(long_text())
         session = load(make_trace(compressed[: len(compressed) // 2], "t.json.gz"))
         assert {"trace.compression_damaged", "trace.truncated"} <= codes(session), inflate
         assert 100 < session.scalar("SELECT count(*) FROM operators") < 4_000
@@ -305,8 +304,7 @@ class TestWholeFiles:
     @cases("header")
     def test_the_key_elsewhere_is_not_the_array(self, header):
         header = {"wrapped": header} if "traceEvents" in header else header
-        text = json.dumps({**header, "traceEvents": EVENTS})
-        assert events_of(text) == (EVENTS, header, 0)
+        assert events_of(json.dumps({**header, "traceEvents": EVENTS})) == (EVENTS, header, 0)
 
     def test_flaws_in_other_keys_do_not_hide_the_array(self):
         text = b'{"a": NaN, "b": "\xff\x01", "traceEvents": [{"ph": "X"}], "traceName": "/tmp/\xe9"}'

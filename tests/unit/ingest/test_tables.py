@@ -74,13 +74,12 @@ def test_overloads_are_taken_from_names(load):
 def test_runtime_calls(load):
     trace = (
         TraceBuilder()
-        .step(1, 0, 50)
-        .operator("aten::mm", 10, 20)
+        .step(1, 0, 50).operator("aten::mm", 10, 20)
         .launch(12, 1.5, external_id=1)
         .launch(60, 2, name="cudaDeviceSynchronize", thread=2)
         .event("cuda_driver", "cuLaunchKernel", 14, 1, 1, {"correlation": 900})
         .event("cuda_runtime", "cudaEventQuery", 16, 0, 1, {})
-    )
+    )  # fmt: skip
     columns = (
         "runtime_call_id, thread_id, name, api, correlation_id, external_id, start_ns, duration_ns, "
         "operator_id, step"
@@ -104,8 +103,7 @@ def test_device_activities(load):
     }  # fmt: skip
     trace = (
         TraceBuilder()
-        .step(2, 0, 50)
-        .operator("aten::mm", 10, 20)
+        .step(2, 0, 50).operator("aten::mm", 10, 20)
         .launch(12)
         .kernel("gemm<float>", 30, 5.125, grid=[2**31 - 1, 2, 3], block=[128, 4, 1], device=1, **details)
         .launch(14)
@@ -165,15 +163,11 @@ def test_annotations_and_steps(load):
         .event("gpu_user_annotation", "ProfilerStep#3", 30, 70, 7, {}, process=1)
         .event("user_annotation", "ProfilerStep#x", 5, 20, 1, {})
         .operator("aten::mm", 50, 20)
-        .launch(60)
-        .kernel("late", 120, 8)
-        .launch(99.999)
-        .kernel("edge", 130, 2, category="gpu_memset")
-        .launch(100)
-        .kernel("next", 140, 4)
-        .launch(151)
-        .kernel("after", 160, 1)
-    )
+        .launch(60).kernel("late", 120, 8)
+        .launch(99.999).kernel("edge", 130, 2, category="gpu_memset")
+        .launch(100).kernel("next", 140, 4)
+        .launch(151).kernel("after", 160, 1)
+    )  # fmt: skip
     session = load(trace)
     columns = "side, name, thread_id, device, stream, external_id, start_ns, duration_ns"
     assert session.query(f"SELECT {columns} FROM annotations ORDER BY annotation_id") == [
@@ -275,10 +269,9 @@ def test_collectives(load):
     trace = (
         TraceBuilder()
         .operator("record_param_comms", 10, 20, **COLLECTIVE)
-        .launch(12)
-        .kernel("ncclDevKernel_AllReduce", 40, 100, **COLLECTIVE)
+        .launch(12).kernel("ncclDevKernel_AllReduce", 40, 100, **COLLECTIVE)
         .operator("record_param_comms", 50, 20, **{**COLLECTIVE, "Src Rank": 1, "Dst Rank": 2, "Seq": 18})
-    )
+    )  # fmt: skip
     session = load(trace)
     rest = ("allreduce", "BFloat16", 1024, 2048, "[]", "[1, 2]", "0", "default_pg", 4, "[0, 1, 2, 3]")
     assert [row[1:] for row in session.query("SELECT * FROM collectives ORDER BY sequence, side")] == [
@@ -511,8 +504,7 @@ def test_traces(load):
         deviceProperties=[H200], displayTimeUnit="ms",
     ).operator("a", 5, 10)  # fmt: skip
     trace.event("Trace", "PyTorch Profiler (0)", 1, 99.5, "PyTorch Profiler", {}, process="Spans")
-    session = load(trace)
-    record = one(session, "traces")
+    record = one(load(trace), "traces")
     properties = json.loads(record.pop("properties"))
     assert properties == {key: value for key, value in trace.properties.items() if key != "deviceProperties"}
     assert record.pop("source").endswith("trace.json")
@@ -552,12 +544,10 @@ def test_several_ranks_share_a_session(load, make_trace):
     def rank(number):
         return (
             TraceBuilder(distributedInfo={"rank": number})
-            .step(1, 0, 50)
-            .operator("aten::mm", 10, 20)
-            .launch(12)
-            .kernel("shared name", 30, 5 + number)
+            .step(1, 0, 50).operator("aten::mm", 10, 20)
+            .launch(12).kernel("shared name", 30, 5 + number)
             .kernel(f"name of {number}", 40, 1)
-        )
+        )  # fmt: skip
 
     session = load([make_trace(rank(n), f"rank{n}.json") for n in range(3)])
     assert session.query(

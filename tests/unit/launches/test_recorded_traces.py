@@ -19,8 +19,7 @@ GROUP BY ALL"""
 def test_predicted_launches_are_the_recorded_ones(  # noqa: PLR0917
     shared, load, facts_from, trace, least_checked, least_known
 ):
-    session = load(shared / "traces" / "h200" / f"{trace}.json.gz")
-    rows = session.records(_LAUNCHES)
+    rows = load(shared / "traces" / "h200" / f"{trace}.json.gz").records(_LAUNCHES)
     checked, known = set(), 0
     for row in rows:
         told = explain(facts_from(row, device=H200))

@@ -81,8 +81,7 @@ FINDING = Finding("recorder.dropped", Severity.WARNING, "3 records.", "Less.", e
 
 
 def test_they_come_back_with_their_trace():
-    properties = {RECORDER_KEY: {"findings": findings_as_json([FINDING])}}
-    (found,) = recorded_findings(properties, 2)
+    (found,) = recorded_findings({RECORDER_KEY: {"findings": findings_as_json([FINDING])}}, 2)
     assert found == Finding(
         "recorder.dropped", Severity.WARNING, "3 records.", "Less.", trace_id=2, evidence={"dropped_count": 3}
     )

@@ -63,6 +63,5 @@ def test_a_launched_file_counts_without_its_graph(tmp_path, kernel_text):
     edited = tmp_path / f"{source_hash('other')}.py"
     edited.write_text(text)
     files = files_by_hash([str(file), str(edited), str(tmp_path / "gone.py")])
-    found = generated_sources({"k"}, files, read=read_or_none)
-    ((source, found_text),) = found
+    ((source, found_text),) = generated_sources({"k"}, files, read=read_or_none)
     assert (source.file, source.heuristic, source.graph, found_text) == (str(file), "reduction", None, text)

@@ -1,6 +1,5 @@
 """What a report says of modules and lines."""
 
-import pytest
 from msgspec.structs import replace
 
 from opscope.analysis.program.places import LineKind, LineTotal, ModuleTotal, ProgramTotals
@@ -28,13 +27,9 @@ LINES = (
 )
 
 
-@pytest.fixture
-def program(summary):
+def test_what_is_said_of_modules_and_lines(summary, cpu_summary, expect):
     totals = ProgramTotals(MODULES, LINES, 8_000_000, 8_600_000, has_modules=True, has_stacks=True)
-    return summary.having(program=totals)
-
-
-def test_what_is_said_of_modules_and_lines(summary, cpu_summary, program, expect):
+    program = summary.having(program=totals)
     stacks_alone = summary.having(program=ProgramTotals(lines=LINES, has_stacks=True))
     hints = {"nothing recorded": recording_hint(summary), "no modules": recording_hint(stacks_alone)}
     shown = [

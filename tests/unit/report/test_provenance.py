@@ -1,6 +1,5 @@
 """The chain from an operator to its source, and what is said of a kernel."""
 
-import pytest
 from msgspec.structs import replace
 
 from opscope.analysis.launch_quality import ExplainedLaunch
@@ -145,15 +144,10 @@ STATEMENTS = (
 LAUNCH = ExplainedLaunch("void f<int>()", GEOMETRY, LaunchExplanation("softmax", STATEMENTS), "[[8,4]]")
 
 
-@pytest.fixture
-def told(summary):
-    kernel = replace(
-        summary.kernels[0], name=LAUNCH.kernel, facts=KernelFacts(LAUNCH.kernel, "x", function="f")
-    )
-    return summary.having(kernels=(kernel,), accounts={("aten::a", LAUNCH.kernel): (LAUNCH,)})
-
-
-def test_how_it_parallelizes(told, expect):
+def test_how_it_parallelizes(summary, expect):
+    facts = KernelFacts(LAUNCH.kernel, "x", function="f")
+    kernel = replace(summary.kernels[0], name=LAUNCH.kernel, facts=facts)
+    told = summary.having(kernels=(kernel,), accounts={("aten::a", LAUNCH.kernel): (LAUNCH,)})
     alone = told.having(accounts={(None, LAUNCH.kernel): (LAUNCH,)})
     blocks = {
         "sentences by heading, a shared grade once": launch_blocks(told, "aten::a", LAUNCH.kernel),

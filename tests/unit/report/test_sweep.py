@@ -15,8 +15,7 @@ def entries(summary, config, latency):
 
 
 def test_the_document_keeps_every_configuration(summary, config, latency):
-    document = sweep_json(entries(summary, config, latency))
-    done, failed = document["configurations"]
+    done, failed = sweep_json(entries(summary, config, latency))["configurations"]
     assert (done["status"], failed["status"], failed["error"]) == ("complete", "failed", "out of memory")
     assert done["summary"]["total_cuda_time_ms"] == 10.0
     assert done["latency_ms"] == {"median": 5.0, "p5": 4.1, "p95": 5.9}

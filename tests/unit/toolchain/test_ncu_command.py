@@ -9,31 +9,23 @@ import pytest
 from case_tables import cases
 from opscope.errors import CaptureError, DependencyError
 from opscope.signals import ending_signals_raise
-from opscope.toolchain.ncu_command import (
-    Collection,
-    KernelFilter,
-    NcuRun,
-    check_run,
-    filter_of_functions,
-    filter_of_mangled_names,
-    find_ncu,
-    ncu_command,
-    run_ncu,
-)
+from opscope.toolchain import ncu_command
 from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, TOPICS, Quantity, metrics_to_collect
 
 
 @cases("name")
 def test_a_function_with_a_functor_is_found_however_it_is_spelled(name):
-    assert filter_of_functions([("vectorized_elementwise_kernel", "GeluCUDAKernelImpl")]).covers(name)
-    assert not filter_of_functions([("elementwise_kernel", None)]).covers(name)
-    assert not filter_of_functions([("vectorized_elementwise_kernel", "Gelu")]).covers(name)
+    assert ncu_command.filter_of_functions([("vectorized_elementwise_kernel", "GeluCUDAKernelImpl")]).covers(
+        name
+    )
+    assert not ncu_command.filter_of_functions([("elementwise_kernel", None)]).covers(name)
+    assert not ncu_command.filter_of_functions([("vectorized_elementwise_kernel", "Gelu")]).covers(name)
 
 
 def test_functions_and_mangled_names_are_alternatives_matched_whole():
-    both = filter_of_functions([("a", None), ("b", "c"), ("a", None)])
-    assert both == KernelFilter(r"\ba\b|\bb\b.*\bc\b")
-    found = filter_of_mangled_names(["_Z1fv", "triton_poi.0$x-y"])
+    both = ncu_command.filter_of_functions([("a", None), ("b", "c"), ("a", None)])
+    assert both == ncu_command.KernelFilter(r"\ba\b|\bb\b.*\bc\b")
+    found = ncu_command.filter_of_mangled_names(["_Z1fv", "triton_poi.0$x-y"])
     assert found.arguments() == [
         "--kernel-name-base", "mangled", "--kernel-name", r"regex:^(_Z1fv|triton_poi\.0\$x-y)$",
     ]  # fmt: skip
@@ -42,15 +34,15 @@ def test_functions_and_mangled_names_are_alternatives_matched_whole():
 
 
 def test_the_command_of_a_collection_with_a_filter_and_without():
-    collection = Collection(
-        KernelFilter("gemm"),
+    collection = ncu_command.Collection(
+        ncu_command.KernelFilter("gemm"),
         3,
         2,
         sections=("Occupancy",),
         metrics=("a.sum", "b.sum"),
         options=("--set=full",),
     )
-    command = ncu_command(
+    command = ncu_command.ncu_command(
         collection, ["python", "x.py", "--lr", "1"], output=Path("o.ncu-rep"), log_file=Path("l")
     )
     assert " ".join(command) == (
@@ -60,7 +52,7 @@ def test_the_command_of_a_collection_with_a_filter_and_without():
         "--log-file l "
         "python x.py --lr 1"
     )
-    command = ncu_command(Collection(), ["./a.out"], output=Path("o.ncu-rep"))
+    command = ncu_command.ncu_command(ncu_command.Collection(), ["./a.out"], output=Path("o.ncu-rep"))
     assert not any(option.startswith(("--kernel", "--launch")) for option in command)
     assert command[-1] == "./a.out"
 
@@ -90,7 +82,7 @@ def executable(folder, name, body):
 
 
 def run_of(log, *, exit_code=1, target_code=0):
-    return NcuRun(exit_code, target_code, log)
+    return ncu_command.NcuRun(exit_code, target_code, log)
 
 
 def test_ncu_is_found_on_path_before_other_places_and_missed_with_what_to_do(tmp_path, monkeypatch):
@@ -100,11 +92,11 @@ def test_ncu_is_found_on_path_before_other_places_and_missed_with_what_to_do(tmp
     )
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(DependencyError, match=r"ncu .* is not installed.*CUDA toolkit.*opscope analyze"):
-        find_ncu()
+        ncu_command.find_ncu()
     elsewhere.append("/opt/ncu")
-    assert find_ncu() == "/opt/ncu"
+    assert ncu_command.find_ncu() == "/opt/ncu"
     found = executable(tmp_path / "bin", "ncu", "")
-    assert find_ncu() == str(found)
+    assert ncu_command.find_ncu() == str(found)
 
 
 def test_the_programs_code_is_what_the_log_says(tmp_path):
@@ -113,7 +105,7 @@ def test_the_programs_code_is_what_the_log_says(tmp_path):
         f"open({str(log)!r}, 'w').write('==ERROR== The application returned an error code (7).\\n')\n"
         "raise SystemExit(1)"
     )
-    run = run_ncu([str(executable(tmp_path, "ncu", body))], log)
+    run = ncu_command.run_ncu([str(executable(tmp_path, "ncu", body))], log)
     assert (run.exit_code, run.target_code, run.was_interrupted) == (1, 7, False)
 
 
@@ -127,17 +119,17 @@ def test_sigterm_reaches_ncu_at_once(tmp_path):
     )
     began = time.monotonic()
     with ending_signals_raise():
-        run = run_ncu([str(executable(tmp_path, "ncu", body))], tmp_path / "log")
+        run = ncu_command.run_ncu([str(executable(tmp_path, "ncu", body))], tmp_path / "log")
     assert (run.exit_code, run.was_interrupted, ended.exists()) == (3, True, True)
     assert time.monotonic() - began < 20
 
 
 def test_a_command_that_cannot_start(tmp_path):
     with pytest.raises(CaptureError, match="cannot be started"):
-        run_ncu([str(tmp_path / "none")], tmp_path / "log")
+        ncu_command.run_ncu([str(tmp_path / "none")], tmp_path / "log")
 
 
 @cases("log", "message", "target_code")
 def test_what_went_wrong_is_one_error_with_a_remedy(tmp_path, log, message, target_code):
     with pytest.raises(CaptureError, match=message):
-        check_run(run_of(log, target_code=target_code or 0), tmp_path / "none.ncu-rep")
+        ncu_command.check_run(run_of(log, target_code=target_code or 0), tmp_path / "none.ncu-rep")

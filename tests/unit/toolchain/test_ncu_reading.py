@@ -6,7 +6,6 @@ from importlib.util import find_spec
 
 import pytest
 
-from case_tables import cases
 from opscope.errors import DependencyError, InputError
 from opscope.toolchain import ncu_report as reading
 from opscope.toolchain.ncu_report import MAGIC, Dimension, Quantity, is_report, read_report
@@ -34,43 +33,6 @@ def kernel(report, function):
 
 
 @needs_reader
-@cases("function", "duration_ns", "dram_bytes", "launch")
-def test_times_bytes_and_geometry(report, function, duration_ns, dram_bytes, launch):
-    found = kernel(report, function)
-    assert (found.duration_ns, found.dram_bytes) == (duration_ns, dram_bytes)
-    geometry = [*map(list, (found.grid, found.block)), found.registers_per_thread, found.shared_memory_bytes]
-    assert geometry == launch
-
-
-@needs_reader
-def test_names_device_and_reader(report):
-    softmax = report.kernels[0]
-    assert softmax.mangled_name.startswith("_ZN2at6native43_GLOBAL__N__b6de9c8c_10_SoftMax_cu_9f978f63")
-    assert softmax.name.startswith("void at::native::<unnamed>::cunn_SoftMaxForwardReg<float, float, float,")
-    product = report.kernels[3]
-    assert product.name == product.mangled_name == product.function
-    assert product.name.startswith("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8")
-    device = report.kernels[0].device
-    assert (device.name, device.compute_capability, device.sm_count) == ("NVIDIA H200", "9.0", 132)
-    assert (device.l2_bytes, device.memory_bytes) == (62_914_560, 150_109_880_320)
-    assert report.other_results == ()
-
-
-@needs_reader
-def test_counters_as_fractions_of_one(report):
-    copy = kernel(report, "elementwise_kernel")
-    assert copy.ratio(Quantity.MEMORY_FRACTION) == pytest.approx(0.970742, abs=1e-6)
-    assert copy.ratio(Quantity.DRAM_FRACTION) == pytest.approx(0.235743, abs=1e-6)
-    assert copy.ratio(Quantity.THREADS_PER_INSTRUCTION) == 32.0
-    norm = kernel(report, "vectorized_layer_norm_kernel")
-    assert norm.occupancy.theoretical == 0.75
-    assert norm.occupancy.achieved == pytest.approx(0.7, abs=1e-3)
-    assert norm.occupancy.limiters == ("registers",)
-    assert norm.occupancy.waves == pytest.approx(8192 / (12 * 132))
-    assert norm.replay_passes == 20
-
-
-@needs_reader
 def test_stall_reasons_longest_first_and_summing_to_one(report):
     for one in report.kernels:
         shares = list(one.stall_fractions.values())
@@ -79,17 +41,6 @@ def test_stall_reasons_longest_first_and_summing_to_one(report):
         # ncu's own sum, counted in another way.
         assert sum(one.stalls.values()) == pytest.approx(one.ratio(Quantity.WARP_LATENCY), rel=0.01)
     assert next(iter(kernel(report, "elementwise_kernel").stalls)) == "long_scoreboard"
-
-
-@needs_reader
-def test_what_was_not_collected_is_none_and_known_to_be(report):
-    softmax = report.kernels[0]
-    assert softmax.loads.sectors_per_request is None
-    assert softmax.shared.conflict_fraction is None
-    assert softmax.count(Quantity.DRAM_READ_BYTES) is None
-    missing = softmax.not_collected
-    assert missing[Quantity.LOAD_SECTORS].names == ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",)
-    assert Quantity.DURATION not in missing
 
 
 @needs_reader

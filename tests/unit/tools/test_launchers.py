@@ -35,11 +35,9 @@ def index(index_of):
 
 
 def test_a_function_names_those_that_one_cu_file_alone_defines(index):
-    caller = native_function(index, "caller")
-    assert caller.launchers == ("launch_one", "launch_two")
+    assert native_function(index, "caller").launchers == ("launch_one", "launch_two")
     # A function of a `.cu` file is at the device already.
-    two = native_function(index, "launch_two")
-    assert two.launchers == ()
+    assert native_function(index, "launch_two").launchers == ()
 
 
 def test_launchers_are_located(index):
@@ -52,9 +50,7 @@ def test_launchers_are_located(index):
 
 
 @cases("function", "launchers")
-def test_of_the_packaged_release(monkeypatch, tmp_path, function, launchers):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_of_the_packaged_release(function, launchers):
     index = source_index("2.6.0")
     assert index is not None
-    found = native_function(index, function)
-    assert list(found.launchers) == launchers
+    assert list(native_function(index, function).launchers) == launchers

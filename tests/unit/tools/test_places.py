@@ -35,13 +35,9 @@ FILES = {
 }
 
 
-@pytest.fixture
-def index(index_of):
-    return index_of({f"{NATIVE}/{name}": text for name, text in FILES.items()})
-
-
 @cases("name", "key", "parameters", "place")
-def test_a_native_function(index, name, key, parameters, place):
+def test_a_native_function(index_of, name, key, parameters, place):
+    index = index_of({f"{NATIVE}/{path}": text for path, text in FILES.items()})
     found = native_function(index, name, key=key, parameters=parameters)
     assert (found and f"{found.file}:{found.line}") == (place and f"{NATIVE}/{place}")
 

@@ -76,8 +76,7 @@ def test_without_a_device_modules_and_lines_have_their_operators_own_cpu_time(lo
     trace = TraceBuilder().frame("t.py(1): start", 0, 130).frame("nn.Module: Net_0", 20, 100, module=0)
     trace.frame("nn.Module: Linear_0", 30, 20, parent=2, module=0)
     trace.operator("aten::linear", 31, 10).operator("aten::addmm", 32, 4).operator("aten::relu", 60, 3)
-    session = load(trace.operator("aten::add", 200, 5))
-    totals = program_totals(session)
+    totals = program_totals(load(trace.operator("aten::add", 200, 5)))
     assert [(one.path, one.self_cpu_ns, one.total_cpu_ns, one.total_device_ns) for one in totals.modules] == [
         ("Net_0", 3_000, 13_000, 0),
         ("Net_0.Linear_0", 10_000, 10_000, 0),

@@ -85,8 +85,7 @@ class TestTheRecordersPart:
         [("gpt2_generate_fp16", 84, 120), ("bert_bs8_seq128_infer", 3.12, 6.2)],
     )
     def test_bare_times_measured_without_a_recorder_are_met(self, load, shared, name, bare_ms, recorded_ms):
-        session = load(shared / f"traces/h200/{name}.json.gz")
-        (host,) = Summary(session).timeline.host
+        (host,) = Summary(load(shared / f"traces/h200/{name}.json.gz")).timeline.host
         assert host.launch_path_ns == pytest.approx(recorded_ms * 1e6, rel=0.02)
         assert host.launch_path_ns - host.recorder_ns == pytest.approx(bare_ms * 1e6, rel=0.25)
 
@@ -125,10 +124,7 @@ def test_what_was_launched_before_the_window_is_queued_from_the_start(timeline):
 
 
 def test_the_series_of_a_recording_has_its_mean_depth(shared, load):
-    from opscope.analysis.summary import Summary
-
-    session = load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz")
-    found = Summary(session).timeline
+    found = Summary(load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz")).timeline
     (series,), (queue,) = found.series, found.queues
     assert sum(series.mean) / len(series.mean) == pytest.approx(queue.mean)
     assert max(series.mean) <= queue.maximum

@@ -2,24 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from fakes import TraceBuilder
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import measure_timeline
 from opscope.analysis.timeline.step_view import LaneKind, step_times, step_view
 
 BERT = Path(__file__).parents[4] / "src/opscope/data/bert_h200.json.gz"
-
-
-@pytest.fixture
-def two_steps():
-    trace = TraceBuilder()
-    for number, start in ((1, 0), (2, 100)):
-        trace.step(number, start, 100).operator("outer", start + 1, 30).operator("inner", start + 2, 10)
-        trace.launch(start + 5).kernel("k", start + 10, 40).launch(start + 60)
-        trace.kernel("Memcpy DtoH (Device -> Pageable)", start + 70, 5, category="gpu_memcpy")
-    return trace
 
 
 def test_steps_tile_the_window_exactly(shared_session):
@@ -35,8 +23,13 @@ def test_steps_tile_the_window_exactly(shared_session):
     assert sum(sum(one.idle_by_cause.values()) for one in times) == partition.idle_ns
 
 
-def test_lanes_and_arrows_of_a_step(load, two_steps):
-    session = load(two_steps)
+def test_lanes_and_arrows_of_a_step(load):
+    trace = TraceBuilder()
+    for number, start in ((1, 0), (2, 100)):
+        trace.step(number, start, 100).operator("outer", start + 1, 30).operator("inner", start + 2, 10)
+        trace.launch(start + 5).kernel("k", start + 10, 40).launch(start + 60)
+        trace.kernel("Memcpy DtoH (Device -> Pageable)", start + 70, 5, category="gpu_memcpy")
+    session = load(trace)
     records = read_session(session)
     view = step_view(session, records, step_times(records, most=24)[1:], ())
     kinds = [lane.kind for lane in view.lanes]

@@ -12,12 +12,6 @@ def opened(content, source="small.so"):
     return ElfFile(io.BytesIO(content), source)
 
 
-@pytest.fixture
-def library(write):
-    """A library of one unit."""
-    return write.library([write.Unit("SoftMax", ["_Z1av"])])
-
-
 def test_sections_lie_where_their_headers_say_however_many_or_empty(write):
     file = opened(write.elf([write.Part(".text", b"code", address=0x1000), write.Part(".data", b"values")]))
     assert list(file.sections) == ["", ".text", ".data", ".shstrtab"]
@@ -85,7 +79,8 @@ def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
         pass
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_an_error(save, library):
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(save, write):
+    library = write.library([write.Unit("SoftMax", ["_Z1av"])])
     path = save(library)
     with open_elf(path) as file:
         section = file.sections[".text"]

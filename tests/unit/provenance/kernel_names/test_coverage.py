@@ -26,8 +26,7 @@ GROUP BY ALL"""
 def test_kernels_of_a_release_have_a_family(release, shared):
     path = shared / "provenance" / f"kernel_units_{release}.json.xz"
     names = json.loads(lzma.decompress(path.read_bytes()))
-    known = sum(decode.__wrapped__(name).family is not None for name in names)
-    assert known == len(names)
+    assert sum(decode.__wrapped__(name).family is not None for name in names) == len(names)
 
 
 @pytest.mark.parametrize("trace", TRACES)

@@ -32,20 +32,6 @@ def registered(shared):
     return read
 
 
-@pytest.fixture
-def kernels_of(shared, load):
-    """Distinct kernel names of a recorded trace."""
-
-    def names(trace):
-        rows = load(shared / "traces" / "h200" / trace).query(
-            "SELECT DISTINCT names.name FROM device_activities activities JOIN kernel_names names "
-            "USING (name_id) WHERE activities.kind = 'kernel'"
-        )
-        return [name for (name,) in rows]
-
-    return names
-
-
 def test_which_releases_are_packaged():
     assert release_versions() == (
         "2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0",
@@ -113,8 +99,12 @@ def test_paths_are_of_the_repository_and_the_rest_is_no_file_of_it(version):
 
 
 @cases("trace", "grade")
-def test_recorded_traces_are_recognized_and_every_kernel_of_pytorch_is_found(kernels_of, trace, grade):
-    names = kernels_of(trace)
+def test_recorded_traces_are_recognized_and_every_kernel_of_pytorch_is_found(shared, load, trace, grade):
+    kernels = load(shared / "traces" / "h200" / trace).query(
+        "SELECT DISTINCT names.name FROM device_activities activities JOIN kernel_names names "
+        "USING (name_id) WHERE activities.kind = 'kernel'"
+    )
+    names = [name for (name,) in kernels]
     recognition = recognize(names, cuda_major=13)
     assert (recognition.version, recognition.grade) == ("2.11.0", grade)
     assert recognition.hit_rates["2.11.0"] == 1.0

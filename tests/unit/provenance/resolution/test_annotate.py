@@ -31,12 +31,10 @@ def softmax_trace():
         TraceBuilder()
         .operator("aten::softmax", 0, 20)
         .operator("aten::_softmax", 1, 10, **types("float", "Scalar", "Scalar"))
-        .launch(2)
-        .kernel(SOFTMAX, 30, 5)
+        .launch(2).kernel(SOFTMAX, 30, 5)
         .operator("aten::_softmax", 41, 10, **types("float", "Scalar", "Scalar"))
-        .launch(42)
-        .kernel(SOFTMAX, 60, 7)
-    )
+        .launch(42).kernel(SOFTMAX, 60, 7)
+    )  # fmt: skip
 
 
 def provenance(session):
@@ -49,8 +47,7 @@ def refuse(*_):
 
 class TestRows:
     def test_kernels(self, annotated, record):
-        session = annotated(record(softmax_trace()))
-        (row,) = session.records("SELECT * FROM kernel_provenance")
+        (row,) = annotated(record(softmax_trace())).records("SELECT * FROM kernel_provenance")
         assert (row["units"], row["unit_grade"], row["registered_by"]) == (
             [SOFTMAX_FILE],
             "release_index",

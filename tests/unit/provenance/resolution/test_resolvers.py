@@ -107,16 +107,11 @@ LINK = "https://github.com/pytorch/pytorch/blob/2236df1770800ffea5697b11b0bb0d91
 
 
 @pytest.fixture
-def release_2_6(evidence_of):
-    """The packaged tables of 2.6.0 for a trace of that release."""
+def resolved(evidence_of):
+    """What a call of 2.6.0 reached, by the packaged tables of that release."""
     index = source_index("2.6.0")
     assert index is not None
-    return evidence_of(sources=(IndexedSource(index, Grade.RELEASE_INDEX),))
-
-
-@pytest.fixture
-def resolved(release_2_6):
-    """What a call of 2.6.0 reached."""
+    release_2_6 = evidence_of(sources=(IndexedSource(index, Grade.RELEASE_INDEX),))
 
     def resolve(name, overload=None, **fields):
         return resolve_operator(RecordedCall(name, overload, **fields), release_2_6)

@@ -80,8 +80,7 @@ def test_no_line_is_read_without_a_root_or_beyond_a_screenful_of_screens(tmp_pat
     assert sources.read_lines(FILE, 1, None, []) is None
     assert sources.read_lines(FILE, 1, None, [tmp_path / "none"]) is None
     (root / "long.cu").write_text("x\n" * 5000, encoding="utf-8")
-    lines = sources.read_lines("long.cu", 1, 5000, [root])
-    assert len(lines) == 2000
+    assert len(sources.read_lines("long.cu", 1, 5000, [root])) == 2000
 
 
 HEADER = "aten/src/ATen/native/cuda/A.cuh"

@@ -146,18 +146,15 @@ def markup(page):
     return [tag for tag, _ in page.elements if tag in {"script", "img", "svg", "style", "b"}]
 
 
-@pytest.fixture
-def markup_of_harmless_names(load):
-    session = load(hostile_trace("harmless"))
-    return markup(_Page(session_page(session, Summary(session).complete(), command="opscope analyze x")))
-
-
 @cases("name")
-def test_hostile_names_stay_text(name, load, markup_of_harmless_names):
-    session = load(hostile_trace(name))
-    text = session_page(session, Summary(session).complete(), command=f"opscope analyze '{name}'")
+def test_hostile_names_stay_text(name, load):
+    def page_of(word):
+        session = load(hostile_trace(word))
+        return session_page(session, Summary(session).complete(), command=f"opscope analyze '{word}'")
+
+    text = page_of(name)
     page = _Page(text)
-    assert markup(page) == markup_of_harmless_names
+    assert markup(page) == markup(_Page(page_of("harmless")))
     assert not [a for _, a in page.elements if any(key.startswith("on") for key in a)]
     for unseen in "\x1b\x07\u202e":
         assert unseen not in text
