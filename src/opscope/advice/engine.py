@@ -162,9 +162,11 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
 
     What torch.compile brings where shapes differ from step to step depends on how often it compiles anew.
     """
-    if advice.applicability.status is ApplicabilityStatus.BLOCKED:
-        return msgspec.structs.replace(advice, effect=None, gain=None, basis=None, change="")
     change = rule.change if advice.change is None else advice.change
+    # What is compiled already is not compiled by that, and what else there is to compile has no name.
+    is_done = run.is_compiled and (change or "").strip().startswith("model = torch.compile(model)")
+    if advice.applicability.status is ApplicabilityStatus.BLOCKED or is_done:
+        return msgspec.structs.replace(advice, effect=None, gain=None, basis=None, change="")
     if run.summary.engine is None and "torch.compile" in (change or "") and (found := differing(run)):
         blockers = in_the_way(run, msgspec.structs.replace(OPEN, blocked_by=found))
         message = (

@@ -20,7 +20,7 @@ from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped
 from opscope.model.session import Session
 
-_LEAST, _MOSTLY = 0.1, 0.6  # of the host's time, to be named; of a line's time is that of some below it
+_LEAST, _MOSTLY = 0.1, 0.5  # of the host's time, to be named; of a line's time is that of some below it
 _NEARLY_ALL = 0.9  # is that of one
 
 

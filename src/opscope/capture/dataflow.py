@@ -899,7 +899,8 @@ def _are_given_parts(operators: Sequence[SeenOperator], like: Sequence[Sequence[
     for column in zip(*like, strict=True):
         ones = [operators[place] for place in column]
         are_given = all(
-            any(need < begin for need in one.needs) or (one.has_new and not one.is_again) for one in ones
+            any(need < begin for need in one.needs) or one.reads_before or (one.has_new and not one.is_again)
+            for one in ones
         )
         if are_given and len({one.sizes for one in ones}) > 1:
             return True

@@ -135,6 +135,8 @@ class ProgramFrames:
                 is_of_optimizer &= is_own or hasattr(frame.f_locals.get("self"), "param_groups")
                 is_own = is_of_optimizer
                 line = Line(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name)
+                if code.co_name == "<module>":
+                    lines.clear()  # of what has started the program
                 lines.append(line)
                 # One instruction that calls the same again has gone round, if that is all there is of a loop.
                 called_new = chain[depth - 1][3] if depth else name == self._last_name

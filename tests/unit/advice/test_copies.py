@@ -87,6 +87,12 @@ def test_strided_copies_are_told_with_who_asked_for_them(advise_on):
     told(found, "layout_copies", *words, has_gain=True)
 
 
+def test_what_is_compiled_is_not_told_to_be(advise_on):
+    builder = copying(("float", "float"), STRIDED).operator("Torch-Compiled Region: 0/0", 400, 10)
+    found = only(advise_on(builder, hosts=[host(10 * MS, 1 * MS)]), "layout_copies")
+    assert (found.change, found.is_gain_known, found.is_to_try) == (None, False, False)
+
+
 @pytest.mark.parametrize(("asker", "is_to_try"), [("aten::linear", True), ("aten::to", False)])
 def test_casts_that_autocast_makes_can_go_and_those_of_the_program_are_a_remark(advise_on, asker, is_to_try):
     builder = copying(("c10::BFloat16", "float"), UNROLLED, asker=asker)

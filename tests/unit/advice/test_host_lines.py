@@ -77,7 +77,7 @@ LINES = [
     HostLine("a.py:2 step", 0, 1, 90, 0.95),  # to which the first one only leads
     HostLine("a.py:3 loop", 1, 64, 60, 0.6),
     HostLine("a.py:4 other", 1, 1, 20, 0.25),
-    HostLine("a.py:5 inner", 2, 64, 30, 0.3),
+    HostLine("a.py:5 inner", 2, 64, 30, 0.28),
     HostLine("a.py:6 rest", 2, 64, 2, 0.02),
 ]
 
