@@ -69,9 +69,9 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
     counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)
     run = ProfiledRun(session, counted, job)
     found = [one for rule in run.book.rules.values() for one in _findings(run, rule)]
-    found = sorted(_once(found), key=lambda one: _rank(one[0]))
+    found = sorted(_once(found), key=lambda one: _rank(one[0], one[2]))
     return summary.having(
-        advice=tuple(finding for finding, _ in found),
+        advice=tuple(finding for finding, *_ in found),
         best_set=_best_set(run, found),
         host_lines=_host_lines(run),
         timeline=msgspec.structs.replace(
@@ -88,26 +88,26 @@ def _host_lines(run: ProfiledRun) -> tuple[HostLine, ...]:
 
 _COMPILED_MODEL = re.compile(r"model = torch\.compile\(model(.*?\))(?:   #.*)?")
 _MODEL = re.compile(r"\bmodel\b")  # what is compiled, where a program has none: its own function
-_Found = tuple[Finding, JobChange | None]
+_Found = tuple[Finding, JobChange | None, float]  # what it may bring, in ns a step, known or not
 
 
 def _once(found: Iterable[_Found]) -> Iterator[_Found]:
     """A model is compiled once: what comes to that again, without a number, only says what it found."""
     codes: dict[str, str] = {}
-    for finding, change in found:
+    for finding, change, promised_ns in found:
         edit = (finding.change or "").partition("   #")[0].strip()
         is_first = "torch.compile" not in edit or codes.setdefault(edit, finding.code) == finding.code
         if is_first or finding.is_gain_known:
-            yield finding, change
+            yield finding, change, promised_ns
         else:
             none = dict.fromkeys(("change", "estimated_gain_ns_per_step", "gain_interval_ns_per_step"))
-            yield msgspec.structs.replace(finding, **none), None
+            yield msgspec.structs.replace(finding, **none), None, 0.0
 
 
 def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
     """The changes that together bring most: one by one the change that adds most, while it adds enough."""
     job = run.job
-    left = [(finding, change) for finding, change in found if change is not None and finding.is_gain_known]
+    left = [(finding, change) for finding, change, _ in found if change and finding.is_gain_known]
     if job is None or not left:
         return None
     whole, best_ns, codes = job.changed(lambda _: None), 0.0, []
@@ -154,7 +154,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
             if worth.is_open
             else advice.applicability,
         )
-        yield finding, worth.change
+        yield finding, worth.change, worth.gain_ns or worth.promised_ns
 
 
 def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
@@ -206,7 +206,8 @@ def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
 class _Worth(msgspec.Struct, frozen=True):
     """What an advice is worth.
 
-    `is_deferred` where the slower host hides it today, `is_open` where it could not be simulated.
+    `is_deferred` where the slower host hides it today, `is_open` where it could not be simulated: then what a
+    simulation says all the same only decides what comes first.
     """
 
     gain_ns: float | None = None
@@ -214,6 +215,7 @@ class _Worth(msgspec.Struct, frozen=True):
     words: str | None = None
     is_deferred: bool = False
     is_open: bool = False
+    promised_ns: float = 0.0
     change: JobChange | None = None
 
 
@@ -230,15 +232,19 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
     if advice.effect is not None:
         change = job.changed(advice.effect)
         missing = job.missing_for(change)
-    if missing is not None:
-        return _Worth(words=f"not simulated: {missing}", is_open=True)
     if change is not None:
         gain = _bounded(job, advice, change, rule.gain_error if advice.error is None else advice.error)
-        # What graphs break and what kernels torch.compile writes no recording shows.
-        if not (advice.is_sure and "torch.compile" not in code and _can_be_told(run, job, change, gain)):
-            gain = msgspec.structs.replace(gain, low_ns=min(0.0, gain.low_ns))
     if gain is None:
         return None
+    much_ns = run.book.number("much_fraction") * job.step_ns
+    if missing is not None:
+        # That is no number; but what nobody waits for, nobody waits for by what is missing either.
+        words = f"not simulated: {missing}"
+        return _Worth(words=words, is_open=gain.high_ns >= much_ns, promised_ns=gain.ns)
+    # What graphs break and what kernels torch.compile writes no recording shows.
+    is_clear = advice.is_sure and "torch.compile" not in code
+    if change is not None and not (is_clear and _can_be_told(run, job, change, gain)):
+        gain = msgspec.structs.replace(gain, low_ns=min(0.0, gain.low_ns))
     # Nobody can see a gain that is smaller than what steps differ by.
     least_ns, spread_ns = run.book.number("least_gain_fraction") * job.step_ns, _spread_ns(job)
     if gain.ns >= max(least_ns, spread_ns):
@@ -250,7 +256,7 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
     saved_ns = 0.0 if change is None else job.saved_device_ns(change)
     # Much by one of the ways in which the host may have run is worth trying too.
     most_ns = gain.high_ns if saved_ns >= deferred_ns else gain.ns
-    if most_ns >= run.book.number("much_fraction") * job.step_ns:
+    if most_ns >= much_ns:
         words = f"not told from what steps differ by, {format_duration(spread_ns)} to either side"
         worth = _Worth(words=words, is_open=True)
     elif saved_ns >= deferred_ns > 0:
@@ -294,12 +300,12 @@ def _simulated(job: Job) -> str:
     )
 
 
-def _rank(finding: Finding) -> tuple[bool, bool, float, int, str, str]:
-    gain_ns = finding.estimated_gain_ns_per_step
-    most_ns = gain_ns or max(finding.evidence.get(name) or 0.0 for name in ("device_ns", "idle_ns"))
+def _rank(finding: Finding, promised_ns: float) -> tuple[bool, bool, float, int, str, str]:
+    is_unknown = finding.estimated_gain_ns_per_step is None
+    most_ns = promised_ns or max(finding.evidence.get(name) or 0.0 for name in ("device_ns", "idle_ns"))
     return (
-        gain_ns is None and not finding.is_to_try,
-        gain_ns is None,
+        is_unknown and not finding.is_to_try,
+        is_unknown,
         # What may bring less counts half, so that what stands first does not depend on what is known.
         -most_ns * (1.0 if finding.is_gain_known else 0.5),
         finding.severity.rank,

@@ -72,7 +72,7 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     after_ns = sum(chain.fused_ns(floor_ns) for chain in chains)
     launches = sum(chain.calls * (len(chain.names) - 1) for chain in chains)
     count = sum(chain.calls for chain in chains)
-    place = "outside of what torch.compile compiled, " if run.is_compiled else ""
+    place = "outside of what torch.compile compiled " if run.is_compiled else ""
     told = []
     if chains:
         longest = max(chains, key=lambda chain: (chain.device_ns, chain.names))

@@ -614,7 +614,7 @@ def _parts(operators: Sequence[SeenOperator]) -> dict[str | Line, list[int]]:
     counted = [
         (place, one.site)
         for place, one in enumerate(operators)
-        if not (one.is_view or one.site.is_backward or one.site.is_of_optimizer)
+        if not (one.is_view or one.is_on_host or one.site.is_backward or one.site.is_of_optimizer)
     ]
     parts = grouped(
         (part, place)

@@ -259,7 +259,7 @@ def _report(
     for name, sidecar in ((one.trace_path.name, one.sidecar) for one in recorder.cycles):
         if (merged := sidecar.schedule.merged) > 1:
             console.note(
-                f"every {merged} steps the program makes a long one, so {merged} are recorded as one step; "
+                f"one of every {merged} steps is long, so {merged} are recorded as one step; "
                 "--steps optimizer (or forward) records each"
             )
         if sidecar.partial:

@@ -218,3 +218,14 @@ def test_a_report_tells_one_figure_of_the_recorders_part(load):
     (told_of,) = assess(session).timeline.host
     assert told_of.recorder_ns == model.recorder_ns > (measured.recorder_ns or 0)
     assert (told_of.recorder_basis or "").startswith("1.3 times as much as 20 operators")
+
+
+@pytest.mark.parametrize("slower", ["device", "host"])
+def test_what_cannot_be_simulated_is_tried_where_it_could_bring_something(advise_on, monkeypatch, slower):
+    monkeypatch.setattr(AskedStep, "missing_for", lambda *_: "events are lost")
+    sides_ns = (20 * MS, 5 * MS) if slower == "device" else (5 * MS, 20 * MS)
+    values = ill() | {"hosts": [host(*sides_ns, launches=20)]}
+    found = only(advise_on(ill_program(), **values), "reduced_precision")
+    assert (found.estimated_gain_ns_per_step, found.gain_interval_ns_per_step) == (None, None)
+    assert found.gain_basis.endswith("not simulated: events are lost")
+    assert found.is_to_try == (slower == "device")
