@@ -13,7 +13,6 @@ time: every activity is charged to one place or to none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -35,8 +34,8 @@ from opscope.text_enum import TextEnum
 class LineKind(TextEnum):
     """What the line number of a LineTotal is.
 
-    Torch's recorder names a function by its first line; only opscope's own recordings and the oldest traces
-    say from which line of it a call was made.
+    Torch's recorder names a function by its first line; only opscope's own recordings say from which line of
+    it a call was made.
     """
 
     EXECUTED = "executed"  # the line that made the calls
@@ -79,7 +78,7 @@ class LineTotal(msgspec.Struct, frozen=True):
     file: str  # as the recorder names it
     line: int  # see `kind`
     function: str  # the function it is in
-    calls: int | None  # recorded calls of the function; None in the oldest format, which has none
+    calls: int  # recorded calls of the function
     self_device_ns: int = 0  # device time, forward and backward
     forward_ns: int = 0  # the part of it (else of `self_cpu_ns`) that no backward operator launched
     backward_ns: int = 0  # the rest
@@ -199,19 +198,16 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
     )
 
 
-def recorded_places(session: Session) -> tuple[bool, bool, bool]:
-    """Whether frames, calls of modules, and the text of any operator's stack were recorded."""
-    ((has_frames, has_modules, has_texts),) = session.query(
-        "SELECT EXISTS (FROM frames), EXISTS (FROM modules), "
-        "EXISTS (SELECT 1 FROM operators WHERE call_stack IS NOT NULL)"
-    )
-    return has_frames, has_modules, has_texts
+def recorded_places(session: Session) -> tuple[bool, bool]:
+    """Whether frames and calls of modules were recorded."""
+    ((has_frames, has_modules),) = session.query("SELECT EXISTS (FROM frames), EXISTS (FROM modules)")
+    return has_frames, has_modules
 
 
 def program_totals(session: Session) -> ProgramTotals:
     """Device time by module and by line; empty where neither modules nor stacks were recorded."""
-    has_frames, has_modules, has_texts = recorded_places(session)
-    if not has_frames and not has_texts:
+    has_frames, has_modules = recorded_places(session)
+    if not has_frames:
         return ProgramTotals()
     operators = read_operators(session)
     activities = read_activities(session, operators.first_id)
@@ -254,7 +250,7 @@ def _charged_work(
     session: Session, operators: Operators, activities: ProgramActivities
 ) -> tuple[list[ModulePlace], Int64, Int64, list[LineTotal], Int64]:
     """Places of modules, that of each call and that of each activity; lines, and that of each activity."""
-    has_frames, has_modules, has_texts = recorded_places(session)
+    has_frames, has_modules = recorded_places(session)
     places: list[ModulePlace] = []
     lines: list[LineTotal] = []
     place_of_call: Int64 = np.zeros(0, dtype=np.int64)
@@ -270,8 +266,6 @@ def _charged_work(
         forest, calls = frames.nested((frames.function >= 0) | (frames.line >= 0))
         lines, line_of_frame = _lines_of_frames(forest, calls)
         charged = gather(line_of_frame, _charged(operators, activities, frames, forest))
-    if has_texts and not np.any(charged >= 0):
-        lines, charged = _lines_of_texts(session, operators, activities)
     return places, place_of_call, place, lines, charged
 
 
@@ -341,37 +335,6 @@ def _lines_of_frames(forest: Forest, frames: Frames) -> tuple[list[LineTotal], I
                 at, kind = line, LineKind.EXECUTED
             lines.append(LineTotal(name.file, at, name.function, calls[where], kind=kind))
     return lines, np.array(index, dtype=np.int64)[inverse.reshape(-1)]
-
-
-def _lines_of_texts(
-    session: Session, operators: Operators, activities: ProgramActivities
-) -> tuple[list[LineTotal], Int64]:
-    """Lines of the oldest format, which keeps each operator's stack as text, and that of each activity.
-
-    `inner;…;outer`, each frame at its current line: the innermost one of the program counts.
-    """
-    found: dict[int, LineTotal] = {}
-    for key, text in session.query("SELECT DISTINCT hash(call_stack), call_stack FROM operators"):
-        parsed = (parse_frame(frame) for frame in (text or "").split(";"))
-        name = next((one for one in parsed if one is not None and is_program_file(one.file)), None)
-        if name is not None:
-            found[key] = LineTotal(name.file, name.line, name.function, None, kind=LineKind.EXECUTED)
-    lines = list(dict.fromkeys(found.values()))
-    own = by_stack(session, operators, {key: lines.index(line) for key, line in found.items()})
-    around = inherit(np.where(own >= 0, np.arange(len(own)), NONE), operators.parent, operators.depth)
-    # As with frames: of what the engine ran, only stacks that were taken inside of it count.
-    at_operator = gather(own, np.where(around >= operators.engine, around, NONE))
-    return lines, _by_operators(operators, activities, at_operator)[0]
-
-
-def by_stack(session: Session, operators: Operators, known: Mapping[int, int]) -> Int64:
-    """What is known of each operator's stack that was kept as text, by the hash of that; -1 for none."""
-    rows = columns(session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
-    keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
-    of_key = np.array([known.get(key, NONE) for key in keys.tolist()], dtype=np.int64)
-    found = np.full(len(operators), NONE)
-    found[rows["operator_id"] - operators.first_id] = of_key[inverse]
-    return found
 
 
 class ModulePlace(msgspec.Struct, frozen=True):

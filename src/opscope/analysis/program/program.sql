@@ -61,11 +61,6 @@ JOIN operators f ON f.operator_id = forward_operator_id
 WHERE forward_operator_id <> backward_id
 GROUP BY backward_id
 
--- :name operator_stacks
--- One row per operator that carries its Python stack as text (the oldest format), innermost frame first, separated by
--- semicolons. Reads operators.
-SELECT operator_id, hash(call_stack) AS stack_hash FROM operators WHERE call_stack IS NOT NULL
-
 -- :name operators
 -- One row per operator, in no order: where and when it ran, its parent (-1: none), and whether autograd's engine ran
 -- it. Times in ns. Reads operators.

@@ -17,7 +17,6 @@ import numpy as np
 from opscope.analysis.arrays import NONE, Arrays, Flags, columns
 from opscope.analysis.program.places import (
     Operators,
-    by_stack,
     call_forest,
     inherit,
     module_places,
@@ -164,10 +163,10 @@ def stack_profiles(
 
 
 def _basis(session: Session, by: StackBasis | None) -> StackBasis:
-    has_frames, has_modules, has_texts = recorded_places(session)
+    has_frames, has_modules = recorded_places(session)
     if by is None:
-        return StackBasis.PYTHON if has_frames or has_texts else StackBasis.OPERATOR
-    if by is StackBasis.PYTHON and not (has_frames or has_texts):
+        return StackBasis.PYTHON if has_frames else StackBasis.OPERATOR
+    if by is StackBasis.PYTHON and not has_frames:
         raise InputError(
             "no Python stacks were recorded",
             hint="Use --by operator, or record again with with_stack=True (opscope run --record stack)",
@@ -291,17 +290,6 @@ class _Stacks:
         what = "module" if self._basis is StackBasis.MODULE else "Python stack"
         bare = (self._forest.parent < 0) & (self._operator >= 0)
         root[bare] = self.tree.node(-1, self.tree.name_id(f"[no {what}]"))
-        if self._basis is StackBasis.PYTHON:
-            # In the oldest format an operator carries its stack as text, the innermost frame first.
-            texts = self._session.query("SELECT DISTINCT hash(call_stack), call_stack FROM operators")
-            node_of = {}
-            for key, text in texts:
-                node_of[key] = -1
-                for name in [] if text is None else reversed(text.split(";")):
-                    node_of[key] = self.tree.node(node_of[key], self.tree.name_id(name))
-            node = by_stack(self._session, self._operators, node_of)
-            own = gather(node, np.where(bare, self._operator, NONE))
-            root[own >= 0] = own[own >= 0]
         return root
 
     def _interval_of(self) -> Int64:

@@ -96,15 +96,6 @@ def test_host_time_of_a_step_is_cut_to_it(load):
     }
 
 
-def test_stacks_kept_as_text_stand_above_operators(load):
-    stack = "torch/nn/functional.py(9): linear;main.py(3): <module>"
-    one = TraceBuilder().operator("aten::linear", 0, 20, **{"Call stack": stack})
-    one.operator("aten::mm", 5, 10, **{"Call stack": stack}).launch(6).kernel("gemm", 50, 4)
-    assert only(load(one)) == {
-        "main.py(3): <module> > torch/nn/functional.py(9): linear > aten::linear > aten::mm > gemm": 4_000
-    }
-
-
 @cases("by", "step", "message")
 def test_what_was_not_recorded_is_said(load, by, step, message):
     one = TraceBuilder().step(0, 0, 50).operator("aten::mm", 0, 20).launch(5).kernel("gemm", 50, 4)

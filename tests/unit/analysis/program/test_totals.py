@@ -176,21 +176,6 @@ def test_a_shared_module_has_a_place_under_each_caller(load):
     }
 
 
-def test_the_oldest_format_keeps_stacks_on_operators(load):
-    site = "/opt/lib/python3.7/site-packages/torch"
-    stack = f"{site}/nn/functional.py(9): linear;model.py(12): forward;main.py(3): <module>"
-    trace = TraceBuilder()
-    launch(trace, "aten::linear", 0, 5, **{"Call stack": stack, "Sequence number": 4})
-    trace.operator("AddmmBackward", 50, 20, thread=2, **{"Sequence number": 4, "Fwd thread id": 1})
-    launch(trace, "aten::mm", 55, 9, thread=2)
-    launch(trace, "aten::add", 90, 1, thread=2)
-    totals = program_totals(load(trace))
-    assert totals.lines == (
-        LineTotal("model.py", 12, "forward", None, 14_000, 5_000, 9_000, 2, LineKind.EXECUTED),
-    )
-    assert (totals.line_ns, totals.has_modules, totals.has_stacks) == (14_000, False, True)
-
-
 def test_ranks_are_summed_by_path(load):
     ranks = model(), model()
     for rank, trace in enumerate(ranks):
