@@ -38,7 +38,7 @@ LIMIT_S = 360
 CHANGES = {
     "advice.tf32_off": "tf32", "advice.reduced_precision": "bf16", "advice.foreach_optimizer": "fused",
     "advice.per_tensor_optimizer": "fused", "advice.layout_conversion": "channels_last",
-    "advice.unfused_pointwise": "compile", "advice.layout_copies": "compile", "advice.loop": "batched",
+    "advice.unfused_pointwise": "compile", "advice.loop": "batched",
     "advice.per_tensor_loop": "foreach_ema", "advice.eager_attention": "advice.attention_backend",
     "advice.launch_bound": "compile", "advice.unused_work": "truncated", "advice.padding": "dynamic_padding",
     "advice.repeated_work": "hoisted", "advice.recomputation": "no_recompute",

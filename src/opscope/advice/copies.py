@@ -129,42 +129,19 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 
 @finds
-def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    rows = [row for row in run.records("copies") if row["is_strided"] and not _is_cast(row)]
-    attended_ns = sum(part.device_ns for one in run.attention for part in one.parts if part.name in PASSING)
-    shared = (
-        f"; {run.time(attended_ns)} of them a fused attention kernel would remove too" if attended_ns else ""
-    )
-    yield from _copies(run, rule, rows, "only reorder memory", shared=shared)
-
-
-@finds
 def repeated_casts(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     rows = [row for row in run.records("copies") if _is_cast(row)]
-    # Autocast in training needs those of weights once in a step; what the program casts by itself, a norm in
-    # float32 of a model in 16 bits, is meant.
-    is_own = bool(rows) and _askers(rows)[0] in PASSING
-    change = "" if run.has_backward or is_own else None
-    yield from _copies(run, rule, rows, "only change the element type", change=change)
-
-
-def _copies(
-    run: ProfiledRun,
-    rule: Rule,
-    rows: Sequence[Mapping[str, Any]],
-    what: str,
-    *,
-    shared: str = "",
-    change: str | None = None,
-) -> Iterator[Advice]:
     total_ns = sum(row["device_ns"] for row in rows)
     if run.is_minor(total_ns, rule):
         return
-    calls, host_ns = (sum(row[name] for row in rows) for name in ("calls", "host_ns"))
+    # Autocast in training needs those of weights once in a step; what the program casts by itself, a norm in
+    # float32 of a model in 16 bits, is meant.
     askers = _askers(rows)
+    calls, host_ns = (sum(row[name] for row in rows) for name in ("calls", "host_ns"))
     ids, outer_ids = ([one for row in rows for one in row[key]] for key in ("operator_ids", "outer_ids"))
     yield Advice(
-        f"{run.times(calls, 'copy')} {what}: {run.device_time(total_ns)}, asked for by {listed(askers, 3)}.",
+        f"{run.times(calls, 'copy')} only change the element type: {run.device_time(total_ns)}, asked for by "
+        f"{listed(askers, 3)}.",
         run.evidence(
             total_ns,
             calls=calls,
@@ -174,8 +151,8 @@ def _copies(
         # None of the operators that only pass a copy on is called either.
         lambda change: change.drop(change.model.is_launched_by(ids)).drop_host_of(outer_ids),
         f"at most: {run.time(total_ns)} of copies on the device and "
-        f"{run.time(host_ns * run.unrecorded_share)} on the host, if every one goes{shared}",
-        change=change,
+        f"{run.time(host_ns * run.unrecorded_share)} on the host, if every one goes",
+        change="" if run.has_backward or askers[0] in PASSING else None,
         is_sure=False,
     )
 

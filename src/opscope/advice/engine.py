@@ -29,10 +29,10 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
 from opscope.advice.capture import differing, in_the_way
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import EngineWords, Rule, rule_book
-from opscope.analysis.host_lines import HostLine, host_lines
 from opscope.analysis.job_model import Job, JobChange
 from opscope.analysis.step_model import Gain, StepBound
 from opscope.analysis.summary import BestSet, Summary
+from opscope.analysis.watched_steps import HostLine, host_lines
 from opscope.model.finding import OPEN, ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase

@@ -103,12 +103,6 @@ def product_ns(product: MatrixProduct, data_type: DataType, rates: Rates) -> flo
     return max(rates.book.number("product_fill_ns") + compute_ns, memory_ns or 0.0)
 
 
-def padded(product: MatrixProduct, multiple: int) -> MatrixProduct:
-    """The product with every size but the batch rounded up to a multiple."""
-    m, n, k = (ceil(size / multiple) * multiple for size in (product.m, product.n, product.k))
-    return msgspec.structs.replace(product, m=m, n=n, k=k)
-
-
 class AttentionMask(Enum):
     """What is added to scores, or filled into them, before the softmax, by its shape."""
 

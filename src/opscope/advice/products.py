@@ -7,7 +7,7 @@ import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from opscope.advice.image_calls import ImageCall, ImageKind, image_calls, type_share
-from opscope.advice.kernel_times import HALF_TYPES, ITEM_BYTES, padded, product_ns
+from opscope.advice.kernel_times import HALF_TYPES, product_ns
 from opscope.advice.profiled_run import (
     Advice,
     Effect,
@@ -26,7 +26,6 @@ from opscope.analysis.tensor_cores import TensorCoreUse, has_tensor_cores_for
 from opscope.hardware.devices import DataType
 from opscope.model.finding import OPEN, Applicability
 from opscope.operators.arguments import parse_arguments
-from opscope.operators.products import MatrixProduct
 from opscope.provenance.categories import category_of
 
 _RECURRENT = re.compile(r"(?:rnn|lstm|gru)(?:_|$)")
@@ -48,7 +47,6 @@ _ERROR_OF_CONVOLUTIONS = 0.6
 # Of the time of products, at most, in layers that were measured in no other type.
 _MOST_UNMEASURED = 0.25
 _CAST_TENSORS = "x = x.to(torch.bfloat16)   # what products take, where eight bits of mantissa are enough"
-_LOAD_BYTES = 16  # of one tensor core operand row. Source: cuBLAS documentation, Tensor Core usage.
 
 
 @finds
@@ -131,32 +129,6 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         # Kernels of the program's own take the types that they were written for, and functions of tensors
         # may need the digits that a model's weights do without.
         is_sure=run.summary.leading_kernel is None and run.has_model,
-    )
-
-
-@finds
-def unaligned_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    found = [
-        (call, product)
-        for call in _products(run, HALF_TYPES)
-        if (product := product_of(call)) is not None and _is_unaligned(run, call, product, rule)
-    ]
-    calls = [call for call, _ in found]
-    total_ns = time_of(calls)
-    if run.is_minor(total_ns, rule):
-        return
-    after_ns = {}
-    for call, product in found:
-        data_type = call.cost.data_type or DataType.BF16
-        better_ns = product_ns(padded(product, _multiple(data_type)), data_type, run.rates)
-        if better_ns is not None:
-            after_ns[call.call_id] = min(float(call.roofline.device_ns), call.calls * better_ns)
-    sizes = listed([str(product) for _, product in found], 2)
-    yield Advice(
-        f"{_subject(calls)} with sizes that are no multiple of {_LOAD_BYTES} bytes ({sizes}) take "
-        f"{run.device_time(total_ns)}, in kernels for unaligned operands.",
-        run.call_evidence(calls),
-        calls_taking(calls, after_ns),
     )
 
 
@@ -375,20 +347,3 @@ def _is_halved(call: CallEfficiency) -> bool:
 def _halved_ns(run: ProfiledRun, call: CallEfficiency) -> float:
     floor_ns = call.calls * run.book.number("kernel_floor_ns")
     return min(float(call.roofline.device_ns), max(call.roofline.device_ns / 2, floor_ns))
-
-
-def _multiple(data_type: DataType) -> int:
-    return _LOAD_BYTES // ITEM_BYTES.get(data_type, 2)
-
-
-def _is_unaligned(run: ProfiledRun, call: CallEfficiency, product: MatrixProduct, rule: Rule) -> bool:
-    """Odd sizes, and a kernel that shows it: unaligned operands, or no tensor cores."""
-    multiple = _multiple(call.cost.data_type or DataType.BF16)
-    sizes = (product.m, product.n, product.k)
-    if min(sizes) < rule.threshold("least_rows") or all(size % multiple == 0 for size in sizes):
-        return False
-    facts = run.kernels.get(call.kernels[0]) if call.kernels else None
-    alignment = None if facts is None else facts.fields.get("alignment")
-    return call.roofline.tensor_cores is TensorCoreUse.ELIGIBLE or (
-        alignment is not None and alignment < multiple
-    )

@@ -209,14 +209,6 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             watched.found([part for of in (one, *again) for part in of.rounds[begin:end]])
             for begin, end in ((0, 1), (1, None))
         )
-        if count == 1:  # a call is a step, and two of them could be one
-            said = (
-                f"{one.line}: each step is a call of {one.module} that needs nothing of the one before: "
-                f"{costs}."
-            )
-            first, others = (
-                watched._replace(steps=watched.steps[begin::2]).found(one.rounds) for begin in (0, 1)
-            )
         change = _STACKED if one.has_weights else None if one.is_ragged else _OF_ONE_SIZE
         if one.is_selected:
             names = {row["name"].rstrip("_") for row in watched.steps[0][slice(*one.rounds[0])] if row}

@@ -18,7 +18,6 @@ import msgspec
 
 from opscope.analysis.collectives import JobCollectives, read_collectives
 from opscope.analysis.counter_commands import OperatorImprovement, find_improvements
-from opscope.analysis.host_lines import HostLine
 from opscope.analysis.job_model import (
     Job,
     JobOutlook,
@@ -58,6 +57,7 @@ from opscope.analysis.totals import (
     range_totals,
     serving_engine,
 )
+from opscope.analysis.watched_steps import HostLine
 from opscope.hardware.limits import DeviceLimits
 from opscope.ingest.quality import is_of_torch
 from opscope.model.environment import Environment

@@ -562,7 +562,6 @@ def summarized(
         )
         for one, of_rounds, *facts in _independent(operators)
     )
-    rounds += tuple(_calls_in_a_row(operators, before[0], number_of))
     unused = tuple(
         UnusedWork(*at(line, places), *facts) for line, places, *facts in _unused(operators, *before)
     )
@@ -851,46 +850,6 @@ def _independent(
             between = operators[like[0][0] : like[-1][-1]]
             has_backward = any(one.site.is_backward for one in between)
             yield rounds, like, is_ragged, has_weights, is_selected, has_backward
-
-
-def _calls_in_a_row(
-    operators: Sequence[SeenOperator], before: Sequence[SeenOperator], number_of: Mapping[int, int]
-) -> Iterator[RecordedRounds]:
-    """The call of a module that a step consists of, where it needs nothing of the same call a step before."""
-    calls, earlier = (
-        grouped(
-            ((rounds, number), place)
-            for place, one in enumerate(step)
-            for rounds, number in one.site.rounds
-            if rounds.module and not one.is_view
-        )
-        for step in (operators, before)
-    )
-    if not calls:
-        return
-    (rounds, number), places = max(calls.items(), key=lambda one: len(one[1]))
-    others = earlier[rounds, number - 1]
-    # A step that does all of it again is repeated to be measured.
-    is_measured = sum(operators[place].is_again for place in places) > _LIKE * len(places)
-    if is_measured or not _LEAST_OPERATORS <= len(places) == len(others):
-        return
-    same_as = {place: before[other] for place, other in zip(places, others, strict=True)}
-    entering: set[int] = set()  # what comes from the step before, or from outside
-    is_read = False  # Python may have worked out numbers from that
-    for place, one in enumerate(operators[: places[-1] + 1]):
-        other = same_as.get(place, one)
-        if one.reads_before or one.has_new or not entering.isdisjoint(one.needs):
-            entering.add(place)
-            is_read |= one.is_read
-        elif is_read and one.numbers and not one.is_again and (one is other or one.numbers != other.numbers):
-            return
-        if (one.name, one.sizes) != (other.name, other.sizes) or one.is_of_batch or one.site.is_backward:
-            return
-    if entering.isdisjoint(places):
-        stretch = number_of[places[0]], number_of[places[-1]] + 1
-        yield RecordedRounds(
-            _named(rounds.line), rounds.module, (stretch,), is_ragged=False, has_weights=False
-        )
 
 
 def _are_given_parts(operators: Sequence[SeenOperator], like: Sequence[Sequence[int]]) -> bool:

@@ -37,7 +37,6 @@ from opscope.workloads.runtime import require_torch
 
 _OnStep = Callable[[], object]
 _Line = tuple[CodeType, int] | None
-_MARK = "mark:"
 # Dropping 100,000 events takes torch some seconds, and they take 70 MB. What CUDA loads takes memory too.
 _MOST_OF_WHOLE, _MOST_WITH_CUDA = "100MB", "500MB"
 _MOST_LINES = 8  # of first calls of a model that are looked at
@@ -61,7 +60,7 @@ class _Hooks:
 
 
 def step_source(name: str) -> StepSource | None:
-    """The source a name stands for: a kind of steps, a range `mark:NAME`, or a function, `MODULE:` before it.
+    """The source a name stands for: a kind of steps, or a function, `MODULE:` before it.
 
     None for `none`. A function without a module is one of the program itself.
     """
@@ -71,14 +70,12 @@ def step_source(name: str) -> StepSource | None:
     }  # fmt: skip
     if name == "none" or name in kinds:
         return kinds[name]() if name in kinds else None
-    if name.startswith(_MARK) and len(name) > len(_MARK):
-        return MarkedSteps(name.removeprefix(_MARK))
     module, _, function = name.rpartition(":")
     parts = [*module.split("."), *function.split(".")] if module else function.split(".")
     if not all(part.isidentifier() for part in parts) or (":" in name and not module):
         raise InputError(
             f"'{name}' tells no steps",
-            hint="Use auto, optimizer, forward, loop, none, mark:NAME, FUNCTION or MODULE:FUNCTION",
+            hint="Use auto, optimizer, forward, loop, none, FUNCTION or MODULE:FUNCTION",
         )
     return FunctionSteps(module or "__main__", function)
 
@@ -211,45 +208,6 @@ class RecognizedSteps(_Hooks):
         for name, source in sources.items():
             source.watch(functools.partial(take, name), restart)
             self._ends.callback(source.stop)
-
-
-class MarkedSteps(_Hooks):
-    """A step ends where the program ends a range of this name: of `record_function`, or of NVTX."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def watch(self, on_step: _OnStep, restart: _OnStep) -> None:
-        ranges = importlib.import_module("torch.autograd.profiler").record_function
-        nvtx = importlib.import_module("torch.cuda.nvtx")
-        leave, push, pop = ranges.__exit__, nvtx.range_push, nvtx.range_pop
-        of_thread = threading.local()
-
-        @functools.wraps(leave)
-        def left(one: Any, *args: Any) -> Any:
-            result = leave(one, *args)
-            if one.name == self.name:
-                _untraced(on_step)
-            return result
-
-        @functools.wraps(push)
-        def pushed(message: str, *args: Any) -> Any:
-            of_thread.open = [*getattr(of_thread, "open", ()), message]
-            return push(message, *args)
-
-        @functools.wraps(pop)
-        def popped(*args: Any) -> Any:
-            result = pop(*args)
-            *of_thread.open, message = getattr(of_thread, "open", None) or [None]
-            if message == self.name:
-                _untraced(on_step)
-            return result
-
-        ours = ((ranges, "__exit__", left), (nvtx, "range_push", pushed), (nvtx, "range_pop", popped))
-        for owner, attribute, replacement in ours:
-            self._ends.callback(setattr, owner, attribute, getattr(owner, attribute))
-            setattr(owner, attribute, replacement)
 
 
 class FunctionSteps:

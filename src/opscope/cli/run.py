@@ -49,7 +49,7 @@ class ProgramRecording:
     Args:
         steps: What ends a step: optimizer (optimizer.step), forward (a call of the model), loop (a round of
             the main loop), auto (the first of these that exists, else none), a FUNCTION of the script,
-            MODULE:FUNCTION, or mark:NAME (a record_function or NVTX range); none records the whole run.
+            or MODULE:FUNCTION; none records the whole run.
         wait: Steps to skip after the first one, which is never recorded; 0 by default.
         active: Steps to record; 6 by default.
         record: Also record Python stacks (stack), calls of nn.Modules (modules), allocations (memory), or the

@@ -53,7 +53,7 @@ def try_changes(
         arguments: Arguments of the script; options of opscope come before SCRIPT.
         module: SCRIPT is a module name, to run as with python -m.
         steps: What ends a step of a script: optimizer, forward, loop, auto (the first of these that
-            exists), FUNCTION, MODULE:FUNCTION or mark:NAME.
+            exists), FUNCTION, or MODULE:FUNCTION.
         param: How a workload is built, NAME=VALUE: batch_size, seq_len, device, train=yes, use_real_bert=yes,
             dtype, layers, hidden, attn_implementation, weights.
         only: Try only these changes, e.g. --only tf32 compile; also those that take minutes.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod, sqrt
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 from opscope.data import packaged_text, packaged_toml
 from opscope.operators.arguments import CallArguments, TensorArgument, broadcast, is_number, type_of
+from opscope.operators.effects import ContradictionError
 from opscope.operators.element_types import element_type_of_code
 from opscope.operators.operator_table import effects_by_rules
 from opscope.text_enum import TextEnum
@@ -115,8 +117,9 @@ def is_elementwise(call: CallArguments) -> bool:
 
 
 def results_of(call: CallArguments) -> tuple[TensorArgument, ...]:
-    if (effects := effects_by_rules(call)) is not None:
-        return effects.outputs
+    with suppress(ContradictionError):  # of what a stranger recorded
+        if (effects := effects_by_rules(call)) is not None:
+            return effects.outputs
     # An operator that only calls others, of those with a template here.
     x, dtype = call.tensor("self", "input"), call.integer("dtype")
     if call.stem not in _TABLE["composed"] or x is None or 0 in x.shape:

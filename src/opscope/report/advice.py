@@ -11,9 +11,9 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from opscope.advice.rules import rule_book
-from opscope.analysis.host_lines import busiest_lines
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
+from opscope.analysis.watched_steps import busiest_lines
 from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.report import document as doc
 from opscope.report.names import telling_name

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from opscope.analysis.host_lines import as_tree
 from opscope.analysis.program.places import LineKind, ModuleTotal
 from opscope.analysis.step_model import PathTotal
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause, LaunchLatency, Timeline, TimePartition, WindowKind
+from opscope.analysis.watched_steps import as_tree
 from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.names import INDEX, trace_name

@@ -415,7 +415,7 @@ class Trial:
         if names_file_here and not self.plan.in_place:
             hint = "It ran in an empty folder: to run it in this one, whose files it reads, use --in-place"
         elif "steps" in error:
-            hint = "Name what ends a step (--steps FUNCTION or mark:NAME), or let it make more of them"
+            hint = "Name what ends a step (--steps FUNCTION), or let it make more of them"
         raise CaptureError(f"the program fails without any change: {error}", hint=hint)
 
     def _is_right(self, tried: _Tried, *, takes_coarser: bool) -> bool:

@@ -81,18 +81,6 @@ def copying(types, kernel, *, asker="aten::reshape", share=0.2):
     return builder
 
 
-def test_strided_copies_are_told_with_who_asked_for_them(advise_on):
-    found = advise_on(copying(("float", "float"), STRIDED), hosts=[host(10 * MS, 1 * MS)])
-    words = ("4 copies per step only reorder memory", "asked for by aten::reshape", "at most")
-    told(found, "layout_copies", *words, has_gain=True)
-
-
-def test_what_is_compiled_is_not_told_to_be(advise_on):
-    builder = copying(("float", "float"), STRIDED).operator("Torch-Compiled Region: 0/0", 400, 10)
-    found = only(advise_on(builder, hosts=[host(10 * MS, 1 * MS)]), "layout_copies")
-    assert (found.change, found.is_gain_known, found.is_to_try) == (None, False, False)
-
-
 @pytest.mark.parametrize(("asker", "is_to_try"), [("aten::linear", True), ("aten::to", False)])
 def test_casts_that_autocast_makes_can_go_and_those_of_the_program_are_a_remark(advise_on, asker, is_to_try):
     builder = copying(("c10::BFloat16", "float"), UNROLLED, asker=asker)
@@ -152,7 +140,6 @@ def test_a_link_that_is_not_known_has_no_rate(load, facts, size):
 LEFT_ALONE = {
     "pinned": (copies_to("Pinned"), host(20 * MS, 12 * MS)),
     "small": (copies_to("Pageable", size=64, device_us=2), host(9 * MS, 2 * MS)),
-    "a few strided": (copying(("float", "float"), STRIDED, share=0.03), host(10 * MS, 1 * MS)),
     "contiguous": (copying(("float", "float"), UNROLLED), host(10 * MS, 1 * MS)),
 }
 

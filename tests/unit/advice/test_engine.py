@@ -108,7 +108,6 @@ def test_a_set_sets_one_thing_in_one_way():
     assert not together("tf32_off", "reduced_precision")
     assert not together("repeated_casts", "reduced_precision")
     assert not together("launch_bound", "unfused_pointwise")
-    assert together("unfused_pointwise", "layout_copies")  # one call of torch.compile does both
     assert together("per_tensor_optimizer", "foreach_optimizer")  # one fused=True does both
     assert together("host_sync", "host_sync")
 

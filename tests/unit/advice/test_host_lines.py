@@ -1,11 +1,10 @@
 """Host time by line of the program, from two watched steps and the recorded ones."""
 
 import pytest
-from msgspec.structs import replace
 
 import opscope
 from fakes import sidecar
-from opscope.analysis.host_lines import HostLine, as_tree, busiest_lines
+from opscope.analysis.watched_steps import HostLine, as_tree, busiest_lines
 from opscope.model.sidecar import (
     ProgramLine,
     RecordedDataflow,
@@ -82,10 +81,9 @@ LINES = [
 ]
 
 
-def test_a_line_is_named_as_far_down_as_most_of_its_time_goes():
-    assert [one.line for one in busiest_lines(LINES)] == ["a.py:3 loop", "a.py:4 other"]
-    twice = busiest_lines([*LINES[:3], replace(LINES[2], times=8, fraction=0.2)])
-    assert twice == [HostLine("a.py:3 loop", 1, 72, 120, pytest.approx(0.8))]
+def test_lines_that_lead_to_no_other_of_the_longest_are_named():
+    assert [one.line for one in busiest_lines(LINES)] == ["a.py:5 inner", "a.py:4 other"]
+    assert [one.line for one in busiest_lines(LINES[:3])] == ["a.py:3 loop"]
     assert busiest_lines(()) == []
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from case_tables import cases
-from opscope.advice.kernel_times import Rates, padded, product_ns
+from opscope.advice.kernel_times import Rates, product_ns
 from opscope.advice.profiled_run import product_of
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import LimitEvidence
@@ -64,14 +64,6 @@ def test_a_faster_type_is_never_slower(product):
     times = [product_ns(product, one, RATES) for one in (DataType.FP32, DataType.TF32, DataType.BF16)]
     known = [one for one in times if one is not None]
     assert known == sorted(known, reverse=True)
-
-
-@given(PRODUCTS, st.sampled_from([4, 8, 64]))
-def test_padding_rounds_up_and_is_idempotent(product, multiple):
-    larger = padded(product, multiple)
-    assert all(size % multiple == 0 for size in (larger.m, larger.n, larger.k))
-    assert 0 <= larger.m - product.m < multiple
-    assert padded(larger, multiple) == larger
 
 
 def test_sizes_come_from_the_recorded_shapes():

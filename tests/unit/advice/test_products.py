@@ -138,29 +138,11 @@ def test_layers_that_were_not_measured_have_no_gain(advise_on, operator, code, l
 
 
 HALF = {"type_name": "c10::BFloat16", "data_type": DataType.BF16, "tensor_cores": TensorCoreUse.USED}
-UNALIGNED = "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x4_nn_align1"
-FAST = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT"
-
-
-def vocabulary(size, kernel):
-    """A product with so many columns."""
-    one = product(8192, size, 768, 3_000_000, kernels=[kernel], **HALF)
-    return {"calls": [one], "hosts": [host(STEP_NS, 1e6)]}
-
-
-def test_an_odd_vocabulary_is_found_by_its_kernel(advise_on):
-    found = only(advise_on(program(UNALIGNED), **vocabulary(50257, UNALIGNED)), "unaligned_products")
-    assert "8192×768 by 768×50257" in found.message
-    assert 1_000_000 < (found.estimated_gain_ns_per_step or 0) < 3_000_000
-
-
 EARLY = product(1024, 768, 768, 5_000_000, calls=48, attribution="before_window")
 LEFT_ALONE = {
     "on tensor cores": ("gemm", slow(**HALF)),
     "few": ("gemm", {**slow(), "calls": [product(1024, 768, 768, 200_000, calls=48)]}),
     "before the window": ("gemm", {**slow(), "calls": [EARLY]}),
-    "an even vocabulary": (UNALIGNED, vocabulary(50304, UNALIGNED)),
-    "an odd vocabulary in a fast kernel": (FAST, vocabulary(50257, FAST)),
 }
 
 

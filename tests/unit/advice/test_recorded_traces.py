@@ -70,7 +70,7 @@ def test_generating_tokens_is_launch_bound_and_no_graph_holds_it(advised):
 def test_training_recorded_with_stacks_is_host_bound_by_the_recording_alone(advised):
     _, found = advised("h200/bert_train_bf16.json.gz")
     assert "launch_bound" not in codes(found)
-    assert {"eager_attention", "foreach_optimizer", "layout_copies"} <= set(codes(found))
+    assert {"eager_attention", "foreach_optimizer"} <= set(codes(found))
     wrong = {"tf32_off", "reduced_precision", "per_tensor_optimizer"}
     assert not wrong & set(codes(found))
 

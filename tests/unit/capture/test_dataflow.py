@@ -669,37 +669,6 @@ def test_rounds_that_cannot_run_at_once(loop):
     assert not rounds(watched(lambda: loop(net, torch.randn(16, 8))))
 
 
-@pytest.mark.parametrize(
-    ("is_free", "dropped", "given"),
-    [
-        pytest.param(True, 0.5, lambda x, _: x, id="the same"),
-        pytest.param(False, 0.0, lambda x, _: x, id="the same to be measured"),
-        pytest.param(True, 0.5, lambda x, _: x.repeat(2, 1)[:8], id="made of the same"),
-        pytest.param(False, 0.5, lambda _, y: y, id="what the call before gave"),
-        pytest.param(False, 0.5, lambda x, y: x * y.mean().item(), id="a number of that"),
-        pytest.param(True, 0.5, lambda x, y: x * y.isnan().any().item(), id="the same number"),
-        pytest.param(False, 0.5, lambda x, _: x + torch.randn(8, 8), id="others each time"),
-    ],
-)
-def test_steps_that_are_calls_of_one_module(given, *, dropped, is_free):
-    class Noisy(Net):
-        def forward(self, x):
-            return super().forward(torch.dropout(x, dropped, train=True))
-
-    net, x, watch = Noisy(), torch.ones(8, 8), DataflowWatch()
-    with torch.no_grad():
-        y = net(x)
-        for number in range(3):
-            if number == 1:
-                watch.start()
-            elif number == 2:
-                watch.next_step()
-            y = net(given(x, y))
-    found = watch.stop()
-    assert found is not None, watch.why_not
-    assert rounds(found) == ([(1, "Noisy", False)] if is_free else [])
-
-
 class Counting(torch.utils._python_dispatch.TorchDispatchMode):
     count = 0
 

@@ -3,7 +3,6 @@
 import itertools
 import os
 import sys
-import threading
 import types
 from contextlib import nullcontext
 from functools import partial
@@ -24,7 +23,6 @@ from opscope.capture.program import Program  # noqa: E402
 from opscope.capture.program_recorder import (  # noqa: E402
     ForwardSteps,
     FunctionSteps,
-    MarkedSteps,
     OptimizerSteps,
     ProgramRecorder,
     RecognizedSteps,
@@ -140,11 +138,6 @@ class Server:
 server = Server()
 for _ in range(6): server.answer()
 """
-MARKED = """
-from torch.profiler import record_function
-for _ in range(6):
-    with record_function('other'), record_function('train step'): torch.ones(2)
-"""
 CALLING = "from opscope_test_engine import tick\nfor _ in range(6): tick()\n"
 
 
@@ -152,10 +145,10 @@ CALLING = "from opscope_test_engine import tick\nfor _ in range(6): tick()\n"
     ("text", "steps"),
     [
         *((SERVER, steps) for steps in ("forward", "infer", "Server.answer")),
-        (MARKED, "mark:train step"), (CALLING, "opscope_test_engine:tick"),
+        (CALLING, "opscope_test_engine:tick"),
     ],
 )  # fmt: skip
-def test_models_ranges_and_functions_end_steps_too(record, tmp_path, text, steps):
+def test_models_and_functions_end_steps_too(record, tmp_path, text, steps):
     (tmp_path / "opscope_test_engine.py").write_text("import torch\ndef tick(): torch.ones(2)\n")
     try:
         recorder, _ = record(text, steps)
@@ -615,34 +608,10 @@ def test_functions_and_methods_of_a_module_count(watched, steps):
     assert len(steps) == 3
 
 
-def test_ranges_of_nvtx_count_by_their_thread(watched, steps, monkeypatch):
-    nvtx = torch.cuda.nvtx
-    monkeypatch.setattr(nvtx, "range_push", lambda message: 0)
-    monkeypatch.setattr(nvtx, "range_pop", lambda: 0)
-    before = (nvtx.range_push, nvtx.range_pop, torch.profiler.record_function.__exit__)
-    source = watched(MarkedSteps("step"))
-    nvtx.range_pop()  # one that was pushed before
-    for name in ("step", "layer", "step"):
-        nvtx.range_push(name)
-    thread = threading.Thread(target=nvtx.range_pop)
-    thread.start()
-    thread.join()
-    assert steps == []
-    for expected in (1, 1, 2):
-        nvtx.range_pop()
-        assert len(steps) == expected
-    with nvtx.range("step"), torch.profiler.record_function("a"), torch.profiler.record_function("step"):
-        pass
-    assert len(steps) == 4
-    source.stop()
-    assert (nvtx.range_push, nvtx.range_pop, torch.profiler.record_function.__exit__) == before
-
-
 def test_what_cannot_be_called_stays_and_sources_have_names():
     assert step_source("none") is None
     kinds = {"optimizer": OptimizerSteps, "forward": ForwardSteps, "auto": RecognizedSteps}
     assert {name: type(step_source(name)) for name in kinds} == kinds
-    assert step_source("mark:a step").name == "a step"
     for name, place in (
         ("infer", ("__main__", "infer")), ("package.module:Trainer.step", ("package.module", "Trainer.step"))
     ):  # fmt: skip
