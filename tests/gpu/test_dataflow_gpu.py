@@ -42,7 +42,7 @@ def test_what_is_worked_out_again_is_seen(recorded):
     assert not {text for _, text in told} & {"given", "hidden", "state", "loss"}
     # And the operators are found again in what was recorded: whether they are worth a word, the host decides.
     with opscope.load(recorded / "trace.json") as session:
-        watched = dataflow(session, session.scalar("SELECT trace_id FROM traces"), found, left_out=[])
+        watched = dataflow(session, session.scalar("SELECT trace_id FROM traces"), left_out=[])
         made = [one.operators for one in found.repeated if not one.is_from_host]
         assert all(watched.found(operators).device_ns > 0 for operators in made)
 

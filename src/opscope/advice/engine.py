@@ -83,7 +83,7 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
 def _host_lines(run: ProfiledRun) -> tuple[HostLine, ...]:
     step = run.summary.typical_step
     is_asked = step is not None and step.bound in {StepBound.HOST, StepBound.TURNS}
-    return host_lines(run.session, run.watched) if is_asked and run.watched else ()
+    return host_lines(run.session, run.watched) if is_asked and run.watched.steps else ()
 
 
 _COMPILED_MODEL = re.compile(r"model = torch\.compile\(model(.*?\))(?:   #.*)?")

@@ -23,13 +23,12 @@ from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, names_of
 from opscope.analysis.timeline.values import DeviceStep, HostTime, IdleCause, TimePartition, WindowKind
-from opscope.analysis.watched_steps import Dataflow, dataflow, has_unseen, watched_step
+from opscope.analysis.watched_steps import UNWATCHED, Dataflow, dataflow, has_unseen
 from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability
 from opscope.model.queries import sql, summed
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
-from opscope.model.sidecar import RecordedDataflow
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct, matrix_product
 from opscope.units import counted, format_duration, format_fraction
@@ -189,32 +188,24 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def watched_step(self) -> RecordedDataflow | None:
+    def watched(self) -> Dataflow:
         """What was watched of the program before it was recorded; of one rank alone it would not do."""
         step = self.step
-        is_alone = step and self.summary.engine is None and len(self.summary.devices) <= 1
-        return watched_step(self.session, step.trace.trace_id) if step and is_alone else None
-
-    @cached_property
-    def watched(self) -> Dataflow | None:
-        """The same, found again in the recorded steps."""
-        step, recorded = self.step, self.watched_step
-        if step is None or recorded is None:
-            return None
-        return dataflow(self.session, step.trace.trace_id, recorded, self.left_out)
+        if step is None or self.summary.engine is not None or len(self.summary.devices) > 1:
+            return UNWATCHED
+        return dataflow(self.session, step.trace.trace_id, self.left_out)
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """The same, where nothing escaped that; empty else."""
+        """The same, where nothing escaped that, and the recorded steps do what the watched one did."""
         watched, step = self.watched, self.step
-        if watched is None or step is None or has_unseen(self.session, step.trace.trace_id):
-            return Dataflow(RecordedDataflow((), has_new=False), [], 0)
-        return watched
+        is_seen = step and watched.steps and not has_unseen(self.session, step.trace.trace_id)
+        return watched if is_seen else UNWATCHED
 
     @cached_property
     def function_to_compile(self) -> str | None:
         """The innermost function that launches most of what no module does, if that is more."""
-        parts = self.watched_step.parts if self.watched_step else ()
+        parts = self.watched.recorded.parts
         counts = {one.name: sum(end - begin for begin, end in one.operators) for one in parts}
         functions = [one.name for one in parts if not one.is_module]
         most = max((counts[one] for one in functions), default=0)

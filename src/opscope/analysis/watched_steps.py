@@ -90,13 +90,7 @@ class Dataflow(NamedTuple):
         return sum(end_ns - start_ns for _, start_ns, end_ns in extents), as_extents(extents)
 
 
-def watched_step(session: Session, trace_id: int) -> RecordedDataflow | None:
-    """What was watched before a trace was recorded."""
-    try:
-        kept = msgspec.json.decode(session.metadata(f"sidecar:{trace_id}") or "{}", type=_Sidecar)
-    except UNREADABLE_JSON:  # a saved session may be a stranger's
-        return None
-    return kept.dataflow
+UNWATCHED = Dataflow(RecordedDataflow((), has_new=False), [], 0)
 
 
 def has_unseen(session: Session, trace_id: int) -> bool:
@@ -104,10 +98,14 @@ def has_unseen(session: Session, trace_id: int) -> bool:
     return bool(session.scalar(_UNSEEN_SQL, [trace_id]))
 
 
-def dataflow(
-    session: Session, trace_id: int, recorded: RecordedDataflow, left_out: Sequence[Sequence[int | None]]
-) -> Dataflow | None:
-    """What was watched, in the steps recorded; None if these are others."""
+def dataflow(session: Session, trace_id: int, left_out: Sequence[Sequence[int | None]]) -> Dataflow:
+    """What was watched before a trace was recorded, in the steps recorded; in none if these are others."""
+    try:
+        kept = msgspec.json.decode(session.metadata(f"sidecar:{trace_id}") or "{}", type=_Sidecar)
+    except UNREADABLE_JSON:  # a saved session may be a stranger's
+        return UNWATCHED
+    if (recorded := kept.dataflow) is None:
+        return UNWATCHED
     names = [
         (one.thread_id, [one.names[int(number)] for number in one.order.split()]) for one in recorded.threads
     ]
@@ -117,13 +115,14 @@ def dataflow(
         of_threads = grouped((row["native_thread"], row) for row in rows)
         step = [row for thread, wanted in names for row in _aligned(wanted, of_threads.get(thread, []))]
         if sum(row is not None for row in step) < _LEAST_FOUND * len(step):
-            return None
+            return UNWATCHED._replace(recorded=recorded)
         step_ns = sum(row["total_device_ns"] for row in rows if row["is_outermost"])
         # A step that does more, an epoch's first one, is another.
         if sum(row["total_device_ns"] for row in step if row) >= _LEAST_EXPLAINED * step_ns:
             steps.append(step)
             all_ns += step_ns
-    return Dataflow(recorded, steps, all_ns) if 2 * len(steps) > len(by_step) else None
+    is_typical = 2 * len(steps) > len(by_step)
+    return Dataflow(recorded, steps if is_typical else [], all_ns if is_typical else 0)
 
 
 def _aligned(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any] | None]:

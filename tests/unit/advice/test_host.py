@@ -5,6 +5,7 @@ import pytest
 from case_tables import cases
 from opscope.advice import profiled_run
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
+from opscope.analysis.watched_steps import Dataflow
 from opscope.model.finding import Severity
 from opscope.model.sidecar import ProgramPart, RecordedDataflow
 
@@ -295,7 +296,7 @@ def test_what_is_to_be_compiled_is_what_launches_most(advise_on, monkeypatch, of
         ProgramPart("Net", is_module=True, operators=((0, of_module),)),
     )
     watched = RecordedDataflow((), has_new=True, parts=parts)
-    monkeypatch.setattr(profiled_run, "watched_step", lambda *_: watched)
+    monkeypatch.setattr(profiled_run, "dataflow", lambda *_: Dataflow(watched, [], 0))
     builder = step_of(10).step(2, 10_000, 10_000)
     for at in (10_010, 10_050):
         builder.operator("aten::linear", at, 20).launch(at + 5).kernel("kernel", at + 40, 10)
