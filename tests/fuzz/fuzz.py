@@ -50,14 +50,18 @@ from opscope.ingest.memory_snapshot import read_memory_snapshot
 from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (
+    ProgramLine,
+    RecordedDataflow,
     RecordedModule,
     RecordedRegion,
+    RecordedRounds,
     RecordedSchedule,
     RecordedSettings,
     RecordedStructure,
     Sidecar,
     StepKind,
     StepPlace,
+    ThreadOperators,
     UnrecordedStep,
 )
 from opscope.nvcc.compile import compilers_words, launch_bounds, parse_ptxas
@@ -221,6 +225,15 @@ def _sidecar(_: Path) -> bytes:
         unrecorded_steps=(
             UnrecordedStep(StepKind.PERIOD, StepPlace.BEFORE, 0, 0, 1, 90_000, 80_000),
             UnrecordedStep(StepKind.PERIOD, StepPlace.AFTER, 1, 9, 2, 180_000),
+        ),
+        dataflow=RecordedDataflow(
+            (ThreadOperators(1, ("aten::mm",), "0"),),
+            has_new=True,
+            rounds=(RecordedRounds("train.py:8 step", None, ((0, 1),), is_ragged=False, has_weights=False),),
+            lines=(
+                ProgramLine("train.py:7 step", -1, 1, ()),
+                ProgramLine("net.py:5 forward", 0, 3, ((0, 1),)),
+            ),
         ),
     )
     return msgspec.json.encode(sidecar)

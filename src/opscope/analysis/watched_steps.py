@@ -192,32 +192,31 @@ class HostLine(msgspec.Struct, frozen=True):
 def host_lines(session: Session, watched: Dataflow) -> tuple[HostLine, ...]:
     """Every line from which operators are called, each after the one that leads to it."""
     lines = watched.recorded.lines
+    # A sidecar may be a stranger's.
+    callers = [one.caller if one.caller < place else -1 for place, one in enumerate(lines)]
     own_ns = _own_times(session, watched)
     whole_ns = max(int(own_ns.sum()), 1)
     counts = [sum(end - begin for begin, end in one.operators) for one in lines]
     for place in range(len(lines) - 1, -1, -1):
-        if (caller := lines[place].caller) >= 0:
+        if (caller := callers[place]) >= 0:
             own_ns[caller] += own_ns[place]
             counts[caller] += counts[place]
     return tuple(
-        HostLine(one.line, one.caller, one.times, count, ns / whole_ns)
-        for one, count, ns in zip(lines, counts, own_ns.tolist(), strict=False)
+        HostLine(one.line, caller, one.times, count, ns / whole_ns)
+        for one, caller, count, ns in zip(lines, callers, counts, own_ns.tolist(), strict=False)
     )
 
 
 def busiest_lines(lines: Sequence[HostLine]) -> list[HostLine]:
     """Of the longest lines those that lead to no other of these, the longest first."""
-    tree = as_tree(lines, _LONGEST)
-    below = [depth for depth, _ in tree[1:]]
-    leaves = [one for (depth, one), next_depth in zip(tree, [*below, 0], strict=False) if next_depth <= depth]
-    return sorted((one for one in leaves if one.fraction >= _LEAST), key=lambda one: -one.fraction)
+    tree = [one for one in as_tree(lines, _LONGEST) if one[1].fraction >= _LEAST]
+    depths = [*(depth for depth, _ in tree[1:]), 0]
+    leaves = [one for (depth, one), below in zip(tree, depths, strict=False) if below <= depth]
+    return sorted(leaves, key=lambda one: -one.fraction)
 
 
 def as_tree(lines: Sequence[HostLine], most: int | None) -> list[tuple[int, HostLine]]:
-    """The longest lines with how many of these lead to each, each before those below it.
-
-    A line that does little but lead to another one is left out.
-    """
+    """The longest lines that do more than lead to one other, each after those that lead to it: how many."""
     below = grouped((one.caller, place) for place, one in enumerate(lines))
     leading = {
         place
@@ -225,14 +224,13 @@ def as_tree(lines: Sequence[HostLine], most: int | None) -> list[tuple[int, Host
         if any(lines[other].fraction >= _NEARLY_ALL * one.fraction for other in below[place])
     }
     longest = sorted(set(range(len(lines))) - leading, key=lambda place: -lines[place].fraction)[:most]
-    found, pending = [], [(0, place) for place in below[-1]]
-    pending.sort(key=lambda one: lines[one[1]].fraction)
+    found, pending = [], [(0, -1)]
     while pending:
         depth, place = pending.pop()
         if place in longest:
             found.append((depth, lines[place]))
-            depth += 1
-        pending += sorted(((depth, one) for one in below[place]), key=lambda one: lines[one[1]].fraction)
+        inside = sorted(below[place], key=lambda one: lines[one].fraction)
+        pending += [(depth + (place in longest), one) for one in inside]
     return found
 
 
@@ -243,7 +241,7 @@ def _own_times(session: Session, watched: Dataflow) -> Int64:
         number: place
         for place, one in enumerate(lines)
         for begin, end in one.operators
-        for number in range(begin, end)
+        for number in range(begin, min(end, len(watched.steps[0])))
     }
     rows = sorted(
         (row["thread_id"], row["start_ns"], row["end_ns"], row["step"], row["operator_id"],

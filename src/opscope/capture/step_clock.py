@@ -130,12 +130,8 @@ class StepClock:
         self._last = mark
 
     def cycle(self) -> tuple[int, int] | None:
-        """The cycle that steps after the recording come in, as `cycle_of` finds it.
-
-        Looked for when there are two, four and eight times as many samples as last.
-        """
-        taken = self._taken[StepPlace.AFTER]
-        if taken not in {self._most // 8, self._most // 4, self._most // 2, self._most}:
+        """The cycle of steps after the recording, as `cycle_of` finds it, looked for now and then."""
+        if self._taken[StepPlace.AFTER] not in {self._most // of for of in (8, 4, 2, 1)}:
             return None
         ours = [one for one, _, _ in self._samples if one.place is StepPlace.AFTER]
         return cycle_of({one.step: one.host_ns for one in ours})

@@ -6,7 +6,6 @@ capture and workloads, which do so when a workload is built.
 
 from __future__ import annotations
 
-import json as json_format
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +21,7 @@ from opscope.capture.calls import Configuration, run_configuration
 from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
-from opscope.errors import InputError, OpscopeError
+from opscope.errors import OpscopeError
 from opscope.model.benchmark import LatencyMeasure
 from opscope.model.files import write_text
 from opscope.model.sidecar import sidecar_path
@@ -108,27 +107,6 @@ class _Task:
         write_json(files["stats"], stats)
         return self.entry(stats)
 
-    def kept(self) -> Record | None:
-        """What an earlier sweep completed; None if it must run."""
-        file = self.files["stats"]
-        if not all(path.exists() for path in self.all_files):
-            return None
-        try:
-            stats = json_format.loads(file.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return None
-        if not isinstance(stats, dict) or (self.measure is not None and stats.get("benchmark") is None):
-            return None
-        config = stats.get("config") or {}
-        for key, value in self.settings.items():
-            if key in config and config[key] != value:
-                raise InputError(
-                    f"it was made with {key} {config[key]}, not {value}",
-                    source=file,
-                    hint="Resume with the same settings, use another --output-dir, or overwrite with --force",
-                )
-        return self.entry(stats)
-
 
 def profile(
     workload: str,
@@ -144,7 +122,6 @@ def profile(
     param: console.WorkloadParameters = (),
     active: _Steps = ACTIVE_STEPS,
     record: console.Record = (),
-    resume: bool = False,
     top: console.Top = 10,
     report: console.Showing = console.SHOWING,
 ) -> int:
@@ -167,7 +144,6 @@ def profile(
         train: Steps are training steps: forward, loss, backward, optimizer.
         use_real_bert: The bert workload is transformers' BertModel.
         active: Steps to record.
-        resume: Keep the configurations an earlier sweep completed.
     """
     options = console.workload_options(param, device=device, train=train, use_real_bert=use_real_bert)
     spec = resolve(workload, options)
@@ -180,31 +156,24 @@ def profile(
         for batch_size in dict.fromkeys(batch_sizes)
     ]
     summaries = output_dir / _SUMMARY_JSON, output_dir / _SUMMARY_MARKDOWN
-    if not resume:
-        console.check_outputs(
-            [*summaries, *(path for task in tasks for path in task.all_files)], force=report.force
-        )
-    console.check_outputs(report.output, force=report.force)
-    kept = [task.kept() for task in tasks] if resume and not report.force else [None] * len(tasks)
+    written = [*summaries, *(path for task in tasks for path in task.all_files), *report.output]
+    console.check_outputs(written, force=report.force)
     entries: list[Record] = []
     code = 0
     with console.load_noticed(), console.progress(quiet=report.json) as told:
         try:
-            for task, known in zip(tasks, kept, strict=True):
+            for task in tasks:
                 label = task.configuration.label
                 told(label, len(entries), len(tasks))
-                entries.append(known or _attempt(task))
+                entries.append(_attempt(task))
                 write_json(summaries[0], sweep_json(entries))
                 write_text(summaries[1], console.markdown(sweep_document(entries)))
                 if not report.json:
-                    console.say(f"{label}: {'kept, ' if known else ''}{_outcome(entries[-1])}")
+                    console.say(f"{label}: {_outcome(entries[-1])}")
             code = EXIT_ERROR if any(one["error"] is not None for one in entries) else 0
         except KeyboardInterrupt:
             complete = sum(one["error"] is None for one in entries)
-            console.say(
-                f"interrupted: {complete} of {len(tasks)} configurations are kept in {output_dir}; "
-                "continue with --resume"
-            )
+            console.say(f"interrupted: {complete} of {len(tasks)} configurations are kept in {output_dir}")
             code = EXIT_INTERRUPTED
     if entries or report.json:
         _show(entries, output_dir, report, rows)

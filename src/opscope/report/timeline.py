@@ -381,7 +381,6 @@ def host_section(summary: Summary, top: int | None) -> doc.Section | None:
 
 
 def line_text(line: str) -> str:
-    """`file:line function` without the file's folders."""
     place, space, function = line.partition(" ")
     return f"{place.rpartition('/')[2]}{space}{function}"
 
