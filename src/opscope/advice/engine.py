@@ -236,11 +236,11 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
         gain = _bounded(job, advice, change, rule.gain_error if advice.error is None else advice.error)
     if gain is None:
         return None
-    much_ns = run.book.number("much_fraction") * job.step_ns
     if missing is not None:
         # That is no number; but what nobody waits for, nobody waits for by what is missing either.
+        least_ns = run.book.number("wander_fraction") * job.step_ns
         words = f"not simulated: {missing}"
-        return _Worth(words=words, is_open=gain.high_ns >= much_ns, promised_ns=gain.ns)
+        return _Worth(words=words, is_open=gain.high_ns >= least_ns, promised_ns=gain.ns)
     # What graphs break and what kernels torch.compile writes no recording shows.
     is_clear = advice.is_sure and "torch.compile" not in code
     if change is not None and not (is_clear and _can_be_told(run, job, change, gain)):
@@ -256,7 +256,7 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
     saved_ns = 0.0 if change is None else job.saved_device_ns(change)
     # Much by one of the ways in which the host may have run is worth trying too.
     most_ns = gain.high_ns if saved_ns >= deferred_ns else gain.ns
-    if most_ns >= much_ns:
+    if most_ns >= run.book.number("much_fraction") * job.step_ns:
         words = f"not told from what steps differ by, {format_duration(spread_ns)} to either side"
         worth = _Worth(words=words, is_open=True)
     elif saved_ns >= deferred_ns > 0:

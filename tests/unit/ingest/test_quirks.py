@@ -383,6 +383,29 @@ def test_categories_and_keys_of_2021(load):
     assert session.query("SELECT format, event_count FROM traces") == [("kineto_legacy", 6)]
 
 
+def test_a_recording_of_intels_gpus(load):
+    """Kernels have queues of SYCL and Level Zero in place of a stream, and nothing describes the device.
+
+    Source: handleRuntimeKernelMemcpyMemsetActivities in libkineto's plugin for XPU.
+    """
+    built = TraceBuilder()
+    queues = {"device": 0, "sycl queue": 64, "l0 queue": "0x5611", "context": "0x55", "kernel_id": 12}
+    for number, (name, kernel) in enumerate((("aten::mm", "gemm_kernel"), ("aten::copy_", "Memcpy M2D")), 1):
+        at, category = 100.5 * number, "gpu_memcpy" if name == "aten::copy_" else "kernel"
+        ids = {"External id": number, "correlation": 4000 + number}
+        built.operator(name, at, 50, external_id=number)
+        built.event("xpu_runtime", "urEnqueueKernelLaunch", at + 5, 10, 1, ids)
+        built.event(category, kernel, at + 20, 12.25, 64, {**ids, **queues}, process=0)
+    session = load(built)
+    assert session.query("SELECT name, self_device_ns, total_device_ns FROM operators ORDER BY start_ns") == [
+        ("aten::mm", 12_250, 12_250), ("aten::copy_", 12_250, 12_250),
+    ]  # fmt: skip
+    assert session.query("SELECT kind, attribution FROM device_activities ORDER BY start_ns") == [
+        ("kernel", "external_id"), ("memcpy", "external_id"),
+    ]  # fmt: skip
+    assert all(not one.violations for one in session.check())
+
+
 class TestInvariants:
     @staticmethod
     def trace():
