@@ -130,11 +130,12 @@ class StepClock:
         self._last = mark
 
     def cycle(self) -> tuple[int, int] | None:
-        """The cycle of steps after the recording, as `cycle_of` finds it, looked for now and then."""
+        """The cycle of steps after the recording; by the device, if any, which a host may run ahead of."""
         if self._taken[StepPlace.AFTER] not in {self._most // of for of in (8, 4, 2, 1)}:
             return None
-        ours = [one for one, _, _ in self._samples if one.place is StepPlace.AFTER]
-        return cycle_of({one.step: one.host_ns for one in ours})
+        ours = [sample for sample in self._samples if sample[0].place is StepPlace.AFTER]
+        times_ns = {one.step: _between_ns(*events) if events[0] else one.host_ns for one, *events in ours}
+        return cycle_of({step: ns for step, ns in times_ns.items() if ns is not None})
 
     def read(self) -> tuple[UnrecordedStep, ...]:
         """The samples taken since it was last asked; those of a broken device are dropped.

@@ -84,6 +84,21 @@ def test_steps_of_which_every_so_many_is_long_come_in_cycles(long, cycle):
     assert cycle_of({step: 200 if step in long else 20 for step in range(60)}) == cycle
 
 
+@pytest.mark.parametrize("is_of_device", [True, False], ids=["the device's", "a host's that runs ahead"])
+def test_cycles_are_those_of_the_device_where_there_is_one(world, is_of_device):
+    clock, found = world.clock(), []
+    world.profilers._note(is_attached=True)
+    world.profilers._note(is_attached=False)
+    for step in range(40):
+        clock.mark(step)
+        found.append(clock.cycle())
+        is_long = step % 6 == 5
+        world.host_ns += 900 if is_long else 10
+        world.device_ns += 150 if not is_of_device else 650 if is_long else 50
+    clock.stop()
+    assert {*found} == {None, (6, 5)} if is_of_device else {None}
+
+
 def test_a_sample_runs_from_step_start_to_step_start_on_both_clocks(world):
     clock = stopped(world, 3)
     assert world.waits == 0
