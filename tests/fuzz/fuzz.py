@@ -610,10 +610,11 @@ def _kind_of_failure(name: str, data: bytes) -> str | None:
 
 def _read_once(name: str, data: bytes, said: Connection) -> None:
     sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of whoever forked it
     with tempfile.TemporaryDirectory() as folder:
         failure = check(name, data, Path(folder))
-        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        said.send(failure or (None if peak_bytes <= MOST_BYTES else "took memory"))
+        taken_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        said.send(failure or (None if taken_bytes <= MOST_BYTES else "took memory"))
 
 
 def _open_files() -> int:
