@@ -590,15 +590,12 @@ def _program_lines(operators: Sequence[SeenOperator], number_of: Mapping[int, in
     own: dict[tuple[Line, ...], list[int]] = {}
     rounds: dict[tuple[Line, ...], set[tuple[tuple[LoopRun, int], ...]]] = defaultdict(set)
     for place, one in enumerate(operators):
-        if one.is_view:
-            continue
-        lines = one.site.lines
-        functions: set[tuple[str, str]] = set()
-        for depth in range(1, len(lines) + 1):
-            functions.add((lines[depth - 1].file, lines[depth - 1].function))
-            own.setdefault(lines[:depth], [])
+        lines = () if one.is_view else one.site.lines
+        for path in (lines[:depth] for depth in range(1, len(lines) + 1)):
+            functions = {line[::2] for line in path}  # their files and names
             around = (of for of in one.site.rounds if not of[0].module and of[0].line[::2] in functions)
-            rounds[lines[:depth]].add(tuple(around))
+            own.setdefault(path, [])
+            rounds[path].add(tuple(around))
         if lines:
             own[lines].append(number_of[place])
     known = {lines: number for number, lines in enumerate(own)}

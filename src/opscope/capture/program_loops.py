@@ -132,8 +132,8 @@ class ProgramFrames:
             code = frame.f_code
             if owner == "program":
                 # What torch's optimizers call of the program, a closure, is no optimizer's; its own are.
-                is_of_optimizer &= is_own or hasattr(frame.f_locals.get("self"), "param_groups")
-                is_own = is_of_optimizer
+                own = getattr(frame.f_locals.get("self"), "__dict__", ()) if is_of_optimizer else ()
+                is_of_optimizer = is_own = is_own or "param_groups" in own
                 line = Line(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name)
                 if code.co_name == "<module>":
                     lines.clear()  # of what has started the program

@@ -342,8 +342,7 @@ class ProgramRecorder:
 
     @property
     def cycles(self) -> list[Cycle]:
-        kept = self._kept.cycles if self._kept is not None else []
-        return self._profiler.cycles or kept
+        return self._profiler.cycles or (self._kept.cycles if self._kept is not None else [])
 
     @property
     def is_child(self) -> bool:
@@ -472,9 +471,11 @@ class ProgramRecorder:
         self._has_steps()
         self.step_count += 1
         self._until_next -= 1
-        if self._until_next or self._profiler.pass_step():
+        if self._until_next:
             return
         self._until_next = self._per_step
+        if self._profiler.pass_step():
+            return
         with self._own():
             if not self._is_entered:
                 self._enter()
@@ -518,9 +519,8 @@ class ProgramRecorder:
         self._profiler.__exit__(None, None, None)
         self._kept = self._profiler
         self._begin_again(steps)
-        self._until_next = until_first
+        self._until_next = until_first or steps
         if not until_first:
-            self._until_next = steps
             self._enter()
 
     def _end_large(self) -> None:

@@ -161,7 +161,7 @@ def run(
         return _profiler(bounded, _WHOLE, outputs, force=force)
 
     def again(per_step: int) -> Profiler:
-        merged = {"active": _CYCLES} if per_step > 1 else {}
+        merged = {"wait": 0, "active": _CYCLES} if per_step > 1 else {}
         profiler = _profiler(recording, schedule | merged, outputs, force=True)
         profiler.merge_steps(per_step)
         return profiler

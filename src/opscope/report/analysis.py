@@ -122,7 +122,8 @@ def recording_document(
 def _screen(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
     """What is to be known beside the changes, what takes longest, and where the rest of the report is."""
     # Where the host decides, operators by device time say less.
-    operators = top_operators(summary, top // 2 if top and summary.host_lines else top)
+    half = None if top is None else -(-top // 2)
+    operators = top_operators(summary, half if summary.host_lines else top)
     is_concluded = summary.has_device and summary.is_usable
     parts = {
         "change": is_concluded and summary.advice is not None,
@@ -145,7 +146,7 @@ def _screen(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
         doc.Section("Remarks", remarks(summary) if is_concluded else ()),
         doc.Section("Warnings", (doc.FindingList(tuple(warnings)),)),
         _ranges(summary, top) if is_asked else None,
-        host_section(summary, None if top is None else top // 2),
+        host_section(summary, half),
         longest,
     )
 

@@ -103,6 +103,11 @@ def test_optimizer_steps_after_the_first_are_recorded(record):
     recorder.require_cycles()
 
 
+def test_steps_of_a_long_wait_are_passed_over(record):
+    recorder, _ = record("train(130)", wait=110)
+    assert [one.sidecar.steps for one in recorder.cycles] == [3]
+
+
 IN_CYCLES = """
 import time
 for step in range(%d):
