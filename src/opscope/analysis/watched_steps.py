@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.arrays import NONE, Spans, columns, merge, overlap
+from opscope.analysis.arrays import NONE, Spans, merge, overlap
+from opscope.analysis.program.places import inherit, read_operators
 from opscope.analysis.step_model import as_extents
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
@@ -245,12 +246,12 @@ def _own_times(session: Session, watched: Dataflow) -> Int64:
     }
     rows = sorted(
         (row["thread_id"], row["start_ns"], row["end_ns"], row["step"], row["operator_id"],
-         row["last_descendant_id"], line_of.get(number, NONE))
+         line_of.get(number, NONE))
         for step in watched.steps
         for number, row in enumerate(step)
         if row
     )  # fmt: skip
-    thread, start_ns, end_ns, step, first_id, last_id, line = np.array(rows, dtype=np.int64).reshape(-1, 7).T
+    thread, start_ns, end_ns, step, first_id, line = np.array(rows, dtype=np.int64).reshape(-1, 6).T
     threads, counts = np.unique(thread[line >= 0], return_counts=True)
     if not len(threads):
         return np.zeros(len(lines) + 1, dtype=np.int64)
@@ -264,30 +265,10 @@ def _own_times(session: Session, watched: Dataflow) -> Int64:
     begin_ns[1:][follows] = np.minimum(end_ns[:-1], start_ns[1:])[follows]
     elsewhere = merge((begin_ns[~is_main], end_ns[~is_main]))
     own_ns = end_ns - begin_ns - np.where(is_main, overlap(elsewhere, begin_ns, end_ns), 0)
-    differentiated = _differentiated(session, first_id, last_id, line)
-    line = np.where(line >= 0, line, differentiated)
+    operators = read_operators(session)
+    called_from, place = np.full(len(operators), NONE), first_id - operators.first_id
+    called_from[place] = line
+    called_from = inherit(called_from, operators.parent, operators.depth)
+    forward = gather(operators.forward, gather(operators.engine, place))
+    line = np.where(line >= 0, line, gather(called_from, forward))
     return np.bincount(np.where(line >= 0, line, len(lines)), own_ns, len(lines) + 1).astype(np.int64)
-
-
-def _differentiated(session: Session, first_id: Int64, last_id: Int64, line: Int64) -> Int64:
-    """The lines of the operators that these differentiate; -1 where they do not, or it is not known."""
-    links = columns(session, _LINKS_SQL, order_by="first_id")
-    at = np.searchsorted(links["first_id"], first_id, side="right") - 1
-    at = np.where((at >= 0) & (gather(links["last_id"], at) >= first_id), at, NONE)
-    forward_id, forward_last_id = (gather(links[name], at) for name in ("forward_id", "forward_last_id"))
-    placed = np.flatnonzero(line >= 0)
-    placed = placed[np.argsort(first_id[placed])]
-    # The operator that holds it, or the first one of those that it calls.
-    after = np.searchsorted(first_id[placed], forward_id, side="right")
-    holder, called = gather(placed, after - 1), gather(placed, np.where(after < len(placed), after, NONE))
-    is_held = gather(last_id, holder) >= forward_id
-    is_called = (called >= 0) & (gather(first_id, called) <= forward_last_id)
-    found = np.where(is_held, gather(line, holder), np.where(is_called, gather(line, called), NONE))
-    return np.where(at >= 0, found, NONE)
-
-
-_LINKS_SQL = """
-SELECT b.operator_id AS first_id, b.last_descendant_id AS last_id, f.operator_id AS forward_id,
-    f.last_descendant_id AS forward_last_id
-FROM autograd_links JOIN operators b ON b.operator_id = backward_operator_id
-JOIN operators f ON f.operator_id = forward_operator_id"""
