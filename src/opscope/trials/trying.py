@@ -1,9 +1,10 @@
 """Trying changes on a program: which processes to run when, what they say together, which set is the best.
 
 The changes are switched on and off inside a running program (`rounds`), in two processes of it or more, for
-ratios differ between processes too. What cannot be switched runs in processes of its own, started anew, and
-so does every change of a program with few steps. What is known after a process decides what the next one is
-for: the best sets first, then what is open.
+ratios differ between processes too. The first times what does not compile. The second one is started as soon
+as the first one's steps are steady, compiles meanwhile, and is timed when that has ended. What cannot be
+switched runs in processes of its own, started anew, and so does every change of a program with few steps.
+What is known after a process decides what the next one is for: the best sets first, then what is open.
 """
 
 from __future__ import annotations
@@ -33,18 +34,21 @@ from opscope.model.trial import (
     Variant,
 )
 from opscope.trials import catalog, patches, processes, replay, rounds
-from opscope.trials.child import AHEAD
+from opscope.trials.pooling import Pooled, ProgramNoise, noise_of, pooled
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
 BUDGET_S = 60.0
-_FIRST = 0.45  # of the budget: the first process
+_FIRST = 0.4  # of the budget: the first process
 _FEWEST_STEPS = 50  # with less, a program has too few steps for rounds
-_LEAST_S, _SPARE_S = 2.0, 60.0  # rounds that are worth a process; what it may take beyond what was planned
+_LEAST_S, _LEAST_SHARE_S = 2.0, 20.0  # rounds that are worth a process, and that each is to have
+_SPARE_S = 60.0  # what a process may take beyond what was planned
 _CONSTANT_S = 2.0  # of steps with changes that stay on
 _PROCESSES, _MOST_PROCESSES = 2, 8  # of the program: that decide, and while time is left
 _HOPELESS, _NO_WORSE = 1.1, 1.005
 _RESTARTS = 3
+# Steps differ by so much between processes started anew (5 to 30 % on H100s), and of one that ran once.
+_APART, _ALONE_APART = 0.05, 0.1
 
 Told = Callable[[str, int, int], object]
 _Names = tuple[str, ...]
@@ -97,6 +101,14 @@ class _Tried:
     def is_wrong(self) -> bool:
         return self.error is not None or self.correctness is Correctness.CHANGED
 
+    def note(self, arm: rounds.ArmRun) -> None:
+        """What a check of it said: the worst counts."""
+        order = (Correctness.UNKNOWN, *rounds.RIGHT, Correctness.CHANGED)
+        both = (arm.correctness, arm.numbers), (self.correctness, self.numbers)
+        self.correctness, self.numbers = max(both, key=lambda one: order.index(one[0]))
+        if arm.check_ns:
+            self.warm_up_ns = max(self.warm_up_ns or 0, arm.check_ns)
+
 
 class Trial:
     """Tries the changes of a plan.
@@ -110,15 +122,18 @@ class Trial:
         self.plan, self._told, self._request = plan, told, plan.request
         self._by_name = {one.name: one for one in plan.changes}
         self._processes = processes.ProgramRuns(in_place=plan.in_place)
+        self._running: processes.ProgramRun | None = None
+        self._next: processes.ProgramRun | None = None  # started early
+        self._asked_next: tuple[_Names, ...] = ()  # what it compiles
         self._tried: dict[frozenset[str], _Tried] = {}
         self._not_tried: dict[str, str] = {}
         self._bases: list[rounds.TrialRun] = []  # of the program as it is
-        self._noise: rounds.RoundNoise | None = None  # of its rounds, with any change
+        self._noise: ProgramNoise | None = None  # of its rounds, with any change
         self._expected = ExpectedGains({}, None)
         # Ranks would have to switch at the same step, and each decides by its own clock.
         self._is_constant = plan.request.kind == "ranks"
         self._runs, self._restarts = 0, 0
-        self._began, self._startup_s = time.monotonic(), 0.0
+        self._began, self._startup_s, self._overhead_s = time.monotonic(), 0.0, 0.0
         self._is_interrupted = False
 
     def run(self) -> TrialResult:
@@ -135,8 +150,9 @@ class Trial:
                     self.plan.predict(folder)  # it says why there is nothing
             except KeyboardInterrupt:
                 self._is_interrupted = True
-                if self._processes.unfinished is not None:
-                    self._take(self._processes.unfinished)
+                unfinished = self._running and self._running.found
+                if unfinished and not unfinished.step_ns:
+                    self._take(unfinished)
                 if not self._bases:
                     raise
         return self._result()
@@ -145,47 +161,56 @@ class Trial:
     def _left_s(self) -> float:
         return self._began + self._startup_s + self.plan.budget_s - time.monotonic()
 
-    def _said(self, tried: _Tried) -> rounds.Pooled | None:
+    def _said(self, tried: _Tried) -> Pooled | None:
         """What its processes say; None if it was not timed."""
         if tried.switched:
-            said = rounds.pooled(tried.switched, self._noise)
+            said = pooled(tried.switched, self._noise)
             is_enough = sum(map(len, tried.switched)) >= rounds.FEW_ROUNDS
             return said if is_enough else said._replace(verdict=TrialVerdict.INCONCLUSIVE)
         if not tried.apart:
             return None
         usual = [math.log(median(one.base_ns)) for one in self._bases]
-        scatter = max(rounds.APART, stdev(usual) if len(usual) > 1 else 0.0)
+        scatter = max(_APART, stdev(usual) if len(usual) > 1 else 0.0)
         if len(tried.apart) == 1:  # one process may be faster than the next for reasons of its own
-            scatter = max(scatter, rounds.ALONE_APART)
-        return rounds.pooled([[one - fmean(usual)] for one in tried.apart], scatter=scatter)
+            scatter = max(scatter, _ALONE_APART)
+        return pooled([[one - fmean(usual)] for one in tried.apart], scatter=scatter)
 
     def _ratio(self, tried: _Tried) -> float:
         said = self._said(tried)
         return math.inf if said is None else said.ratio
 
-    def _ordered(self) -> list[catalog.TriedChange]:
+    def _of(self, names: _Names) -> _Tried:
+        return self._tried.setdefault(frozenset(names), _Tried(names))
+
+    def _ordered(self, *, is_live: bool) -> list[catalog.TriedChange]:
+        """The changes by promise; those that can be switched between steps, or the others."""
+
         def promise(change: catalog.TriedChange) -> tuple[bool, float]:
             gain_ns = said.estimated_gain_ns_per_step if (said := self._suggestion(change)) else None
             return change.is_costly, -(gain_ns or 0.0)
 
-        return sorted(self.plan.changes, key=promise)
+        return sorted((one for one in self.plan.changes if one.is_live is is_live), key=promise)
 
     def _switch_first(self) -> None:
-        live = tuple((one.name,) for one in self._ordered() if one.is_live and not self._is_constant)
+        live = self._ordered(is_live=True)
+        # What compiles waits for the next process, unless there is nothing else.
+        first = [one for one in live if not one.is_costly] or live
         self._is_constant |= not live
-        seconds = _CONSTANT_S if self._is_constant else max(_LEAST_S, _FIRST * self._left_s)
         began = time.monotonic()
-        run, said = self._stay(()) if self._is_constant else self._switch(live, seconds)
+        if self._is_constant:
+            run, said = self._stay(())
+        else:
+            run, said = self._switch([(one.name,) for one in first], _FIRST * self.plan.budget_s)
         self._require_program(run, said)
         assert run is not None
         self._startup_s = run.startup_s
-        self._overhead_s = max(0.0, time.monotonic() - began - (run.rounds_s or seconds))
+        self._overhead_s = max(0.0, time.monotonic() - began - (run.rounds_s or _CONSTANT_S))
         # Every other process times steps of the same kind, whatever it would recognize.
         self._request = replace(self._request, steps=run.taken)
         if not self._is_constant and not run.is_enough and self._has_few(run):
             self._is_constant = True
             self._require_program(*self._stay(()))
-        for change in self._ordered():
+        for change in self.plan.changes:
             reason = change.applies(self._bases[0].facts)
             if reason is not None:
                 self._not_tried[change.name] = reason
@@ -193,9 +218,52 @@ class Trial:
     def _has_few(self, run: rounds.TrialRun) -> bool:
         return not run.base_logarithms or run.steps < _FEWEST_STEPS
 
+    def _start_next(self, found: rounds.TrialRun) -> None:
+        """Have the next process compile what may be worth it, while the first one is timed."""
+        sets = self._compiled(found.facts, {one.names: one for one in found.arms})
+        compiles = any(self._by_name[name].is_costly for one in found.arms for name in one.names)
+        # On a CPU both would need the same cores; in one folder they would write to the same files.
+        is_alone = found.no_room or self.plan.in_place or compiles or found.facts.device_name is None
+        if not found.is_steady or is_alone or not sets:
+            return
+        request = replace(self._request, steps=found.taken, is_early=True, arms=sets)
+        if self._next is None:
+            self._next = self._processes.start(request, {})
+        elif sets != self._asked_next:
+            self._next.ask(request)
+        self._asked_next = sets
+
+    def _compiled(
+        self, facts: catalog.ProgramTraits, arms: Mapping[_Names, rounds.ArmRun], beside: Sequence[str] = ()
+    ) -> tuple[_Names, ...]:
+        """Sets with what compiles, the most promising first.
+
+        There is time for one or two: with the fewest digits that are right, and with the same numerics; in
+        inference as graphs, which take the host's part away.
+        """
+        modes = [
+            one
+            for one in self._ordered(is_live=True)
+            if one.is_costly and one.applies(facts) is None and not self._of((one.name,)).is_wrong
+        ]
+        modes.sort(key=lambda one: one.replays is facts.is_training)
+        right = {names for names, arm in arms.items() if arm.correctness in rounds.RIGHT}
+        digits = [one for one in self.plan.changes if (one.name,) in right and one.group == "precision"]
+        # Of those as coarse the last, which leaves nothing to cast.
+        digits.sort(key=lambda one: one.rounding)
+        coarser = tuple(one.name for one in digits[-1:])
+        found: list[_Names] = []
+        for mode in modes:
+            for others in dict.fromkeys(((), tuple(beside))):
+                found += [(*coarser, *others, mode.name), (*others, mode.name)]
+            coarser = ()
+        return tuple(dict.fromkeys(found))
+
     def _go_on(self) -> None:
         """Further processes: of rounds for what is best and open; then of what stays on, and sets of it."""
-        anew = [one for one in self._ordered() if self._is_constant or not one.is_live]
+        anew = self._ordered(is_live=False)
+        if self._is_constant:
+            anew = [*self._ordered(is_live=True), *anew]
         while self._left_s > 0:
             count = sum(1 for one in self._bases if self._is_constant or one.base_logarithms)
             idle = {  # what stays on costs two processes
@@ -206,10 +274,11 @@ class Trial:
             }
             self._not_tried = idle | self._not_tried
             waiting = [one for one in anew if self._is_waiting(one.name, count)]
-            best, open_ones = self._next_arms()
-            arms, seconds = (*best, *open_ones), min(self._left_s, max(20.0, _FIRST * self.plan.budget_s))
-            seconds = (seconds - self._overhead_s) / (2 if waiting else 1)
-            is_due = count < _PROCESSES or (count < _MOST_PROCESSES and not waiting and open_ones)
+            arms = self._next_arms()
+            start_s = 0.0 if self._next else self._overhead_s
+            processes_left = int(self._left_s / (max(_LEAST_SHARE_S, _FIRST * self.plan.budget_s) + start_s))
+            seconds = (self._left_s / max(1, processes_left) - start_s) / (2 if waiting else 1)
+            is_due = count < _PROCESSES or (count < _MOST_PROCESSES and not waiting and self._has_open())
             if not self._is_constant and arms and is_due and seconds >= _LEAST_S:
                 if self._switch(arms, seconds)[0] is None:
                     break
@@ -248,33 +317,41 @@ class Trial:
                 best = grown
                 self._stay(grown.names)  # one process may be faster for reasons of its own
 
-    def _next_arms(self) -> tuple[list[_Names], list[_Names]]:
-        """Sets for the next process: the best, and what was not tried, then what is open."""
+    def _next_arms(self) -> list[_Names]:
+        """Sets for the next process: what compiles and was not tried, the best, then what is open."""
+        if self._is_constant:
+            return []
         best = [
             self._best_of(takes_coarser=one, is_final=False, of=self._switched()) for one in (True, False)
         ]
-        open_ones = [
-            self._by_name[tried.names[0]]
-            for tried in sorted(self._switched(), key=lambda one: -abs(self._ratio(one) - 1))
-            if len(tried.names) == 1 and not tried.is_wrong and self._is_open(tried)
+        same = best[1]
+        beside = [
+            name for name in (() if same is None else same.names) if self._by_name[name].group != "capture"
         ]
-        new = [
-            one
-            for one in self._ordered()
-            if one.is_live and one.name not in self._not_tried
-            if not ((of := self._of((one.name,))).count or of.is_wrong)
+        checked = {
+            one.names: rounds.ArmRun(names=one.names, correctness=one.correctness)
+            for one in self._switched()
+            if not one.is_wrong
+        }
+        sets = self._compiled(self._bases[0].facts, checked, beside)
+        compiled = [one for one in sets if not (self._of(one).count or self._of(one).is_wrong)]
+        singles = [
+            self._of((one.name,)) for one in self._ordered(is_live=True) if one.name not in self._not_tried
         ]
-        waiting = [*new, *open_ones]
+        new = [one for one in singles if not (one.count or one.is_wrong or one.names in sets)]
+        open_ones = sorted(filter(self._is_open, singles), key=lambda one: -abs(self._ratio(one) - 1))
+        rest = [*filter(None, best), *new, *open_ones]
         # Compiling takes as long as many steps; a program that ends soon has too few for both.
-        is_short = self._request.most_steps is not None and len(self._bases) < _PROCESSES
-        if is_short:
-            waiting = [one for one in waiting if not one.is_costly] or waiting
-        names = dict.fromkeys(one.names for one in best if one is not None)
-        return [*names], [(one.name,) for one in waiting if (one.name,) not in names]
+        if self._request.most_steps is not None and len(self._bases) < _PROCESSES and (new or open_ones):
+            compiled = []
+        return [*dict.fromkeys([*compiled[:1], *(one.names for one in rest), *compiled[1:]])]
+
+    def _has_open(self) -> bool:
+        return any(self._is_open(one) for one in self._switched() if len(one.names) == 1)
 
     def _is_open(self, tried: _Tried) -> bool:
         said = self._said(tried)
-        if said is None or said.ratio >= _HOPELESS:
+        if said is None or tried.is_wrong or said.ratio >= _HOPELESS:
             return False
         is_seen_once = said.verdict is TrialVerdict.FASTER and tried.count < _PROCESSES
         return is_seen_once or said.verdict is TrialVerdict.INCONCLUSIVE
@@ -286,10 +363,8 @@ class Trial:
         """One process with rounds of these sets; once more without a change that ended the program."""
         right = tuple(one for one in arms if not any(self._of((name,)).error for name in one))
         limit_s = (self._startup_s if self._bases else self.plan.run_s) + 2 * seconds + _SPARE_S
-        # In the program's own folder a second process would write to the same files.
-        is_first = not self._bases and not self.plan.in_place
-        asked = replace(self._request, arms=right, seconds=seconds, compiles_ahead=is_first)
-        run, said = self._run("rounds", limit_s, asked, ())
+        seconds = max(_LEAST_S, seconds)
+        run, said = self._run("rounds", limit_s, replace(self._request, arms=right, seconds=seconds), ())
         if run is None:
             return None, said
         self._take(run)
@@ -326,39 +401,39 @@ class Trial:
     ) -> tuple[rounds.TrialRun | None, str]:
         self._told(told, self._runs, max(self._runs + 1, 1 + _PROCESSES))
         self._runs += 1
-        environment = dict(pair for name in installed for pair in self._by_name[name].environment)
         folder, predict = self._processes.scratch / "recording", self.plan.predict
-        if predict is None or installed or folder.exists():
-            return self._processes.run(request, environment, limit_s)
-        folder.mkdir()
-        found = self._processes.run(replace(request, recording=str(folder)), environment, limit_s)
-        if any(folder.iterdir()):
-            self._expected = predict(folder)
-        else:  # the program ended before
-            folder.rmdir()
+        is_recorded = predict is not None and not installed and not folder.exists()
+        if is_recorded:
+            folder.mkdir()
+            request = replace(request, recording=str(folder))
+        look = self._start_next if not self._bases and not request.is_constant else None
+        if self._next is not None and not request.is_constant:
+            self._running, self._next = self._next, None
+            self._running.ask(request)
+        else:
+            environment = dict(pair for name in installed for pair in self._by_name[name].environment)
+            self._running = self._processes.start(request, environment)
+        found = self._running.result(limit_s, look)
+        if predict is not None and is_recorded:
+            if any(folder.iterdir()):
+                self._expected = predict(folder)
+            else:  # the program ended before
+                folder.rmdir()
         return found
-
-    def _of(self, names: _Names) -> _Tried:
-        return self._tried.setdefault(frozenset(names), _Tried(names))
 
     def _take(self, run: rounds.TrialRun) -> None:
         if run.base_ns:
             self._bases.append(run)
-        # What was compiled ahead is read from a cache here.
-        ahead = processes.found_in(self._processes.scratch / AHEAD)
-        cold_ns = {} if ahead is None else {one.names: one.check_ns for one in ahead.arms}
         for arm in run.arms:
             tried = self._of(arm.names)
             if arm.not_tried is not None and len(arm.names) == 1:
                 self._not_tried.setdefault(arm.names[0], arm.not_tried)
                 continue
             tried.error = arm.error or arm.not_tried or tried.error
-            if arm.check_ns:
-                tried.warm_up_ns = max(tried.warm_up_ns or 0, arm.check_ns, cold_ns.get(arm.names, 0))
-                self._note_numbers(tried, arm.correctness, arm.numbers)
+            tried.note(arm)
             if arm.logarithms:
                 tried.switched.append(arm.logarithms)
-        self._noise = rounds.noise_of(one for tried in self._tried.values() for one in tried.switched)
+        self._noise = noise_of(one.switched for one in self._tried.values())
 
     def _take_constant(self, run: rounds.TrialRun, names: _Names, said: str) -> None:
         if not names:
@@ -378,19 +453,14 @@ class Trial:
             tried.error = failed[0].error if failed else end
             return
         tried.apart.append(math.log(median(run.step_ns)))
-        tried.warm_up_ns = sum(one.check_ns for one in run.arms) or None
-        tried.peak_bytes = run.peak_bytes if run.arms == [] else None
         for arm in run.arms:
-            self._note_numbers(tried, arm.correctness, arm.numbers)
+            tried.note(arm)
         if not run.arms:
+            tried.peak_bytes = run.peak_bytes
             rounding = catalog.rounding_of([self._by_name[name] for name in names], run.facts.dtypes)
             base, again = self._bases[0].first_steps, self._bases[-1].first_steps
-            self._note_numbers(tried, *replay.compare(run.first_steps, base, again, again, rounding))
-
-    def _note_numbers(self, tried: _Tried, correctness: Correctness, numbers: str) -> None:
-        worse = (Correctness.UNKNOWN, Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING, Correctness.CHANGED)
-        both = (correctness, numbers), (tried.correctness, tried.numbers)
-        tried.correctness, tried.numbers = max(both, key=lambda one: worse.index(one[0]))
+            correctness, numbers = replay.compare(run.first_steps, base, again, again, rounding)
+            tried.note(rounds.ArmRun(names=names, correctness=correctness, numbers=numbers))
 
     def _require_program(self, run: rounds.TrialRun | None, said: str) -> None:
         error, hint = None, None
@@ -420,9 +490,7 @@ class Trial:
 
     def _is_right(self, tried: _Tried, *, takes_coarser: bool) -> bool:
         is_coarser = any(self._by_name[name].group == "precision" for name in tried.names)
-        if tried.error is not None or tried.correctness not in {
-            Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING
-        }:  # fmt: skip
+        if tried.error is not None or tried.correctness not in rounds.RIGHT:
             return False
         return takes_coarser or not is_coarser or tried.correctness is Correctness.IDENTICAL
 
@@ -430,7 +498,7 @@ class Trial:
         self, *, takes_coarser: bool, is_final: bool = True, of: Sequence[_Tried] | None = None
     ) -> _Tried | None:
         """The set that makes the step shortest, of those about as good the one of fewest changes."""
-        good: list[tuple[rounds.Pooled, _Tried]] = []
+        good: list[tuple[Pooled, _Tried]] = []
         for one in self._tried.values() if of is None else of:
             said = self._said(one)
             if said is None or not self._is_right(one, takes_coarser=takes_coarser):
@@ -525,7 +593,7 @@ class Trial:
         times_ns = [time_ns for run in self._bases for time_ns in run.base_ns]
         interval = median_interval(times_ns)
         against = [one.base_logarithms for one in self._bases if one.base_logarithms]
-        noise = rounds.pooled(against) if against else None
+        noise = pooled(against) if against else None
         variants, not_reached = [], []
         for change in self.plan.changes:
             tried = self._tried.get(frozenset({change.name}))
@@ -561,7 +629,7 @@ class Trial:
             variants=tuple(variants),
             not_tried=(
                 *(NotTried(*one) for one in self._not_tried.items()), *not_reached,
-                *(NotTried("compiling ahead", run.not_ahead) for run in self._bases if run.not_ahead),
+                *(NotTried("compiling ahead", run.no_room) for run in self._bases[:1] if run.no_room),
                 *own,
             ),
             best=self._changes_best(best),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from opscope.model.trial import TrialVerdict
-from opscope.trials.rounds import LOOKS, is_decided, noise_of, pooled, signed_rank_interval
+from opscope.trials.pooling import LOOKS, is_decided, noise_of, pooled, signed_rank_interval
 
 
 def test_the_interval_of_signed_ranks_is_exact():
@@ -60,7 +60,7 @@ def test_few_rounds_borrow_the_noise_of_other_changes(heavy):
             for number, arm in enumerate(arms):
                 away = draw.normal(0, 0.014) + (math.log(0.8) if number == 5 else 0.0)
                 arm.append((away + blocks[:, number] - blocks[:, 6:].mean(axis=1)).tolist())
-        noise = noise_of(one for arm in arms for one in arm)
+        noise = noise_of(arms)
         *equal, faster = (pooled(one, noise).verdict for one in arms)
         verdicts += equal
         found.append(faster)
