@@ -1,10 +1,10 @@
 """What rounds of one process and of several say together: intervals, verdicts, and what they rest on.
 
 The order of a round is drawn, so the sign of each difference is a fair coin if both are equal: the interval
-of one process is exact, but needs eight rounds, and many programs end before. Rounds of all changes of a program
-differ by about as much, so processes are pooled with the noise that all changes show. Between processes a
-ratio differs by more than that (addresses, clocks, what the compiler chose). What is usual is known, and all
-changes that ran in several processes tell how far those of this program are from it.
+of one process is exact, but needs eight rounds, and many programs end before. Rounds of all changes of a
+program differ by about as much, so processes are pooled with the noise that all changes show. Between
+processes a ratio differs by more than that (addresses, clocks, what the compiler chose). What is usual is
+known; all changes that ran in several processes say together how far those of this program are from it.
 """
 
 from __future__ import annotations

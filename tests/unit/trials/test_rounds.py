@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 
 import opscope
 from opscope.model.trial import Correctness
-from opscope.trials.processes import ProgramRuns
 from opscope.trials.pooling import signed_rank_interval
+from opscope.trials.processes import ProgramRuns
 from opscope.trials.rounds import TrialRequest
 
 pytestmark = [pytest.mark.torch, pytest.mark.exhaustive(few=False)]
