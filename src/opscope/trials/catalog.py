@@ -25,7 +25,6 @@ import msgspec
 from opscope.benchmarking.inputs import copied, map_tensors, tensors_of
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
-from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
 from opscope.trials.replay import PLAIN
 from opscope.workloads.target import import_file
 
@@ -70,7 +69,7 @@ class TriedChange(msgspec.Struct, frozen=True):
     on: Callable[[Hooks], None]  # Switches it on
     # What has to hold of a program, and the reason why the change does not apply if it does not
     needs: tuple[tuple[Callable[[ProgramTraits], object], str], ...]
-    snippet: str  # What to write
+    patch: str  # What to write
     findings: tuple[str, ...] = ()  # Codes of advice that suggest it, without `advice.`
     rounding: float = 0.0  # What one of its operations may change, relative to the result; 0 for nothing
     group: str | None = None  # Of changes of one group at most one is part of a set
@@ -81,7 +80,6 @@ class TriedChange(msgspec.Struct, frozen=True):
     environment: tuple[tuple[str, str], ...] = ()  # Variables of the process
     is_live: bool = True  # It can be switched between steps; else it is on from the import of torch
     in_training: str = ""  # What to write beside it in a program that trains
-    edits: EditsOf | None = None  # Where that is in a source; None if no line stands for it
 
     def applies(self, traits: ProgramTraits) -> str | None:
         """Why it does not apply to a program: the reason of the first condition that fails; None if none."""
@@ -517,7 +515,6 @@ CATALOG = (
         ),
         _TF32_LINES,
         ("tf32_off",), _TF32, "precision",
-        edits=after_imports(_TF32_LINES),
     ),
     TriedChange(
         "bf16_autocast", "bfloat16 autocast around the model", partial(_autocast, "bfloat16"),
@@ -551,7 +548,6 @@ CATALOG = (
         ((lambda facts: "eager" in facts.attention, "no transformers model attends eagerly"),),
         'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
         ("eager_attention",), _REORDERED, "attention",
-        edits=where_given("attn_implementation", "'sdpa'"),
     ),
     *(
         TriedChange(
@@ -612,20 +608,17 @@ CATALOG = (
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
         (_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
         ("foreach_optimizer", "per_tensor_optimizer"), _REORDERED, "optimizer",
-        edits=with_keywords(FUSED, "foreach", fused="True"),
     ),
     TriedChange(
         "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
         (_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
         ("per_tensor_optimizer",), _REORDERED, "optimizer",
         unpriced=("per_tensor_optimizer",),  # of the fused form
-        edits=with_keywords(FUSED, "fused", foreach="True"),
     ),
     TriedChange(
         "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,
         (_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
         "optimizer.zero_grad(set_to_none=True)   # the default since PyTorch 2.0",
-        edits=with_keywords(("zero_grad",), set_to_none="True"),
     ),
     TriedChange(
         "channels_last", "channels-last memory format", _channels_last, (_CONVOLVES,),
@@ -636,7 +629,7 @@ CATALOG = (
     TriedChange(
         "cudnn_benchmark", "convolution algorithms chosen by timing", _cudnn_benchmark,
         (_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
-        (), _REORDERED, edits=after_imports("torch.backends.cudnn.benchmark = True"),
+        (), _REORDERED,
     ),
     TriedChange(
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
@@ -646,7 +639,6 @@ CATALOG = (
         ),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
         ("pageable_copy", "host_copies"), is_live=False,
-        edits=with_keywords(("DataLoader",), pin_memory="True"),
     ),
     TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs",
@@ -658,7 +650,6 @@ CATALOG = (
         ((lambda facts: facts.loaders, "it creates no DataLoader without workers"),),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), is_live=False,
-        edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
     ),
     TriedChange(
         "expandable_segments", "memory segments that grow", lambda hooks: hooks.applied.add("settings"),

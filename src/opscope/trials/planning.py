@@ -78,7 +78,6 @@ def trial_plan(
         allow_precision=allow_precision,
         in_place=in_place,
         predict=partial(expected, note=note) if predict else None,
-        source=Path(request.target) if request.kind == "script" else None,
     )
 
 

@@ -33,7 +33,7 @@ from opscope.model.trial import (
     TrialVerdict,
     Variant,
 )
-from opscope.trials import catalog, patches, processes, replay, rounds
+from opscope.trials import catalog, processes, replay, rounds
 from opscope.trials.pooling import Pooled, ProgramNoise, noise_of, pooled
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
@@ -72,14 +72,6 @@ class TrialPlan:
     in_place: bool = False  # Run in the working folder instead of an empty one
     # What advice says of the recording in a folder; None to go without
     predict: Callable[[Path], ExpectedGains] | None = None
-    source: Path | None = None  # The script, for diffs; None if there is none
-
-    def edited(self, changes: Sequence[catalog.TriedChange]) -> tuple[str | None, list[catalog.TriedChange]]:
-        """The source with the changes that it holds lines for, None if there are none; and the others."""
-        text = "" if self.source is None else self.source.read_text(encoding="utf-8")
-        edits = {one.name: one.edits for one in changes if one.edits and patches.edited(text, [one.edits])}
-        rest = [one for one in changes if one.name not in edits]
-        return patches.edited(text, edits.values()) if edits else None, rest
 
 
 @dataclass
@@ -532,13 +524,10 @@ class Trial:
         )
 
     def _patch_of(self, changes: Sequence[catalog.TriedChange]) -> str:
-        """What to write for these changes: a diff of what the source holds lines for, then snippets."""
-        source, (after, rest) = self.plan.source, self.plan.edited(changes)
-        parts = [one.snippet for one in rest]
+        """What to write for these changes."""
+        parts = [one.patch for one in changes]
         if self._bases[0].facts.is_training:
             parts += dict.fromkeys(one.in_training for one in changes if one.in_training)
-        if after is not None and source is not None:
-            parts.insert(0, patches.unified_diff(source.read_text(encoding="utf-8"), after, source.name))
         return "\n".join(parts)
 
     def _suggestion(self, change: catalog.TriedChange) -> Finding | None:

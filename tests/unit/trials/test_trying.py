@@ -22,7 +22,7 @@ ROUNDING = Correctness.WITHIN_ROUNDING
 
 def change(name, **options):
     options.setdefault("needs", ())
-    return TriedChange(name, name, lambda _: None, snippet=f"use {name}", **options)
+    return TriedChange(name, name, lambda _: None, patch=f"use {name}", **options)
 
 
 def plan(*changes, **options):
