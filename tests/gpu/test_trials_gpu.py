@@ -60,7 +60,7 @@ def test_every_change_takes_hold(tmp_path, program, steps, others):
     request = TrialRequest(kind="script", target=str(script), steps=steps)
     # What each process runs with is tried where advice expects something of it, or on request.
     asked = tuple(OF_TRAINING - others)
-    result = Trial(TrialPlan(request, CATALOG, asked=asked, budget_s=400, source=script)).run()
+    result = Trial(TrialPlan(request, CATALOG, asked=asked, budget_s=400)).run()
     kept = {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
     wrong = [
         (one.name, one.verdict, one.correctness, one.reason, one.error)

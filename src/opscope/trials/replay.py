@@ -30,7 +30,7 @@ LEAST_ROUNDING = 2.0**-24  # of float32
 # it is with weights off by one rounding. Of the scale of all numbers less: a factor of 1.01 is more than two
 # roundings of the coarsest type.
 _OF_ROUNDING, _OF_SCALE, _OF_AGAIN, _OF_PERTURBED = 8.0, 2.0, 3.0, 4.0
-_ELEMENTS = 1 << 16  # of a tensor
+_ELEMENTS, _OF_PARAMETER = 1 << 16, 1 << 14  # of an output, and of each of many parameters
 PLAIN = (bool, int, float, str, type(None))
 
 # Arrays, or lists of numbers, by what they are: `outputs`, `gradients`, `updates` of parameters, `losses`.
@@ -91,17 +91,18 @@ class KeptStep:
                 for one in optimizers:
                     told(one)
             updated = [one for one in parameters_of(switches.optimizers) if one.grad is not None]
-            numbers["gradients"] = [sampled(one.grad) for one in updated]
+            numbers["gradients"] = [sampled(one.grad, _OF_PARAMETER) for one in updated]
             if gradients is None:
                 gradients = [one.grad.detach().clone() for one in updated]
             elif len(gradients) == len(updated):
                 for one, given in zip(updated, gradients, strict=True):
                     one.grad.copy_(given)
-            before = list(map(sampled, updated))
+            before = [sampled(one, _OF_PARAMETER) for one in updated]
             for one in optimizers:
                 if inspect.signature(one.step).parameters["closure"].default is None:
                     one.step()  # others call the program
-            numbers["updates"] = [sampled(one) - old for one, old in zip(updated, before, strict=True)]
+            after = [sampled(one, _OF_PARAMETER) for one in updated]
+            numbers["updates"] = [new - old for new, old in zip(after, before, strict=True)]
         return list(gradients)
 
     @contextmanager
@@ -139,10 +140,10 @@ class KeptStep:
         return outputs
 
 
-def sampled(one: Any) -> Any:
+def sampled(one: Any, most: int = _ELEMENTS) -> Any:
     """A tensor's values, evenly picked where there are many."""
     flat = one.detach().reshape(-1)
-    return flat[:: max(1, len(flat) // _ELEMENTS)].double().cpu().numpy().copy()
+    return flat[:: max(1, len(flat) // most)].double().cpu().numpy().copy()
 
 
 def _apart_from(inputs: Any) -> Any:

@@ -51,7 +51,6 @@ _LEAST_LOSS = 0.005
 _LEAST_OF_FIRST = 0.1
 # A loss that falls by orders of magnitude scatters, and a change that is refused for it is not tried again.
 _LOSS_ERROR = 0.001
-_FEWEST_CORES, _ASIDE = 2, 4  # cores for what compiles while another process is timed: one of so many
 _POLL_S = 0.05
 LEAST_STEPS = 6  # of a program as it is, or with changes that stay on
 FEW_ROUNDS = 3  # with fewer, nothing is said of a change
@@ -286,15 +285,15 @@ class Rounds:
     def _wait(self) -> None:
         """Compile what is asked for, on a few of the cores, until the process that is timed has ended."""
         every = os.sched_getaffinity(0) if self._request.is_early else set()
-        while self._request.is_early:
+        while self._request.is_early and (request := self._read()):
+            self._request = request
             # Processes that a compiler starts stay on these; the program's threads have begun on all.
-            os.sched_setaffinity(0, sorted(every)[-max(_FEWEST_CORES, len(every) // _ASIDE) :])
-            unchecked = [arm for arm in self._asked() if not arm.found.check_ns]
+            os.sched_setaffinity(0, sorted(every)[len(every) // 2 :])
+            unchecked = [arm for arm in self._asked() if request.is_early and not arm.found.check_ns]
             for arm in unchecked[:1]:
                 self._check(arm)
             if not unchecked:
                 time.sleep(_POLL_S)
-            self._request = self._read()
         for thread in Path("/proc/self/task").iterdir() if every else ():
             with suppress(OSError):
                 os.sched_setaffinity(int(thread.name), every)
@@ -444,20 +443,18 @@ class Rounds:
                 self._compare_losses(arm)
 
     def _times(self, count: int, lead_in: int = 0) -> Generator[None, None, list[float]]:
-        """Nanoseconds of so many steps, by the slower one of host and device."""
-        torch, arm, marks, limit_s = self._torch, self._active, [], _FIRST_S
-        has_events, began = torch.cuda.is_initialized(), time.monotonic()
+        """Nanoseconds of so many steps; by the device, if there is one: it waits for a slower host."""
+        torch, arm, limit_s = self._torch, self._active, _FIRST_S
+        has_events, began, marks = torch.cuda.is_initialized(), time.monotonic(), list[Any]()
         for number in range(lead_in + count + 1):
             if number == lead_in:
                 self._switches.losses, began = [], time.monotonic()
                 if lead_in:
                     limit_s = max(_LEAST_LIMIT_S, _GIVEN_UP * count * self._usual_ns / 1e9)
             if number >= lead_in:
-                event, reached_ns = None, time.perf_counter_ns()
+                marks.append(torch.cuda.Event(enable_timing=True) if has_events else time.perf_counter_ns())
                 if has_events:
-                    event = torch.cuda.Event(enable_timing=True)
-                    event.record()
-                marks.append((reached_ns, event))
+                    marks[-1].record()
             else:
                 began = time.monotonic()
             if number < lead_in + count:
@@ -467,12 +464,10 @@ class Rounds:
                     if arm.strikes > 1:
                         arm.found.error = "given up: twice it took three times as long as the program"
                     break
-        if torch.cuda.is_initialized():
+        if has_events:
             torch.cuda.synchronize()
-        return [
-            float(max(after[0] - before[0], before[1].elapsed_time(after[1]) * 1e6 if before[1] else 0))
-            for before, after in pairwise(marks)
-        ]
+            return [before.elapsed_time(after) * 1e6 for before, after in pairwise(marks)]
+        return [float(after - before) for before, after in pairwise(marks)]
 
     def _require_finite(self, arm: Arm | None) -> None:
         """Give up an arm after which parameters are no longer finite, and put them back."""

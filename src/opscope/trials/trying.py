@@ -210,36 +210,39 @@ class Trial:
     def _has_few(self, run: rounds.TrialRun) -> bool:
         return not run.base_logarithms or run.steps < _FEWEST_STEPS
 
-    def _start_next(self, found: rounds.TrialRun) -> None:
-        """Have the next process compile what may be worth it, while the first one is timed."""
+    def _start_next(self, found: rounds.TrialRun) -> bool:
+        """Have the next process compile what may be worth it, while the first one is timed; whether it does."""
         sets = self._compiled(found.facts, {one.names: one for one in found.arms})
         compiles = any(self._by_name[name].is_costly for one in found.arms for name in one.names)
         # On a CPU both would need the same cores; in one folder they would write to the same files.
         is_alone = found.no_room or self.plan.in_place or compiles or found.facts.device_name is None
         if not found.is_steady or is_alone or not sets:
-            return
+            return False
         request = replace(self._request, steps=found.taken, is_early=True, arms=sets)
         if self._next is None:
             self._next = self._processes.start(request, {})
         elif sets != self._asked_next:
             self._next.ask(request)
         self._asked_next = sets
+        return True
 
     def _compiled(
         self, facts: catalog.ProgramTraits, arms: Mapping[_Names, rounds.ArmRun], beside: Sequence[str] = ()
     ) -> tuple[_Names, ...]:
         """Sets with what compiles, the most promising first.
 
-        There is time for one or two: with the fewest digits that are right, and with the same numerics; in
-        inference as graphs, which take the host's part away.
+        There is time for one or two: with the fewest digits that are right, and with the same numerics; as
+        graphs, which take the host's part away, where the model's own graph is right.
         """
         modes = [
             one
             for one in self._ordered(is_live=True)
             if one.is_costly and one.applies(facts) is None and not self._of((one.name,)).is_wrong
         ]
-        modes.sort(key=lambda one: one.replays is facts.is_training)
-        right = {names for names, arm in arms.items() if arm.correctness in rounds.RIGHT}
+        right = {names for names, arm in arms.items() if arm.correctness in rounds.RIGHT and not arm.error}
+        graphs = [one for one in self.plan.changes if one.replays and not one.is_costly and one.is_live]
+        captures = any((one.name,) in right for one in graphs) if graphs else not facts.is_training
+        modes.sort(key=lambda one: one.replays is not captures)
         digits = [one for one in self.plan.changes if (one.name,) in right and one.group == "precision"]
         # Of those as coarse the last, which leaves nothing to cast.
         digits.sort(key=lambda one: one.rounding)
@@ -398,7 +401,7 @@ class Trial:
         if is_recorded:
             folder.mkdir()
             request = replace(request, recording=str(folder))
-        look = self._start_next if not self._bases and not request.is_constant else None
+        look = self._start_next if not self._bases and not request.is_constant else lambda found: False
         if self._next is not None and not request.is_constant:
             self._running, self._next = self._next, None
             self._running.ask(request)

@@ -107,8 +107,7 @@ class GivenProcess:
 
     def result(self, limit_s, look):
         run, said = self.processes.run(self.request)
-        if look is not None:
-            look(run)
+        look(run)
         return run, said
 
 
