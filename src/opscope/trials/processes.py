@@ -68,6 +68,11 @@ class ProgramRun:
         output = self._output
         return msgspec.msgpack.decode(output.read_bytes(), type=TrialRun) if output.exists() else None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether its steps are steady, and it checks nothing now."""
+        return (found := self.found) is not None and found.is_steady and not found.active
+
     def result(
         self, limit_s: float, look: Callable[[TrialRun], bool] = lambda found: False
     ) -> tuple[TrialRun | None, str]:

@@ -356,7 +356,9 @@ class Rounds:
         """Check what waits, as much as can be told apart in the time left; of what compiles one at a time."""
         step_s, end, live = self._usual_ns / 1e9, time.monotonic() + left_s, self._live
         round_s = sum(self._counts(None)) * step_s
-        slots = max(2, int(min(left_s, self._steps_left * step_s) / (LOOKS[0] * round_s)) - _LEAST_BASE)
+        # What a program that ends soon does not tell, several processes do.
+        rounds = LOOKS[0] if self._request.most_steps is None else FEW_ROUNDS + 1
+        slots = max(2, int(min(left_s, self._steps_left * step_s) / (rounds * round_s)) - _LEAST_BASE)
         for arm in [*self._waiting]:
             # What is compiled next takes half as long as what has been, or longer.
             took_s = max((one.found.check_ns / 2e9 for one in self._arms if one.is_costly), default=0.0)

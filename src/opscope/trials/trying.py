@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -211,13 +211,19 @@ class Trial:
         return not run.base_logarithms or run.steps < _FEWEST_STEPS
 
     def _start_next(self, found: rounds.TrialRun) -> bool:
-        """Have the next process compile what may be worth it, while the first one is timed; whether it does."""
-        sets = self._compiled(found.facts, {one.names: one for one in found.arms})
-        compiles = any(self._by_name[name].is_costly for one in found.arms for name in one.names)
+        """Have the next process started while this one is timed, and compile what is promising; if so, True.
+
+        There is time for two of them, or for several if the program ends by itself.
+        """
         # On a CPU both would need the same cores; in one folder they would write to the same files.
-        is_alone = found.no_room or self.plan.in_place or compiles or found.facts.device_name is None
-        if not found.is_steady or is_alone or not sets:
+        is_alone = found.no_room or self.plan.in_place or found.facts.device_name is None
+        is_last = self._bases and self._request.most_steps is None
+        if not found.is_steady or is_alone or is_last:
             return False
+        arms = {one.names: one for one in found.arms}
+        compiling = [names for names, arm in arms.items() if not arm.error and self._compiles(names)]
+        new = (one for one in self._compiled(found.facts, arms) if one not in compiling)
+        sets = tuple(compiling if self._bases else new)
         request = replace(self._request, steps=found.taken, is_early=True, arms=sets)
         if self._next is None:
             self._next = self._processes.start(request, {})
@@ -225,6 +231,9 @@ class Trial:
             self._next.ask(request)
         self._asked_next = sets
         return True
+
+    def _compiles(self, names: _Names) -> bool:
+        return any(self._by_name[one].is_costly for one in names)
 
     def _compiled(
         self, facts: catalog.ProgramTraits, arms: Mapping[_Names, rounds.ArmRun], beside: Sequence[str] = ()
@@ -255,26 +264,24 @@ class Trial:
         return tuple(dict.fromkeys(found))
 
     def _go_on(self) -> None:
-        """Further processes: of rounds for what is best and open; then of what stays on, and sets of it."""
+        """Further processes: of rounds for what is best and open; of what stays on; then of both together."""
         anew = self._ordered(is_live=False)
         if self._is_constant:
             anew = [*self._ordered(is_live=True), *anew]
         while self._left_s > 0:
             count = sum(1 for one in self._bases if self._is_constant or one.base_logarithms)
-            idle = {  # what stays on costs two processes
-                one.name: "advice on a recording says nothing that it would help"
-                for one in anew
-                if self._expected.findings and one.findings and self._suggestion(one) is None
-                if not one.is_live and one.name not in self.plan.asked
-            }
-            self._not_tried = idle | self._not_tried
+            self._leave_out_idle()
             waiting = [one for one in anew if self._is_waiting(one.name, count)]
-            arms = self._next_arms()
+            arms = [] if self._is_constant else self._next_arms()
+            open_ones = list(filter(self._is_wanted, arms))
+            cheap = [one for one in open_ones if not self._compiles(one)]
+            if cheap and not self._is_next_ready:  # another one times these meanwhile
+                arms = [one for one in arms if not self._compiles(one)]
             start_s = 0.0 if self._next else self._overhead_s
             processes_left = int(self._left_s / (max(_LEAST_SHARE_S, _FIRST * self.plan.budget_s) + start_s))
             seconds = (self._left_s / max(1, processes_left) - start_s) / (2 if waiting else 1)
-            is_due = count < _PROCESSES or (count < _MOST_PROCESSES and not waiting and self._has_open())
-            if not self._is_constant and arms and is_due and seconds >= _LEAST_S:
+            is_due = count < _PROCESSES or (count < _MOST_PROCESSES and not waiting and open_ones)
+            if arms and is_due and seconds >= _LEAST_S:
                 if self._switch(arms, seconds)[0] is None:
                     break
             elif waiting:
@@ -284,7 +291,23 @@ class Trial:
             else:
                 break
         for takes_coarser in (False, True):
-            self._grow(anew, takes_coarser=takes_coarser)
+            together = self._together(anew, takes_coarser=takes_coarser)
+            while together and self._of(together).count < _PROCESSES and self._left_s > 0:
+                self._stay(together)
+                if self._of(together).is_wrong:
+                    break
+
+    @property
+    def _is_next_ready(self) -> bool:
+        """Whether the next process, if it was started, is worth to be waited for, or need not be."""
+        return self._next is None or self._next.is_ready or self._request.most_steps is None
+
+    def _leave_out_idle(self) -> None:
+        """What stays on costs two processes: it is tried if advice expects something of it, or if named."""
+        for one in self._ordered(is_live=False) if self._expected.findings else ():
+            if one.findings and self._suggestion(one) is None and one.name not in self.plan.asked:
+                idle = "advice on a recording says nothing that it would help"
+                self._not_tried.setdefault(one.name, idle)
 
     def _is_waiting(self, name: str, count: int) -> bool:
         tried = self._of((name,))
@@ -292,57 +315,48 @@ class Trial:
             return False
         return not tried.count or self._ratio(tried) < _HOPELESS
 
-    def _grow(self, anew: Sequence[catalog.TriedChange], *, takes_coarser: bool) -> None:
-        of = None if self._is_constant else self._switched()
+    def _together(self, anew: Sequence[catalog.TriedChange], *, takes_coarser: bool) -> _Names:
+        """The best set that was switched, with all that stays on and helps; empty if that is nothing more."""
+        of = [] if self._is_constant else self._switched()
         best = self._best_of(takes_coarser=takes_coarser, is_final=False, of=of)
+        held = [] if best is None else [self._by_name[name] for name in best.names]
         alone = [
             (change, math.log(self._ratio(single)))
             for change in anew
             if (single := self._of((change.name,))).count
             and self._is_right(single, takes_coarser=takes_coarser)
         ]
-        while best is not None and self._left_s > 0:
-            held = [self._by_name[name] for name in best.names]
-            sets = (self._of((*best.names, one.name)) for one in catalog.addable(held, alone))
-            grown = next((one for one in sets if not one.count and not one.is_wrong), None)
-            if grown is None:
-                break
-            self._stay(grown.names)
-            if self._ratio(grown) < self._ratio(best) and self._left_s > 0:
-                best = grown
-                self._stay(grown.names)  # one process may be faster for reasons of its own
+        count = len(held)
+        while more := catalog.addable(held, alone):
+            held.append(more[0])
+        return tuple(one.name for one in held) if len(held) > max(count, 1) else ()
 
     def _next_arms(self) -> list[_Names]:
         """Sets for the next process: what compiles and was not tried, the best, then what is open."""
-        if self._is_constant:
-            return []
-        best = [
+        coarser, same = (
             self._best_of(takes_coarser=one, is_final=False, of=self._switched()) for one in (True, False)
-        ]
-        same = best[1]
-        beside = [
-            name for name in (() if same is None else same.names) if self._by_name[name].group != "capture"
-        ]
+        )
+        beside = [one for one in (same.names if same else ()) if self._by_name[one].group != "capture"]
         checked = {
-            one.names: rounds.ArmRun(names=one.names, correctness=one.correctness)
+            one.names: rounds.ArmRun(names=one.names, correctness=one.correctness, error=one.error)
             for one in self._switched()
-            if not one.is_wrong
         }
         sets = self._compiled(self._bases[0].facts, checked, beside)
-        compiled = [one for one in sets if not (self._of(one).count or self._of(one).is_wrong)]
-        singles = [
-            self._of((one.name,)) for one in self._ordered(is_live=True) if one.name not in self._not_tried
-        ]
+        live = [one for one in self._ordered(is_live=True) if one.name not in self._not_tried]
+        singles = [self._of((one.name,)) for one in live]
         new = [one for one in singles if not (one.count or one.is_wrong or one.names in sets)]
         open_ones = sorted(filter(self._is_open, singles), key=lambda one: -abs(self._ratio(one) - 1))
-        rest = [*filter(None, best), *new, *open_ones]
+        rest = [one.names for one in (coarser, same, *new, *open_ones) if one is not None]
+        compiled = [one for one in sets if not (self._of(one).count or self._of(one).is_wrong)]
         # Compiling takes as long as many steps; a program that ends soon has too few for both.
-        if self._request.most_steps is not None and len(self._bases) < _PROCESSES and (new or open_ones):
+        is_short = self._request.most_steps is not None and len(self._bases) < _PROCESSES
+        if is_short and self._next is None and (new or open_ones):
             compiled = []
-        return [*dict.fromkeys([*compiled[:1], *(one.names for one in rest), *compiled[1:]])]
+        return [*dict.fromkeys([*compiled[:1], *rest, *compiled[1:]])]
 
-    def _has_open(self) -> bool:
-        return any(self._is_open(one) for one in self._switched() if len(one.names) == 1)
+    def _is_wanted(self, names: _Names) -> bool:
+        tried = self._of(names)
+        return not tried.is_wrong and (not tried.count or (len(names) == 1 and self._is_open(tried)))
 
     def _is_open(self, tried: _Tried) -> bool:
         said = self._said(tried)
@@ -401,14 +415,16 @@ class Trial:
         if is_recorded:
             folder.mkdir()
             request = replace(request, recording=str(folder))
-        look = self._start_next if not self._bases and not request.is_constant else lambda found: False
-        if self._next is not None and not request.is_constant:
+        if self._next is not None and request.is_constant:
+            self._next.end()
+            self._next = None
+        if self._next is not None and (self._is_next_ready or any(map(self._compiles, request.arms))):
             self._running, self._next = self._next, None
             self._running.ask(request)
         else:
             environment = dict(pair for name in installed for pair in self._by_name[name].environment)
             self._running = self._processes.start(request, environment)
-        found = self._running.result(limit_s, look)
+        found = self._running.result(limit_s, lambda one: not request.is_constant and self._start_next(one))
         if predict is not None and is_recorded:
             if any(folder.iterdir()):
                 self._expected = predict(folder)
@@ -538,44 +554,38 @@ class Trial:
         return next((known[code] for code in change.findings if code in known), None)
 
     def _variant(self, change: catalog.TriedChange, tried: _Tried) -> Variant:
-        finding, said, gain_ns, interval_ns = self._suggestion(change), self._said(tried), None, None
+        finding, said, known = self._suggestion(change), self._said(tried), dict[str, Any]()
         if finding is not None and change.is_priced_by(finding.code, self._bases[0].facts):
             # The same program took longer, or less long, where it was recorded.
             scale = self._step_ns / self._expected.step_ns if self._expected.step_ns else 1.0
-            gain_ns = scale * (finding.estimated_gain_ns_per_step or 0)
             ends = finding.gain_interval_ns_per_step
-            interval_ns = ends and (scale * ends[0], scale * ends[1])
-        known = Variant(
+            known["predicted_gain_ns"] = scale * (finding.estimated_gain_ns_per_step or 0)
+            known["predicted_interval_ns"] = ends and (scale * ends[0], scale * ends[1])
+        if said is not None and tried.error is None:
+            gain_ns = (1 - said.ratio) * self._step_ns
+            is_right = self._is_right(tried, takes_coarser=self.plan.allow_precision)
+            pays_off = round(tried.warm_up_ns / gain_ns) if tried.warm_up_ns and gain_ns > 0 else None
+            known |= {
+                "step_ns": said.ratio * self._step_ns,
+                "interval_ns": (said.interval[0] * self._step_ns, said.interval[1] * self._step_ns),
+                "ratio": said.ratio,
+                "ratio_interval": said.interval,
+                "process_ratios": said.by_process,
+                "is_recommended": said.verdict is TrialVerdict.FASTER and is_right,
+                "peak_bytes": tried.peak_bytes,
+                "pays_off_after_steps": pays_off,
+            }
+        untimed = TrialVerdict.FAILED if tried.error else TrialVerdict.REFUSED
+        return Variant(
             name=change.name,
             finding=None if finding is None else finding.code,
-            verdict=TrialVerdict.FAILED if tried.error or said is None else said.verdict,
+            verdict=untimed if tried.error or said is None else said.verdict,
             correctness=tried.correctness,
-            predicted_gain_ns=gain_ns,
-            predicted_interval_ns=interval_ns,
             error=tried.error,
             patch=self._patch_of([change]),
             warm_up_ns=tried.warm_up_ns,
-            reason=tried.numbers,
-        )
-        if tried.error is not None:
-            return known
-        if said is None:  # refused before it was timed
-            return replace(known, verdict=TrialVerdict.REFUSED)
-        gain_ns = (1 - said.ratio) * self._step_ns
-        is_right = self._is_right(tried, takes_coarser=self.plan.allow_precision)
-        return replace(
-            known,
-            step_ns=said.ratio * self._step_ns,
-            interval_ns=(said.interval[0] * self._step_ns, said.interval[1] * self._step_ns),
-            ratio=said.ratio,
-            ratio_interval=said.interval,
-            process_ratios=said.by_process,
-            reason=f"{said.reason}; {tried.numbers}",
-            is_recommended=said.verdict is TrialVerdict.FASTER and is_right,
-            peak_bytes=tried.peak_bytes,
-            pays_off_after_steps=round(tried.warm_up_ns / gain_ns)
-            if tried.warm_up_ns and gain_ns > 0
-            else None,
+            reason="; ".join(filter(None, [said.reason if said and not tried.error else "", tried.numbers])),
+            **known,
         )
 
     def _result(self) -> TrialResult:

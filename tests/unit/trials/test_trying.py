@@ -95,7 +95,7 @@ class GivenProcesses:
 
 
 class GivenProcess:
-    found = None
+    found, is_ready = None, True
 
     def __init__(self, processes, request):
         self.processes, self.request = processes, request
