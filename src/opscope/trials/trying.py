@@ -121,7 +121,7 @@ class Trial:
         self._not_tried: dict[str, str] = {}
         self._bases: list[rounds.TrialRun] = []  # of the program as it is
         self._noise: ProgramNoise | None = None  # of its rounds, with any change
-        self._expected = ExpectedGains({}, None)
+        self._expected, self._has_read = ExpectedGains({}, None), False
         # Ranks would have to switch at the same step, and each decides by its own clock.
         self._is_constant = plan.request.kind == "ranks"
         self._runs, self._restarts = 0, 0
@@ -138,8 +138,7 @@ class Trial:
             try:
                 self._switch_first()
                 self._go_on()
-                if self.plan.predict and not (folder := self._processes.scratch / "recording").exists():
-                    self.plan.predict(folder)  # it says why there is nothing
+                self._read_recording()
             except KeyboardInterrupt:
                 self._is_interrupted = True
                 unfinished = self._running and self._running.found
@@ -304,10 +303,13 @@ class Trial:
 
     def _leave_out_idle(self) -> None:
         """What stays on costs two processes: it is tried if advice expects something of it, or if named."""
-        for one in self._ordered(is_live=False) if self._expected.findings else ():
-            if one.findings and self._suggestion(one) is None and one.name not in self.plan.asked:
-                idle = "advice on a recording says nothing that it would help"
-                self._not_tried.setdefault(one.name, idle)
+        doubtful = [one for one in self._ordered(is_live=False) if one.name not in self.plan.asked]
+        doubtful = [one for one in doubtful if one.findings and one.name not in self._not_tried]
+        if doubtful and (self._processes.scratch / "recording").exists():
+            self._read_recording()
+        for one in doubtful if self._expected.findings else ():
+            if self._suggestion(one) is None:
+                self._not_tried[one.name] = "advice on a recording says nothing that it would help"
 
     def _is_waiting(self, name: str, count: int) -> bool:
         tried = self._of((name,))
@@ -410,9 +412,8 @@ class Trial:
     ) -> tuple[rounds.TrialRun | None, str]:
         self._told(told, self._runs, max(self._runs + 1, 1 + _PROCESSES))
         self._runs += 1
-        folder, predict = self._processes.scratch / "recording", self.plan.predict
-        is_recorded = predict is not None and not installed and not folder.exists()
-        if is_recorded:
+        folder = self._processes.scratch / "recording"
+        if self.plan.predict and not installed and not folder.exists():
             folder.mkdir()
             request = replace(request, recording=str(folder))
         if self._next is not None and request.is_constant:
@@ -424,13 +425,18 @@ class Trial:
         else:
             environment = dict(pair for name in installed for pair in self._by_name[name].environment)
             self._running = self._processes.start(request, environment)
+        if not request.recording and folder.exists():
+            self._read_recording()  # of an earlier one, while this one runs
         found = self._running.result(limit_s, lambda one: not request.is_constant and self._start_next(one))
-        if predict is not None and is_recorded:
-            if any(folder.iterdir()):
-                self._expected = predict(folder)
-            else:  # the program ended before
-                folder.rmdir()
+        if request.recording and not any(folder.iterdir()):  # the program ended before
+            folder.rmdir()
         return found
+
+    def _read_recording(self) -> None:
+        """What advice says of the recording, or why there is none; it takes seconds."""
+        if self.plan.predict is not None and not self._has_read:
+            self._has_read = True
+            self._expected = self.plan.predict(self._processes.scratch / "recording")
 
     def _take(self, run: rounds.TrialRun) -> None:
         if run.base_ns:
