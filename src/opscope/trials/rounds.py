@@ -331,10 +331,15 @@ class Rounds:
         live, seconds = self._live, self._request.seconds
         self._usual_ns = median((yield from self._times(_STEADY_STEPS)))
         self._facts.allocates = self._segments() > segments
-        while (left_s := began + seconds - time.monotonic()) > 0 and self._has_steps_for(live):
-            self._waiting += self._sets()
-            self._admit(left_s)
-            if not live:
+        while self._has_steps_for(live):
+            left_s = began + seconds - time.monotonic()
+            if left_s > 0:
+                self._waiting += self._sets()
+                self._admit(left_s)
+            else:  # what was compiled last is timed all the same
+                live[:] = [arm for arm in live if len(arm.found.logarithms) < FEW_ROUNDS]
+            is_over = not live or left_s < -max(_LATE * seconds, _LEAST_LATE_S)
+            if is_over and len(self._found.base_logarithms) >= FEW_ROUNDS:
                 break
             yield from self._round(live)
             for arm in [arm for arm in live if arm.is_settled(self._noise)]:
@@ -342,15 +347,6 @@ class Rounds:
                 self._drop(arm)
             self._found.rounds_s = time.monotonic() - began
             self._save()
-
-        # What was compiled last is timed all the same, and a program that no change fits.
-        latest = time.monotonic() + max(_LATE * seconds, _LEAST_LATE_S)
-        while self._has_steps_for(live):
-            live = [arm for arm in live if arm.is_open and len(arm.found.logarithms) < FEW_ROUNDS]
-            is_over = not live or time.monotonic() > latest
-            if is_over and len(self._found.base_logarithms) >= FEW_ROUNDS:
-                break
-            yield from self._round(live)
 
     def _admit(self, left_s: float) -> None:
         """Check what waits, as much as can be told apart in the time left; of what compiles one at a time."""

@@ -147,7 +147,7 @@ def test_only_right_numbers_are_recommended(correctness, verdict):
 
 
 def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on():
-    elsewhere = change("elsewhere", needs=((lambda _: False, "it trains"),))
+    elsewhere = change("elsewhere", needs=("inference",))
     changes, given = (
         (change("broken"), elsewhere, change("good")),
         {"failing": ("broken",), "is_training": True},
