@@ -69,25 +69,27 @@ class ProgramRun:
         return msgspec.msgpack.decode(output.read_bytes(), type=TrialRun) if output.exists() else None
 
     @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def is_ready(self) -> bool:
         """Whether its steps are steady, and it checks nothing now."""
         return (found := self.found) is not None and found.is_steady and not found.active
 
     def result(
-        self, limit_s: float, look: Callable[[TrialRun], bool] = lambda found: False
+        self, limit_s: float, look: Callable[[TrialRun], object] = lambda found: None
     ) -> tuple[TrialRun | None, str]:
         """What it found, None if it left nothing, and the last lines of what it said; it is ended in time.
 
-        `look` is called with what it has found so far, whenever that changes; it returns whether another one
-        runs already. Then what this one takes to give its memory back, up to 13 s, is not waited for.
+        `look` is called with what it has found so far, whenever that changes.
         """
         deadline, seen_ns = time.monotonic() + limit_s, 0
         while self._process.poll() is None and time.monotonic() < deadline:
             changed_ns = self._output.stat().st_mtime_ns if self._output.exists() else 0
             if changed_ns != seen_ns and (found := self.found) is not None:
                 seen_ns = changed_ns
-                if look(found) and found.is_enough:
-                    return found, ""
+                look(found)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_S)
         code = self._process.poll()

@@ -209,8 +209,8 @@ class Trial:
     def _has_few(self, run: rounds.TrialRun) -> bool:
         return not run.base_logarithms or run.steps < _FEWEST_STEPS
 
-    def _start_next(self, found: rounds.TrialRun) -> bool:
-        """Have the next process started while this one is timed, and compile what is promising; if so, True.
+    def _start_next(self, found: rounds.TrialRun) -> None:
+        """Have the next process started while this one is timed, and compile what is promising.
 
         There is time for two of them, or for several if the program ends by itself.
         """
@@ -218,7 +218,7 @@ class Trial:
         is_alone = found.no_room or self.plan.in_place or found.facts.device_name is None
         is_last = self._bases and self._request.most_steps is None
         if not found.is_steady or is_alone or is_last:
-            return False
+            return
         arms = {one.names: one for one in found.arms}
         compiling = [names for names, arm in arms.items() if not arm.error and self._compiles(names)]
         new = (one for one in self._compiled(found.facts, arms) if one not in compiling)
@@ -229,7 +229,6 @@ class Trial:
         elif sets != self._asked_next:
             self._next.ask(request)
         self._asked_next = sets
-        return True
 
     def _compiles(self, names: _Names) -> bool:
         return any(self._by_name[one].is_costly for one in names)
@@ -416,7 +415,7 @@ class Trial:
         if self.plan.predict and not installed and not folder.exists():
             folder.mkdir()
             request = replace(request, recording=str(folder))
-        if self._next is not None and request.is_constant:
+        if self._next is not None and (request.is_constant or not self._next.is_alive):
             self._next.end()
             self._next = None
         if self._next is not None and (self._is_next_ready or any(map(self._compiles, request.arms))):
@@ -427,7 +426,8 @@ class Trial:
             self._running = self._processes.start(request, environment)
         if not request.recording and folder.exists():
             self._read_recording()  # of an earlier one, while this one runs
-        found = self._running.result(limit_s, lambda one: not request.is_constant and self._start_next(one))
+        look = (lambda found: None) if request.is_constant else self._start_next
+        found = self._running.result(limit_s, look)
         if request.recording and not any(folder.iterdir()):  # the program ended before
             folder.rmdir()
         return found

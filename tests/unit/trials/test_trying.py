@@ -95,7 +95,7 @@ class GivenProcesses:
 
 
 class GivenProcess:
-    found, is_ready = None, True
+    found, is_ready, is_alive = None, True, True
 
     def __init__(self, processes, request):
         self.processes, self.request = processes, request
