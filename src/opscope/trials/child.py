@@ -275,8 +275,8 @@ class _Witness:
             return
         self._seen.add(id(model))
         if len(self._seen) <= _FIRST_MODELS:
-            floats = map(replay.sampled, replay.floats_of(output))
-            self._outputs.extend(one[:_FIRST_ELEMENTS].tolist() for one in floats)
+            floats = replay.sampled(replay.floats_of(output), _FIRST_ELEMENTS)
+            self._outputs.extend(one.tolist() for one in floats)
         if self.is_done:
             return
         facts, nn = self._facts, self._torch.nn
