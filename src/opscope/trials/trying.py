@@ -337,7 +337,12 @@ class Trial:
         coarser, same = (
             self._best_of(takes_coarser=one, is_final=False, of=self._switched()) for one in (True, False)
         )
-        beside = [one for one in (same.names if same else ()) if self._by_name[one].group != "capture"]
+        beside = [
+            one
+            for one in (same.names if same else ())
+            if self._by_name[one].group != "capture"
+            and math.log(self._ratio(self._of((one,)))) < rounds.HELPS
+        ]
         checked = {
             one.names: rounds.ArmRun(names=one.names, correctness=one.correctness, error=one.error)
             for one in self._switched()
