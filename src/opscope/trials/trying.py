@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -219,9 +219,10 @@ class Trial:
         is_last = self._bases and self._request.most_steps is None
         if not found.is_steady or is_alone or is_last:
             return
-        arms = {one.names: one for one in found.arms}
-        compiling = [names for names, arm in arms.items() if not arm.error and self._compiles(names)]
-        new = (one for one in self._compiled(found.facts, arms) if one not in compiling)
+        sound = [one for one in found.arms if not one.error]
+        compiling = [one.names for one in sound if self._compiles(one.names)]
+        right = {one.names for one in sound if one.correctness in rounds.RIGHT}
+        new = (one for one in self._compiled(found.facts, right) if one not in compiling)
         sets = tuple(compiling if self._bases else new)
         request = replace(self._request, steps=found.taken, is_early=True, arms=sets)
         if self._next is None:
@@ -234,9 +235,9 @@ class Trial:
         return any(self._by_name[one].is_costly for one in names)
 
     def _compiled(
-        self, facts: catalog.ProgramTraits, arms: Mapping[_Names, rounds.ArmRun], beside: Sequence[str] = ()
+        self, facts: catalog.ProgramTraits, right: Collection[_Names], beside: Sequence[str] = ()
     ) -> tuple[_Names, ...]:
-        """Sets with what compiles, the most promising first.
+        """Sets with what compiles, the most promising first; `right` are those whose numbers are.
 
         There is time for one or two: with the fewest digits that are right, and with the same numerics; as
         graphs, which take the host's part away, where the model's own graph is right.
@@ -246,7 +247,6 @@ class Trial:
             for one in self._ordered(is_live=True)
             if one.is_costly and one.applies(facts) is None and not self._of((one.name,)).is_wrong
         ]
-        right = {names for names, arm in arms.items() if arm.correctness in rounds.RIGHT and not arm.error}
         graphs = [one for one in self.plan.changes if one.replays and not one.is_costly and one.is_live]
         captures = any((one.name,) in right for one in graphs) if graphs else not facts.is_training
         modes.sort(key=lambda one: one.replays is not captures)
@@ -343,11 +343,8 @@ class Trial:
             if self._by_name[one].group != "capture"
             and math.log(self._ratio(self._of((one,)))) < rounds.HELPS
         ]
-        checked = {
-            one.names: rounds.ArmRun(names=one.names, correctness=one.correctness, error=one.error)
-            for one in self._switched()
-        }
-        sets = self._compiled(self._bases[0].facts, checked, beside)
+        right = [one.names for one in self._switched() if self._is_right(one, takes_coarser=True)]
+        sets = self._compiled(self._bases[0].facts, right, beside)
         live = [one for one in self._ordered(is_live=True) if one.name not in self._not_tried]
         singles = [self._of((one.name,)) for one in live]
         new = [one for one in singles if not (one.count or one.is_wrong or one.names in sets)]
