@@ -32,7 +32,7 @@ _SAME_WITHIN, _SAME_POOLED = 0.02, 0.06
 # 7 programs on CPUs; 0 to 2 % on an H200 where a change does nothing, more where it does much). It counts
 # like so many processes seen before.
 _SCATTER, _SCATTER_OF_GAIN, _SEEN_BEFORE = 0.016, 0.05, 4
-_OF_ITS_OWN = 0.5  # of what a change is apart in processes; the rest is the program's, alike for all
+_OF_ITS_OWN = 1 / 3  # of what a change is apart in processes; the rest is the program's, alike for all
 # What rounds of all arms differ by counts like so many rounds of each; how far out of it a round may lie.
 _SHARED_ROUNDS, _OUTLIER = 8, 4.0
 _NORMAL_DEVIATION = 1.4826  # standard deviation of a normal variable over the median of its distance
