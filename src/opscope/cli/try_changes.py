@@ -106,4 +106,3 @@ def _workload(param: Sequence[str]) -> tuple[WorkloadOptions, tuple[int, int]]:
     fixed |= {name: given.pop(name) != "no" for name in ("train", "use_real_bert") if name in given}
     options = console.workload_options([f"{name}={value}" for name, value in given.items()], **fixed)
     return options, (int(sizes[0]), int(sizes[1]))
-
