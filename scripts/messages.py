@@ -42,8 +42,8 @@ SPEAKERS = (
     "provenance/torch_releases.py:_by_hit_rate",
     "toolchain/ncu_report.py", "cupti/trace_file.py:recording_findings",
     "cupti/trace_file.py:write_trace", "trials/catalog.py", "trials/replay.py",
-    "trials/child.py:start_ahead",
-    "trials/processes.py", "trials/rounds.py",
+    "trials/child.py:_is_early",
+    "trials/pooling.py", "trials/processes.py", "trials/rounds.py",
 )  # fmt: skip
 _NO_REPORTS = re.compile(r"report/(?:summary_json|languages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".

@@ -109,7 +109,7 @@ NEEDS: dict[str, tuple[Callable[[ProgramTraits], object], str]] = {
     "inference": (lambda facts: not facts.is_training, "it trains"),
     "training": (lambda facts: facts.is_training, "it does not train"),
     "eager": (lambda facts: not facts.is_graphed, "it compiles or captures its models itself"),
-    "eager attention": (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly"),
+    "eager_attends": (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly"),
     "attention": (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention"),
     "convolutions": (lambda facts: facts.convolutions, "its models hold no convolutions"),
     "step": (lambda facts: facts.has_step, "its steps are not calls of a function without arguments"),
@@ -553,7 +553,7 @@ CATALOG = (
     ),
     TriedChange(
         "sdpa", "transformers' attention by scaled_dot_product_attention", partial(_attention, "sdpa"),
-        ("eager attention",),
+        ("eager_attends",),
         'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
         ("eager_attention",), _REORDERED, "attention",
     ),
