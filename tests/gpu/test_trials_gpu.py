@@ -6,8 +6,9 @@ torch = pytest.importorskip("torch")
 
 from opscope.model.trial import Correctness, TrialVerdict  # noqa: E402
 from opscope.trials.catalog import CATALOG  # noqa: E402
+from opscope.trials.outcome import TrialPlan  # noqa: E402
 from opscope.trials.rounds import TrialRequest  # noqa: E402
-from opscope.trials.trying import Trial, TrialPlan  # noqa: E402
+from opscope.trials.trying import Trial  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

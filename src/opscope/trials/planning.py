@@ -13,7 +13,7 @@ import msgspec
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import step_source
 from opscope.errors import DependencyError, InputError, OpscopeError
-from opscope.trials import catalog, child, rounds, trying
+from opscope.trials import catalog, child, outcome, rounds
 from opscope.workloads.target import BUILTIN_WORKLOADS, resolve
 from opscope.workloads.workload import WorkloadOptions
 
@@ -28,13 +28,13 @@ def trial_plan(
     options: WorkloadOptions | None = None,
     only: Sequence[str] | None = None,  # names of the changes to try; those that apply if None
     change: Sequence[Path] = (),  # files of one's own
-    budget_s: float = trying.BUDGET_S,  # for all, after the program's own start
+    budget_s: float = outcome.BUDGET_S,  # for all, after the program's own start
     seed: int = 0,  # of torch and random, and of the order of rounds
     allow_precision: bool = False,
     in_place: bool = False,
     predict: bool = True,  # record the program after its rounds, for what advice says of it
     note: Callable[[str], object] = lambda text: None,  # told why there are no predictions
-) -> trying.TrialPlan:
+) -> outcome.TrialPlan:
     """The plan of a trial.
 
     Raises:
@@ -70,7 +70,7 @@ def trial_plan(
     if predict and request.kind == "ranks":
         note("no predictions of a program of several ranks: record it with torchrun --no-python opscope run")
         predict = False
-    return trying.TrialPlan(
+    return outcome.TrialPlan(
         request,
         changes,
         asked=only or (),
@@ -92,7 +92,7 @@ def target_of(function: Callable[..., object]) -> str:
     return f"{Path(code.co_filename).absolute()}:{name}"
 
 
-def expected(folder: Path, *, note: Callable[[str], object]) -> trying.ExpectedGains:
+def expected(folder: Path, *, note: Callable[[str], object]) -> outcome.ExpectedGains:
     """What advice says of the recording that a process of the trial made; `note` is told if it fails."""
     from opscope.advice import assess  # noqa: PLC0415 - no trial needs them to start
     from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
@@ -104,7 +104,7 @@ def expected(folder: Path, *, note: Callable[[str], object]) -> trying.ExpectedG
     if failed.exists() or not trace.exists():
         said = failed.read_text(encoding="utf-8").strip() if failed.exists() else "the program ended before"
         note(f"no predictions: the recording failed ({said})")
-        return trying.ExpectedGains({}, None)
+        return outcome.ExpectedGains({}, None)
     try:
         with load([str(trace)], demangle=demangle) as session:
             summary = assess(session, measured_dir=cache_folder() / LIMITS_FOLDER)
@@ -115,7 +115,7 @@ def expected(folder: Path, *, note: Callable[[str], object]) -> trying.ExpectedG
                 for one in reversed(summary.advice or ())
                 if one.estimated_gain_ns_per_step is not None
             }
-            return trying.ExpectedGains(gains, None if timed is None else timed.median)
+            return outcome.ExpectedGains(gains, None if timed is None else timed.median)
     except OpscopeError as error:
         note(f"no predictions: {error}")
-        return trying.ExpectedGains({}, None)
+        return outcome.ExpectedGains({}, None)

@@ -13,8 +13,9 @@ from opscope.model.finding import Finding, Severity
 from opscope.model.trial import Correctness, TrialVerdict
 from opscope.trials import planning
 from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
+from opscope.trials.outcome import ExpectedGains, TrialPlan
 from opscope.trials.rounds import NO_RECORDING, ArmRun, TrialRequest, TrialRun
-from opscope.trials.trying import ExpectedGains, Trial, TrialPlan
+from opscope.trials.trying import Trial
 
 MS = 1_000_000
 ROUNDING = Correctness.WITHIN_ROUNDING
