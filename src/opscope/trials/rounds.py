@@ -79,7 +79,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     installed: tuple[str, ...] = ()  # Changes that are on from the start
     arms: tuple[tuple[str, ...], ...] = ()  # Sets of changes to switch, the most promising first
     # Another process is timed: these are checked alone, and the request is read anew until this is no more
-    is_early: bool = False
+    is_waiting: bool = False
     # The first arm, or the program as it is, stays on to the end: there are too few steps for rounds.
     is_constant: bool = False
     change_files: dict[str, str] = {}  # Changes of the user's own by name
@@ -268,7 +268,7 @@ class Rounds:
         self._kept.fills_gradients = bool(self._facts.filled_gradients)
         self._found.is_steady = True
         self._save()
-        if self._request.arms or self._request.is_early:
+        if self._request.arms or self._request.is_waiting:
             self._kept_state = Snapshot(switches)
         self._wait()
         arms = self._asked()
@@ -284,12 +284,12 @@ class Rounds:
 
     def _wait(self) -> None:
         """Compile what is asked for, on a few of the cores, until the process that is timed has ended."""
-        every = os.sched_getaffinity(0) if self._request.is_early else set()
-        while self._request.is_early and (request := self._read()):
+        every = os.sched_getaffinity(0) if self._request.is_waiting else set()
+        while self._request.is_waiting and (request := self._read()):
             self._request = request
             # Processes that a compiler starts stay on these; the program's threads have begun on all.
             os.sched_setaffinity(0, sorted(every)[len(every) // 2 :])
-            unchecked = [arm for arm in self._asked() if request.is_early and not arm.found.check_ns]
+            unchecked = [arm for arm in self._asked() if request.is_waiting and not arm.found.check_ns]
             for arm in unchecked[:1]:
                 self._check(arm)
             if not unchecked:

@@ -130,7 +130,7 @@ class Trial:
         right = {one.names for one in sound if one.correctness in rounds.RIGHT}
         new = (one for one in self._compiled(found.facts, right) if one not in compiling)
         sets = tuple(compiling if self._known.bases else new)
-        request = replace(self._request, steps=found.taken, is_early=True, arms=sets)
+        request = replace(self._request, steps=found.taken, is_waiting=True, arms=sets)
         if self._next is None:
             self._next = self._processes.start(request, {})
         elif sets != self._asked_next:

@@ -136,7 +136,7 @@ def test_a_process_that_is_started_early_compiles_and_is_timed_when_it_is_asked(
     (tmp_path / "program.py").write_text(INFERENCE.replace("STEPS", "9999"))
     early = TrialRequest(
         kind="script", target=str(tmp_path / "program.py"), arms=(("bf16_weights", "compile"),),
-        is_early=True,
+        is_waiting=True,
     )  # fmt: skip
     processes, checked = ProgramRuns(in_place=False), []
     with processes.open():
@@ -146,7 +146,7 @@ def test_a_process_that_is_started_early_compiles_and_is_timed_when_it_is_asked(
             if not checked and found.arms and found.arms[0].check_ns and not found.active:
                 checked.append((found.base_ns, found.steps < 20))
                 arms = (("inference_mode",), *early.arms)
-                run.ask(replace(early, is_early=False, arms=arms, seconds=2.0))
+                run.ask(replace(early, is_waiting=False, arms=arms, seconds=2.0))
 
         found, said = run.result(120, look)
     assert found is not None, said

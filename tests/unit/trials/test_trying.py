@@ -100,7 +100,7 @@ class GivenProcess:
 
     def __init__(self, processes, request):
         self.processes, self.request = processes, request
-        if request.is_early:
+        if request.is_waiting:
             processes.early.append(request)
 
     def ask(self, request):
@@ -265,10 +265,10 @@ def test_the_second_process_is_started_early_to_compile_what_is_promising_and_ti
     found = tried.run()
     modes = [one.name for one in COMPILED][:: 1 if is_training else -1]
     sets = (("coarse", modes[0]), (modes[0],), (modes[1],))
-    assert [(one.is_early, one.arms) for one in processes.early] == [(True, sets)]
+    assert [(one.is_waiting, one.arms) for one in processes.early] == [(True, sets)]
     first, second, *_ = processes.asked
     assert {name for names in first.arms for name in names} == {"coarse", "coarser", "fused"}
-    assert (second.is_early, second.arms[0]) == (False, sets[0])
+    assert (second.is_waiting, second.arms[0]) == (False, sets[0])
     assert {*sets, ("fused", modes[0]), ("coarse", "fused", modes[0])} < {*second.arms}
     assert "fused" in found.best.names
 
