@@ -285,14 +285,14 @@ class Rounds:
     def _wait(self) -> None:
         """Compile what is asked for, on a few of the cores, until the process that is timed has ended."""
         every = os.sched_getaffinity(0) if self._request.is_waiting else set()
-        while self._request.is_waiting and (request := self._read()):
-            self._request = request
+        while self._request.is_waiting:
             # Processes that a compiler starts stay on these; the program's threads have begun on all.
             os.sched_setaffinity(0, sorted(every)[len(every) // 2 :])
-            unchecked = [arm for arm in self._asked() if request.is_waiting and not arm.found.check_ns]
-            for arm in unchecked[:1]:
-                self._check(arm)
-            if not unchecked:
+            self._request = self._read()
+            unchecked = [arm for arm in self._asked() if not arm.found.check_ns]
+            if unchecked and self._request.is_waiting:
+                self._check(unchecked[0])
+            else:
                 time.sleep(_POLL_S)
         for thread in Path("/proc/self/task").iterdir() if every else ():
             with suppress(OSError):
