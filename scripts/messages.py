@@ -26,7 +26,7 @@ SPEAKERS = (
     "report", "advice", "analysis", "launches", "toolchain/doctor", "results.py",
     "benchmarking/findings.py", "benchmarking/statistics.py",
     "capture/program_recorder.py", "cli/compare.py", "cli/ncu.py",
-    "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/outcome.py", "trials/trying.py",
+    "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/outcome.py", "trials/trying.py:Trial",
     "extraction/alone_calls.py", "extraction/kernel_code.py:kernel_code",
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/kineto_file.py:graph_findings", "ingest/kineto_file.py:_window_findings",

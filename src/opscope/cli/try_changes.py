@@ -15,8 +15,7 @@ from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.errors import InputError
 from opscope.report.html.result_charts import trial_charts
 from opscope.report.trial import trial_document, trial_json
-from opscope.trials.planning import trial_plan
-from opscope.trials.trying import Trial
+from opscope.trials.trying import Trial, trial_plan
 from opscope.workloads.workload import WorkloadOptions
 
 

@@ -1,6 +1,6 @@
 """What is known of a program's changes from the processes that ran it: verdicts, the best sets, the result.
 
-`Outcome` takes what each process found. Nothing here runs anything.
+`TriedChanges` takes what each process found. Nothing here runs anything.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Tried:
             self.warm_up_ns = max(self.warm_up_ns or 0, arm.check_ns)
 
 
-class Outcome:
+class TriedChanges:
     def __init__(self, plan: TrialPlan) -> None:
         self._plan = plan
         self.by_name = {one.name: one for one in plan.changes}

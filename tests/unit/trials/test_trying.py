@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from opscope.errors import CaptureError
 from opscope.model.finding import Finding, Severity
 from opscope.model.trial import Correctness, TrialVerdict
-from opscope.trials import planning
+from opscope.trials import trying
 from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
 from opscope.trials.outcome import ExpectedGains, TrialPlan
 from opscope.trials.rounds import NO_RECORDING, ArmRun, TrialRequest, TrialRun
@@ -306,10 +306,10 @@ def test_without_time_what_was_not_reached_is_told():
 def test_a_recording_that_failed_or_cannot_be_read_is_said(tmp_path):
     notes = []
     (tmp_path / "trace.json").write_text("[1, 2")
-    planning.expected(tmp_path, note=notes.append)
+    trying.expected(tmp_path, note=notes.append)
     (tmp_path / NO_RECORDING).write_text("a profiler is running")
-    planning.expected(tmp_path, note=notes.append)
-    assert planning.expected(tmp_path / "none", note=notes.append) == ExpectedGains({}, None)
+    trying.expected(tmp_path, note=notes.append)
+    assert trying.expected(tmp_path / "none", note=notes.append) == ExpectedGains({}, None)
     assert [one.startswith("no predictions: ") for one in notes] == [True, True, True]
     assert "a profiler is running" in notes[1]
     assert "the program ended before" in notes[2]
