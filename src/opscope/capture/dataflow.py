@@ -536,7 +536,6 @@ def summarized(
         names = [operators[place].name for place in places]
         ids = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
         sequences.append(ThreadOperators(thread_id, tuple(ids), " ".join(ids[name] for name in names)))
-    is_trained = any(one.site.is_of_optimizer for one in operators)
 
     def at(line: Line | None, places: Iterable[int]) -> tuple[str | None, Any, str | None]:
         stretches = _stretches(number_of[one] for one in places)
@@ -546,9 +545,6 @@ def summarized(
         RepeatedWork(
             since,
             *at(line, places),
-            # What an optimizer leaves as it is, it does not train.
-            any(operators[place].is_differentiated for place in places)
-            and not (since is RepeatedSince.STEP and is_trained),
             since is RepeatedSince.STEP and any(operators[place].has_new for place in places),
         )
         for since, line, places in _repeated(operators)
@@ -576,13 +572,12 @@ def summarized(
         for line in one.site.lines[-1:]
         for number in [number_of[later] for later in range(place, len(operators)) if later in number_of][:1]
     )
-    has_new = any(one.has_new for one in operators)
     parts = tuple(
         ProgramPart(*((one, True) if isinstance(one, str) else (_named(one), False)), at(None, places)[1])
         for one, places in _parts(operators).items()
     )
     lines = tuple(_program_lines(operators, number_of))
-    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused, padded, python, parts, lines)
+    return RecordedDataflow(tuple(sequences), repeated, rounds, unused, padded, python, parts, lines)
 
 
 def _program_lines(operators: Sequence[SeenOperator], number_of: Mapping[int, int]) -> Iterator[ProgramLine]:
