@@ -54,7 +54,8 @@ _MOST_SECONDS = 20.0  # that watching may add
 _LARGEST_HASHED_BYTES, _MOST_HASHED_BYTES = 16 << 20, 256 << 20
 _LARGEST_LIFTED_BYTES, _LEAST_TELLING_BYTES = 1 << 16, 64  # so many are not alike by chance
 _NUMBERS = frozenset({int, float})
-_LEAST_OPERATORS, _LEAST_ROUNDS = 4, 3  # of a round, views aside; of a loop
+# Operators of a round, views aside, but where there are many; rounds of a loop.
+_LEAST_OPERATORS, _MANY_ROUNDS, _LEAST_ROUNDS = 4, 16, 3
 _MOST_TIED = 0.25  # of a round's operators may add to what other rounds have made
 _ADDING = re.compile(r"aten::(add|sub|maximum|minimum|logaddexp|cat|stack|index_(put|add|copy)|scatter\w*)_?")
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
@@ -814,7 +815,7 @@ def _independent(
             names = tuple((operators[place].name, operators[place].is_differentiated) for place in places)
             # What a module is given is as it is: of other sizes it cannot be put together.
             sizes = operators[places[0]].sizes if rounds.module else None
-            if len(names) >= _LEAST_OPERATORS:
+            if len(names) >= _LEAST_OPERATORS or len(members[rounds]) >= _MANY_ROUNDS:
                 groups[names, sizes].append(places)
         like = max(groups.values(), key=lambda one: (len(one), len(one[0])), default=[])
         least = 2 if rounds.module else _LEAST_ROUNDS

@@ -785,3 +785,18 @@ def test_a_block_that_ends_before_leaves_torch_as_it_was(watching):
         watching.step()
         raise ZeroDivisionError
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+@pytest.mark.parametrize("count", [8, 16])
+def test_rounds_of_one_operator_are_a_loop_where_there_are_many(count):
+    """As sessions are gathered one after the other."""
+    given, places = (
+        torch.randn(count, 5, 8, device="meta"),
+        torch.zeros(count, 5, dtype=torch.long, device="meta"),
+    )
+
+    def step():
+        hidden = given.exp()
+        return torch.stack([hidden[at][places[at]] for at in torch.arange(count)])
+
+    assert [len(one.rounds) for one in watched(step).rounds] == ([count] if count >= 16 else [])
