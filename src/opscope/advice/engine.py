@@ -255,7 +255,7 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
     worth, deferred_ns = None, run.book.number("deferred_fraction") * job.device_ns
     saved_ns = 0.0 if change is None else job.saved_device_ns(change)
     # Much by one of the ways in which the host may have run is worth trying too.
-    most_ns = gain.high_ns if saved_ns >= deferred_ns else gain.ns
+    most_ns = gain.high_ns if saved_ns >= deferred_ns or not advice.is_sure else gain.ns
     if most_ns >= run.book.number("much_fraction") * job.step_ns:
         words = f"not told from what steps differ by, {format_duration(spread_ns)} to either side"
         worth = _Worth(words=words, is_open=True)
