@@ -1,0 +1,178 @@
+"""What `opscope run` saw of a call's arguments, found for recorded calls; and a call made smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+import msgspec
+
+from opscope.data import packaged_toml
+from opscope.errors import InputError
+from opscope.model.files import UNREADABLE_JSON
+from opscope.model.queries import grouped
+from opscope.model.session import Session
+from opscope.model.sidecar import GivenArgument, GivenCall, GivenTensor
+from opscope.operators.arguments import (
+    Argument,
+    CallArguments,
+    ScalarArgument,
+    TensorArgument,
+    TensorListArgument,
+    broadcast,
+    is_number,
+    type_of,
+)
+
+_OTHER_TIME = "Its time is not the recorded call's."
+Given = Mapping[str, GivenArgument]  # by the argument's name
+_TABLE = packaged_toml(__package__, "input_values.toml")
+_FIXED, _SIZES = frozenset(_TABLE["fixed"]), frozenset(_TABLE["sizes"])
+
+
+def given_calls(session: Session) -> dict[str, list[GivenCall]]:
+    """What calls of watched steps were given, by name; nothing of recordings by others."""
+    kept = session.query(
+        "SELECT value::JSON ->> '$.dataflow.calls' FROM metadata WHERE starts_with(key, 'sidecar:') "
+        "AND json_valid(value)"
+    )
+    found: list[GivenCall] = []
+    for (text,) in kept:
+        try:
+            found += msgspec.json.decode(text or "[]", type=list[GivenCall])
+        except UNREADABLE_JSON:  # a saved session may be a stranger's
+            continue
+    return grouped((one.name, one) for one in sorted(found, key=lambda one: -one.count))
+
+
+def as_given(
+    call: CallArguments, of_name: Sequence[GivenCall], below: Iterable[GivenCall]
+) -> tuple[CallArguments, Given, list[str]]:
+    """The call with what was seen of its arguments, and notes; itself where nothing was.
+
+    Of an operator that only calls others these were seen in its place: then what is known of tensors is what
+    calls `below` it were given that have their sizes.
+    """
+    fitting = [one for one in of_name if _fits(call, one)]
+    plain = [one for one in fitting if not any(tensor.kind for tensor in one.tensors())]
+    if plain:
+        chosen, notes = plain[0], []
+        if any(one.arguments != chosen.arguments for one in plain[1:]):
+            notes.append("Calls of these sizes were given other numbers or memory too: this is most of them.")
+        names = None if call.stem else tuple(chosen.arguments)
+        arguments = tuple(map(as_recorded, chosen.arguments.values()))
+        filled = msgspec.structs.replace(
+            call, overload=chosen.overload, arguments=arguments, values_recorded=True, given_names=names
+        )
+        # Another release may declare other arguments.
+        if filled.schema is not None or call.stem is None:
+            return filled, chosen.arguments, notes
+    return _as_below(call, [*fitting, *below])
+
+
+def _as_below(call: CallArguments, below: Sequence[GivenCall]) -> tuple[CallArguments, Given, list[str]]:
+    tensors = {
+        name: one
+        for name, one in zip(call.names, call.arguments, strict=False)
+        if isinstance(one, TensorArgument) and not is_number(one)
+    }
+    every = [one for given in below for one in given.tensors()]
+    plain = grouped((_layout(one), one) for one in every if one.kind is None)
+    for name, one in tensors.items():
+        kinds = [other.kind for other in every if other.kind and _layout(other)[:2] == _layout(one)[:2]]
+        if kinds and not plain[_layout(one)]:
+            why = f"'{name}' is of the kind {kinds[0]}: only plain tensors can be written"
+            return msgspec.structs.replace(call, defect=why), {}, []
+    for given in below:  # all of them in their order
+        rest = iter(given.tensors())
+        found = {
+            name: next((of for of in rest if _layout(of) == _layout(one)), None)
+            for name, one in tensors.items()
+        }
+        if None not in found.values():
+            return call, found, []
+    alone = {
+        name: {msgspec.structs.replace(of, memory=None, offset=0) for of in plain[_layout(one)]}
+        for name, one in tensors.items()
+    }
+    return call, {name: ones.pop() for name, ones in alone.items() if len(ones) == 1}, []
+
+
+def _layout(tensor: GivenTensor | TensorArgument) -> tuple[Any, ...]:
+    type_name = tensor.dtype if isinstance(tensor, GivenTensor) else getattr(type_of(tensor), "name", "")
+    return tensor.shape, type_name, tensor.strides
+
+
+def _fits(call: CallArguments, given: GivenCall) -> bool:
+    """Whether the recorder would have written this of it."""
+    values = given.arguments.values()
+    return len(values) == len(call.arguments) and all(map(_may_be, call.arguments, values))
+
+
+def _may_be(recorded: Argument, given: GivenArgument) -> bool:
+    if isinstance(recorded, TensorArgument):
+        if is_number(recorded):
+            return not isinstance(given, tuple)
+        return (
+            isinstance(given, GivenTensor)
+            and _layout(recorded)[: 2 if given.kind else 3] == (_layout(given)[: 2 if given.kind else 3])
+        )
+    if isinstance(recorded, TensorListArgument):
+        shapes = None if recorded.tensors is None else [one.shape for one in recorded.tensors]
+        return isinstance(given, tuple) and shapes in (None, [one.shape for one in given if one is not None])
+    if isinstance(recorded, ScalarArgument):
+        value = ScalarArgument(given).value if isinstance(given, str) else None
+        return None in (recorded.value, value) or recorded.value == value
+    return True
+
+
+def as_recorded(given: GivenArgument) -> Argument:
+    if isinstance(given, GivenTensor):
+        return TensorArgument(given.shape, given.dtype, given.strides)
+    if isinstance(given, tuple):
+        return TensorListArgument(
+            tuple(TensorArgument(one.shape, one.dtype, one.strides) for one in given if one is not None)
+        )
+    return None if given == "None" else ScalarArgument(given)
+
+
+def scaled(call: CallArguments, fraction: float) -> tuple[CallArguments, str]:
+    """The call with less of its first dimension of several, or fewer members of its lists; what that says.
+
+    Raises:
+        InputError: It has no such dimension.
+    """
+    given = dict(zip(call.names, call.arguments, strict=False))
+    lists = [one.tensors for one in given.values() if isinstance(one, TensorListArgument) and one.tensors]
+    moving = [
+        one
+        for name, one in given.items()
+        if isinstance(one, TensorArgument) and not _FIXED & {name, f"{call.stem}.{name}"}
+    ]
+    longest = max((one.shape for one in moving), key=len, default=())
+    is_of_lists = bool(lists) and not any(size > 1 for size in longest)
+    sizes = (len(lists[0]),) if is_of_lists else longest
+    at, before = next(((place, size) for place, size in enumerate(sizes) if size > 1), (0, 1))
+    if (after := ceil(before * fraction)) == before:
+        raise InputError(f"{call.name}: no dimension of it can be made smaller", hint="Leave --scale out")
+
+    def smaller(name: str, one: Argument) -> Argument:
+        if isinstance(one, TensorListArgument) and is_of_lists and one.tensors:
+            return TensorListArgument(one.tensors[:after])
+        if isinstance(one, TensorArgument) and one in moving and one.shape[at : at + 1] == (before,):
+            # One that each row gets keeps its size.
+            is_row = len(one.shape) < len(longest) and (at or broadcast([one.shape, longest]) == longest)
+            shape = (*one.shape[:at], after, *one.shape[at + 1 :])
+            return one if is_row else msgspec.structs.replace(one, shape=shape)
+        if isinstance(one, ScalarArgument) and name in _SIZES and isinstance(one.value, list):
+            sizes = list(one.value)
+            if at < len(sizes) and sizes[at] % before == 0:
+                sizes[at] = sizes[at] // before * after
+            return msgspec.structs.replace(one, text=str(sizes))
+        return one
+
+    arguments = tuple(smaller(name, one) for name, one in given.items())
+    part = "tensors of each list" if is_of_lists else "in the dimension"
+    said = f"Made smaller (--scale {fraction:g}): {after} {part} of {before}. {_OTHER_TIME}"
+    return msgspec.structs.replace(call, arguments=arguments), said
