@@ -30,7 +30,14 @@ from opscope.extraction.call_file import (
     kernel_file,
     launch_file,
 )
-from opscope.extraction.recorded_inputs import Given, as_given, as_recorded, given_calls, scaled
+from opscope.extraction.recorded_inputs import (
+    MADE_SMALLER,
+    Given,
+    as_given,
+    as_recorded,
+    given_calls,
+    scaled,
+)
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
 from opscope.model.queries import grouped, statements
@@ -39,6 +46,7 @@ from opscope.model.sidecar import GivenCall, kernels_folder
 from opscope.operators.arguments import (
     CallArguments,
     TensorArgument,
+    distinct_bytes,
     is_number,
     parse_arguments,
     read_gradients,
@@ -48,6 +56,7 @@ from opscope.operators.arguments import (
 from opscope.operators.distinct_calls import Collective
 from opscope.operators.operator_table import cost_by_rules
 from opscope.provenance.generated_code import read_generated
+from opscope.units import format_bytes
 
 _SQL = statements(__package__, "alone_calls")
 _SHOWN = 3  # shapes
@@ -294,6 +303,12 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
         return [*written[:1], *(_NUMBER.sub("0", one) if is_open else one for one in written[1:])]
 
     text = file.read_text(encoding="utf-8")
+    if MADE_SMALLER in text:
+        raise InputError(
+            "its tensors are smaller than the recorded ones, so what a step would gain by it is not known",
+            source=file,
+            hint="Leave --in out, or extract the call without --scale",
+        )
     try:
         wanted = {is_open: what_it_calls(text, is_open=is_open) for is_open in (False, True)}
     except SyntaxError as error:
@@ -330,8 +345,12 @@ def extracted(
     start: StartKind | None = None,
     module: str | None = None,
     scale: float | None = None,
+    memory_bytes: int | None = None,
 ) -> Extracted:
-    """Its file; `module` registers operators that are not PyTorch's, `scale` makes its tensors smaller."""
+    """Its file; `module` registers operators that are not PyTorch's, `scale` makes its tensors smaller.
+
+    They must fit into a device with so much memory, where it is given.
+    """
     stems = [
         (call.stem or call.name).rpartition("::")[2]
         for call in (one.call, *(after.call for after in one.then))
@@ -365,6 +384,13 @@ def extracted(
             if scale is not None:
                 call, said = scaled(call, scale)
                 given, notes = {}, (said,)
+            needed_bytes = sum(distinct_bytes(tensor) or 0 for tensor in call.tensors)
+            if memory_bytes is not None and needed_bytes > memory_bytes:
+                raise InputError(
+                    f"{one.name}: its inputs take {format_bytes(needed_bytes)}, and this GPU has "
+                    f"{format_bytes(memory_bytes)}",
+                    hint=f"Make them smaller: --scale {memory_bytes / needed_bytes / 2:.1g}",
+                )
             file = call_file(
                 call,
                 what=what,

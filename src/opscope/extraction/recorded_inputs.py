@@ -25,7 +25,7 @@ from opscope.operators.arguments import (
     type_of,
 )
 
-_OTHER_TIME = "Its time is not the recorded call's."
+MADE_SMALLER = "Made smaller (--scale "
 Given = Mapping[str, GivenArgument]  # by the argument's name
 _TABLE = packaged_toml(__package__, "input_values.toml")
 _FIXED, _SIZES = frozenset(_TABLE["fixed"]), frozenset(_TABLE["sizes"])
@@ -174,5 +174,5 @@ def scaled(call: CallArguments, fraction: float) -> tuple[CallArguments, str]:
 
     arguments = tuple(smaller(name, one) for name, one in given.items())
     part = "tensors of each list" if is_of_lists else "in the dimension"
-    said = f"Made smaller (--scale {fraction:g}): {after} {part} of {before}. {_OTHER_TIME}"
+    said = f"{MADE_SMALLER}{fraction:g}): {after} {part} of {before}. Its time is not the recorded call's."
     return msgspec.structs.replace(call, arguments=arguments), said

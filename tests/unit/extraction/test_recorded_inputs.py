@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """A function that gives the file of a step's call, and what it makes: recorded here, with a kernel each."""
+    """A function that gives the file of a call of a step, recorded here, and what that makes."""
     monkeypatch.setattr(dataflow, "_has_compiled", lambda: False)
     trace, file = tmp_path / "trace.json", tmp_path / "call.py"
 
@@ -145,7 +145,7 @@ class Wrapped(torch.Tensor):
 def test_other_kinds_of_tensors_are_refused(written):
     given = torch.randn(4, 8).as_subclass(Wrapped)
     with pytest.raises(InputError, match="'self' is of the kind Wrapped: only plain tensors can be written"):
-        written(lambda: given.tanh(), "tanh")
+        written(given.tanh, "tanh")
 
 
 def test_a_call_is_made_smaller(written):
@@ -157,6 +157,6 @@ def test_a_call_is_made_smaller(written):
     _, made, _ = written(lambda: functional.nll_loss(*given), "nll_loss", scale=0.5)
     assert [one.shape for one in made] == [(5, 7), (5,)]
     _, made, result = written(lambda: x.expand(16, 3, 8).transpose(0, 1).reshape(48, 8), "reshape", scale=0.5)
-    assert result.shape == (16, 8)  # of the first dimension, which 3 is
+    assert result.shape == (32, 8)  # 2 of the 3 in the first dimension
     with pytest.raises(InputError, match="no dimension of it can be made smaller"):
         written(lambda: torch.ones(1).tanh(), "tanh", scale=0.5)
