@@ -195,6 +195,9 @@ def _source(function: Any) -> str | None:
                 parts[name] = None
 
     add(function)
-    known = [one for one in parts.values() if one is not None]
+    known = sorted(
+        (one for one in parts.values() if one is not None),
+        key=lambda one: not one.startswith(("import ", "from ")),
+    )
     own = f"\n\n@triton.jit\n{function.src.strip()}\n"
     return "\n".join([*known, own]) if len(known) == len(parts) else None

@@ -122,12 +122,6 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         (tuple(key), (device_ns, call_id, kernel, blocks, operators))
         for *key, call_id, kernel, blocks, operators, device_ns in session.query(_SQL["launched"])
     )
-    if not launched:
-        raise InputError(
-            "no operator of PyTorch and no kernel of torch.compile was launched with its shapes recorded",
-            hint="Record with shapes: opscope run, or record_shapes=True; "
-            "kernels of your own count where a function under torch.compile calls them",
-        )
     found = []
     for (name, overload, shapes, types, strides, concrete, source_file, *shared), parts in launched.items():
         parts.sort(reverse=True)
@@ -164,6 +158,11 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
             )
         )
     found += [*_chains(session, found), *_own_launches(session, found, seen)]
+    if not found:
+        raise InputError(
+            "no operator of PyTorch and no kernel of Triton was launched with its arguments recorded",
+            hint="Record with opscope run, or record_shapes=True; kernels of your own count with the first alone",
+        )
     return tuple(sorted(found, key=lambda one: (-one.worth_ns, -one.device_ns, one.name)))
 
 
@@ -282,7 +281,7 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
     if session.query(of_name, [wanted]):
         raise InputError(
             f"nothing is recorded of what the kernel '{wanted}' was launched with",
-            hint="Call it from a function under torch.compile, and record with shapes: opscope run",
+            hint="Record with opscope run, which notes the launches of Triton's kernels in a step before",
         )
     raise InputError(
         f"no call has '{wanted}' in its operator, its shapes, its kernels, its modules or its lines",

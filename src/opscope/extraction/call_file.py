@@ -42,10 +42,7 @@ _LEFT_OUT = frozenset({"generator", "layout", "pin_memory", "non_blocking"})
 _UNDEFINED = frozenset({"attn_bias", "cum_seq_q", "cum_seq_k"})  # tensors that may be without a "?"
 _MINE = "def mine({0}):\n    return reference({0})  # {1}\n"
 _DIGITS = re.compile(r"\d+\.\d*(e[+-]?\d+)?")
-_KNOWN = (
-    "As in a step before the recording: alignment, memory that arguments share, how integers are spread, and "
-    "how much is 0. Other values are random."
-)
+_KNOWN = "As in a step before the recording: alignment, shared memory, spread of integers, share of zeros."
 _USAGE = (
     "    python {0}          run both and compare them\n"
     "    opscope bench {0}   time both; --cache hot with inputs in the level-2 cache"

@@ -2,22 +2,26 @@
 
 import json
 import runpy
+import subprocess
+import sys
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
 
-from fakes import sidecar  # noqa: E402
+from fakes import TraceBuilder, sidecar  # noqa: E402
 from opscope import load  # noqa: E402
 from opscope.analysis.summary import Summary  # noqa: E402
 from opscope.capture import dataflow  # noqa: E402
 from opscope.capture.dataflow import DataflowWatch  # noqa: E402
+from opscope.capture.given_calls import GivenCalls  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 from opscope.extraction.alone_calls import alone_calls, chosen_call, extracted  # noqa: E402
 from opscope.extraction.starts import StartKind  # noqa: E402
-from opscope.model.sidecar import sidecar_path, write_sidecar  # noqa: E402
+from opscope.model.sidecar import RecordedDataflow, sidecar_path, write_sidecar  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -160,3 +164,64 @@ def test_a_call_is_made_smaller(written):
     assert result.shape == (32, 8)  # 2 of the 3 in the first dimension
     with pytest.raises(InputError, match="no dimension of it can be made smaller"):
         written(lambda: torch.ones(1).tanh(), "tanh", scale=0.5)
+
+
+OWN = """
+import triton
+import triton.language as tl
+
+HALF = tl.constexpr(0.5)
+TWO, x = 2, object()
+
+
+@triton.jit
+def doubled(x):
+    return TWO * x
+
+
+@triton.jit
+def scale(x, out, n, factor, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < n)
+    tl.store(out + at, doubled(value) * HALF * factor, mask=at < n)
+
+
+@triton.jit
+def unwritable(out):
+    tl.store(out, x.value)
+"""
+
+
+def test_a_kernel_of_ones_own_is_written_with_its_launch(tmp_path, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    script, trace, file = tmp_path / "own.py", tmp_path / "trace.json", tmp_path / "call.py"
+    script.write_text(OWN)
+    names, seen, x = runpy.run_path(str(script)), GivenCalls(), torch.randn(101)[1:]
+    watch = DataflowWatch()
+    watch._is_on, watch._steps, watch._calls = True, [[], []], seen
+    ran = []
+    run = watch._launching(
+        lambda function, *args, **kwargs: ran.append((args, kwargs.pop("grid")({}), kwargs))
+    )
+    kernel, grid = names["scale"], lambda meta: (7,)
+    run(kernel, x, x.clone(), 100, 1.5, BLOCK=16, grid=grid, warmup=False, num_warps=1)
+    assert len(ran) == 1 and ran[0][1:] == ((7,), {"BLOCK": 16, "warmup": False, "num_warps": 1})
+    seen.note_launch(names["unwritable"], {"out": x}, (1,))
+    calls = [one for one in seen if one.grid == (7, 1, 1)], [one for one in seen if one.grid == (1, 1, 1)]
+    built = TraceBuilder().launch(2).kernel("scale", 20, 5, grid=[7, 1, 1]).launch(3)
+    built.kernel("unwritable", 30, 4, grid=[1, 1, 1]).write(trace)
+    found = RecordedDataflow((), has_new=False, calls=msgspec.json.encode([*calls[0], *calls[1]]).decode())
+    write_sidecar(sidecar_path(trace), sidecar(trace=trace.name, dataflow=found))
+    with load(trace) as session:
+        scaled, other = alone_calls(session, Summary(session).efficiency)
+    assert (scaled.name, scaled.times, scaled.shapes) == ("scale", 1, "100, 100")
+    with pytest.raises(InputError, match="reads what is neither a number, a module nor a kernel"):
+        raise extracted(2, other).file
+    file.write_text(extracted(1, scaled).file.text)
+    assert (
+        "    scale[(7, 1, 1)](x=x, out=out, n=100, factor=1.5, BLOCK=16, num_warps=1)\n" in file.read_text()
+    )
+    check = "import runpy, sys, torch; of = runpy.run_path(sys.argv[1]); x, out = of['make_inputs']('cpu', 0)"
+    check += "; torch.testing.assert_close(of['reference'](x, out)[1], 1.5 * x); assert x.data_ptr() % 8 == 4"
+    subprocess.run([sys.executable, "-c", check, file], check=True)
