@@ -26,7 +26,7 @@ _MOST_CALLS = 4096
 _ALIGNED, _ALIGNED_ON_HOST = 256, 64  # bytes: no kernel asks for more, and no allocator gives less
 # Of integers, which are copied to the host: of one tensor, of all; of floats, which are counted in place.
 _MOST_BYTES, _MOST_BYTES_OF_ALL, _MOST_COUNTED_BYTES = 8 << 20, 64 << 20, 1 << 30
-_SHORT = 256  # elements of which each is kept
+_SHORT = 512  # elements of which each is kept
 _NO_ARGUMENTS = frozenset({"grid", "warmup"})
 
 

@@ -37,6 +37,7 @@ from opscope.extraction.recorded_inputs import (
     as_recorded,
     given_calls,
     scaled,
+    stem,
 )
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
@@ -56,6 +57,7 @@ from opscope.operators.arguments import (
 from opscope.operators.distinct_calls import Collective
 from opscope.operators.operator_table import cost_by_rules
 from opscope.provenance.generated_code import read_generated
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.units import format_bytes
 
 _SQL = statements(__package__, "alone_calls")
@@ -132,15 +134,15 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
             of, overload=overload, shapes=shapes, types=types, strides=strides, concrete=concrete
         )
         call = with_kernel_types(call, kernel)
-        if call.has_unrecorded_list:
-            call = with_list_members(call, kernel, blocks, gradients) or call
         given: Given = {}
         notes: list[str] = []
         operator_ids = sorted({one for *_, operators in parts for one in operators})
         if seen and not (source_file or collective):
             names = session.query(_SQL["below"], [operator_ids[:1]])
-            below = [one for _, name, _ in names if name != call.name for one in seen.get(name, ())]
-            call, given, notes = as_given(call, seen.get(call.name, ()), below)
+            below = [one for _, name, _ in names if name != call.name for one in seen.get(stem(name), ())]
+            call, given, notes = as_given(call, seen.get(stem(call.name), ()), below)
+        if call.has_unrecorded_list:
+            call = with_list_members(call, kernel, blocks, gradients) or call
         path = Path(source_file or "")
         sources = (*(kernels_folder(trace) / path.name for (trace,) in traces), path)
         known = [device_ns * gaps[call_id] for device_ns, call_id, *_ in parts if call_id in gaps]
@@ -161,7 +163,7 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
     if not found:
         raise InputError(
             "no operator of PyTorch and no kernel of Triton was launched with its arguments recorded",
-            hint="Record with opscope run, or record_shapes=True; kernels of your own count with the first alone",
+            hint="Record with opscope run, or record_shapes=True: of your own kernels, the first alone",
         )
     return tuple(sorted(found, key=lambda one: (-one.worth_ns, -one.device_ns, one.name)))
 
@@ -390,6 +392,7 @@ def extracted(
                     f"{format_bytes(memory_bytes)}",
                     hint=f"Make them smaller: --scale {memory_bytes / needed_bytes / 2:.1g}",
                 )
+            decoded = map(decode, one.kernels)
             file = call_file(
                 call,
                 what=what,
@@ -399,6 +402,7 @@ def extracted(
                 module=module,
                 given=given,
                 notes=notes,
+                is_tf32=any(of.tensor_core and of.operand_type == "f32" for of in decoded),
             )
         return Extracted(rank, one, file, name)
     except OpscopeError as error:

@@ -10,6 +10,7 @@ import ast
 import keyword
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, repeat
 from string import Template
 from types import MappingProxyType
@@ -43,6 +44,7 @@ _UNDEFINED = frozenset({"attn_bias", "cum_seq_q", "cum_seq_k"})  # tensors that 
 _MINE = "def mine({0}):\n    return reference({0})  # {1}\n"
 _DIGITS = re.compile(r"\d+\.\d*(e[+-]?\d+)?")
 _KNOWN = "As in a step before the recording: alignment, shared memory, spread of integers, share of zeros."
+_TF32 = "\ntorch.backends.cuda.matmul.allow_tf32 = True  # as the program did\n"
 _USAGE = (
     "    python {0}          run both and compare them\n"
     "    opscope bench {0}   time both; --cache hot with inputs in the level-2 cache"
@@ -73,10 +75,11 @@ def call_file(
     module: str | None = None,
     given: Given = MappingProxyType({}),
     notes: Sequence[str] = (),
+    is_tf32: bool = False,
 ) -> CallFile:
     """The file of a call with this name, `what` at its head; `then` are calls that follow it.
 
-    `module` registers an operator of another library.
+    `module` registers an operator of another library; `is_tf32` says how matrices of float32 were multiplied.
 
     Its own version starts as asked; without it in Triton where the call's family has a template.
 
@@ -103,7 +106,7 @@ def call_file(
                 f"{one.name}: of lists of more than 30 tensors no members are recorded", hint=_LISTS
             )
         written, arguments = _written(Inputs(one, known, made, notes), schema, fed, f"r{number}")
-        calls.append(written)
+        calls.append(replace(written, is_tf32=is_tf32))
         pairs = zip(schema.arguments, one.arguments, strict=False)
         # What changes lists returns nothing; what another library's operator changes is not known.
         changed = [at.name for at, given in pairs if at.is_written and isinstance(given, TensorListArgument)]
@@ -127,6 +130,7 @@ def call_file(
         )
     imported = f"\nimport {module}  # registers {call.name}\n" * (call.stem is None)
     own = own or Start(f"import torch\n{imported}", _MINE.format(", ".join(made), "yours goes here"))
+    own = own._replace(imports=own.imports + _TF32 * is_tf32)
     return _file("\n\n".join([what, *dict.fromkeys(notes)]), name, made, lines, own, notes)
 
 

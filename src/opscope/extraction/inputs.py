@@ -154,12 +154,18 @@ def _reach(tensor: TensorArgument | GivenTensor) -> int:
 def _spread(code: str, kind: str, values: GivenValues, sizes: tuple[int, ...], dtype: str) -> str:
     """Code of values that are spread as those were that were seen."""
     count, parts = prod(sizes), VALUES["recorded"]
-    fields = {"sizes": sizes, "dtype": dtype, "zeros": values.zeros, "every": values.every}
+    fields = {"sizes": sizes, "dtype": dtype, "zeros": values.zeros}
+    if values.zeros == 1.0:
+        return str(parts["nothing"].format(**fields))
     if kind == ElementKind.BOOLEAN:
         return str(parts["boolean"].format(**fields))
     if values.every is not None and len(values.every) == count:
-        return str(parts["every"].format(**fields))
-    if values.low is not None and values.high is not None and kind != "offsets":
+        lines = textwrap.wrap(str([*values.every]), 100)
+        every = lines[0] if len(lines) == 1 else "\n        ".join(["", *lines]) + "\n    "
+        return str(parts["every"].format(every=every, **fields))
+    if kind == "offsets":
+        return code
+    if values.low is not None and values.high is not None:
         low, end = max(values.low, 0), max(values.high, 0) + 1
         span = end - low
         by_chance = span * (1 - (1 - 1 / span) ** count)  # different ones of numbers that are drawn

@@ -25,6 +25,7 @@ from opscope.operators.arguments import (
     type_of,
 )
 
+_OTHERS = "Calls of these sizes were given other numbers or memory too: this is most of them."
 MADE_SMALLER = "Made smaller (--scale "
 Given = Mapping[str, GivenArgument]  # by the argument's name
 _TABLE = packaged_toml(__package__, "input_values.toml")
@@ -43,7 +44,12 @@ def given_calls(session: Session) -> dict[str, list[GivenCall]]:
             found += msgspec.json.decode(text or "[]", type=list[GivenCall])
         except UNREADABLE_JSON:  # a saved session may be a stranger's
             continue
-    return grouped((one.name, one) for one in sorted(found, key=lambda one: -one.count))
+    return grouped((stem(one.name), one) for one in sorted(found, key=lambda one: -one.count))
+
+
+def stem(name: str) -> str:
+    """What names of an operator have in common: `aten::index_put` of `aten::_index_put_impl_`."""
+    return name.removesuffix("_impl_").replace("::_", "::").rstrip("_")
 
 
 def as_given(
@@ -55,19 +61,24 @@ def as_given(
     calls `below` it were given that have their sizes.
     """
     fitting = [one for one in of_name if _fits(call, one)]
+    fitting = [one for one in fitting if one.name == call.name] or fitting
     plain = [one for one in fitting if not any(tensor.kind for tensor in one.tensors())]
     if plain:
-        chosen, notes = plain[0], []
-        if any(one.arguments != chosen.arguments for one in plain[1:]):
-            notes.append("Calls of these sizes were given other numbers or memory too: this is most of them.")
-        names = None if call.stem else tuple(chosen.arguments)
-        arguments = tuple(map(as_recorded, chosen.arguments.values()))
+        seen = plain[0].arguments
+        notes = [_OTHERS] if any(one.arguments != seen for one in plain[1:]) else []
+        if call.stem is None:
+            arguments, names = tuple(map(as_recorded, seen.values())), tuple(seen)
+            return msgspec.structs.replace(call, arguments=arguments, given_names=names), seen, notes
+        given = zip(call.names, call.arguments, strict=False)
         filled = msgspec.structs.replace(
-            call, overload=chosen.overload, arguments=arguments, values_recorded=True, given_names=names
+            call,
+            overload=plain[0].overload if plain[0].name == call.name else "",
+            arguments=tuple(as_recorded(seen[name]) if name in seen else one for name, one in given),
+            values_recorded=True,
         )
         # Another release may declare other arguments.
-        if filled.schema is not None or call.stem is None:
-            return filled, chosen.arguments, notes
+        if filled.schema is not None:
+            return filled, seen, notes
     return _as_below(call, [*fitting, *below])
 
 
@@ -106,8 +117,13 @@ def _layout(tensor: GivenTensor | TensorArgument) -> tuple[Any, ...]:
 
 def _fits(call: CallArguments, given: GivenCall) -> bool:
     """Whether the recorder would have written this of it."""
-    values = given.arguments.values()
-    return len(values) == len(call.arguments) and all(map(_may_be, call.arguments, values))
+    names, seen = call.names if call.stem else tuple(given.arguments), given.arguments
+    if len(names) != len(call.arguments):
+        return False
+    pairs = dict(zip(names, call.arguments, strict=True))
+    tensors = {name for name, one in pairs.items() if isinstance(one, (TensorArgument, TensorListArgument))}
+    is_alike = given.name == call.name or tensors <= seen.keys()
+    return is_alike and all(_may_be(one, seen[name]) for name, one in pairs.items() if name in seen)
 
 
 def _may_be(recorded: Argument, given: GivenArgument) -> bool:
