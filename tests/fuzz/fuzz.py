@@ -44,7 +44,7 @@ from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
 from opscope.extraction.alone_calls import alone_calls, extracted
-from opscope.extraction.kernel_code import split_sass
+from opscope.toolchain.kernel_code import split_sass
 from opscope.hardware.limits import read_measured
 from opscope.ingest.memory_snapshot import read_memory_snapshot
 from opscope.model.environment import Environment

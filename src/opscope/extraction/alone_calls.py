@@ -30,15 +30,7 @@ from opscope.extraction.call_file import (
     kernel_file,
     launch_file,
 )
-from opscope.extraction.recorded_inputs import (
-    MADE_SMALLER,
-    Given,
-    as_given,
-    as_recorded,
-    given_calls,
-    scaled,
-    stem,
-)
+from opscope.extraction.smaller_call import MADE_SMALLER, scaled
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
 from opscope.model.queries import grouped, statements
@@ -55,6 +47,7 @@ from opscope.operators.arguments import (
     with_list_members,
 )
 from opscope.operators.distinct_calls import Collective
+from opscope.operators.given_arguments import Given, as_given, as_recorded, given_calls, stem
 from opscope.operators.operator_table import cost_by_rules
 from opscope.provenance.generated_code import read_generated
 from opscope.provenance.kernel_names.decoder import decode

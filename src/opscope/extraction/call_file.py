@@ -19,7 +19,6 @@ from typing import NamedTuple
 from opscope.data import packaged_text
 from opscope.errors import InputError
 from opscope.extraction.inputs import HOW, VALUES, Inputs
-from opscope.extraction.recorded_inputs import Given
 from opscope.extraction.starts import Start, StartKind, Written, empty, start_of
 from opscope.model.sidecar import GivenCall, GivenTensor
 from opscope.operators.arguments import (
@@ -33,6 +32,7 @@ from opscope.operators.arguments import (
 )
 from opscope.operators.distinct_calls import Collective
 from opscope.operators.element_types import element_type_of_code, element_type_of_scalar
+from opscope.operators.given_arguments import Given
 from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
 from opscope.provenance.native_functions import Schema

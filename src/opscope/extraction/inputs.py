@@ -15,11 +15,11 @@ import msgspec
 
 from opscope.data import packaged_toml
 from opscope.errors import InputError
-from opscope.extraction.recorded_inputs import Given
 from opscope.extraction.starts import contiguous
 from opscope.model.sidecar import GivenTensor, GivenValues
 from opscope.operators.arguments import CallArguments, TensorArgument, TensorListArgument, type_of
 from opscope.operators.element_types import ElementKind
+from opscope.operators.given_arguments import Given
 
 VALUES = packaged_toml(__package__, "input_values.toml")
 HOW = "Record with shapes: opscope run, or record_shapes=True."

@@ -83,10 +83,6 @@ QUANTITIES: Mapping[Quantity, NcuMetric] = {
     Quantity(name): NcuMetric(tuple(row["names"]), Dimension(row["counts"]), row["section"])
     for name, row in _DOCUMENT["quantities"].items()
 }
-# What launch data cannot tell of a kernel, and the quantities that tell it.
-TOPICS: Mapping[str, tuple[Quantity, ...]] = {
-    topic: tuple(map(Quantity, names)) for topic, names in _DOCUMENT["topics"].items()
-}
 
 # Blocks of one multiprocessor that a resource allows; the names are those of `analysis.occupancy`.
 OCCUPANCY_LIMITS: Mapping[str, str] = {
