@@ -119,7 +119,8 @@ def call_row(session: Session, one: AloneCall) -> dict[str, Any]:
     return {
         **row,
         "outcome": "runs on cuda",
-        "same_kernels": kernels in sets,
+        "same_kernels": (is_same := kernels in sets),
+        **({} if is_same else {"kernels_alone": [name[:80] for name, *_ in kernels]}),
         "near": abs(device_ns / median_ns - 1) <= NEAR,
         "between": (1 - NEAR) * device_ns <= median_ns <= (1 + NEAR) * cold_ns,
         "recorded_ns": median_ns,

@@ -30,7 +30,7 @@ from opscope.extraction.call_file import (
     kernel_file,
     launch_file,
 )
-from opscope.extraction.smaller_call import MADE_SMALLER, scaled
+from opscope.extraction.inputs import MADE_SMALLER, scaled
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
 from opscope.model.queries import grouped, statements

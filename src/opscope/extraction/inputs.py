@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import ceil, prod
 
 import msgspec
 
@@ -17,11 +17,20 @@ from opscope.data import packaged_toml
 from opscope.errors import InputError
 from opscope.extraction.starts import contiguous
 from opscope.model.sidecar import GivenTensor, GivenValues
-from opscope.operators.arguments import CallArguments, TensorArgument, TensorListArgument, type_of
+from opscope.operators.arguments import (
+    Argument,
+    CallArguments,
+    ScalarArgument,
+    TensorArgument,
+    TensorListArgument,
+    broadcast,
+    type_of,
+)
 from opscope.operators.element_types import ElementKind
 from opscope.operators.given_arguments import Given
 
 VALUES = packaged_toml(__package__, "input_values.toml")
+MADE_SMALLER = "Made smaller (--scale "
 HOW = "Record with shapes: opscope run, or record_shapes=True."
 _LONG, _MOST_RECORDED = 4, 30  # members of a list
 _ALIGNED, _ALLOCATED = 256, 512  # bytes: of what kernels ask for; of what torch's allocator gives out
@@ -190,3 +199,44 @@ def _added(values: GivenValues, sizes: tuple[int, ...]) -> Iterator[str]:
         yield parts["negative"].format(sizes=sizes, negative=values.negative, lowest=values.low)
     if values.is_sorted and values.distinct > 1:
         yield parts["sorted"].format(sizes=sizes)
+
+
+def scaled(call: CallArguments, fraction: float) -> tuple[CallArguments, str]:
+    """The call with less of its first dimension of several, or fewer members of its lists; what that says.
+
+    Raises:
+        InputError: It has no such dimension.
+    """
+    given = dict(zip(call.names, call.arguments, strict=False))
+    lists = [one.tensors for one in given.values() if isinstance(one, TensorListArgument) and one.tensors]
+    moving = [
+        one
+        for name, one in given.items()
+        if isinstance(one, TensorArgument) and not set(VALUES["fixed"]) & {name, f"{call.stem}.{name}"}
+    ]
+    longest = max((one.shape for one in moving), key=len, default=())
+    is_of_lists = bool(lists) and not any(size > 1 for size in longest)
+    sizes = (len(lists[0]),) if is_of_lists else longest
+    at, before = next(((place, size) for place, size in enumerate(sizes) if size > 1), (0, 1))
+    if (after := ceil(before * fraction)) == before:
+        raise InputError(f"{call.name}: no dimension of it can be made smaller", hint="Leave --scale out")
+
+    def smaller(name: str, one: Argument) -> Argument:
+        if isinstance(one, TensorListArgument) and is_of_lists and one.tensors:
+            return TensorListArgument(one.tensors[:after])
+        if isinstance(one, TensorArgument) and one in moving and one.shape[at : at + 1] == (before,):
+            # One that each row gets keeps its size.
+            is_row = len(one.shape) < len(longest) and (at or broadcast([one.shape, longest]) == longest)
+            shape = (*one.shape[:at], after, *one.shape[at + 1 :])
+            return one if is_row else msgspec.structs.replace(one, shape=shape)
+        if isinstance(one, ScalarArgument) and name in VALUES["sizes"] and isinstance(one.value, list):
+            sizes = list(one.value)
+            if at < len(sizes) and sizes[at] % before == 0:
+                sizes[at] = sizes[at] // before * after
+            return msgspec.structs.replace(one, text=str(sizes))
+        return one
+
+    arguments = tuple(smaller(name, one) for name, one in given.items())
+    part = "tensors of each list" if is_of_lists else "in the dimension"
+    said = f"{MADE_SMALLER}{fraction:g}): {after} {part} of {before}. Its time is not the recorded call's."
+    return msgspec.structs.replace(call, arguments=arguments), said

@@ -19,7 +19,7 @@ from opscope.capture import dataflow  # noqa: E402
 from opscope.capture.dataflow import DataflowWatch  # noqa: E402
 from opscope.capture.given_calls import GivenCalls  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
-from opscope.extraction.alone_calls import alone_calls, chosen_call, extracted  # noqa: E402
+from opscope.extraction.alone_calls import alone_calls, calls_of_file, chosen_call, extracted  # noqa: E402
 from opscope.extraction.starts import StartKind  # noqa: E402
 from opscope.model.sidecar import RecordedDataflow, sidecar_path, write_sidecar  # noqa: E402
 
@@ -152,11 +152,17 @@ def test_other_kinds_of_tensors_are_refused(written):
         written(given.tanh, "tanh")
 
 
-def test_a_call_is_made_smaller(written):
+def test_a_call_is_made_smaller(written, tmp_path):
+    file = tmp_path / "smaller.py"
     x, weight = torch.randn(16, 3, 8), torch.randn(8, 8)
     text, made, result = written(lambda: functional.linear(x, weight), "linear", scale=0.25)
     assert [one.shape for one in made] == [(4, 3, 8), (8, 8)] and result.shape == (4, 3, 8)
     assert "Made smaller (--scale 0.25): 4 in the dimension of 16." in text
+    file.write_text(text)
+    with pytest.raises(InputError, match="what a step would gain by it is not known"):
+        calls_of_file([], file)
+    with pytest.raises(InputError, match=r"inputs take 1\.79 kB, and this GPU has 1\.00 kB.*--scale 0\.3"):
+        written(lambda: functional.linear(x, weight), "linear", memory_bytes=1000)
     given = torch.randn(10, 7), torch.randint(0, 7, (10,))
     _, made, _ = written(lambda: functional.nll_loss(*given), "nll_loss", scale=0.5)
     assert [one.shape for one in made] == [(5, 7), (5,)]
