@@ -162,7 +162,8 @@ def recorded_alone(function: Any, inputs: Any, left: Sequence[Any]) -> tuple[Cou
 
 
 def flat(values: Any) -> list[Any]:
-    return [one for value in values for one in (flat(value) if isinstance(value, list) else [value])]
+    every = (one for value in values for one in (flat(value) if isinstance(value, list) else [value]))
+    return [one for one in every if one is not None]
 
 
 if __name__ == "__main__":

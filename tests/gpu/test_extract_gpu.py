@@ -74,12 +74,15 @@ def doubled(x, out, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
 
-weight, tokens = torch.randn(9000, 64, device="cuda"), torch.randint(0, 30, (4096,), device="cuda") * 7
-for _ in range(20):
-    x = torch.nn.functional.embedding(tokens, weight)
+model, tokens = torch.nn.Embedding(9000, 64).cuda(), torch.randint(0, 30, (4096,), device="cuda") * 7
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(40):
+    x = model(tokens)
     out = torch.empty_like(x)
     doubled[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel(), BLOCK=1024)
-    out.where(tokens[:, None] > 21, x)
+    x.where(tokens[:, None] > 21, out).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
 torch.cuda.synchronize()
 """
 

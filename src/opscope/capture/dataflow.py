@@ -217,6 +217,7 @@ class DataflowWatch:
         kept = self._read_later.union(
             *(one.writers_before for one in self._storages.values() if one.is_there and id(one) not in unread)
         )
+        calls, self._calls = msgspec.json.encode(list(self._calls)).decode(), GivenCalls()
         # What is called at forks keeps this object for as long as the process lives.
         for known in (self._storages, self._numbers, self._kinds, self._frames):
             known.clear()
@@ -227,7 +228,6 @@ class DataflowWatch:
         if self.why_not is not None:
             return None
         found = self._guarded(summarized, steps[1], (steps[0], kept, unread))
-        calls = msgspec.json.encode(list(self._calls)).decode()
         return None if found is None else msgspec.structs.replace(found, calls=calls)
 
     def _unread_gradients(self) -> frozenset[int]:

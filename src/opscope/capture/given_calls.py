@@ -22,7 +22,7 @@ import numpy as np
 from opscope.model.sidecar import GivenArgument, GivenCall, GivenTensor, GivenValues
 from opscope.workloads.runtime import require_torch
 
-_MOST_CALLS = 4096
+_MOST_TENSORS = 50_000  # of all distinct calls
 _ALIGNED, _ALIGNED_ON_HOST = 256, 64  # bytes: no kernel asks for more, and no allocator gives less
 # Of integers, which are copied to the host: of one tensor, of all; of floats, which are counted in place.
 _MOST_BYTES, _MOST_BYTES_OF_ALL, _MOST_COUNTED_BYTES = 8 << 20, 64 << 20, 1 << 30
@@ -38,7 +38,7 @@ class GivenCalls:
         self._plain = {self._torch.Tensor, self._torch.nn.Parameter}
         self._calls: dict[Any, GivenCall] = {}
         self._counts: Counter[Any] = Counter()
-        self._copied_bytes = 0
+        self._copied_bytes, self._room = 0, _MOST_TENSORS
         self._sources: dict[int, str | None] = {}
 
     def __iter__(self) -> Iterator[GivenCall]:
@@ -62,7 +62,8 @@ class GivenCalls:
         call = GivenCall(name, arguments, overload, source=source, grid=grid)
         key = name, overload, grid, tuple(arguments.items())
         self._counts[key] += 1
-        if key not in self._calls and len(self._calls) < _MOST_CALLS:
+        if key not in self._calls and (room := self._room - len(values)) >= 0:
+            self._room = room
             if not is_view:  # which reads no values
                 arguments = {key: self._argument(one, memory, self._values) for key, one in given.items()}
             self._calls[key] = msgspec.structs.replace(call, arguments=arguments)

@@ -118,7 +118,9 @@ def call_file(
             if not one.stem
             else "return " * (not changed)
         )
-        lines.append(f"{result}torch.ops.{one.name.replace('::', '.')}({arguments})")
+        # Where it is known: torch tries one after the other, and reads tensors for what it says of those.
+        overload = "" if one.overload is None else f".{one.overload or 'default'}"
+        lines.append(f"{result}torch.ops.{one.name.replace('::', '.')}{overload}({arguments})")
         lines += [f"return {', '.join(changed)}"] * bool(changed)
     if call.stem is None and module is None:
         raise InputError(f"{call.name}: name the module that registers it, --import MODULE")

@@ -65,7 +65,8 @@ def as_given(
         notes = [_OTHERS] if any(one.arguments != seen for one in plain[1:]) else []
         if call.stem is None:
             arguments, names = tuple(map(as_recorded, seen.values())), tuple(seen)
-            return msgspec.structs.replace(call, arguments=arguments, given_names=names), seen, notes
+            filled = msgspec.structs.replace(call, arguments=arguments, given_names=names)
+            return msgspec.structs.replace(filled, overload=plain[0].overload), seen, notes
         given = zip(call.names, call.arguments, strict=False)
         filled = msgspec.structs.replace(
             call,
