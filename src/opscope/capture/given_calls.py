@@ -13,6 +13,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -61,17 +62,20 @@ class GivenCalls:
         arguments = {key: self._argument(one, memory) for key, one in given.items()}
         call = GivenCall(name, arguments, overload, source=source, grid=grid)
         key = name, overload, grid, tuple(arguments.items())
-        self._counts[key] += 1
-        if key not in self._calls and (room := self._room - len(values)) >= 0:
+        if key in self._calls:
+            self._counts[key] += 1
+        elif (room := self._room - len(values)) >= 0:
             self._room = room
             if not is_view:  # which reads no values
                 arguments = {key: self._argument(one, memory, self._values) for key, one in given.items()}
-            self._calls[key] = msgspec.structs.replace(call, arguments=arguments)
+            self._calls[key], self._counts[key] = msgspec.structs.replace(call, arguments=arguments), 1
 
     def note_launch(self, function: Any, given: Mapping[str, Any], grid: Any) -> None:
         """A kernel of Triton's, in a grid that is one number for each dimension."""
         if id(function) not in self._sources:
-            self._sources[id(function)] = _source(function)
+            self._sources[id(function)] = None
+            with suppress(AttributeError, OSError, SyntaxError, TypeError, ValueError):  # of another Triton
+                self._sources[id(function)] = _source(function)
         arguments = {key: one for key, one in given.items() if key not in _NO_ARGUMENTS}
         source, size = self._sources[id(function)], tuple(map(int, (*grid, 1, 1)[:3]))
         self.note(function.fn.__name__, arguments, source=source, grid=size)
