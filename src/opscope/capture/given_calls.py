@@ -193,7 +193,7 @@ def _source(function: Any) -> str | None:
             elif type(value).__name__ == "constexpr":
                 parts[name] = f"{name} = tl.constexpr({value.value!r})"
             elif isinstance(value, (bool, int, float, str)):
-                parts[name] = f"{name} = {value!r}"
+                parts[name] = f"{name}: tl.constexpr = {value!r}"  # else a kernel must not read it
             elif str(getattr(value, "__module__", "")).startswith("triton."):
                 parts[name] = f"from {value.__module__} import {value.__name__} as {name}"
             else:

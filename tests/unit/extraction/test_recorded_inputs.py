@@ -177,7 +177,8 @@ import triton
 import triton.language as tl
 
 HALF = tl.constexpr(0.5)
-TWO, x = 2, object()
+TWO: tl.constexpr = 2
+x = object()
 
 
 @triton.jit
