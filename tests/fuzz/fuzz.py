@@ -228,7 +228,6 @@ def _sidecar(_: Path) -> bytes:
         ),
         dataflow=RecordedDataflow(
             (ThreadOperators(1, ("aten::mm",), "0"),),
-            has_new=True,
             rounds=(RecordedRounds("train.py:8 step", None, ((0, 1),), is_ragged=False, has_weights=False),),
             lines=(
                 ProgramLine("train.py:7 step", -1, 1, ()),

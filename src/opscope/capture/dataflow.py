@@ -58,7 +58,8 @@ _MOST_SECONDS = 20.0  # that watching may add
 _LARGEST_HASHED_BYTES, _MOST_HASHED_BYTES = 16 << 20, 256 << 20
 _LARGEST_LIFTED_BYTES, _LEAST_TELLING_BYTES = 1 << 16, 64  # so many are not alike by chance
 _NUMBERS = frozenset({int, float})
-_LEAST_OPERATORS, _LEAST_ROUNDS = 4, 3  # of a round, views aside; of a loop
+# Operators of a round, views aside, but where there are many; rounds of a loop.
+_LEAST_OPERATORS, _MANY_ROUNDS, _LEAST_ROUNDS = 4, 16, 3
 _MOST_TIED = 0.25  # of a round's operators may add to what other rounds have made
 _ADDING = re.compile(r"aten::(add|sub|maximum|minimum|logaddexp|cat|stack|index_(put|add|copy)|scatter\w*)_?")
 _LIKE = 0.9  # of what is called below a line is the same again; the rest is for free
@@ -580,7 +581,6 @@ def summarized(
         names = [operators[place].name for place in places]
         ids = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
         sequences.append(ThreadOperators(thread_id, tuple(ids), " ".join(ids[name] for name in names)))
-    is_trained = any(one.site.is_of_optimizer for one in operators)
 
     def at(line: Line | None, places: Iterable[int]) -> tuple[str | None, Any, str | None]:
         stretches = _stretches(number_of[one] for one in places)
@@ -590,9 +590,6 @@ def summarized(
         RepeatedWork(
             since,
             *at(line, places),
-            # What an optimizer leaves as it is, it does not train.
-            any(operators[place].is_differentiated for place in places)
-            and not (since is RepeatedSince.STEP and is_trained),
             since is RepeatedSince.STEP and any(operators[place].has_new for place in places),
         )
         for since, line, places in _repeated(operators)
@@ -620,13 +617,12 @@ def summarized(
         for line in one.site.lines[-1:]
         for number in [number_of[later] for later in range(place, len(operators)) if later in number_of][:1]
     )
-    has_new = any(one.has_new for one in operators)
     parts = tuple(
         ProgramPart(*((one, True) if isinstance(one, str) else (_named(one), False)), at(None, places)[1])
         for one, places in _parts(operators).items()
     )
     lines = tuple(_program_lines(operators, number_of))
-    return RecordedDataflow(tuple(sequences), has_new, repeated, rounds, unused, padded, python, parts, lines)
+    return RecordedDataflow(tuple(sequences), repeated, rounds, unused, padded, python, parts, lines)
 
 
 def _program_lines(operators: Sequence[SeenOperator], number_of: Mapping[int, int]) -> Iterator[ProgramLine]:
@@ -863,7 +859,7 @@ def _independent(
             names = tuple((operators[place].name, operators[place].is_differentiated) for place in places)
             # What a module is given is as it is: of other sizes it cannot be put together.
             sizes = operators[places[0]].sizes if rounds.module else None
-            if len(names) >= _LEAST_OPERATORS:
+            if len(names) >= _LEAST_OPERATORS or len(members[rounds]) >= _MANY_ROUNDS:
                 groups[names, sizes].append(places)
         like = max(groups.values(), key=lambda one: (len(one), len(one[0])), default=[])
         least = 2 if rounds.module else _LEAST_ROUNDS

@@ -155,7 +155,6 @@ class RepeatedWork(msgspec.Struct, frozen=True):
     line: str | None  # of the program, from which they were called: `file:line function`; None for `forward`
     operators: _Stretches
     text: str | None = None  # what the line says, where it is a whole statement
-    is_differentiated: bool = False  # whether the backward pass comes to them
     is_from_host: bool = False  # whether they take what Python has made on the host, the same each time
 
 
@@ -278,7 +277,6 @@ class RecordedDataflow(msgspec.Struct, frozen=True):
     """What two steps before the recording showed of how their operators hang together."""
 
     threads: tuple[ThreadOperators, ...]
-    has_new: bool  # whether the step was given data of its own, read or drawn
     repeated: tuple[RepeatedWork, ...] = ()
     rounds: tuple[RecordedRounds, ...] = ()
     unused: tuple[UnusedWork, ...] = ()

@@ -315,7 +315,7 @@ def test_what_is_to_be_compiled_is_what_launches_most(advise_on, monkeypatch, of
         ProgramPart("train.py:3 World.step", is_module=False, operators=((0, 16),)),
         ProgramPart("Net", is_module=True, operators=((0, of_module),)),
     )
-    watched = RecordedDataflow((), has_new=True, parts=parts)
+    watched = RecordedDataflow((), parts=parts)
     monkeypatch.setattr(profiled_run, "dataflow", lambda *_: Dataflow(watched, [], 0))
     builder = step_of(10).step(2, 10_000, 10_000)
     for at in (10_010, 10_050):

@@ -569,7 +569,7 @@ def _meaning_of_color(kind: LaneKind, group: str) -> tuple[str, str]:
 
 
 def _merged(lane: Lane, view: StepView, finest_ns: int) -> tuple[Int64, Int64, Int64, Int64, Int64, Int64]:
-    """Start, end, group, name, count and time of a lane's events; short neighbors are joined as the longest."""
+    """Start, end, group, name, count and time of a lane's events; short ones joined as the longest."""
     order = np.argsort(lane.start_ns, kind="stable")
     start_ns = np.maximum(lane.start_ns[order], view.start_ns)
     end_ns = np.minimum(lane.end_ns[order], view.end_ns)
