@@ -37,7 +37,8 @@ from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
 from opscope.provenance.native_functions import Schema
 
-_LISTS = "They are known where they are shaped as all gradients: record the backward pass with the step"
+_KEPT = "Record with opscope run, which keeps what calls are given in a step before"
+_LISTS = f"{_KEPT}; others are known where they are shaped as all gradients, if the backward pass is recorded"
 # Of a random generator, or where a result goes: left to the call itself.
 _LEFT_OUT = frozenset({"generator", "layout", "pin_memory", "non_blocking"})
 _UNDEFINED = frozenset({"attn_bias", "cum_seq_q", "cum_seq_k"})  # tensors that may be without a "?"
@@ -282,7 +283,7 @@ def _file(  # noqa: PLR0917 - the parts of a file, in their order
 def _recorded(call: CallArguments, given: Argument, name: str) -> str:
     """A number, or list of them, in as few digits as mean the same: 0.9 of 0.90000000000000002."""
     if not isinstance(given, ScalarArgument) or given.text is None:
-        why = HOW if not call.values_recorded else "PyTorch records no nested tensors and no texts"
+        why = HOW if not call.values_recorded else f"PyTorch records no nested tensors and no texts. {_KEPT}"
         raise InputError(f"{call.name}: the value of '{name}' was not recorded", hint=why)
     is_text = given.text[:1] in {"'", '"'}
     return given.text if is_text else _DIGITS.sub(lambda found: repr(float(found[0])), given.text)
@@ -304,7 +305,8 @@ def _literal(call: CallArguments, given: Argument, declared: Declared, notes: li
         return f"[0.5] * {len(call.tensor_list('self') or ())}"
     if given is None and declared.type == "Tensor?[]":
         raise InputError(
-            f"{call.name}: PyTorch records no lists in which tensors may be missing ('{declared.name}')"
+            f"{call.name}: PyTorch records no lists in which tensors may be missing ('{declared.name}')",
+            hint=_KEPT,
         )
     text = _recorded(call, given, declared.name)
     if declared.type.startswith("ScalarType") and not text.startswith("torch."):
