@@ -218,7 +218,7 @@ def test_a_kernel_of_ones_own_is_written_with_its_launch(tmp_path, monkeypatch):
     calls = [one for one in seen if one.grid == (7, 1, 1)], [one for one in seen if one.grid == (1, 1, 1)]
     built = TraceBuilder().launch(2).kernel("scale", 20, 5, grid=[7, 1, 1]).launch(3)
     built.kernel("unwritable", 30, 4, grid=[1, 1, 1]).write(trace)
-    found = RecordedDataflow((), has_new=False, calls=msgspec.json.encode([*calls[0], *calls[1]]).decode())
+    found = RecordedDataflow((), calls=msgspec.json.encode([*calls[0], *calls[1]]).decode())
     write_sidecar(sidecar_path(trace), sidecar(trace=trace.name, dataflow=found))
     with load(trace) as session:
         scaled, other = alone_calls(session, Summary(session).efficiency)
