@@ -87,8 +87,9 @@ def test_a_folder_without_calls_is_no_suite(opscope, tmp_path):
 
 def test_a_folder_is_loaded_before_any_of_it_is_measured(opscope, tmp_path, monkeypatch):
     monkeypatch.delenv("SET_BY_B", raising=False)
-    text = "import os\nimport torch\n{}\ndef make_inputs(device, seed):\n    return torch.ones(4)\n\ndef reference(x):\n"
-    text += "    return x + int(os.environ['SET_BY_B'])\n\ndef mine(x):\n    return reference(x)\n"
+    text = "import os\nimport torch\n{}\ndef make_inputs(device, seed):\n    return torch.ones(4)\n\n"
+    text += "def reference(x):\n    return x + int(os.environ['SET_BY_B'])\n\n"
+    text += "def mine(x):\n    return reference(x)\n"
     (tmp_path / "a.py").write_text(text.format(""))
     (tmp_path / "b.py").write_text(text.format("os.environ['SET_BY_B'] = '1'"))
     done = opscope("bench", tmp_path, "--samples", "2", "--device", "cpu", "--json", "--skip", "ceilings")

@@ -24,6 +24,7 @@ from opscope.model.sidecar import GivenArgument, GivenCall, GivenTensor, GivenVa
 from opscope.workloads.runtime import require_torch
 
 _MOST_TENSORS = 50_000  # of all distinct calls
+_MOST_ALIKE = 8  # that differ in numbers alone
 _ALIGNED, _ALIGNED_ON_HOST = 256, 64  # bytes: no kernel asks for more, and no allocator gives less
 # Of integers, which are copied to the host: of one tensor, of all; of floats, which are counted in place.
 _MOST_BYTES, _MOST_BYTES_OF_ALL, _MOST_COUNTED_BYTES = 8 << 20, 64 << 20, 1 << 30
@@ -39,6 +40,7 @@ class GivenCalls:
         self._plain = {self._torch.Tensor, self._torch.nn.Parameter}
         self._calls: dict[Any, GivenCall] = {}
         self._counts: Counter[Any] = Counter()
+        self._alike: Counter[Any] = Counter()  # calls, by what is no number
         self._copied_bytes, self._room = 0, _MOST_TENSORS
         self._sources: dict[int, str | None] = {}
 
@@ -64,7 +66,10 @@ class GivenCalls:
         key = name, overload, grid, tuple(arguments.items())
         if key in self._calls:
             self._counts[key] += 1
-        elif (room := self._room - len(values)) >= 0:
+            return
+        alike = name, overload, grid, tuple(one for one in arguments.values() if type(one) is not str)
+        self._alike[alike] += 1
+        if self._alike[alike] <= _MOST_ALIKE and (room := self._room - len(values)) >= 0:
             self._room = room
             if not is_view:  # which reads no values
                 arguments = {key: self._argument(one, memory, self._values) for key, one in given.items()}
