@@ -37,6 +37,24 @@ def test_files_of_other_recorders_are_named_and_summed(
         assert operators == []
 
 
+_DISPATCH = '{"start_timestamp": 5, "end_timestamp": %d, "dispatch_info": {"kernel_id": 7}}'
+_ROCPROF = (
+    '{"rocprofiler-sdk-tool": [{"kernel_symbols": [{"kernel_id": 7, "formatted_kernel_name": "gemm"}],'
+    f'"buffer_records": {{"kernel_dispatch": [{_DISPATCH % 8}, {_DISPATCH % 9}], "memory_copy": []}}}}]}}'
+)
+
+
+def test_rocprofs_own_files_are_summed_and_broken_ones_are_an_error(opscope, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(_ROCPROF)
+    assert opscope("analyze", str(path), "--json").json["kernels"] == [
+        {"name": "gemm", "calls": 2, "device_ns": 7}
+    ]
+    for broken in (_ROCPROF[:-9], _ROCPROF.replace("memory_copy", "other"), '[{"frame": {}}]'):
+        path.write_text(broken)
+        opscope("analyze", str(path)).fails("not as its recorder writes it", lines=1)
+
+
 @pytest.mark.parametrize(
     ("content", "phrase"),
     [

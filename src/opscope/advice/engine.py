@@ -255,7 +255,7 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
     worth, deferred_ns = None, run.book.number("deferred_fraction") * job.device_ns
     saved_ns = 0.0 if change is None else job.saved_device_ns(change)
     # Much by one of the ways in which the host may have run is worth trying too.
-    most_ns = gain.high_ns if saved_ns >= deferred_ns else gain.ns
+    most_ns = gain.high_ns if saved_ns >= deferred_ns or not advice.is_sure else gain.ns
     if most_ns >= run.book.number("much_fraction") * job.step_ns:
         words = f"not told from what steps differ by, {format_duration(spread_ns)} to either side"
         worth = _Worth(words=words, is_open=True)
@@ -267,11 +267,12 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
 
 
 def _bounded(job: Job, advice: Advice, change: JobChange, error: float) -> Gain:
-    gain = job.gain(change, error)
+    # What is shown without a number needs no least.
+    gain = job.gain(change, error if advice.is_sure else 0.0)
     if advice.best is not None:
         high_ns = job.gain(job.changed(advice.best), error).high_ns
         gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
-    if advice.worst is not None:
+    if advice.worst is not None and advice.is_sure:
         low_ns = job.gain(job.changed(advice.worst), error).low_ns
         gain = msgspec.structs.replace(gain, low_ns=min(gain.low_ns, low_ns))
     return gain

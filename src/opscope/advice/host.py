@@ -18,8 +18,10 @@ from opscope.analysis.step_model import IN_TURNS, Gain, StepModel
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import first_calls
 from opscope.model.finding import OPEN
+from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import grouped, sql
 from opscope.provenance.native_functions import EVALUATE
+from opscope.provenance.serving import ServingPhase
 from opscope.units import counted, format_duration, format_fraction
 
 # DistributedDataParallel times its own first ten iterations and every hundredth with events.
@@ -96,6 +98,8 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"host needs {format_duration(graph_ns)}",
         suggestion=_WITHOUT_GRAPH if blocked else None,
         applicability=found,
+        # Engines hold prefill in no graph as a whole.
+        is_sure=all(one.phase is not ServingPhase.PREFILL for one in run.summary.engine_steps[:1]),
     )
     is_open = blocked and run.summary.is_of_torch and run.summary.engine is None and run.has_steps
     if is_open and run.has_model and step.is_host_bound:
@@ -287,11 +291,17 @@ WHERE a.kind = 'memcpy' AND list_contains(?::BIGINT[], r.runtime_call_id) LIMIT 
 
 
 def _is_the_recorders(run: ProfiledRun, wait: WaitingCall) -> bool:
-    """Whether it may be the one wait with which each recorder ends the last of several steps."""
+    """Whether it may be the wait at the end of a recording, of which nothing that follows is late."""
     # Steps end where the optimizer's do.
     is_outside = wait.operator is None or wait.operator.startswith("Optimizer.step#")
-    is_of_device = is_outside and wait.name.endswith("DeviceSynchronize")
-    return is_of_device and wait.calls <= len(run.summary.traces) < run.step_count
+    if not is_outside or wait.calls > len(run.summary.traces) or not wait.name.endswith("DeviceSynchronize"):
+        return False
+    return wait.calls < run.step_count or not run.session.scalar(_LAUNCHED_LATER_SQL, [[*wait.call_ids]])
+
+
+_LAUNCHED_LATER_SQL = """SELECT EXISTS (
+    FROM runtime_calls r SEMI JOIN device_activities USING (trace_id, correlation_id) WHERE start_ns >
+    (SELECT min(start_ns) FROM runtime_calls WHERE list_contains($1::BIGINT[], runtime_call_id)))"""
 
 
 def _place(wait: WaitingCall) -> str:
@@ -329,7 +339,11 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         )
         if 2 * computed_ns > gap.duration_ns:
             host = _COMPUTED
-        elif host in launching or (host is None and _is_compiling(gap, silences[trace_id])):
+        elif (
+            host in launching
+            or (host is None and _is_compiling(gap, silences[trace_id]))
+            or (not _is_own(host) and run.session.scalar(_IN_MODULE_SQL, [trace_id, gap.start_ns, end_ns]))
+        ):
             continue
         elif host is None and (python := run.dataflow.python_until(gap.start_ns, end_ns)):
             line = python.line
@@ -344,9 +358,10 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if host is None:
             where = f"Python, before it calls PyTorch at {line}" if line else "code that was not recorded"
         is_input = _PREPARES.search(host or "") is not None
-        # What happens once, as compiling does, is nothing to prepare.
-        is_python = len(found) > 1 and 2 * len(found) >= run.step_count and (host is None or ".py(" in host)
-        suggestion, change = (None, None) if is_input else (_ELSEWHERE, _AHEAD if is_python else "")
+        # What happens once, as compiling does, is nothing to prepare; nor is what a library does for itself.
+        is_often = len(found) > 1 and 2 * len(found) >= run.step_count
+        is_ahead = is_often and _is_own(host)
+        suggestion, change = (None, None) if is_input else (_ELSEWHERE, _AHEAD if is_ahead else "")
         # The device is idle in a part of what makes inputs, and all of that could be done beforehand.
         if host == _COMPUTED:
             gaps, suggestion, change = computing, _TO_THE_DEVICE, _FIRST_MOVED
@@ -417,6 +432,17 @@ WHERE name = ? AND duration_ns >= ?"""
 _PREPARES = re.compile(rf"{_ELEMENTS}|^{_COMPUTED}$|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
 
 
+# Code of a library within a module's call: it launches slowly, which is another matter.
+_IN_MODULE_SQL = """SELECT EXISTS (FROM frames WHERE trace_id = $1 AND starts_with(name, 'nn.Module: ')
+    AND start_ns <= ($2 + $3) // 2 AND start_ns + duration_ns > ($2 + $3) // 2)"""
+
+
+def _is_own(host: str | None) -> bool:
+    """Whether what the host is in may be the program's own code: it is where nothing else was recorded."""
+    frame = parse_frame(host or "")
+    return host is None or (frame is not None and is_program_file(frame.file))
+
+
 def _is_compiling(gap: IdleGap, silences: Mapping[str, Any]) -> bool:
     """Whether most of a gap lies before the first call of something that was compiled then."""
     end_ns = gap.start_ns + gap.duration_ns
@@ -445,7 +471,13 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         worst=lambda change: change.drop_host(change.model.loading, 0.5).add_host(
             rule.threshold("most_receiving_ns")
         ),
+        # Where each step begins to load anew, workers would begin anew, too.
+        is_sure=run.session.scalar(_ITERATORS_SQL) < run.step_count,
     )
+
+
+_ITERATORS_SQL = r"""SELECT count(*) FROM frames
+WHERE regexp_full_match(name, '.*torch/utils/data/dataloader\.py\(\d+\): _get_iterator')"""
 
 
 @finds

@@ -91,7 +91,7 @@ class Dataflow(NamedTuple):
         return sum(end_ns - start_ns for _, start_ns, end_ns in extents), as_extents(extents)
 
 
-UNWATCHED = Dataflow(RecordedDataflow((), has_new=False), [], 0)
+UNWATCHED = Dataflow(RecordedDataflow(()), [], 0)
 
 
 def has_unseen(session: Session, trace_id: int) -> bool:

@@ -14,6 +14,7 @@ anything about the device.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain, product
@@ -61,7 +62,10 @@ _MISSING_FRACTION = 0.1
 # Of one stream, so many records never lie inside of another one: programmatic dependent launch overlaps
 # neighbors.
 _INSIDE = 16
+# A wait near the start that takes so much of the recording, and during it the device's recorded work.
+_NEAR_START, _LONG_WAIT, _LONG_WAIT_NS, _BUSY_WAIT = 0.1, 0.1, 1_000_000, 0.5
 _REASONS = ("outside_recording", "overruns_stream")
+_WAITS = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy")
 
 
 def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
@@ -75,7 +79,10 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
     if not events.census.categories.keys() & {"kernel", "cuda_runtime", "cuda_driver"}:
         return
     calls = columns(
-        events.rows["call"], "start_ns", "correlation_id", kind=lambda part: part.told(kind_of_call, "name")
+        events.rows["call"],
+        *("start_ns", "duration_ns", "correlation_id"),
+        kind=lambda part: part.told(kind_of_call, "name"),
+        waits=lambda part: part.told(lambda name: _WAITS.search(name or "") is not None, "name"),
     )
     activities = columns(
         events.rows["activity"],
@@ -96,11 +103,30 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
     if min(missing, launches - records) > _MISSING_FRACTION * launches:
         code = "device_records_missing" if records else "no_device_records"
         yield finding(f"recording.{code}", trace_id, {"count": missing, "device_ns": None}, launches=launches)
+    captured = int((is_captured & (kind == CallKind.KERNEL)).sum())
+    if captured > launches and not (kind == CallKind.GRAPH).any():
+        yield finding("recording.captures_only", trace_id, {"count": captured, "device_ns": None})
     reason = _impossible(activities, _host_extent(events))
     if (reason >= 0).any():
         yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
         activities = {name: column[reason < 0] for name, column in activities.items()}
     yield from _skew(trace_id, events, calls, activities)
+    yield from _waits_for_others(trace_id, calls, activities, _host_extent(events))
+
+
+def _waits_for_others(trace_id: int, calls: Columns, activities: Columns, host: Extent) -> Iterator[Finding]:
+    """Long waits at the start for a device that does nothing recorded: it is at work from before."""
+    start_ns, duration_ns, span_ns = calls["start_ns"], calls["duration_ns"], host[1] - host[0]
+    ends_ns, waited_ns = activities["start_ns"] + activities["duration_ns"], []
+    is_long = calls["waits"].astype(bool) & (duration_ns >= max(_LONG_WAIT_NS, int(_LONG_WAIT * span_ns)))
+    for call in np.flatnonzero(is_long & (start_ns < host[0] + _NEAR_START * span_ns)):
+        until_ns = np.minimum(ends_ns, start_ns[call] + duration_ns[call])
+        busy_ns = int(np.maximum(until_ns - np.maximum(activities["start_ns"], start_ns[call]), 0).sum())
+        if busy_ns < _BUSY_WAIT * duration_ns[call]:
+            waited_ns.append(int(duration_ns[call]) - busy_ns)
+    if waited_ns:
+        evidence = {"count": len(waited_ns), "device_ns": None, "host_ns": sum(waited_ns)}
+        yield finding("recording.unrecorded_work", trace_id, evidence, time=format_duration(sum(waited_ns)))
 
 
 def end_steps(trace_id: int, events: StagedEvents) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ other recorders are refused.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from decimal import Decimal
@@ -27,6 +28,8 @@ _STAGES = {
 }  # fmt: skip
 # Names that Perfetto's viewer would take for its own (`_RENDER_EXTRA`).
 _RENAMED = {"device id": "device", "context id": "context", "stream id": "stream"}
+# Names of planes in an XSpace (tensorflow/tsl, xplane.proto), which begins with the same byte.
+_XLA, _HEAD_BYTES = re.compile(rb"/host:(?:metadata|CPU)|/device:[A-Z]+:\d"), 4096
 _REGISTERS = 1  # iid of `registers_per_thread` (`_COMPUTE_ARGS`); of shared memory only a part is written
 _NUMBERS = {ColumnKind.INTEGER: int, ColumnKind.INT32: int, ColumnKind.UNSIGNED: int, ColumnKind.REAL: float}
 _TYPES = {one.key: _NUMBERS[one.kind] for one in MEMBERS if one.in_arguments and one.kind in _NUMBERS}
@@ -48,9 +51,13 @@ def write_kineto(path: Path, target: Path, name: str) -> Path:
             source=name,
             hint="Run: pip install 'opscope[perfetto]'; or let the profiler write .json",
         ) from error
+    content = path.read_bytes()
     try:
-        packets = Trace.FromString(path.read_bytes()).packet
+        packets = Trace.FromString(content).packet
     except DecodeError as error:
+        if _XLA.search(content[:_HEAD_BYTES]):
+            hint = "opscope reads traces of torch.profiler"
+            raise InputError("a profile of XLA (JAX, TensorFlow)", source=name, hint=hint) from error
         raise InputError("the Perfetto trace is cut off or damaged", source=name) from error
     encode = msgspec.json.Encoder(decimal_format="number").encode
     base_ns = next((one.timestamp for one in packets if one.HasField("clock_snapshot")), 0)

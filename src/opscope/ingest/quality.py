@@ -289,7 +289,7 @@ def trace_findings(
                     f"attribution.{name}",
                     trace_id,
                     {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
-                    kind=recorder,
+                    kind=recorder if has_operators or recorder == "nsys" else "alone",
                     severity=Severity.WARNING if fraction >= 0.01 else Severity.INFO,
                     percent=f"{100 * fraction:.1f}",
                     meaning=attribution.meaning,

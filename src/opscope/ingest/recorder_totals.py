@@ -1,7 +1,7 @@
 """Files of recorders that no Session is made of → totals by kernel and by what launched it.
 
-Device times of rocprof's RPD, Proton (Triton) and torch_npu (Ascend), as the files hold them. Written by
-samples of rpd2tracing, Proton 3 and torch_npu 2.1.
+Device times of rocprof's RPD, rocprofv3, Proton (Triton) and torch_npu (Ascend), as the files hold them.
+Written by samples of rpd2tracing, rocprofiler-sdk 1, Proton 3 and torch_npu 2.1.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from opscope.errors import InputError
 from opscope.ingest.nesting import enclosing, nest
 from opscope.ingest.replays import Demangle
 from opscope.ingest.source import find_traces, local_text
 
 _GPU = re.compile(r"GPU[0-9]+")
+# What reading a file fails with that holds something else.
+_ODD = (msgspec.DecodeError, AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
 _Launch = tuple[str, str | None, int, int]  # kernel, what launched it, calls, nanoseconds
 
 
@@ -31,9 +34,18 @@ def read_totals(source: str, demangle: Demangle) -> dict[str, list[dict[str, Any
     """
     (trace,) = find_traces(source)
     with local_text(trace, Path(gettempdir())) as local:
-        document = msgspec.json.decode(local.path.read_bytes())
-    first = document[0]
-    read = _of_ascend if first.get("ph") else _of_proton if first else _of_rpd
+        text = local.path.read_bytes()
+    try:
+        return _totals(msgspec.json.decode(text), demangle)
+    except _ODD as error:
+        what = f"cut off, or not as its recorder writes it ({type(error).__name__}: {error})"
+        raise InputError(what, source=source, hint="Let the recorder write it again") from error
+
+
+def _totals(document: Any, demangle: Demangle) -> dict[str, list[dict[str, Any]]]:
+    read: Any = _of_rocprof
+    if isinstance(document, list):
+        read = _of_ascend if document[0].get("ph") else _of_proton if document[0] else _of_rpd
     totals: dict[str, dict[str | None, dict[str, Any]]] = {"kernels": {}, "operators": {}}
     for kernel, launcher, calls, ns in read(document):
         for known, name in zip(totals.values(), (demangle(kernel) or kernel, launcher), strict=True):
@@ -60,6 +72,17 @@ def _of_rpd(document: list[dict[str, Any]]) -> Iterator[_Launch]:
     for one in document:
         if one.get("ph") == "X" and one["pid"] in devices:
             yield one["name"], None, 1, _ns(one["dur"])
+
+
+def _of_rocprof(document: dict[str, list[dict[str, Any]]]) -> Iterator[_Launch]:
+    for process in document["rocprofiler-sdk-tool"]:
+        names = {one["kernel_id"]: one["formatted_kernel_name"] for one in process["kernel_symbols"]}
+        records = process["buffer_records"]
+        for one in records["kernel_dispatch"]:
+            ns = one["end_timestamp"] - one["start_timestamp"]
+            yield names[one["dispatch_info"]["kernel_id"]], None, 1, ns
+        for one in records["memory_copy"]:
+            yield "memory copy", None, 1, one["end_timestamp"] - one["start_timestamp"]
 
 
 def _of_ascend(document: list[dict[str, Any]]) -> Iterator[_Launch]:

@@ -385,6 +385,7 @@ def _fitting(replay: Replay, captures: Sequence[Capture]) -> tuple[list[_Fit], R
     return [], max((one[1] for one in matches), key=lambda one: one.agreed)
 
 
+_MOST_OF_GRAPH = 0.95
 _EVIDENCE, _SOURCES = tuple(ReplayEvidence), tuple(ReplaySource)
 
 
@@ -394,6 +395,10 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
     captured = [_told(one.kind, one.name) for one in launches]
     replayed = [_told(*one) for one in zip(replay.kinds, replay.names, strict=True)]
     in_time = range(count)
+    # The recording may end before the replay does; names tell that all before is the same.
+    if count >= _MOST_OF_GRAPH * len(launches) and captured[:count] == replayed:
+        launches, captured = launches[:count], captured[:count]
+        capture = msgspec.structs.replace(capture, launches=launches)
     if len(launches) != count:
         agreed = _agreed(captured, replayed)
         reason = (

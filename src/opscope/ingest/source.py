@@ -295,11 +295,11 @@ def open_array(text: mmap.mmap, source: str) -> OpenArray:
     mark, header = text[first : first + 1], None
     if not mark:
         raise wrong("the file is empty", 0)
+    if (other := _other_recorder(text, first)) is not None:
+        what, hint, has_totals = other
+        raise (OtherRecorderError if has_totals else InputError)(what, source=source, hint=hint)
     if mark == b"[":
         start = first + 1
-        if (other := _other_array(text, first)) is not None:
-            what, hint, has_totals = other
-            raise (OtherRecorderError if has_totals else InputError)(what, source=source, hint=hint)
     elif mark == b"{":
         key = _own_key(text, first)
         header = None if key is None else _parse_object(text[first:key] + b'"traceEvents":0}')
@@ -357,24 +357,25 @@ _READS = (
 _PROTON = re.compile(rb'\[\s*\{\s*"(?:children|frame|metrics)"\s*:')
 _RPD = re.compile(rb"\[\s*\{\s*\}\s*,")
 # Of torch.autograd.profiler before Kineto (torch/autograd/profiler.py, PyTorch 1.7).
-_AUTOGRAD = re.compile(rb'"pid"\s*:\s*"(?:CPU|CUDA) functions"')
+_AUTOGRAD = re.compile(rb'\[(?s:.)*?"pid"\s*:\s*"(?:CPU|CUDA) functions"')
+_ASCEND = re.compile(rb'"(?:async_npu|Ascend Hardware)"')
+_ROCPROF = re.compile(rb'\{\s*"rocprofiler-sdk-tool"\s*:')
 
 
-def _other_array(text: mmap.mmap, first: int) -> tuple[str, str, bool] | None:
-    """What an array of JSON is that no recorder wrote of which Sessions are made, and what to do.
-
-    Also whether it holds totals; None if unknown.
-    """
+def _other_recorder(text: mmap.mmap, first: int) -> tuple[str, str, bool] | None:
+    """Which other recorder wrote a JSON file, what to do, and whether it holds totals; None if unknown."""
     found = (
         (_PROTON.match(text, first), "a profile of Proton (Triton): a tree, not a trace",
          "opscope analyze shows totals of one file", True),
         (_RPD.match(text, first),
          "a trace of rocprof's RPD (rpd2tracing)",
          "opscope analyze shows totals of one file; record with torch.profiler for more", True),
-        (_AUTOGRAD.search(text, first, first + _SEARCH_BYTES),
+        (_ROCPROF.match(text, first), "a profile of rocprofv3 (ROCm)",
+         "opscope analyze shows totals of one file; record with torch.profiler for more", True),
+        (_AUTOGRAD.match(text, first, first + _SEARCH_BYTES),
          "a trace of the autograd profiler before PyTorch 1.8, which names no launches",
          "Record it with torch.profiler", False),
-        (any(text.find(mark, first) >= 0 for mark in (b'"async_npu"', b'"Ascend Hardware"')),
+        (text[first] == ord("[") and _ASCEND.search(text, first),
          "a trace of an Ascend NPU (torch_npu)",
          "opscope analyze shows totals of one file", True),
     )  # fmt: skip

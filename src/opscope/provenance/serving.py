@@ -108,13 +108,14 @@ def serving_step(name: str | None) -> ServingStep | None:
 
 def engine_of(annotations: Iterable[str], operators: Iterable[str]) -> str | None:
     """The engine that annotations, else operators, are of; None if none."""
+    found = set()
     for name in annotations:
         step = serving_step(name)
-        if step is not None:
-            return step.engine
-        part = next((entry for entry, pattern in _patterns("part") if pattern.fullmatch(name)), None)
-        if part is not None:
-            return str(part["engine"])
+        found.update([step.engine] if step else [])
+        found.update(str(entry["engine"]) for entry, pattern in _patterns("part") if pattern.fullmatch(name))
+    if found:
+        # Others borrow vLLM's labels, and then have labels of their own beside them.
+        return min(found, key=lambda engine: (engine == "vllm", engine))
     namespaces = {name.partition("::")[0] for name in operators if "::" in name}
     known: dict[str, list[str]] = packaged_toml(__package__, "serving.toml")["operators"]
     return next((engine for engine, own in known.items() if namespaces & set(own)), None)

@@ -176,7 +176,7 @@ def _changes(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     if others := [one for one in numbers.items() if one[1] > _CHANGES]:
         yield "Also", "; ".join(f"{number}: {change_title(advice[code])}" for code, number in others)
     best = summary.best_set
-    if best is not None and len(numbers) > 1:
+    if best is not None and len(best.codes) > 1:
         gain = f"−{format_duration(best.estimated_gain_ns_per_step)}"
         yield "Best set", (doc.Strong(gain), f" {period}: {set_text(summary, best.codes)}")
     if not numbers and summary.advice is not None and summary.has_device:

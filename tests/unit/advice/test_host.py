@@ -105,9 +105,13 @@ def test_results_are_copied_beside_the_next_step_and_numbers_asked_for_later(
 
 
 def test_the_wait_with_which_a_recorder_ends_the_last_step_is_none_of_the_programs(advise_on):
-    facts = stopped_by("cudaDeviceSynchronize", None)
-    assert "host_sync" in codes(advise_on(step_of(10), **facts))
-    assert "host_sync" not in codes(advise_on(step_of(10).step(2, 10_000, 10_000), **facts))
+    facts = stopped_by("cudaDeviceSynchronize", None, call_ids=(2,))
+    assert "host_sync" not in codes(advise_on(step_of(10), **facts))
+    going_on = step_of(10)
+    for number in range(9):
+        going_on.launch(100 + number).kernel("kernel", 200 + 20 * number, 10)
+    assert "host_sync" in codes(advise_on(going_on, **facts))
+    assert "host_sync" not in codes(advise_on(going_on.step(2, 10_000, 10_000), **facts))
 
 
 @pytest.mark.parametrize("is_torch", [True, False])
@@ -149,6 +153,22 @@ def test_waiting_for_data_is_told_with_where(advise_on):
     found = advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
     finding = told(found, "data_loading", "30.0 %", has_gain=True)
     assert finding.evidence["waits_in"] == ["enumerate(DataLoader)"]
+    # Workers of a loader that begins anew in each step would start in each step.
+    anew = step_of(10).frame("torch/utils/data/dataloader.py(417): _get_iterator", 20, 5)
+    found = advise_on(anew, hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
+    assert not only(found, "data_loading").is_gain_known
+
+
+@pytest.mark.parametrize(
+    ("place", "is_told"),
+    [("transformers/pytorch_utils.py(186): apply", False), ("/home/me/net.py(7): rays", True)],
+)
+def test_what_libraries_do_within_a_module_is_its_launching(advise_on, place, is_told):
+    gaps = tuple(IdleGap(at * MS, 3 * MS, IdleCause.HOST_LAUNCH, host=place) for at in (1, 5))
+    slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 6 * MS}, longest_gaps=gaps)
+    program = step_of(10).frame("nn.Module: Bert_0", 500, 9000, module=1)
+    found = advise_on(program, hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
+    assert ("host_work" in codes(found)) is is_told
 
 
 @cases("place", "is_input")
@@ -295,7 +315,7 @@ def test_what_is_to_be_compiled_is_what_launches_most(advise_on, monkeypatch, of
         ProgramPart("train.py:3 World.step", is_module=False, operators=((0, 16),)),
         ProgramPart("Net", is_module=True, operators=((0, of_module),)),
     )
-    watched = RecordedDataflow((), has_new=True, parts=parts)
+    watched = RecordedDataflow((), parts=parts)
     monkeypatch.setattr(profiled_run, "dataflow", lambda *_: Dataflow(watched, [], 0))
     builder = step_of(10).step(2, 10_000, 10_000)
     for at in (10_010, 10_050):

@@ -46,7 +46,7 @@ def recorded(folder, kernel_us, period_us=4_000):
         ProgramLine("model.py:7 forward", 0, 1, ((0, 1),)),
         ProgramLine("model.py:9 forward", 0, 6, ((1, 2),)),
     )
-    watched = RecordedDataflow(threads, has_new=True, lines=lines)
+    watched = RecordedDataflow(threads, lines=lines)
     write_sidecar(sidecar_path(path), sidecar(dataflow=watched))
     return opscope.load(path)
 

@@ -38,7 +38,7 @@ WATCHED = ("repeated", "rounds", "unused", "padded", "python")
 
 
 def session_of(
-    folder, *, names=NAMES * ROUNDS, kernel_us=150, kernel="kernel", waits=False, pause_us=0, has_new=True,
+    folder, *, names=NAMES * ROUNDS, kernel_us=150, kernel="kernel", waits=False, pause_us=0,
     extra=lambda *_: None, **facts
 ):  # fmt: skip
     """Three steps of four operators in six rounds, each below another one and above one that launches.
@@ -66,7 +66,7 @@ def session_of(
     order = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
     watched = ThreadOperators(1, tuple(order), " ".join(order[name] for name in names))
     parts = (tuple(facts.pop(one, ())) for one in WATCHED)
-    recorded = RecordedDataflow((watched,), has_new, *parts)
+    recorded = RecordedDataflow((watched,), *parts)
     write_sidecar(sidecar_path(path), sidecar(dataflow=recorded, **facts))
     return opscope.load(path)
 
@@ -97,7 +97,7 @@ def test_work_that_was_done_before_goes(tmp_path, since, said):
     assert "8 operators per step, 1.20 ms of work for the device" in found.message
     assert (found.change or "").startswith("table = angles()   # once")
     # The host holds up the step: from the first to the last of the eight it takes 1.5 ms.
-    assert found.is_gain_known
+    assert not found.is_gain_known
     assert found.estimated_gain_ns_per_step == pytest.approx(1.5e6, rel=0.05)
 
 
@@ -108,9 +108,7 @@ def test_what_python_makes_on_the_host_each_time_goes_with_it(tmp_path):
         found = only(advice(session), "repeated_work")
     # Five times 102 us from the operator before, and 98 us each.
     assert found.message.endswith("Python takes 510 µs right before them.")
-    low, high = found.gain_interval_ns_per_step or (0, 0)
-    assert low == pytest.approx(0.8e6, rel=0.1)
-    assert high == pytest.approx(1.1e6, rel=0.1)
+    assert found.estimated_gain_ns_per_step == pytest.approx(1.1e6, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -167,13 +165,6 @@ def test_of_gradients_that_nothing_reads_kernels_for_weights_alone_go(tmp_path):
     assert gains_ns == [[pytest.approx(12 * 120_000, rel=0.2)], []]
 
 
-@pytest.mark.parametrize(("is_differentiated", "has_new"), [(True, True), (False, False)])
-def test_gradients_and_steps_without_data_of_their_own_leave_it_open(tmp_path, *, is_differentiated, has_new):
-    work = again(is_differentiated=is_differentiated)
-    with session_of(tmp_path, repeated=[work], has_new=has_new) as session:
-        assert not only(advice(session), "repeated_work").is_gain_known
-
-
 def gradients(program, at, *, of):
     """Of eight operators from one on."""
     for number in range(8):
@@ -188,7 +179,7 @@ THREE_ROUNDS = RecordedRounds(LINE, None, ((0, 4), (4, 8), (8, 12)), is_ragged=F
 @pytest.mark.parametrize(
     ("code", "works", "first"),
     [
-        ("repeated_work", {"repeated": [again(is_differentiated=True)]}, 0),
+        ("repeated_work", {"repeated": [again()]}, 0),
         ("loop", {"rounds": [THREE_ROUNDS]}, 4),
     ],
 )

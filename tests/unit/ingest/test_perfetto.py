@@ -181,6 +181,9 @@ def test_a_cut_file_and_a_perfetto_trace_of_something_else_are_refused(tmp_path)
     path.write_bytes(in_perfetto(recorded().events).SerializeToString()[:-3])
     with pytest.raises(InputError, match="cut off or damaged"):
         load(path)
+    path.write_bytes(b"\x0a\xa1\xf0\x08\x12\x0e/host:metadata")
+    with pytest.raises(InputError, match="a profile of XLA"):
+        load(path)
     path.write_bytes(pb.Trace(packet=[pb.TracePacket(timestamp=1)] * 9).SerializeToString())
     with pytest.raises(InputError, match="not of torch's profiler"):
         load(path)

@@ -300,6 +300,8 @@ def replay_of(*names, numbers=None):
         (capture_of("a", "b"), replay_of("a", "b", numbers=(2, 1)), ReplayEvidence.KERNEL_SEQUENCE, (0, 1)),
         (capture_of(None, "b"), replay_of("a", "b"), ReplayEvidence.LAUNCH_ORDER, (0, 1)),
         (capture_of(None, None, places=(0, 0)), replay_of("a", "a"), ReplayEvidence.LAUNCH_ORDER, (0, 1)),
+        # The recording ends before the last of them is done.
+        (capture_of(*"ab" * 10), replay_of(*"ab" * 9, "a"), ReplayEvidence.KERNEL_SEQUENCE, (*range(19),)),
     ],
 )  # fmt: skip
 def test_replays_match(capture, replay, evidence, launches):

@@ -33,11 +33,37 @@ def test_what_is_sound_has_no_defect(load):
     summary = Summary(load(program()))
     assert (summary.defects, summary.is_usable, summary.set_aside_ns) == ((), True, 0)
     assert Summary(load(program(lambda number: -20 * (number == 7)))).defects == ()
-    builder = program().launch(4100, 2, name="cudaStreamBeginCapture")
-    for place in range(100):
+    assert Summary(load(capturing(program(), 30))).defects == ()
+
+
+def capturing(builder, launches):
+    builder.launch(4100, 2, name="cudaStreamBeginCapture")
+    for place in range(launches):
         builder.launch(4110 + 2 * place, 1)
-    builder.launch(4400, 2, name="cudaStreamEndCapture")
-    assert Summary(load(builder)).defects == ()
+    return builder.launch(4400, 2, name="cudaStreamEndCapture")
+
+
+def test_a_recording_of_captures_alone_withholds(load):
+    """As serving engines write one beside the recording in which the graphs run."""
+    summary = assess(load(capturing(program(), 100)))
+    assert defects(summary) == {"recording.captures_only": (100, True)}
+    assert silent(summary)
+    running = capturing(program(), 100).launch(4500, 5, name="cudaGraphLaunch").kernel("add", 4510, 60)
+    assert Summary(load(running)).defects == ()
+
+
+@pytest.mark.parametrize(
+    ("begin_us", "busy_us", "is_sound"), [(1, 0, False), (1, 3000, True), (2500, 0, True)]
+)
+def test_a_first_wait_for_what_was_not_recorded_withholds(load, begin_us, busy_us, is_sound):
+    """SGLang's scheduler waits for the step before, which was launched before the recording began."""
+    builder = program(lambda _: 5000)
+    builder.launch(begin_us, 4000, thread=2, name="hipMemcpyWithStream")
+    if busy_us:
+        builder.launch(0, 1, thread=2).kernel("add", 5, busy_us, stream=9)
+    summary = assess(load(builder))
+    assert defects(summary) == ({} if is_sound else {"recording.unrecorded_work": (1, True)})
+    assert is_sound or silent(summary)
 
 
 def test_one_offset_of_the_clocks_is_taken_out(load):

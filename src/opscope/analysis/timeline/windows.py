@@ -247,7 +247,7 @@ def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
 
 # Code is made, and communicators: once, as patterns of whole names.
 _MAKING = (
-    r"(?i)torch-compiled region.*|.*(?:dynamo|inductor|compile_inner|compile_fx|frame_compile"
+    r"(?i).*(?:dynamo|inductor|compile_inner|compile_fx|frame_compile"
     r"|backward_compile|autotun|triton.*compil).*|(?:cublas|cudnn|nccl)\w*(?:Create|Init)\w*"
 )
 # What calls of compiled functions hold: TorchScript, Triton, inductor.
@@ -325,7 +325,8 @@ def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *,
         # The first launch of a kernel loads it.
         "launches": names_of(session, CallRole.LAUNCHES) if recurs else [],
         "long": _LONG_LAUNCH_NS,
-        "ranges": _MAKING,
+        # What was compiled is made when it is called first, and runs in each call.
+        "ranges": rf"{_MAKING}|torch-compiled region.*" if recurs else _MAKING,
         "recurs": recurs,
     }
     parts = [columns(session, sql(__package__, "timeline:once"), parameters), first_calls(session, trace_id)]

@@ -551,7 +551,7 @@ def _step_chart(view: StepView, summary: Summary, most: int, of_all: str) -> fig
     note = (
         "Host threads above, the critical path between them and the streams, idle time by cause below. Drag "
         "or press w and s to zoom, a and d to move, double-click for all; events shorter than "
-        f"{format_duration(finest_ns)} are joined with their neighbors and found by the name of the first."
+        f"{format_duration(finest_ns)} are joined with their neighbors and found by the name of the longest."
     )
     note += of_all
     figure = {"data": data, "layout": layout, "names": list(names)}
@@ -569,7 +569,7 @@ def _meaning_of_color(kind: LaneKind, group: str) -> tuple[str, str]:
 
 
 def _merged(lane: Lane, view: StepView, finest_ns: int) -> tuple[Int64, Int64, Int64, Int64, Int64, Int64]:
-    """Start, end, group, first name, count and time of a lane's events; short ones of a color are joined."""
+    """Start, end, group, name, count and time of a lane's events; short ones joined as the longest."""
     order = np.argsort(lane.start_ns, kind="stable")
     start_ns = np.maximum(lane.start_ns[order], view.start_ns)
     end_ns = np.minimum(lane.end_ns[order], view.end_ns)
@@ -579,12 +579,14 @@ def _merged(lane: Lane, view: StepView, finest_ns: int) -> tuple[Int64, Int64, I
     is_short = end_ns - start_ns < finest_ns
     part = (start_ns - view.start_ns) // finest_ns
     is_first = np.ones(len(order), dtype=np.bool_)
-    is_first[1:] = ~((np.diff(part) == 0) & (np.diff(group) == 0) & is_short[1:] & is_short[:-1])
+    is_first[1:] = ~((np.diff(part) == 0) & is_short[1:] & is_short[:-1])
     first = np.flatnonzero(is_first)
+    of_joined = np.lexsort((end_ns - start_ns, np.cumsum(is_first)))
+    longest = of_joined[np.append(first[1:], len(order)) - 1]
     busy_ns = np.add.reduceat(end_ns - start_ns, first)
     until_ns = np.maximum.reduceat(end_ns, first)
     counts = np.diff(np.append(first, len(order)))
-    return start_ns[first], until_ns, group[first], name[first], counts, busy_ns
+    return start_ns[first], until_ns, group[longest], name[longest], counts, busy_ns
 
 
 def _queue_chart(summary: Summary) -> Iterator[fig.Chart]:

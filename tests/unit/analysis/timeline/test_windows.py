@@ -344,6 +344,9 @@ FOUND = {
         program([LOADS], later=0),
         [StartUp(0, 0, 480 * US, None, 380 * US, ("cuLibraryLoadData", "cudaFree"))],
     ),
+    "what was compiled, which may run in each step": (
+        program([[("Torch-Compiled Region: 0/0", 900.0)]], later=0), []
+    ),
     "slow for another reason": (program([[("aten::sort", 300.0), ("cudaFree", 20.0)]]), []),
     "in the last step": (program([(), (), LOADS], later=0), []),
     "not at the beginning": (program([(), LOADS]), []),

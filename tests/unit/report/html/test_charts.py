@@ -70,3 +70,20 @@ def test_every_step_has_a_timeline_and_the_typical_one_is_in_front(make_trace):
     assert all("The first 48 of 50 steps are here." in one.note for one in shown)
     assert front.title == "Step 24, event by event"
     assert {"gemm", "aten::mm"} <= set(front.after[0].figure["names"])
+
+
+def test_thousands_of_events_of_turning_colors_are_joined(make_trace):
+    """On the critical path kernels and host take turns, so that neighbors have other colors."""
+    trace = TraceBuilder().step(0, 0, 100_000)
+    for number in range(5000):
+        start_us = 20 * number
+        trace.operator("aten::mm", start_us, 9).launch(start_us + 1, 2).kernel("gemm", start_us + 10, 8)
+        trace.launch(start_us + 11, 8, name="cudaDeviceSynchronize")
+    with load_source(make_trace(trace)) as session:
+        (chart,) = (
+            one for one in session_charts(session, Summary(session).complete()) if one.key == "timeline"
+        )
+    drawn = [len(one["names"]) for one in chart.figure["data"] if "names" in one]
+    assert 100 < sum(drawn) <= 8000
+    path = [one for one in chart.figure["data"] if one["name"].startswith("path: ")]
+    assert path
