@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -75,8 +75,11 @@ class GivenCalls:
                 arguments = {key: self._argument(one, memory, self._values) for key, one in given.items()}
             self._calls[key], self._counts[key] = msgspec.structs.replace(call, arguments=arguments), 1
 
-    def note_launch(self, function: Any, given: Mapping[str, Any], grid: Any) -> None:
+    def note_launch(
+        self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Sequence[Any]
+    ) -> None:
         """A kernel of Triton's, in a grid that is one number for each dimension."""
+        given = {**dict(zip(function.arg_names, args, strict=False)), **kwargs}
         if id(function) not in self._sources:
             self._sources[id(function)] = None
             with suppress(AttributeError, OSError, SyntaxError, TypeError, ValueError):  # of another Triton
