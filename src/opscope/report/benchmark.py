@@ -17,7 +17,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope import units
-from opscope.analysis.comparison_rules import growth_exponent
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.benchmarking.suite import Suite
 from opscope.model.benchmark import (
@@ -488,10 +487,6 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
         near = {Verdict.SAME: "≈", Verdict.AMBIGUOUS: "?"}.get(row.verdict) if row.verdict else None
         return f"{near} {row.ratio:.2f}×" if near else units.format_ratio(row.ratio)
 
-    def power(name: str, *, parameter: str) -> str:
-        exponent = growth_exponent(points, name, parameter)
-        return units.UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
-
     parameters = [doc.number(name, partial(value, name=name)) for name in swept]
     yield doc.table(
         points,
@@ -503,10 +498,6 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
         caption = ("Time relative to ", doc.Code(points[0].reference), " (≈ same, ? ambiguous)")
         ratios = [doc.number(name, partial(ratio, name=name)) for name in others]
         yield doc.table(points, *parameters, *ratios, caption=caption)
-    powers = (doc.number(one, partial(power, parameter=one), if_known=True) for one in swept)
-    growth = doc.table(names, doc.identifier("Time grows as", lambda name: name), *powers)
-    if len(growth.columns) > 1:
-        yield growth
     known = [(point, said) for point in points if (said := _fastest(point)) is not None]
     if known:
         point, said = known[-1]

@@ -63,10 +63,6 @@ def rank_ns(summary: Summary, operator: OperatorTotal) -> int:
     return operator.self_device_ns if summary.has_device else operator.self_cpu_ns
 
 
-def time_name(summary: Summary) -> str:
-    return "device time" if summary.has_device else "CPU time"
-
-
 def whole_ns(summary: Summary) -> int:
     """What shares are of: all device time, or without a device all operators' CPU time."""
     return summary.device_time_ns if summary.has_device else summary.cpu_time_ns
