@@ -14,7 +14,6 @@ from operator import itemgetter
 from typing import Any
 
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
-from opscope.analysis.step_model import StepBound
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
 from opscope.model.benchmark import Latency
@@ -212,7 +211,7 @@ def _overview(summary: Summary, latency: Latency | None, config: Mapping[str, An
         doc.number("Kernels", "kernel_count") if summary.has_device else None,
         caption=f"The first {len(first)} of {count} steps." if len(first) < count else None,
     )
-    return doc.Section("Overview", doc.blocks(told, devices, steps, doc.Meaning(_deciding_side(summary))))
+    return doc.Section("Overview", doc.blocks(told, devices, steps))
 
 
 def _latency_facts(latency: Latency | None, batch_size: int | None) -> tuple[tuple[str, str | None], ...]:
@@ -249,32 +248,6 @@ def _stretch_text(step: MeasuredStep) -> str:
     if step.recorder_idle_ns and step.busy_ns is not None:
         text += f", which leaves the device idle for {format_duration(step.recorder_idle_ns)} of each"
     return text
-
-
-def _deciding_side(summary: Summary) -> str:
-    step = summary.typical_step
-    if not (summary.is_usable and summary.has_device):
-        return (
-            "The recording is not sound: nothing is concluded about the GPU."
-            if not summary.is_usable
-            else "No device activity was recorded: every time here is CPU time."
-            if summary.is_cuda_traced
-            else "No CUDA was traced: every time here is the host's, of NVTX ranges."
-        )
-    if step is None:
-        return f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording."
-    device, host = format_duration(step.device_ns), format_duration(step.host_ns)
-    whole = "a step" if summary.steps else "the recording" if len(summary.traces) < 2 else "each trace"
-    return {
-        StepBound.TURNS: f"CPU and GPU wait for each other: {whole} needs {host} of the CPU and {device} "
-        "of the GPU. Fewer waits, and less work of the CPU between steps, shorten it.",
-        StepBound.BALANCE: f"Balanced: {whole} needs {host} of the CPU and {device} of the GPU. "
-        "Only what saves both shortens it much.",
-        StepBound.HOST: f"CPU-bound: {whole} needs {host} of the CPU and {device} of the GPU. Fewer or "
-        "cheaper launches shorten it; faster kernels alone do not.",
-        StepBound.DEVICE: f"GPU-bound: {whole} needs {device} of the GPU and {host} of the CPU. "
-        "Faster or fewer kernels shorten it.",
-    }[step.bound]
 
 
 def _categories(summary: Summary) -> doc.Section:
@@ -352,13 +325,7 @@ def _graphs(summary: Summary) -> doc.Section | None:
             lambda one: "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason))),
         ),
     )
-    replayed_ns = sum(one.device_ns for one in summary.graphs)
-    known_ns = sum(one.device_ns for one in summary.graphs if one.source is not None)
-    meaning = (
-        f"Replays of CUDA graphs take {format_share(replayed_ns, summary.device_time_ns)} of device time; "
-        f"the operators of {format_share(known_ns, replayed_ns)} of that are known."
-    )
-    return doc.Section("CUDA graphs", (graphs, doc.Meaning(meaning)))
+    return doc.Section("CUDA graphs", (graphs,))
 
 
 def _kernel_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:

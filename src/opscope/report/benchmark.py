@@ -181,9 +181,8 @@ _WRONG = frozenset((Status.WRONG, Status.MUTATES_INPUTS, Status.FAILED, Status.O
 
 
 def _benchmark_sections(result: BenchmarkResult) -> tuple[doc.Section, doc.Section, doc.Section, doc.Section]:
-    fastest = _fastest(result)
     return (
-        doc.Section("Result", (benchmark_table(result), *([doc.Meaning(fastest)] if fastest else []))),
+        doc.Section("Result", (benchmark_table(result),)),
         doc.Section("Why", (doc.BulletList(explanations(result)),)),
         doc.Section("Not measured", (doc.BulletList(_not_measured(result)),)),
         doc.Section("Findings", (doc.FindingList(_further_findings(result)),)),
@@ -210,14 +209,12 @@ def _condition_facts(result: BenchmarkResult) -> doc.FactList:
     ]
     states = map(_state, filter(None, (result.device_state_before, result.device_state_after)))
     return doc.facts(
-        ("Device", _device(result)),
         ("Clock", f"{_CLOCKS[result.clock]}; {_CACHES[result.cache_state]}"),
         ("Samples", _samples([result])),
         ("Reference", doc.Code(result.reference)),
         ("Check", checked),
         ("Ceilings", "; ".join(ceilings)),
         ("Clocks", " → ".join(dict.fromkeys(filter(None, states)))),
-        ("Complete", None if result.complete else _INTERRUPTED),
     )
 
 
@@ -391,7 +388,7 @@ def kernel_use_section(result: BenchmarkResult) -> doc.Section:
 
 
 # Conditions that hold for every point; the others are each point's own.
-_COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
+_COMMON_FACTS = ("Clock", "Reference", "Check")
 
 
 def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]]) -> doc.Document:
@@ -401,7 +398,6 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
     timed = ([row for row in point.rows if row.median_ns] for point in sweep.points)
     wins = Counter(min(rows, key=lambda row: row.median_ns or 0.0).name for rows in timed if rows)
     swept = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items())
-    complete = ("Complete", None if sweep.complete else _INTERRUPTED)
     headline = doc.facts(
         *(
             ("Fastest", (doc.Code(name), f" at {count} of {units.counted(wins.total(), 'point')}"))
@@ -410,14 +406,12 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
         ("Swept", swept),
         ("Without a result", units.counted(len(sweep.failures), "point") if sweep.failures else None),
         ("Based on", _based_on(sweep.points)),
-        complete,
+        ("Complete", None if sweep.complete else _INTERRUPTED),
     )
     of_one = _condition_facts(sweep.points[0]).facts if sweep.points else ()
     conditions = doc.facts(
-        ("Swept", swept),
         *(fact for fact in of_one if fact[0] in _COMMON_FACTS),
         ("Samples", _samples(sweep.points)),
-        complete,
     )
     failed = doc.Section("Points without a result", (doc.BulletList(sweep.failures),))
     told = doc.sections(*shown, failed, doc.Section("Conditions", (conditions,)))
@@ -498,11 +492,6 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
         caption = ("Time relative to ", doc.Code(points[0].reference), " (≈ same, ? ambiguous)")
         ratios = [doc.number(name, partial(ratio, name=name)) for name in others]
         yield doc.table(points, *parameters, *ratios, caption=caption)
-    known = [(point, said) for point in points if (said := _fastest(point)) is not None]
-    if known:
-        point, said = known[-1]
-        at = ", ".join(f"{name}={value(point, name=name)}" for name in swept)
-        yield doc.Meaning((f"At {at}: ", *doc.inlines(said)))
 
 
 def suite_list_document(suites: Sequence[Suite]) -> doc.Document:

@@ -205,15 +205,8 @@ def _overview(comparison: model.SessionComparison) -> tuple[doc.Block, ...]:
             f"{len(old & new)} in both, {len(old - new)} only in the reference, "
             f"{len(new - old)} only in the candidate"
         )
-        text = "The sides run different kernels: the work itself differs."
-    elif more:
-        text = "The same kernels, at other counts."
-    elif comparison.total.difference_ns:
-        text = "The same kernels, equally often: what differs is how long they take."
-    else:
-        text = "The same kernels, equally often, in the same time."
     counts = (f"Kernel launches{_per_step(comparison)}", launches)
-    return doc.facts(counts, ("Kernel set", shared), ("Recorded step", wall)), doc.Meaning(text)
+    return (doc.facts(counts, ("Kernel set", shared), ("Recorded step", wall)),)
 
 
 def _operator_blocks(
@@ -268,12 +261,6 @@ def _changed_variants(row: model.OperatorChange) -> list[model.VariantChange]:
 def _reason_blocks(
     comparison: model.SessionComparison, row: model.OperatorChange, top: int | None
 ) -> tuple[doc.Block, ...]:
-    times = (
-        _headline(row.time)
-        if row.presence is model.Presence.BOTH
-        else difference_text(row.time.difference_ns)
-    )
-    opening = f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
     changed = kernels = [kernel for kernel in row.kernels if kernel.time.difference_ns]
     variants = _changed_variants(row)
     if top is not None:
@@ -289,9 +276,7 @@ def _reason_blocks(
         difference = difference_text(variant.time.difference_ns)
         shapes, calls = doc.Code(variant.input_shapes or ""), _uses(comparison, variant, what="calls")
         points.append((f"{difference} with inputs ", shapes, f", {calls} calls"))
-    return doc.blocks(
-        doc.Paragraph(opening), _kernel_table(comparison, kernels), doc.BulletList(tuple(points))
-    )
+    return doc.blocks(_kernel_table(comparison, kernels), doc.BulletList(tuple(points)))
 
 
 def _kernel_table(comparison: model.SessionComparison, kernels: Iterable[model.KernelChange]) -> doc.Table:

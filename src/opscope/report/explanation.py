@@ -276,14 +276,7 @@ def _trace_section(explanation: Explanation) -> doc.Section | None:
     if explanation.summary is None or (subject is Subject.KERNEL and explanation.is_recorded):
         return None
     if not operators:
-        release = f"PyTorch {explanation.torch_version}" if explanation.torch_version else "PyTorch"
-        absence = {
-            Subject.OPERATOR: f"This trace holds no call of it. The above is how {release} implements it.",
-            Subject.KERNEL: "This trace holds no launch of it.",
-            Subject.CATEGORY: "This trace holds no call of an operator of this category.",
-            Subject.FILE: "This trace holds no call of an operator of this file.",
-        }
-        return doc.Section("In this trace", (doc.Paragraph(absence[subject]),))
+        return doc.Section("In this trace", (doc.Paragraph("The trace holds none of it."),))
     called = [
         (doc.Code(name), f" ×{format_count(calls)}, {format_duration(total_ns)}")
         for operator in (operators if subject is Subject.OPERATOR else ())

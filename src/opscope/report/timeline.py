@@ -258,8 +258,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     yield (
         "Simulated",
         f"{between}{' a step' if summary.steps else ''} without the profiler, "
-        f"{format_duration(step.recorded_ns)} with it; the device alone needs "
-        f"{format_duration(step.device_ns)}, the host alone {format_duration(step.host_ns)}{unexplained}",
+        f"{format_duration(step.recorded_ns)} with it{unexplained}",
     )
 
 
