@@ -60,7 +60,6 @@ def suggest_command(
     *,
     topics: Iterable[str] = TOPICS,
     compute_capability: str | None = None,
-    program: Sequence[str] = ("python", "script.py"),
 ) -> str:
     """The command for one launch of those that its filter matches, as one line for a shell."""
     collection = Collection(
@@ -71,9 +70,8 @@ def suggest_command(
             compute_capability, [quantity for topic in topics for quantity in TOPICS[topic]]
         ),
     )
-    return shlex.join(
-        ["ncu", "--clock-control", "none", *options_of(collection), "--export", "counters", *program]
-    )
+    program = "--export", "counters", "python", "script.py"
+    return shlex.join(["ncu", "--clock-control", "none", *options_of(collection), *program])
 
 
 class CollectionPlan(msgspec.Struct, frozen=True):
