@@ -85,6 +85,7 @@ _.df
 _.pl
 
 # Samples left out of an unrecorded step's time: documents have every field of it.
+_.warmup_samples
 
 # Changes that rules ask for by name (`operator.methodcaller`).
 _.drop_host_between

@@ -51,6 +51,7 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
     high: float  # upper end; the largest
     samples: int  # how many there are, the warm-up left out
     coverage: float  # probability that the interval holds the median of the program's steps
+    warmup_samples: int  # left out as warm-up
     clock: StepClockKind  # the slower one
     kind: StepKind  # what was timed
     place: StepPlace | None = None  # when; None if some ran before the recording and some after it
@@ -151,7 +152,7 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
     found = _decisive(samples, has_device=has_device)
     if found is None:
         return None
-    chosen, clock, times_ns = found
+    chosen, warmup, clock, times_ns = found
     interval = median_interval(times_ns)
     alone = sorted(float(one.host_ns) for one in samples if one.kind is StepKind.ALONE)
     return UnrecordedTime(
@@ -160,6 +161,7 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
         high=interval.high_ns,
         samples=len(times_ns),
         coverage=interval.coverage,
+        warmup_samples=warmup,
         clock=clock,
         kind=chosen[0].kind,
         place=chosen[0].place if len({one.place for one in chosen}) == 1 else None,
@@ -172,19 +174,20 @@ def unrecorded_samples(session: Session) -> tuple[float, ...]:
     """Times in ns of steps without the profiler, of the trace with the longest steps; empty if unknown."""
     has_device = bool(session.scalar("SELECT count(*) FROM device_activities"))
     found = (_decisive(samples, has_device=has_device) for samples in _samples(session).values())
-    by_trace = [tuple(one[2]) for one in found if one is not None]
+    by_trace = [tuple(one[3]) for one in found if one is not None]
     return max(by_trace, key=lambda times_ns: float(np.median(times_ns)), default=())
 
 
 def _decisive(
     samples: Sequence[UnrecordedStep], *, has_device: bool
-) -> tuple[Sequence[UnrecordedStep], StepClockKind, list[float]] | None:
-    """The samples that count, and the slower clock with their times by it."""
+) -> tuple[Sequence[UnrecordedStep], int, StepClockKind, list[float]] | None:
+    """The samples that count, how many were warm-up, and the slower clock with their times by it."""
     timed = [one for one in samples if one.kind is not StepKind.ALONE]
     settled: list[UnrecordedStep] = []
     for _, stretch in groupby(timed, key=lambda one: (one.place, one.stretch)):
         of_one = list(stretch)
         settled += of_one[max(map(warmup_count, _clocks(of_one))) :]
+    warmup = len(timed) - len(settled)
     # Those before a profiler, if they are enough.
     before = [one for one in settled if one.place is StepPlace.BEFORE]
     is_enough = sum(one.step_count for one in before) >= _FEWEST_STEPS and len(before) >= _FEWEST_SAMPLES
@@ -194,10 +197,10 @@ def _decisive(
     on_device = [one for one in chosen if one.device_ns is not None]
     if 2 * len(on_device) >= len(chosen):
         if sum(one.device_ns or 0 for one in on_device) >= _AS_LONG * sum(one.host_ns for one in on_device):
-            return chosen, StepClockKind.DEVICE, list(_clocks(on_device))[1]
+            return chosen, warmup, StepClockKind.DEVICE, list(_clocks(on_device))[1]
     elif has_device:
         return None
-    return chosen, StepClockKind.HOST, next(_clocks(chosen))
+    return chosen, warmup, StepClockKind.HOST, next(_clocks(chosen))
 
 
 def _clocks(samples: Sequence[UnrecordedStep]) -> Iterator[list[float]]:

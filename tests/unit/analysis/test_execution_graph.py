@@ -340,7 +340,7 @@ def refit(model, *steps_ns, host_ns=None, alone_ns=None):
     """The model as if these steps had been timed: least, median, most."""
     low_ns, median_ns, high_ns = steps_ns * (3 // len(steps_ns))
     timed = UnrecordedTime(
-        median_ns, low_ns, high_ns, samples=6, coverage=0.97, clock=StepClockKind.HOST,
+        median_ns, low_ns, high_ns, samples=6, coverage=0.97, warmup_samples=1, clock=StepClockKind.HOST,
         kind=StepKind.PERIOD, least_host_ns=host_ns, alone_ns=alone_ns,
     )  # fmt: skip
     return StepModel(

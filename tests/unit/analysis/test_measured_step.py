@@ -73,6 +73,7 @@ def test_the_median_has_an_interval_from_six_samples_on():
         18,
         10,
         pytest.approx(0.9785, abs=1e-4),
+        1,
         StepClockKind.HOST,
         StepKind.PERIOD,
         StepPlace.BEFORE,
@@ -91,12 +92,12 @@ def test_every_stretch_warms_up_and_places_are_not_mixed_without_need():
     after = samples([90, *[14] * 20], place=StepPlace.AFTER, stretch=1)
     assert unrecorded_time([*before, *after], has_device=False).median == 10
     few = unrecorded_time([*before[:3], *after], has_device=False)
-    assert (few.median, few.samples, few.place) == (14, 22, None)
+    assert (few.median, few.samples, few.warmup_samples, few.place) == (14, 22, 2, None)
     assert unrecorded_time(after, has_device=False).place is StepPlace.AFTER
 
 
 def time_of(median, low, high):
-    return UnrecordedTime(median, low, high, 10, 0.97, StepClockKind.DEVICE, StepKind.PERIOD)
+    return UnrecordedTime(median, low, high, 10, 0.97, 1, StepClockKind.DEVICE, StepKind.PERIOD)
 
 
 @pytest.mark.parametrize(
