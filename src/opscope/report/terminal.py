@@ -213,26 +213,9 @@ def _cells(texts: Sequence[doc.Text], width: int) -> list[RenderableType]:
     return [
         Words(_printable(short[doc.plain(text)]), style=_NAME_STYLE, no_wrap=True)
         if _holds_name(text) and len(doc.plain(text)) > width and not is_operator_name(doc.plain(text))
-        else _words(_broken(text, width) if isinstance(text, str) and "×" in text else text)
+        else _words(text)
         for text in texts
     ]
-
-
-# Sizes that do not fit on a line are broken between dimensions, not within one.
-_DIMENSION = re.compile(r"[^×]*×|[^×]+")
-
-
-def _broken(text: str, width: int) -> str:
-    """The text with words that are wider than their column broken after a "×"."""
-    words = []
-    for word in text.split(" "):
-        lines = [""]
-        for part in _DIMENSION.findall(word) if cell_len(word) > width else [word]:
-            if lines[-1] and cell_len(lines[-1] + part) > width:
-                lines.append("")
-            lines[-1] += part
-        words += lines
-    return " ".join(words)
 
 
 def _holds_name(text: doc.Text) -> bool:
