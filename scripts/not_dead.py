@@ -27,6 +27,7 @@ _.max_ns
 _.memory_clock_mhz
 _.min_ns
 _.operator_entry_fraction
+_.occupancy_estimate
 _.opscope_version
 _.outside_steps_launches
 _.overrides

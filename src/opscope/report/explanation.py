@@ -15,7 +15,7 @@ from opscope.model.queries import grouped
 from opscope.provenance.categories import category_title
 from opscope.provenance.sources import is_unit
 from opscope.report import document as doc
-from opscope.report.operators import operator_table
+from opscope.report.operators import geometry_table, operator_table
 from opscope.report.provenance import (
     entry_fact,
     function_facts,
@@ -32,7 +32,6 @@ from opscope.units import (
     format_bytes_exactly,
     format_count,
     format_duration,
-    format_extent,
     format_fraction,
     format_share,
 )
@@ -315,15 +314,7 @@ def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | N
         by.append(f"no recorded operator ×{unattributed:,}")
     share, launches = format_fraction(total.fraction), counted(total.calls, "launch")
     time = f"{format_duration(total.total_ns)} in {launches} ({share} of all device time)"
-    geometries = doc.table(
-        total.geometries[:most],
-        doc.number("Grid", "grid", format_extent),
-        doc.number("Block", "block", format_extent),
-        doc.number("Calls", "calls"),
-        doc.number("Time", "total_ns"),
-        doc.number("Registers/thread", "registers_per_thread"),
-        doc.number("Shared memory", "shared_memory_bytes", format_bytes_exactly),
-    )
+    geometries = geometry_table(total.geometries[:most])
     summary = explanation.summary
     launched = () if summary is None else launch_blocks(summary, explanation.owner, use.facts.name)
     return doc.blocks(
