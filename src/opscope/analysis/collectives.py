@@ -6,9 +6,7 @@ compares durations, never clocks. What the last rank did meanwhile is read on it
 had arrived as long before the common end as its kernel took.
 
 A group whose ranks name different devices is taken for one of one host, joined by NVLink where every such
-device has it, else by PCIe; where a number returns, a trace does not tell which network joins them. A stage
-of a pipeline waits in its sends and receives: a kernel takes longer than the quickest of the same size
-anywhere while the other side has not come, and that is a bubble where nothing is computed meanwhile. Clocks
+device has it, else by PCIe; where a number returns, a trace does not tell which network joins them. Clocks
 are aligned by collectives, which end on all their ranks together; by how much aligned ends still differ is
 the error.
 """
@@ -25,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from opscope.analysis.arrays import NOTHING, Spans, merge, overlap, total
+from opscope.analysis.arrays import NOTHING, Spans, merge, overlap
 from opscope.analysis.launch_quality import common_spec
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.timeline.host import SessionRecords
@@ -120,73 +118,6 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
 
 # As NCCL's metadata and kernel names have them; `coalesced`: several in one kernel.
 POINT_TO_POINT = frozenset(("send", "recv", "SendRecv", "coalesced"))
-
-
-class PipelineStage(msgspec.Struct, frozen=True):
-    """What one rank waits in a pipeline, in its steps."""
-
-    trace_id: int
-    rank: int | None
-    transfers: int  # its sends and receives
-    steps: int  # steps that these are of; 1 where none were recorded
-    bubble_ns: int  # time in which its device computes nothing and waits in them
-    step_ns: int  # time of the steps
-    # (p − 1) / (m + p − 1) for p stages and m microbatches, of a schedule without interleaving; None where
-    # receives are not told apart, or the group is not known
-    ideal_fraction: float | None
-
-    @property
-    def bubble_fraction(self) -> float | None:
-        return self.bubble_ns / self.step_ns if self.step_ns else None
-
-
-def find_bubbles(
-    kernels: Iterable[CollectiveKernel],
-    ranks: Mapping[int, int | None],
-    computing: Mapping[tuple[int, int], Spans],
-    step_times: Mapping[int, Sequence[int]],
-) -> Iterator[PipelineStage]:
-    """The stages of a job's pipelines, by trace.
-
-    `kernels` are of sends and receives in steps; `computing` is when kernels that do not communicate ran, by
-    trace and device; `step_times` are durations in ns, by trace.
-    """
-    told = [one for one in kernels if one.collective is not None]
-    by_size = grouped(((one.element_count, one.data_type), one.duration_ns) for one in told)
-    quickest = {size: min(durations_ns) for size, durations_ns in by_size.items()}
-    by_trace = grouped((one.trace_id, one) for one in told)
-    ideal = _ideal_fractions(by_trace, step_times)
-    for trace_id, mine in sorted(by_trace.items()):
-        bubble_ns = 0
-        for device, here in grouped((one.device, one) for one in mine).items():
-            rows = [
-                (one.start_ns, one.duration_ns - quickest[one.element_count, one.data_type]) for one in here
-            ]
-            start_ns, longer_ns = np.array(rows, dtype=np.int64).T
-            waiting = merge((start_ns, start_ns + longer_ns))
-            busy_ns = overlap(computing.get((trace_id, device), NOTHING), *waiting)
-            bubble_ns += total(waiting) - int(busy_ns.sum())
-        times = step_times.get(trace_id, ())
-        of_steps = max(1, len(times)), bubble_ns, sum(times), ideal.get(trace_id)
-        yield PipelineStage(trace_id, ranks[trace_id], len(mine), *of_steps)
-
-
-def _ideal_fractions(
-    by_trace: Mapping[int, Sequence[CollectiveKernel]], step_times: Mapping[int, Sequence[int]]
-) -> dict[int, float]:
-    """By trace, of groups whose receives are told: the first and last stage receive once per microbatch."""
-    groups: dict[str | None, dict[int, int]] = defaultdict(dict)
-    sizes: dict[str | None, int | None] = {}
-    for trace_id, kernels in by_trace.items():
-        for members, count in Counter(one.members for one in kernels if one.collective == "recv").items():
-            groups[members][trace_id] = round(count / max(1, len(step_times.get(trace_id, ()))))
-            sizes[members] = next(one.group_size for one in kernels if one.members == members)
-    found: dict[int, float] = {}
-    for members, counts in groups.items():
-        stages, microbatches = sizes[members], min(counts.values())
-        if members is not None and stages is not None and stages > 1 and microbatches:
-            found |= dict.fromkeys(counts, (stages - 1) / (microbatches + stages - 1))
-    return found
 
 
 # Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called last.
@@ -285,7 +216,6 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
     matched: tuple[tuple[CollectiveKernel, ...], ...] = ()
     evidence: SkewEvidence = SkewEvidence.ORDER  # how they were matched
     findings: tuple[Finding, ...] = ()  # sizes that differ, and ranks that lack a collective
-    stages: tuple[PipelineStage, ...] = ()  # those of pipelines, and what they wait
     rank_steps: tuple[RankStep, ...] = ()  # how each rank arrived in each step, by step and trace
     each: tuple[CollectiveTotal, ...] = ()  # in the order of `matched`
     totals: tuple[CollectiveTotal, ...] = ()  # by process group and name, the longest first
@@ -335,7 +265,6 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
     ]
     # Between two ranks the others do not take part, and one side may rightly take longer.
     kernels = [one for one in found if one.title not in POINT_TO_POINT]
-    pairwise = [one for one in found if one.title in POINT_TO_POINT]
     by_sequence = [one for one in kernels if one.sequence is not None]
     if by_sequence:
         matched = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)
@@ -360,11 +289,6 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
     ]  # fmt: skip
     columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 9
     steps = session.query(sql(__package__, "collectives:rank_steps"), columns[:5])
-    step_times = {
-        trace_id: [step.end_ns - step.start_ns for step in window.steps]
-        for trace_id, window in windows.items()
-    }
-    stages = tuple(find_bubbles(pairwise, ranks, computing, step_times))
     done = _meanwhile(session, matched, communication)
     purpose = session.scalar(sql(__package__, "collectives:purpose"))
     # By group and name.
@@ -386,7 +310,6 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
         tuple(map(tuple, matched)),
         evidence,
         findings,
-        stages,
         tuple(RankStep(*row) for row in steps),
         tuple(map(linked, each)),
         tuple(map(linked, sorted(by_name, key=rank, reverse=True))),

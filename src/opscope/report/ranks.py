@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from opscope.analysis.collectives import CollectiveTotal, LinkEvidence, LinkKind, PipelineStage
+from opscope.analysis.collectives import CollectiveTotal, LinkEvidence, LinkKind
 from opscope.analysis.job_model import JobOutlook, JobPath, WhatIf, WhatIfKind
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.summary import Summary
@@ -21,7 +21,6 @@ from opscope.units import UNKNOWN, counted, format_duration, format_fraction, fo
 _RANKS = 5
 _STEPS = 6
 _PARTS = 3
-_STAGES = 16
 _MEANWHILE = 3
 _LEAST_SHARE = 0.1
 
@@ -120,17 +119,7 @@ def rank_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         ),
         caption="How long each of the other ranks waited for it, on average, by step.",
     )
-    longest = sorted(collectives.stages, key=lambda one: -one.bubble_ns)[:_STAGES]
-    stages = doc.table(
-        sorted(longest, key=lambda one: one.trace_id),
-        doc.number("Rank", "rank"),
-        doc.number("Sends and receives", "transfers"),
-        doc.number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
-        doc.number("Of the step", "bubble_fraction"),
-        doc.number("Ideal schedule", "ideal_fraction", spare=True),
-        caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
-    )
-    return doc.blocks(ranks, doc.BulletList(tuple(_points(summary))), stages)
+    return doc.blocks(ranks, doc.BulletList(tuple(_points(summary))))
 
 
 def _most_awaited(summary: Summary) -> list[Any]:
@@ -177,7 +166,7 @@ def _points(summary: Summary) -> Iterator[doc.Text]:
 
 
 def rank_records(summary: Summary, *, each: bool) -> dict[str, Any]:
-    """`clocks`, `rank_steps`, `pipeline` and `job` of `analyze --json`; `each`: of all ranks."""
+    """`clocks`, `rank_steps` and `job` of `analyze --json`; `each`: of all ranks."""
     collectives, ranks = summary.collectives, summary.ranks
     told = {one.trace_id for one in _most_awaited(summary)}
     keys = {
@@ -186,10 +175,6 @@ def rank_records(summary: Summary, *, each: bool) -> dict[str, Any]:
             critical_path=lambda outlook: outlook.path[: 2 * _RANKS],
         ),
         JobPath: Keys("rank kind name ns_per_step=ns fraction", rank=lambda one: ranks[one.trace_id]),
-        PipelineStage: Keys(
-            "rank transfers bubble_ns_per_step bubble_fraction ideal_fraction",
-            bubble_ns_per_step=lambda stage: stage.bubble_ns / stage.steps,
-        ),
         RankStep: Keys("... -trace_id"),
         WhatIf: Keys(
             "change=kind rank process_group name gain_ns_per_step=gain.ns gain_interval_ns_per_step",
@@ -202,7 +187,6 @@ def rank_records(summary: Summary, *, each: bool) -> dict[str, Any]:
             for trace_id, clock in sorted(collectives.clocks.items())
         ],
         "rank_steps": [one for one in collectives.rank_steps if each or one.trace_id in told],
-        "pipeline": collectives.stages or None,
         "job": summary.job_outlook,
     }
     return encode(parts, keys)  # type: ignore[no-any-return]

@@ -1,15 +1,9 @@
-"""Links, clocks and pipeline bubbles: what ranks send each other, by times known by hand."""
+"""Links and clocks of ranks, by times known by hand."""
 
 import pytest
 
-from fakes import TraceBuilder
 from opscope.analysis.collectives import LinkEvidence, LinkKind, RankClock, RankLink, align, link_of
-from opscope.analysis.summary import Summary
 from opscope.hardware.devices import match_device
-from opscope.report.analysis import recording_document
-from opscope.report.markdown import render_markdown
-from opscope.report.summary_json import analysis_json
-from opscope.results import summarize
 
 H200 = match_device("NVIDIA H200").spec
 L4 = match_device("NVIDIA L4").spec
@@ -62,47 +56,3 @@ def test_groups_that_share_a_rank_are_chained():
 def test_ranks_that_share_nothing_with_the_reference_are_left_out():
     assert set(align([{0: 1, 1: 1}, {0: 2, 1: 2}, {5: 9, 6: 9}])) == {0, 1}
     assert align([{0: 5}]) == {}
-
-
-P2P = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-GROUP = {
-    "Process Group Name": "1", "Process Group Ranks": "[0, 1]", "Group size": 2,
-    "Process Group Description": "mesh_pp", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8,
-}  # fmt: skip
-
-
-def stage(rank, *work):
-    """One step of 1000 µs; `work` is kind (`compute`, `send`, `recv`, `bare`), start and duration in µs."""
-    trace = TraceBuilder(distributedInfo={"rank": rank, "world_size": 2}).step(1, 0, 1000)
-    for place, (kind, start, lasts) in enumerate(work):
-        trace.launch(place + 1)
-        if kind == "compute":
-            trace.kernel("gemm", start, lasts, stream=7)
-        else:
-            args = {} if kind == "bare" else {**GROUP, "Collective name": kind}
-            trace.kernel(P2P, start, lasts, stream=9, **args)
-    return trace
-
-
-FIRST = stage(0, ("compute", 20, 100), ("send", 120, 10), ("compute", 130, 100), ("send", 230, 10),
-              ("recv", 240, 160), ("compute", 400, 50), ("recv", 440, 70))  # fmt: skip
-# It waits from 20 to 120 for the first microbatch, and computes while it receives the second.
-LAST = stage(1, ("recv", 20, 110), ("compute", 130, 100), ("recv", 200, 40), ("compute", 240, 100),
-             ("send", 380, 20), ("send", 500, 10))  # fmt: skip
-
-
-def test_waiting_in_sends_and_receives_beside_which_nothing_is_computed(load):
-    first, last = Summary(load([FIRST, LAST])).collectives.stages
-    # 150 of the first receive; of the second's 60, ten beside a kernel.
-    assert (first.rank, first.transfers, first.bubble_ns) == (0, 4, 200_000)
-    # 100 of the first receive; the second's 30 are all beside a kernel; 10 of a send.
-    assert (last.rank, last.transfers, last.bubble_ns) == (1, 4, 110_000)
-    assert first.bubble_fraction == 0.2
-    # Two stages, two microbatches.
-    assert first.ideal_fraction == last.ideal_fraction == pytest.approx(1 / 3)
-
-
-def test_in_the_report_and_in_json(load):
-    summary = summarize(load([FIRST, LAST]))
-    assert [one["bubble_ns_per_step"] for one in analysis_json(summary)["pipeline"]] == [200_000, 110_000]
-    assert "Pipeline bubbles" in render_markdown(recording_document(summary))
