@@ -21,14 +21,7 @@ from opscope.analysis.roofline import Efficiency
 from opscope.analysis.step_model import Gain, GraphChange
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
-from opscope.extraction.call_file import (
-    CallFile,
-    Fed,
-    call_file,
-    collective_file,
-    kernel_file,
-    launch_file,
-)
+from opscope.extraction.call_file import CallFile, Fed, call_file, collective_file, kernel_file, launch_file
 from opscope.extraction.inputs import MADE_SMALLER, scaled
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain, repeat
 from string import Template
 from typing import NamedTuple
@@ -131,7 +131,7 @@ def call_file(
     imported = f"\nimport {module}  # registers {call.name}\n" * (call.stem is None)
     own = own or Start(f"import torch\n{imported}", _MINE.format(", ".join(made), "yours goes here"))
     own = own._replace(imports=own.imports + _TF32 * is_tf32)
-    return _file("\n\n".join([what, *dict.fromkeys(notes)]), name, made, lines, own, notes)
+    return _file(what, name, inputs, lines, own)
 
 
 def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tuple[dict[str, str], str]:
@@ -203,7 +203,7 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
     lines.append(f"{kernel}.run({', '.join(parameters)}, stream=stream)")
     lines.append(f"return {', '.join(one for one in parameters if 'out_ptr' in one)}")
     mine = _MINE.format(", ".join(inputs.made), "a copy of the kernel above goes here")
-    return _file(what, name, inputs.made, lines, Start(f"import torch\n{source}", mine), [])
+    return _file(what, name, inputs, lines, Start(f"import torch\n{source}", mine))
 
 
 def launch_file(call: SeenCall, *, what: str, name: str, notes: Sequence[str]) -> CallFile:
@@ -229,7 +229,7 @@ def launch_file(call: SeenCall, *, what: str, name: str, notes: Sequence[str]) -
     lines = [f"{call.name}[{call.grid}]({', '.join(given_values)})", f"return {tensors}"]
     head = f"{packaged_text(__package__, 'starts/head.py.txt')}\n{call.source}"
     own = Start(head, _MINE.format(tensors, "a copy of the kernel above goes here"))
-    return _file("\n\n".join([what, *inputs.notes]), name, inputs.made, lines, own, inputs.notes)
+    return _file(what, name, inputs, lines, own)
 
 
 def collective_file(call: CallArguments, of: Collective, *, what: str, name: str) -> CallFile:
@@ -248,21 +248,16 @@ def collective_file(call: CallArguments, of: Collective, *, what: str, name: str
     usage = f"    torchrun --nproc-per-node {of.group_size} {name}   run both and compare them"
     inputs = Inputs(call, {}, [])
     inputs.make("tensor", given, "tensor")
-    return _file(what, name, inputs.made, lines, own, [], usage)
+    return _file(what, name, inputs, lines, own, usage)
 
 
 def _file(  # noqa: PLR0917 - the parts of a file, in their order
-    what: str,
-    name: str,
-    made: Mapping[str, str],
-    called: Sequence[str],
-    own: Start,
-    notes: list[str],
-    usage: str | None = None,
+    what: str, name: str, inputs: Inputs, called: Sequence[str], own: Start, usage: str | None = None
 ) -> CallFile:
+    made, notes = inputs.made, list(dict.fromkeys(inputs.notes))
     parameters = ", ".join(made)
     text = Template(packaged_text(__package__, "call_file.txt")).substitute(
-        what=what,
+        what="\n\n".join([what, *notes]),
         usage=usage or _USAGE.format(name),
         made="".join(f"    {variable} = {value}\n" for variable, value in made.items()),
         returned=f"({parameters},)" if len(made) == 1 else parameters or "()",
@@ -272,7 +267,7 @@ def _file(  # noqa: PLR0917 - the parts of a file, in their order
         tolerance=own.tolerance,
         called="".join(f"    {one}\n" for one in called),
     )
-    return CallFile(text, list(dict.fromkeys(notes)), own.kind)
+    return CallFile(text, notes, own.kind)
 
 
 def _recorded(call: CallArguments, given: Argument, name: str) -> str:

@@ -26,12 +26,7 @@ from opscope.kernels.triton.launching import autotuned, check_arguments, launche
 # 130 µs against 134 to 136), and telling the caches to drop what is read once costs 4 %.
 CONFIGS = [
     triton.Config({"BLOCK": block}, num_warps=warps)
-    for block, warps in (
-        (512, 4),
-        (1024, 8),
-        (1024, 4),
-        (4096, 4),
-    )
+    for block, warps in ((512, 4), (1024, 8), (1024, 4), (4096, 4))
 ]
 
 # One element per thread: 4 warps of 32 threads.

@@ -122,15 +122,7 @@ _LEAST_PER_THREAD, _MOST_PER_THREAD = 4, 32
 # Elements that a program holds at a time (one long row, or several short ones), and its warps.
 ROW_CONFIGS = [
     triton.Config({"TILE": tile}, num_warps=warps)
-    for tile, warps in (
-        (8192, 16),
-        (8192, 8),
-        (4096, 4),
-        (4096, 8),
-        (16384, 16),
-        (16384, 32),
-        (32768, 32),
-    )
+    for tile, warps in ((8192, 16), (8192, 8), (4096, 4), (4096, 8), (16384, 16), (16384, 32), (32768, 32))
 ]
 
 

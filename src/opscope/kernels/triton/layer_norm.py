@@ -128,12 +128,7 @@ _tuned_layer_norm = tuned_by_rows(layer_norm_kernel)
 
 
 def layer_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    eps: float = 1e-5,
-    *,
-    teaching: bool = False,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5, *, teaching: bool = False
 ) -> torch.Tensor:
     """Layer norm over the last dimension.
 

@@ -20,14 +20,7 @@ from opscope.kernels.triton.launching import check_arguments, launched_by_rows, 
 
 
 @triton.jit
-def softmax_kernel(
-    x_ptr,
-    out_ptr,
-    row_count,
-    column_count,
-    COLUMNS: tl.constexpr,
-    TILE: tl.constexpr,
-):
+def softmax_kernel(x_ptr, out_ptr, row_count, column_count, COLUMNS: tl.constexpr, TILE: tl.constexpr):
     """Each program holds a TILE of whole rows in its registers: one read, one write.
 
     COLUMNS is the next power of two; what is past the end of a row is -inf and adds exp(-inf) = 0.
