@@ -233,9 +233,6 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
 
     Words are parts of its operator, shapes and kernels; else of its modules and lines, where they were
     recorded, and of operators below it too, such as `aten::addmm` of `aten::linear`.
-
-    Raises:
-        InputError: There is none.
     """
     if wanted.isdigit():
         if not 1 <= int(wanted) <= len(calls):
@@ -268,11 +265,7 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
 
 
 def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ...]:
-    """The recorded calls that a file was written of: those whose own files make and call the same.
-
-    Raises:
-        InputError: There is none.
-    """
+    """The recorded calls that a file was written of: those whose own files make and call the same."""
 
     def what_it_calls(text: str, *, is_open: bool) -> list[str]:
         functions = (one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef))

@@ -78,10 +78,6 @@ def call_file(
     `module` registers an operator of another library; `is_tf32` says how matrices of float32 were multiplied.
 
     Its own version starts as asked; without it in Triton where the call's family has a template.
-
-    Raises:
-        InputError: Its arguments were not recorded, no packaged release has such an operator, or it has no
-            such start.
     """
     made: dict[str, str] = {}
     every = [Fed(call), *then]
@@ -175,9 +171,6 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
 
     Its arguments are named by what they are for: results (`out_ptr0`) are made at each call, and what it
     changes in place (`in_out_ptr0`) is copied first.
-
-    Raises:
-        InputError: The source has no such kernel, or it takes others than were recorded.
     """
     kernel = (parse_kernel(source) or {}).get("kernel")
     functions = [] if kernel is None else ast.walk(ast.parse(source))
@@ -207,11 +200,7 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
 
 
 def launch_file(call: SeenCall, *, what: str, name: str, notes: Sequence[str]) -> CallFile:
-    """The file of a launch of a Triton kernel of the program's own: what it changes is what it was given.
-
-    Raises:
-        InputError: Its source, or an argument, is of a kind that cannot be written.
-    """
+    """The file of a launch of a Triton kernel of the program's own: what it changes is what it was given."""
     if call.source is None:
         raise InputError(
             f"{call.name}: its source reads what is neither a number, a module nor a kernel of Triton's",
@@ -233,11 +222,7 @@ def launch_file(call: SeenCall, *, what: str, name: str, notes: Sequence[str]) -
 
 
 def collective_file(call: CallArguments, of: Collective, *, what: str, name: str) -> CallFile:
-    """The file of a collective, for as many processes as took part.
-
-    Raises:
-        InputError: It is another than those of `input_values.toml`, or its size was not recorded.
-    """
+    """The file of a collective, for as many processes as took part."""
     code, known = VALUES["collectives"].get(of.name), element_type_of_scalar(of.data_type)
     if code is None or known is None or not of.group_size or not of.in_element_count:
         raise InputError(f"{call.name}: there is no template for such a collective")

@@ -203,11 +203,7 @@ def _added(values: GivenValues, sizes: tuple[int, ...]) -> Iterator[str]:
 
 
 def scaled(call: CallArguments, fraction: float) -> tuple[CallArguments, str]:
-    """The call with less of its first dimension of several, or fewer members of its lists; what that says.
-
-    Raises:
-        InputError: It has no such dimension.
-    """
+    """The call with less of its first dimension of several, or fewer members of its lists; what that says."""
     given = dict(zip(call.names, call.arguments, strict=False))
     lists = [one.tensors for one in given.values() if isinstance(one, TensorListArgument) and one.tensors]
     moving = [

@@ -78,11 +78,7 @@ _tuned = autotuned(elementwise_kernel, CONFIGS, key=["size", "OPERATOR"])
 
 
 def gelu(x: torch.Tensor, approximate: str = "none", *, teaching: bool = False) -> torch.Tensor:
-    """GELU of every element, by erf (`"none"`) or by its tanh form (`"tanh"`).
-
-    Raises:
-        InputError: Another form, or a tensor that is not contiguous or of another dtype.
-    """
+    """GELU of every element, by erf (`"none"`) or by its tanh form (`"tanh"`)."""
     if approximate not in {"none", "tanh"}:
         raise InputError(f"GELU has no form '{approximate}'", hint="Use none or tanh")
     return _launched(f"gelu_{approximate}", x, teaching=teaching)

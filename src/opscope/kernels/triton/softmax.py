@@ -103,11 +103,7 @@ _tuned_softmax = tuned_by_rows(softmax_kernel)
 
 
 def softmax(x: torch.Tensor, *, teaching: bool = False) -> torch.Tensor:
-    """Softmax over the last dimension.
-
-    Raises:
-        InputError: The tensor is not contiguous, or of another dtype.
-    """
+    """Softmax over the last dimension."""
     check_arguments(x=x)
     kernels = (_tuned_softmax, softmax_long_kernel, softmax_teaching_kernel)
     return launched_by_rows(kernels, x, teaching=teaching)
