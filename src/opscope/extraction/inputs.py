@@ -103,14 +103,14 @@ class Inputs:
         sizes, full_name, offset = shape, f"{call.stem}.{name}", 0
         kind = VALUES["kinds"].get(full_name) or VALUES["kinds"].get(name, "any")
         beside = self._beside(seen)
-        if beside:
+        if seen is not None and beside:
             # From where the allocator gave out what they share.
             first = min(one.offset for one in beside.values()) * known.size_bytes
             begin = first // _ALLOCATED * _ALLOCATED // known.size_bytes
-            offset = beside[name].offset - begin
+            offset = seen.offset - begin
             if earlier := next((self.variables[one] for one in beside if one in self.variables), None):
                 return f"{earlier}.as_strided({shape}, {strides}, {offset})"
-            reached = max(one.offset - begin + _reach(one) for one in beside.values())
+            reached = max(one.offset - begin + _reach(one) for one in (seen, *beside.values()))
         else:
             if seen is not None and known.size_bytes <= seen.alignment < _ALIGNED:
                 offset = seen.alignment // known.size_bytes
@@ -221,7 +221,8 @@ def scaled(call: CallArguments, fraction: float) -> tuple[CallArguments, str]:
     def smaller(name: str, one: Argument) -> Argument:
         if isinstance(one, TensorListArgument) and one.tensors:
             kept = one.tensors[: after if is_of_lists else None]
-            return TensorListArgument(tuple(msgspec.structs.replace(member, seen=None) for member in kept))
+            plain = tuple(msgspec.structs.replace(member, seen=None) for member in kept)
+            return msgspec.structs.replace(one, tensors=plain)
         if isinstance(one, TensorArgument):
             # One that each row gets keeps its size.
             is_row = len(one.shape) < len(longest) and (at or broadcast([one.shape, longest]) == longest)

@@ -218,8 +218,9 @@ def parse_arguments(
 def with_list_types(call: CallArguments, types: Mapping[int, str]) -> CallArguments:
     """The call, members of the lists at some positions being of an element type (that a kernel names)."""
     typed = {
-        position: TensorListArgument(
-            tuple(msgspec.structs.replace(one, type_name=type_name) for one in argument.tensors)
+        position: msgspec.structs.replace(
+            argument,
+            tensors=tuple(msgspec.structs.replace(one, type_name=type_name) for one in argument.tensors),
         )
         for position, type_name in types.items()
         if isinstance(argument := call.arguments[position], TensorListArgument)
