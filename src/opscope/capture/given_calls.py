@@ -10,7 +10,6 @@ no other process of a job waits for this one. Importing this module does not imp
 from __future__ import annotations
 
 import ast
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,7 +20,7 @@ import msgspec
 import numpy as np
 
 from opscope.model.sidecar import GivenArgument, GivenCall, GivenTensor, GivenValues
-from opscope.workloads.runtime import require_torch
+from opscope.workloads.runtime import is_of_job, require_torch
 
 _MOST_TENSORS = 50_000  # of all distinct calls
 _MOST_ALIKE = 8  # that differ in numbers alone
@@ -131,9 +130,8 @@ class GivenCalls:
         )
 
     def _values(self, tensor: Any) -> GivenValues | None:
-        torch, distributed = self._torch, sys.modules.get("torch.distributed")
-        is_job = distributed is not None and distributed.is_available() and distributed.is_initialized()
-        is_free = tensor.is_cuda and not (is_job or torch.cuda.is_current_stream_capturing())
+        torch = self._torch
+        is_free = tensor.is_cuda and not (is_of_job() or torch.cuda.is_current_stream_capturing())
         if not (tensor.numel() and (is_free or tensor.device.type == "cpu")):
             return None
         with torch.no_grad():
