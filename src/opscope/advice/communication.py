@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import Gain
-from opscope.analysis.straggler import RankDifference
+from opscope.analysis.straggler import RankDifference, Straggler
 from opscope.analysis.timeline.values import RankSkew
 from opscope.model.finding import OPEN, Applicability
 from opscope.operators.collective_costs import collective_rates
@@ -83,13 +82,11 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     differs = listed([_told(one) for one in late.differences[: int(rule.threshold("differences"))]])
     sources = dict(run.session.query("SELECT trace_id, source FROM traces"))
     files = shlex.join(sources[one] or f"rank{one}.json.gz" for one in (waiting.trace_id, late.trace_id))
-    mean_ns = fmean(step.duration_ns for step in run.summary.steps)
     gain = _as_fast_as_others(run, late.trace_id)
     is_open = gain is not None and gain.high_ns < _LEAST_EXPLAINED * late.lag_ns_per_step
     yield Advice(
         f"Rank {late.rank} comes last in {skew.last_count} of {skew.collectives} collectives: every other "
-        f"rank waits for it, {format_duration(late.lag_ns_per_step)} per recorded step or more "
-        f"({format_fraction(late.lag_ns_per_step / mean_ns)} of it). "
+        f"rank waits for it, {_lag(run, late)}. "
         + (
             f"Per step it spends more time than the median rank in {differs}."
             if differs
@@ -111,6 +108,15 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         applicability=OPEN if is_open else Applicability(),
         trace_id=late.trace_id,
         change=(rule.change or "").replace("REFERENCE LATE", files),
+    )
+
+
+def _lag(run: ProfiledRun, late: Straggler) -> str:
+    steps = run.summary.steps
+    fraction = late.lag_ns_per_step * len(steps) / sum(step.duration_ns for step in steps)
+    return (
+        f"{format_duration(late.lag_ns_per_step)} per recorded step or more "
+        f"({format_fraction(fraction)} of it)"
     )
 
 

@@ -534,9 +534,13 @@ class ProgramRecorder:
     def _note_growth(self) -> bool:
         if (grown_bytes := self._profiler.grown_bytes) is None:
             return False
-        before, grown = "the program" if self.is_whole else "its last step", format_bytes(grown_bytes)
+        grown = format_bytes(grown_bytes)
         note = (
-            f"recording ended before {before}: the process had grown by {grown}, more than --max-trace-size"
+            f"recording ended before the program: the process had grown by {grown}, more than "
+            "--max-trace-size"
+            if self.is_whole
+            else f"recording ended before its last step: the process had grown by {grown}, more than "
+            "--max-trace-size"
         )
         if note not in self.notes:
             self.notes.append(note)
