@@ -14,14 +14,20 @@ _.copy_ns
 _.device_fraction
 _.device_ns_per_call
 _.device_ns_per_layer
+_.device_ns_per_token
+_.empty_fraction
 _.ideal_fraction
 _.input_sets
 _.kernel_count
 _.largest_threads
 _.launch_error
+_.launch_path_ns
 _.launched_outside_ns
+_.max_ns
 _.memory_clock_mhz
+_.min_ns
 _.operator_entry_fraction
+_.occupancy_estimate
 _.opscope_version
 _.outside_steps_launches
 _.overrides
@@ -37,6 +43,7 @@ _.warp_threads
 _.window_ns
 
 # Facts of a decoded kernel name: columns of `kernel_provenance`, filled by field.
+_.alignment
 _.epilogue
 _.head_dimension
 _.output_type

@@ -427,9 +427,7 @@ def flamegraph(
     *,
     weight: str = "device",
     by: str | None = None,
-    backward: str | None = None,
     format: Literal["speedscope", "collapsed"] = "speedscope",  # noqa: A002 - as viewers call it
-    step: int | None = None,
     merge: bool = False,
     name: str = "opscope",
 ) -> str:
@@ -439,25 +437,19 @@ def flamegraph(
     of `opscope flamegraph`.
 
     Raises:
-        InputError: The source cannot be read, or has no such step or stacks.
+        InputError: The source cannot be read, or has no such stacks.
     """
-    from opscope.analysis.program.stacks import (  # noqa: PLC0415
-        BackwardPlace,
-        StackBasis,
-        StackWeight,
-        stack_profiles,
-    )
+    from opscope.analysis.program.stacks import StackBasis, StackWeight, stack_profiles  # noqa: PLC0415
     from opscope.report.exports import collapsed_text, speedscope_document  # noqa: PLC0415
     from opscope.report.json_encoding import to_json_line  # noqa: PLC0415
 
     try:
         what = StackWeight(weight)
         basis = None if by is None else StackBasis(by)
-        place = None if backward is None else BackwardPlace(backward)
     except ValueError as error:
         raise InputError(str(error)) from error
     with _opened(source, merge=merge) as session:
-        profiles = stack_profiles(session, by=basis, weight=what, backward=place, step=step)
+        profiles = stack_profiles(session, by=basis, weight=what)
     if format == "collapsed":
         return collapsed_text(profiles)
     return to_json_line(speedscope_document(profiles, name=name)) + "\n"
@@ -521,7 +513,7 @@ def try_changes(
             `if __name__ == "__main__":`.
         arguments: Arguments of the script.
         on_run: Called for each run with its name, the runs done, and the runs in all.
-        **options: Those of `opscope.trials.planning.trial_plan`, with its defaults.
+        **options: Those of `opscope.trials.trying.trial_plan`, with its defaults.
 
     Raises:
         InputError: The program or change does not exist, its steps cannot be recognized, or a function cannot
@@ -529,8 +521,7 @@ def try_changes(
         CaptureError: The unchanged program fails.
         DependencyError: torch is not installed.
     """
-    from opscope.trials.planning import target_of, trial_plan  # noqa: PLC0415
-    from opscope.trials.trying import Trial  # noqa: PLC0415
+    from opscope.trials.trying import Trial, target_of, trial_plan  # noqa: PLC0415
 
     name = target_of(target) if callable(target) else os.fspath(target)
     return Trial(trial_plan(name, arguments, **options), on_run).run()

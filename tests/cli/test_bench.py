@@ -71,7 +71,7 @@ def test_a_sweep_has_a_point_for_each_value_and_a_scaling_table(opscope, file, t
     targets = (f"{file}:square", f"{file}:power", "--param", "n=8,16")
     page = tmp_path / "page.html"
     outcome = opscope("bench", *targets, *FAST, "--save", saved, "--output", page)
-    outcome.fine("Scaling of functions_of_bench.py", "Time grows as", f"Wrote {page}\nWrote {saved}\n")
+    outcome.fine("Scaling of functions_of_bench.py", "Time relative to", f"Wrote {page}\nWrote {saved}\n")
     assert "Time over the sweep" in page.read_text("utf-8")
     opscope("bench", saved).fine("Scaling of functions_of_bench.py")
     document = json.loads(saved.read_text("utf-8"))

@@ -11,7 +11,6 @@ intervals hold the noise within both runs, not what differs from run to run.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -498,26 +497,3 @@ def point_findings(reference: BenchmarkResult, candidate: BenchmarkResult) -> It
 def _name(result: BenchmarkResult) -> str:
     shape = "" if result.shape is None else f" {'×'.join(map(str, result.shape))}"
     return f"{result.suite}{shape}" + (f" {result.dtype}" if result.dtype else "")
-
-
-def growth_exponent(points: Sequence[BenchmarkResult], name: str, parameter: str) -> float | None:
-    """The k of `time ∝ parameter**k` of an implementation, by least squares of the logarithms.
-
-    Points that agree in all other parameters form a group with a level of its own; the slope is common. Those
-    without a median, or a positive number as value, do not count.
-    """
-    groups: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = defaultdict(list)
-    for point in points:
-        value = point.parameters.get(parameter)
-        median_ns = next((row.median_ns for row in point.rows if row.name == name and row.median_ns), None)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if median_ns is None or value is None or not is_number or value <= 0:
-            continue
-        others = tuple(sorted((k, str(v)) for k, v in point.parameters.items() if k != parameter))
-        groups[others].append((math.log(value), math.log(median_ns)))
-    products = squares = 0.0
-    for group in groups.values():
-        x, y = np.array(group).T
-        products += float((x - x.mean()) @ (y - y.mean()))
-        squares += float((x - x.mean()) @ (x - x.mean()))
-    return products / squares if squares > 0 else None

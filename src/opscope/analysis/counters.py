@@ -20,7 +20,7 @@ from opscope.analysis.tensor_cores import (
     has_tensor_cores_for,
     is_product,
     operand_type,
-    tensor_core_evidence,
+    tensor_core_use,
 )
 from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
@@ -314,7 +314,7 @@ def _idle_tensor_cores(kernel: CountedKernel) -> Iterator[Finding]:
     capability = kernel.counters.device.compute_capability
     if tensor is None or tensor >= _threshold("tensor_pipe_fraction") or operands is None:
         return
-    use = tensor_core_evidence(kernel.decoded, operands, capability).use
+    use = tensor_core_use(kernel.decoded, operands, capability)
     is_idle = is_product(kernel.decoded) and use not in (TensorCoreUse.USED, TensorCoreUse.NOT_APPLICABLE)
     if is_idle and has_tensor_cores_for(operands, capability):
         is_fp32 = operands is DataType.FP32

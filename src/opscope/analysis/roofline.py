@@ -20,11 +20,11 @@ import msgspec
 
 from opscope.analysis.launch_quality import LaunchQuality, common_device
 from opscope.analysis.tensor_cores import (
-    TensorCoreEvidence,
     TensorCoreUse,
     is_product,
     operand_type,
-    tensor_core_evidence,
+    passes_of,
+    tensor_core_use,
 )
 from opscope.analysis.timeline.records import HOLD_UP, names_of
 from opscope.hardware.devices import DataType
@@ -329,16 +329,16 @@ def compute_limit(
     kernel = max(products or by_name, key=lambda one: by_name[one], default=None)
     if kernel is None:
         return ComputeLimit(None, None, None)
-    evidence = tensor_core_evidence(kernel, cost.data_type, compute_capability)
+    use = tensor_core_use(kernel, cost.data_type, compute_capability)
     does_product = bool(products) or cost.flop_source is FlopSource.REGISTRY
-    data_type = _computing_type(cost.data_type, kernel, evidence) if does_product else _plain(cost.data_type)
+    data_type = _computing_type(cost.data_type, kernel, use) if does_product else _plain(cost.data_type)
     peaks = {} if limits is None else limits.peaks
     limit = None if data_type is None else peaks.get(data_type)
     if data_type is DataType.FP16 and kernel.accumulator_type == "f16":
         # Sums in fp16 have a peak of their own, where the name says so and the device has one.
         limit = peaks.get(DataType.FP16_FP16_ACCUMULATE, limit)
-    per_s = None if limit is None else limit.per_s / evidence.passes
-    return ComputeLimit(data_type if cost.flop_count else None, per_s, evidence.use)
+    per_s = None if limit is None else limit.per_s / passes_of(kernel, cost.data_type)
+    return ComputeLimit(data_type if cost.flop_count else None, per_s, use)
 
 
 def memory_limit(cost: CallCost, limits: DeviceLimits | None) -> Limit | None:
@@ -359,15 +359,15 @@ def _plain(data_type: DataType | None) -> DataType:
 
 
 def _computing_type(
-    recorded: DataType | None, kernel: DecodedKernel, evidence: TensorCoreEvidence
+    recorded: DataType | None, kernel: DecodedKernel, use: TensorCoreUse | None
 ) -> DataType | None:
-    if evidence.use is TensorCoreUse.NOT_APPLICABLE:
+    if use is TensorCoreUse.NOT_APPLICABLE:
         return _plain(recorded or operand_type(kernel))
     data_type = operand_type(kernel) if recorded is None or kernel.multiply_type is not None else recorded
     if data_type in (DataType.FP32, DataType.TF32):
-        return DataType.TF32 if evidence.use is TensorCoreUse.USED else DataType.FP32
+        return DataType.TF32 if use is TensorCoreUse.USED else DataType.FP32
     if data_type in _DOUBLE:
-        return DataType.FP64_TENSOR if evidence.use is TensorCoreUse.USED else DataType.FP64
+        return DataType.FP64_TENSOR if use is TensorCoreUse.USED else DataType.FP64
     return data_type
 
 

@@ -151,13 +151,6 @@ class Summary(Shown):
         vars(self).update(session.records(sql(__package__, "summary:totals"))[0])
         vars(self).update(known)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Summary):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in _SECTIONS)
-
-    __hash__ = None  # type: ignore[assignment]
-
     def having(self, **known: Any) -> Summary:
         """A copy with other values of these attributes."""
         other = copy(self)

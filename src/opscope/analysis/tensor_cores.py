@@ -1,18 +1,15 @@
 """Whether a kernel computed on tensor cores, could have, or has no work for them, by its name and operands.
 
-Products, convolutions and attention are work for tensor cores. What ran is read from the kernel's name, each
-answer with the grade of that reading; what could run follows from the operands and the compute capability.
-A name that does not tell gives None, never a guess.
+Products, convolutions and attention are work for tensor cores. What ran is read from the kernel's name; what
+could run follows from the operands and the compute capability. A name that does not tell gives None, never a
+guess.
 """
 
 from __future__ import annotations
 
 import re
 
-import msgspec
-
 from opscope.hardware.devices import DataType
-from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.text_enum import MeaningEnum
 
@@ -31,11 +28,6 @@ _PRODUCTS = frozenset(
         "convolution",
     )
 )  # fmt: skip
-# Families that multiply and add, but nothing that a matrix instruction would do faster.
-_NO_MATRICES = {
-    "gemv": "a matrix times a vector reads each element once, so memory limits it",
-    "depthwise_convolution": "one filter per channel leaves no sum over channels",
-}
 # Parts of attention and convolution kernels that prepare or finish, under the name of the whole.
 _PARTS = re.compile(
     r"dot_do_o|convert_d[qkv]|dq_reduce|_combine|Combine|reduce_wgrad|transformBias|preprocess"
@@ -79,44 +71,30 @@ _DOT_TYPES = frozenset((DataType.FP16, DataType.BF16, DataType.FP8, DataType.INT
 _SPLIT_PASSES = 3
 
 
-class TensorCoreEvidence(msgspec.Struct, frozen=True):
-    """What a kernel used. `passes` is how often matrix instructions multiply each pair of numbers.
-
-    `use` is None where the name or the device does not tell; `grade` is that of reading the name; `reason`
-    one phrase on what decided.
-    """
-
-    use: TensorCoreUse | None
-    reason: str
-    grade: Grade | None = None
-    passes: int = 1
-
-
-def tensor_core_evidence(  # noqa: PLR0911 - each answer where its reason is known
+def tensor_core_use(
     kernel: DecodedKernel, data_type: DataType | None = None, compute_capability: str | None = None
-) -> TensorCoreEvidence:
-    """The evidence of one kernel; without a type of the operands, what the name says counts."""
+) -> TensorCoreUse | None:
+    """What one kernel did; None where its name or the device does not tell.
+
+    Without a type of the operands, what the name says counts.
+    """
     if kernel.family is None:
-        return TensorCoreEvidence(None, "nothing is known of the kernel")
+        return None
     if not is_product(kernel):
-        reason = _NO_MATRICES.get(kernel.family, "it multiplies no matrices")
-        return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, kernel.grades.get("family"))
-    read = _read(kernel, data_type)
-    if read is None:
-        return TensorCoreEvidence(None, "the name does not tell what it computes on")
-    if read.use is not TensorCoreUse.ELIGIBLE:
-        return read
+        return TensorCoreUse.NOT_APPLICABLE
+    use, operands = _read(kernel, data_type), data_type or operand_type(kernel)
+    if use is not TensorCoreUse.ELIGIBLE:
+        return use
     # Eligible only where the device has tensor cores for the operands.
-    operands = data_type or operand_type(kernel)
-    if operands is None:
-        return TensorCoreEvidence(None, f"{read.reason}, for operands of unknown type", read.grade)
-    available = has_tensor_cores_for(operands, compute_capability)
-    if available is None:
-        return TensorCoreEvidence(None, f"{read.reason}, on an unknown device", read.grade)
-    if available:
-        return read
-    reason = f"tensor cores of compute capability {compute_capability} take no {operands}"
-    return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, read.grade)
+    available = None if operands is None else has_tensor_cores_for(operands, compute_capability)
+    return None if available is None else use if available else TensorCoreUse.NOT_APPLICABLE
+
+
+def passes_of(kernel: DecodedKernel, data_type: DataType | None) -> int:
+    """How often matrix instructions multiply each pair of numbers."""
+    is_fp32 = (operand_type(kernel) or data_type) in (DataType.FP32, DataType.TF32)
+    is_split = kernel.tensor_core is None and _memory_efficient(kernel, data_type) is TensorCoreUse.USED
+    return _SPLIT_PASSES if is_fp32 and is_split else 1
 
 
 def is_product(kernel: DecodedKernel) -> bool:
@@ -144,45 +122,35 @@ def has_tensor_cores_for(data_type: DataType, compute_capability: str | None) ->
 
 def _read(  # noqa: PLR0911 - each sign says what it tells
     kernel: DecodedKernel, data_type: DataType | None
-) -> TensorCoreEvidence | None:
+) -> TensorCoreUse | None:
     """What the name tells, by the first sign that does; None without any.
 
     FlashAttention exists for matrix instructions alone.
     Source: Dao-AILab/flash-attention, csrc/flash_attn/src/kernel_traits.h (`MMA_Atom`).
     """
-    used, eligible, inferred = TensorCoreUse.USED, TensorCoreUse.ELIGIBLE, Grade.INFERRED
+    used, eligible = TensorCoreUse.USED, TensorCoreUse.ELIGIBLE
     if _NARROW.search(kernel.name):
-        reason = "the product is too narrow for matrix instructions"
-        return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, inferred)
+        return TensorCoreUse.NOT_APPLICABLE
     if kernel.tensor_core is not None:  # what the grammar of the name says
-        grade = kernel.grades.get("tensor_core")
-        if not kernel.tensor_core:
-            return TensorCoreEvidence(eligible, "its name says CUDA cores", grade)
-        narrow = f", with operands aligned to {kernel.alignment} element" if kernel.alignment == 1 else ""
-        return TensorCoreEvidence(used, f"its name says so{narrow}", grade)
+        return used if kernel.tensor_core else eligible
     if (found := _memory_efficient(kernel, data_type)) is not None:
         return found
     if kernel.family == "attention_flash":
-        return TensorCoreEvidence(used, "FlashAttention has no other code", inferred)
+        return used
     if kernel.variant == "template":
         # Types of CUTLASS that an instance of its templates is made of.
         # Source: NVIDIA/cutlass, include/cutlass/gemm/warp (`MmaTensorOp`, `MmaSimt`), include/cute/arch.
         if _MATRIX_TYPES.search(kernel.name):
-            return TensorCoreEvidence(used, "built of matrix instructions", Grade.NAME_PATTERN)
+            return used
         if "MmaSimt" in kernel.name or "OpClassSimt" in kernel.name:
-            return TensorCoreEvidence(eligible, "built of multiply-adds on CUDA cores", Grade.NAME_PATTERN)
-    if kernel.library == "tensile" and kernel.mma_shape is not None:
-        return TensorCoreEvidence(
-            used, f"matrix instruction {kernel.mma_shape}", kernel.grades.get("mma_shape")
-        )
-    if kernel.library == "triton" and data_type in _DOT_TYPES:
-        return TensorCoreEvidence(used, f"tl.dot of {data_type}", inferred)
-    if _CUDA_CORE_FUNCTIONS.search(kernel.name):
-        return TensorCoreEvidence(eligible, "a kernel for CUDA cores", inferred)
-    return None
+            return eligible
+    has_instruction = kernel.library == "tensile" and kernel.mma_shape is not None
+    if has_instruction or (kernel.library == "triton" and data_type in _DOT_TYPES):
+        return used
+    return eligible if _CUDA_CORE_FUNCTIONS.search(kernel.name) else None
 
 
-def _memory_efficient(kernel: DecodedKernel, data_type: DataType | None) -> TensorCoreEvidence | None:
+def _memory_efficient(kernel: DecodedKernel, data_type: DataType | None) -> TensorCoreUse | None:
     """Kernels of memory-efficient attention, whose source says what each architecture and type runs on.
 
     Source: pytorch, aten/src/ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h
@@ -192,12 +160,5 @@ def _memory_efficient(kernel: DecodedKernel, data_type: DataType | None) -> Tens
     operand = operand_type(kernel) or data_type
     if kernel.family != "attention_mem_efficient" or not architecture.isdecimal() or operand is None:
         return None
-    generation = int(architecture)
-    if operand in (DataType.FP32, DataType.TF32):
-        if generation < 80:
-            return TensorCoreEvidence(TensorCoreUse.ELIGIBLE, "built for CUDA cores", Grade.NAME_PATTERN)
-        reason = "fp32 in three TF32 products"
-        return TensorCoreEvidence(TensorCoreUse.USED, reason, Grade.NAME_PATTERN, _SPLIT_PASSES)
-    least = 70 if operand is DataType.FP16 else 75
-    use = TensorCoreUse.USED if generation >= least else TensorCoreUse.ELIGIBLE
-    return TensorCoreEvidence(use, f"{operand} kernel built for sm{architecture}", Grade.NAME_PATTERN)
+    least = {DataType.FP32: 80, DataType.TF32: 80, DataType.FP16: 70}.get(operand, 75)
+    return TensorCoreUse.USED if int(architecture) >= least else TensorCoreUse.ELIGIBLE

@@ -312,24 +312,26 @@ class DataflowWatch:
     def _launching(self, run: Any) -> Any:
         """Triton's launch of a kernel, which notes what it is given in the second step."""
 
-        def note(function: Any, given: dict[str, Any], grid: Any) -> None:
-            if self._is_on and len(self._steps) > 1 and not given.get("warmup"):
+        def note(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> None:
+            if self._is_on and len(self._steps) > 1 and not kwargs.get("warmup"):
                 self._is_on = False  # what is asked of tensors is none of the program's operators
-                self._guarded(self._calls.note_launch, function, given, grid)
+                self._guarded(self._calls.note_launch, function, args, kwargs, grid)
                 self._is_on = self.why_not is None
 
         @functools.wraps(run)
         def launch(function: Any, *args: Any, **kwargs: Any) -> Any:
-            given, grid = {**dict(zip(function.arg_names, args, strict=False)), **kwargs}, kwargs.get("grid")
+            grid: Any = kwargs.get("grid")
 
             def chosen(meta: Any) -> Any:  # as Triton asks for it
-                found = kwargs["grid"](meta)
-                note(function, given, found)
+                found = grid(meta)
+                note(function, args, kwargs, found)
                 return found
 
-            if grid is not None and not callable(grid):
-                note(function, given, grid)
-            return run(function, *args, **{**kwargs, "grid": chosen} if callable(grid) else kwargs)
+            if callable(grid):
+                return run(function, *args, **{**kwargs, "grid": chosen})
+            if grid is not None:
+                note(function, args, kwargs, grid)
+            return run(function, *args, **kwargs)
 
         return launch
 

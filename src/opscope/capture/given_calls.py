@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -74,8 +74,11 @@ class GivenCalls:
             self._calls[key] = GivenCall(name, arguments, overload, source=source, grid=grid)
             self._counts[key] = 1
 
-    def note_launch(self, function: Any, given: Mapping[str, Any], grid: Any) -> None:
+    def note_launch(
+        self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Sequence[Any]
+    ) -> None:
         """A kernel of Triton's, in a grid that is one number for each dimension."""
+        given = {**dict(zip(function.arg_names, args, strict=False)), **kwargs}
         if id(function) not in self._sources:
             self._sources[id(function)] = None
             with suppress(AttributeError, OSError, SyntaxError, TypeError, ValueError):  # of another Triton

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from opscope import api
-from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight
+from opscope.analysis.program.stacks import StackBasis, StackWeight
 from opscope.cli.console import Force, check_outputs, open_source, say_wrote, status
 from opscope.errors import InputError
 from opscope.model.files import write_text
@@ -21,8 +21,6 @@ def flamegraph(
     *,
     weight: StackWeight = StackWeight.DEVICE,
     by: StackBasis | None = None,
-    backward: BackwardPlace | None = None,
-    step: int | None = None,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     force: Force = False,
 ) -> int:
@@ -35,12 +33,10 @@ def flamegraph(
 
     Args:
         source: A trace, a folder of rank files, or a saved session. Several are read as the ranks of one job.
-        weight: Device time, host time, or kernel launches.
+        weight: Device time, or host time.
         by: What to stack above the operators: Python frames (needs recorded stacks), modules, or nothing.
-            By default Python if it was recorded.
-        backward: Show the backward pass where it ran (own), or under the forward operator it differentiates
-            (forward; the default with --by module).
-        step: Only work launched in this profiler step (for host time: spent in it).
+            By default Python if it was recorded. With modules the backward pass stands under the forward
+            operators it differentiates, else where it ran.
         output: FILE.json for speedscope, any other name for collapsed stacks (outer;…;inner WEIGHT). Without
             it collapsed stacks are printed, for a pipe.
     """
@@ -55,9 +51,7 @@ def flamegraph(
             session,
             weight=weight,
             by=by,
-            backward=backward,
             format="speedscope" if output and output.suffix == ".json" else "collapsed",
-            step=step,
             name=", ".join(source),
         )
     if output is None:

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -26,7 +25,7 @@ from opscope.model.benchmark import LatencyMeasure
 from opscope.model.files import write_text
 from opscope.model.sidecar import sidecar_path
 from opscope.report.analysis import recording_document
-from opscope.report.document import Document, Section, numbered
+from opscope.report.document import numbered
 from opscope.report.html.result_charts import workload_charts
 from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import stats_document
@@ -184,27 +183,18 @@ def profile(
 
 
 def _show(entries: Sequence[Record], output_dir: Path, report: console.Showing, top: int | None) -> None:
-    traces = [(one, str(output_dir / one["files"]["trace"])) for one in entries if one["files"]]
-
-    def document() -> Document:
-        """The summary; in full, with the report on each configuration."""
-        summary, reports = sweep_document(entries), []
-        for entry, trace in traces if report.full else ():
-            with load(trace) as session:
-                of_it = recording_document(summarize(session), is_full=True, top=None)
-            reports.append(Section(entry["label"], of_it.blocks, of_it.sections))
-        return msgspec.structs.replace(summary, sections=(*summary.sections, *reports))
+    traces = [str(output_dir / one["files"]["trace"]) for one in entries if one["files"]]
 
     # Of a single configuration a page is that of its recording.
     is_one = len(entries) == len(traces) == 1
     pages = [path for path in report.output if is_one and console.is_page(path)]
     replace(report, output=tuple(path for path in report.output if path not in pages)).show(
         lambda: sweep_json(entries),
-        document,
+        lambda: sweep_document(entries),
         charts=lambda: workload_charts(sweep_json(entries)["configurations"]),
     )
     if pages:
-        with load(traces[0][1]) as session:
+        with load(traces[0]) as session:
             summary = summarize(session)
             written = [console.write_recording_page(path, session, summary, top=top) for path in pages]
         console.say_wrote(written, on_stderr=report.json)

@@ -126,28 +126,17 @@ def _copy(session: Session, statement: str, path: Path, form: str) -> None:
     # The newline ends a trailing comment; a query that closes the parenthesis does not parse alone.
     rows = f"(\n{statement}\n)"
     if form.startswith("json"):
-        numbers = _columns(session, rows, "DOUBLE", "CASE WHEN isfinite({0}) THEN {0} END")
-        rows = f"(SELECT {numbers} FROM {rows})"
+        shown = []
+        for index, (name, kind, *_) in enumerate(session.query(f"DESCRIBE SELECT * FROM {rows}"), 1):
+            quoted, finite = name.replace('"', '""'), f"CASE WHEN isfinite(#{index}) THEN #{index} END"
+            shown.append(f'{finite} AS "{quoted}"' if kind == "DOUBLE" else f"#{index}")
+        rows = f"(SELECT {', '.join(shown)} FROM {rows})"
     session.execute(f"COPY {rows} TO {literal(str(path))} (FORMAT {form})")
-
-
-def _columns(session: Session, rows: str, kind: str, form: str) -> str:
-    described = session.query(f"DESCRIBE SELECT * FROM {rows}")
-    shown = []
-    for index, (name, type_, *_) in enumerate(described, 1):
-        quoted = name.replace('"', '""')
-        shown.append(f'{form.format(f"#{index}")} AS "{quoted}"' if type_ == kind else f"#{index}")
-    return ", ".join(shown)
 
 
 def _print_table(session: Session, statement: str, top: int | None) -> None:
     rows = session.execute(statement)
     names = [str(column[0]) for column in rows.description or []]
-    if any(str(column[1]) == "TIMESTAMP WITH TIME ZONE" for column in rows.description or []):
-        # The Python client needs the pytz package for it, which is no dependency.
-        within = f"(\n{statement}\n)"
-        shown = _columns(session, within, "TIMESTAMP WITH TIME ZONE", "CAST({0} AS VARCHAR)")
-        rows = session.execute(f"SELECT {shown} FROM {within}")
     found: list[tuple[Any, ...]] = rows.fetchall() if top is None else rows.fetchmany(top + 1)
     shown_rows = found[:top]
     console = wide_console(sys.stdout)

@@ -210,16 +210,6 @@ class SearchResult(msgspec.Struct, frozen=True):
     architectures: tuple[Architecture, ...]
 
 
-class _Reported(msgspec.Struct, frozen=True):
-    """What a driver says of a device; None where it was not asked."""
-
-    name: str
-    partition: str | None
-    compute_capability: str | None
-    memory_bytes: int | None
-    sm_count: int | None
-
-
 def cuda_capability(name: str | None, reported: str | None) -> str | None:
     """The compute capability that a driver reported; None of another vendor: AMD's gfx90a says 9.0 too."""
     return None if _OTHER_VENDOR.search(name or "") else reported
@@ -234,7 +224,17 @@ def match_device(
 ) -> DeviceMatch:
     """The one device that a driver's name and facts mean."""
     whole, partition, *_ = [*_PARTITION.split(name), None]
-    reported = _Reported(whole, partition, compute_capability, memory_bytes, sm_count)
+    reported = DeviceSpec(
+        whole if partition is None else f"{whole} MIG {partition}",
+        (whole,),
+        compute_capability,
+        architecture(cuda_capability(whole, compute_capability)),
+        DEVICE_PROPERTIES,
+        SpecEvidence.DEVICE_PROPERTIES,
+        sm_count,
+        memory_bytes=memory_bytes,
+        partition=partition,
+    )
     if not _words(whole):
         return _by_facts(reported)
     named = [one for one in devices() if _words(whole) in _names(one)]
@@ -247,7 +247,7 @@ def match_device(
     return _as_reported(reported, named)
 
 
-def _by_facts(reported: _Reported) -> DeviceMatch:
+def _by_facts(reported: DeviceSpec) -> DeviceMatch:
     """The device of that capability, size and memory, where a driver reports no name, or "Radeon Graphics".
 
     Several are as good as one where their limits are the same.
@@ -310,7 +310,7 @@ def _names(device: DeviceSpec) -> set[tuple[str, ...]]:
     return {_words(name) for name in (device.name, *device.names)}
 
 
-def _agrees(device: DeviceSpec, reported: _Reported) -> bool:
+def _agrees(device: DeviceSpec, reported: DeviceSpec) -> bool:
     """Whether no reported fact contradicts the device; a slice's memory and SMs are not the device's."""
     if reported.compute_capability not in (None, device.reported_capability):
         return False
@@ -323,7 +323,7 @@ def _agrees(device: DeviceSpec, reported: _Reported) -> bool:
     return _LEAST_MEMORY_SHARE <= reported.memory_bytes / device.memory_bytes <= _MOST_MEMORY_SHARE
 
 
-def _slice(device: DeviceSpec, reported: _Reported) -> DeviceSpec:
+def _slice(device: DeviceSpec, reported: DeviceSpec) -> DeviceSpec:
     """A MIG slice: the device's architecture, the slice's own size, nothing that holds for the whole only."""
     return replace(
         device,
@@ -347,30 +347,19 @@ def _slice(device: DeviceSpec, reported: _Reported) -> DeviceSpec:
     )
 
 
-def _as_reported(reported: _Reported, named: Sequence[DeviceSpec]) -> DeviceMatch:
-    """A spec of the reported facts, with the reason why it is no more."""
-    full_name = reported.name if reported.partition is None else f"{reported.name} MIG {reported.partition}"
-    reason = f"'{reported.name}' is not in the table of devices"
-    if not reported.name.strip():
+def _as_reported(reported: DeviceSpec, named: Sequence[DeviceSpec]) -> DeviceMatch:
+    """The reported facts, with the reason why there is no more."""
+    (name,) = reported.names
+    reason = f"'{name}' is not in the table of devices"
+    if not name.strip():
         reason = "the driver reported no name of the GPU, and what it is of size fits no single one"
     if named:
         known = ", ".join(one.name for one in named)
-        reason = f"what was reported of '{reported.name}' fits none of {known}"
-    capability = cuda_capability(reported.name, reported.compute_capability)
+        reason = f"what was reported of '{name}' fits none of {known}"
+    capability = cuda_capability(name, reported.compute_capability)
     if (capability, reported.memory_bytes, reported.sm_count) == (None, None, None):
         return DeviceMatch(None, reason)
-    spec = DeviceSpec(
-        name=full_name,
-        names=(full_name,),
-        compute_capability=capability,
-        architecture=architecture(capability),
-        source=DEVICE_PROPERTIES,
-        evidence=SpecEvidence.DEVICE_PROPERTIES,
-        sm_count=reported.sm_count,
-        memory_bytes=reported.memory_bytes,
-        partition=reported.partition,
-    )
-    return DeviceMatch(spec, reason)
+    return DeviceMatch(replace(reported, names=(reported.name,), compute_capability=capability), reason)
 
 
 def _by_name(words: str) -> tuple[DeviceSpec, ...]:

@@ -217,19 +217,13 @@ _NOTHING = "Nothing: no rule found anything worth changing in what was recorded.
 
 
 def advice_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
-    """One point each unless sections tell them in full, then how several gains go together."""
-    advice, together = summary.advice or (), None
+    """One point each unless sections tell them in full."""
+    advice = summary.advice or ()
     if not advice:
         return (doc.Meaning(_NOTHING),)
     points = [] if is_full else [*_points(summary, advice[:_SHOWN])]
     if points and len(advice) > _SHOWN:
         points.append(doc.BulletList((f"{len(advice) - _SHOWN} more: --full prints them all.",)))
-    best = summary.best_set
-    if best is not None and sum(finding.is_gain_known for finding in advice) > 1:
-        gain = f"{format_duration(best.estimated_gain_ns_per_step)} {_period(summary)}"
-        together = doc.Paragraph(
-            f"Gains do not add up. The best set is {set_text(summary, best.codes)}: −{gain}."
-        )
     told: doc.Text = "No gain could be estimated for these."
     if any(one.is_to_try for one in advice):
         told = "Gains are simulated, each for that change alone."
@@ -239,7 +233,7 @@ def advice_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
                 doc.Code("opscope try SCRIPT", is_whole=True),
                 " applies changes to the program and measures them.",
             )
-    return doc.blocks(*_joined_points(points), together, doc.Meaning(told))
+    return doc.blocks(*_joined_points(points), doc.Meaning(told))
 
 
 def remarks(summary: Summary) -> tuple[doc.Block, ...]:

@@ -10,20 +10,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
-from msgspec.structs import replace
-
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
-from opscope.analysis.step_model import StepBound
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
 from opscope.model.benchmark import Latency
 from opscope.model.environment import Environment
 from opscope.model.finding import Severity
-from opscope.model.queries import summed
 from opscope.model.schema import Attribution
 from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
@@ -35,9 +30,7 @@ from opscope.report.operators import (
     operator_section,
     operator_table,
     rank_ns,
-    time_name,
     top_operators,
-    whole_ns,
 )
 from opscope.report.provenance import accuracy_blocks
 from opscope.report.ranks import collective_blocks
@@ -54,7 +47,6 @@ from opscope.units import (
 )
 
 _STEP_ROWS = 12
-_MOST = 0.8
 _SHORT_NS = 10_000  # a launch costs the host about as much
 _ENVIRONMENT = {
     "Python": "python",
@@ -97,20 +89,19 @@ def recording_document(
         return doc.Document(title, (headline(summary),), _screen(summary, top))
     shown = doc.sections(
         _changes(summary, is_full=is_full),
-        _overview(summary, latency, config or {}, is_full=is_full),
+        _overview(summary, latency, config or {}),
         _categories(summary),
         _operators(summary, top, detailed, is_full=is_full),
         _ranges(summary, top),
         doc.Section("Kernels", _kernel_blocks(summary, top)),
         doc.Section("How far from the limit", efficiency_blocks(summary, top)),
         doc.Section("Where the GPU waits", time_blocks(summary, is_full=is_full)),
-        None if is_full else _devices(summary),
         _graphs(summary),
         doc.Section("Collectives", collective_blocks(summary)),
         *program_sections(summary, top),
         _unattributed(summary, is_full=is_full),
         # Its figures are of PyTorch's operators and kernels.
-        doc.Section("Accuracy", accuracy_blocks(summary, is_full=is_full))
+        doc.Section("Accuracy", accuracy_blocks(summary))
         if summary.has_device and summary.is_of_torch
         else None,
         doc.Section("Findings", (doc.FindingList(merged_findings(summary)),)),
@@ -162,9 +153,7 @@ def _changes(summary: Summary, *, is_full: bool) -> doc.Section | None:
     return doc.Section("What to change", (none,)) if is_full else None
 
 
-def _overview(
-    summary: Summary, latency: Latency | None, config: Mapping[str, Any], *, is_full: bool
-) -> doc.Section:
+def _overview(summary: Summary, latency: Latency | None, config: Mapping[str, Any]) -> doc.Section:
     """The totals of a recording, a step without the profiler first, and its latency where measured."""
     step, window, recorded = summary.measured_step, "the recording", None
     timed, has_operators = step.unrecorded_ns, bool(summary.operators) or not summary.has_device
@@ -202,6 +191,17 @@ def _overview(
         ("Operator calls", calls if has_operators else None),
         *_latency_facts(latency, config.get("batch_size")),
     )
+    devices = doc.table(
+        summary.devices,
+        doc.number("Rank", "rank", if_known=True),
+        doc.number("Device", "device", str),
+        doc.words("Name", lambda device: device.name or "unknown"),
+        doc.number("Activities", "activity_count"),
+        doc.number("Window", "span_ns"),
+        doc.number("Busy", "busy_ns"),
+        doc.number("Idle", "idle_ns"),
+        doc.number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),
+    )
     first, count = summary.steps[:_STEP_ROWS], len(summary.steps)
     steps = doc.table(
         first,
@@ -211,8 +211,7 @@ def _overview(
         doc.number("Kernels", "kernel_count") if summary.has_device else None,
         caption=f"The first {len(first)} of {count} steps." if len(first) < count else None,
     )
-    each = (_device_table(summary), steps) if is_full else ()
-    return doc.Section("Overview", doc.blocks(told, *each, doc.Meaning(_deciding_side(summary))))
+    return doc.Section("Overview", doc.blocks(told, devices, steps))
 
 
 def _latency_facts(latency: Latency | None, batch_size: int | None) -> tuple[tuple[str, str | None], ...]:
@@ -251,75 +250,17 @@ def _stretch_text(step: MeasuredStep) -> str:
     return text
 
 
-def _deciding_side(summary: Summary) -> str:
-    step = summary.typical_step
-    if not (summary.is_usable and summary.has_device):
-        return (
-            "The recording is not sound: nothing is concluded about the GPU."
-            if not summary.is_usable
-            else "No device activity was recorded: every time here is CPU time."
-            if summary.is_cuda_traced
-            else "No CUDA was traced: every time here is the host's, of NVTX ranges."
-        )
-    if step is None:
-        return f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording."
-    device, host = format_duration(step.device_ns), format_duration(step.host_ns)
-    whole = "a step" if summary.steps else "the recording" if len(summary.traces) < 2 else "each trace"
-    return {
-        StepBound.TURNS: f"CPU and GPU wait for each other: {whole} needs {host} of the CPU and {device} "
-        "of the GPU. Fewer waits, and less work of the CPU between steps, shorten it.",
-        StepBound.BALANCE: f"Balanced: {whole} needs {host} of the CPU and {device} of the GPU. "
-        "Only what saves both shortens it much.",
-        StepBound.HOST: f"CPU-bound: {whole} needs {host} of the CPU and {device} of the GPU. Fewer or "
-        "cheaper launches shorten it; faster kernels alone do not.",
-        StepBound.DEVICE: f"GPU-bound: {whole} needs {device} of the GPU and {host} of the CPU. "
-        "Faster or fewer kernels shorten it.",
-    }[step.bound]
-
-
-def _device_table(summary: Summary) -> doc.Table:
-    return doc.table(
-        summary.devices,
-        doc.number("Rank", "rank", if_known=True),
-        doc.number("Device", "device", str),
-        doc.words("Name", lambda device: device.name or "unknown"),
-        doc.number("Activities", "activity_count"),
-        doc.number("Window", "span_ns"),
-        doc.number("Busy", "busy_ns"),
-        doc.number("Idle", "idle_ns"),
-        doc.number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),
-    )
-
-
-def _devices(summary: Summary) -> doc.Section | None:
-    if len(summary.devices) < 2:
-        return None
-    shares = [one.busy_ns / one.span_ns for one in summary.devices if one.span_ns]
-    low, high = map(format_fraction, (min(shares, default=0.0), max(shares, default=0.0)))
-    alike = f"All devices are busy for the same share of the time, {low}."
-    apart = f"The least busy device works for {low} of the time, the busiest for {high}."
-    return doc.Section("Devices", (_device_table(summary), doc.Meaning(alike if low == high else apart)))
-
-
 def _categories(summary: Summary) -> doc.Section:
     def title(one: CategoryTotal) -> str:
         name = category_title(one.category)
         return f"{name}, no operator" if one.without_operator else name
 
-    # With an operator and without.
-    fractions = summed((category_title(one.category), one.fraction) for one in summary.categories)
-    meaning = None
-    if most := [one for one in fractions.most_common(2) if one[1]]:
-        first, *others = ((name, format_fraction(share)) for name, share in most)
-        text = f"Most {time_name(summary)} goes to {first[0]} ({first[1]})"
-        meaning = doc.Meaning(f"{text}, then {others[0][0]} ({others[0][1]})." if others else f"{text}.")
     device, cpu = doc.number("Device time", "device_ns"), doc.number("CPU time", "cpu_ns")
     share = doc.number("Share", "fraction")
     # Without a device the share is of CPU time.
     times = (device, share, cpu) if summary.has_device else (cpu, share)
     rows = doc.table(summary.categories, doc.words("Category", title), *times, doc.number("Calls", "calls"))
-    bars = replace(rows, fractions=tuple(category.fraction for category in summary.categories))
-    return doc.Section("Categories", doc.blocks(bars, meaning))
+    return doc.Section("Categories", (rows,))
 
 
 def _operators(
@@ -338,25 +279,9 @@ def _operators(
     details = [one for one in operators[:detailed] if rank_ns(summary, one) > 0] if is_full else []
     return doc.Section(
         "Top operators",
-        doc.blocks(ranking, operator_table(summary, operators), doc.Meaning(_concentration(summary))),
+        doc.blocks(ranking, operator_table(summary, operators)),
         tuple(operator_section(summary, one) for one in details),
     )
-
-
-def _concentration(summary: Summary) -> doc.Text:
-    """How few operators make up most of the time; shares are of all of it, as in the table."""
-    what, whole = time_name(summary), whole_ns(summary)
-    sums = list(accumulate(ns for one in summary.operators if (ns := rank_ns(summary, one))))
-    if not sums:
-        return f"No operator has {what} of its own."
-    count = next((index for index, ns in enumerate(sums, 1) if ns >= _MOST * whole), len(sums))
-    name, share = doc.Code(summary.operators[0].name), format_share(sums[0], whole)
-    if sums[0] >= _MOST * whole:
-        return (name, f" alone takes {share} of {what}: start there.")
-    if count == 1:
-        return (name, f" alone takes {share} of {what}.")
-    most, of = format_share(sums[count - 1], whole), counted(len(summary.operators), "operator")
-    return (f"The top {count} of {of} take {most} of {what}, ", name, f" alone {share}.")
 
 
 def _ranges(summary: Summary, top: int | None) -> doc.Section | None:
@@ -364,16 +289,8 @@ def _ranges(summary: Summary, top: int | None) -> doc.Section | None:
     rows = summary.ranges[:top]
     if not rows:
         return None
-    meaning, rest = None, summary.ranges[len(rows) :]
+    rest, is_engine = summary.ranges[len(rows) :], rows[0].phase is not None
     total = format_duration(sum(one.device_ns for one in rest))
-    is_engine = rows[0].phase is not None
-    if summary.device_time_ns:
-        most = max(summary.ranges, key=lambda one: one.device_ns)
-        each = f"{format_duration(most.device_ns / most.calls)} each"
-        if most.device_ns_per_token is not None:
-            each = f"{format_duration(most.device_ns_per_token)} a token"
-        share = format_fraction(most.device_fraction)
-        meaning = doc.Meaning((doc.Code(most.name), f" takes {share} of device time, {each}."))
     shown = doc.table(
         rows,
         doc.words("Phase", "name") if is_engine else doc.identifier("Range", "name"),
@@ -390,7 +307,7 @@ def _ranges(summary: Summary, top: int | None) -> doc.Section | None:
         doc.number("Kernels", "kernels", spare=3),
     )
     more = doc.Paragraph(f"{len(rest):,} more ranges take {total}.") if rest else None
-    return doc.Section("Steps of the engine" if is_engine else "By range", doc.blocks(shown, more, meaning))
+    return doc.Section("Steps of the engine" if is_engine else "By range", doc.blocks(shown, more))
 
 
 def _graphs(summary: Summary) -> doc.Section | None:
@@ -408,13 +325,7 @@ def _graphs(summary: Summary) -> doc.Section | None:
             lambda one: "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason))),
         ),
     )
-    replayed_ns = sum(one.device_ns for one in summary.graphs)
-    known_ns = sum(one.device_ns for one in summary.graphs if one.source is not None)
-    meaning = (
-        f"Replays of CUDA graphs take {format_share(replayed_ns, summary.device_time_ns)} of device time; "
-        f"the operators of {format_share(known_ns, replayed_ns)} of that are known."
-    )
-    return doc.Section("CUDA graphs", (graphs, doc.Meaning(meaning)))
+    return doc.Section("CUDA graphs", (graphs,))
 
 
 def _kernel_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
@@ -457,7 +368,7 @@ def _unattributed(summary: Summary, *, is_full: bool) -> doc.Section | None:
     by_reason, whole = summary.unattributed_ns, summary.device_time_ns
     if not summary.has_device or not (is_full or (by_reason and summary.operators)):
         return None
-    conserved, meaning = None, None
+    conserved = None
     if is_full:
         self_ns, rest_ns = sum(one.self_device_ns for one in summary.operators), sum(by_reason.values())
         sums: doc.Text = (
@@ -476,11 +387,8 @@ def _unattributed(summary: Summary, *, is_full: bool) -> doc.Section | None:
         doc.number("Share", lambda item: format_share(item[1], whole)),
         doc.words("Meaning", lambda item: Attribution(item[0]).meaning),
     )
-    if by_reason:
-        share = format_fraction(summary.attributed_fraction)
-        meaning = doc.Meaning(f"Figures of operators cover the other {share} of device time.")
     none = doc.Paragraph("Every nanosecond of device time belongs to an operator.")
-    return doc.Section("Unattributed time", doc.blocks(reasons if by_reason else none, conserved, meaning))
+    return doc.Section("Unattributed time", doc.blocks(reasons if by_reason else none, conserved))
 
 
 def _basis(

@@ -17,7 +17,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope import units
-from opscope.analysis.comparison_rules import growth_exponent
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.benchmarking.suite import Suite
 from opscope.model.benchmark import (
@@ -182,9 +181,8 @@ _WRONG = frozenset((Status.WRONG, Status.MUTATES_INPUTS, Status.FAILED, Status.O
 
 
 def _benchmark_sections(result: BenchmarkResult) -> tuple[doc.Section, doc.Section, doc.Section, doc.Section]:
-    fastest = _fastest(result)
     return (
-        doc.Section("Result", (benchmark_table(result), *([doc.Meaning(fastest)] if fastest else []))),
+        doc.Section("Result", (benchmark_table(result),)),
         doc.Section("Why", (doc.BulletList(explanations(result)),)),
         doc.Section("Not measured", (doc.BulletList(_not_measured(result)),)),
         doc.Section("Findings", (doc.FindingList(_further_findings(result)),)),
@@ -211,14 +209,12 @@ def _condition_facts(result: BenchmarkResult) -> doc.FactList:
     ]
     states = map(_state, filter(None, (result.device_state_before, result.device_state_after)))
     return doc.facts(
-        ("Device", _device(result)),
         ("Clock", f"{_CLOCKS[result.clock]}; {_CACHES[result.cache_state]}"),
         ("Samples", _samples([result])),
         ("Reference", doc.Code(result.reference)),
         ("Check", checked),
         ("Ceilings", "; ".join(ceilings)),
         ("Clocks", " → ".join(dict.fromkeys(filter(None, states)))),
-        ("Complete", None if result.complete else _INTERRUPTED),
     )
 
 
@@ -392,7 +388,7 @@ def kernel_use_section(result: BenchmarkResult) -> doc.Section:
 
 
 # Conditions that hold for every point; the others are each point's own.
-_COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
+_COMMON_FACTS = ("Clock", "Reference", "Check")
 
 
 def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]]) -> doc.Document:
@@ -402,7 +398,6 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
     timed = ([row for row in point.rows if row.median_ns] for point in sweep.points)
     wins = Counter(min(rows, key=lambda row: row.median_ns or 0.0).name for rows in timed if rows)
     swept = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items())
-    complete = ("Complete", None if sweep.complete else _INTERRUPTED)
     headline = doc.facts(
         *(
             ("Fastest", (doc.Code(name), f" at {count} of {units.counted(wins.total(), 'point')}"))
@@ -411,14 +406,12 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
         ("Swept", swept),
         ("Without a result", units.counted(len(sweep.failures), "point") if sweep.failures else None),
         ("Based on", _based_on(sweep.points)),
-        complete,
+        ("Complete", None if sweep.complete else _INTERRUPTED),
     )
     of_one = _condition_facts(sweep.points[0]).facts if sweep.points else ()
     conditions = doc.facts(
-        ("Swept", swept),
         *(fact for fact in of_one if fact[0] in _COMMON_FACTS),
         ("Samples", _samples(sweep.points)),
-        complete,
     )
     failed = doc.Section("Points without a result", (doc.BulletList(sweep.failures),))
     told = doc.sections(*shown, failed, doc.Section("Conditions", (conditions,)))
@@ -488,10 +481,6 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
         near = {Verdict.SAME: "≈", Verdict.AMBIGUOUS: "?"}.get(row.verdict) if row.verdict else None
         return f"{near} {row.ratio:.2f}×" if near else units.format_ratio(row.ratio)
 
-    def power(name: str, *, parameter: str) -> str:
-        exponent = growth_exponent(points, name, parameter)
-        return units.UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
-
     parameters = [doc.number(name, partial(value, name=name)) for name in swept]
     yield doc.table(
         points,
@@ -503,15 +492,6 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
         caption = ("Time relative to ", doc.Code(points[0].reference), " (≈ same, ? ambiguous)")
         ratios = [doc.number(name, partial(ratio, name=name)) for name in others]
         yield doc.table(points, *parameters, *ratios, caption=caption)
-    powers = (doc.number(one, partial(power, parameter=one), if_known=True) for one in swept)
-    growth = doc.table(names, doc.identifier("Time grows as", lambda name: name), *powers)
-    if len(growth.columns) > 1:
-        yield growth
-    known = [(point, said) for point in points if (said := _fastest(point)) is not None]
-    if known:
-        point, said = known[-1]
-        at = ", ".join(f"{name}={value(point, name=name)}" for name in swept)
-        yield doc.Meaning((f"At {at}: ", *doc.inlines(said)))
 
 
 def suite_list_document(suites: Sequence[Suite]) -> doc.Document:

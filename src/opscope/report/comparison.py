@@ -19,7 +19,7 @@ from opscope.provenance.categories import category_title
 from opscope.report import document as doc
 from opscope.report.benchmark import interval_beside, median_text, problem_title, ratio_text
 from opscope.report.json_encoding import Keys, encode, parsed, versions
-from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_mean_count, format_ratio
+from opscope.units import UNKNOWN, counted, format_duration, format_mean_count, format_ratio
 
 _LARGEST = 3
 _EXPLAINED_OPERATORS = 6
@@ -121,11 +121,6 @@ def _of_sessions(comparison: model.SessionComparison, top: int | None) -> doc.Do
         or len(_changed_variants(row)) > 1
     ]
     limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
-    others = sum(any(one.presence is not model.Presence.BOTH for one in row.kernels) for row in told)
-    whole = counted(len(told), "operator")
-    which = f"Other kernels run in {others} of {whole} that changed."
-    if not others:
-        which = f"The same kernels run in all {whole} that changed: at other speeds or counts."
     reasons = tuple(doc.Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit])
     return doc.Document(
         "Comparison of two recordings",
@@ -134,10 +129,10 @@ def _of_sessions(comparison: model.SessionComparison, top: int | None) -> doc.Do
             doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
             doc.Section("Overview", _overview(comparison)),
             doc.Section("Operators by difference", _operator_blocks(comparison, changed, top)),
-            doc.Section("Which kernels", (doc.Meaning(which),) if told else (), reasons),
+            doc.Section("Which kernels", (), reasons),
             _categories([row for row in comparison.categories if row.difference_ns]),
             _unattributed(comparison),
-            doc.Section("Accounting", _accounting(comparison)),
+            doc.Section("Accounting", (doc.BulletList(tuple(_unaccounted(comparison))),)),
         ),
     )
 
@@ -210,15 +205,8 @@ def _overview(comparison: model.SessionComparison) -> tuple[doc.Block, ...]:
             f"{len(old & new)} in both, {len(old - new)} only in the reference, "
             f"{len(new - old)} only in the candidate"
         )
-        text = "The sides run different kernels: the work itself differs."
-    elif more:
-        text = "The same kernels, at other counts."
-    elif comparison.total.difference_ns:
-        text = "The same kernels, equally often: what differs is how long they take."
-    else:
-        text = "The same kernels, equally often, in the same time."
     counts = (f"Kernel launches{_per_step(comparison)}", launches)
-    return doc.facts(counts, ("Kernel set", shared), ("Recorded step", wall)), doc.Meaning(text)
+    return (doc.facts(counts, ("Kernel set", shared), ("Recorded step", wall)),)
 
 
 def _operator_blocks(
@@ -249,16 +237,8 @@ def _operator_blocks(
     for presence, side in ((model.Presence.REMOVED, "reference"), (model.Presence.ADDED, "candidate")):
         if count := sum(row.presence is presence for row in comparison.operators):
             parts.append(f"Only in the {side}: {counted(count, 'operator')}.")
-    more_ns = sum(row.time.difference_ns for row in changed if row.time.difference_ns > 0)
-    less_ns = sum(row.time.difference_ns for row in changed if row.time.difference_ns < 0)
-    meaning = (
-        f"Operators take {difference_text(more_ns)} and {difference_text(less_ns)}, "
-        f"{difference_text(more_ns + less_ns)} in all; ",
-        doc.Code((changed or rows)[0].name),
-        " changed most.",
-    )
     operators = change_table("Operator", cells, doc.numeric(what.capitalize(), spare=2))
-    return operators, doc.Paragraph(" ".join(parts)), doc.Meaning(meaning)
+    return operators, doc.Paragraph(" ".join(parts))
 
 
 def _uses(
@@ -281,12 +261,6 @@ def _changed_variants(row: model.OperatorChange) -> list[model.VariantChange]:
 def _reason_blocks(
     comparison: model.SessionComparison, row: model.OperatorChange, top: int | None
 ) -> tuple[doc.Block, ...]:
-    times = (
-        _headline(row.time)
-        if row.presence is model.Presence.BOTH
-        else difference_text(row.time.difference_ns)
-    )
-    opening = f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
     changed = kernels = [kernel for kernel in row.kernels if kernel.time.difference_ns]
     variants = _changed_variants(row)
     if top is not None:
@@ -302,9 +276,7 @@ def _reason_blocks(
         difference = difference_text(variant.time.difference_ns)
         shapes, calls = doc.Code(variant.input_shapes or ""), _uses(comparison, variant, what="calls")
         points.append((f"{difference} with inputs ", shapes, f", {calls} calls"))
-    return doc.blocks(
-        doc.Paragraph(opening), _kernel_table(comparison, kernels), doc.BulletList(tuple(points))
-    )
+    return doc.blocks(_kernel_table(comparison, kernels), doc.BulletList(tuple(points)))
 
 
 def _kernel_table(comparison: model.SessionComparison, kernels: Iterable[model.KernelChange]) -> doc.Table:
@@ -330,9 +302,7 @@ def _categories(rows: Sequence[model.CategoryChange]) -> doc.Section | None:
         ratio = row.candidate_ns / row.reference_ns if row.reference_ns else None
         time = model.TimeChange(row.reference_ns, row.candidate_ns, ratio=ratio)
         cells.append(change_row(category_title(row.category), time, model.Presence.BOTH))
-    most = max(rows, key=lambda row: abs(row.difference_ns))
-    meaning = f"{category_title(most.category)} changed most: {difference_text(most.difference_ns)}."
-    return doc.Section("Categories", (change_table("Category", cells), doc.Meaning(meaning)))
+    return doc.Section("Categories", (change_table("Category", cells),))
 
 
 def _unattributed(comparison: model.SessionComparison) -> doc.Section:
@@ -355,26 +325,14 @@ def _unattributed(comparison: model.SessionComparison) -> doc.Section:
     )
 
 
-def _accounting(comparison: model.SessionComparison) -> tuple[doc.Block, ...]:
+def _unaccounted(comparison: model.SessionComparison) -> Iterator[doc.Text]:
+    """Sides whose time is not the sum of the rows and of what lies outside steps."""
     whole = "device time" if comparison.metric is model.Metric.DEVICE else "CPU time"
-    meaning, accounts = "Every nanosecond of both sides is in the figures above.", list[doc.Text]()
     for name in ("reference", "candidate"):
         side: model.SessionSide = getattr(comparison, name)
-        sums = [
-            sum(getattr(getattr(row, name), "time_ns", 0) for row in rows)
-            for rows in (comparison.operators, comparison.unattributed)
-        ]
-        text = (
-            f"{name.capitalize()}: operators {sums[0]:,} ns + unattributed {sums[1]:,} ns + outside "
-            f"steps {side.outside_steps_ns:,} ns = {whole} {side.whole_ns:,} ns"
-        )
         if missing_ns := side.whole_ns - comparison.accounted_ns(name):
-            accounts.append((f"{text} ", doc.Strong(f"fails by {missing_ns:,} ns")))
-            meaning = "Time is missing from the figures above, or counted twice: do not rely on them."
-        else:
-            share = format_fraction(side.outside_steps_ns / side.whole_ns) if side.whole_ns else "0 %"
-            accounts.append(f"{text}, to the nanosecond ({share} outside steps)")
-    return doc.BulletList(tuple(accounts)), doc.Meaning(meaning)
+            apart = doc.Strong(f"differ by {missing_ns:,} ns")
+            yield (f"{name.capitalize()}: rows and {whole} ", apart, ". Do not rely on the figures above.")
 
 
 def _benchmark_facts(comparison: model.BenchmarkComparison) -> doc.FactList:

@@ -73,16 +73,12 @@ class Meaning(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of cells, one per column; `left_out` names columns for which a display has no room.
-
-    Rows that are shares of one whole may have their fractions, which displays draw as bars.
-    """
+    """Rows of cells, one per column; `left_out` names columns for which a display has no room."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Text, ...], ...]
     caption: Text | None = None
     left_out: str = "Hidden at this width: {}"
-    fractions: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for row in self.rows:

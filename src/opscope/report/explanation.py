@@ -14,6 +14,7 @@ from opscope.model.queries import grouped
 from opscope.provenance.categories import category_title
 from opscope.provenance.sources import is_unit
 from opscope.report import document as doc
+from opscope.report.operators import geometry_table, operator_table
 from opscope.report.provenance import (
     entry_fact,
     function_facts,
@@ -31,7 +32,6 @@ from opscope.units import (
     format_bytes_exactly,
     format_count,
     format_duration,
-    format_extent,
     format_fraction,
     format_share,
 )
@@ -131,7 +131,7 @@ def explanation_document(
     nodes = explanation.derivatives
     backward = doc.Section(
         "Backward",
-        (doc.Meaning(("Gradients come from ", *doc.joined(doc.Code(one.name) for one in nodes), ".")),),
+        (),
         tuple(doc.Section(one.name, (doc.FactList(tuple(function_facts(one))),)) for one in nodes),
     )
     shown = doc.sections(
@@ -177,7 +177,11 @@ def _opening(explanation: Explanation) -> doc.FactList:
     release = release_text(version, explanation.torch_version_grade, explanation.torch_version_reason)
     if summary is None and explanation.torch_version_grade is not Grade.NEIGHBOR_VERSION:
         release = version or "not recognized"
-    place = _beginning(explanation) if explanation.subject in (Subject.OPERATOR, Subject.KERNEL) else None
+    written: doc.Text | None = "unknown" if explanation.subject is Subject.OPERATOR else None
+    if explanation.subject in (Subject.OPERATOR, Subject.KERNEL):
+        used = [one.facts.location for one in uses]
+        places = (*(one.location for one in explanation.functions), *used)
+        written = next((location_text(one) for one in places if one is not None), written)
     is_near = any(one.line_grade is Grade.NEIGHBOR_VERSION for one in explanation.locations)
     longest: doc.Text | None = None
     if uses and explanation.subject is not Subject.KERNEL:
@@ -186,7 +190,7 @@ def _opening(explanation: Explanation) -> doc.FactList:
     return doc.facts(
         ("What", _what(explanation)),
         ("In this trace", _cost(explanation) if summary is not None else None),
-        ("Written in", None if place is None else location_text(place)),
+        ("Written in", written),
         ("≈", "a line of another release, which may be a few lines off" if is_near else None),
         ("Kernels", longest),
         ("PyTorch release", release),
@@ -208,12 +212,6 @@ def _cost(explanation: Explanation) -> str:
     device_ns = sum(one.self_device_ns for one in operators)
     share = format_share(device_ns, explanation.summary.device_time_ns)
     return f"{called}, {format_duration(device_ns)} of device time ({share})"
-
-
-def _beginning(explanation: Explanation) -> SourceLocation | None:
-    used = [one.facts.location for one in explanation.kernels]
-    places = [one.location for one in explanation.functions]
-    return next((one for one in (*places, *used) if one is not None), None)
 
 
 _KINDS = {
@@ -264,13 +262,8 @@ def _chain_section(explanation: Explanation) -> doc.Section | None:
             parts.append(doc.Section(", ".join(map(_overload_name, group)), (doc.FactList(known),)))
     if not parts:
         return None
-    place, meaning = _beginning(explanation), doc.Meaning("No source file of it is known.")
-    if place is not None:
-        meaning = doc.Meaning(("Start reading at ", *doc.inlines(location_text(place)), "."))
     title = "From the operator to its source"
-    if len(parts) == 1:
-        return doc.Section(title, (*parts[0].blocks, meaning))
-    return doc.Section(title, (meaning,), tuple(parts))
+    return doc.Section(title, parts[0].blocks) if len(parts) == 1 else doc.Section(title, (), tuple(parts))
 
 
 def _overload_name(function: NativeFunctionUse) -> str:
@@ -282,64 +275,30 @@ def _trace_section(explanation: Explanation) -> doc.Section | None:
     if explanation.summary is None or (subject is Subject.KERNEL and explanation.is_recorded):
         return None
     if not operators:
-        release = f"PyTorch {explanation.torch_version}" if explanation.torch_version else "PyTorch"
-        absence = {
-            Subject.OPERATOR: f"This trace holds no call of it. The above is how {release} implements it.",
-            Subject.KERNEL: "This trace holds no launch of it.",
-            Subject.CATEGORY: "This trace holds no call of an operator of this category.",
-            Subject.FILE: "This trace holds no call of an operator of this file.",
-        }
-        return doc.Section("In this trace", (doc.Paragraph(absence[subject]),))
-    shown = doc.table(
-        operators,
-        doc.identifier("Operator", "name"),
-        doc.number("Calls", "calls"),
-        doc.number("Self device", "self_device_ns"),
-        doc.number("Share", "self_device_fraction"),
-        doc.number("Total device", "total_device_ns"),
-        doc.number("Launches", "kernel_launches"),
-    )
+        return doc.Section("In this trace", (doc.Paragraph("The trace holds none of it."),))
     called = [
         (doc.Code(name), f" ×{format_count(calls)}, {format_duration(total_ns)}")
         for operator in (operators if subject is Subject.OPERATOR else ())
         for name, calls, total_ns in operator.called_operators
     ]
-    each_ns = sum(one.total_device_ns for one in operators) / sum(one.calls for one in operators)
     return doc.Section(
         "In this trace",
         doc.blocks(
-            shown,
+            operator_table(explanation.summary, operators),
             doc.Paragraph("It called, with device time below them:") if called else None,
             doc.BulletList(tuple(called)),
-            doc.Meaning(f"A call takes {format_duration(each_ns)} of device time on average.")
-            if each_ns
-            else None,
         ),
     )
 
 
 def _kernel_section(explanation: Explanation, most: int | None) -> doc.Section:
-    uses, meaning = explanation.kernels, _kernels_meaning(explanation)
+    uses = explanation.kernels
     if explanation.subject is Subject.KERNEL and len(uses) == 1:
-        return doc.Section("On the GPU", doc.blocks(*_kernel_blocks(uses[0], explanation, most), meaning))
+        return doc.Section("On the GPU", _kernel_blocks(uses[0], explanation, most))
     shown = uses[:most]
     left_out = f"The {len(shown)} longest of {len(uses)} kernels." if len(shown) < len(uses) else ""
     details = (doc.Section(one.facts.title, _kernel_blocks(one, explanation, most)) for one in shown)
-    return doc.Section("On the GPU", doc.blocks(doc.Paragraph(left_out), meaning), tuple(details))
-
-
-def _kernels_meaning(explanation: Explanation) -> doc.Meaning | None:
-    totals = [(use, use.total) for use in explanation.kernels if use.total is not None]
-    whole_ns = sum(total.total_ns for _, total in totals)
-    if not whole_ns:
-        return None
-    use, longest = max(totals, key=lambda pair: pair[1].total_ns)
-    each = f"{format_duration(longest.total_ns / longest.calls)} a launch"
-    title = doc.Code(use.facts.title)
-    if len(totals) == 1:
-        return doc.Meaning((title, f" takes {each} on average."))
-    share = format_share(longest.total_ns, whole_ns)
-    return doc.Meaning((title, f" takes {share} of these kernels' time, {each} on average."))
+    return doc.Section("On the GPU", doc.blocks(doc.Paragraph(left_out)), tuple(details))
 
 
 def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | None) -> tuple[doc.Block, ...]:
@@ -355,15 +314,7 @@ def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | N
         by.append(f"no recorded operator ×{unattributed:,}")
     share, launches = format_fraction(total.fraction), counted(total.calls, "launch")
     time = f"{format_duration(total.total_ns)} in {launches} ({share} of all device time)"
-    geometries = doc.table(
-        total.geometries[:most],
-        doc.number("Grid", "grid", format_extent),
-        doc.number("Block", "block", format_extent),
-        doc.number("Calls", "calls"),
-        doc.number("Time", "total_ns"),
-        doc.number("Registers/thread", "registers_per_thread"),
-        doc.number("Shared memory", "shared_memory_bytes", format_bytes_exactly),
-    )
+    geometries = geometry_table(total.geometries[:most])
     summary = explanation.summary
     launched = () if summary is None else launch_blocks(summary, explanation.owner, use.facts.name)
     return doc.blocks(
@@ -391,8 +342,7 @@ def _kernel_table_section(explanation: Explanation, most: int | None) -> doc.Sec
         doc.words("Comes from", lambda row: places(row[1])),
         caption=_FOLDER_CAPTION if is_shortened else None,
     )
-    more = doc.blocks(_rest(len(explanation.kernels), most), _kernels_meaning(explanation))
-    return doc.Section("On the GPU", (kernels, *more))
+    return doc.Section("On the GPU", (kernels, *doc.blocks(_rest(len(explanation.kernels), most))))
 
 
 def distinct_titles(kernels: Sequence[KernelFacts]) -> list[doc.Code]:
@@ -410,9 +360,7 @@ def _function_table_section(explanation: Explanation, most: int | None) -> doc.S
         shown, count = file_functions(explanation.functions, explanation.name, recorded, most)
     else:
         shown, count = operator_functions(explanation.functions, recorded, most)
-    used = len(set(recorded) & {one.name for one in explanation.functions})
-    meaning = doc.Meaning(f"The trace calls {used} of these operators.") if recorded else None
-    return doc.Section("Native functions", doc.blocks(shown, _rest(count, most), meaning))
+    return doc.Section("Native functions", doc.blocks(shown, _rest(count, most)))
 
 
 def _rest(count: int, most: int | None) -> doc.Paragraph | None:

@@ -190,7 +190,7 @@ def speedscope_document(profiles: Sequence[StackProfile], *, name: str) -> dict[
             {
                 "type": "sampled",
                 "name": profile.name,
-                "unit": profile.unit,
+                "unit": "nanoseconds",
                 "startValue": 0,
                 "endValue": profile.total,
                 "samples": [[position[frame] for frame in stack] for stack in profile.stacks],

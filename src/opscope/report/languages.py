@@ -72,8 +72,6 @@ _WORD = lazy_pattern(r"[A-Za-z][A-Za-z']*")
 _WHOLE_WORD = lazy_pattern(r"(?<![\w'\0])[A-Za-z][A-Za-z']*(?![\w'\0])")
 _LEAST_WEIGHT = 6  # letters of `{} of {}`, which is in many sentences, and more
 # Words of prose, as against names.
-# `Tesla V100-SXM2-16GB`, `AMD Instinct MI300X`
-_MODEL = lazy_pattern(r"(?:[A-Z]\w* )+[A-Z]+\d[\w-]*")
 _PROSE = lazy_pattern(r"(?:[A-Z]?[a-z]+(?:['’-][a-z]+)*|[a-z]+(?:-[A-Z]?[a-z]+)*)")
 _UNITS = frozenset(("ns", "µs", "us", "ms", "s", "min", "h", "kB", "kFLOP", "cycle"))
 _FUNCTION_WORDS = frozenset((
@@ -101,7 +99,6 @@ _WIDE = lazy_pattern("[\u3000-\u9fff]")
 _BLANK = lazy_pattern(
     "(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff])|(?<=[。：；，）（]) +| +(?=[。：；，）（])"
 )
-_REMARK = lazy_pattern(r"\([a-z_]+\) ")
 # Words in brackets: the last ones, else the first.
 _INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
 _BRACKETED = (lazy_pattern(rf"(.*) {_INNER}()"), lazy_pattern(rf"(.*?) ?{_INNER}(.*)"))
@@ -249,10 +246,8 @@ class Catalog:
         ranked = {rank: one for word in set(_WORD.findall(text)) for rank, one in self._by_word[word]}
         for _, template in sorted(ranked.items(), key=itemgetter(0)):
             places = template.match(text)
-            # No place holds half of a bracket, nor begins after a remark in brackets.
-            if places is None or any(
-                one.count("(") != one.count(")") or _REMARK.match(one) for one in places
-            ):
+            # No place holds half of a bracket.
+            if places is None or any(one.count("(") != one.count(")") for one in places):
                 continue
             # `{} of {}` is found in many sentences.
             is_telling = template.weight >= _LEAST_WEIGHT or all(
@@ -270,11 +265,10 @@ class Catalog:
     def _joined(self, text: str) -> str | None:
         for joint, own in _JOINTS:
             clauses = _split(text, joint)
-            for parts in (clauses, [clauses[0], joint.join(clauses[1:])]) if len(clauses) > 1 else ():
-                found = [self.translate(part) for part in parts]
-                if None not in found:
-                    said = [str(one) for one in found]
-                    return "".join(map("".join, zip(said, [*_joints(said, own), ""], strict=True)))
+            found = [self.translate(part) for part in clauses] if len(clauses) > 1 else [None]
+            if None not in found:
+                said = [str(one) for one in found]
+                return "".join(map("".join, zip(said, [*_joints(said, own), ""], strict=True)))
         return None
 
     def _bracketed(self, text: str) -> str | None:
@@ -301,8 +295,6 @@ def is_neutral(text: str) -> bool:
     tokens = [token.strip(".,;:()[]'\"…–") for token in text.split()]
     if len(tokens) == 1:
         return tokens[0].lower() not in _FUNCTION_WORDS
-    if _MODEL.fullmatch(text):
-        return True
     return not any(_PROSE.fullmatch(token) and token not in _UNITS for token in tokens)
 
 
@@ -344,7 +336,3 @@ def catalog_entries(file: str) -> Iterator[tuple[str, str]]:
         *forms, text = (json.loads(one) for one in match.groups() if one)
         for message in forms:
             yield message, text
-            for joint, stop in _JOINTS[:2]:  # its clauses may stand beside others
-                clauses, own = message.split(joint), text.split(stop)
-                if len(clauses) == len(own) > 1 and "{0}" not in text:
-                    yield from zip(clauses, own, strict=True)

@@ -7,7 +7,7 @@ always says which limit it refers to, measured or of the datasheet.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 
@@ -61,10 +61,6 @@ def top_operators(summary: Summary, top: int | None) -> tuple[OperatorTotal, ...
 
 def rank_ns(summary: Summary, operator: OperatorTotal) -> int:
     return operator.self_device_ns if summary.has_device else operator.self_cpu_ns
-
-
-def time_name(summary: Summary) -> str:
-    return "device time" if summary.has_device else "CPU time"
 
 
 def whole_ns(summary: Summary) -> int:
@@ -207,7 +203,7 @@ def operator_section(summary: Summary, operator: OperatorTotal) -> doc.Section:
         doc.words("Input shapes", itemgetter(0)),
         doc.number("Calls", lambda row: format_count(row[1])),
     )
-    shown = [*doc.blocks(known, called, _geometry_table(operator) if operator.kernels else None)]
+    shown = [*doc.blocks(known, called, _geometries_of(operator) if operator.kernels else None)]
     for kernel in operator.kernels[:_ACCOUNTS]:
         shown += launch_blocks(summary, operator.name, kernel.name, names_kernel=True)
     if (improvement := summary.improvements.get(operator.name)) is not None:
@@ -215,23 +211,30 @@ def operator_section(summary: Summary, operator: OperatorTotal) -> doc.Section:
     return doc.Section(operator.name, tuple(shown))
 
 
-def _geometry_table(operator: OperatorTotal) -> doc.Table:
-    launches: list[tuple[doc.Text, LaunchGeometry]] = [
-        (doc.Code(kernel.name), geometry) for kernel in operator.kernels for geometry in kernel.configurations
-    ]
-    launches.sort(key=lambda launch: -launch[1].total_ns)
-    known = doc.table(
-        launches[:_GEOMETRY_ROWS],
-        doc.words("CUDA kernel", itemgetter(0)),
-        doc.number("Calls", lambda row: format_count(row[1].calls)),
-        doc.number("Time", lambda row: format_duration(row[1].total_ns)),
-        doc.number("Grid", lambda row: format_extent(row[1].grid)),
-        doc.number("Block", lambda row: format_extent(row[1].block)),
-        doc.number("Registers/thread", lambda row: format_count(row[1].registers_per_thread)),
-        doc.number("Shared memory", lambda row: format_bytes_exactly(row[1].shared_memory_bytes)),
-        doc.number("Occupancy estimate", lambda row: format_fraction(row[1].occupancy_estimate)),
+def geometry_table(launches: Sequence[LaunchGeometry], *named: doc.Field) -> doc.Table:
+    """Launch configurations, one a row, after what they are of."""
+    return doc.table(
+        launches,
+        *named,
+        doc.number("Calls", "calls"),
+        doc.number("Time", "total_ns"),
+        doc.number("Grid", "grid", format_extent),
+        doc.number("Block", "block", format_extent),
+        doc.number("Registers/thread", "registers_per_thread"),
+        doc.number("Shared memory", "shared_memory_bytes", format_bytes_exactly),
+        doc.number("Occupancy estimate", "occupancy_estimate", format_fraction),
     )
-    if not (rest := [geometry for _, geometry in launches[_GEOMETRY_ROWS:]]):
+
+
+def _geometries_of(operator: OperatorTotal) -> doc.Table:
+    launches = [(one, kernel.name) for kernel in operator.kernels for one in kernel.configurations]
+    launches.sort(key=lambda launch: -launch[0].total_ns)
+    shown, rest = launches[:_GEOMETRY_ROWS], [one for one, _ in launches[_GEOMETRY_ROWS:]]
+    names = {id(one): name for one, name in shown}
+    known = geometry_table(
+        [one for one, _ in shown], doc.identifier("CUDA kernel", lambda one: names[id(one)])
+    )
+    if not rest:
         return known
     calls, total_ns = sum(one.calls for one in rest), sum(one.total_ns for one in rest)
     last = (f"{len(rest)} more launch configurations", format_count(calls), format_duration(total_ns))

@@ -146,35 +146,12 @@ def release_text(version: str | None, grade: Grade | None, reason: str | None) -
     return version + (f" ({grade}: {reason})" if reason and grade is not None else graded(grade))
 
 
-def accuracy_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
-    """Which share of the device time something is known of, in full by grade; nothing if not measured."""
-    accuracy, meaning = summary.accuracy, None
+def accuracy_blocks(summary: Summary) -> tuple[doc.Block, ...]:
+    """Which share of the device time something is known of, by grade; nothing if not measured."""
+    accuracy = summary.accuracy
     if accuracy is None:
         return ()
-    if accuracy.aten_operator_file_fraction is not None:
-        known = format_fraction(accuracy.aten_operator_file_fraction)
-        meaning = doc.Meaning(
-            f"Times are exact; the source file is known for {known} of the time of PyTorch's operators."
-        )
     release = release_text(summary.torch_version, summary.torch_version_grade, summary.torch_version_reason)
-    if not is_full:
-        units = ", ".join(
-            f"{format_fraction(share)} {grade}" for grade, share in accuracy.by_grade["kernel_unit"].items()
-        )
-        operators = (
-            f"{format_fraction(accuracy.aten_operator_entry_fraction)} of their time with a yaml entry, "
-            f"{format_fraction(accuracy.aten_operator_file_fraction)} with a file, "
-            f"{format_fraction(accuracy.aten_operator_line_fraction)} with a line"
-        )
-        if accuracy.aten_operator_entry_fraction is None:
-            operators = "none with device time"
-        shown = doc.facts(
-            ("PyTorch release", release),
-            ("ATen operators", operators),
-            ("PyTorch's kernels", f"translation unit: {units or 'none recorded'}"),
-            ("Kernel names", f"{format_fraction(accuracy.family_fraction)} of device time with a family"),
-        )
-        return doc.blocks(shown, meaning)
     figures = (
         ("Attributed to an operator", accuracy.attributed_fraction),
         ("ATen operators with a yaml entry", accuracy.aten_operator_entry_fraction),
@@ -202,7 +179,6 @@ def accuracy_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]
             ),
         ),
         doc.Paragraph(f"Grades: {meanings}."),
-        meaning,
     )
 
 

@@ -22,8 +22,6 @@ from opscope.units import (
 )
 
 SWEEP_SCHEMA_VERSION = 1
-# Of a configuration: the size that is compared, and what is known of the run only afterwards.
-_BESIDE = dict.fromkeys(("batch_size", "steps", "parameters"))
 _TENTH_TELLS = 10  # per second; of less, three digits
 
 _SUMMARY_KEYS = (
@@ -120,7 +118,7 @@ def sweep_document(records: Sequence[Record]) -> doc.Document:
         title,
         (_headline(records),),
         doc.sections(
-            doc.Section("Configurations", (configurations, *_scaling(records))),
+            doc.Section("Configurations", (configurations,)),
             doc.Section("Failed configurations", (doc.BulletList(failures),)),
         ),
     )
@@ -156,27 +154,6 @@ def _step_ms(record: Record) -> float | None:
     unrecorded = (record["step"] or {}).get("unrecorded_ms")
     time: float | None = unrecorded["median"] if unrecorded else record["summary"]["wall_time_ms_per_step"]
     return time
-
-
-def _scaling(records: Sequence[Record]) -> tuple[doc.Meaning, ...]:
-    """What a larger batch costs, of configurations that differ in nothing else; the widest range of them."""
-    known = [(one["config"], ms) for one in records if one["config"] and (ms := _step_ms(one)) is not None]
-    batches = [one for one in known if one[0].get("batch_size")]
-    pairs = [
-        (small["batch_size"], small_ms, large["batch_size"], large_ms)
-        for small, small_ms in batches
-        for large, large_ms in batches
-        if small["batch_size"] < large["batch_size"] and small | _BESIDE == large | _BESIDE
-    ]
-    if not pairs:
-        return ()
-    low, low_ms, high, high_ms = max(pairs, key=lambda pair: pair[2] / pair[0])
-    return (
-        doc.Meaning(
-            f"From batch size {low} to {high} a step takes {format_ratio(high_ms / low_ms)} as long for "
-            f"{format_ratio(high / low)} the sequences."
-        ),
-    )
 
 
 def _rate(per_s: float) -> str:

@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import partial
-from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +56,6 @@ def _cell(value: Any) -> doc.Text:
     return text if text.count(" ") >= _FEWEST_GAPS and _OF_CODE.isdisjoint(text) else doc.Code(text)
 
 
-_MOST = 0.8
 _OPERATION = "[CUDA "  # copies and sets, which are short
 _WORDS = frozenset(("Name", "Operation", "Category"))
 _SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
@@ -142,10 +140,4 @@ def _section(shown: ReportTable) -> doc.Section:
         else doc.number(name, itemgetter(name), figure, spare=name.startswith(_SPREAD))
         for name in report.columns
     )
-    # How few rows make up most of the report.
-    totals = sorted((row[_total_column(shown)] for row in shown.rows), reverse=True)
-    sums = list(accumulate(totals))
-    count = next((index for index, total in enumerate(sums, 1) if total >= _MOST * sums[-1]), len(sums))
-    share = format_share(sums[count - 1], sums[-1])
-    meaning = doc.Meaning(f"{count} of {counted(len(totals), 'row')} make up {share} of it.")
-    return doc.Section(title, (doc.table(shown.rows, *fields), meaning))
+    return doc.Section(title, (doc.table(shown.rows, *fields),))

@@ -76,10 +76,7 @@ def _longest_word(text: str) -> int:
 
 
 _NAME_STYLE = "cyan"
-_BAR_WIDTH = 24
-_SHORTEST_BAR = 6
 _PLAIN_ADDRESS = re.compile(r"https://[\w./#~%+-]+")  # what rich takes as one word of a style
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 _SEVERITY_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
@@ -115,7 +112,7 @@ class _Name:
 
 
 class _FittedTable:
-    """A table whose columns are fitted to the console; with bars beside it where there is room.
+    """A table whose columns are fitted to the console.
 
     Where they need more than there is, spare columns are left out, the last of them first, and named below.
     """
@@ -142,12 +139,6 @@ class _FittedTable:
             justify: JustifyMethod = "right" if titles[index].is_number else "left"
             grid.add_column(titles[index].title, justify=justify, width=each, overflow="fold")
             columns.append(_cells(self._cells[index], each))
-        bar_width = min(_BAR_WIDTH, available - sum(widths) - GAP) if self._table.fractions else 0
-        if bar_width >= _SHORTEST_BAR:
-            grid.add_column("", width=bar_width)
-            lengths = (round(max(0.0, min(1.0, one)) * bar_width * 8) for one in self._table.fractions)
-            bars = ("█" * (length // 8) + _EIGHTHS[length % 8].strip() for length in lengths)
-            columns.append([Words(bar, style="green", no_wrap=True) for bar in bars])
         for row in zip(*columns, strict=True):
             grid.add_row(*row)
         yield grid
@@ -222,26 +213,9 @@ def _cells(texts: Sequence[doc.Text], width: int) -> list[RenderableType]:
     return [
         Words(_printable(short[doc.plain(text)]), style=_NAME_STYLE, no_wrap=True)
         if _holds_name(text) and len(doc.plain(text)) > width and not is_operator_name(doc.plain(text))
-        else _words(_broken(text, width) if isinstance(text, str) and "×" in text else text)
+        else _words(text)
         for text in texts
     ]
-
-
-# Sizes that do not fit on a line are broken between dimensions, not within one.
-_DIMENSION = re.compile(r"[^×]*×|[^×]+")
-
-
-def _broken(text: str, width: int) -> str:
-    """The text with words that are wider than their column broken after a "×"."""
-    words = []
-    for word in text.split(" "):
-        lines = [""]
-        for part in _DIMENSION.findall(word) if cell_len(word) > width else [word]:
-            if lines[-1] and cell_len(lines[-1] + part) > width:
-                lines.append("")
-            lines[-1] += part
-        words += lines
-    return " ".join(words)
 
 
 def _holds_name(text: doc.Text) -> bool:

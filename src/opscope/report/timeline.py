@@ -7,10 +7,9 @@ JSON document.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -21,12 +20,12 @@ from msgspec.structs import asdict, replace
 from opscope.analysis.program.places import LineKind, ModuleTotal
 from opscope.analysis.step_model import PathTotal
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.values import IdleCause, LaunchLatency, Timeline, TimePartition, WindowKind
+from opscope.analysis.timeline.values import IdleCause, TimePartition, WindowKind
 from opscope.analysis.watched_steps import as_tree
 from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.names import INDEX, trace_name
-from opscope.report.operators import time_name, whole_ns
+from opscope.report.operators import whole_ns
 from opscope.units import (
     counted,
     format_count,
@@ -93,7 +92,7 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
             doc.identifier("Line", "line", if_known=True),
         ),
         _path_table(summary),
-        *(_launch_tables(summary) if len(timeline.partitions) > 1 else ()),
+        _launch_table(summary),
         doc.FactList(tuple(_facts(summary))),
         recording_hint(summary) if is_full else None,
         _waiting(summary),
@@ -201,8 +200,8 @@ def _cause_table(partitions: tuple[TimePartition, ...]) -> doc.Table:
     )
 
 
-def _launch_tables(summary: Summary) -> tuple[doc.Block, ...]:
-    """Launches, queue and host of several devices, one a row, so that they compare."""
+def _launch_table(summary: Summary) -> doc.Table:
+    """Launches, queue and host of each device."""
     timeline = summary.timeline
     latencies = {(one.trace_id, one.device): one for one in timeline.latencies}
     queues = {(one.trace_id, one.device): one for one in timeline.queues}
@@ -218,42 +217,36 @@ def _launch_tables(summary: Summary) -> tuple[doc.Block, ...]:
         form = form or partial(format_quantity, attribute)
         return doc.number(title, value, form, spare=spare, if_known=True)
 
-    launches = doc.table(
+    return doc.table(
         timeline.partitions,
-        doc.words("Of", lambda one: _of(summary, one.trace_id, one.device).removeprefix(" of ")),
+        doc.words("Of", lambda one: _of(summary, one.trace_id, one.device).removeprefix(" of "))
+        if len(timeline.partitions) > 1
+        else None,
         number("Launch latency", latencies, "median_ns"),
         number("p95", latencies, "p95_ns", spare=True),
         number("Queue mean", queues, "mean", "{:.1f}".format),
-        number("Most", queues, "maximum", spare=True),
+        number("Most queued", queues, "maximum", spare=True),
         number("Queue empty", queues, "empty_fraction"),
         number("Median recorded step", steps, "median_ns"),
         number("Host work", host, "launch_path_ns"),
         number("Launches", host, "launches", "{:,.0f}".format, spare=True),
-        number("Profiler overhead", host, "recorder_ns"),
+        number("Estimated profiler overhead", host, "recorder_ns"),
         caption=f"Launches, their queue, and what the host needs for them{' per step' if steps else ''}.",
     )
-    series = doc.table(
-        [series for series in summary.timeline.series if any(series.mean)],
-        doc.words("Of", lambda series: _of(summary, series.trace_id, series.device).removeprefix(" of ")),
-        doc.words("Queue over time", lambda series: _bars(series.mean)),
-        doc.number("Up to", lambda series: f"{max(series.mean):.1f}"),
-    )
-    return doc.blocks(launches, series)
 
 
 def _facts(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
-    """What is told in words: of one device everything; of several, what the tables leave out."""
-    timeline, step = summary.timeline, summary.typical_step
-    if len(timeline.partitions) == 1:
-        yield from _device_facts(timeline)
-    else:
-        for latency in timeline.latencies:
-            if latency.negative_count:
-                whose = _of(summary, latency.trace_id, latency.device)
-                yield f"Clocks{whose}", _disagreement(latency).removeprefix("; ")
-        for steps in timeline.steps:
-            if steps.outliers:
-                yield f"Outlier steps{_of(summary, steps.trace_id)}", ", ".join(map(str, steps.outliers))
+    """What the tables leave out."""
+    step = summary.typical_step
+    for latency in summary.timeline.latencies:
+        if latency.negative_count:
+            early = counted(
+                latency.negative_count, "kernel begins before its launch", "kernels begin before their launch"
+            )
+            yield f"Clocks{_of(summary, latency.trace_id, latency.device)}", f"{early}, so clocks disagree"
+    for steps in summary.timeline.steps:
+        if steps.outliers:
+            yield f"Outlier steps{_of(summary, steps.trace_id)}", ", ".join(map(str, steps.outliers))
     if step is None:
         return
     late = "1 event starts" if step.missing_edges == 1 else f"{step.missing_edges:,} events start"
@@ -265,63 +258,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     yield (
         "Simulated",
         f"{between}{' a step' if summary.steps else ''} without the profiler, "
-        f"{format_duration(step.recorded_ns)} with it; the device alone needs "
-        f"{format_duration(step.device_ns)}, the host alone {format_duration(step.host_ns)}{unexplained}",
+        f"{format_duration(step.recorded_ns)} with it{unexplained}",
     )
-
-
-def _device_facts(timeline: Timeline) -> Iterator[tuple[str, doc.Text]]:
-    for latency in timeline.latencies:
-        text = f"median {format_duration(latency.median_ns)}, p95 {format_duration(latency.p95_ns)}"
-        yield "Launch latency", f"{text}{_disagreement(latency)}"
-    for queue in timeline.queues:
-        empty = format_fraction(queue.empty_fraction)
-        yield "Queue depth", f"mean {queue.mean:.1f}, max {queue.maximum:,}, empty {empty} of the time"
-    for series in timeline.series:
-        if any(series.mean):
-            yield "Queue over time", f"{_bars(series.mean)} up to {max(series.mean):.1f}"
-        waited = [ns or 0.0 for ns in series.latency_ns]
-        if any(one > 0 for one in waited):
-            yield "Launch latency over time", f"{_bars(waited)} up to {format_duration(max(waited))}"
-    for steps in timeline.steps:
-        text = f"{steps.count}, median {format_duration(steps.median_ns)} "
-        text += f"({format_duration(steps.min_ns)} to {format_duration(steps.max_ns)})"
-        if steps.count == 1:
-            text = f"1, of {format_duration(steps.median_ns)}"
-        text += f"; outliers: {', '.join(map(str, steps.outliers))}" if steps.outliers else ""
-        text += f"; {steps.left_out} of start-up left out" if steps.left_out else ""
-        yield "Recorded steps", text
-    for host in timeline.host:  # a recording without steps counts as one
-        text = (
-            f"{format_duration(host.launch_path_ns)} of host work "
-            f"{'a recorded step' if timeline.steps else 'in all'} for "
-            f"{host.launches:,.0f} {'launch' if host.launches == 1 else 'launches'}, "
-            f"while the device is busy for {format_duration(host.device_busy_ns)}"
-        )
-        if host.recorder_ns is not None:
-            text += (
-                f"; an estimated {format_duration(host.recorder_ns)} of the host work is profiler overhead"
-            )
-        yield "Host", text
-
-
-def _disagreement(latency: LaunchLatency) -> str:
-    count = latency.negative_count
-    if not count:
-        return ""
-    kernels = counted(count, "kernel begins before its launch", "kernels begin before their launch")
-    return f"; {kernels}, so clocks disagree"
-
-
-_LEVELS = " ▁▂▃▄▅▆▇█"
-
-
-def _bars(values: Sequence[float]) -> str:
-    """One character per value, by height; below zero counts as nothing."""
-    top = max(values)
-    if top <= 0:
-        return _LEVELS[0] * len(values)
-    return "".join(_LEVELS[max(0, math.ceil(value / top * (len(_LEVELS) - 1)))] for value in values)
 
 
 def _of(summary: Summary, trace_id: int, device: int | None = None) -> str:
@@ -429,25 +367,19 @@ def module_blocks(summary: Summary, top: int | None, *, within: str = "") -> tup
         count = f" ×{part.modules}" if part.modules > 1 else ""
         return (_INDENT * (len(part.key) - 1), doc.Code(part.key[-1]), count)
 
-    rows = doc.table(
-        shown,
-        doc.words("Module", name),
-        doc.number("Calls", "total.calls"),
-        doc.number("Device time" if summary.has_device else "CPU time", f"total.total_{what}_ns"),
-        doc.number("Share", lambda part: _share(summary, time_ns(part))),
-        doc.number("Self", f"total.self_{what}_ns"),
-        doc.number("Forward", "total.forward_ns"),
-        doc.number("Backward", "total.backward_ns"),
-        doc.number("Launches", "total.kernel_launches") if summary.has_device else None,
-        caption=caption,
-    )
-    own = summed((one.class_name, getattr(one, f"self_{what}_ns")) for one in summary.program.modules)
-    if not own.total():
-        return (rows,)
-    first, ns = own.most_common(1)[0]
-    share = _share(summary, ns)
-    return rows, doc.Meaning(
-        (doc.Code(first), f" modules take the most self time: {share} of {time_name(summary)}.")
+    return (
+        doc.table(
+            shown,
+            doc.words("Module", name),
+            doc.number("Calls", "total.calls"),
+            doc.number("Device time" if summary.has_device else "CPU time", f"total.total_{what}_ns"),
+            doc.number("Share", lambda part: _share(summary, time_ns(part))),
+            doc.number("Self", f"total.self_{what}_ns"),
+            doc.number("Forward", "total.forward_ns"),
+            doc.number("Backward", "total.backward_ns"),
+            doc.number("Launches", "total.kernel_launches") if summary.has_device else None,
+            caption=caption,
+        ),
     )
 
 
@@ -484,23 +416,19 @@ def _line_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
     if len(shown) < len(lines):
         caption = f"The first {len(shown)} of {len(lines)} lines. {caption}"
     notes = [note for kind, note in _KIND_NOTES.items() if any(line.kind is kind for line in shown)]
-    rows = doc.table(
-        shown,
-        doc.words("Line", lambda line: (doc.Code(f"{line.file}:{line.line}"), _KIND_MARKS[line.kind])),
-        doc.identifier("Function", "function"),
-        doc.number("Calls", "calls"),
-        doc.number("Device time" if on_device else "CPU time", own),
-        doc.number("Share", lambda line: _share(summary, getattr(line, own))),
-        doc.number("Forward", "forward_ns"),
-        doc.number("Backward", "backward_ns"),
-        doc.number("Launches", "kernel_launches") if on_device else None,
-        caption=" ".join([caption, *notes]),
-    )
-    share, place = _share(summary, getattr(lines[0], own)), doc.Code(f"{lines[0].file}:{lines[0].line}")
-    return rows, doc.Meaning(
-        (place, f" launches the most: {share} of device time.")
-        if on_device
-        else (place, f" takes the most: {share} of CPU time.")
+    return (
+        doc.table(
+            shown,
+            doc.words("Line", lambda line: (doc.Code(f"{line.file}:{line.line}"), _KIND_MARKS[line.kind])),
+            doc.identifier("Function", "function"),
+            doc.number("Calls", "calls"),
+            doc.number("Device time" if on_device else "CPU time", own),
+            doc.number("Share", lambda line: _share(summary, getattr(line, own))),
+            doc.number("Forward", "forward_ns"),
+            doc.number("Backward", "backward_ns"),
+            doc.number("Launches", "kernel_launches") if on_device else None,
+            caption=" ".join([caption, *notes]),
+        ),
     )
 
 

@@ -54,7 +54,6 @@ def run_program(
     *,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
 ) -> ProgramExit:
     """Run a command without input and collect what it writes; at the limit all that it started is killed."""
     try:
@@ -64,7 +63,6 @@ def run_program(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
-            cwd=folder,
             start_new_session=True,
         )
     except OSError as error:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from case_tables import cases
-from opscope.analysis.tensor_cores import TensorCoreUse, is_product, operand_type, tensor_core_evidence
+from opscope.analysis.tensor_cores import TensorCoreUse, is_product, operand_type, passes_of, tensor_core_use
 from opscope.hardware.devices import DataType
 from opscope.provenance.kernel_names.decoder import decode
 
@@ -18,25 +18,20 @@ CUDNN = (
     "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1_cga1x1x1_kernel0_0"
 )
 EFFICIENT = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)"
-SKINNY = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x4_nt_align1>(cutlass_80_tensorop_s1688gemm_128x128_16x4_nt_align1::Params)"  # noqa: E501
 
 
-@cases("name", "data_type", "use", "grade")
-def test_evidence_of_a_name_on_an_h200(name, data_type, use, grade):
-    found = tensor_core_evidence(decode(name), data_type and DataType(data_type), "9.0")
-    assert (found.use, found.grade) == (use, grade), found.reason
-    assert found.reason
+@cases("name", "data_type", "use")
+def test_evidence_of_a_name_on_an_h200(name, data_type, use):
+    assert tensor_core_use(decode(name), data_type and DataType(data_type), "9.0") == use
 
 
-def test_passes_and_loads_of_single_elements_are_named():
-    assert tensor_core_evidence(decode(EFFICIENT), DataType.FP32, "9.0").passes == 3
-    assert tensor_core_evidence(decode(TF32), DataType.FP32, "9.0").passes == 1
-    assert "aligned to 1 element" in tensor_core_evidence(decode(SKINNY)).reason
+def test_fp32_of_memory_efficient_attention_takes_three_products():
+    assert [passes_of(decode(name), DataType.FP32) for name in (EFFICIENT, TF32)] == [3, 1]
 
 
 @cases("name", "data_type", "capability", "use")
 def test_what_could_run_follows_from_operands_and_device(name, data_type, capability, use):
-    assert tensor_core_evidence(decode(name), data_type and DataType(data_type), capability).use == use
+    assert tensor_core_use(decode(name), data_type and DataType(data_type), capability) == use
 
 
 def test_the_type_is_that_of_the_multiplication_where_the_name_tells_it():
@@ -63,7 +58,7 @@ def test_every_product_in_recorded_traces_is_told(recorded_names):
     untold = {
         name.partition("<")[0]
         for name in products
-        if tensor_core_evidence(decode(name), None, "9.0").use is None and not re.match("igemm_|_ZN2ck", name)
+        if tensor_core_use(decode(name), None, "9.0") is None and not re.match("igemm_|_ZN2ck", name)
     }
     assert untold == _UNTOLD
 
@@ -71,7 +66,7 @@ def test_every_product_in_recorded_traces_is_told(recorded_names):
 @pytest.mark.exhaustive(few=False)
 def test_words_of_a_name_agree_with_the_evidence(recorded_names):
     for name in recorded_names:
-        use = tensor_core_evidence(decode(name), DataType.FP16, "9.0").use
+        use = tensor_core_use(decode(name), DataType.FP16, "9.0")
         if re.search(r"ffma|_simt_|scudnn|(?:volta|ampere|maxwell)_[sd]gemm", name):
             assert use is ELIGIBLE, name
         elif re.search(r"nvjet|tensorop|_tensor\d|wgmma|_s\d{4,5}gemm|MmaTensorOp", name) and is_product(

@@ -214,7 +214,9 @@ def test_a_kernel_of_ones_own_is_written_with_its_launch(tmp_path, monkeypatch):
     kernel, grid = names["scale"], lambda meta: (7,)
     run(kernel, x, x.clone(), 100, 1.5, BLOCK=16, grid=grid, warmup=False, num_warps=1)
     assert len(ran) == 1 and ran[0][1:] == ((7,), {"BLOCK": 16, "warmup": False, "num_warps": 1})
-    seen.note_launch(names["unwritable"], {"out": x}, (1,))
+    run(object(), x, grid=grid)  # of another Triton: it is launched, and nothing is watched any more
+    assert (len(ran), watch._is_on) == (2, False)
+    seen.note_launch(names["unwritable"], (x,), {}, (1,))
     calls = [one for one in seen if one.grid == (7, 1, 1)], [one for one in seen if one.grid == (1, 1, 1)]
     built = TraceBuilder().launch(2).kernel("scale", 20, 5, grid=[7, 1, 1]).launch(3)
     built.kernel("unwritable", 30, 4, grid=[1, 1, 1]).write(trace)

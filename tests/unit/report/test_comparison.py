@@ -12,7 +12,6 @@ from opscope.model.comparison import FailOn, Presence, TimeChange
 from opscope.model.environment import Environment
 from opscope.report import comparison
 from opscope.report.document import Strong
-from opscope.report.html.result_charts import _ratio_bar
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 
@@ -157,7 +156,6 @@ def test_a_ratio_and_its_interval_are_of_one_quantity_or_it_is_bare():
     assert comparison._headline(faster).endswith("(−46 ns, 1.46× faster [1.440, 1.480])")
     slower = TimeChange(100, 146, ratio=1.46, ratio_interval=(1.44, 1.48), verdict=benchmark.Verdict.SLOWER)
     assert comparison._headline(slower).endswith("(+46 ns, 1.46× slower [1.440, 1.480])")
-    assert _ratio_bar("one", faster).hover == "1.46× faster, 95 % interval 1.440 to 1.480"
     unjudged = TimeChange(100, 150, ratio=1.5, verdict=benchmark.Verdict.AMBIGUOUS, reason="too few")
     assert comparison.ratio_words(unjudged) == "1.500×"
     judged = TimeChange(100, 150, ratio=1.5, ratio_interval=(1.4, 1.6), verdict=benchmark.Verdict.SLOWER)

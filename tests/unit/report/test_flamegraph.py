@@ -14,7 +14,7 @@ UNITS = {"none", "nanoseconds", "microseconds", "milliseconds", "seconds", "byte
 
 
 def profile(stacks, names, **fields):
-    values = {"name": "trace.json", "unit": "nanoseconds", **fields}
+    values = {"name": "trace.json", **fields}
     return StackProfile(names=names, stacks=tuple(stacks), weights=tuple(stacks.values()), **values)
 
 

@@ -74,12 +74,8 @@ def test_what_is_said(summary, cpu_summary, expect):
         ("unknown", provenance.release_text(None, None, "no names")),
     ]
     measured = summary.having(accuracy=MEASURED, torch_version="2.6.0")
-    blocks = {
-        name: provenance.accuracy_blocks(measured, is_full=is_full)
-        for name, is_full in {"accuracy": True, "accuracy in short": False}.items()
-    }
-    expect("provenance.txt", markdown_of(told, blocks))
-    assert provenance.accuracy_blocks(summary, is_full=True) == ()
+    expect("provenance.txt", markdown_of(told, {"accuracy": provenance.accuracy_blocks(measured)}))
+    assert provenance.accuracy_blocks(summary) == ()
 
 
 FUNCTOR = "at::native::(anonymous namespace)::pow_impl"

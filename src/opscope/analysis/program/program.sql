@@ -69,8 +69,8 @@ SELECT operator_id, trace_id AS trace, thread_id AS thread, start_ns, duration_n
 FROM operators
 
 -- :name stack_activities
--- One row per device activity: its name, step (-1: none) and, where it has no operator, why. Reads device_activities.
-SELECT activity_id, name_id::BIGINT AS name_id, coalesce(step, -1)::BIGINT AS step,
+-- One row per device activity: its name and, where it has no operator, why. Reads device_activities.
+SELECT activity_id, name_id::BIGINT AS name_id,
     CASE WHEN operator_id IS NULL THEN attribution ELSE '' END AS reason
 FROM device_activities
 

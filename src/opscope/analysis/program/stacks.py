@@ -1,8 +1,9 @@
-"""Stacks with weights: who called whom down to the kernel, and how much device time, host time or launches.
+"""Stacks with weights: who called whom down to the kernel, and how much device time or host time.
 
 Python frames, modules and operators nest as they were open; the kernel is the leaf. The weights of a trace
-sum to all its device time (or launches, or the time its threads spent in what is shown), to the nanosecond:
-what has no operator or no stack stands under a root that says so, in square brackets.
+sum to all its device time (or the time its threads spent in what is shown), to the nanosecond: what has no
+operator or no stack stands under a root that says so, in square brackets. Above modules the backward pass
+stands under the forward operators that it differentiates, else where it ran.
 """
 
 from __future__ import annotations
@@ -110,14 +111,6 @@ class StackBasis(TextEnum):
 class StackWeight(TextEnum):
     DEVICE = "device"
     CPU = "cpu"
-    LAUNCHES = "launches"
-
-
-class BackwardPlace(TextEnum):
-    """Where what autograd's engine called stands: where it ran, or under the forward operator."""
-
-    OWN = "own"
-    FORWARD = "forward"
 
 
 class StackProfile(msgspec.Struct, frozen=True):
@@ -125,8 +118,7 @@ class StackProfile(msgspec.Struct, frozen=True):
     names: Sequence[str]  # what stacks are made of, shared by all profiles of a Session
     # Each as positions in `names`, outermost first; in the order of their names
     stacks: tuple[tuple[int, ...], ...]
-    weights: tuple[int, ...]  # nanoseconds of each, or launches
-    unit: str  # `nanoseconds` or `none`, as speedscope calls them
+    weights: tuple[int, ...]  # nanoseconds of each
 
     @property
     def total(self) -> int:
@@ -134,31 +126,19 @@ class StackProfile(msgspec.Struct, frozen=True):
 
 
 def stack_profiles(
-    session: Session,
-    *,
-    by: StackBasis | None = None,
-    weight: StackWeight = StackWeight.DEVICE,
-    backward: BackwardPlace | None = None,
-    step: int | None = None,
+    session: Session, *, by: StackBasis | None = None, weight: StackWeight = StackWeight.DEVICE
 ) -> tuple[StackProfile, ...]:
-    """The stacks of each trace that has any, of one step if it is given.
+    """The stacks of each trace that has any.
 
-    Above the operators stand Python frames where they were recorded, unless `by` says otherwise; the backward
-    pass stands under the forward operators if modules do, else where it ran.
+    Above the operators stand Python frames where they were recorded, unless `by` says otherwise.
     """
-    basis = _basis(session, by)
-    windows = _windows(session, step)
-    if weight is not StackWeight.CPU and not session.scalar("SELECT EXISTS (FROM device_activities)"):
+    is_host = weight is StackWeight.CPU
+    stacks = _Stacks(session, _basis(session, by))
+    if not is_host and not session.scalar("SELECT EXISTS (FROM device_activities)"):
         raise InputError("no device activity was recorded", hint="Use --weight cpu for host time")
-    if backward is None:
-        backward = BackwardPlace.FORWARD if basis is StackBasis.MODULE else BackwardPlace.OWN
-    stacks = _Stacks(session, basis, windows if weight is StackWeight.CPU else None)
-    nodes = stacks.nodes(backward)
-    samples = stacks.host(nodes) if weight is StackWeight.CPU else stacks.launched(nodes, weight, step)
-    profiles = _profiles(session, stacks.tree, samples, weight)
+    profiles = _profiles(session, stacks.tree, stacks.host() if is_host else stacks.launched())
     if not profiles:
-        what = "host time" if weight is StackWeight.CPU else "device activity"
-        raise InputError(f"no {what} was recorded" + (f" in step {step}" if step is not None else ""))
+        raise InputError("no host time was recorded")
     return profiles
 
 
@@ -179,26 +159,10 @@ def _basis(session: Session, by: StackBasis | None) -> StackBasis:
     return by
 
 
-def _windows(session: Session, step: int | None) -> dict[int, tuple[int, int]] | None:
-    """Start and end of a step by trace; None for all of the recording."""
-    if step is None:
-        return None
-    rows = session.query(
-        "SELECT trace_id, start_ns, start_ns + duration_ns FROM steps WHERE step = ?", [step]
-    )
-    if not rows:
-        known = [number for (number,) in session.query("SELECT DISTINCT step FROM steps ORDER BY step")]
-        hint = f"The steps are {', '.join(map(str, known))}" if known else "No steps were recorded"
-        raise InputError(f"there is no step {step}", hint=hint)
-    return {trace: (start_ns, end_ns) for trace, start_ns, end_ns in rows}
-
-
 class _Stacks:
-    """Call forest of a Session with the names of stacks, cut to windows of the traces if given."""
+    """Call forest of a Session with the names of stacks."""
 
-    def __init__(
-        self, session: Session, basis: StackBasis, windows: dict[int, tuple[int, int]] | None
-    ) -> None:
+    def __init__(self, session: Session, basis: StackBasis) -> None:
         self.tree = PathTree()
         self._session, self._basis = session, basis
         self._operators = read_operators(session)
@@ -206,25 +170,15 @@ class _Stacks:
         if basis is not StackBasis.OPERATOR:
             frames = _frame_intervals(session, self.tree, only_modules=basis is StackBasis.MODULE)
             found = {name: np.concatenate((column, frames[name])) for name, column in found.items()}
-        if windows is not None:
-            # Without a window, nothing of a trace.
-            count = len(found["trace"])
-            low, high = np.ones(count, np.int64), np.zeros(count, np.int64)
-            for trace, (start_ns, end_ns) in windows.items():
-                low[found["trace"] == trace], high[found["trace"] == trace] = start_ns, end_ns
-            found["start_ns"] = np.maximum(found["start_ns"], low)
-            found["end_ns"] = np.minimum(found["end_ns"], high)
-            is_inside = found["end_ns"] > found["start_ns"]
-            found = {name: column[is_inside] for name, column in found.items()}
         self._forest = _forest(found)
         self._trace, self._name_id, self._operator = (
             found[name][self._forest.order] for name in ("trace", "name_id", "operator")
         )
 
-    def nodes(self, backward: BackwardPlace) -> Int64:
+    def _nodes(self) -> Int64:
         """The path of each interval, in preorder."""
         node, root = np.full(len(self._forest), NONE), self._roots()
-        if backward is BackwardPlace.OWN:
+        if self._basis is not StackBasis.MODULE:
             self._descend(node, root, np.ones(len(node), dtype=np.bool_))
             return node
         # What the engine ran, with its subtree, is hung under the forward operator.
@@ -256,32 +210,28 @@ class _Stacks:
             above = np.where(parent >= 0, gather(node, parent), root[here])
             node[here] = self.tree.under(above, self._name_id[here])
 
-    def host(self, node: Int64) -> tuple[Int64, Int64, Int64]:
+    def host(self) -> tuple[Int64, Int64, Int64]:
         """Trace, path and own time of each interval."""
-        return self._trace, node, self._forest.end_ns - self._forest.start_ns - children_time(self._forest)
+        forest = self._forest
+        return self._trace, self._nodes(), forest.end_ns - forest.start_ns - children_time(forest)
 
-    def launched(self, node: Int64, weight: StackWeight, step: int | None) -> tuple[Int64, Int64, Int64]:
-        """Trace, path and weight of each activity, those of one step alone if it is given."""
+    def launched(self) -> tuple[Int64, Int64, Int64]:
+        """Trace, path and time of each activity."""
         activities = read_activities(self._session, self._operators.first_id)
         rows = columns(self._session, sql(__package__, "program:stack_activities"), order_by="activity_id")
-        counted = activities.is_kernel if weight is StackWeight.LAUNCHES else np.ones(len(rows["step"]), bool)
-        if step is not None:
-            counted &= rows["step"] == step
         # Frames that an operator opened may lie between it and the launch; other operators may not.
         called = enclosing(self._forest, activities.call_thread, activities.call_start_ns)
         around = gather(inherit(self._operator, self._forest.parent, self._forest.depth), called)
         caller = gather(self._interval_of(), activities.operator)
         caller = np.where((called >= 0) & (around == activities.operator), called, caller)
-        above = gather(node, caller)
+        above = gather(self._nodes(), caller)
         reasons, which = np.unique(rows["reason"].astype(str), return_inverse=True)
         unattributed = self.tree.name_ids(f"[unattributed: {reason}]" for reason in reasons.tolist())
-        lost = np.flatnonzero((above < 0) & counted)
+        lost = np.flatnonzero(above < 0)
         above[lost] = self.tree.under(np.full(len(lost), NONE), unattributed[which[lost]])
         names = dict(self._session.query("SELECT name_id, name FROM kernel_names"))
-        leaf = self.tree.under(above[counted], self.tree.named(rows["name_id"][counted], names))
-        is_time = weight is StackWeight.DEVICE
-        weights = activities.duration_ns[counted] if is_time else np.ones(len(leaf), np.int64)
-        return activities.trace[counted], leaf, weights
+        leaf = self.tree.under(above, self.tree.named(rows["name_id"], names))
+        return activities.trace, leaf, activities.duration_ns
 
     def _roots(self) -> Int64:
         root = np.full(len(self._forest), NONE)
@@ -301,11 +251,10 @@ class _Stacks:
 
 
 def _profiles(
-    session: Session, tree: PathTree, samples: tuple[Int64, Int64, Int64], weight: StackWeight
+    session: Session, tree: PathTree, samples: tuple[Int64, Int64, Int64]
 ) -> tuple[StackProfile, ...]:
     """The samples by trace, equal stacks added up, empty ones left out."""
     trace, leaf, weights = samples
-    unit = "none" if weight is StackWeight.LAUNCHES else "nanoseconds"
     names, pairs = list(tree.names), list(tree.nodes)
     rank_of = {at: rank for rank, at in enumerate(sorted(range(len(names)), key=names.__getitem__))}
 
@@ -324,7 +273,5 @@ def _profiles(
         if stacks:
             name = re.split(r"[/\\]", source)[-1] if rank is None else f"rank {rank}"
             order = sorted(stacks, key=lambda stack: [rank_of[frame] for frame in stack])
-            found.append(
-                StackProfile(name, names, tuple(order), tuple(stacks[stack] for stack in order), unit)
-            )
+            found.append(StackProfile(name, names, tuple(order), tuple(stacks[stack] for stack in order)))
     return tuple(found)

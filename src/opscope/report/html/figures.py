@@ -125,12 +125,10 @@ def bars(
     title: str,
     colors: Mapping[str, str],
     mark: float | None = None,
-    is_ratio: bool = False,
 ) -> Drawing:
     """A row for each bar, from top to bottom, with whiskers where intervals are known, and a line at `mark`.
 
-    Kinds of several bars of one row stand side by side. Of ratios ends alone are drawn, on a logarithmic
-    axis: a length would mean nothing.
+    Kinds of several bars of one row stand side by side.
     """
     seen: Counter[tuple[str, str]] = Counter()
     names: dict[tuple[str, int], str] = {}  # of rows; two things may have one label
@@ -144,16 +142,15 @@ def bars(
     for kind, color in colors.items():
         mine = [one for _, one in placed if one.kind == kind]
         at = [at for at, one in placed if one.kind == kind]
-        trace: dict[str, Any] = {
-            "name": kind,
-            "hovertext": [f"{as_lines(one.label)}<br>{as_text(one.hover)}" for one in mine],
-            "hoverinfo": "text",
-        }
-        if is_ratio:
-            trace = curve(xs=(one.end for one in mine), ys=at, mode="markers", **trace)
-        else:
-            trace = boxes((one.end - one.base for one in mine), at, base=[one.base for one in mine], **trace)
-        trace["marker"] = {"color": color, **({"size": 10} if is_ratio else {})}
+        trace = boxes(
+            (one.end - one.base for one in mine),
+            at,
+            base=[one.base for one in mine],
+            name=kind,
+            hovertext=[f"{as_lines(one.label)}<br>{as_text(one.hover)}" for one in mine],
+            hoverinfo="text",
+            marker={"color": color},
+        )
         if any(one.interval for one in mine):
             ends = [(one.end, one.interval) for one in mine]
             trace["error_x"] = {**whiskers(ends), "thickness": 1.4, "width": 4}
@@ -168,9 +165,6 @@ def bars(
         "hovermode": "closest",
         "showlegend": len(data) > 1,
     }
-    if is_ratio:
-        reached = [end for one in rows for end in (one.end, *(one.interval or ()), mark or one.end)]
-        layout["xaxis"] = log_axis(title, min(reached) / 1.15, max(reached) * 1.15, "{:,.3g}".format)
     each = 14 * max(2, len(data)) if len(rows) > len(names) else 28
     return {"data": data, "layout": layout}, 90 + each * len(names)
 

@@ -14,13 +14,12 @@ from opscope.model.comparison import (
     BenchmarkComparison,
     OperatorChange,
     SessionComparison,
-    TimeChange,
     UnattributedChange,
 )
 from opscope.model.queries import grouped
 from opscope.model.trial import TrialResult
 from opscope.report import benchmark
-from opscope.report.comparison import difference_text, point_title
+from opscope.report.comparison import difference_text
 from opscope.report.html import figures as fig
 from opscope.units import NS_PER_MS, counted, format_duration, format_fraction
 
@@ -37,33 +36,8 @@ _VERDICTS = {"slower": fig.RED, "faster": fig.BLUE, "same, or no verdict": fig.G
 
 
 def comparison_charts(comparison: SessionComparison | BenchmarkComparison) -> tuple[fig.Chart, ...]:
-    if isinstance(comparison, SessionComparison):
-        return tuple(_waterfall(comparison))
-    several = len(comparison.points) > 1
-    rows = [
-        _ratio_bar(f"{row.name}, {point_title(point)}" if several else row.name, row.time)
-        for point, row in comparison.rows
-        if row.time.ratio is not None
-    ]
-    if not rows:
-        return ()
-    note = "Candidate over reference with its 95 % interval; left of the line the candidate is faster."
-    shown = sorted(rows, key=lambda row: -abs(row.end - 1))[: 2 * _ROWS]
-    if len(shown) < len(rows):
-        note += f" The {len(shown)} farthest from 1 of {len(rows)}."
-    ordered = [row for row in rows if row in shown]
-    drawing = fig.bars(ordered, title="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True)
-    return (fig.Chart("ratios", "", "Time relative to the reference", note, *drawing),)
-
-
-def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> fig.Bar:
-    ratio, interval, verdict = judged.ratio or 0.0, judged.ratio_interval, judged.verdict
-    hover = benchmark.ratio_text(ratio, verdict)
-    if interval is not None:
-        low, high = benchmark.interval_beside(interval, verdict)
-        hover += f", 95 % interval {low:.3f} to {high:.3f}"
-    kind = str(verdict) if verdict in {Verdict.SLOWER, Verdict.FASTER} else "same, or no verdict"
-    return fig.Bar(label, ratio, interval, kind=kind, hover=hover)
+    """Of recordings; the table of a comparison of benchmarks is all there is."""
+    return tuple(_waterfall(comparison)) if isinstance(comparison, SessionComparison) else ()
 
 
 def _waterfall(comparison: SessionComparison) -> Iterator[fig.Chart]:
@@ -125,11 +99,16 @@ def _of_problem(section: str, result: BenchmarkResult) -> Iterator[fig.Chart]:
     bars = []
     for row, ns in rows:
         is_reference = row.name == result.reference
-        judged = None if row.ratio is None or is_reference else _ratio_bar(row.name, row)
         low, high = row.interval_ns or (ns, ns)
         ends = None if row.interval_ns is None else (low / unit.ns, high / unit.ns)
-        kind = "reference" if is_reference else "same, or no verdict" if judged is None else judged.kind
-        told = format_duration(ns) + ("" if judged is None else f", {judged.hover}")
+        kind = "reference" if is_reference else "same, or no verdict"
+        told = format_duration(ns)
+        if row.ratio is not None and not is_reference:
+            told += f", {benchmark.ratio_text(row.ratio, row.verdict)}"
+            kind = str(row.verdict) if row.verdict in {Verdict.SLOWER, Verdict.FASTER} else kind
+        if row.ratio_interval is not None and not is_reference:
+            low, high = benchmark.interval_beside(row.ratio_interval, row.verdict)
+            told += f", 95 % interval {low:.3f} to {high:.3f}"
         bars.append(fig.Bar(row.name, ns / unit.ns, ends, kind=kind, hover=told))
     colors = {"reference": fig.GREEN, **_VERDICTS}
     mark = next((one.end for one in bars if one.kind == "reference"), None)

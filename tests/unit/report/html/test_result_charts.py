@@ -68,12 +68,6 @@ def test_what_is_not_drawn_of_a_waterfall_is_one_bar(found, monkeypatch):
     assert rows["1 other"] == rows["in all"]
 
 
-def test_ratios_are_drawn_with_their_intervals(found):
-    (chart,) = result_charts.comparison_charts(found.benchmarks)
-    drawn = [x for trace in chart.figure["data"] for x in trace["x"]]
-    assert sorted(drawn) == sorted(row.time.ratio for _, row in found.benchmarks.rows)
-
-
 def test_times_of_a_benchmark_come_before_their_samples(found):
     times, samples = result_charts.benchmark_charts(found.benchmark)
     reference, slower = times.figure["data"]
