@@ -132,8 +132,17 @@ def profile_call(
 ) -> tuple[R, Session]:
     """Time calls of a function, then call it `wait + warmup + active` times and record the last `active`.
 
-    Before the profiler is attached, `unrecorded` calls are timed back to back; 0 times none. See
-    `opscope.capture.calls.profile_call`.
+    Args:
+        fn: Called with `args`; keywords belong to the recording, so bind them with `functools.partial`.
+        *args: Its arguments.
+        output_dir: As in `profile`.
+        name: As in `profile`.
+        wait: Calls without the profiler.
+        warmup: Calls with the profiler attached but not recording.
+        active: Recorded calls, one step each.
+        unrecorded: Samples to take of the time of a call before a profiler is attached, back to back: so many
+            calls and a few to warm up; 0 makes none.
+        **options: As in `profile`.
 
     Returns:
         The result of the last call, and the Session of the recording.

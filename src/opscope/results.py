@@ -114,19 +114,13 @@ def load(
             merge=merge,
             captures=[os.fspath(one) for one in several(captures)],
             demangle=demangle,
-            examine=_examine_ranks,
+            examine=lambda read: import_module("opscope.analysis.job_model").examine_ranks(read),
             **options,
         )
         for given, read in zip(sources, readable, strict=True):
             if given != read:
                 session.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])
         return session
-
-
-def _examine_ranks(session: Session) -> Any:
-    from opscope.analysis.job_model import examine_ranks  # noqa: PLC0415 - for files of many ranks
-
-    return examine_ranks(session)
 
 
 def several(sources: Source | Sequence[Source]) -> Sequence[Source]:

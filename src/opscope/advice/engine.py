@@ -20,7 +20,7 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
     communication,
     copies,
     host,
-    image_layouts,
+    image_calls,
     kernels,
     optimizer,
     products,

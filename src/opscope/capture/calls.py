@@ -38,27 +38,7 @@ def profile_call(
     unrecorded: int = 10,
     **options: Unpack[CaptureOptions],
 ) -> tuple[R, Cycle]:
-    """Time calls of a function, then call it `wait + warmup + active` times and record the last `active`.
-
-    Args:
-        fn: Called with `args`; keywords belong to the recording, so bind them with `functools.partial`.
-        *args: Its arguments.
-        output_dir: As in `Profiler`.
-        name: As in `Profiler`.
-        wait: Calls without the profiler.
-        warmup: Calls with the profiler attached but not recording.
-        active: Recorded calls, one step each.
-        unrecorded: Samples to take of the time of a call before a profiler is attached, back to back: so many
-            calls and a few to warm up; 0 makes none.
-        **options: As in `Profiler`.
-
-    Returns:
-        The result of the last call, and the recorded cycle.
-
-    Raises:
-        InputError: The schedule makes no sense, or a file is in the way.
-        CaptureError: As in `Profiler`.
-    """
+    """As `opscope.profile_call`, with the recorded cycle in place of its Session."""
     profiler = Profiler(output_dir, name=name, wait=wait, warmup=warmup, active=active, **options)
     profiler.check_output()
     try:

@@ -748,9 +748,6 @@ def _unused(
         return
     found, places = (of[:begin] + of[len(of) - end :] for of in (found, places))
 
-    def is_sum(one: SeenOperator) -> bool:  # of a gradient that nobody reads
-        return bool(one.written) and one.written <= unread
-
     def needed(effects: Iterable[int]) -> set[int]:
         live = {*kept, *effects}
         for place in reversed(range(len(before))):
@@ -758,7 +755,12 @@ def _unused(
                 live |= before[place].needs
         return live
 
-    effects = [place for place, one in enumerate(before) if one.has_effect and not is_sum(one)]
+    # But for sums of gradients that nobody reads.
+    effects = [
+        place
+        for place, one in enumerate(before)
+        if one.has_effect and not (one.written and one.written <= unread)
+    ]
     live = needed(effects)
     checked = live - needed(place for place in effects if not before[place].is_flag)
     for innermost, ones in grouped(

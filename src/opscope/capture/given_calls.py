@@ -10,9 +10,8 @@ no other process of a job waits for this one. Importing this module does not imp
 from __future__ import annotations
 
 import ast
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -21,7 +20,7 @@ import msgspec
 import numpy as np
 
 from opscope.model.sidecar import GivenArgument, GivenCall, GivenTensor, GivenValues
-from opscope.workloads.runtime import require_torch
+from opscope.workloads.runtime import is_of_job, require_torch
 
 _MOST_TENSORS = 50_000  # of all distinct calls
 _MOST_ALIKE = 8  # that differ in numbers alone
@@ -62,7 +61,6 @@ class GivenCalls:
         shared = (storage for storage, count in storages.items() if count > 1)
         memory = {storage: number for number, storage in enumerate(shared)}
         arguments = {key: self._argument(one, memory) for key, one in given.items()}
-        call = GivenCall(name, arguments, overload, source=source, grid=grid)
         key = name, overload, grid, tuple(arguments.items())
         if key in self._calls:
             self._counts[key] += 1
@@ -72,8 +70,9 @@ class GivenCalls:
         if self._alike[alike] <= _MOST_ALIKE and (room := self._room - len(values)) >= 0:
             self._room = room
             if not is_view:  # which reads no values
-                arguments = {key: self._argument(one, memory, self._values) for key, one in given.items()}
-            self._calls[key], self._counts[key] = msgspec.structs.replace(call, arguments=arguments), 1
+                arguments = {of: self._argument(one, memory, is_read=True) for of, one in given.items()}
+            self._calls[key] = GivenCall(name, arguments, overload, source=source, grid=grid)
+            self._counts[key] = 1
 
     def note_launch(
         self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Sequence[Any]
@@ -91,17 +90,29 @@ class GivenCalls:
     def _is_plain(self, value: Any) -> bool:
         return type(value) in self._plain and value.layout is self._torch.strided
 
-    def _argument(
-        self, value: Any, memory: Mapping[int, int], spread: Callable[[Any], GivenValues | None] | None = None
+    def _argument(  # noqa: PLR0911 - a case for each kind
+        self, value: Any, memory: Mapping[int, int], *, is_read: bool = False
     ) -> GivenArgument:
-        tensor_type = self._torch.Tensor
-        if _is_list(value) and any(isinstance(one, tensor_type) for one in value):
-            return tuple(None if one is None else self._tensor(one, memory, spread) for one in value)
-        return self._tensor(value, memory, spread) if isinstance(value, tensor_type) else self._text(value)
+        """A tensor (its values too if it `is_read`) or several, else as Python writes it."""
+        torch = self._torch
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, memory, is_read=is_read)
+        if _is_list(value):
+            members = [self._argument(one, memory, is_read=is_read) for one in value]
+            if any(isinstance(one, GivenTensor) for one in members):
+                return tuple(one if isinstance(one, GivenTensor) else None for one in members)
+            texts = [one for one in members if isinstance(one, str)]
+            return f"[{', '.join(texts)}]" if len(texts) == len(members) else None
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format, torch.device)):
+            return str(value)
+        if type(value).__name__ == "JITFunction":  # of Triton, that a kernel is to call
+            return str(value.fn.__name__)
+        text = repr(value)
+        if value is None or isinstance(value, (bool, int, float, complex, str)):
+            return text
+        return text.replace("triton.language.", "tl.") if text.startswith("triton.language.") else None
 
-    def _tensor(
-        self, tensor: Any, memory: Mapping[int, int], spread: Callable[[Any], GivenValues | None] | None
-    ) -> GivenTensor:
+    def _tensor(self, tensor: Any, memory: Mapping[int, int], *, is_read: bool) -> GivenTensor:
         dtype = str(tensor.dtype).removeprefix("torch.")
         # Sizes of ragged tensors are no numbers.
         shape = tuple(size if type(size) is int else -1 for size in tensor.shape)
@@ -118,13 +129,12 @@ class GivenCalls:
             _ALIGNED if is_aligned else bits,
             number,
             0 if number is None else tensor.storage_offset(),
-            values=None if spread is None else spread(tensor.detach()),
+            values=self._values(tensor.detach()) if is_read else None,
         )
 
     def _values(self, tensor: Any) -> GivenValues | None:
-        torch, distributed = self._torch, sys.modules.get("torch.distributed")
-        is_job = distributed is not None and distributed.is_available() and distributed.is_initialized()
-        is_free = tensor.is_cuda and not (is_job or torch.cuda.is_current_stream_capturing())
+        torch = self._torch
+        is_free = tensor.is_cuda and not (is_of_job() or torch.cuda.is_current_stream_capturing())
         if not (tensor.numel() and (is_free or tensor.device.type == "cpu")):
             return None
         with torch.no_grad():
@@ -160,21 +170,6 @@ class GivenCalls:
             every=tuple(array.tolist()) if len(array) <= _SHORT else None,
         )
 
-    def _text(self, value: Any) -> str | None:
-        """A value as Python writes it; None for one that it cannot write."""
-        torch = self._torch
-        if value is None or isinstance(value, (bool, int, float, complex, str)):
-            return repr(value)
-        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format, torch.device)):
-            return str(value)
-        if _is_list(value):
-            texts = [self._text(one) for one in value]
-            return None if None in texts else f"[{', '.join(map(str, texts))}]"
-        if type(value).__name__ == "JITFunction":  # of Triton, that a kernel is to call
-            return str(value.fn.__name__)
-        text = repr(value)
-        return text.replace("triton.language.", "tl.") if text.startswith("triton.language.") else None
-
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
@@ -208,9 +203,7 @@ def _source(function: Any) -> str | None:
                 parts[name] = None
 
     add(function)
-    known = sorted(
-        (one for one in parts.values() if one is not None),
-        key=lambda one: not one.startswith(("import ", "from ")),
-    )
+    known = [one for one in parts.values() if one is not None]
+    known.sort(key=lambda one: not one.startswith(("import ", "from ")))
     own = f"\n\n@triton.jit\n{function.src.strip()}\n"
     return "\n".join([*known, own]) if len(known) == len(parts) else None

@@ -51,9 +51,8 @@ class CallSite(NamedTuple):
     is_of_optimizer: bool = False
     is_of_distributions: bool = False
     module: str | None = None  # the class of the outermost one whose call it is in
-    functions: tuple[
-        Line, ...
-    ] = ()  # of the program that this step has called outside of one, where they begin
+    # Of the program that this step has called outside of one, where they begin
+    functions: tuple[Line, ...] = ()
 
 
 class _Mark:

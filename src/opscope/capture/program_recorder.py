@@ -33,7 +33,7 @@ from opscope.errors import CaptureError, InputError
 from opscope.hardware.driver import driver_cuda_version
 from opscope.model.sidecar import graphs_folder, kernels_folder
 from opscope.units import counted, format_bytes
-from opscope.workloads.runtime import require_torch
+from opscope.workloads.runtime import is_of_job, require_torch
 
 _OnStep = Callable[[], object]
 _Line = tuple[CodeType, int] | None
@@ -509,10 +509,8 @@ class ProgramRecorder:
 
     def _may_merge(self) -> bool:
         """Whether cycles may be steps, where nobody named these; each process of a job would find its own."""
-        distributed = sys.modules.get("torch.distributed")
-        is_job = distributed is not None and distributed.is_available() and distributed.is_initialized()
         is_first = self._again is not None and self._kept is None
-        return is_first and isinstance(self._source, RecognizedSteps) and not is_job
+        return is_first and isinstance(self._source, RecognizedSteps) and not is_of_job()
 
     def _merge(self, steps: int, until_first: int) -> None:
         """Record again, a cycle of steps as one; what was recorded is kept until that is done."""

@@ -21,6 +21,7 @@ from importlib import resources
 from pathlib import Path
 
 from opscope.errors import CaptureError, DependencyError, InputError
+from opscope.ingest.source import natural_order
 from opscope.model.files import replacing
 from opscope.toolchain.programs import run_program
 from opscope.visible_text import first_lines
@@ -104,10 +105,10 @@ def _roots(toolkits: Iterable[Path], packages: Iterable[Path]) -> Iterator[Path]
     """Folders that CUPTI may be installed in: toolkits, the wanted one first; wheels, Triton's among them."""
     yield from toolkits
     yield from map(Path, _SYSTEM_ROOTS[:2])
-    yield from sorted(Path(_USUAL_TOOLKITS).glob("cuda-*"), key=_natural, reverse=True)
+    yield from sorted(Path(_USUAL_TOOLKITS).glob("cuda-*"), key=natural_order, reverse=True)
     yield Path(_SYSTEM_ROOTS[2])
     for folder in packages:
-        yield from sorted((folder / "nvidia").glob("cu[0-9]*"), key=_natural, reverse=True)
+        yield from sorted((folder / "nvidia").glob("cu[0-9]*"), key=natural_order, reverse=True)
         yield from (folder / "nvidia" / "cuda_cupti", folder / "triton" / "backends" / "nvidia")
 
 
@@ -118,13 +119,8 @@ def _folder_with(header: str, folders: Iterable[Path]) -> Path | None:
 def _library(folders: Iterable[Path]) -> Path | None:
     for folder in folders:
         if found := [path for path in folder.glob("libcupti.so.*") if _LIBRARY.fullmatch(path.name)]:
-            return max(found, key=_natural)
+            return max(found, key=natural_order)
     return None
-
-
-def _natural(path: Path) -> list[int]:
-    """Sort key under which cuda-13.0 comes after cuda-9.2."""
-    return [int(number) for number in re.findall(r"\d+", path.name)]
 
 
 LIBRARY_NAME = "libopscope_trace.so"

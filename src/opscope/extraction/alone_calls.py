@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -22,20 +21,13 @@ from opscope.analysis.roofline import Efficiency
 from opscope.analysis.step_model import Gain, GraphChange
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
-from opscope.extraction.call_file import (
-    CallFile,
-    Fed,
-    call_file,
-    collective_file,
-    kernel_file,
-    launch_file,
-)
+from opscope.extraction.call_file import CallFile, Fed, call_file, collective_file, kernel_file, launch_file
 from opscope.extraction.inputs import MADE_SMALLER, scaled
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
 from opscope.model.queries import grouped, statements
 from opscope.model.session import Session
-from opscope.model.sidecar import GivenCall, kernels_folder
+from opscope.model.sidecar import kernels_folder
 from opscope.operators.arguments import (
     CallArguments,
     TensorArgument,
@@ -47,7 +39,7 @@ from opscope.operators.arguments import (
     with_list_members,
 )
 from opscope.operators.distinct_calls import Collective
-from opscope.operators.given_arguments import Given, as_given, as_recorded, given_calls, stem
+from opscope.operators.given_arguments import SeenCall, as_seen, seen_calls, stem
 from opscope.operators.operator_table import cost_by_rules
 from opscope.provenance.generated_code import read_generated
 from opscope.provenance.kernel_names.decoder import decode
@@ -69,10 +61,8 @@ class AloneCall(NamedTuple):
     sources: tuple[Path, ...] = ()  # where that of a Triton kernel of torch.compile may lie
     collective: Collective | None = None  # which it is, if it is one
     then: tuple[Fed, ...] = ()  # elementwise calls that work on its result, one after the other
-    given: Given = MappingProxyType({})  # what was seen of its arguments in a watched step
     notes: tuple[str, ...] = ()
-    launch: GivenCall | None = None  # of a Triton kernel that the program launched itself
-    activity_ids: tuple[int, ...] = ()  # its launches
+    activity_ids: tuple[int, ...] = ()  # launches of a Triton kernel that the program launched itself
 
     @property
     def times(self) -> int:
@@ -112,7 +102,7 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         if one.gap_ns is not None and one.roofline.device_ns
     }
     gradients, traces = read_gradients(session), session.query("SELECT source FROM traces")
-    seen = given_calls(session)
+    seen = seen_calls(session)
     launched = grouped(
         (tuple(key), (device_ns, call_id, kernel, blocks, operators))
         for *key, call_id, kernel, blocks, operators, device_ns in session.query(_SQL["launched"])
@@ -127,13 +117,12 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
             of, overload=overload, shapes=shapes, types=types, strides=strides, concrete=concrete
         )
         call = with_kernel_types(call, kernel)
-        given: Given = {}
         notes: list[str] = []
         operator_ids = sorted({one for *_, operators in parts for one in operators})
         if seen and not (source_file or collective):
             names = session.query(_SQL["below"], [operator_ids[:1]])
             below = [one for _, name, _ in names if name != call.name for one in seen.get(stem(name), ())]
-            call, given, notes = as_given(call, seen.get(stem(call.name), ()), below)
+            call, notes = as_seen(call, seen.get(stem(call.name), ()), below)
         if call.has_unrecorded_list:
             call = with_list_members(call, kernel, blocks, gradients) or call
         path = Path(source_file or "")
@@ -148,7 +137,6 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
                 tuple(dict.fromkeys(one for _, _, one, *_ in parts)),
                 sources if source_file else (),
                 collective,
-                given=given,
                 notes=tuple(notes),
             )
         )
@@ -208,13 +196,12 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]
             round(device_ns),
             device_ns - (device_ns - known_ns) * (1 - 2 * between / moved) if moved else None,
             tuple(dict.fromkeys(kernel for one in members for kernel in one.kernels)),
-            then=tuple(Fed(calls[place].call, argument, calls[place].given) for place, argument in chain[1:]),
-            given=members[0].given,
+            then=tuple(Fed(calls[place].call, argument) for place, argument in chain[1:]),
         )
 
 
 def _own_launches(
-    session: Session, calls: Sequence[AloneCall], seen: Mapping[str, Sequence[GivenCall]]
+    session: Session, calls: Sequence[AloneCall], seen: Mapping[str, Sequence[SeenCall]]
 ) -> Iterator[AloneCall]:
     """Triton kernels that the program launched itself, as a watched step saw it: one for each grid."""
     of_kernels = {(name, one.grid): one for name, ones in seen.items() for one in reversed(ones) if one.grid}
@@ -229,18 +216,14 @@ def _own_launches(
         for *key, rest in ((*row[:4], row[4:]) for row in launches if row[4] not in counted)
     ).items():
         if (one := of_kernels.get((name, tuple(grid)))) is not None:
-            arguments = tuple(map(as_recorded, one.arguments.values()))
-            call = CallArguments(name, arguments=arguments, given_names=tuple(one.arguments))
             others = [other for other in seen[name] if other.grid == one.grid and other != one]
             yield AloneCall(
-                call,
+                one,
                 tuple(sorted({operator for operator, *_ in rows if operator is not None})),
                 sum(device_ns for *_, device_ns in rows),
                 None,
                 (name,),
-                given=one.arguments,
                 notes=(_OTHERS,) if others else (),
-                launch=one,
                 activity_ids=tuple(activity for _, activity, _ in rows),
             )
 
@@ -250,9 +233,6 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
 
     Words are parts of its operator, shapes and kernels; else of its modules and lines, where they were
     recorded, and of operators below it too, such as `aten::addmm` of `aten::linear`.
-
-    Raises:
-        InputError: There is none.
     """
     if wanted.isdigit():
         if not 1 <= int(wanted) <= len(calls):
@@ -285,11 +265,7 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
 
 
 def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ...]:
-    """The recorded calls that a file was written of: those whose own files make and call the same.
-
-    Raises:
-        InputError: There is none.
-    """
+    """The recorded calls that a file was written of: those whose own files make and call the same."""
 
     def what_it_calls(text: str, *, is_open: bool) -> list[str]:
         functions = (one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef))
@@ -351,7 +327,7 @@ def extracted(
     ]
     name = name or f"{rank:02}_{'_'.join(stems)[:_LONGEST_NAME]}.py"
     try:
-        if scale is not None and (one.collective or one.sources or one.launch or one.then):
+        if scale is not None and (one.collective or one.sources or one.activity_ids or one.then):
             raise InputError(
                 f"{one.name}: only calls of one operator can be made smaller", hint="Leave --scale out"
             )
@@ -371,13 +347,13 @@ def extracted(
                     "and keep that beside the trace",
                 )
             file = kernel_file(one.call, source, what=what, name=name)
-        elif one.launch is not None:
-            file = launch_file(one.call, one.launch, what=what, name=name, notes=one.notes)
+        elif isinstance(one.call, SeenCall):
+            file = launch_file(one.call, what=what, name=name, notes=one.notes)
         else:
-            call, given, notes = one.call, one.given, one.notes
+            call, notes = one.call, one.notes
             if scale is not None:
                 call, said = scaled(call, scale)
-                given, notes = {}, (said,)
+                notes = (said,)
             needed_bytes = sum(distinct_bytes(tensor) or 0 for tensor in call.tensors)
             if memory_bytes is not None and needed_bytes > memory_bytes:
                 raise InputError(
@@ -393,7 +369,6 @@ def extracted(
                 start=start,
                 then=one.then,
                 module=module,
-                given=given,
                 notes=notes,
                 is_tf32=any(of.tensor_core and of.operand_type == "f32" for of in decoded),
             )

@@ -9,18 +9,15 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import chain, repeat
 from string import Template
-from types import MappingProxyType
 from typing import NamedTuple
 
 from opscope.data import packaged_text
 from opscope.errors import InputError
 from opscope.extraction.inputs import HOW, VALUES, Inputs
 from opscope.extraction.starts import Start, StartKind, Written, empty, start_of
-from opscope.model.sidecar import GivenCall, GivenTensor
 from opscope.operators.arguments import (
     Argument,
     CallArguments,
@@ -32,7 +29,7 @@ from opscope.operators.arguments import (
 )
 from opscope.operators.distinct_calls import Collective
 from opscope.operators.element_types import element_type_of_code, element_type_of_scalar
-from opscope.operators.given_arguments import Given
+from opscope.operators.given_arguments import SeenCall
 from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
 from opscope.provenance.native_functions import Schema
@@ -63,7 +60,6 @@ class Fed(NamedTuple):
 
     call: CallArguments
     argument: str | None = None  # that is the result of the call before it
-    given: Given = MappingProxyType({})  # what is known of its arguments besides
 
 
 def call_file(
@@ -74,7 +70,6 @@ def call_file(
     start: StartKind | None = None,
     then: Sequence[Fed] = (),
     module: str | None = None,
-    given: Given = MappingProxyType({}),
     notes: Sequence[str] = (),
     is_tf32: bool = False,
 ) -> CallFile:
@@ -83,15 +78,12 @@ def call_file(
     `module` registers an operator of another library; `is_tf32` says how matrices of float32 were multiplied.
 
     Its own version starts as asked; without it in Triton where the call's family has a template.
-
-    Raises:
-        InputError: Its arguments were not recorded, no packaged release has such an operator, or it has no
-            such start.
     """
     made: dict[str, str] = {}
-    notes = [*notes, _KNOWN] if any(one.given for one in then) or given else [*notes]
+    every = [Fed(call), *then]
+    notes = [*notes, *[_KNOWN] * any(tensor.seen for one, _ in every for tensor in one.tensors)]
     calls, lines = [], []
-    for number, (one, fed, known) in enumerate([Fed(call, None, given), *then]):
+    for number, (one, fed) in enumerate(every):
         schema = one.schema
         if one.defect is not None:
             raise InputError(f"{one.name}: {one.defect}", hint=HOW * ("were recorded" in one.defect) or None)
@@ -106,8 +98,9 @@ def call_file(
             raise InputError(
                 f"{one.name}: of lists of more than 30 tensors no members are recorded", hint=_LISTS
             )
-        written, arguments = _written(Inputs(one, known, made, notes), schema, fed, f"r{number}")
-        calls.append(replace(written, is_tf32=is_tf32))
+        inputs = Inputs(one, made, notes)
+        numbers, arguments = _written(inputs, schema, fed, f"r{number}")
+        calls.append(Written(one, inputs.variables, numbers, fed, is_tf32))
         pairs = zip(schema.arguments, one.arguments, strict=False)
         # What changes lists returns nothing; what another library's operator changes is not known.
         changed = [at.name for at, given in pairs if at.is_written and isinstance(given, TensorListArgument)]
@@ -134,13 +127,13 @@ def call_file(
     imported = f"\nimport {module}  # registers {call.name}\n" * (call.stem is None)
     own = own or Start(f"import torch\n{imported}", _MINE.format(", ".join(made), "yours goes here"))
     own = own._replace(imports=own.imports + _TF32 * is_tf32)
-    return _file("\n\n".join([what, *dict.fromkeys(notes)]), name, made, lines, own, notes)
+    return _file(what, name, inputs, lines, own)
 
 
-def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tuple[Written, str]:
-    """A call, and the code of its arguments; `before` is the result of the call before it."""
+def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tuple[dict[str, str], str]:
+    """What is no tensor, by argument, and the code of all; `before` is the result of the call before it."""
     call, variables = inputs.call, inputs.variables
-    numbers: dict[str, str] = {}  # of all that is no tensor
+    numbers: dict[str, str] = {}
     given_values: list[str] = []
     is_by_name = False
     for declared, given in zip(schema.arguments, chain(call.arguments, repeat(None)), strict=False):
@@ -149,7 +142,7 @@ def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tu
         is_unknown = given is None or given == ScalarArgument(None)
         if is_unknown and (declared.default is not None or declared.name in _LEFT_OUT):
             is_by_name = True  # what follows can no longer be told by its place
-            if declared.type.startswith("str") and declared.name not in inputs.seen:
+            if declared.type.startswith("str") and not call.is_seen:
                 inputs.notes.append(
                     f"PyTorch records no texts, so '{declared.name}' is what it is by default."
                 )
@@ -170,7 +163,7 @@ def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tu
         given_values.append(f"{declared.name}={value}" if is_by_name else value)
     if not call.tensors and "device" in call.names:
         given_values.append("device=DEVICE")
-    return Written(call, variables, numbers, fed), ", ".join(given_values)
+    return numbers, ", ".join(given_values)
 
 
 def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> CallFile:
@@ -178,9 +171,6 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
 
     Its arguments are named by what they are for: results (`out_ptr0`) are made at each call, and what it
     changes in place (`in_out_ptr0`) is copied first.
-
-    Raises:
-        InputError: The source has no such kernel, or it takes others than were recorded.
     """
     kernel = (parse_kernel(source) or {}).get("kernel")
     functions = [] if kernel is None else ast.walk(ast.parse(source))
@@ -191,7 +181,7 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
             f"{call.name}: its source takes other arguments than were recorded",
             hint="Record again, and keep TRACE.kernels beside the trace: opscope run",
         )
-    inputs, lines = Inputs(call, {}, {}, []), list[str]()
+    inputs, lines = Inputs(call, {}, []), list[str]()
     parameters = parameters[: len(call.arguments)]
     for parameter, given in zip(parameters, call.arguments, strict=True):
         if not isinstance(given, TensorArgument):
@@ -206,43 +196,33 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
     lines.append(f"{kernel}.run({', '.join(parameters)}, stream=stream)")
     lines.append(f"return {', '.join(one for one in parameters if 'out_ptr' in one)}")
     mine = _MINE.format(", ".join(inputs.made), "a copy of the kernel above goes here")
-    return _file(what, name, inputs.made, lines, Start(f"import torch\n{source}", mine), [])
+    return _file(what, name, inputs, lines, Start(f"import torch\n{source}", mine))
 
 
-def launch_file(
-    call: CallArguments, launch: GivenCall, *, what: str, name: str, notes: Sequence[str] = ()
-) -> CallFile:
-    """The file of a launch of a Triton kernel of the program's own: what it changes is what it was given.
-
-    Raises:
-        InputError: Its source, or an argument, is of a kind that cannot be written.
-    """
-    if launch.source is None:
+def launch_file(call: SeenCall, *, what: str, name: str, notes: Sequence[str]) -> CallFile:
+    """The file of a launch of a Triton kernel of the program's own: what it changes is what it was given."""
+    if call.source is None:
         raise InputError(
             f"{call.name}: its source reads what is neither a number, a module nor a kernel of Triton's",
             hint="Make that a parameter of the kernel, and record again: opscope run",
         )
-    inputs, given_values = Inputs(call, launch.arguments, {}, [*notes, _KNOWN]), list[str]()
-    for (parameter, seen), given in zip(launch.arguments.items(), call.arguments, strict=True):
+    inputs, given_values = Inputs(call, {}, [*notes, _KNOWN]), list[str]()
+    for parameter, given in zip(call.names, call.arguments, strict=True):
         value = "None" if given is None else parameter
-        if isinstance(seen, GivenTensor) and isinstance(given, TensorArgument) and seen.kind is None:
+        if isinstance(given, TensorArgument) and given.seen and not given.seen.kind:
             inputs.make(parameter, given, parameter)
         elif given is not None:
             value = _recorded(call, given, parameter)
         given_values.append(f"{parameter}={value}")
     tensors = ", ".join(inputs.made)
-    lines = [f"{call.name}[{launch.grid}]({', '.join(given_values)})", f"return {tensors}"]
-    head = f"{packaged_text(__package__, 'starts/head.py.txt')}\n{launch.source}"
+    lines = [f"{call.name}[{call.grid}]({', '.join(given_values)})", f"return {tensors}"]
+    head = f"{packaged_text(__package__, 'starts/head.py.txt')}\n{call.source}"
     own = Start(head, _MINE.format(tensors, "a copy of the kernel above goes here"))
-    return _file("\n\n".join([what, *inputs.notes]), name, inputs.made, lines, own, inputs.notes)
+    return _file(what, name, inputs, lines, own)
 
 
 def collective_file(call: CallArguments, of: Collective, *, what: str, name: str) -> CallFile:
-    """The file of a collective, for as many processes as took part.
-
-    Raises:
-        InputError: It is another than those of `input_values.toml`, or its size was not recorded.
-    """
+    """The file of a collective, for as many processes as took part."""
     code, known = VALUES["collectives"].get(of.name), element_type_of_scalar(of.data_type)
     if code is None or known is None or not of.group_size or not of.in_element_count:
         raise InputError(f"{call.name}: there is no template for such a collective")
@@ -251,23 +231,18 @@ def collective_file(call: CallArguments, of: Collective, *, what: str, name: str
     lines = [code, "return tensor"] if is_in_place else [f"result = {empty(got)}", code, "return result"]
     own = Start(packaged_text(__package__, "starts/head.dist.txt"), _MINE.format("tensor", "yours goes here"))
     usage = f"    torchrun --nproc-per-node {of.group_size} {name}   run both and compare them"
-    inputs = Inputs(call, {}, {}, [])
+    inputs = Inputs(call, {}, [])
     inputs.make("tensor", given, "tensor")
-    return _file(what, name, inputs.made, lines, own, [], usage)
+    return _file(what, name, inputs, lines, own, usage)
 
 
 def _file(  # noqa: PLR0917 - the parts of a file, in their order
-    what: str,
-    name: str,
-    made: Mapping[str, str],
-    called: Sequence[str],
-    own: Start,
-    notes: list[str],
-    usage: str | None = None,
+    what: str, name: str, inputs: Inputs, called: Sequence[str], own: Start, usage: str | None = None
 ) -> CallFile:
+    made, notes = inputs.made, list(dict.fromkeys(inputs.notes))
     parameters = ", ".join(made)
     text = Template(packaged_text(__package__, "call_file.txt")).substitute(
-        what=what,
+        what="\n\n".join([what, *notes]),
         usage=usage or _USAGE.format(name),
         made="".join(f"    {variable} = {value}\n" for variable, value in made.items()),
         returned=f"({parameters},)" if len(made) == 1 else parameters or "()",
@@ -277,7 +252,7 @@ def _file(  # noqa: PLR0917 - the parts of a file, in their order
         tolerance=own.tolerance,
         called="".join(f"    {one}\n" for one in called),
     )
-    return CallFile(text, list(dict.fromkeys(notes)), own.kind)
+    return CallFile(text, notes, own.kind)
 
 
 def _recorded(call: CallArguments, given: Argument, name: str) -> str:

@@ -7,8 +7,9 @@ seen of an argument in a watched step holds besides: alignment, shared memory, t
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from math import ceil, prod
 
 import msgspec
@@ -27,7 +28,6 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.element_types import ElementKind
-from opscope.operators.given_arguments import Given
 
 VALUES = packaged_toml(__package__, "input_values.toml")
 MADE_SMALLER = "Made smaller (--scale "
@@ -43,83 +43,81 @@ class Inputs:
     """The tensors of a call, each written into `made` when it is asked for."""
 
     call: CallArguments
-    seen: Given
     made: dict[str, str]  # code by variable
     notes: list[str]
     variables: dict[str, str] = field(default_factory=dict)  # by argument
 
     def make(self, name: str, given: TensorArgument | TensorListArgument, variable: str) -> None:
         """The code of an argument's tensors in a variable."""
-        seen = self.seen.get(name)
         if isinstance(given, TensorListArgument):
-            code = self._same_list(name, given) or self._list(name, variable, given.tensors or ())
+            code = self._same_list(name, given) or self._list(name, variable, given)
         else:
-            code = self._tensor(name, given, seen if isinstance(seen, GivenTensor) else None)
+            code = self._tensor(name, given)
         self.made[variable], self.variables[name] = code, variable
 
     def _same_list(self, name: str, given: TensorListArgument) -> str | None:
         """The variable of an earlier list whose tensors these are."""
-        seen, of = self.seen.get(name), VALUES["same"].get(f"{self.call.stem}.{name}")
-        if isinstance(seen, tuple) and all(one is not None and one.memory is not None for one in seen):
-            return next(
-                (to for earlier, to in self.variables.items() if self.seen.get(earlier) == seen), None
-            )
-        if self.seen or of is None or len(given.tensors or ()) <= _MOST_RECORDED:
+        if self.call.is_seen:
+            # Tensors are numbered by what they share: equal ones are the same if all of them share.
+            is_shared = all(one.seen and one.seen.memory is not None for one in given.tensors or ())
+            same = (to for earlier, to in self.variables.items() if self.call.at(earlier) == given)
+            return next(same, None) if is_shared else None
+        of = VALUES["same"].get(f"{self.call.stem}.{name}")
+        if of is None or len(given.tensors or ()) <= _MOST_RECORDED:
             return None
         self.notes.append(f"'{name}' is taken to be '{of}', as torch.optim calls it.")
         return self.variables.get(of)
 
-    def _list(self, name: str, variable: str, tensors: Sequence[TensorArgument]) -> str:
+    def _list(self, name: str, variable: str, given: TensorListArgument) -> str:
         """In a loop over their shapes where they differ in these alone."""
-        seen = self.seen.get(name)
         # The recorder leaves out their types.
         first = next((one.type_name for one in self.call.tensors if one.type_name), None)
         type_name = "long int" if name == "indices" else first
-        numbered, members, after = iter(tensors), list[str](), ""
-        for number, fact in enumerate(seen if isinstance(seen, tuple) else (None,) * len(tensors)):
-            if isinstance(seen, tuple) and fact is None:
-                members.append("None")
-                continue
-            one = next(numbered)
-            if fact is not None and fact.values is not None and len(tensors) >= _LONG:
-                of = f"{variable}[{number}]"  # changed after the loop
-                changed = "".join([of, *_added(fact.values, one.shape)])
+        tensors, members, after = given.tensors or (), list[str](), ""
+        places = (place for place in count() if place not in given.missing)
+        for one, place in zip(tensors, places, strict=False):
+            seen = one.seen
+            if seen is not None and seen.values is not None and len(tensors) >= _LONG:
+                of = f"{variable}[{place}]"  # changed after the loop
+                changed = "".join([of, *_added(seen.values, one.shape)])
                 after += f"\n    {of} = {changed}" * (changed != of)
-                fact = msgspec.structs.replace(fact, values=None)  # noqa: PLW2901
-            typed = msgspec.structs.replace(one, type_name=one.type_name or type_name)
-            members.append(self._tensor(name, typed, fact, member=number))
+                seen = msgspec.structs.replace(seen, values=None)
+            typed = msgspec.structs.replace(one, type_name=one.type_name or type_name, seen=seen)
+            members.append(self._tensor(name, typed, member=place))
         sizes = [str(one.shape) for one in tensors]
-        alike = {code.replace(size, "shape", 1) for code, size in zip(members, sizes, strict=False)}
-        if len(alike) != 1 or not _LONG <= len(members) == len(sizes):
+        alike = {code.replace(size, "shape", 1) for code, size in zip(members, sizes, strict=True)}
+        if len(alike) != 1 or given.missing or len(members) < _LONG:
+            for place in given.missing:
+                members.insert(place, "None")
             return "\n".join(["[", *(f"        {one}," for one in members), "    ]"]) + after
         # A shape stays on one line.
         shapes = textwrap.wrap(", ".join(size.replace(" ", "_") for size in sizes), 96)
         lines = "".join(f"            {line.replace('_', ' ')}\n" for line in shapes)
         return f"[\n        {alike.pop()}\n        for shape in [\n{lines}        ]\n    ]{after}"
 
-    def _tensor(
-        self, name: str, tensor: TensorArgument, fact: GivenTensor | None, *, member: int | None = None
-    ) -> str:
-        call = self.call
+    def _tensor(self, name: str, tensor: TensorArgument, *, member: int | None = None) -> str:
+        call, seen = self.call, tensor.seen
         if (known := type_of(tensor)) is None:
             raise InputError(f"{call.name}: the element type of '{name}' was not recorded", hint=HOW)
         shape, strides, laid = tensor.shape, tensor.strides or contiguous(tensor.shape), ""
         sizes, full_name, offset = shape, f"{call.stem}.{name}", 0
         kind = VALUES["kinds"].get(full_name) or VALUES["kinds"].get(name, "any")
-        beside = self._beside(fact)
-        if fact is not None and beside:
+        beside = self._beside(seen)
+        if seen is not None and beside:
             # From where the allocator gave out what they share.
-            begin = min(one.offset for _, one in beside) * known.size_bytes // _ALLOCATED * _ALLOCATED
-            offset = fact.offset - begin // known.size_bytes
-            first = next((self.variables[one] for one, _ in beside if one in self.variables), None)
-            if first is not None:
-                return f"{first}.as_strided({shape}, {strides}, {offset})"
-        elif fact is not None and known.size_bytes <= fact.alignment < _ALIGNED:
-            offset = fact.alignment // known.size_bytes
+            first = min(one.offset for one in beside.values()) * known.size_bytes
+            begin = first // _ALLOCATED * _ALLOCATED // known.size_bytes
+            offset = seen.offset - begin
+            if earlier := next((self.variables[one] for one in beside if one in self.variables), None):
+                return f"{earlier}.as_strided({shape}, {strides}, {offset})"
+            reached = max(one.offset - begin + _reach(one) for one in (seen, *beside.values()))
+        else:
+            if seen is not None and known.size_bytes <= seen.alignment < _ALIGNED:
+                offset = seen.alignment // known.size_bytes
+            reached = offset + _reach(tensor)
         if 0 not in shape and (strides != contiguous(shape) or offset or beside):
             # A view into memory of just the length that its strides reach.
-            ends = (offset - fact.offset + one.offset + _reach(one) for _, one in beside if fact is not None)
-            sizes = (max(offset + _reach(tensor), *ends, 0),)
+            sizes = (reached,)
             laid = f".as_strided({shape}, {strides}{f', {offset}' * bool(offset)})"
             kind = "positive" if kind == "positive" else "any"
         if known.kind in {ElementKind.BOOLEAN, ElementKind.INTEGER} and kind != "offsets":
@@ -140,17 +138,21 @@ class Inputs:
         code = VALUES["values"][kind].format(
             sizes=sizes, dtype=dtype, limit=limit, rows=rows, parts=max(1, rows - 1), dim=dim
         )
-        if fact is not None and fact.values is not None:
-            code = _spread(code, kind, fact.values, sizes, dtype)
+        if seen is not None and seen.values is not None:
+            code = _spread(code, kind, seen.values, sizes, dtype)
         return f"({code}){laid}" if laid else code
 
-    def _beside(self, fact: GivenTensor | None) -> list[tuple[str, GivenTensor]]:
+    def _beside(self, seen: GivenTensor | None) -> dict[str, GivenTensor]:
         """Arguments that lie in the memory of one, itself among them; none if it lies alone."""
-        if fact is None or fact.memory is None:
-            return []
-        given = [(name, one) for name, one in self.seen.items() if isinstance(one, GivenTensor)]
-        found = [(name, one) for name, one in given if one.memory == fact.memory]
-        return found if len(found) > 1 and len({one.dtype for _, one in found}) == 1 else []
+        found = {
+            name: one.seen
+            for name, one in zip(self.call.names, self.call.arguments, strict=False)
+            if isinstance(one, TensorArgument)
+            and one.seen
+            and seen
+            and one.seen.memory == seen.memory is not None
+        }
+        return found if len(found) > 1 and len({one.dtype for one in found.values()}) == 1 else {}
 
 
 def _reach(tensor: TensorArgument | GivenTensor) -> int:
@@ -162,13 +164,13 @@ def _reach(tensor: TensorArgument | GivenTensor) -> int:
 
 def _spread(code: str, kind: str, values: GivenValues, sizes: tuple[int, ...], dtype: str) -> str:
     """Code of values that are spread as those were that were seen."""
-    count, parts = prod(sizes), VALUES["recorded"]
+    total, parts = prod(sizes), VALUES["recorded"]
     fields = {"sizes": sizes, "dtype": dtype, "zeros": values.zeros}
     if values.zeros == 1.0:
         return str(parts["nothing"].format(**fields))
     if kind == ElementKind.BOOLEAN:
         return str(parts["boolean"].format(**fields))
-    if values.every is not None and len(values.every) == count:
+    if values.every is not None and len(values.every) == total:
         lines = textwrap.wrap(str([*values.every]), 100)
         every = lines[0] if len(lines) == 1 else "\n        ".join(["", *lines]) + "\n    "
         return str(parts["every"].format(every=every, **fields))
@@ -177,12 +179,11 @@ def _spread(code: str, kind: str, values: GivenValues, sizes: tuple[int, ...], d
     if values.low is not None and values.high is not None:
         low, end = max(values.low, 0), max(values.high, 0) + 1
         span = end - low
-        by_chance = span * (1 - (1 - 1 / span) ** count)  # different ones of numbers that are drawn
+        by_chance = span * (1 - (1 - 1 / span) ** total)  # different ones of numbers that are drawn
         is_drawn = abs(values.distinct - by_chance) < _NEAR * by_chance or span > _MOST_PERMUTED
-        way = "drawn" if is_drawn else "permuted" if values.distinct == count else "picked"
-        fields |= {"low": low, "end": end, "span": span, "count": count}
+        fields |= {"low": low, "end": end, "span": span, "count": total}
         fields["distinct"] = min(values.distinct, span)
-        code = parts[way].format(**fields)
+        code = parts["drawn" if is_drawn else "picked"].format(**fields)
     return "".join([code, *_added(values, sizes)])
 
 
@@ -202,11 +203,7 @@ def _added(values: GivenValues, sizes: tuple[int, ...]) -> Iterator[str]:
 
 
 def scaled(call: CallArguments, fraction: float) -> tuple[CallArguments, str]:
-    """The call with less of its first dimension of several, or fewer members of its lists; what that says.
-
-    Raises:
-        InputError: It has no such dimension.
-    """
+    """The call with less of its first dimension of several, or fewer members of its lists; what that says."""
     given = dict(zip(call.names, call.arguments, strict=False))
     lists = [one.tensors for one in given.values() if isinstance(one, TensorListArgument) and one.tensors]
     moving = [
@@ -222,13 +219,16 @@ def scaled(call: CallArguments, fraction: float) -> tuple[CallArguments, str]:
         raise InputError(f"{call.name}: no dimension of it can be made smaller", hint="Leave --scale out")
 
     def smaller(name: str, one: Argument) -> Argument:
-        if isinstance(one, TensorListArgument) and is_of_lists and one.tensors:
-            return TensorListArgument(one.tensors[:after])
-        if isinstance(one, TensorArgument) and one in moving and one.shape[at : at + 1] == (before,):
+        if isinstance(one, TensorListArgument) and one.tensors:
+            kept = one.tensors[: after if is_of_lists else None]
+            plain = tuple(msgspec.structs.replace(member, seen=None) for member in kept)
+            return msgspec.structs.replace(one, tensors=plain)
+        if isinstance(one, TensorArgument):
             # One that each row gets keeps its size.
             is_row = len(one.shape) < len(longest) and (at or broadcast([one.shape, longest]) == longest)
-            shape = (*one.shape[:at], after, *one.shape[at + 1 :])
-            return one if is_row else msgspec.structs.replace(one, shape=shape)
+            is_moving = one in moving and one.shape[at : at + 1] == (before,) and not is_row
+            shape = (*one.shape[:at], after, *one.shape[at + 1 :]) if is_moving else one.shape
+            return msgspec.structs.replace(one, shape=shape, seen=None)
         if isinstance(one, ScalarArgument) and name in VALUES["sizes"] and isinstance(one.value, list):
             sizes = list(one.value)
             if at < len(sizes) and sizes[at] % before == 0:

@@ -93,11 +93,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_memory_snapshot(path: Path) -> list[DeviceMemory]:
-    """The memory of each device that a snapshot knows anything of.
-
-    Raises:
-        InputError: It is no snapshot, holds more than plain values, or cannot be read.
-    """
+    """The memory of each device that a snapshot knows anything of; an InputError if it is none."""
     try:
         with path.open("rb") as file, _unpacked(file) as stream:
             document = _PlainUnpickler(stream).load()

@@ -36,12 +36,7 @@ _TYPES = {one.key: _NUMBERS[one.kind] for one in MEMBERS if one.in_arguments and
 
 
 def write_kineto(path: Path, target: Path, name: str) -> Path:
-    """Write the Kineto file.
-
-    Raises:
-        DependencyError: The package `perfetto` is missing.
-        InputError: The file is cut off, or another recorder's.
-    """
+    """Write the Kineto file; an InputError if the trace is cut off, or another recorder's."""
     try:
         from google.protobuf.message import DecodeError  # noqa: PLC0415 - optional
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace  # noqa: PLC0415

@@ -452,28 +452,12 @@ def load(
     note: Noted = lambda text: None,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> Session:
-    """A Session of one or several traces.
+    """A Session of one or several traces; arguments and errors are those of `opscope.load`.
 
-    Args:
-        sources: Files, folders of rank files, fsspec addresses.
-        memory_limit: What the process should stay under, e.g. `"1GB"`; the Session then lives in a temporary
-            file.
-        threads: Worker threads; all cores if None.
-        merge: Read traces together that are not of one job.
-        demangle: Makes the text that a Kineto trace shows of a mangled name, where a recorder keeps those;
-            without it the recorder's own text is used.
-        captures: Traces in which CUDA graphs were captured that these may replay; else those of the folders
-            beside them that vLLM and SGLang write them to.
-        examine: What processes that read files work out of each rank too, kept in `session.examined`.
-        workers: Processes that read several files; this one alone if None; one for each core where there are
-            more than eight files if 0.
-        dask: Address of the scheduler of a Dask cluster, whose workers read the files instead.
-        note: Told what a worker could not do.
-        on_done: Told how many files have been read.
-
-    Raises:
-        InputError: A source cannot be read; names the file and byte offset. Or several are not of one job.
-        DependencyError: An address needs a package that is not installed.
+    Without `captures` those of the folders beside the traces are read that vLLM and SGLang write them to.
+    `demangle` makes the text that a Kineto trace shows of a mangled name, where a recorder keeps those;
+    without it the recorder's own text is used. `examine` is what processes that read files work out of each
+    rank too, kept in `session.examined`.
     """
     traces = [trace for source in sources for trace in find_traces(source)]
     known_bytes = ((one.path.suffix, one.path.stat().st_size) for one in traces if one.path is not None)

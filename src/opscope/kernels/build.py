@@ -50,9 +50,7 @@ def cuda_sources() -> tuple[Path, ...]:
 def load_cuda_kernels() -> Any:
     """`torch.ops.opscope_kernels`: the operators, built at the first call and kept in files for later ones.
 
-    Raises:
-        DependencyError: torch has no CUDA, or nvcc is missing.
-        MeasurementError: There is no CUDA device, or the kernels do not compile; with the compiler's message.
+    A MeasurementError, with the compiler's message, if they do not compile.
     """
     global _loaded  # noqa: PLW0603 -- torch can register a library of operators once per process
     with _lock:
@@ -71,12 +69,7 @@ def load_cuda_kernels() -> Any:
 
 
 def check_build_tools(torch: Any) -> None:
-    """Nothing, if this machine has what a CUDA extension needs; of other tools torch says it itself.
-
-    Raises:
-        DependencyError: torch has no CUDA, or nvcc is missing.
-        MeasurementError: There is no CUDA device.
-    """
+    """An error unless this machine has what a CUDA extension needs; of other tools torch says it itself."""
     if torch.version.cuda is None:
         raise DependencyError(
             f"PyTorch {torch.__version__} is built without CUDA",
@@ -99,11 +92,7 @@ def check_build_tools(torch: Any) -> None:
 
 
 def compiler_message(output: str) -> str:
-    """What the compiler said, from its first error on, without the command lines; at most 30 lines.
-
-    Args:
-        output: Of ninja, or of a compiler.
-    """
+    """What ninja or a compiler said, from its first error on, without the command lines; at most 30 lines."""
     lines = [
         line.rstrip()
         for before, line in pairwise(["", *_PREFIX.sub("", output).splitlines()])

@@ -268,10 +268,6 @@ class GivenCall(msgspec.Struct, frozen=True, omit_defaults=True):
     grid: tuple[int, ...] | None = None
     source: str | None = None  # of the kernel; None where it needs what cannot be written down
 
-    def tensors(self) -> tuple[GivenTensor, ...]:
-        parts = (one if isinstance(one, tuple) else (one,) for one in self.arguments.values())
-        return tuple(one for part in parts for one in part if isinstance(one, GivenTensor))
-
 
 class RecordedDataflow(msgspec.Struct, frozen=True):
     """What two steps before the recording showed of how their operators hang together."""

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from opscope.model.session import Session
+from opscope.model.sidecar import GivenTensor
 from opscope.operators.element_types import ElementType, element_type
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.native_functions import Schema, out_of_place, signature
@@ -53,6 +54,7 @@ class TensorArgument(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     type_name: str | None = None
     strides: tuple[int, ...] | None = None
+    seen: GivenTensor | None = None  # in a watched step, in its place
 
     @property
     def element_count(self) -> int:
@@ -64,6 +66,7 @@ class TensorListArgument(msgspec.Struct, frozen=True):
 
     # None where the recorder wrote no members: there are none, or more than 30
     tensors: tuple[TensorArgument, ...] | None
+    missing: tuple[int, ...] = ()  # places among them that were seen to have no tensor
 
 
 class ScalarArgument(msgspec.Struct, frozen=True, dict=True):
@@ -93,6 +96,7 @@ class CallArguments(msgspec.Struct, frozen=True, dict=True):
     values_recorded: bool = True
     defect: str | None = None  # why the recording cannot be used, in one phrase
     given_names: tuple[str, ...] | None = None  # what the arguments are called where no schema says it
+    is_seen: bool = False  # all arguments, those that are not recorded too, are those of a watched step
 
     @cached_property
     def stem(self) -> str | None:
@@ -214,8 +218,9 @@ def parse_arguments(
 def with_list_types(call: CallArguments, types: Mapping[int, str]) -> CallArguments:
     """The call, members of the lists at some positions being of an element type (that a kernel names)."""
     typed = {
-        position: TensorListArgument(
-            tuple(msgspec.structs.replace(one, type_name=type_name) for one in argument.tensors)
+        position: msgspec.structs.replace(
+            argument,
+            tensors=tuple(msgspec.structs.replace(one, type_name=type_name) for one in argument.tensors),
         )
         for position, type_name in types.items()
         if isinstance(argument := call.arguments[position], TensorListArgument)

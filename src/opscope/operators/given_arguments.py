@@ -6,8 +6,7 @@ memory, and how their values are spread. Recordings by others have nothing of it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -23,14 +22,21 @@ from opscope.operators.arguments import (
     TensorListArgument,
     is_number,
     type_of,
+    with_arguments,
 )
 
 _OTHERS = "Calls of these sizes were given other numbers or memory too: this is most of them."
-Given = Mapping[str, GivenArgument]  # by the argument's name
 
 
-def given_calls(session: Session) -> dict[str, list[GivenCall]]:
-    """What calls of watched steps were given, by name; nothing of recordings by others."""
+class SeenCall(CallArguments, frozen=True):
+    """A call of a watched step."""
+
+    grid: tuple[int, ...] | None = None  # of a Triton kernel that the program launched itself
+    source: str | None = None  # of that; None where it needs what cannot be written down
+
+
+def seen_calls(session: Session) -> dict[str, list[SeenCall]]:
+    """Calls of watched steps by `stem`, the most frequent first; nothing of recordings by others."""
     kept = session.query(
         "SELECT value::JSON ->> '$.dataflow.calls' FROM metadata WHERE starts_with(key, 'sidecar:') "
         "AND json_valid(value)"
@@ -41,7 +47,19 @@ def given_calls(session: Session) -> dict[str, list[GivenCall]]:
             found += msgspec.json.decode(text or "[]", type=list[GivenCall])
         except UNREADABLE_JSON:  # a saved session may be a stranger's
             continue
-    return grouped((stem(one.name), one) for one in sorted(found, key=lambda one: -one.count))
+    calls = (
+        SeenCall(
+            one.name,
+            one.overload,
+            tuple(map(_as_recorded, one.arguments.values())),
+            given_names=tuple(one.arguments),
+            is_seen=True,
+            grid=one.grid,
+            source=one.source,
+        )
+        for one in sorted(found, key=lambda one: -one.count)
+    )
+    return grouped((stem(one.name), one) for one in calls)
 
 
 def stem(name: str) -> str:
@@ -49,9 +67,9 @@ def stem(name: str) -> str:
     return name.removesuffix("_impl_").replace("::_", "::").rstrip("_")
 
 
-def as_given(
-    call: CallArguments, of_name: Sequence[GivenCall], below: Iterable[GivenCall]
-) -> tuple[CallArguments, Given, list[str]]:
+def as_seen(
+    call: CallArguments, of_name: Sequence[SeenCall], below: Iterable[SeenCall]
+) -> tuple[CallArguments, list[str]]:
     """The call with what was seen of its arguments, and notes; itself where nothing was.
 
     Of an operator that only calls others these were seen in its place: then what is known of tensors is what
@@ -59,93 +77,88 @@ def as_given(
     """
     fitting = [one for one in of_name if _fits(call, one)]
     fitting = [one for one in fitting if one.name == call.name] or fitting
-    plain = [one for one in fitting if not any(tensor.kind for tensor in one.tensors())]
+    plain = [one for one in fitting if all(tensor.seen and not tensor.seen.kind for tensor in one.tensors)]
     if plain:
-        seen = plain[0].arguments
-        notes = [_OTHERS] if any(one.arguments != seen for one in plain[1:]) else []
-        if call.stem is None:
-            arguments, names = tuple(map(as_recorded, seen.values())), tuple(seen)
-            filled = msgspec.structs.replace(call, arguments=arguments, given_names=names)
-            return msgspec.structs.replace(filled, overload=plain[0].overload), seen, notes
-        given = zip(call.names, call.arguments, strict=False)
+        seen = plain[0]
+        given = zip(call.names if call.stem else seen.names, call.arguments, strict=False)
         filled = msgspec.structs.replace(
             call,
-            overload=plain[0].overload if plain[0].name == call.name else "",
-            arguments=tuple(as_recorded(seen[name]) if name in seen else one for name, one in given),
+            overload=seen.overload if seen.name == call.name else "",
+            arguments=tuple(seen.at(name) if seen.has(name) else one for name, one in given),
+            given_names=None if call.stem else seen.names,
             values_recorded=True,
+            is_seen=True,
         )
         # Another release may declare other arguments.
-        if filled.schema is not None:
-            return filled, seen, notes
-    return _as_below(call, [*fitting, *below])
+        if call.stem is None or filled.schema is not None:
+            return filled, [_OTHERS] if any(one.arguments != seen.arguments for one in plain) else []
+    return _as_below(call, [*fitting, *below]), []
 
 
-def _as_below(call: CallArguments, below: Sequence[GivenCall]) -> tuple[CallArguments, Given, list[str]]:
+def _as_below(call: CallArguments, below: Sequence[SeenCall]) -> CallArguments:
     tensors = {
-        name: one
-        for name, one in zip(call.names, call.arguments, strict=False)
+        place: one
+        for place, (_, one) in enumerate(zip(call.names, call.arguments, strict=False))
         if isinstance(one, TensorArgument) and not is_number(one)
     }
-    every = [one for given in below for one in given.tensors()]
-    plain = grouped((_layout(one), one) for one in every if one.kind is None)
-    for name, one in tensors.items():
-        kinds = [other.kind for other in every if other.kind and _layout(other)[:2] == _layout(one)[:2]]
-        if kinds and not plain[_layout(one)]:
-            why = f"'{name}' is of the kind {kinds[0]}: only plain tensors can be written"
-            return msgspec.structs.replace(call, defect=why), {}, []
-    for given in below:  # all of them in their order
-        rest = iter(given.tensors())
+    alone: dict[int, Argument] = {}
+    for place, one in tensors.items():
+        alike = [other for seen in below for other in seen.tensors if _is_like(other, one)]
+        kinds = [other.seen.kind for other in alike if other.seen]
+        if kinds and None not in kinds:
+            why = f"'{call.names[place]}' is of the kind {kinds[0]}: only plain tensors can be written"
+            return msgspec.structs.replace(call, defect=why)
+        facts = [other.seen for other in alike if other.seen and not other.seen.kind]
+        unshared = {msgspec.structs.replace(fact, memory=None, offset=0) for fact in facts}
+        if len(unshared) == 1:
+            alone[place] = msgspec.structs.replace(one, seen=unshared.pop())
+    for seen in below:  # all of them in their order
+        rest = iter([one for one in seen.tensors if one.seen and not one.seen.kind])
         found = {
-            name: next((of for of in rest if _layout(of) == _layout(one)), None)
-            for name, one in tensors.items()
+            place: next((of for of in rest if _is_like(of, one)), None) for place, one in tensors.items()
         }
         if None not in found.values():
-            return call, found, []
-    alone = {
-        name: {msgspec.structs.replace(of, memory=None, offset=0) for of in plain[_layout(one)]}
-        for name, one in tensors.items()
-    }
-    return call, {name: ones.pop() for name, ones in alone.items() if len(ones) == 1}, []
+            return with_arguments(call, found)
+    return with_arguments(call, alone)
 
 
-def _layout(tensor: GivenTensor | TensorArgument) -> tuple[Any, ...]:
-    type_name = tensor.dtype if isinstance(tensor, GivenTensor) else getattr(type_of(tensor), "name", "")
-    return tensor.shape, type_name, tensor.strides
-
-
-def _fits(call: CallArguments, given: GivenCall) -> bool:
+def _fits(call: CallArguments, seen: SeenCall) -> bool:
     """Whether the recorder would have written this of it."""
-    names, seen = call.names if call.stem else tuple(given.arguments), given.arguments
+    names = call.names if call.stem else seen.names
     if len(names) != len(call.arguments):
         return False
     pairs = dict(zip(names, call.arguments, strict=True))
     tensors = {name for name, one in pairs.items() if isinstance(one, (TensorArgument, TensorListArgument))}
-    is_alike = given.name == call.name or tensors <= seen.keys()
-    return is_alike and all(_may_be(one, seen[name]) for name, one in pairs.items() if name in seen)
+    is_alike = seen.name == call.name or tensors.issubset(seen.names)
+    return is_alike and all(_may_be(one, seen.at(name)) for name, one in pairs.items() if seen.has(name))
 
 
-def _may_be(recorded: Argument, given: GivenArgument) -> bool:
+def _may_be(recorded: Argument, seen: Argument) -> bool:
     if isinstance(recorded, TensorArgument):
         if is_number(recorded):
-            return not isinstance(given, tuple)
-        return (
-            isinstance(given, GivenTensor)
-            and _layout(recorded)[: 2 if given.kind else 3] == (_layout(given)[: 2 if given.kind else 3])
-        )
+            return not isinstance(seen, TensorListArgument)
+        return isinstance(seen, TensorArgument) and _is_like(seen, recorded)
     if isinstance(recorded, TensorListArgument):
         shapes = None if recorded.tensors is None else [one.shape for one in recorded.tensors]
-        return isinstance(given, tuple) and shapes in (None, [one.shape for one in given if one is not None])
+        return isinstance(seen, TensorListArgument) and (
+            shapes is None or shapes == [one.shape for one in seen.tensors or ()]
+        )
     if isinstance(recorded, ScalarArgument):
-        value = ScalarArgument(given).value if isinstance(given, str) else None
+        value = seen.value if isinstance(seen, ScalarArgument) else None
         return None in (recorded.value, value) or recorded.value == value
     return True
 
 
-def as_recorded(given: GivenArgument) -> Argument:
+def _is_like(one: TensorArgument, other: TensorArgument) -> bool:
+    is_laid_alike = None in (one.strides, other.strides) or one.strides == other.strides
+    return one.shape == other.shape and type_of(one) == type_of(other) and is_laid_alike
+
+
+def _as_recorded(given: GivenArgument) -> Argument:
     if isinstance(given, GivenTensor):
-        return TensorArgument(given.shape, given.dtype, given.strides)
+        return TensorArgument(given.shape, given.dtype, given.strides, given)
     if isinstance(given, tuple):
-        return TensorListArgument(
-            tuple(TensorArgument(one.shape, one.dtype, one.strides) for one in given if one is not None)
-        )
+        tensors = (TensorArgument(one.shape, one.dtype, one.strides, one) for one in given if one is not None)
+        missing = (place for place, one in enumerate(given) if one is None)
+        return TensorListArgument(tuple(tensors), tuple(missing))
     return None if given == "None" else ScalarArgument(given)

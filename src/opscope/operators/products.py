@@ -18,16 +18,16 @@ from opscope.operators.effects import (
     Rule,
     Shape,
     UnrecordedError,
-    bytes_of,
+    all_bytes,
     complex_of,
     dimension_of,
     effects_of,
-    inputs_without,
     known,
     like,
     real_part,
     results,
     shape_text,
+    without,
 )
 from opscope.operators.element_types import ElementKind, ElementType, element_type, element_type_of_code
 
@@ -163,17 +163,12 @@ def _product_result(call: CallArguments) -> CallEffects:
     return results(call, (shape, row.result_type(call, a, b)))
 
 
-def _addend_traffic(effects: CallEffects) -> tuple[int, int]:
-    """β·C + A·B: of β = 0 C is not read."""
-    skipped = ("self",) if effects.call.value("beta") == 0 else ()
-    return bytes_of(inputs_without(effects, *skipped)), bytes_of(effects.outputs)
-
-
 PRODUCTS: Mapping[str, Operator] = {
     name: Operator(
         _product_result,
         lambda effects: known(_multiplied(effects.call))[0].flop_count,
-        _addend_traffic,
+        # β·C + A·B: of β = 0 C is not read.
+        lambda effects: (without("self") if effects.call.value("beta") == 0 else all_bytes)(effects),
         (row.left,),
     )
     for name, row in _PRODUCTS.items()

@@ -103,6 +103,12 @@ def synchronize() -> None:
             torch.cuda.synchronize(device)
 
 
+def is_of_job() -> bool:
+    """Whether this process works with others of a job by now."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
 def is_out_of_memory(error: BaseException | None) -> bool:
     if isinstance(error, MemoryError):
         return True

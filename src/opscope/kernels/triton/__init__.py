@@ -16,11 +16,7 @@ from opscope.errors import DependencyError, MeasurementError
 
 
 def require_triton() -> Any:
-    """The triton module.
-
-    Raises:
-        DependencyError: Triton is not installed, or cannot be imported here.
-    """
+    """The triton module; a DependencyError where it cannot be imported."""
     try:
         return importlib.import_module("triton")
     except ImportError as error:
@@ -37,9 +33,7 @@ def decide_interpreter(*, interpret: bool) -> None:
 def load_triton(name: str, *, interpret: bool = False) -> ModuleType:
     """A module of kernels, such as `"softmax"`: its kernels are compiled, or interpreted.
 
-    Raises:
-        DependencyError: Triton is not installed.
-        MeasurementError: In this process Triton does the other.
+    A MeasurementError if Triton does the other in this process.
     """
     decide_interpreter(interpret=interpret)
     triton = require_triton()

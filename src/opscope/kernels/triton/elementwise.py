@@ -26,12 +26,7 @@ from opscope.kernels.triton.launching import autotuned, check_arguments, launche
 # 130 µs against 134 to 136), and telling the caches to drop what is read once costs 4 %.
 CONFIGS = [
     triton.Config({"BLOCK": block}, num_warps=warps)
-    for block, warps in (
-        (512, 4),
-        (1024, 8),
-        (1024, 4),
-        (4096, 4),
-    )
+    for block, warps in ((512, 4), (1024, 8), (1024, 4), (4096, 4))
 ]
 
 # One element per thread: 4 warps of 32 threads.
@@ -83,11 +78,7 @@ _tuned = autotuned(elementwise_kernel, CONFIGS, key=["size", "OPERATOR"])
 
 
 def gelu(x: torch.Tensor, approximate: str = "none", *, teaching: bool = False) -> torch.Tensor:
-    """GELU of every element, by erf (`"none"`) or by its tanh form (`"tanh"`).
-
-    Raises:
-        InputError: Another form, or a tensor that is not contiguous or of another dtype.
-    """
+    """GELU of every element, by erf (`"none"`) or by its tanh form (`"tanh"`)."""
     if approximate not in {"none", "tanh"}:
         raise InputError(f"GELU has no form '{approximate}'", hint="Use none or tanh")
     return _launched(f"gelu_{approximate}", x, teaching=teaching)

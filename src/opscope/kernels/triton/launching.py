@@ -31,13 +31,9 @@ def autotuned(
 ) -> Any:
     """The kernel in the fastest of some configurations, measured once for each value of the key.
 
-    The interpreter has no speed to tune; there the first configuration that fits is used.
-
-    Args:
-        function: What `triton.jit` made.
-        configs: Candidates, the one that is usually best first.
-        key: Names of the arguments whose values, with the dtypes, decide anew.
-        prune: Triton's `early_config_prune`: leaves out candidates that make no sense for given arguments.
+    The key names the arguments whose values, with the dtypes, decide anew. The interpreter has no speed to
+    tune; there the first configuration that fits is used, so the usually best one stands first. `prune` is
+    Triton's `early_config_prune`.
     """
     if not is_compiled(_declared(function)):
         return _FirstConfiguration(function, list(configs), prune)
@@ -70,11 +66,7 @@ class _FirstConfiguration:
 
 
 def check_arguments(**tensors: torch.Tensor) -> None:
-    """The kernels read contiguous memory of one device in one dtype; anything else is refused.
-
-    Raises:
-        InputError: Which argument is not so.
-    """
+    """The kernels read contiguous memory of one device in one dtype; anything else is refused."""
     first_name, first = next(iter(tensors.items()))
     if first.dtype not in _DTYPES:
         raise InputError(f"{first_name} is {first.dtype}", hint="Use float32, float16 or bfloat16")
@@ -122,15 +114,7 @@ _LEAST_PER_THREAD, _MOST_PER_THREAD = 4, 32
 # Elements that a program holds at a time (one long row, or several short ones), and its warps.
 ROW_CONFIGS = [
     triton.Config({"TILE": tile}, num_warps=warps)
-    for tile, warps in (
-        (8192, 16),
-        (8192, 8),
-        (4096, 4),
-        (4096, 8),
-        (16384, 16),
-        (16384, 32),
-        (32768, 32),
-    )
+    for tile, warps in ((8192, 16), (8192, 8), (4096, 4), (4096, 8), (16384, 16), (16384, 32), (32768, 32))
 ]
 
 
@@ -141,9 +125,6 @@ def launched_by_rows(
 
     Of the kernels the first holds whole rows in registers, the second takes rows too long for them, a block
     at a time, the third is the one to learn from.
-
-    Raises:
-        InputError: The tensor has no dimension.
     """
     x, (whole, long, simple) = tensors[0], kernels
     if x.dim() == 0:

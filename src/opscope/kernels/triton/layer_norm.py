@@ -128,18 +128,9 @@ _tuned_layer_norm = tuned_by_rows(layer_norm_kernel)
 
 
 def layer_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    eps: float = 1e-5,
-    *,
-    teaching: bool = False,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5, *, teaching: bool = False
 ) -> torch.Tensor:
-    """Layer norm over the last dimension.
-
-    Raises:
-        InputError: Weight or bias of another length, tensors that are not contiguous or of differing dtypes.
-    """
+    """Layer norm over the last dimension."""
     check_arguments(x=x, weight=weight, bias=bias)
     if weight.shape != x.shape[-1:] or bias.shape != x.shape[-1:]:
         raise InputError(

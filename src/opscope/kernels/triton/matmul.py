@@ -219,13 +219,7 @@ _tuned_descriptor_matmul = autotuned(matmul_descriptor_kernel, DESCRIPTOR_CONFIG
 def matmul(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee") -> torch.Tensor:
     """Product of two matrices: by tensor descriptors where they can be used, by pointers elsewhere.
 
-    Args:
-        a: M×K.
-        b: K×N.
-        precision: Of float32 products: `"ieee"`, or `"tf32"` for the tensor cores' 10-bit mantissa.
-
-    Raises:
-        InputError: Sizes that do not match, tensors that are not contiguous or of differing dtypes.
+    The precision is of float32 products: `"ieee"`, or `"tf32"` for the tensor cores' 10-bit mantissa.
     """
     if takes_descriptors(a, b):
         return matmul_by_tensor_descriptors(a, b)

@@ -20,14 +20,7 @@ from opscope.kernels.triton.launching import check_arguments, launched_by_rows, 
 
 
 @triton.jit
-def softmax_kernel(
-    x_ptr,
-    out_ptr,
-    row_count,
-    column_count,
-    COLUMNS: tl.constexpr,
-    TILE: tl.constexpr,
-):
+def softmax_kernel(x_ptr, out_ptr, row_count, column_count, COLUMNS: tl.constexpr, TILE: tl.constexpr):
     """Each program holds a TILE of whole rows in its registers: one read, one write.
 
     COLUMNS is the next power of two; what is past the end of a row is -inf and adds exp(-inf) = 0.
@@ -110,11 +103,7 @@ _tuned_softmax = tuned_by_rows(softmax_kernel)
 
 
 def softmax(x: torch.Tensor, *, teaching: bool = False) -> torch.Tensor:
-    """Softmax over the last dimension.
-
-    Raises:
-        InputError: The tensor is not contiguous, or of another dtype.
-    """
+    """Softmax over the last dimension."""
     check_arguments(x=x)
     kernels = (_tuned_softmax, softmax_long_kernel, softmax_teaching_kernel)
     return launched_by_rows(kernels, x, teaching=teaching)

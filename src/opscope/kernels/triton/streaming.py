@@ -45,15 +45,8 @@ def read_chunks(
 ) -> torch.Tensor:
     """Read a buffer by as many programs as there are sums; returns them, for what was read must be used.
 
-    Args:
-        source: Contiguous float32, whole chunks of `CHUNK` elements.
-        sums: One float32 for each program.
-        reads: Chunks each program reads.
-        first_step: Chunks from the first of one program to the first of the next.
-        next_step: Chunks from one to the next of the same program, no more than there are.
-
-    Raises:
-        InputError: A tensor is not so.
+    Each program reads so many chunks of `CHUNK` elements of float32. Steps are counted in chunks: from the
+    first of one program to that of the next, and from one to the next of the same program.
     """
     if source.dtype is not torch.float32 or not source.is_contiguous() or source.numel() % CHUNK:
         raise InputError(f"the source must be contiguous float32 of whole chunks of {CHUNK} elements")
