@@ -27,7 +27,7 @@ exhaustive: setup ## Every trace: what verbs print of it as before, laws that ho
 
 fuzz: setup ## Mutated inputs of every reader for FUZZ_MINUTES (seed FUZZ_SEED); what fails is kept in fuzz-failures/
 	@PYTHONPATH=src:tests $(BIN)/python tests/fuzz/fuzz.py --seconds $$(($(FUZZ_MINUTES) * 60)) --seed $(FUZZ_SEED) --keep fuzz-failures
-	@OPSCOPE_SCAN_CASES=$$(($(FUZZ_MINUTES) * 10000)) $(BIN)/python -m pytest -q tests/unit/ingest/test_scan.py -k undefined
+	@OPSCOPE_SCAN_CASES=$$(($(FUZZ_MINUTES) * 10000)) $(BIN)/python -m pytest -q tests/unit/ingest/test_scan.py -k undefined -m exhaustive --every-source
 
 check: setup ## Run every check that is not a test: format, lint, types, layers, docs, fragments, links
 	@VENV=$(VENV) scripts/check

@@ -25,7 +25,7 @@ from opscope.report.document import (
 from opscope.report.document import Column as Heading
 from opscope.report.document import Table as Grid
 from opscope.report.markdown import render_markdown
-from opscope.trials.catalog import CATALOG, TriedChange
+from opscope.trials.catalog import CATALOG, NEEDS, TriedChange
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 TABLES_PAGE = REFERENCE / "tables.md"
@@ -86,15 +86,14 @@ def changes_page() -> str:
         "What `opscope try` can apply. Generated from `src/opscope/trials/catalog.py`; "
         "[how changes are tried](../trying.md). Changes on request run with `--only NAME`."
     )
-    heading = "| change | what is done | suggested by | not tried where | patch | numbers |"
+    heading = "| change | what is done | suggested by | not tried where | numbers |"
     rows = (
         f"| `{one.name}`{' (on request)' if one.on_request else ''} | {one.title} | "
         f"{', '.join(f'`{code}`' for code in one.findings)} | "
-        f"{'; '.join(reason for _, reason in one.needs)} | "
-        f"{'diff or snippet' if one.edits else 'snippet'} | {_effect(one)} |"
+        f"{'; '.join(NEEDS[need][1] for need in one.needs)} | {_effect(one)} |"
         for one in CATALOG
     )
-    table = "\n".join([heading, "|---|---|---|---|---|---|", *rows])
+    table = "\n".join([heading, "|---|---|---|---|---|", *rows])
     return f"# Changes that are tried\n\n{_wrapped(introduction)}\n\n{table}\n"
 
 

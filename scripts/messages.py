@@ -26,8 +26,8 @@ SPEAKERS = (
     "report", "advice", "analysis", "launches", "toolchain/doctor", "results.py",
     "benchmarking/findings.py", "benchmarking/statistics.py",
     "capture/program_recorder.py", "cli/compare.py", "cli/ncu.py",
-    "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/trying.py",
-    "extraction/alone_calls.py", "extraction/kernel_code.py:kernel_code",
+    "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/outcome.py", "trials/trying.py:Trial",
+    "extraction/alone_calls.py", "toolchain/kernel_code.py:kernel_code",
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/kineto_file.py:graph_findings", "ingest/kineto_file.py:_window_findings",
     "ingest/nsys_reading.py:export_findings",
@@ -42,8 +42,8 @@ SPEAKERS = (
     "provenance/torch_releases.py:_by_hit_rate",
     "toolchain/ncu_report.py", "cupti/trace_file.py:recording_findings",
     "cupti/trace_file.py:write_trace", "trials/catalog.py", "trials/replay.py",
-    "trials/child.py:start_ahead",
-    "trials/processes.py", "trials/rounds.py",
+    "trials/child.py:_is_early",
+    "trials/pooling.py", "trials/processes.py", "trials/rounds.py",
 )  # fmt: skip
 _NO_REPORTS = re.compile(r"report/(?:summary_json|languages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".

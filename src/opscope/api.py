@@ -504,7 +504,7 @@ def try_changes(
             `if __name__ == "__main__":`.
         arguments: Arguments of the script.
         on_run: Called for each run with its name, the runs done, and the runs in all.
-        **options: Those of `opscope.trials.planning.trial_plan`, with its defaults.
+        **options: Those of `opscope.trials.trying.trial_plan`, with its defaults.
 
     Raises:
         InputError: The program or change does not exist, its steps cannot be recognized, or a function cannot
@@ -512,8 +512,7 @@ def try_changes(
         CaptureError: The unchanged program fails.
         DependencyError: torch is not installed.
     """
-    from opscope.trials.planning import target_of, trial_plan  # noqa: PLC0415
-    from opscope.trials.trying import Trial  # noqa: PLC0415
+    from opscope.trials.trying import Trial, target_of, trial_plan  # noqa: PLC0415
 
     name = target_of(target) if callable(target) else os.fspath(target)
     return Trial(trial_plan(name, arguments, **options), on_run).run()

@@ -83,3 +83,15 @@ def test_a_list_is_written_as_a_suite_and_its_gain_in_the_program_is_told(opscop
 
 def test_a_folder_without_calls_is_no_suite(opscope, tmp_path):
     opscope("bench", tmp_path).fails("it holds no file with a reference and mine", code=1)
+
+
+def test_a_folder_is_loaded_before_any_of_it_is_measured(opscope, tmp_path, monkeypatch):
+    monkeypatch.delenv("SET_BY_B", raising=False)
+    text = "import os\nimport torch\n{}\ndef make_inputs(device, seed):\n    return torch.ones(4)\n\n"
+    text += "def reference(x):\n    return x + int(os.environ['SET_BY_B'])\n\n"
+    text += "def mine(x):\n    return reference(x)\n"
+    (tmp_path / "a.py").write_text(text.format(""))
+    (tmp_path / "b.py").write_text(text.format("os.environ['SET_BY_B'] = '1'"))
+    done = opscope("bench", tmp_path, "--samples", "2", "--device", "cpu", "--json", "--skip", "ceilings")
+    assert done.code == 0, done.err
+    monkeypatch.delenv("SET_BY_B")

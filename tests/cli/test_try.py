@@ -15,9 +15,6 @@ from case_tables import cases
 
 pytest.importorskip("torch")
 
-from opscope.cli.try_changes import _applied
-from opscope.trials.planning import trial_plan
-
 pytestmark = pytest.mark.torch
 exhaustive = pytest.mark.exhaustive(few=False)
 
@@ -90,26 +87,6 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script, tmp_pat
 
 
 @exhaustive
-def test_the_best_is_written_into_the_script_on_request(opscope, script, tmp_path):
-    (tmp_path / "faster.py").write_text(
-        "import time\ndef on(hooks):\n    hooks.wrap_arguments(time, 'sleep', lambda one: ((0,), {}))\n"
-    )
-    text = TRAINING.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.01)")
-    Path(script).write_text("import time\n" + text)
-    quick = ("--budget", "12s", "--skip", "predict", "--force", "--apply", "--json")
-    outcome = opscope("try", *quick, "--only", "set_to_none", "--change", "faster.py", "--", script).fine()
-    best = outcome.json["best"]
-    assert best["names"][0] == "faster"
-    if "set_to_none" in best["names"]:
-        assert "+    optimizer.zero_grad(set_to_none=True)" in best["patch"]
-        assert "zero_grad(set_to_none=True)" in Path(script).read_text()
-        assert "zero_grad(set_to_none=False)" in Path(f"{script}.orig").read_text()
-    else:
-        assert "write them by hand" in outcome.err
-        assert not Path(f"{script}.orig").exists()
-
-
-@exhaustive
 def test_a_workload_is_tried_without_a_script(opscope, script):
     small = ("--param", "batch_size=1", "seq_len=8", "layers=1", "hidden=64", "device=cpu")
     quick = ("--budget", "8s", "--skip", "predict", "--only", "inference_mode")
@@ -175,18 +152,6 @@ def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script, 
     )
     assert "of the program" in outcome.out
     assert (tmp_path / "notes.txt").exists()
-
-
-def test_a_patch_is_applied_with_a_backup_and_never_over_one(opscope, script, capsys):
-    plan = trial_plan(script)
-    assert _applied(plan, ["set_to_none", "fused_optimizer"], Path("train.py.orig"))
-    assert Path("train.py.orig").read_text() == TRAINING
-    changed = Path(script).read_text()
-    assert "zero_grad(set_to_none=True)" in changed
-    assert "AdamW(model.parameters(), lr=1e-3, foreach=None, fused=True)" in changed
-    opscope("try", "--apply", "--", script).fails("train.py.orig")
-    assert _applied(trial_plan(script), ["compile"], Path("other.orig")) == []
-    assert "write them by hand" in capsys.readouterr().err
 
 
 SLOW = """

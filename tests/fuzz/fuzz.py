@@ -44,7 +44,6 @@ from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
 from opscope.extraction.alone_calls import alone_calls, extracted
-from opscope.extraction.kernel_code import split_sass
 from opscope.hardware.limits import read_measured
 from opscope.ingest.memory_snapshot import read_memory_snapshot
 from opscope.model.environment import Environment
@@ -78,6 +77,7 @@ from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.memory import memory_document, memory_json
 from opscope.report.summary_json import analysis_json
+from opscope.toolchain.kernel_code import split_sass
 from opscope.toolchain.ncu_report import read_report
 
 MOST_S, MOST_BYTES = 10.0, 1 << 30

@@ -6,8 +6,9 @@ torch = pytest.importorskip("torch")
 
 from opscope.model.trial import Correctness, TrialVerdict  # noqa: E402
 from opscope.trials.catalog import CATALOG  # noqa: E402
+from opscope.trials.outcome import TrialPlan  # noqa: E402
 from opscope.trials.rounds import TrialRequest  # noqa: E402
-from opscope.trials.trying import Trial, TrialPlan  # noqa: E402
+from opscope.trials.trying import Trial  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -60,7 +61,7 @@ def test_every_change_takes_hold(tmp_path, program, steps, others):
     request = TrialRequest(kind="script", target=str(script), steps=steps)
     # What each process runs with is tried where advice expects something of it, or on request.
     asked = tuple(OF_TRAINING - others)
-    result = Trial(TrialPlan(request, CATALOG, asked=asked, budget_s=400, source=script)).run()
+    result = Trial(TrialPlan(request, CATALOG, asked=asked, budget_s=400)).run()
     kept = {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
     wrong = [
         (one.name, one.verdict, one.correctness, one.reason, one.error)

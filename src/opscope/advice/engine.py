@@ -267,11 +267,12 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
 
 
 def _bounded(job: Job, advice: Advice, change: JobChange, error: float) -> Gain:
-    gain = job.gain(change, error)
+    # What is shown without a number needs no least.
+    gain = job.gain(change, error if advice.is_sure else 0.0)
     if advice.best is not None:
         high_ns = job.gain(job.changed(advice.best), error).high_ns
         gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
-    if advice.worst is not None:
+    if advice.worst is not None and advice.is_sure:
         low_ns = job.gain(job.changed(advice.worst), error).low_ns
         gain = msgspec.structs.replace(gain, low_ns=min(gain.low_ns, low_ns))
     return gain

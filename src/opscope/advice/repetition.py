@@ -220,7 +220,6 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 _with_gradients(run, others),
                 0.5 + 0.5 * _share_at_limits(run, found),
             ),
-            worst=_at_once(first, others),
             suggestion=_BY_GROUP if one.is_selected else None,
             change=change,
             is_sure=False,  # how long one call for all takes is not known

@@ -24,13 +24,11 @@ from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_command import (
-    Collection,
     KernelFilter,
     filter_of_functions,
     filter_of_mangled_names,
-    options_of,
 )
-from opscope.toolchain.ncu_report import TOPICS, NcuReport, metrics_to_collect
+from opscope.toolchain.ncu_report import NcuReport
 
 # Element types, numbers and flags are shorter.
 _TELLING = 16
@@ -52,26 +50,6 @@ def _function(name: str) -> tuple[str, str | None]:
     )
     functor = functor or next(telling, "")
     return decoded.function.rpartition("::")[2], functor or None
-
-
-def suggest_command(
-    kernel_name: str,
-    launch_index: int = 0,
-    *,
-    topics: Iterable[str] = TOPICS,
-    compute_capability: str | None = None,
-) -> str:
-    """The command for one launch of those that its filter matches, as one line for a shell."""
-    collection = Collection(
-        kernel_filter([kernel_name]),
-        launch_index,
-        1,
-        metrics=metrics_to_collect(
-            compute_capability, [quantity for topic in topics for quantity in TOPICS[topic]]
-        ),
-    )
-    program = "--export", "counters", "python", "script.py"
-    return shlex.join(["ncu", "--clock-control", "none", *options_of(collection), *program])
 
 
 class CollectionPlan(msgspec.Struct, frozen=True):
@@ -177,10 +155,7 @@ class Improvement(msgspec.Struct, frozen=True):
 
 
 class OperatorImprovement(msgspec.Struct, frozen=True):
-    """All topics for the kernel an operator spends most time in, and the ncu command for the open ones.
-
-    The command counts launches from the start of the recording; launches before it come on top.
-    """
+    """All topics for the kernel an operator spends most time in, and the command for the open ones."""
 
     kernel: str
     topics: tuple[Improvement, ...]
@@ -188,11 +163,7 @@ class OperatorImprovement(msgspec.Struct, frozen=True):
 
 
 def find_improvements(
-    session: Session,
-    operators: Iterable[OperatorTotal],
-    quality: Sequence[LaunchQuality],
-    efficiency: Efficiency,
-    compute_capability: str | None,
+    operators: Iterable[OperatorTotal], quality: Sequence[LaunchQuality], efficiency: Efficiency
 ) -> dict[str, OperatorImprovement]:
     """By operator name, for those that launched kernels. `quality` comes by device time."""
     longest = [
@@ -201,30 +172,20 @@ def find_improvements(
         if (kernel := next((each for each in one.kernels if each.kind == "kernel"), None)) is not None
     ]
     first = {(one.operator, one.kernel.name): one for one in reversed(quality)}
-    # Place of each kernel's longest launch among those its filter matches, in the order they began.
-    names = [name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")]
-    alike = {
-        kernel.name: [name for name in names if name == kernel.name or matches.covers(name)]
-        for _, kernel in longest
-        for matches in [kernel_filter([kernel.name])]
-    }
-    pairs = [(one.name, kernel.name, name) for one, kernel in longest for name in alike[kernel.name]]
-    columns = [list(column) for column in zip(*pairs, strict=True)] if pairs else [[], [], []]
-    rows = session.query(sql(__package__, "launch_indices"), columns)
-    indices = {(operator, kernel): index for operator, kernel, index in rows}
     found = {}
     for operator, kernel in longest:
         key = (operator.name, kernel.name)
         topics = tuple(_topics(operator, kernel, first.get(key), efficiency.operators.get(operator.name)))
-        # How full the device is, and what warps wait for, only counters tell.
-        wanted = [str(one.topic) for one in topics if one.needs_counters and one.topic is not Topic.OCCUPANCY]
-        command = suggest_command(
-            kernel.name,
-            indices.get(key, 0),
-            topics=[*wanted, "achieved occupancy", "stall reasons"],
-            compute_capability=compute_capability,
-        )
-        found[operator.name] = OperatorImprovement(kernel.name, topics, command)
+        words = [
+            "opscope",
+            "ncu",
+            "--kernel",
+            kernel_filter([kernel.name]).pattern,
+            "--",
+            "python",
+            "script.py",
+        ]
+        found[operator.name] = OperatorImprovement(kernel.name, topics, shlex.join(words))
     return found
 
 

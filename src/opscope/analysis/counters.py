@@ -35,9 +35,6 @@ from opscope.provenance.kernel_names.decoder import decode
 from opscope.text_enum import MeaningEnum
 from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quantity
 
-# States of a warp that has nothing to wait for: it issues, or another warp was taken.
-NO_STALL = frozenset({"selected", "not_selected"})
-
 
 def counter_book() -> dict[str, Any]:
     """What `counters.toml` holds: thresholds with their reasons, stalls, findings by code, NVIDIA's rules."""

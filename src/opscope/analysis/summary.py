@@ -30,7 +30,6 @@ from opscope.analysis.launch_quality import (
     ExplainedLaunch,
     LaunchQuality,
     LeadingKernel,
-    common_device,
     launch_explanations,
     launch_quality,
     leading_kernel,
@@ -367,9 +366,7 @@ class Summary(Shown):
     @cached_property
     def improvements(self) -> Mapping[str, OperatorImprovement]:
         """Possible improvements of the most expensive kernels, by operator."""
-        device = common_device(self.session)
-        capability = None if device is None else device.compute_capability
-        return find_improvements(self.session, self.operators, self.quality, self.efficiency, capability)
+        return find_improvements(self.operators, self.quality, self.efficiency)
 
     @cached_property
     def timeline(self) -> Timeline:

@@ -26,6 +26,7 @@ from opscope._version import __version__
 from opscope.benchmarking.problem import Problem, Values
 from opscope.benchmarking.suites import SUITES, suite
 from opscope.benchmarking.user_problem import (
+    FunctionGroup,
     call_files,
     check_parameters,
     group_of_functions,
@@ -34,7 +35,7 @@ from opscope.benchmarking.user_problem import (
     is_target,
     named_functions,
 )
-from opscope.errors import InputError
+from opscope.errors import InputError, OpscopeError
 from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
 from opscope.model.files import UNREADABLE_JSON, finite, write_text
 
@@ -152,10 +153,20 @@ def sweep_of(
             )
         of = {"call": tuple(one.stem for one in files)}
 
-        def made_of(file: Path) -> Problem:
-            return group_problem(group_of_targets([str(file)], **asked), {}, device)
+        def loaded(file: Path) -> FunctionGroup | OpscopeError:
+            try:
+                return group_of_targets([str(file)], **asked)
+            except OpscopeError as error:
+                return error
 
-        made = tuple(_point({"call": one.stem}, of, partial(made_of, one)) for one in files)
+        def made_of(group: FunctionGroup | OpscopeError) -> Problem:
+            if isinstance(group, OpscopeError):
+                raise group
+            return group_problem(group, {}, device)
+
+        # All at once: a file may choose Triton's interpreter, which must be before Triton is imported.
+        groups = [(one, loaded(one)) for one in files]
+        made = tuple(_point({"call": one.stem}, of, partial(made_of, group)) for one, group in groups)
         return Sweep(Path(names[0]).resolve().name, made, of)
     if len(names) == 1 and not is_target(names[0]):
         chosen = suite(names[0])

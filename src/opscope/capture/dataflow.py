@@ -7,7 +7,8 @@ schema is not to be trusted, memory that nobody has written) gets a number of it
 the same that may differ. What writes to memory of a device without an operator, a kernel of one's own, is
 not seen here: who reads a recording looks for that.
 
-No tensor is kept alive, and of those on a device only what `torch.tensor` has just written there is read.
+No tensor is kept alive. Of those on a device what `torch.tensor` has just written there is read, and what
+`given_calls` looks at.
 Importing this module does not import torch.
 """
 
@@ -31,6 +32,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from operator import contains
 from typing import Any, NamedTuple
 
+import msgspec
+
+from opscope.capture.given_calls import GivenCalls
 from opscope.capture.program_loops import CallSite, Line, LoopRun, ProgramFrames
 from opscope.model.queries import grouped
 from opscope.model.sidecar import (
@@ -169,6 +173,8 @@ class DataflowWatch:
         self._left_s = 0.0  # when the last operator returned, of any thread
         self._python_s = 0.0  # from then until the one that runs was called
         self._frames: dict[int, ProgramFrames] = defaultdict(ProgramFrames)
+        self._calls = GivenCalls()
+        self._triton: Any = None  # the class of kernels, its `run` and ours
 
     def start(self) -> None:
         """Watch from here on, unless something of the program's is in the way."""
@@ -183,6 +189,10 @@ class DataflowWatch:
             self._mode.seen = self._seen
             os.register_at_fork(after_in_child=self._forked)
             self._ctc_loss, self._torch.ctc_loss = self._torch.ctc_loss, _of_lists(self._torch.ctc_loss)
+            kernels = getattr(sys.modules.get("triton.runtime.jit"), "JITFunction", None)
+            if kernels is not None:
+                self._triton = kernels, kernels.run, self._launching(kernels.run)
+                kernels.run = self._triton[2]
             self._mode.__enter__()
 
     def next_step(self) -> None:
@@ -208,6 +218,7 @@ class DataflowWatch:
         kept = self._read_later.union(
             *(one.writers_before for one in self._storages.values() if one.is_there and id(one) not in unread)
         )
+        calls, self._calls = msgspec.json.encode(list(self._calls)).decode(), GivenCalls()
         # What is called at forks keeps this object for as long as the process lives.
         for known in (self._storages, self._numbers, self._kinds, self._frames):
             known.clear()
@@ -215,8 +226,10 @@ class DataflowWatch:
             self.why_not = COMPILED
         if self.why_not is None and len(steps) < 2:
             self.why_not = "the program had no second step"
-        is_seen = self.why_not is None
-        return self._guarded(summarized, steps[1], (steps[0], kept, unread)) if is_seen else None
+        if self.why_not is not None:
+            return None
+        found = self._guarded(summarized, steps[1], (steps[0], kept, unread))
+        return None if found is None else msgspec.structs.replace(found, calls=calls)
 
     def _unread_gradients(self) -> frozenset[int]:
         """Memory of gradients that nothing but their own sums read, in steps in which an optimizer ran."""
@@ -233,6 +246,9 @@ class DataflowWatch:
     def _leave(self, mode: Any) -> None:
         """Take the mode off the stack of this thread, if it must be from below others."""
         self._torch.ctc_loss = self._ctc_loss
+        if self._triton is not None:
+            kernels, run, ours = self._triton
+            kernels.run = run if kernels.run is ours else kernels.run  # else another has wrapped it since
         if threading.get_ident() != self._thread_id:
             self.why_not = "the program makes its steps in several threads"
             return
@@ -276,6 +292,10 @@ class DataflowWatch:
         given = {**dict(zip(kind.parameters, args, strict=False)), **kwargs}
         if kind.name == "aten::lift_fresh":
             self._lifted(args[0])
+        if len(self._steps) > 1:
+            every = {name: given.get(name) for name in kind.parameters}
+            overload = func._overloadname.replace("default", "")
+            self._calls.note(kind.name, every, overload, is_view=getattr(func, "is_view", False))
         is_random = kind.is_random and not (given.get("dropout_p", 1.0) == 0.0 or given.get("train") is False)
         parts: list[Hashable] = [func, self._torch.is_grad_enabled()]
         for name, one in _flat(given):
@@ -288,6 +308,32 @@ class DataflowWatch:
         others = (one for one in parts if type(one) not in _NUMBERS)
         keys = key, self._number((*others, "aside")) if kind.name == "aten::eq" else key
         return kind, given, keys, is_random
+
+    def _launching(self, run: Any) -> Any:
+        """Triton's launch of a kernel, which notes what it is given in the second step."""
+
+        def note(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> None:
+            if self._is_on and len(self._steps) > 1 and not kwargs.get("warmup"):
+                self._is_on = False  # what is asked of tensors is none of the program's operators
+                self._guarded(self._calls.note_launch, function, args, kwargs, grid)
+                self._is_on = self.why_not is None
+
+        @functools.wraps(run)
+        def launch(function: Any, *args: Any, **kwargs: Any) -> Any:
+            grid: Any = kwargs.get("grid")
+
+            def chosen(meta: Any) -> Any:  # as Triton asks for it
+                found = grid(meta)
+                note(function, args, kwargs, found)
+                return found
+
+            if callable(grid):
+                return run(function, *args, **{**kwargs, "grid": chosen})
+            if grid is not None:
+                note(function, args, kwargs, grid)
+            return run(function, *args, **kwargs)
+
+        return launch
 
     def _lifted(self, tensor: Any) -> None:
         """What `torch.tensor` has made on a GPU came there from a list that nobody saw."""

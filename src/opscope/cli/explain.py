@@ -76,7 +76,7 @@ def explain(
                 return 0
         codes = []
         if code:
-            from opscope.extraction.kernel_code import kernel_codes  # noqa: PLC0415 - seldom asked
+            from opscope.toolchain.kernel_code import kernel_codes  # noqa: PLC0415 - seldom asked
 
             with console.status("Looking for machine code"):
                 names = [one.facts.name for one in explanation.kernels]

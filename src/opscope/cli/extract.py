@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from opscope.cli import console
 from opscope.errors import InputError
@@ -21,13 +23,15 @@ def extract(
     every: Annotated[Path | None, Parameter(name="--all")] = None,
     start: Literal["aten", "triton", "cuda"] | None = None,
     module: Annotated[str | None, Parameter(name="--import")] = None,
+    scale: Annotated[float | None, Parameter(validator=Number(gt=0, lt=1))] = None,
     top: console.Top = 10,
     force: console.Force = False,
 ) -> int:
     """Write a recorded call as a Python file: its inputs, the call, and a place for your own version.
 
     Without CALL, list the calls with most avoidable time. The file runs alone; `opscope bench call.py` checks
-    and times it. Inputs have the recorded shapes, strides and types, and random values.
+    and times it. Inputs have the recorded shapes, strides and types, and random values; of recordings by
+    opscope run also alignment, shared memory and the spread of integers.
 
     Example: opscope extract trace.json.gz linear -o call.py
 
@@ -40,11 +44,14 @@ def extract(
         start: What your own version begins with: the call itself, or a Triton or CUDA kernel that computes
             the same; by default Triton if there is a template for the operator.
         module: The module that registers an operator of another library: the file imports it.
+        scale: A share of the call's leading dimension, for tensors larger than this GPU: the file makes these
+            smaller.
         top: Number of calls to list or write.
     """
     from opscope.analysis.summary import Summary  # noqa: PLC0415
     from opscope.extraction.alone_calls import alone_calls, chosen_call, extracted  # noqa: PLC0415 - DuckDB
     from opscope.extraction.starts import StartKind  # noqa: PLC0415
+    from opscope.hardware.driver import visible_gpus  # noqa: PLC0415
     from opscope.hardware.limits import LIMITS_FOLDER  # noqa: PLC0415
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
     from opscope.report.extraction import call_list_document, call_text, readme  # noqa: PLC0415
@@ -60,11 +67,16 @@ def extract(
         calls = alone_calls(session, summary.efficiency)
         listed = calls[: None if top == "all" else top]
         chosen = listed if call is None else (chosen_call(calls, call, session),)
-        name, kind = output.name if call is not None else None, StartKind(start) if start else None
-        rows = [
-            extracted(rank, one, what=call_text(summary, one, source), name=name, start=kind, module=module)
-            for rank, one in enumerate(chosen, 1)
-        ]
+        memory_bytes = (gpu.memory_bytes for gpu in visible_gpus() if gpu.memory_bytes is not None)
+        write = partial(
+            extracted,
+            name=output.name if call is not None else None,
+            start=StartKind(start) if start else None,
+            module=module,
+            scale=scale,
+            memory_bytes=min(memory_bytes, default=None),
+        )
+        rows = [write(rank, one, what=call_text(summary, one, source)) for rank, one in enumerate(chosen, 1)]
         document = call_list_document(summary, calls, rows)
     if call is None and every is None:
         console.print_document(document)

@@ -13,11 +13,9 @@ from cyclopts.validators import Number
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.errors import InputError
-from opscope.model.files import write_text
 from opscope.report.html.result_charts import trial_charts
 from opscope.report.trial import trial_document, trial_json
-from opscope.trials.planning import trial_plan
-from opscope.trials.trying import Trial, TrialPlan
+from opscope.trials.trying import Trial, trial_plan
 from opscope.workloads.workload import WorkloadOptions
 
 
@@ -34,7 +32,6 @@ def try_changes(
     allow_precision: bool = False,
     in_place: bool = False,
     skip: tuple[Literal["predict"], ...] = (),
-    apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     report: console.ProgramShowing = console.PROGRAM_SHOWING,
 ) -> int:
@@ -63,12 +60,9 @@ def try_changes(
         in_place: Run in this folder, for programs that read files relative to it.
         skip: Leave out: predict (recording two steps at the end of one run, to show advice beside the
             measurements).
-        apply: Write the best set into the script, as far as lines can be edited; the original is kept beside
-            it (SCRIPT.orig).
         fail_below: Exit with 3 if the best is not this many times as fast as the program.
     """
-    kept = Path(f"{target}.orig") if apply else None
-    console.check_outputs([*report.output, kept], force=report.force, inputs=[target, *(change or ())])
+    console.check_outputs(report.output, force=report.force, inputs=[target, *(change or ())])
     options, sizes = _workload(param)
     plan = trial_plan(
         target,
@@ -92,8 +86,6 @@ def try_changes(
         lambda: trial_document(result, console.command_line()),
         charts=lambda: trial_charts(result),
     )
-    if kept is not None and result.best is not None:
-        console.say_wrote(_applied(plan, result.best.names, kept), on_stderr=report.json)
     if result.is_interrupted:
         return EXIT_INTERRUPTED
     speedup = 1.0 if result.best is None else 1 / result.best.ratio
@@ -113,12 +105,3 @@ def _workload(param: Sequence[str]) -> tuple[WorkloadOptions, tuple[int, int]]:
     fixed |= {name: given.pop(name) != "no" for name in ("train", "use_real_bert") if name in given}
     options = console.workload_options([f"{name}={value}" for name, value in given.items()], **fixed)
     return options, (int(sizes[0]), int(sizes[1]))
-
-
-def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
-    edited, _ = plan.edited([one for one in plan.changes if one.name in names])
-    if edited is None or plan.source is None:
-        console.note("--apply: the script holds no line for these changes; write them by hand")
-        return []
-    write_text(kept, plan.source.read_text(encoding="utf-8"))
-    return [kept, write_text(plan.source, edited)]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -21,15 +22,24 @@ from opscope.analysis.roofline import Efficiency
 from opscope.analysis.step_model import Gain, GraphChange
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError, OpscopeError
-from opscope.extraction.call_file import CallFile, Fed, call_file, collective_file, kernel_file
+from opscope.extraction.call_file import (
+    CallFile,
+    Fed,
+    call_file,
+    collective_file,
+    kernel_file,
+    launch_file,
+)
+from opscope.extraction.inputs import MADE_SMALLER, scaled
 from opscope.extraction.starts import StartKind, is_elementwise, results_of
 from opscope.model.benchmark import Interval
 from opscope.model.queries import grouped, statements
 from opscope.model.session import Session
-from opscope.model.sidecar import kernels_folder
+from opscope.model.sidecar import GivenCall, kernels_folder
 from opscope.operators.arguments import (
     CallArguments,
     TensorArgument,
+    distinct_bytes,
     is_number,
     parse_arguments,
     read_gradients,
@@ -37,11 +47,15 @@ from opscope.operators.arguments import (
     with_list_members,
 )
 from opscope.operators.distinct_calls import Collective
+from opscope.operators.given_arguments import Given, as_given, as_recorded, given_calls, stem
 from opscope.operators.operator_table import cost_by_rules
 from opscope.provenance.generated_code import read_generated
+from opscope.provenance.kernel_names.decoder import decode
+from opscope.units import format_bytes
 
 _SQL = statements(__package__, "alone_calls")
 _SHOWN = 3  # shapes
+_OTHERS = "Launches in this grid were given other arguments too: this is most of them."
 _LONGEST_NAME = 60
 _NUMBER = re.compile(r"-?\b\d+(\.\d*)?(e[+-]?\d+)?\b")
 
@@ -55,16 +69,20 @@ class AloneCall(NamedTuple):
     sources: tuple[Path, ...] = ()  # where that of a Triton kernel of torch.compile may lie
     collective: Collective | None = None  # which it is, if it is one
     then: tuple[Fed, ...] = ()  # elementwise calls that work on its result, one after the other
+    given: Given = MappingProxyType({})  # what was seen of its arguments in a watched step
+    notes: tuple[str, ...] = ()
+    launch: GivenCall | None = None  # of a Triton kernel that the program launched itself
+    activity_ids: tuple[int, ...] = ()  # its launches
 
     @property
     def times(self) -> int:
         """How often it was made; several in a row count once."""
-        return len(self.operator_ids) // (1 + len(self.then))
+        return len(self.activity_ids or self.operator_ids) // (1 + len(self.then))
 
     @property
     def name(self) -> str:
         """`aten::add`; `aten::add → relu` of several in a row."""
-        return " → ".join([self.call.name, *(call.stem or "" for call, _ in self.then)])
+        return " → ".join([self.call.name, *(one.call.stem or "" for one in self.then)])
 
     @property
     def worth_ns(self) -> float:
@@ -74,7 +92,7 @@ class AloneCall(NamedTuple):
     @property
     def has_unrecorded_numbers(self) -> bool:
         """Whether its file has stand-ins for Python numbers, which are the user's to write."""
-        calls = () if self.sources else (self.call, *(call for call, _ in self.then))
+        calls = () if self.sources else (self.call, *(one.call for one in self.then))
         given = (one for call in calls for one in call.arguments)
         lists = (call.has("scalars") and call.at("scalars") is None for call in calls)
         return any(isinstance(one, TensorArgument) and is_number(one) for one in given) or any(lists)
@@ -94,16 +112,11 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         if one.gap_ns is not None and one.roofline.device_ns
     }
     gradients, traces = read_gradients(session), session.query("SELECT source FROM traces")
+    seen = given_calls(session)
     launched = grouped(
         (tuple(key), (device_ns, call_id, kernel, blocks, operators))
         for *key, call_id, kernel, blocks, operators, device_ns in session.query(_SQL["launched"])
     )
-    if not launched:
-        raise InputError(
-            "no operator of PyTorch and no kernel of torch.compile was launched with its shapes recorded",
-            hint="Record with shapes: opscope run, or record_shapes=True; "
-            "kernels of your own count where a function under torch.compile calls them",
-        )
     found = []
     for (name, overload, shapes, types, strides, concrete, source_file, *shared), parts in launched.items():
         parts.sort(reverse=True)
@@ -114,6 +127,13 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
             of, overload=overload, shapes=shapes, types=types, strides=strides, concrete=concrete
         )
         call = with_kernel_types(call, kernel)
+        given: Given = {}
+        notes: list[str] = []
+        operator_ids = sorted({one for *_, operators in parts for one in operators})
+        if seen and not (source_file or collective):
+            names = session.query(_SQL["below"], [operator_ids[:1]])
+            below = [one for _, name, _ in names if name != call.name for one in seen.get(stem(name), ())]
+            call, given, notes = as_given(call, seen.get(stem(call.name), ()), below)
         if call.has_unrecorded_list:
             call = with_list_members(call, kernel, blocks, gradients) or call
         path = Path(source_file or "")
@@ -122,15 +142,22 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         found.append(
             AloneCall(
                 call,
-                tuple(sorted({one for *_, operators in parts for one in operators})),
+                tuple(operator_ids),
                 sum(device_ns for device_ns, *_ in parts),
                 sum(known) if known and collective is None else None,
                 tuple(dict.fromkeys(one for _, _, one, *_ in parts)),
                 sources if source_file else (),
                 collective,
+                given=given,
+                notes=tuple(notes),
             )
         )
-    found += list(_chains(session, found))
+    found += [*_chains(session, found), *_own_launches(session, found, seen)]
+    if not found:
+        raise InputError(
+            "no operator of PyTorch and no kernel of Triton was launched with its arguments recorded",
+            hint="Record with opscope run, or record_shapes=True: of your own kernels, the first alone",
+        )
     return tuple(sorted(found, key=lambda one: (-one.worth_ns, -one.device_ns, one.name)))
 
 
@@ -181,8 +208,41 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]
             round(device_ns),
             device_ns - (device_ns - known_ns) * (1 - 2 * between / moved) if moved else None,
             tuple(dict.fromkeys(kernel for one in members for kernel in one.kernels)),
-            then=tuple((calls[place].call, argument or "") for place, argument in chain[1:]),
+            then=tuple(Fed(calls[place].call, argument, calls[place].given) for place, argument in chain[1:]),
+            given=members[0].given,
         )
+
+
+def _own_launches(
+    session: Session, calls: Sequence[AloneCall], seen: Mapping[str, Sequence[GivenCall]]
+) -> Iterator[AloneCall]:
+    """Triton kernels that the program launched itself, as a watched step saw it: one for each grid."""
+    of_kernels = {(name, one.grid): one for name, ones in seen.items() for one in reversed(ones) if one.grid}
+    if not of_kernels:
+        return
+    every = [operator for one in calls for operator in one.operator_ids]
+    counted = {operator for operator, *_ in session.query(_SQL["below"], [every])}
+    names = list(dict.fromkeys(name for name, _ in of_kernels))
+    launches = session.query(_SQL["launches"], [names])
+    for (name, *grid), rows in grouped(
+        (tuple(key), rest)
+        for *key, rest in ((*row[:4], row[4:]) for row in launches if row[4] not in counted)
+    ).items():
+        if (one := of_kernels.get((name, tuple(grid)))) is not None:
+            arguments = tuple(map(as_recorded, one.arguments.values()))
+            call = CallArguments(name, arguments=arguments, given_names=tuple(one.arguments))
+            others = [other for other in seen[name] if other.grid == one.grid and other != one]
+            yield AloneCall(
+                call,
+                tuple(sorted({operator for operator, *_ in rows if operator is not None})),
+                sum(device_ns for *_, device_ns in rows),
+                None,
+                (name,),
+                given=one.arguments,
+                notes=(_OTHERS,) if others else (),
+                launch=one,
+                activity_ids=tuple(activity for _, activity, _ in rows),
+            )
 
 
 def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> AloneCall:
@@ -216,7 +276,7 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
     if session.query(of_name, [wanted]):
         raise InputError(
             f"nothing is recorded of what the kernel '{wanted}' was launched with",
-            hint="Call it from a function under torch.compile, and record with shapes: opscope run",
+            hint="Record with opscope run, which notes the launches of Triton's kernels in a step before",
         )
     raise InputError(
         f"no call has '{wanted}' in its operator, its shapes, its kernels, its modules or its lines",
@@ -237,6 +297,12 @@ def calls_of_file(calls: Sequence[AloneCall], file: Path) -> tuple[AloneCall, ..
         return [*written[:1], *(_NUMBER.sub("0", one) if is_open else one for one in written[1:])]
 
     text = file.read_text(encoding="utf-8")
+    if MADE_SMALLER in text:
+        raise InputError(
+            "its tensors are smaller than the recorded ones, so what a step would gain by it is not known",
+            source=file,
+            hint="Leave --in out, or extract the call without --scale",
+        )
     try:
         wanted = {is_open: what_it_calls(text, is_open=is_open) for is_open in (False, True)}
     except SyntaxError as error:
@@ -272,13 +338,23 @@ def extracted(
     name: str | None = None,
     start: StartKind | None = None,
     module: str | None = None,
+    scale: float | None = None,
+    memory_bytes: int | None = None,
 ) -> Extracted:
-    """Its file; `module` registers operators that are not PyTorch's."""
+    """Its file; `module` registers operators that are not PyTorch's, `scale` makes its tensors smaller.
+
+    They must fit into a device with so much memory, where it is given.
+    """
     stems = [
-        (call.stem or call.name).rpartition("::")[2] for call in (one.call, *(call for call, _ in one.then))
+        (call.stem or call.name).rpartition("::")[2]
+        for call in (one.call, *(after.call for after in one.then))
     ]
     name = name or f"{rank:02}_{'_'.join(stems)[:_LONGEST_NAME]}.py"
     try:
+        if scale is not None and (one.collective or one.sources or one.launch or one.then):
+            raise InputError(
+                f"{one.name}: only calls of one operator can be made smaller", hint="Leave --scale out"
+            )
         if one.collective is not None:
             file = collective_file(one.call, one.collective, what=what, name=name)
         elif one.sources and start not in {None, StartKind.ATEN}:
@@ -295,8 +371,32 @@ def extracted(
                     "and keep that beside the trace",
                 )
             file = kernel_file(one.call, source, what=what, name=name)
+        elif one.launch is not None:
+            file = launch_file(one.call, one.launch, what=what, name=name, notes=one.notes)
         else:
-            file = call_file(one.call, what=what, name=name, start=start, then=one.then, module=module)
+            call, given, notes = one.call, one.given, one.notes
+            if scale is not None:
+                call, said = scaled(call, scale)
+                given, notes = {}, (said,)
+            needed_bytes = sum(distinct_bytes(tensor) or 0 for tensor in call.tensors)
+            if memory_bytes is not None and needed_bytes > memory_bytes:
+                raise InputError(
+                    f"{one.name}: its inputs take {format_bytes(needed_bytes)}, and this GPU has "
+                    f"{format_bytes(memory_bytes)}",
+                    hint=f"Make them smaller: --scale {memory_bytes / needed_bytes / 2:.1g}",
+                )
+            decoded = map(decode, one.kernels)
+            file = call_file(
+                call,
+                what=what,
+                name=name,
+                start=start,
+                then=one.then,
+                module=module,
+                given=given,
+                notes=notes,
+                is_tf32=any(of.tensor_core and of.operand_type == "f32" for of in decoded),
+            )
         return Extracted(rank, one, file, name)
     except OpscopeError as error:
         return Extracted(rank, one, error, name)

@@ -48,3 +48,10 @@ WHERE operator_id IN (SELECT unnest($1::BIGINT[])) ORDER BY ALL
 SELECT o.operator_id, o.name, above.operator_id
 FROM operators above JOIN (SELECT unnest($1::BIGINT[]) AS operator_id) USING (operator_id)
 JOIN operators o ON o.operator_id BETWEEN above.operator_id AND above.last_descendant_id
+
+-- :name launches
+-- One row per launch of a kernel of those named (parameter): its name, the grid, the operator that launched it, its id, its
+-- time in ns. Reads device_activities, kernel_names.
+SELECT name, grid_x, grid_y, grid_z, operator_id, activity_id, duration_ns
+FROM device_activities JOIN kernel_names USING (name_id)
+WHERE device_activities.kind = 'kernel' AND list_contains($1::VARCHAR[], name) ORDER BY activity_id

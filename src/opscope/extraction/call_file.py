@@ -1,8 +1,7 @@
 """A recorded operator call as a Python file of its own: inputs, the call, and a place for another version.
 
-What was recorded of each argument is made again: shapes, strides, element types, numbers. Values are drawn at
-random; what points somewhere (indices, classes) stays within what it points into, by `input_values.toml`.
-Imports no torch, as the file that it writes does.
+What was recorded of each argument is made again: tensors by `inputs`, numbers as they were. Imports no torch,
+as the file that it writes does.
 """
 
 from __future__ import annotations
@@ -10,15 +9,18 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, repeat
 from string import Template
+from types import MappingProxyType
 from typing import NamedTuple
 
-from opscope.data import packaged_text, packaged_toml
+from opscope.data import packaged_text
 from opscope.errors import InputError
-from opscope.extraction.starts import Start, StartKind, Written, contiguous, empty, start_of
+from opscope.extraction.inputs import HOW, VALUES, Inputs
+from opscope.extraction.starts import Start, StartKind, Written, empty, start_of
+from opscope.model.sidecar import GivenCall, GivenTensor
 from opscope.operators.arguments import (
     Argument,
     CallArguments,
@@ -29,29 +31,25 @@ from opscope.operators.arguments import (
     type_of,
 )
 from opscope.operators.distinct_calls import Collective
-from opscope.operators.element_types import (
-    ElementKind,
-    element_type,
-    element_type_of_code,
-    element_type_of_scalar,
-)
+from opscope.operators.element_types import element_type_of_code, element_type_of_scalar
+from opscope.operators.given_arguments import Given
 from opscope.provenance.generated_code import parse_kernel
 from opscope.provenance.native_functions import Argument as Declared
 from opscope.provenance.native_functions import Schema
 
-_HOW = "Record with shapes: opscope run, or record_shapes=True."
-_LISTS = "They are known where they are shaped as all gradients: record the backward pass with the step"
+_KEPT = "Record with opscope run, which keeps what calls are given in a step before"
+_LISTS = f"{_KEPT}; others are known where they are shaped as all gradients, if the backward pass is recorded"
 # Of a random generator, or where a result goes: left to the call itself.
 _LEFT_OUT = frozenset({"generator", "layout", "pin_memory", "non_blocking"})
 _UNDEFINED = frozenset({"attn_bias", "cum_seq_q", "cum_seq_k"})  # tensors that may be without a "?"
 _MINE = "def mine({0}):\n    return reference({0})  # {1}\n"
 _DIGITS = re.compile(r"\d+\.\d*(e[+-]?\d+)?")
-_LONG = 4  # members
+_KNOWN = "As in a step before the recording: alignment, shared memory, spread of integers, share of zeros."
+_TF32 = "\ntorch.backends.cuda.matmul.allow_tf32 = True  # as the program did\n"
 _USAGE = (
     "    python {0}          run both and compare them\n"
     "    opscope bench {0}   time both; --cache hot with inputs in the level-2 cache"
 )
-_VALUES = packaged_toml(__package__, "input_values.toml")
 
 
 class CallFile(NamedTuple):
@@ -60,7 +58,12 @@ class CallFile(NamedTuple):
     start: StartKind  # of its own version
 
 
-Fed = tuple[CallArguments, str]  # a call, and its argument that is the result of the one before it
+class Fed(NamedTuple):
+    """A call of several in a row."""
+
+    call: CallArguments
+    argument: str | None = None  # that is the result of the call before it
+    given: Given = MappingProxyType({})  # what is known of its arguments besides
 
 
 def call_file(
@@ -71,10 +74,13 @@ def call_file(
     start: StartKind | None = None,
     then: Sequence[Fed] = (),
     module: str | None = None,
+    given: Given = MappingProxyType({}),
+    notes: Sequence[str] = (),
+    is_tf32: bool = False,
 ) -> CallFile:
     """The file of a call with this name, `what` at its head; `then` are calls that follow it.
 
-    `module` registers an operator of another library.
+    `module` registers an operator of another library; `is_tf32` says how matrices of float32 were multiplied.
 
     Its own version starts as asked; without it in Triton where the call's family has a template.
 
@@ -83,23 +89,25 @@ def call_file(
             such start.
     """
     made: dict[str, str] = {}
-    notes: list[str] = []
+    notes = [*notes, _KNOWN] if any(one.given for one in then) or given else [*notes]
     calls, lines = [], []
-    for number, (one, fed) in enumerate([(call, None), *then]):
+    for number, (one, fed, known) in enumerate([Fed(call, None, given), *then]):
         schema = one.schema
         if one.defect is not None:
-            raise InputError(f"{one.name}: {one.defect}", hint=_HOW * ("were recorded" in one.defect) or None)
+            raise InputError(f"{one.name}: {one.defect}", hint=HOW * ("were recorded" in one.defect) or None)
         if one.stem is None:  # of another library: its arguments have places, and no names
-            places = range(1, len(one.arguments) + 1)
-            schema = Schema(one.name, tuple(Declared("", f"x{at}", None, False) for at in places), (), ())
+            places = (f"x{at}" for at in range(1, len(one.arguments) + 1))
+            default = "" if one.given_names else None  # of what was not given
+            declared = (Declared("", of, default, False) for of in one.given_names or places)
+            schema = Schema(one.name, tuple(declared), (), ())
         if schema is None:
             raise InputError(f"{one.name}: no packaged release of PyTorch declares it with such arguments")
         if one.has_unrecorded_list:
             raise InputError(
                 f"{one.name}: of lists of more than 30 tensors no members are recorded", hint=_LISTS
             )
-        written, arguments = _written(one, schema, fed, made, notes, f"r{number}")
-        calls.append(written)
+        written, arguments = _written(Inputs(one, known, made, notes), schema, fed, f"r{number}")
+        calls.append(replace(written, is_tf32=is_tf32))
         pairs = zip(schema.arguments, one.arguments, strict=False)
         # What changes lists returns nothing; what another library's operator changes is not known.
         changed = [at.name for at, given in pairs if at.is_written and isinstance(given, TensorListArgument)]
@@ -111,7 +119,9 @@ def call_file(
             if not one.stem
             else "return " * (not changed)
         )
-        lines.append(f"{result}torch.ops.{one.name.replace('::', '.')}({arguments})")
+        # Where it is known: torch tries one after the other, and reads tensors for what it says of those.
+        overload = "" if one.overload is None else f".{one.overload or 'default'}"
+        lines.append(f"{result}torch.ops.{one.name.replace('::', '.')}{overload}({arguments})")
         lines += [f"return {', '.join(changed)}"] * bool(changed)
     if call.stem is None and module is None:
         raise InputError(f"{call.name}: name the module that registers it, --import MODULE")
@@ -123,40 +133,37 @@ def call_file(
         )
     imported = f"\nimport {module}  # registers {call.name}\n" * (call.stem is None)
     own = own or Start(f"import torch\n{imported}", _MINE.format(", ".join(made), "yours goes here"))
+    own = own._replace(imports=own.imports + _TF32 * is_tf32)
     return _file("\n\n".join([what, *dict.fromkeys(notes)]), name, made, lines, own, notes)
 
 
-def _written(  # noqa: PLR0917 - a call, and what it adds to
-    call: CallArguments, schema: Schema, fed: str | None, made: dict[str, str], notes: list[str], before: str
-) -> tuple[Written, str]:
-    """The arguments of a call as code; `made` and `notes` are added to."""
-    variables: dict[str, str] = {}  # of tensors, by argument
-    numbers: dict[str, str] = {}  # of all else
+def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tuple[Written, str]:
+    """A call, and the code of its arguments; `before` is the result of the call before it."""
+    call, variables = inputs.call, inputs.variables
+    numbers: dict[str, str] = {}  # of all that is no tensor
     given_values: list[str] = []
     is_by_name = False
-    first_type = next((one.type_name for one in call.tensors if one.type_name), None)
     for declared, given in zip(schema.arguments, chain(call.arguments, repeat(None)), strict=False):
         if declared.is_written and declared in schema.out:
             continue
-        if given is None and (declared.default is not None or declared.name in _LEFT_OUT):
+        is_unknown = given is None or given == ScalarArgument(None)
+        if is_unknown and (declared.default is not None or declared.name in _LEFT_OUT):
             is_by_name = True  # what follows can no longer be told by its place
-            if declared.type.startswith("str"):
-                notes.append(f"PyTorch records no texts, so '{declared.name}' is what it is by default.")
+            if declared.type.startswith("str") and declared.name not in inputs.seen:
+                inputs.notes.append(
+                    f"PyTorch records no texts, so '{declared.name}' is what it is by default."
+                )
             continue
         value = variable = declared.name
-        while variable in made or keyword.iskeyword(variable):  # of a call before it
+        while variable in inputs.made or keyword.iskeyword(variable):  # of a call before it
             value = variable = f"{variable}_"
+        is_tensor = isinstance(given, TensorArgument) and (not is_number(given) or "philox" in variable)
         if declared.name == fed:
             value = variables[declared.name] = before
-        elif isinstance(given, TensorArgument) and (not is_number(given) or "philox" in variable):
-            made[variable] = _tensor(call, declared.name, given, given.type_name)
-            variables[declared.name] = variable
-        elif isinstance(given, TensorListArgument):
-            # The recorder leaves out their types.
-            type_name = "long int" if declared.name == "indices" else first_type
-            made[variable] = _list(call, declared.name, given.tensors or (), type_name)
+        elif isinstance(given, TensorListArgument) or (isinstance(given, TensorArgument) and is_tensor):
+            inputs.make(declared.name, given, variable)
         else:
-            value = numbers[declared.name] = _literal(call, given, declared, notes)
+            value = numbers[declared.name] = _literal(call, given, declared, inputs.notes)
             # As one would write it.
             is_by_name |= bool(given_values and call.stem) and not isinstance(given, TensorArgument)
         is_by_name |= declared not in schema.positional
@@ -184,8 +191,7 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
             f"{call.name}: its source takes other arguments than were recorded",
             hint="Record again, and keep TRACE.kernels beside the trace: opscope run",
         )
-    made: dict[str, str] = {}
-    lines = []
+    inputs, lines = Inputs(call, {}, {}, []), list[str]()
     parameters = parameters[: len(call.arguments)]
     for parameter, given in zip(parameters, call.arguments, strict=True):
         if not isinstance(given, TensorArgument):
@@ -193,14 +199,42 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
         elif parameter.startswith("out_ptr"):
             lines.append(f"{parameter} = {empty(given)}")
         else:
-            made[parameter] = _tensor(call, parameter, given, given.type_name)
+            inputs.make(parameter, given, parameter)
         if parameter.startswith("in_out_ptr"):
             lines.append(f"{parameter} = {parameter}.clone()")
     lines.append("stream = torch.cuda.current_stream().cuda_stream")
     lines.append(f"{kernel}.run({', '.join(parameters)}, stream=stream)")
     lines.append(f"return {', '.join(one for one in parameters if 'out_ptr' in one)}")
-    mine = _MINE.format(", ".join(made), "a copy of the kernel above goes here")
-    return _file(what, name, made, lines, Start(f"import torch\n{source}", mine), [])
+    mine = _MINE.format(", ".join(inputs.made), "a copy of the kernel above goes here")
+    return _file(what, name, inputs.made, lines, Start(f"import torch\n{source}", mine), [])
+
+
+def launch_file(
+    call: CallArguments, launch: GivenCall, *, what: str, name: str, notes: Sequence[str] = ()
+) -> CallFile:
+    """The file of a launch of a Triton kernel of the program's own: what it changes is what it was given.
+
+    Raises:
+        InputError: Its source, or an argument, is of a kind that cannot be written.
+    """
+    if launch.source is None:
+        raise InputError(
+            f"{call.name}: its source reads what is neither a number, a module nor a kernel of Triton's",
+            hint="Make that a parameter of the kernel, and record again: opscope run",
+        )
+    inputs, given_values = Inputs(call, launch.arguments, {}, [*notes, _KNOWN]), list[str]()
+    for (parameter, seen), given in zip(launch.arguments.items(), call.arguments, strict=True):
+        value = "None" if given is None else parameter
+        if isinstance(seen, GivenTensor) and isinstance(given, TensorArgument) and seen.kind is None:
+            inputs.make(parameter, given, parameter)
+        elif given is not None:
+            value = _recorded(call, given, parameter)
+        given_values.append(f"{parameter}={value}")
+    tensors = ", ".join(inputs.made)
+    lines = [f"{call.name}[{launch.grid}]({', '.join(given_values)})", f"return {tensors}"]
+    head = f"{packaged_text(__package__, 'starts/head.py.txt')}\n{launch.source}"
+    own = Start(head, _MINE.format(tensors, "a copy of the kernel above goes here"))
+    return _file("\n\n".join([what, *inputs.notes]), name, inputs.made, lines, own, inputs.notes)
 
 
 def collective_file(call: CallArguments, of: Collective, *, what: str, name: str) -> CallFile:
@@ -209,7 +243,7 @@ def collective_file(call: CallArguments, of: Collective, *, what: str, name: str
     Raises:
         InputError: It is another than those of `input_values.toml`, or its size was not recorded.
     """
-    code, known = _VALUES["collectives"].get(of.name), element_type_of_scalar(of.data_type)
+    code, known = VALUES["collectives"].get(of.name), element_type_of_scalar(of.data_type)
     if code is None or known is None or not of.group_size or not of.in_element_count:
         raise InputError(f"{call.name}: there is no template for such a collective")
     given, got = (TensorArgument((n or 0,), known.name) for n in (of.in_element_count, of.out_element_count))
@@ -217,7 +251,9 @@ def collective_file(call: CallArguments, of: Collective, *, what: str, name: str
     lines = [code, "return tensor"] if is_in_place else [f"result = {empty(got)}", code, "return result"]
     own = Start(packaged_text(__package__, "starts/head.dist.txt"), _MINE.format("tensor", "yours goes here"))
     usage = f"    torchrun --nproc-per-node {of.group_size} {name}   run both and compare them"
-    return _file(what, name, {"tensor": _tensor(call, "tensor", given, known.name)}, lines, own, [], usage)
+    inputs = Inputs(call, {}, {}, [])
+    inputs.make("tensor", given, "tensor")
+    return _file(what, name, inputs.made, lines, own, [], usage)
 
 
 def _file(  # noqa: PLR0917 - the parts of a file, in their order
@@ -244,75 +280,20 @@ def _file(  # noqa: PLR0917 - the parts of a file, in their order
     return CallFile(text, list(dict.fromkeys(notes)), own.kind)
 
 
-def _tensor(
-    call: CallArguments,
-    name: str,
-    tensor: TensorArgument,
-    type_name: str | None,
-    *,
-    member: int | None = None,
-) -> str:
-    """Code that makes a tensor as it was recorded, with values that make sense for this argument."""
-    if (known := element_type(type_name)) is None:
-        raise InputError(f"{call.name}: the element type of '{name}' was not recorded", hint=_HOW)
-    shape, strides, laid = tensor.shape, tensor.strides, ""
-    sizes, full_name = shape, f"{call.stem}.{name}"
-    kind = _VALUES["kinds"].get(full_name) or _VALUES["kinds"].get(name, "any")
-    if strides is not None and 0 not in shape and strides != contiguous(shape):
-        # A view into memory of just the length that its strides reach.
-        sizes = (1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True)),)
-        laid = f".as_strided({shape}, {strides})"
-        kind = "positive" if kind == "positive" else "any"
-    if known.kind in {ElementKind.BOOLEAN, ElementKind.INTEGER} and kind != "offsets":
-        kind = str(known.kind)
-    elif known.name.startswith("float8"):
-        kind = "float8"
-    # What integers stay below: 2 where nothing says what they point into.
-    of, *dims = _VALUES["below"].get(full_name, [""])
-    dim, pointed = call.integer("dim"), call.tensor(of)
-    place = member if member is not None else dims[0] if dims else dim
-    limit = call.integer(of) or 2
-    if pointed is not None and place is not None and -len(pointed.shape) <= place < len(pointed.shape):
-        limit = max(1, pointed.shape[place])
-    dtype, of_call = f"torch.{known.name}", type_of(call.tensors[0]) if call.tensors else None
-    if name in _VALUES["statistics"] and of_call is not None and of_call.name in {"float16", "bfloat16"}:
-        dtype = f'torch.{of_call.name} if "cpu" in str(device) else {dtype}'
-    rows = shape[-1] if shape else 1
-    code = _VALUES["values"][kind].format(
-        sizes=sizes, dtype=dtype, limit=limit, rows=rows, parts=max(1, rows - 1), dim=dim
-    )
-    return f"({code}){laid}" if laid else code
-
-
-def _list(call: CallArguments, name: str, tensors: Sequence[TensorArgument], type_name: str | None) -> str:
-    """Code that makes a list of tensors: in a loop over their shapes where they differ in these alone."""
-    members = [
-        _tensor(call, name, one, one.type_name or type_name, member=number)
-        for number, one in enumerate(tensors)
-    ]
-    sizes = [str(one.shape) for one in tensors]
-    alike = {code.replace(size, "shape", 1) for code, size in zip(members, sizes, strict=True)}
-    if len(alike) != 1 or len(members) < _LONG:
-        return "\n".join(["[", *(f"        {one}," for one in members), "    ]"])
-    # A shape stays on one line.
-    shapes = textwrap.wrap(", ".join(size.replace(" ", "_") for size in sizes), 96)
-    lines = "".join(f"            {line.replace('_', ' ')}\n" for line in shapes)
-    return f"[\n        {alike.pop()}\n        for shape in [\n{lines}        ]\n    ]"
-
-
 def _recorded(call: CallArguments, given: Argument, name: str) -> str:
     """A number, or list of them, in as few digits as mean the same: 0.9 of 0.90000000000000002."""
     if not isinstance(given, ScalarArgument) or given.text is None:
-        why = _HOW if not call.values_recorded else "PyTorch records no nested tensors and no texts"
+        why = HOW if not call.values_recorded else f"PyTorch records no nested tensors and no texts. {_KEPT}"
         raise InputError(f"{call.name}: the value of '{name}' was not recorded", hint=why)
-    return _DIGITS.sub(lambda found: repr(float(found[0])), given.text)
+    is_text = given.text[:1] in {"'", '"'}
+    return given.text if is_text else _DIGITS.sub(lambda found: repr(float(found[0])), given.text)
 
 
 def _literal(call: CallArguments, given: Argument, declared: Declared, notes: list[str]) -> str:
     """A number, list of them or truth value as it was recorded; a stand-in, and a note, where it was not."""
     if isinstance(given, TensorArgument):  # a Python number, of which the recorder keeps the type alone
         known = type_of(given)
-        value = _VALUES["numbers"].get(str(known.kind) if known else "", "0.5")
+        value = VALUES["numbers"].get(str(known.kind) if known else "", "0.5")
         notes.append(f"The value of '{declared.name}' was not recorded; {value} stands for it.")
         return str(value)
     if declared.type.startswith("Device"):  # never recorded
@@ -324,12 +305,13 @@ def _literal(call: CallArguments, given: Argument, declared: Declared, notes: li
         return f"[0.5] * {len(call.tensor_list('self') or ())}"
     if given is None and declared.type == "Tensor?[]":
         raise InputError(
-            f"{call.name}: PyTorch records no lists in which tensors may be missing ('{declared.name}')"
+            f"{call.name}: PyTorch records no lists in which tensors may be missing ('{declared.name}')",
+            hint=_KEPT,
         )
     text = _recorded(call, given, declared.name)
-    if declared.type.startswith("ScalarType"):
+    if declared.type.startswith("ScalarType") and not text.startswith("torch."):
         named = element_type_of_code(int(text)) if text.isdigit() else None
         if named is None:
             raise InputError(f"{call.name}: element type {text} of '{declared.name}' is unknown")
         return f"torch.{named.name}"
-    return re.sub(r"(?<![\w.])(-?(?:inf|nan))\b", r"float('\1')", text)
+    return re.sub(r"(?<![\w.'\"])(-?(?:inf|nan))\b", r"float('\1')", text)

@@ -48,6 +48,7 @@ class Written:
     variables: Mapping[str, str]  # names of its tensors, by argument
     numbers: Mapping[str, str]  # Python text of all else, by argument
     fed: str | None = None  # argument that is the result of the call before it
+    is_tf32: bool = False  # whether matrices of float32 were multiplied in TF32
 
     @cached_property
     def outputs(self) -> tuple[TensorArgument, ...]:
@@ -78,6 +79,7 @@ _C_TYPES: Mapping[str, str] = _TABLE["c_types"]
 _MULTIPLIED = frozenset({"float32", "float16", "bfloat16"})
 _INT32_END = 1 << 31
 _MULTIPROCESSORS = 132  # of an H200
+_FEW_TERMS = 50  # squared, of a sum
 _MOST_COLUMNS = 1 << 17  # of a row in registers
 
 
@@ -105,8 +107,14 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
     code = Template(text).substitute({"parameters": parameters, "result": empty(given.output), **filled})
     code = code.replace("device=DEVICE", f"device={parameters.partition(',')[0]}.device")
     tolerance = ""
-    if (known := _TABLE["tolerances"].get(_name(given.output))) is not None:
-        atol = f"{known[1] * sqrt(filled.get('summed', 1)):.1g}{filled.get('times', '')}"
+    type_name = "tf32" if given.is_tf32 else _name(given.output)
+    if (known := _TABLE["tolerances"].get(type_name)) is not None:
+        terms = filled.get("summed", 1)
+        # Of many terms each addition rounds a sum that has grown.
+        rounded = sqrt(terms) * (
+            max(1.0, sqrt(terms) / _FEW_TERMS) if _name(given.output) == "float32" else 1
+        )
+        atol = f"{known[1] * rounded:.1g}{filled.get('times', '')}"
         tolerance = f", rtol={known[0]}, atol={atol}"
     return Start(head, code, tolerance, kind)
 
@@ -355,6 +363,7 @@ def _product(given: Written) -> dict[str, Any] | None:
         for key, text in _TABLE["added"].items()
     }
     is_single = _name(a) == "float32"
+    is_exact = is_single and not given.is_tf32
     # The largest tile of which there is one for each multiprocessor.
     small = (64, 64, 32 if is_single else 64)
     if rows < small[0]:
@@ -368,8 +377,8 @@ def _product(given: Written) -> dict[str, Any] | None:
         "tile": tile,
         "a": f"{given.variables[left]}.reshape({batch}, {rows}, {depth})",
         "b": f"{given.variables[right]}{transposed}.reshape({batch}, {depth}, {columns})",
-        # As torch multiplies by default; "tf32" is faster where a program allows it.
-        "precision": ', input_precision="ieee"' * is_single,
+        # As torch multiplies by default, and not where a program allows TF32.
+        "precision": ', input_precision="ieee"' * is_exact,
         "scaled": "" if alpha in {"1", "1.0"} else f"    total = {alpha} * total\n",
         **of_bias,
     }

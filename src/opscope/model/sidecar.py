@@ -228,6 +228,51 @@ class ThreadOperators(msgspec.Struct, frozen=True):
     order: str  # numbers of `names`, separated by blanks
 
 
+class GivenValues(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a tensor's values are spread; of integers all of it, of others how many are 0."""
+
+    zeros: float = 0.0  # of all elements; of truth values, those that are false
+    empty: float = 0.0  # of all rows, those that hold nothing but 0
+    negative: float = 0.0  # of all integers
+    low: int | None = None
+    high: int | None = None
+    distinct: int = 0
+    is_sorted: bool = False
+    every: tuple[int, ...] | None = None  # in their order, where they are few
+
+
+class GivenTensor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tensor that a call was given."""
+
+    shape: tuple[int, ...]
+    dtype: str  # as torch names it
+    strides: tuple[int, ...] | None = None
+    alignment: int = 256  # of its address, in bytes: the largest power of 2 up to this
+    memory: int | None = None  # a number for memory that several tensors of the call lie in
+    offset: int = 0  # in that memory, in elements
+    values: GivenValues | None = None  # None where nobody looked
+    kind: str | None = None  # the class or the layout of one that is no plain strided tensor
+
+
+# A text is what Python writes for a number, text or None; None stands for what it cannot write.
+GivenArgument = GivenTensor | tuple[GivenTensor | None, ...] | str | None
+
+
+class GivenCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What calls of a watched step were given: of an operator, or of a Triton kernel that has a grid."""
+
+    name: str
+    arguments: dict[str, GivenArgument]  # by their names, in their order
+    overload: str = ""
+    count: int = 0  # of such calls
+    grid: tuple[int, ...] | None = None
+    source: str | None = None  # of the kernel; None where it needs what cannot be written down
+
+    def tensors(self) -> tuple[GivenTensor, ...]:
+        parts = (one if isinstance(one, tuple) else (one,) for one in self.arguments.values())
+        return tuple(one for part in parts for one in part if isinstance(one, GivenTensor))
+
+
 class RecordedDataflow(msgspec.Struct, frozen=True):
     """What two steps before the recording showed of how their operators hang together."""
 
@@ -239,6 +284,7 @@ class RecordedDataflow(msgspec.Struct, frozen=True):
     python: tuple[PythonWork, ...] = ()
     parts: tuple[ProgramPart, ...] = ()
     lines: tuple[ProgramLine, ...] = ()  # each after the one that called its function
+    calls: str = "[]"  # JSON of `GivenCall`s, in one line for they are many
 
 
 class Sidecar(msgspec.Struct, frozen=True):

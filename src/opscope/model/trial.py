@@ -75,7 +75,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     warm_up_ns: float | None = None
     pays_off_after_steps: int | None = None  # Steps after which that is made up for; None if it never is
     error: str | None = None  # Last lines of what it said when it failed
-    patch: str | None = None  # What to write: a unified diff where its lines are known, else a snippet
+    patch: str | None = None  # What to write: lines of code
 
 
 class NotTried(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ from typing import Any
 
 from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
-from opscope.extraction.kernel_code import KernelCode
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.queries import grouped
@@ -26,6 +25,7 @@ from opscope.report.provenance import (
     location_text,
     release_text,
 )
+from opscope.toolchain.kernel_code import KernelCode
 from opscope.units import (
     UNKNOWN,
     counted,

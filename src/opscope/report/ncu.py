@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from opscope.analysis.counters import (
-    NO_STALL,
     CountedCall,
     CountedKernel,
     CounterAnalysis,
@@ -25,6 +25,7 @@ from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, parsed, versions
 from opscope.report.operators import shape_texts
 from opscope.toolchain.ncu_report import (
+    NO_STALL,
     QUANTITIES,
     SECTIONS,
     GlobalAccess,
@@ -195,6 +196,7 @@ def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes
             ("Registers", format_count(counters.registers_per_thread)),
             ("Tensor cores", format_fraction(counters.ratio(Quantity.TENSOR_FRACTION))),
             ("Warp stalls", _stalls(counters)),
+            ("Stalled at", _stall_lines(counters) or "no line numbers"),
         )
 
     columns = {name: dict(rows(analysis)) for name, analysis in analyses.items()}
@@ -222,6 +224,14 @@ def _stalls(counters: KernelCounters) -> str:
         meaning = f"{book[reason]['meaning']} ({reason})" if reason in book else reason
         stalls.append(f"{meaning} {format_fraction(share)}")
     return ", ".join(stalls) or _ABSENT
+
+
+def _stall_lines(counters: KernelCounters) -> str:
+    shown = counters.stall_lines[:_STALLS_SHOWN]
+    lines = (
+        f"{Path(one.file).name}:{one.line} ({one.reason}) {format_fraction(one.fraction)}" for one in shown
+    )
+    return ", ".join(lines)
 
 
 def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> doc.Section:
@@ -257,6 +267,7 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> doc.Section:
         ),
         ("Occupancy", _occupancy(counters)),
         ("Warp stalls", _stalls(counters)),
+        ("Stalled at", _stall_lines(counters)),
     )
     # What limits it, and what to do about that.
     found = next((one for one in analysis.findings if one.evidence.get("launch") == counters.index), None)
@@ -381,7 +392,7 @@ _KEYS: dict[type, Keys] = {
         "registers_per_thread=counters.registers_per_thread shared_memory_bytes=counters.shared_memory_bytes "
         "*quantities global_loads=counters.loads global_stores=counters.stores "
         "bank_conflict_fraction=counters.shared.conflict_fraction occupancy=counters.occupancy "
-        "stall_fractions limited_by=limit recorded min_bytes traffic_ratio "
+        "stall_fractions stall_lines=counters.stall_lines limited_by=limit recorded min_bytes traffic_ratio "
         "no_traffic_ratio_because=no_ratio_reason sections=counters.sections "
         "replay_passes=counters.replay_passes not_collected",
         quantities=lambda kernel: {quantity: kernel.counters.values.get(quantity) for quantity in QUANTITIES},

@@ -348,12 +348,12 @@ _OPEN = "not in the recording; hardware counters show it"
 
 
 def improvement_blocks(found: OperatorImprovement) -> tuple[doc.Block, ...]:
-    """What is known by topic, and the ncu command for what is not."""
+    """What is known by topic, and the command for what is not."""
     still_open = [str(one.topic) for one in found.topics if one.known is None and one.needs_counters]
     known = doc.facts(
         *((str(one.topic).capitalize(), one.known) for one in found.topics),
         (", ".join(still_open).capitalize(), _OPEN if still_open else None),
     )
-    how = "To read what only counters show, for its longest launch (counted from the start of the recording):"
+    how = "To read what only counters show:"
     opening = doc.Paragraph(("Room for improvement, ", doc.Code(found.kernel), ":"))
     return opening, known, doc.Paragraph(how), doc.CodeBlock(found.command, "bash")

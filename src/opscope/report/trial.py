@@ -126,11 +126,8 @@ def _told(best: BestChanges) -> doc.Text:
 
 
 def _to_write(best: BestChanges, section: str) -> doc.Text:
-    """The line that a patch adds; where there are several, the section that holds them: one is no edit."""
-    lines = [line for line in best.patch.splitlines() if line.strip() and not line.startswith("+++")]
-    if best.patch.startswith("---"):  # snippets follow the last hunk
-        hunks = max((index for index, line in enumerate(lines) if line[:1] in "+-@ "), default=-1) + 1
-        lines = [line[1:].strip() for line in lines[:hunks] if line.startswith("+")] + lines[hunks:]
+    """The line to write; where there are several, the section that holds them: one is no edit."""
+    lines = [line for line in best.patch.splitlines() if line.strip()]
     if len(lines) == 1 and len(lines[0]) < _LONGEST_CODE:
         return doc.Code(lines[0], is_whole=True)
     return f"{counted(len(lines), 'line')}: see {section}"
@@ -150,7 +147,7 @@ def _best(result: TrialResult, best: BestChanges) -> tuple[doc.Block, ...]:
     together = "It takes" if len(best.names) == 1 else "Together they take"
     return (
         doc.BulletList(tuple(lines)),
-        doc.CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python"),
+        doc.CodeBlock(best.patch, "python"),
         doc.Meaning(f"{together} {takes}; {_IN_WORDS[best.correctness]}."),
     )
 

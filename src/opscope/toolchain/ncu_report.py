@@ -16,6 +16,7 @@ import re
 import tempfile
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,10 +83,6 @@ QUANTITIES: Mapping[Quantity, NcuMetric] = {
     Quantity(name): NcuMetric(tuple(row["names"]), Dimension(row["counts"]), row["section"])
     for name, row in _DOCUMENT["quantities"].items()
 }
-# What launch data cannot tell of a kernel, and the quantities that tell it.
-TOPICS: Mapping[str, tuple[Quantity, ...]] = {
-    topic: tuple(map(Quantity, names)) for topic, names in _DOCUMENT["topics"].items()
-}
 
 # Blocks of one multiprocessor that a resource allows; the names are those of `analysis.occupancy`.
 OCCUPANCY_LIMITS: Mapping[str, str] = {
@@ -98,6 +95,11 @@ OCCUPANCY_LIMITS: Mapping[str, str] = {
 # Cycles a warp waits for a reason, per instruction issued; the reason stands between the two.
 STALL_PREFIX = "smsp__average_warps_issue_stalled_"
 STALL_SUFFIX = "_per_issue_active.ratio"
+# States without a reason to wait: the warp issued, or another one did.
+NO_STALL = frozenset({"selected", "not_selected"})
+# Samples of warps by instruction; `…_not_issued` are a part of them.
+_SAMPLED_PREFIX = "smsp__pcsamp_warps_issue_stalled_"
+_SAMPLED = re.compile(rf"{_SAMPLED_PREFIX}(\w+?)(?<!_not_issued)")
 
 # Sections taken whole: what launches look like, why warps wait, which differs between chips, and accesses by
 # line of code, which NVIDIA's rules of coalescing and bank conflicts look at.
@@ -199,6 +201,15 @@ class NcuAdvice(msgspec.Struct, frozen=True):
     speedup_fraction: float | None = None  # as the rule estimates, of the kernel's time
 
 
+class StallLine(msgspec.Struct, frozen=True):
+    """Where warps were found waiting for a reason, by sampling: a line of the program's source."""
+
+    file: str
+    line: int
+    reason: str
+    fraction: float  # of the samples of warps that waited
+
+
 class KernelCounters(msgspec.Struct, frozen=True):
     index: int  # in the report, from 0
     function: str  # without namespaces, arguments and template arguments
@@ -216,6 +227,7 @@ class KernelCounters(msgspec.Struct, frozen=True):
     sections: tuple[str, ...] | None = None  # that were collected; readers before 2026.3 do not tell
     replay_passes: int | None = None  # how often the kernel ran to collect all
     advice: tuple[NcuAdvice, ...] = ()  # of NVIDIA's rules, where ncu applied them
+    stall_lines: tuple[StallLine, ...] = ()  # most samples first; empty for code without line numbers
 
     def count(self, quantity: Quantity) -> int | None:
         """A quantity of integers (times, bytes, events)."""
@@ -428,6 +440,7 @@ def _kernel(index: int, action: Any) -> KernelCounters:
         shared_memory_bytes=None if static is None or dynamic is None else static + dynamic,
         values=values,
         stalls=dict(sorted(stalls.items(), key=lambda item: (-item[1], item[0]))),
+        stall_lines=_stall_lines(action, metrics.names),
         occupancy=Occupancy(
             values.get(Quantity.THEORETICAL_OCCUPANCY),
             values.get(Quantity.OCCUPANCY),
@@ -445,6 +458,20 @@ def _kernel(index: int, action: Any) -> KernelCounters:
         replay_passes=metrics.integer("profiler__replayer_passes"),
         advice=tuple(_advice(action)),
     )
+
+
+def _stall_lines(action: Any, names: Iterable[str]) -> tuple[StallLine, ...]:
+    samples: Counter[tuple[str, int, str]] = Counter()
+    all_samples = 0
+    for reason in (found[1] for name in names if (found := _SAMPLED.fullmatch(name)) is not None):
+        metric = action.metric_by_name(_SAMPLED_PREFIX + reason)
+        for at in range(0 if reason in NO_STALL else metric.num_instances()):
+            address = metric.correlation_ids().as_uint64(at)
+            count, source = metric.as_uint64(at), action.source_info(address)
+            all_samples += count
+            if source is not None:
+                samples[source.file_name(), source.line(), reason] += count
+    return tuple(StallLine(*of, count / all_samples) for of, count in samples.most_common() if count)
 
 
 _OPTIMIZATION, _GLOBAL = 2, 2  # of ncu_report's MsgType and SpeedupType

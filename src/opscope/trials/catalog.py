@@ -25,7 +25,6 @@ import msgspec
 from opscope.benchmarking.inputs import copied, map_tensors, tensors_of
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
-from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
 from opscope.trials.replay import PLAIN
 from opscope.workloads.target import import_file
 
@@ -68,9 +67,8 @@ class TriedChange(msgspec.Struct, frozen=True):
     name: str  # On the command line
     title: str  # For people
     on: Callable[[Hooks], None]  # Switches it on
-    # What has to hold of a program, and the reason why the change does not apply if it does not
-    needs: tuple[tuple[Callable[[ProgramTraits], object], str], ...]
-    snippet: str  # What to write
+    needs: tuple[str, ...]  # Of `NEEDS`
+    patch: str  # What to write
     findings: tuple[str, ...] = ()  # Codes of advice that suggest it, without `advice.`
     rounding: float = 0.0  # What one of its operations may change, relative to the result; 0 for nothing
     group: str | None = None  # Of changes of one group at most one is part of a set
@@ -81,11 +79,11 @@ class TriedChange(msgspec.Struct, frozen=True):
     environment: tuple[tuple[str, str], ...] = ()  # Variables of the process
     is_live: bool = True  # It can be switched between steps; else it is on from the import of torch
     in_training: str = ""  # What to write beside it in a program that trains
-    edits: EditsOf | None = None  # Where that is in a source; None if no line stands for it
 
     def applies(self, traits: ProgramTraits) -> str | None:
         """Why it does not apply to a program: the reason of the first condition that fails; None if none."""
-        return next((reason for holds, reason in self.needs if not holds(traits)), None)
+        needs = (NEEDS[one] for one in self.needs)
+        return next((reason for holds, reason in needs if not holds(traits)), None)
 
     def is_priced_by(self, code: str, traits: ProgramTraits) -> bool:
         """Whether what a finding says is gained is what this change gains.
@@ -102,17 +100,28 @@ class TriedChange(msgspec.Struct, frozen=True):
         return "launch_bound" in self.findings and "launch_bound" not in self.unpriced
 
 
-_ON_CUDA = (lambda facts: facts.device == "cuda", "its models are not on a GPU")
-_IN_FLOAT32 = (lambda facts: facts.is_float32, "its models do not compute in float32")
-_INFERENCE = (lambda facts: not facts.is_training, "it trains")
-_TRAINING = (lambda facts: facts.is_training, "it does not train")
-_EAGER = (lambda facts: not facts.is_graphed, "it compiles or captures its models itself")
-_CONVOLVES = (lambda facts: facts.convolutions, "its models hold no convolutions")
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-_OPTIMIZES = (
-    lambda facts: any(name in FUSED for name in facts.optimizers),
-    "it creates no optimizer with such an implementation that does not use it",
-)
+# What has to hold of a program, and the reason why a change does not apply if it does not.
+NEEDS: dict[str, tuple[Callable[[ProgramTraits], object], str]] = {
+    "cuda": (lambda facts: facts.device == "cuda", "its models are not on a GPU"),
+    "float32": (lambda facts: facts.is_float32, "its models do not compute in float32"),
+    "highest": (lambda facts: facts.precision == "highest", "TF32 is allowed already"),
+    "inference": (lambda facts: not facts.is_training, "it trains"),
+    "training": (lambda facts: facts.is_training, "it does not train"),
+    "eager": (lambda facts: not facts.is_graphed, "it compiles or captures its models itself"),
+    "eager_attends": (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly"),
+    "attention": (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention"),
+    "convolutions": (lambda facts: facts.convolutions, "its models hold no convolutions"),
+    "step": (lambda facts: facts.has_step, "its steps are not calls of a function without arguments"),
+    "optimizer": (
+        lambda facts: any(name in FUSED for name in facts.optimizers),
+        "it creates no optimizer with such an implementation that does not use it",
+    ),
+    "fills": (lambda facts: facts.filled_gradients, "zero_grad fills no gradients"),
+    "loader": (lambda facts: facts.loaders, "it creates no DataLoader without workers"),
+    "unpinned": (lambda facts: facts.unpinned_loaders, "it creates no DataLoader without pinned memory"),
+    "allocates": (lambda facts: facts.allocates, "its steps take no memory from the driver"),
+}
 
 
 def _set(hooks: Hooks, setter: Callable[[Any], object], old: Any, new: Any) -> None:
@@ -511,17 +520,13 @@ _TF32_LINES = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.
 CATALOG = (
     TriedChange(
         "tf32", "TF32 for float32 products and convolutions", _tf32,
-        (
-            _ON_CUDA, _IN_FLOAT32,
-            (lambda facts: facts.precision == "highest", "TF32 is allowed already"),
-        ),
+        ("cuda", "float32", "highest"),
         _TF32_LINES,
         ("tf32_off",), _TF32, "precision",
-        edits=after_imports(_TF32_LINES),
     ),
     TriedChange(
         "bf16_autocast", "bfloat16 autocast around the model", partial(_autocast, "bfloat16"),
-        (_IN_FLOAT32,),
+        ("float32",),
         'with torch.autocast("cuda", dtype=torch.bfloat16):   # "cpu" on a CPU\n'
         "    output = model(batch)   # and its loss: outside it would be computed in 16 bits",
         ("reduced_precision",), _BFLOAT16, "precision",
@@ -529,7 +534,7 @@ CATALOG = (
     TriedChange(
         "fp16_autocast", "float16 autocast around the model, with scaled losses",
         partial(_autocast, "float16"),
-        (_ON_CUDA, _IN_FLOAT32),
+        ("cuda", "float32"),
         'scaler = torch.amp.GradScaler(init_scale=1024)\nwith torch.autocast("cuda", dtype=torch.float16):\n'
         "    output = model(batch)   # and its loss\nscaler.scale(loss).backward()\n"
         "scaler.step(optimizer)\nscaler.update()",
@@ -537,29 +542,25 @@ CATALOG = (
     ),
     TriedChange(
         "bf16_weights", "bfloat16 weights and inputs", partial(_weights, "bfloat16"),
-        (_INFERENCE, _IN_FLOAT32),
+        ("inference", "float32"),
         "model = model.to(torch.bfloat16)   # and its floating-point inputs",
         ("reduced_precision",), _BFLOAT16, "precision",
     ),
     TriedChange(
         "inference_mode", "inference mode around the model",
         lambda hooks: hooks.around.append(hooks.torch.inference_mode),
-        (_INFERENCE,), "with torch.inference_mode():\n    output = model(batch)",
+        ("inference",), "with torch.inference_mode():\n    output = model(batch)",
     ),
     TriedChange(
         "sdpa", "transformers' attention by scaled_dot_product_attention", partial(_attention, "sdpa"),
-        ((lambda facts: "eager" in facts.attention, "no transformers model attends eagerly"),),
+        ("eager_attends",),
         'model = AutoModel.from_pretrained(…, attn_implementation="sdpa")',
         ("eager_attention",), _REORDERED, "attention",
-        edits=where_given("attn_implementation", "'sdpa'"),
     ),
     *(
         TriedChange(
             f"sdpa_{name}", f"scaled_dot_product_attention by {title}", partial(_backend, backend),
-            (
-                _ON_CUDA,
-                (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention"),
-            ),
+            ("cuda", "attention"),
             "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
             f"with sdpa_kernel([SDPBackend.{backend}, SDPBackend.MATH], set_priority=True):\n"
             "    output = model(batch)",
@@ -573,36 +574,32 @@ CATALOG = (
     ),
     TriedChange(
         "compile", "torch.compile of the model", _compiled,
-        (_EAGER,), "model = torch.compile(model)",
+        ("eager",), "model = torch.compile(model)",
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
         unpriced=("launch_bound",),  # its kernels are launched one by one
     ),
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
-        (_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
+        ("cuda", "eager"), 'model = torch.compile(model, mode="reduce-overhead")',
         ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
-        (_EAGER,), 'model = torch.compile(model, mode="max-autotune")',
+        ("eager",), 'model = torch.compile(model, mode="max-autotune")',
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
         on_request=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
-        (_ON_CUDA, _EAGER),
+        ("cuda", "eager"),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes",
         ("launch_bound",), _REORDERED, "capture", redraws=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "step_graph", "a CUDA graph of the whole step", _graphed_step,
-        (
-            _ON_CUDA, _INFERENCE,
-            (lambda facts: facts.has_step, "its steps are not calls of a function without arguments"),
-            _EAGER,
-        ),
+        ("cuda", "inference", "step", "eager"),
         "graph = torch.cuda.CUDAGraph()   # after three steps on another stream\n"
         "with torch.cuda.graph(graph):\n    output = step()\n"
         "graph.replay()   # for each step; copy a new batch into the tensors of the captured one before",
@@ -610,43 +607,36 @@ CATALOG = (
     ),
     TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
-        (_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, fused=True)",
+        ("training", "optimizer"), "torch.optim.AdamW(model.parameters(), …, fused=True)",
         ("foreach_optimizer", "per_tensor_optimizer"), _REORDERED, "optimizer",
-        edits=with_keywords(FUSED, "foreach", fused="True"),
     ),
     TriedChange(
         "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
-        (_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
+        ("training", "optimizer"), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
         ("per_tensor_optimizer",), _REORDERED, "optimizer",
         unpriced=("per_tensor_optimizer",),  # of the fused form
-        edits=with_keywords(FUSED, "fused", foreach="True"),
     ),
     TriedChange(
         "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,
-        (_TRAINING, (lambda facts: facts.filled_gradients, "zero_grad fills no gradients")),
+        ("training", "fills"),
         "optimizer.zero_grad(set_to_none=True)   # the default since PyTorch 2.0",
-        edits=with_keywords(("zero_grad",), set_to_none="True"),
     ),
     TriedChange(
-        "channels_last", "channels-last memory format", _channels_last, (_CONVOLVES,),
+        "channels_last", "channels-last memory format", _channels_last, ("convolutions",),
         "model = model.to(memory_format=torch.channels_last)\n"
         "batch = batch.to(memory_format=torch.channels_last)",
         ("layout_conversion",), _REORDERED,
     ),
     TriedChange(
         "cudnn_benchmark", "convolution algorithms chosen by timing", _cudnn_benchmark,
-        (_ON_CUDA, _CONVOLVES), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
-        (), _REORDERED, edits=after_imports("torch.backends.cudnn.benchmark = True"),
+        ("cuda", "convolutions"), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
+        (), _REORDERED,
     ),
     TriedChange(
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
-        (
-            _ON_CUDA,
-            (lambda facts: facts.unpinned_loaders, "it creates no DataLoader without pinned memory"),
-        ),
+        ("cuda", "unpinned"),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
         ("pageable_copy", "host_copies"), is_live=False,
-        edits=with_keywords(("DataLoader",), pin_memory="True"),
     ),
     TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs",
@@ -655,14 +645,13 @@ CATALOG = (
             lambda given: not given.get("num_workers"),
             {"num_workers": max(1, min(8, (os.cpu_count() or 2) - 1)), "persistent_workers": True},
         ),
-        ((lambda facts: facts.loaders, "it creates no DataLoader without workers"),),
+        ("loader",),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), is_live=False,
-        edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
     ),
     TriedChange(
         "expandable_segments", "memory segments that grow", lambda hooks: hooks.applied.add("settings"),
-        (_ON_CUDA, (lambda facts: facts.allocates, "its steps take no memory from the driver")),
+        ("cuda", "allocates"),
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
         ("cuda_malloc",), is_live=False,
         environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),

@@ -49,10 +49,9 @@ _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PAUSE_S = 0.005
 _ORDERED, _MOST_MISSED = 3, 50  # steps after which the order of optimizers is known; without the last of them
 _REMOVE_S = 10.0
-AHEAD = "ahead.result"  # in the scratch folder: what the process found that compiled ahead
-# It needs cores of its own, and what the program took of the device's memory, twice: checks keep a copy.
-_FEWEST_CORES, _AGAIN = 3, 2
-_LOWEST_PRIORITY = 19
+# A second process needs cores of its own, and twice what the program took of the device's memory: checks
+# keep a copy.
+_FEWEST_CORES, _AGAIN = 4, 2
 _FIRST_LOSSES, _FIRST_MODELS, _FIRST_ELEMENTS = 3, 8, 4096
 
 
@@ -72,9 +71,10 @@ def is_first_rank() -> bool:
 
 
 class _Run:
-    def __init__(self, request: rounds.TrialRequest, output: Path) -> None:
-        self.request, self.output = request, output
-        self.found = rounds.TrialRun(taken=request.steps)
+    def __init__(self, path: Path) -> None:
+        self._path, self.output = path, path.with_suffix(".result")
+        self.request = msgspec.json.decode(path.read_bytes(), type=rounds.TrialRequest)
+        self.found = rounds.TrialRun(taken=self.request.steps)
         self.source: StepSource | None = None
         self.switches: Switches | None = None  # until torch is imported
         self._process, self._began = os.getpid(), time.monotonic()
@@ -82,6 +82,13 @@ class _Run:
         self._optimizer_steps = Counter[int]()  # by optimizer, in the order of a step
         self._last: int | None = None  # the optimizer that steps last in a step
         self._missed = 0  # steps since it did
+
+    def read(self) -> rounds.TrialRequest:
+        """The request as it is now; the time that has passed since it was written is none of its own."""
+        request = msgspec.json.decode(self._path.read_bytes(), type=rounds.TrialRequest)
+        return msgspec.structs.replace(
+            request, seconds=request.seconds - (time.time() - self._path.stat().st_mtime)
+        )
 
     def torch_imported(self, torch: Any) -> None:
         """Take hold of the program, which has not used torch yet."""
@@ -97,10 +104,9 @@ class _Run:
             hooks = Hooks(switches)
             self._change(name).on(hooks)
             switches.installed.append(hooks)
-        arms = [[self._change(name) for name in names] for names in self.request.arms]
         self.rounds = rounds.Rounds(
-            switches, self.request, self.found, arms, is_early=self._is_early,
-            start_ahead=self.start_ahead, save=self.save, end=self.end,
+            switches, self.request, self.found, change=self._change, read=self.read, is_early=self._is_early,
+            save=self.save, end=self.end,
         )  # fmt: skip
         switches.has_stepped = self._stepped
         switches.install()
@@ -166,34 +172,12 @@ class _Run:
             if torch.cuda.is_initialized():
                 facts.device_name = torch.cuda.get_device_name()
                 self.found.peak_bytes = torch.cuda.max_memory_allocated()
+                free_bytes, total_bytes = torch.cuda.mem_get_info()
+                if free_bytes < _AGAIN * (total_bytes - free_bytes):
+                    self.found.no_room = "the device's memory would not hold the program twice"
+                elif len(os.sched_getaffinity(0)) < _FEWEST_CORES:
+                    self.found.no_room = "there is no core to spare"
         return is_waiting
-
-    def start_ahead(self, arms: Sequence[tuple[str, ...]]) -> subprocess.Popen[bytes] | None:
-        """A second process of the program, which makes its kept step with these sets, and ends.
-
-        What it leaves are the compiler's caches, which all processes of a trial share. It is of this one's
-        group: whatever ends that ends both.
-        """
-        cuda, scratch, found = sys.modules["torch"].cuda, self.request.scratch, self.found
-        if not self.request.compiles_ahead or scratch is None or not cuda.is_initialized():
-            return None  # on a CPU both would need the same cores
-        free_bytes, total_bytes = cuda.mem_get_info()
-        has_cores = len(os.sched_getaffinity(0)) >= _FEWEST_CORES
-        if not has_cores or free_bytes < _AGAIN * (total_bytes - free_bytes):
-            found.not_ahead = (
-                "the device's memory would not hold the program twice"
-                if has_cores
-                else "there is no core to spare"
-            )
-            return None
-        asked = msgspec.structs.replace(
-            self.request, arms=tuple(arms), is_ahead=True, is_constant=True, recording=None, scratch=None
-        )
-        path, work = Path(scratch, AHEAD).with_suffix(".json"), Path(scratch, "ahead")
-        path.write_bytes(msgspec.json.encode(asked))
-        work.mkdir(exist_ok=True)
-        command, quiet = [sys.executable, "-m", "opscope.trials.child", str(path)], subprocess.DEVNULL
-        return subprocess.Popen(command, cwd=work, stdin=quiet, stdout=quiet, stderr=quiet)
 
     def end(self, code: int) -> NoReturn:
         """Write what was found and end the process, without what the program would do at its end."""
@@ -291,8 +275,8 @@ class _Witness:
             return
         self._seen.add(id(model))
         if len(self._seen) <= _FIRST_MODELS:
-            floats = map(replay.sampled, replay.floats_of(output))
-            self._outputs.extend(one[:_FIRST_ELEMENTS].tolist() for one in floats)
+            floats = replay.sampled(replay.floats_of(output), _FIRST_ELEMENTS)
+            self._outputs.extend(one.tolist() for one in floats)
         if self.is_done:
             return
         facts, nn = self._facts, self._torch.nn
@@ -409,14 +393,9 @@ def run_launcher(run: _Run, request: rounds.TrialRequest) -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> int:
-    path = Path(arguments[0])
-    request = msgspec.json.decode(path.read_bytes(), type=rounds.TrialRequest)
+    run = _Run(Path(arguments[0]))
+    request = run.request
     end_with_parent(request.scratch)
-    if request.is_ahead:
-        os.nice(_LOWEST_PRIORITY)  # what is measured goes first
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[len(cores) // 2 :])
-    run = _Run(request, path.with_suffix(".result"))
     try:
         if request.kind == "ranks":
             run_launcher(run, request)

@@ -75,6 +75,21 @@ class Hooks:
         self.wrap_arguments(getattr(importlib.import_module(module), name), "__init__", changed)
 
 
+class _ModelCalls(OutermostCalls):
+    """Calls of models; where others, who look at them too, come to ours, the class is left as it is.
+
+    With each change of it Python forgets what it looked up on modules: with two that put themselves back in
+    turns, a step of 0.1 ms took 0.08 ms more.
+    """
+
+    def watch(self) -> None:
+        known = vars(self._module_class)["__call__"]
+        while isinstance(known, OutermostCalls) and known is not self:
+            known = known._before
+        if known is not self:
+            super().watch()
+
+
 class Switches:
     """Takes hold of a program's models and optimizers, once torch is imported.
 
@@ -106,7 +121,7 @@ class Switches:
 
     def install(self) -> None:
         """Look at calls from now on; inside of a model nothing is slower."""
-        self.calls = OutermostCalls(self._call)
+        self.calls = _ModelCalls(self._call)
         self.calls.watch()
         optim = importlib.import_module("torch.optim.optimizer")
         optim.register_optimizer_step_pre_hook(lambda one, *_: self.stepping(one))

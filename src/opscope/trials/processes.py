@@ -7,26 +7,125 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from opscope.model.files import scratch_prefix
+from opscope.model.files import replacing, scratch_prefix
 from opscope.toolchain.programs import signal_name
 from opscope.trials.child import remove_folder
 from opscope.trials.rounds import TrialRequest, TrialRun
 
 _SAID_LINES = 6
-_END_S = 5.0
+_END_S, _POLL_S = 5.0, 0.05
+
+
+class ProgramRun:
+    """A process that runs the program; it works in a folder of its own, or in this one."""
+
+    def __init__(
+        self, folder: Path, request: TrialRequest, environment: Mapping[str, str], *, in_place: bool
+    ) -> None:
+        self._folder, self._path, self._output = folder, folder / "request.json", folder / "request.result"
+        self._has_ended, work = False, Path.cwd() if in_place else folder / "work"
+        self.ask(request)
+        work.mkdir(exist_ok=True)
+        variables = {
+            "TORCHINDUCTOR_CACHE_DIR": str(folder.parent / "inductor"),
+            "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+            # They lie in the process's own folder: the next one would compile them again.
+            "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+            "TRITON_CACHE_DIR": str(folder.parent / "triton"),
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": str(request.seed),
+            "TMPDIR": str(folder),
+            **environment,
+        }
+        with (folder / "said.txt").open("wb") as stream:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "opscope.trials.child", str(self._path)],
+                cwd=work,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def ask(self, request: TrialRequest) -> None:
+        """Write what it is to do; one that was started early reads it anew."""
+        with replacing(self._path) as partial:
+            asked = msgspec.structs.replace(request, scratch=str(self._folder.parent))
+            partial.write_bytes(msgspec.json.encode(asked))
+
+    @property
+    def found(self) -> TrialRun | None:
+        """What it has found so far."""
+        output = self._output
+        return msgspec.msgpack.decode(output.read_bytes(), type=TrialRun) if output.exists() else None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its steps are steady, and it checks nothing now."""
+        return (found := self.found) is not None and found.is_steady and not found.active
+
+    def result(
+        self, limit_s: float, look: Callable[[TrialRun], object] = lambda found: None
+    ) -> tuple[TrialRun | None, str]:
+        """What it found, None if it left nothing, and the last lines of what it said; it is ended in time.
+
+        `look` is called with what it has found so far, whenever that changes.
+        """
+        deadline, seen_ns = time.monotonic() + limit_s, 0
+        while self._process.poll() is None and time.monotonic() < deadline:
+            changed_ns = self._output.stat().st_mtime_ns if self._output.exists() else 0
+            if changed_ns != seen_ns and (found := self.found) is not None:
+                seen_ns = changed_ns
+                look(found)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_POLL_S)
+        code = self._process.poll()
+        self.end()
+        lines = (self._folder / "said.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        said, found = "\n".join(lines[-_SAID_LINES:]), self.found
+        if code is None:
+            end = f"no end after {limit_s:.0f} s"
+        else:
+            end = f"exit code {code}" if code >= 0 else f"ended by {signal_name(-code)} (signal {-code})"
+            end = ": ".join([end, *filter(None, [said])])
+        remove_folder(self._folder)
+        if found is None or (code is None and not found.base_ns):
+            return None, end
+        if code is None or not (found.is_enough or found.exit_code is not None):
+            # It was lost in the middle: what it had found by then is not.
+            found.error = end
+        return found, said
+
+    def end(self) -> None:
+        """End it, and what is left of its group."""
+        if self._has_ended:
+            return
+        self._has_ended = True  # its number may be another's soon
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
 
 
 class ProgramRuns:
     def __init__(self, *, in_place: bool) -> None:
         self._in_place = in_place
+        self._runs: list[ProgramRun] = []
         self.scratch = Path()
-        self.unfinished: TrialRun | None = None  # what the process had found that was interrupted
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -35,82 +134,12 @@ class ProgramRuns:
         try:
             yield
         finally:
+            for run in self._runs:
+                run.end()
             remove_folder(self.scratch)
 
-    def run(
-        self, request: TrialRequest, environment: Mapping[str, str], limit_s: float
-    ) -> tuple[TrialRun | None, str]:
-        """Run it once, with the variables of a change, and end it after so many seconds.
-
-        What it found, None if it left nothing; and the last lines of what it said.
-        """
-        with tempfile.TemporaryDirectory(dir=self.scratch, ignore_cleanup_errors=True) as folder:
-            path = Path(folder, "request.json")
-            path.write_bytes(msgspec.json.encode(msgspec.structs.replace(request, scratch=str(self.scratch))))
-            output = path.with_suffix(".result")
-            try:
-                code, lines = self._process(path, request.seed, environment, limit_s)
-            except KeyboardInterrupt:
-                self.unfinished = None if request.is_constant else found_in(output)
-                raise
-            found = found_in(output)
-            if found is None or (code is None and not found.base_ns):
-                return None, _told(code, limit_s, lines)
-            if code is None or not (found.is_enough or found.exit_code is not None):
-                # It was lost in the middle: what it had found by then is not.
-                found.error = _told(code, limit_s, lines)
-            return found, "\n".join(lines)
-
-    def _process(
-        self, request: Path, seed: int, environment: Mapping[str, str], limit_s: float
-    ) -> tuple[int | None, list[str]]:
-        """The exit code of `child` (less than 0: a signal; None: no end in time), and its last lines."""
-        folder = request.parent
-        work, said = Path.cwd() if self._in_place else folder / "work", folder / "said.txt"
-        work.mkdir(exist_ok=True)
-        variables = {
-            "TORCHINDUCTOR_CACHE_DIR": str(self.scratch / "inductor"),
-            "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
-            # They lie in the process's own folder: the next one would compile them again.
-            "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
-            "TRITON_CACHE_DIR": str(self.scratch / "triton"),
-            **os.environ,
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONHASHSEED": str(seed),
-            "TMPDIR": str(folder),
-            **environment,
-        }
-        with said.open("wb") as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "opscope.trials.child", str(request)],
-                cwd=work,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        code = None
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                code = process.wait(limit_s)
-        finally:  # what is left of its group ends too
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, number)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_END_S)
-        lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return code, lines[-_SAID_LINES:]
-
-
-def found_in(output: Path) -> TrialRun | None:
-    return msgspec.msgpack.decode(output.read_bytes(), type=TrialRun) if output.exists() else None
-
-
-def _told(code: int | None, limit_s: float, said: Sequence[str]) -> str:
-    """How a run that left nothing ended, and the last lines it said."""
-    if code is None:
-        return f"no end after {limit_s:.0f} s"
-    end = f"exit code {code}" if code >= 0 else f"ended by {signal_name(-code)} (signal {-code})"
-    return ": ".join([end, *filter(None, ["\n".join(said)])])
+    def start(self, request: TrialRequest, environment: Mapping[str, str]) -> ProgramRun:
+        """Run the program once more, with the variables of a change."""
+        folder = Path(tempfile.mkdtemp(dir=self.scratch))
+        self._runs.append(ProgramRun(folder, request, environment, in_place=self._in_place))
+        return self._runs[-1]

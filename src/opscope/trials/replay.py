@@ -30,7 +30,7 @@ LEAST_ROUNDING = 2.0**-24  # of float32
 # it is with weights off by one rounding. Of the scale of all numbers less: a factor of 1.01 is more than two
 # roundings of the coarsest type.
 _OF_ROUNDING, _OF_SCALE, _OF_AGAIN, _OF_PERTURBED = 8.0, 2.0, 3.0, 4.0
-_ELEMENTS = 1 << 16  # of a tensor
+_ELEMENTS, _OF_PARAMETER = 1 << 16, 1 << 14  # of an output, and of each of many parameters
 PLAIN = (bool, int, float, str, type(None))
 
 # Arrays, or lists of numbers, by what they are: `outputs`, `gradients`, `updates` of parameters, `losses`.
@@ -86,22 +86,25 @@ class KeptStep:
         with self._alone(optimizers, calm=calm):
             for one in optimizers if self.made else ():
                 one.zero_grad(set_to_none=not self.fills_gradients)
-            numbers["outputs"] = [sampled(one) for made in self.made for one in self._call(made)]
+            # Call by call: the next one of a graph writes into the same outputs.
+            called = (sampled(self._call(made), _ELEMENTS) for made in self.made)
+            numbers["outputs"] = [one for outputs in called for one in outputs]
             for told in [told for each in switches.on for told in each.stepping]:
                 for one in optimizers:
                     told(one)
             updated = [one for one in parameters_of(switches.optimizers) if one.grad is not None]
-            numbers["gradients"] = [sampled(one.grad) for one in updated]
+            numbers["gradients"] = sampled([one.grad for one in updated], _OF_PARAMETER)
             if gradients is None:
                 gradients = [one.grad.detach().clone() for one in updated]
             elif len(gradients) == len(updated):
                 for one, given in zip(updated, gradients, strict=True):
                     one.grad.copy_(given)
-            before = list(map(sampled, updated))
+            before = sampled(updated, _OF_PARAMETER)
             for one in optimizers:
                 if inspect.signature(one.step).parameters["closure"].default is None:
                     one.step()  # others call the program
-            numbers["updates"] = [sampled(one) - old for one, old in zip(updated, before, strict=True)]
+            after = sampled(updated, _OF_PARAMETER)
+            numbers["updates"] = [new - old for new, old in zip(after, before, strict=True)]
         return list(gradients)
 
     @contextmanager
@@ -139,10 +142,17 @@ class KeptStep:
         return outputs
 
 
-def sampled(one: Any) -> Any:
-    """A tensor's values, evenly picked where there are many."""
-    flat = one.detach().reshape(-1)
-    return flat[:: max(1, len(flat) // _ELEMENTS)].double().cpu().numpy().copy()
+def sampled(tensors: Sequence[Any], most: int) -> list[Any]:
+    """Values of tensors, at most about so many of each, evenly picked.
+
+    All are read at once: each reading waits for the device, a time slice beside another process.
+    """
+    flat = [one.detach().reshape(-1) for one in tensors]
+    picked = [one[:: max(1, len(one) // most)].double() for one in flat]
+    if not picked:
+        return []
+    whole = sys.modules["torch"].cat([one.to(picked[0].device) for one in picked]).cpu().numpy()
+    return list(np.split(whole, np.cumsum([len(one) for one in picked])[:-1]))
 
 
 def _apart_from(inputs: Any) -> Any:

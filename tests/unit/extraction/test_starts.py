@@ -10,7 +10,7 @@ import pytest
 
 from case_tables import cases, tables
 from opscope.errors import InputError
-from opscope.extraction.call_file import call_file
+from opscope.extraction.call_file import Fed, call_file
 from opscope.extraction.starts import StartKind
 from opscope.operators.arguments import parse_arguments
 
@@ -50,7 +50,7 @@ def test_a_start_computes_the_call(tmp_path):
         file.write_text(text_of(given, StartKind.TRITON))
         assert "tl.store" in file.read_text() or "tl.atomic_add" in file.read_text()
     first, second, third = (call(*given) for given in CHAIN)
-    then = [(second, "self"), (third, "other")]
+    then = [Fed(second, "self"), Fed(third, "other")]
     files.append(tmp_path / "chain.py")
     files[-1].write_text(call_file(first, what="", name="", start=StartKind.TRITON, then=then).text)
     assert "r2 = torch.ops.aten.add(r1, other_, alpha=2)" in files[-1].read_text()

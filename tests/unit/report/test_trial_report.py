@@ -10,9 +10,7 @@ from .conftest import text_of
 
 MS = 1_000_000.0
 FASTER, ROUNDED = trial.TrialVerdict.FASTER, trial.Correctness.WITHIN_ROUNDING
-PATCH = (
-    "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-model = load()\n+model = load(attn_implementation='sdpa')"
-)
+PATCH = "model = load(attn_implementation='sdpa')"
 RESULT = trial.TrialResult(
     program="train.py --lr 1",
     baseline=trial.Baseline(10 * MS, (9.9 * MS, 10.1 * MS), 3, 90, 2_000_000),

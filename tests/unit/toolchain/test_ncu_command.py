@@ -10,7 +10,7 @@ from case_tables import cases
 from opscope.errors import CaptureError, DependencyError
 from opscope.signals import ending_signals_raise
 from opscope.toolchain import ncu_command
-from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, TOPICS, Quantity, metrics_to_collect
+from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, Quantity, metrics_to_collect
 
 
 @cases("name")
@@ -69,8 +69,6 @@ def test_every_wanted_quantity_is_collected_by_a_metric_or_a_section():
     for quantity in QUANTITIES:
         entry = QUANTITIES[quantity]
         assert entry.section in SECTIONS or metrics & set(entry.names), quantity
-    for topic in TOPICS.values():
-        assert set(topic) <= set(QUANTITIES)
 
 
 def executable(folder, name, body):

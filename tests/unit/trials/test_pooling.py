@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from opscope.model.trial import TrialVerdict
-from opscope.trials.rounds import LOOKS, is_decided, noise_of, pooled, signed_rank_interval
+from opscope.trials.pooling import LOOKS, is_decided, noise_of, pooled, signed_rank_interval
 
 
 def test_the_interval_of_signed_ranks_is_exact():
@@ -49,6 +49,25 @@ def test_the_program_against_itself_is_the_same():
     assert verdicts.count(TrialVerdict.SAME) >= 196
 
 
+@pytest.mark.parametrize(("common", "own"), [(0.0, 0.014), (0.01, 0.01), (0.0, 0.003)])
+def test_changes_say_together_how_far_processes_of_a_program_are_apart(common, own):
+    """Two processes of twelve rounds of eight equal changes, which share what the program is apart."""
+    draw, verdicts, halves = np.random.default_rng(2), [], []
+    for _ in range(100):
+        base = draw.normal(0, common, 2)
+        arms = [
+            [(away + draw.normal(0, own) + draw.normal(0, 0.01, 12)).tolist() for away in base]
+            for _ in range(8)
+        ]
+        noise = noise_of(arms)
+        found = [pooled(one, noise) for one in arms]
+        verdicts += [one.verdict for one in found]
+        halves += [math.log(one.interval[1] / one.interval[0]) / 2 for one in found]
+    assert verdicts.count(TrialVerdict.SAME) >= 0.985 * len(verdicts)
+    assert sum(one in {TrialVerdict.FASTER, TrialVerdict.SLOWER} for one in verdicts) <= 0.01 * len(verdicts)
+    assert 0.015 < np.median(halves) < (0.027 if own > 0.005 else 0.022)
+
+
 @pytest.mark.parametrize("heavy", [False, True], ids=["normal", "heavy tails"])
 def test_few_rounds_borrow_the_noise_of_other_changes(heavy):
     """Two processes of four rounds of six changes, the last a fifth faster; blocks differ by 5 %."""
@@ -60,7 +79,7 @@ def test_few_rounds_borrow_the_noise_of_other_changes(heavy):
             for number, arm in enumerate(arms):
                 away = draw.normal(0, 0.014) + (math.log(0.8) if number == 5 else 0.0)
                 arm.append((away + blocks[:, number] - blocks[:, 6:].mean(axis=1)).tolist())
-        noise = noise_of(one for arm in arms for one in arm)
+        noise = noise_of(arms)
         *equal, faster = (pooled(one, noise).verdict for one in arms)
         verdicts += equal
         found.append(faster)

@@ -1,15 +1,12 @@
 """Runs of a program in processes of their own: what they find, what they leave, what ends them."""
 
-import os
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 pytest.importorskip("torch")
 
-from opscope.trials.child import _Run
 from opscope.trials.processes import ProgramRuns
 from opscope.trials.rounds import TrialRequest
 
@@ -53,7 +50,7 @@ def found(answer):
 
 @exhaustive
 def test_a_run_finds_the_program_in_a_folder_of_its_own(runs, request_of_program, tmp_path):
-    run, said = runs.run(request_of_program, {"GIVEN": "value"}, 60)
+    run, said = runs.start(request_of_program, {"GIVEN": "value"}).result(60)
     assert run is not None, said
     work, temporary, given, arguments = said.split(" ", 3)
     assert Path(work).parent.parent == Path(temporary).parent == runs.scratch
@@ -66,41 +63,9 @@ def test_a_run_finds_the_program_in_a_folder_of_its_own(runs, request_of_program
 @exhaustive
 def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(runs, request_of_program):
     waiting = TrialRequest(kind="script", target=request_of_program.target, arguments=("wait",))
-    assert runs.run(waiting, {}, 2) == (None, "no end after 2 s")
+    assert runs.start(waiting, {}).result(2) == (None, "no end after 2 s")
     assert runs.scratch.exists()
-    assert found(runs.run(request_of_program, {}, 60)).is_enough
-
-
-@pytest.mark.parametrize(
-    ("free", "cores", "words"),
-    [(68, 16, None), (66, 16, "would not hold the program twice"), (68, 2, "no core to spare")],
-)
-def test_what_compiles_ahead_stands_aside_or_is_not_started(tmp_path, monkeypatch, free, cores, words):
-    cuda = __import__("torch").cuda
-    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(cuda, "mem_get_info", lambda: (free, 100))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(cores)})
-    (tmp_path / "program.py").write_text(
-        "import os, time\nopen('here', 'w').write(f'{os.nice(0)} {os.getpgid(0)} {os.getppid()}')\n"
-        "os.rename('here', 'there')\ntime.sleep(60)\n"
-    )
-    request = TrialRequest(
-        kind="script", target=str(tmp_path / "program.py"), compiles_ahead=True, scratch=str(tmp_path)
-    )
-    run = _Run(request, tmp_path / "request.result")
-    process = run.start_ahead([("compile",)])
-    assert (process is None) == (words is not None)
-    if process is None:
-        assert words in (run.found.not_ahead or "")
-        return
-    with process:
-        asked = msgspec.json.decode((tmp_path / "ahead.json").read_bytes(), type=TrialRequest)
-        while not (tmp_path / "ahead" / "there").exists() and process.poll() is None:
-            time.sleep(0.01)
-        process.kill()
-    # Of the group that is ended with the measured process, in a folder of its own.
-    assert (tmp_path / "ahead" / "there").read_text() == f"19 {os.getpgid(0)} {os.getpid()}"
-    assert (asked.is_ahead, asked.arms, asked.scratch) == (True, (("compile",),), None)
+    assert found(runs.start(request_of_program, {}).result(60)).is_enough
 
 
 TWO_KINDS = Path(__file__).with_name("two_kinds.py.txt").read_text(encoding="utf-8")
@@ -116,7 +81,7 @@ def test_steps_are_recognized_and_what_was_counted_before_is_cleared(runs, tmp_p
         kind="script", target=str(tmp_path / "program.py"), arguments=arguments, seconds=0.02,
         is_constant=True,
     )  # fmt: skip
-    run = found(runs.run(request, {}, 60))
+    run = found(runs.start(request, {}).result(60))
     assert run.taken == taken
     assert bool(run.step_ns) is run.is_enough is (taken != "none")
     if taken == "optimizer":
@@ -129,5 +94,5 @@ def test_a_run_that_is_killed_says_so_at_once(runs, tmp_path):
     )
     began = time.monotonic()
     request = TrialRequest(kind="script", target=str(tmp_path / "killed.py"), steps="forward")
-    assert runs.run(request, {}, 60) == (None, "ended by SIGKILL (signal 9): begun")
+    assert runs.start(request, {}).result(60) == (None, "ended by SIGKILL (signal 9): begun")
     assert time.monotonic() - began < 30

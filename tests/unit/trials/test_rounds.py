@@ -13,8 +13,9 @@ pytest.importorskip("torch")
 
 import opscope
 from opscope.model.trial import Correctness
+from opscope.trials.pooling import signed_rank_interval
 from opscope.trials.processes import ProgramRuns
-from opscope.trials.rounds import TrialRequest, signed_rank_interval
+from opscope.trials.rounds import TrialRequest
 
 pytestmark = [pytest.mark.torch, pytest.mark.exhaustive(few=False)]
 
@@ -42,7 +43,7 @@ def switched(tmp_path):
             change_files=files, seconds=seconds, **more,
         )  # fmt: skip
         with processes.open():
-            found, said = processes.run(request, {}, 120)
+            found, said = processes.start(request, {}).result(120)
         assert found is not None, said
         return found, {one.names[0]: one for one in found.arms if len(one.names) == 1}, said
 
@@ -131,25 +132,27 @@ def test_a_change_that_no_longer_takes_hold_is_no_result(switched):
     assert arm.error == "it no longer takes hold of the program's steps" or arm.not_tried
 
 
-def test_what_was_compiled_ahead_is_not_compiled_again(tmp_path, monkeypatch):
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it where it compiles
-    (tmp_path / "program.py").write_text(
-        f"import os\nprint(os.nice(0))\n{INFERENCE.replace('STEPS', '9999')}"
-    )
-    request = TrialRequest(
-        kind="script", target=str(tmp_path / "program.py"), arms=(("bf16_weights", "compile"),), seconds=1.0
-    )
-    processes = ProgramRuns(in_place=False)
+def test_a_process_that_is_started_early_compiles_and_is_timed_when_it_is_asked(tmp_path):
+    (tmp_path / "program.py").write_text(INFERENCE.replace("STEPS", "9999"))
+    early = TrialRequest(
+        kind="script", target=str(tmp_path / "program.py"), arms=(("bf16_weights", "compile"),),
+        is_waiting=True,
+    )  # fmt: skip
+    processes, checked = ProgramRuns(in_place=False), []
     with processes.open():
-        ahead, said = processes.run(replace(request, is_ahead=True, is_constant=True), {}, 120)
-        assert ahead is not None, said
-        compiled = {*processes.scratch.rglob("*.so")}
-        found, _ = processes.run(request, {}, 120)
-        assert found is not None
-        assert compiled == {*processes.scratch.rglob("*.so")} != set()
-    assert (said, ahead.is_enough, ahead.base_ns, ahead.steps < 9) == ("19", True, [], True)  # it steps aside
-    assert ahead.arms[0].correctness is Correctness.WITHIN_ROUNDING
-    assert found.arms[0].logarithms
+        run = processes.start(early, {})
+
+        def look(found):
+            if not checked and found.arms and found.arms[0].check_ns and not found.active:
+                checked.append((found.base_ns, found.steps < 20))
+                arms = (("inference_mode",), *early.arms)
+                run.ask(replace(early, is_waiting=False, arms=arms, seconds=2.0))
+
+        found, said = run.result(120, look)
+    assert found is not None, said
+    assert (checked, found.is_enough) == ([([], True)], True)
+    assert found.arms[0].correctness is Correctness.WITHIN_ROUNDING
+    assert [len(one.logarithms) >= 3 for one in found.arms] == [True, True]
 
 
 def test_what_was_compiled_is_not_run_with_weights_of_another_type(switched):

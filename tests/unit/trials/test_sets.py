@@ -3,8 +3,6 @@
 import math
 from types import SimpleNamespace
 
-import pytest
-
 from opscope.model.trial import Correctness
 from opscope.trials.catalog import ProgramTraits, changes_named
 from opscope.trials.hooks import Switches
@@ -15,7 +13,7 @@ TORCH = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
 FACTORS = {
     "tf32": (1.0, 0.7), "bf16_autocast": (1.5, 0.45), "fp16_autocast": (1.45, 0.45),
     "bf16_weights": (1.05, 0.35), "inference_mode": (0.9, 1.0), "sdpa_cudnn": (1.02, 0.95),
-    "cuda_graph": (0.02, 1.0), "compile": (0.75, 0.8), "compile_reduce_overhead": (0.05, 0.8),
+    "cuda_graph": (0.02, 1.0),
 }  # fmt: skip
 
 
@@ -28,13 +26,12 @@ class Planted:
         switches, found = Switches(TORCH), TrialRun(facts=facts)
         calls = lambda *_: None  # noqa: E731
         changes = [one for one in changes_named(list(self.factors)) if one.applies(facts) is None]
-        self.changes = sorted(changes, key=lambda one: one.is_costly)
         self.rounds = Rounds(
-            switches, TrialRequest(kind="script", target=""), found, [[one] for one in self.changes],
-            is_early=lambda: False, start_ahead=calls, save=calls, end=calls,
+            switches, TrialRequest(kind="script", target=""), found, change=calls, read=calls,
+            is_early=lambda: False, save=calls, end=calls,
         )  # fmt: skip
-        self.rounds._waiting = [arm for arm in self.rounds._arms if arm.is_costly]
-        self.time([arm for arm in self.rounds._arms if not arm.is_costly])
+        self.rounds._live, self.rounds._waiting = [], []
+        self.time([self.rounds.arm([one]) for one in changes])
 
     def ratio(self, changes):
         host, device = self.host_ms, self.device_ms
@@ -54,9 +51,9 @@ class Planted:
             arm.found.logarithms = [math.log(ratio)] * (3 if ratio > 1.1 else 8)
 
     def grow(self):
-        """The sets that are tried before anything compiles, in their order."""
+        """The sets that are tried, in their order."""
         tried = []
-        while arms := self.rounds._sets([]):
+        while arms := self.rounds._sets():
             self.time(arms)
             tried += [{*arm.found.names} for arm in arms]
         return tried
@@ -83,36 +80,12 @@ def test_fewer_digits_that_are_wrong_leave_the_next_ones_to_be_tried():
     assert {"cuda_graph", "tf32"} in program.grow()
 
 
-@pytest.mark.parametrize("host_ms", [5.0, 1.0])
-def test_what_compiles_has_a_set_with_the_fewest_digits_whatever_they_are_alone(host_ms):
-    program = Planted(host_ms=host_ms, device_ms=1.7)
-    program.grow()
-    waiting = [{*arm.found.names} for arm in program.rounds._compiling()]
-    assert {"bf16_weights", "compile_reduce_overhead"} <= waiting[0]
-    assert "cuda_graph" not in waiting[0]
-    assert waiting[1] >= {"compile_reduce_overhead"}
-    assert not waiting[1] & {"tf32", "bf16_weights", "bf16_autocast", "fp16_autocast"}
-    assert {"compile"} in waiting
-
-
 def test_what_is_decided_gives_its_copies_of_weights_back():
     rounds = Planted(host_ms=5.0, device_ms=1.7).rounds
     arm = next(one for one in rounds._arms if one.found.names == ("bf16_weights",))
     arm.hooks[0].made[0] = object()
     rounds._drop(arm)
     assert not arm.hooks[0].made
-
-
-def test_ahead_is_compiled_first_what_the_measured_process_compiles_last():
-    program, asked = Planted(host_ms=5.0, device_ms=1.7), []
-    program.rounds._start_ahead = asked.append
-    program.rounds._waiting = [*program.rounds._arms]
-    program.rounds._compile_ahead()
-    replayed = "compile_reduce_overhead"
-    assert asked == [[(replayed,), ("compile",), ("bf16_weights", replayed)]]
-    program.rounds._waiting = program.rounds._costly  # there is nothing to time meanwhile
-    program.rounds._compile_ahead()
-    assert len(asked) == 1
 
 
 def test_casts_that_the_host_pays_for_are_tried_under_a_graph_in_training():

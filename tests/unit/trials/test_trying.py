@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from types import MappingProxyType
 
-import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -12,11 +11,11 @@ from msgspec.structs import replace
 from opscope.errors import CaptureError
 from opscope.model.finding import Finding, Severity
 from opscope.model.trial import Correctness, TrialVerdict
-from opscope.trials import planning
+from opscope.trials import trying
 from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
-from opscope.trials.child import AHEAD
+from opscope.trials.outcome import ExpectedGains, TrialPlan
 from opscope.trials.rounds import NO_RECORDING, ArmRun, TrialRequest, TrialRun
-from opscope.trials.trying import ExpectedGains, Trial, TrialPlan
+from opscope.trials.trying import Trial
 
 MS = 1_000_000
 ROUNDING = Correctness.WITHIN_ROUNDING
@@ -24,7 +23,7 @@ ROUNDING = Correctness.WITHIN_ROUNDING
 
 def change(name, **options):
     options.setdefault("needs", ())
-    return TriedChange(name, name, lambda _: None, snippet=f"use {name}", **options)
+    return TriedChange(name, name, lambda _: None, patch=f"use {name}", **options)
 
 
 def plan(*changes, **options):
@@ -35,12 +34,15 @@ class GivenProcesses:
     """Steps of 10 ms, times the factors of the changes; numbers and errors as given by change."""
 
     def __init__(self, factors, **given):
-        self.factors, self.asked, self.given, self.unfinished = factors, [], given, None
+        self.factors, self.asked, self.given, self.early = factors, [], given, []
 
     def factor(self, names):
         return math.prod(self.factors.get(name, 1.0) for name in names)
 
-    def run(self, request, environment, limit_s):
+    def start(self, request, environment):
+        return GivenProcess(self, request)
+
+    def run(self, request):
         self.asked.append(request)
         if request.recording is not None and self.given.get("records", True):
             Path(request.recording, "trace.json").touch()
@@ -72,10 +74,15 @@ class GivenProcesses:
             taken="optimizer",
             is_enough=True,
             first_steps={"losses": [2.0]},
-            facts=ProgramTraits(dtypes=["float32"], is_training=given.get("is_training", False)),
+            facts=ProgramTraits(
+                dtypes=["float32"],
+                is_training=given.get("is_training", False),
+                device_name=given.get("device_name"),
+            ),
             peak_bytes=1000,
             not_applied=tuple(one for one in request.installed if one in idle),
-            not_ahead=given.get("not_ahead"),
+            is_steady=True,
+            no_room=given.get("no_room"),
         )
         if given.get("few"):
             run.base_logarithms, run.is_enough, run.exit_code = [], request.is_constant, 0
@@ -88,11 +95,28 @@ class GivenProcesses:
         return run, ""
 
 
+class GivenProcess:
+    found, is_ready, is_alive = None, True, True
+
+    def __init__(self, processes, request):
+        self.processes, self.request = processes, request
+        if request.is_waiting:
+            processes.early.append(request)
+
+    def ask(self, request):
+        self.request = request
+
+    def result(self, limit_s, look):
+        run, said = self.processes.run(self.request)
+        look(run)
+        return run, said
+
+
 def trial(*changes, factors=MappingProxyType({}), **given):
     names = ("allow_precision", "budget_s", "predict", "in_place")
     tried = Trial(plan(*changes, **{name: given.pop(name) for name in names if name in given}))
     processes = GivenProcesses(factors, **given)
-    tried._processes.run = processes.run
+    tried._processes.start = processes.start
     return tried, processes
 
 
@@ -124,7 +148,7 @@ def test_only_right_numbers_are_recommended(correctness, verdict):
 
 
 def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on():
-    elsewhere = change("elsewhere", needs=((lambda _: False, "it trains"),))
+    elsewhere = change("elsewhere", needs=("inference",))
     changes, given = (
         (change("broken"), elsewhere, change("good")),
         {"failing": ("broken",), "is_training": True},
@@ -213,7 +237,7 @@ def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside
     )
     found = tried.run()
     assert [one.recording is not None for one in processes.asked] == [True, False]  # at its end, once
-    assert processes.asked[0].arms[-1] == ("compile",)
+    assert processes.asked[0].arms == (("tf32",), ("set_to_none",))  # what compiles waits
     assert processes.asked[1].steps == "optimizer"  # as the first one took them
     said = {one.name: one for one in found.variants}
     gain_ns = pytest.approx(2.0 * MS * scale, rel=0.01)
@@ -225,22 +249,40 @@ def test_what_advice_says_of_the_first_process_orders_the_next_and_stands_beside
     assert found.runs == 2
 
 
-@pytest.mark.parametrize(("in_place", "ahead"), [(False, [True, False]), (True, [False, False])])
-def test_the_first_process_alone_has_another_compile_ahead(in_place, ahead):
-    tried, processes = trial(change("quick"), factors={"quick": 0.5}, in_place=in_place, not_ahead="no room")
-    compiled = ArmRun(names=("quick",), check_ns=9_000 * MS)
-    answer = processes.run
+COMPILED = [replace(one, needs=()) for one in changes_named(["compile", "compile_reduce_overhead"])]
+DIGITS = [
+    change("coarse", group="precision", rounding=2.0**-8),
+    change("coarser", group="precision", rounding=0.1),
+]
 
-    def run(*asked):  # its caches are warm: what compiling takes is known of the other one
-        folder = tried._processes.scratch
-        (folder / AHEAD).write_bytes(msgspec.msgpack.encode(TrialRun(arms=[compiled])))
-        return answer(*asked)
 
-    tried._processes.run = run
+@pytest.mark.parametrize("is_training", [False, True])
+def test_the_second_process_is_started_early_to_compile_what_is_promising_and_timed_then(is_training):
+    tried, processes = trial(
+        *DIGITS, *COMPILED, change("fused"), device_name="GPU", is_training=is_training,
+        numbers={"coarse": ROUNDING, "coarser": Correctness.CHANGED}, factors={"fused": 0.8, "compile": 0.7},
+    )  # fmt: skip
     found = tried.run()
-    assert [one.compiles_ahead for one in processes.asked] == ahead
-    assert found.variants[0].warm_up_ns == 9_000 * MS
-    assert ("compiling ahead", "no room") in [(one.name, one.reason) for one in found.not_tried]
+    modes = [one.name for one in COMPILED][:: 1 if is_training else -1]
+    sets = (("coarse", modes[0]), (modes[0],), (modes[1],))
+    assert [(one.is_waiting, one.arms) for one in processes.early] == [(True, sets)]
+    first, second, *_ = processes.asked
+    assert {name for names in first.arms for name in names} == {"coarse", "coarser", "fused"}
+    assert (second.is_waiting, second.arms[0]) == (False, sets[0])
+    assert {*sets, ("fused", modes[0]), ("coarse", "fused", modes[0])} < {*second.arms}
+    assert "fused" in found.best.names
+
+
+@pytest.mark.parametrize(
+    "given", [{"in_place": True}, {"no_room": "no core to spare"}, {"device_name": None}]
+)
+def test_where_there_is_no_room_for_two_the_second_process_compiles_in_its_turn(given):
+    tried, processes = trial(*COMPILED, change("quick"), **({"device_name": "GPU"} | given))
+    found = tried.run()
+    assert processes.early == []
+    assert [("compile",) in one.arms for one in processes.asked[:2]] == [False, True]
+    told = [one.reason for one in found.not_tried if one.name == "compiling ahead"]
+    assert told == [*filter(None, [given.get("no_room")])]
 
 
 def test_a_program_that_ends_before_it_is_recorded_is_asked_of_once():
@@ -264,10 +306,10 @@ def test_without_time_what_was_not_reached_is_told():
 def test_a_recording_that_failed_or_cannot_be_read_is_said(tmp_path):
     notes = []
     (tmp_path / "trace.json").write_text("[1, 2")
-    planning.expected(tmp_path, note=notes.append)
+    trying.expected(tmp_path, note=notes.append)
     (tmp_path / NO_RECORDING).write_text("a profiler is running")
-    planning.expected(tmp_path, note=notes.append)
-    assert planning.expected(tmp_path / "none", note=notes.append) == ExpectedGains({}, None)
+    trying.expected(tmp_path, note=notes.append)
+    assert trying.expected(tmp_path / "none", note=notes.append) == ExpectedGains({}, None)
     assert [one.startswith("no predictions: ") for one in notes] == [True, True, True]
     assert "a profiler is running" in notes[1]
     assert "the program ended before" in notes[2]

@@ -122,7 +122,10 @@ def _device_steps(
     gap_ns, causes = account.gaps, account.by_cause.argmax(axis=0)
     numbers: list[int | None] = [*(step.number for step in window.steps)] or [None]
     for number, start_ns, next_ns in zip(numbers[:most], begins, [*begins[1:], None], strict=False):
-        end_ns = int(whole.window.end_ns[covering(whole.window, np.array([start_ns]))[0]])
+        place = covering(whole.window, np.array([start_ns]))[0]
+        if place < 0:  # a step of no time
+            continue
+        end_ns = int(whole.window.end_ns[place])
         end_ns = end_ns if next_ns is None else min(end_ns, next_ns)
         mine = (gap_ns.start_ns >= start_ns) & (gap_ns.end_ns <= end_ns)
         by_cause = account.by_cause[:, mine].sum(axis=1).tolist()

@@ -23,6 +23,12 @@ def test_steps_tile_the_window_exactly(shared_session):
     assert sum(sum(one.idle_by_cause.values()) for one in times) == partition.idle_ns
 
 
+def test_a_step_of_no_time_has_no_view(load):
+    """As a recording that is cut off ends."""
+    trace = TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5).step(0, 200, 0)
+    assert step_times(read_session(load(trace)), most=24) == ()
+
+
 def test_lanes_and_arrows_of_a_step(load):
     trace = TraceBuilder()
     for number, start in ((1, 0), (2, 100)):

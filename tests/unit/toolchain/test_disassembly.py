@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import DependencyError, MeasurementError
-from opscope.extraction import kernel_code as code
 from opscope.hardware.driver import find_cuda_tool
+from opscope.toolchain import kernel_code as code
 
 SOURCE = Path(__file__).with_name("two_kernels.cu").read_text(encoding="utf-8")
 

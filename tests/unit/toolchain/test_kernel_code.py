@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.extraction import kernel_code as looked_up
-from opscope.extraction.kernel_code import kernel_code, kernel_codes
 from opscope.hardware.driver import find_cuda_tool
 from opscope.model.evidence import Grade
 from opscope.provenance.binaries.library import LocalLibraries
+from opscope.toolchain import kernel_code as looked_up
+from opscope.toolchain.kernel_code import kernel_code, kernel_codes
 
 NVCC = shutil.which("nvcc")
 pytestmark = pytest.mark.skipif(
