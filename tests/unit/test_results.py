@@ -51,7 +51,7 @@ def test_a_notebook_shows_the_page_and_a_terminal_what_is_printed(load, result, 
     chain = opscope.explain("aten::mm", session)
     shown = [(session, "aten::mm", True), (summary, "aten::mm", True), (result, "slow", True)]
     shown += [
-        (change, "slow", True),
+        (change, "slow", False),
         (finding, "A &lt;b&gt; fact.", False),
         (opscope.doctor(), "Python", False),
     ]
