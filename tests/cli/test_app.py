@@ -32,7 +32,7 @@ def test_a_trace_alone_is_analyzed(opscope, trace):
 
 def test_every_module_but_those_shared_is_a_verb():
     modules = {path.stem for path in Path(app.__file__).parent.glob("*.py")}
-    shared = {"__init__", "app", "console", "page_server"}
+    shared = {"__init__", "app", "console"}
     assert {"try_changes" if verb == "try" else verb for verb in VERBS} == modules - shared
 
 

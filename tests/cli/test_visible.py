@@ -37,20 +37,6 @@ def test_names_paths_and_queries_reach_nothing_unseen(opscope, file, words):
     assert "internal error" not in outcome.err
 
 
-def test_of_a_page_that_is_served(opscope, file, monkeypatch):
-    pages = []
-
-    def serve(server):
-        pages.extend(one.read_text() for one in server.files.values() if one.suffix == ".html")
-
-    monkeypatch.setattr("opscope.cli.page_server.PageServer.serve_forever", serve)
-    monkeypatch.setattr("webbrowser.open", lambda url: None)
-    outcome = opscope("analyze", "--open", os.fspath(file)).fine()
-    for text in (outcome.out, outcome.err, *pages):
-        assert not UNSEEN.intersection(text)
-    assert len(pages) == 1
-
-
 PROGRAM = Path(__file__).with_name("saying.py.txt").read_text(encoding="utf-8")
 
 

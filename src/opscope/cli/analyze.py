@@ -43,12 +43,10 @@ def analyze(
         traces: Kineto traces (.json, .json.gz, .json.zst), folders of rank files, name patterns
             ('run/rank*.json'), addresses (s3://, gs://, https://), or one saved session. Several are read
             as the ranks of one job. Or a PyTorch memory snapshot: shows what holds the peak.
-        open: Show the report in a browser, with a button that opens the trace in Perfetto (ui.perfetto.dev)
-            with extra tracks: idle causes, the operator of each kernel, the critical path. The page is
-            served to this machine only, until Ctrl-C.
+        open: Open the page that --output FILE.html writes in a browser.
         save: Also write the session to this .opscope file.
-        export_trace: Also write the trace to this file with its critical path as a track, for Perfetto.
-            For a single trace.
+        export_trace: Also write the trace to this file with extra tracks for Perfetto (ui.perfetto.dev): idle
+            causes, the operator of each kernel, the critical path. For a single trace.
         ceilings: Hardware limits saved by opscope devices --measure --save. By default those measured on
             this machine for the same GPU, else the datasheet's.
         merge: Also average traces of different jobs.
@@ -61,6 +59,9 @@ def analyze(
     """
     outputs = [*report.output, save, export_trace]
     console.check_outputs(outputs, force=report.force, inputs=(*traces, ceilings))
+    pages = [one for one in report.output if one.suffix == ".html"]
+    if open and not pages:
+        raise InputError("--open shows a page, and none is written", hint="Name it: --output report.html")
     if not workers.isdecimal() and "://" not in workers:
         raise InputError(
             f"--workers {workers} is neither a number nor an address", hint="Such as tcp://HOST:8786"
@@ -91,13 +92,12 @@ def analyze(
 
             return analysis_json(summary, top=rows)
 
-        if report.json or not open:
-            replace(report, output=()).show(
-                document,
-                lambda: recording_document(
-                    summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
-                ),
-            )
+        replace(report, output=()).show(
+            document,
+            lambda: recording_document(
+                summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
+            ),
+        )
         console.write_reports(
             report.output,
             document,
@@ -110,10 +110,10 @@ def analyze(
 
             written.append(write_trace(session, export_trace))
         console.say_wrote(written, on_stderr=report.json)
-        if open:
-            from opscope.cli.page_server import serve_recording  # noqa: PLC0415 - seldom asked
+    if open:
+        import webbrowser  # noqa: PLC0415 - seldom asked
 
-            serve_recording(session, summary, top=rows)
+        webbrowser.open(pages[0].resolve().as_uri())
     return 0
 
 

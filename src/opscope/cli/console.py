@@ -314,15 +314,11 @@ def write_page(path: Path, document: Document, charts: Sequence[Chart] = ()) -> 
         return write_text(path, render_page(document, charts, command=command_line(), language=_language))
 
 
-def write_recording_page(
-    path: Path, session: Session, summary: Summary, *, top: int | None, trace: str = ""
-) -> Path:
+def write_recording_page(path: Path, session: Session, summary: Summary, *, top: int | None) -> Path:
     from opscope.report.html.page import session_page  # noqa: PLC0415 - seldom asked
 
     with status("Drawing"):
-        page = session_page(
-            session, summary, top=top, command=command_line(), trace=trace, language=_language
-        )
+        page = session_page(session, summary, top=top, command=command_line(), language=_language)
         return write_text(path, page)
 
 

@@ -45,7 +45,6 @@ def session_page(
     *,
     top: int | None = 10,
     command: str = "",
-    trace: str = "",
     language: Language = Language.EN,
 ) -> str:
     chains = {
@@ -55,7 +54,7 @@ def session_page(
     rows = None if top is None else max(top, _ROWS)
     document = recording_document(summary, top=rows, is_full=True, detailed=top)
     charts = tuple(session_charts(session, summary))
-    return render_page(document, charts, chains=chains, command=command, trace=trace, language=language)
+    return render_page(document, charts, chains=chains, command=command, language=language)
 
 
 def render_page(
@@ -64,13 +63,12 @@ def render_page(
     *,
     chains: dict[str, FactList] | None = None,
     command: str = "",
-    trace: str = "",
     language: Language = Language.EN,
 ) -> str:
     """The document, in English, as one HTML file; raises DependencyError where plotly's script is missing.
 
     A picture opens the section that it names, and is left out without it. A click on an operator shows the
-    chain to its source; `trace` is the address of the trace that the page offers to Perfetto.
+    chain to its source.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only for pages
 
@@ -101,8 +99,7 @@ def render_page(
     shown = translated(document, language)
     style, script = _asset("page.css"), _asset("page.js")
     plotly, packed = _plotly() if charts else ("", "")
-    perfetto = _asset("perfetto.js") if trace else ""
-    scripts = [text for text in (plotly, script, perfetto) if text]
+    scripts = [text for text in (plotly, script) if text]
 
     def hashes(*texts: str) -> str:
         digests = (hashlib.sha256(text.encode()).digest() for text in texts)
@@ -113,7 +110,6 @@ def render_page(
         "default-src 'none'", f"script-src {hashes(*scripts)}", f"style-src {hashes(style, _PLOTLY_STYLE)}",
         "img-src data: blob:", "base-uri 'none'", "form-action 'none'",
     ]  # fmt: skip
-    policy += ["connect-src 'self'"] if trace else []
     return environment.get_template("page.html.j2").render(
         document=shown,
         first=[one for one in drawn if not one.section],
@@ -136,8 +132,6 @@ def render_page(
         plotly_ids=["plotly.js-style-global", *_STYLE_IDS.findall(plotly)],
         plotly=packed,
         script=script,
-        perfetto=perfetto,
-        trace=trace,
         version=__version__,
         language=language,
     )

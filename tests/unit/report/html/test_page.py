@@ -163,16 +163,6 @@ def test_hostile_names_stay_text(name, load):
             assert "<" not in word.replace("<br>", "")
 
 
-@pytest.mark.parametrize("trace", ["", "trace.json.gz"])
-def test_only_a_served_page_may_ask_for_the_trace(load, trace):
-    session = load(hostile_trace("k"))
-    page = _Page(session_page(session, Summary(session).complete(), trace=trace))
-    policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv")) or ""
-    assert ("connect-src 'self'" in policy) == bool(trace)
-    assert [a["data-trace"] for _, a in page.elements if "data-trace" in a] == [trace] * bool(trace)
-    assert ("ui.perfetto.dev" in "".join(text for _, text in page.raw)) == bool(trace)
-
-
 def test_only_https_is_linked():
     links = (Link("good", "https://example.org/a"), Link("bad", "javascript:alert(1)"))
     document = Document("t", (), (Section("s", (Paragraph(links),)),))
