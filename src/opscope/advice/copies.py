@@ -1,17 +1,15 @@
-"""Advice on copies: between host and device, between layouts, between element types."""
+"""Advice on copies between host and device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from operator import methodcaller
-from typing import Any
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.totals import KernelTotal
-from opscope.model.queries import grouped, summed
-from opscope.operators.arguments import parse_arguments
+from opscope.model.queries import grouped
 from opscope.units import counted, format_byte_rate, format_bytes, format_fraction
 
 # Operators that only pass a copy on; who asked for it stands above them.
@@ -126,50 +124,6 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             # Nothing shows whether the next step's input is there early enough.
             is_sure=not run.summary.is_of_torch,
         )
-
-
-@finds
-def repeated_casts(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    rows = [row for row in run.records("copies") if _is_cast(row)]
-    total_ns = sum(row["device_ns"] for row in rows)
-    if run.is_minor(total_ns, rule):
-        return
-    # Autocast in training needs those of weights once in a step; what the program casts by itself, a norm in
-    # float32 of a model in 16 bits, is meant.
-    askers = _askers(rows)
-    calls, host_ns = (sum(row[name] for row in rows) for name in ("calls", "host_ns"))
-    ids, outer_ids = ([one for row in rows for one in row[key]] for key in ("operator_ids", "outer_ids"))
-    yield Advice(
-        f"{run.times(calls, 'copy')} only change the element type: {run.device_time(total_ns)}, asked for by "
-        f"{listed(askers, 3)}.",
-        run.evidence(
-            total_ns,
-            calls=calls,
-            operators=askers,
-            shapes=[row["shapes"] for row in rows[:3] if row["shapes"]],
-        ),
-        # None of the operators that only pass a copy on is called either.
-        lambda change: change.drop(change.model.is_launched_by(ids)).drop_host_of(outer_ids),
-        f"at most: {run.time(total_ns)} of copies on the device and "
-        f"{run.time(host_ns * run.unrecorded_share)} on the host, if every one goes",
-        change="" if run.has_backward or askers[0] in PASSING else None,
-        is_sure=False,
-    )
-
-
-def _askers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    def asker(row: Mapping[str, Any]) -> str:
-        known: list[str] = [row[one] for one in ("parent", "grandparent", "ancestor") if row[one] is not None]
-        return next((name for name in known if name not in PASSING), (known or [row["name"]])[-1])
-
-    time_ns = summed((asker(row), row["device_ns"]) for row in rows)
-    return sorted(time_ns, key=lambda name: (-time_ns[name], name))
-
-
-def _is_cast(row: Mapping[str, Any]) -> bool:
-    call = parse_arguments(row["name"], shapes=row["shapes"], types=row["types"])
-    types = [tensor.type_name if tensor else None for tensor in (call.tensor("self"), call.tensor("src"))]
-    return None not in types and types[0] != types[1]
 
 
 def _field(kernel: KernelTotal, name: str) -> str | None:

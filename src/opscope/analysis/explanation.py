@@ -19,8 +19,7 @@ from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, Provenan
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import InputError
-from opscope.model.evidence import Grade
-from opscope.model.location import SourceLocation
+from opscope.model.location import Grade, SourceLocation
 from opscope.model.notebook import Shown
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, categories

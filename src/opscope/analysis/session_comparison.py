@@ -30,7 +30,6 @@ from opscope.analysis.timeline.windows import read_windows
 from opscope.benchmarking.statistics import FEWEST_ROUNDS
 from opscope.model.comparison import (
     Basis,
-    CategoryChange,
     ComparisonOptions,
     KernelChange,
     Metric,
@@ -42,8 +41,8 @@ from opscope.model.comparison import (
     Use,
     VariantChange,
 )
-from opscope.model.evidence import Grade
 from opscope.model.finding import Finding, Severity, most_severe_first
+from opscope.model.location import Grade
 from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
@@ -213,7 +212,6 @@ class _Comparison:
                 for _, reason in owners
                 if reason is not None
             ),
-            categories=self._categories(operators, metric),
             findings=_findings((reference, candidate), metric, basis, operators),
         )
 
@@ -292,23 +290,6 @@ class _Comparison:
     def _facts(self, kernel: str) -> KernelFacts:
         facts = self._reference.facts(kernel)
         return facts if facts.function or facts.family else self._candidate.facts(kernel)
-
-    def _categories(self, operators: Sequence[OperatorChange], metric: Metric) -> tuple[CategoryChange, ...]:
-        # What times are of: operators, or their kernels.
-        parts = [(one.name, kernel) for one in operators for kernel in one.kernels]
-        spent = [
-            summed((side.category(one.name), getattr(one.time, f"{which}_ns") or 0.0) for one in operators)
-            if metric is Metric.CPU
-            else summed(
-                (side.category(operator, name), getattr(one.time, f"{which}_ns") or 0.0)
-                for operator, one in parts
-                if (name := getattr(one, f"{which}_name"))
-            )
-            for side, which in zip((self._reference, self._candidate), _SIDES, strict=True)
-        ]
-        names = sorted({*spent[0], *spent[1]})
-        rows = [CategoryChange(name, *(of_side.get(name, 0.0) for of_side in spent)) for name in names]
-        return tuple(sorted(rows, key=lambda row: (-abs(row.difference_ns), row.category)))
 
 
 def _ranked(rows: Iterable[Row]) -> tuple[Row, ...]:

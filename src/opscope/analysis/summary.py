@@ -60,9 +60,9 @@ from opscope.analysis.watched_steps import HostLine
 from opscope.hardware.limits import DeviceLimits
 from opscope.ingest.quality import is_of_torch
 from opscope.model.environment import Environment
-from opscope.model.evidence import Grade
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.finding import Finding
+from opscope.model.location import Grade
 from opscope.model.notebook import Shown
 from opscope.model.queries import sql
 from opscope.model.session import Session

@@ -27,7 +27,7 @@ from opscope.launches.facts import (
     extents,
     shape_text,
 )
-from opscope.model.evidence import Grade
+from opscope.model.location import Grade
 from opscope.operators.element_types import item_size_bytes
 from opscope.operators.products import MatrixProduct, matrix_product
 from opscope.operators.windows import convolution_shapes

@@ -133,17 +133,6 @@ class UnattributedChange(Change, frozen=True, kw_only=True):
     kernels: tuple[KernelChange, ...] = ()
 
 
-class CategoryChange(msgspec.Struct, frozen=True):
-    category: str
-    reference_ns: float
-    candidate_ns: float
-
-    @property
-    def difference_ns(self) -> float:
-        """Candidate minus reference."""
-        return self.candidate_ns - self.reference_ns
-
-
 class SessionSide(msgspec.Struct, frozen=True):
     """One recording, as far as a comparison needs it."""
 
@@ -183,7 +172,6 @@ class SessionComparison(Shown, msgspec.Struct, frozen=True):
     unrecorded: TimeChange | None
     operators: tuple[OperatorChange, ...]
     unattributed: tuple[UnattributedChange, ...]
-    categories: tuple[CategoryChange, ...]
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.errors import InputError
-from opscope.model.evidence import Grade, weakest
+from opscope.model.location import Grade, weakest
 from opscope.model.queries import grouped
 from opscope.provenance.installation import nearest_release
 from opscope.provenance.packaged import TableFormat, lazy_pattern

@@ -17,8 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from opscope.model.evidence import Grade
-from opscope.model.location import SourceLocation
+from opscope.model.location import Grade, SourceLocation
 from opscope.provenance.generated_code import LARGEST_FILE_BYTES, is_generated
 from opscope.provenance.installation import COMMIT, nearest_release, package_folders
 from opscope.provenance.native_functions import Place

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from opscope.errors import InputError
-from opscope.model.evidence import Grade
+from opscope.model.location import Grade
 from opscope.provenance.demangle import demangle
 from opscope.provenance.installation import TorchVersion, nearest_release, parse_version, release_of
 from opscope.provenance.kernel_names.cxx_name import ANONYMOUS, Entity, names_in

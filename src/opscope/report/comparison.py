@@ -15,7 +15,6 @@ from opscope.model import comparison as model
 from opscope.model.benchmark import Interval, Status, Verdict
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
-from opscope.provenance.categories import category_title
 from opscope.report import document as doc
 from opscope.report.benchmark import interval_beside, median_text, problem_title, ratio_text
 from opscope.report.json_encoding import Keys, encode, parsed, versions
@@ -130,7 +129,6 @@ def _of_sessions(comparison: model.SessionComparison, top: int | None) -> doc.Do
             doc.Section("Overview", _overview(comparison)),
             doc.Section("Operators by difference", _operator_blocks(comparison, changed, top)),
             doc.Section("Which kernels", (), reasons),
-            _categories([row for row in comparison.categories if row.difference_ns]),
             _unattributed(comparison),
             doc.Section("Accounting", (doc.BulletList(tuple(_unaccounted(comparison))),)),
         ),
@@ -294,17 +292,6 @@ def _kernel_table(comparison: model.SessionComparison, kernels: Iterable[model.K
     return change_table("Kernel", rows, doc.numeric("Launches"))
 
 
-def _categories(rows: Sequence[model.CategoryChange]) -> doc.Section | None:
-    if not rows:
-        return None
-    cells = []
-    for row in rows:
-        ratio = row.candidate_ns / row.reference_ns if row.reference_ns else None
-        time = model.TimeChange(row.reference_ns, row.candidate_ns, ratio=ratio)
-        cells.append(change_row(category_title(row.category), time, model.Presence.BOTH))
-    return doc.Section("Categories", (change_table("Category", cells),))
-
-
 def _unattributed(comparison: model.SessionComparison) -> doc.Section:
     rows = [row for row in comparison.unattributed if row.time.reference_ns or row.time.candidate_ns]
     cells = (
@@ -414,7 +401,7 @@ def _row_points(row: model.BenchmarkRowChange, *, is_elsewhere: bool) -> Iterato
             yield (name, f" {change} ", *doc.joined(map(doc.Code, titles)))
 
 
-COMPARISON_SCHEMA_VERSION = 2
+COMPARISON_SCHEMA_VERSION = 3
 
 
 def comparison_json(
@@ -454,7 +441,6 @@ _KEYS: dict[type, Keys] = {
         "name presence reference_status candidate_status status_note *time "
         "reference_kernels_launched=reference_launches candidate_kernels_launched=candidate_launches ..."
     ),
-    model.CategoryChange: Keys("... difference_ns"),
     Finding: Keys("... -trace_id"),
     model.KernelChange: Keys("kind presence ... -operator change reference candidate *time"),
     model.OperatorChange: Keys("name category ... *time variants kernels"),
@@ -465,7 +451,7 @@ _KEYS: dict[type, Keys] = {
     ),
     model.SessionComparison: Keys(
         "reference candidate metric basis verdict verdict_reason=total.reason total wall_time=wall "
-        "unrecorded_step=unrecorded operators unattributed categories",
+        "unrecorded_step=unrecorded operators unattributed",
         reference=lambda comparison: _side_record(comparison, "reference"),
         candidate=lambda comparison: _side_record(comparison, "candidate"),
     ),

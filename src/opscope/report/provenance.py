@@ -15,8 +15,7 @@ from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import OperatorTotal
 from opscope.launches.launch_explanation import Heading
-from opscope.model.evidence import Grade
-from opscope.model.location import SourceLocation
+from opscope.model.location import Grade, SourceLocation
 from opscope.provenance.kernel_names.vocabulary import MEANING_OF_FAMILY
 from opscope.report import document as doc
 from opscope.report.names import INDEX

@@ -24,8 +24,8 @@ from opscope.errors import DependencyError, InputError, MeasurementError
 from opscope.hardware.architectures import WARP_SIZE, architecture
 from opscope.hardware.driver import find_cuda_tool
 from opscope.hardware.occupancy import ActiveBlocks, active_blocks
-from opscope.model.evidence import Grade
 from opscope.model.files import scratch_prefix
+from opscope.model.location import Grade
 from opscope.model.queries import statements
 from opscope.model.session import Session
 from opscope.provenance.binaries.device_code import cubin_with

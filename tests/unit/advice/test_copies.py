@@ -14,7 +14,6 @@ from .conftest import MS, codes, host, only, told, trace
 PINNED = "Memcpy HtoD (Pinned -> Device)"
 KERNELS = tables(Path(__file__).with_suffix(".toml"))["kernels"]
 STRIDED = KERNELS["strided"]
-UNROLLED = KERNELS["unrolled"]
 
 
 def copies_to(
@@ -68,36 +67,6 @@ def test_turning_channel_orders_is_told_with_its_convolutions(advise_on):
     told(found, "layout_conversion", "aten::cudnn_convolution", "channels_last", has_gain=True)
 
 
-def copying(types, kernel, *, asker="aten::reshape", share=0.2):
-    """One step: a product, and four copies that one operator asks for."""
-    builder = trace().step(1, 0, 12_000)
-    builder.operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 10_000 * (1 - share))
-    for place in range(4):
-        at = 100 + 50 * place
-        builder.operator(asker, at, 40).operator("aten::clone", at + 1, 30)
-        arguments = {"Input Dims": [[8, 64], [8, 64], []], "Input type": [*types, "Scalar"]}
-        builder.operator("aten::copy_", at + 5, 20, **arguments)
-        builder.launch(at + 10).kernel(kernel, 9_000 + 600 * place, 2_500 * share)
-    return builder
-
-
-@pytest.mark.parametrize(("asker", "is_to_try"), [("aten::linear", True), ("aten::to", False)])
-def test_casts_that_autocast_makes_can_go_and_those_of_the_program_are_a_remark(advise_on, asker, is_to_try):
-    builder = copying(("c10::BFloat16", "float"), UNROLLED, asker=asker)
-    found = advise_on(builder, hosts=[host(10 * MS, 1 * MS)])
-    assert codes(found) == ["repeated_casts"]
-    assert "only change the element type" in found[0].message
-    assert (found[0].is_to_try, found[0].is_gain_known) == (is_to_try, False)
-
-
-def test_casts_in_training_are_a_remark(advise_on):
-    """Autocast casts weights once in a step: `model.to(torch.bfloat16)` would be another training."""
-    builder = copying(("c10::BFloat16", "float"), UNROLLED, asker="aten::linear")
-    builder.operator("autograd::engine::evaluate_function: ToCopyBackward0", 400, 20)
-    finding = only(advise_on(builder, hosts=[host(10 * MS, 1 * MS)]), "repeated_casts")
-    assert not finding.is_to_try
-
-
 def copied_each_step(size=16_000_000, *, copy_us=400, **device):
     """Three steps: a copy of pinned memory, a product of 500 µs behind it, and a wait for that."""
     builder = TraceBuilder(deviceProperties=[{**H200, **device}])
@@ -140,7 +109,6 @@ def test_a_link_that_is_not_known_has_no_rate(load, facts, size):
 LEFT_ALONE = {
     "pinned": (copies_to("Pinned"), host(20 * MS, 12 * MS)),
     "small": (copies_to("Pageable", size=64, device_us=2), host(9 * MS, 2 * MS)),
-    "contiguous": (copying(("float", "float"), UNROLLED), host(10 * MS, 1 * MS)),
 }
 
 

@@ -4,8 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from opscope.model.evidence import Grade, weakest
-from opscope.model.location import SourceLocation
+from opscope.model.location import Grade, SourceLocation, weakest
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_reports_on_recordings(load, expect):
 def test_the_session_document_accounts_for_every_nanosecond(load):
     sessions = compare_sessions(load(gemm(OLD, 100)), load(gemm(NEW, 150)))
     document = comparison.comparison_json(sessions, fail_on=FailOn.SLOWER, failures=["the total is slower"])
-    assert (document["schema_version"], document["kind"], document["verdict"]) == (2, "session", "slower")
+    assert (document["schema_version"], document["kind"], document["verdict"]) == (3, "session", "slower")
     assert (document["metric"], document["basis"]) == ("self_device_ns", "step")
     for side in ("reference", "candidate"):
         rows = [row[side] for row in (*document["operators"], *document["unattributed"]) if row[side]]

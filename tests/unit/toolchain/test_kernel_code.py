@@ -9,7 +9,7 @@ import pytest
 
 from opscope.errors import InputError
 from opscope.hardware.driver import find_cuda_tool
-from opscope.model.evidence import Grade
+from opscope.model.location import Grade
 from opscope.provenance.binaries.library import LocalLibraries
 from opscope.toolchain import kernel_code as looked_up
 from opscope.toolchain.kernel_code import kernel_code, kernel_codes

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from opscope.model.evidence import Grade, weakest
-from opscope.model.location import SourceLocation
+from opscope.model.location import Grade, SourceLocation, weakest
 from opscope.model.origin import (
     OperatorRegistration,
     RecordedKernel,

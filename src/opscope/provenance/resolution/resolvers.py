@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from opscope.model.evidence import Grade, weakest
 from opscope.model.files import UNREADABLE_JSON
-from opscope.model.location import SourceLocation
+from opscope.model.location import Grade, SourceLocation, weakest
 from opscope.model.queries import grouped
 from opscope.model.session import Session
 from opscope.provenance.categories import category_of, kernel_category

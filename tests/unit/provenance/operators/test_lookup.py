@@ -4,7 +4,7 @@ import zstandard
 
 from case_tables import cases
 from opscope.errors import InputError
-from opscope.model.evidence import Grade
+from opscope.model.location import Grade
 from opscope.provenance import installation, packaged
 from opscope.provenance import native_functions as lookup
 from opscope.provenance.native_functions import packaged_table, packaged_versions, table_for

@@ -6,7 +6,7 @@ import pytest
 
 from fakes import sidecar
 from opscope.model.environment import Environment
-from opscope.model.evidence import Grade
+from opscope.model.location import Grade
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.native_functions import packaged_table

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from case_tables import cases
-from opscope.model.evidence import Grade
-from opscope.model.location import SourceLocation
+from opscope.model.location import Grade, SourceLocation
 from opscope.model.origin import OperatorRegistration, RecordedUnit, RegistrationKind
 from opscope.provenance.native_functions import Place, packaged_table
 

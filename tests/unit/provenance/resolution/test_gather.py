@@ -4,7 +4,7 @@ import pytest
 
 from case_tables import cases
 from fakes import TraceBuilder
-from opscope.model.evidence import Grade
+from opscope.model.location import Grade
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import gather_evidence

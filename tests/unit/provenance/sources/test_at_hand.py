@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from case_tables import cases
-from opscope.model.evidence import Grade
-from opscope.model.location import SourceLocation
+from opscope.model.location import Grade, SourceLocation
 from opscope.provenance import installation, sources
 
 COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
