@@ -9,28 +9,25 @@ with one collective to which one rank comes late; with one whose size differs on
 found in the first, and in each other the rank that was planted.
 
 `--pairs` reads the unperturbed job of the first size by Dask clusters of this machine of one and of two
-workers, in turns: every sample, and the best of either. The same job is read by one process, by processes, by
-a cluster, and by a cluster of which a worker is killed: all JSON documents must be the same, byte for byte.
+workers, in turns: every sample, and the best of either. The same job is read by one process, by processes
+and by a cluster: all JSON documents must be the same, byte for byte.
 `--hta-python`: a Python with HolisticTraceAnalysis, whose overlap of communication and computation of 8 ranks
 (the four recorded ones twice, as they are and repeated to `--hta-mb` each) is held against that of
 opscope, with the time that both take in turns, imports left out. HTA is asked not to round
-nanoseconds away and not to leave the last step out; what it tells of rounded ones is kept beside it.
+nanoseconds away and not to leave the last step out.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 import re
-import signal
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -173,17 +170,11 @@ def spread(folder: Path, pairs: int) -> dict[str, Any]:
     documents, peaks = {}, []
     for _ in range(pairs):
         for workers, found in seconds.items():
-            with cluster(workers) as (address, peak_mb, _):
+            with cluster(workers) as address:
                 run = analyzed(folder, "dask", address)
-                peaks += [run["peak_mb"], peak_mb()]
+                peaks.append(run["peak_mb"])
             found.append(run["load_s"] + run["analyze_s"])
             documents[f"dask {workers}"] = run["document_sha256"]
-    with cluster(2) as (address, _, kill_one):
-        timer = threading.Timer(min(seconds[2]) / 3, kill_one)
-        timer.start()
-        killed = analyzed(folder, "dask", address)
-        timer.join()
-        documents["dask 2, one killed"] = killed["document_sha256"]
     documents["one process"] = analyzed(folder, "workers", "1")["document_sha256"]
     documents["2 processes"] = analyzed(folder, "workers", "2")["document_sha256"]
     ratios = [one / two for one, two in zip(seconds[1], seconds[2], strict=True)]
@@ -193,28 +184,18 @@ def spread(folder: Path, pairs: int) -> dict[str, Any]:
         "ratio_of_pairs": ratios,
         "ratio_median": statistics.median(ratios),
         "ratio_of_least": min(seconds[1]) / min(seconds[2]),
-        "seconds_with_one_killed": killed["load_s"] + killed["analyze_s"],
         "peak_mb": max(peaks),
         "documents_are_the_same": len(set(documents.values())) == 1,
-        "documents": documents,
     }
 
 
 @contextmanager
-def cluster(workers: int) -> Iterator[tuple[str, Callable[[], float], Callable[[], None]]]:
-    """A Dask cluster of this machine: its address, the most memory a worker took, and how one is killed."""
+def cluster(workers: int) -> Iterator[str]:
+    """The address of a Dask cluster of this machine."""
     import distributed
 
-    with (
-        distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as local,
-        distributed.Client(local) as client,
-    ):
-        pids = client.run(os.getpid)
-
-        def peak_mb() -> float:
-            return max(client.run(lambda: __import__("resource").getrusage(0).ru_maxrss / 1024).values())
-
-        yield local.scheduler_address, peak_mb, lambda: os.kill(next(iter(pids.values())), signal.SIGKILL)
+    with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as local:
+        yield local.scheduler_address
 
 
 def against_hta(recorded: Path, python: str, size_mb: int, rounds: int = 3) -> dict[str, Any]:
@@ -226,7 +207,6 @@ def against_hta(recorded: Path, python: str, size_mb: int, rounds: int = 3) -> d
         for _ in range(rounds):
             ours.append(said(sys.executable, _OUR_OVERLAP, folder))
             theirs.append(said(python, _HTA_OVERLAP, folder))
-        as_it_comes = said(python, _HTA_OVERLAP, folder, HTA_DISABLE_NS_ROUNDING="0")
     return {
         "ranks": HTA_RANKS,
         "size_bytes": size_bytes,
@@ -234,19 +214,16 @@ def against_hta(recorded: Path, python: str, size_mb: int, rounds: int = 3) -> d
         "hta_s": [one["s"] for one in theirs],
         "opscope_whole_s": [one["whole_s"] for one in ours],
         "hta_whole_s": [one["whole_s"] for one in theirs],
-        "ratio_of_medians": median_of(theirs) / median_of(ours),
-        "ratio_of_whole_medians": median_of(theirs, "whole_s") / median_of(ours, "whole_s"),
+        **{
+            name: statistics.median(one[key] for one in theirs) / statistics.median(one[key] for one in ours)
+            for name, key in (("ratio_of_medians", "s"), ("ratio_of_whole_medians", "whole_s"))
+        },
         "opscope_overlap_percent": ours[0]["overlap"],
         "hta_overlap_percent": theirs[0]["overlap"],
-        "hta_overlap_percent_as_it_comes": as_it_comes["overlap"],
         "largest_difference_percent": max(
             abs(ours[0]["overlap"][rank] - percent) for rank, percent in theirs[0]["overlap"].items()
         ),
     }
-
-
-def median_of(runs: Sequence[dict[str, Any]], key: str = "s") -> float:
-    return statistics.median(one[key] for one in runs)
 
 
 def write_eight(recorded: Path, folder: Path, size_mb: int) -> None:
@@ -330,12 +307,12 @@ def give_less(events: list[dict[str, Any]]) -> None:
         record["args"] = {**record["args"], **halves}
 
 
-def said(python: str, script: str, *arguments: str, **environment: str) -> dict[str, Any]:
+def said(python: str, script: str, *arguments: str) -> dict[str, Any]:
     """The JSON that a script prints, run in a process of its own; from a file, for it starts processes."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "script.py"
         file.write_text(script, encoding="utf-8")
-        text = printed([python, file, *arguments], **{"HTA_DISABLE_NS_ROUNDING": "1", **environment})
+        text = printed([python, file, *arguments], HTA_DISABLE_NS_ROUNDING="1")
     found: dict[str, Any] = json.loads(text.splitlines()[-1])
     return found
 

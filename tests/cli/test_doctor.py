@@ -21,7 +21,7 @@ BARE = {
     "driver": Driver(),
     "devices": (),
     "torch": None,
-    **{name: ProgramFacts(name) for name in ("nsys", "ncu", "cuobjdump", "nvcc", "compiler", "ninja")},
+    **{name: ProgramFacts(name) for name in ("nsys", "ncu", "cuobjdump", "nvcc")},
 }
 READY = {**BARE, "torch": Torch("2.11.0+cpu", capture=CaptureFacts(("CPU",), operator_count=8))}
 

@@ -7,12 +7,12 @@ kernel: lateness shows in durations alone, and clocks of different ranks need no
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import Gain
-from opscope.analysis.straggler import RankDifference, Straggler
+from opscope.analysis.straggler import RankDifference
 from opscope.analysis.timeline.values import RankSkew
 from opscope.model.finding import OPEN, Applicability
 from opscope.operators.collective_costs import collective_rates
@@ -84,9 +84,12 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     files = shlex.join(sources[one] or f"rank{one}.json.gz" for one in (waiting.trace_id, late.trace_id))
     gain = _as_fast_as_others(run, late.trace_id)
     is_open = gain is not None and gain.high_ns < _LEAST_EXPLAINED * late.lag_ns_per_step
+    steps_ns = sum(step.duration_ns for step in run.summary.steps)
+    share = format_fraction(late.lag_ns_per_step * len(run.summary.steps) / steps_ns)
     yield Advice(
         f"Rank {late.rank} comes last in {skew.last_count} of {skew.collectives} collectives: every other "
-        f"rank waits for it, {_lag(run, late)}. "
+        f"rank waits for it, {format_duration(late.lag_ns_per_step)} per recorded step or more "
+        f"({share} of it). "
         + (
             f"Per step it spends more time than the median rank in {differs}."
             if differs
@@ -99,7 +102,7 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "matched_by": str(skew.evidence),
             "share_of_waiting_fraction": late.awaited_fraction,
             "takes_longer_for": [_told(one) for one in late.differences],
-            "waiting_by_rank": _waiting(skews),
+            "waiting_by_rank": [f"rank {one.rank} {format_duration(one.waiting_ns)}" for one in skews],
         },
         gain=None if is_open else gain,
         basis="not estimated: the recording shows a longer wait than the steps simulated without the profiler"
@@ -109,19 +112,6 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         trace_id=late.trace_id,
         change=(rule.change or "").replace("REFERENCE LATE", files),
     )
-
-
-def _lag(run: ProfiledRun, late: Straggler) -> str:
-    steps = run.summary.steps
-    fraction = late.lag_ns_per_step * len(steps) / sum(step.duration_ns for step in steps)
-    return (
-        f"{format_duration(late.lag_ns_per_step)} per recorded step or more "
-        f"({format_fraction(fraction)} of it)"
-    )
-
-
-def _waiting(skews: Sequence[RankSkew]) -> list[str]:
-    return [f"rank {skew.rank} {format_duration(skew.waiting_ns)}" for skew in skews]
 
 
 def _told(one: RankDifference) -> str:

@@ -32,7 +32,7 @@ from opscope.advice.rules import EngineWords, Rule, rule_book
 from opscope.analysis.job_model import Job, JobChange
 from opscope.analysis.step_model import Gain, StepBound
 from opscope.analysis.summary import BestSet, Summary
-from opscope.analysis.watched_steps import HostLine, host_lines
+from opscope.analysis.watched_steps import host_lines
 from opscope.model.finding import OPEN, ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
@@ -70,20 +70,16 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
     run = ProfiledRun(session, counted, job)
     found = [one for rule in run.book.rules.values() for one in _findings(run, rule)]
     found = sorted(_once(found), key=lambda one: _rank(one[0], one[2]))
+    step = run.summary.typical_step
+    is_of_host = step is not None and step.bound in {StepBound.HOST, StepBound.TURNS}
     return summary.having(
         advice=tuple(finding for finding, *_ in found),
         best_set=_best_set(run, found),
-        host_lines=_host_lines(run),
+        host_lines=host_lines(session, run.watched) if is_of_host and run.watched.steps else (),
         timeline=msgspec.structs.replace(
             summary.timeline, host=tuple(map(run.simulated, summary.timeline.host))
         ),
     )
-
-
-def _host_lines(run: ProfiledRun) -> tuple[HostLine, ...]:
-    step = run.summary.typical_step
-    is_asked = step is not None and step.bound in {StepBound.HOST, StepBound.TURNS}
-    return host_lines(run.session, run.watched) if is_asked and run.watched.steps else ()
 
 
 _COMPILED_MODEL = re.compile(r"model = torch\.compile\(model(.*?\))(?:   #.*)?")

@@ -74,9 +74,11 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     graph_ns = run.book.number("graph_host_ns")
     found = capture_of(run)
     blocked = in_the_way(run, found)
+    ranks = {device.trace_id: device.rank for device in run.summary.devices}
+    rank = None if len(ranks) < 2 else ranks.get(step.trace.trace_id)
     told = (
-        f"The host{_rank(run, step)} needs {format_duration(step.host_ns)} to launch "
-        f"{'a step' if run.has_steps else 'what was recorded'}{_recorded(step)}, the device "
+        f"The host{'' if rank is None else f' of rank {rank}'} needs {format_duration(step.host_ns)} "
+        f"to launch {'a step' if run.has_steps else 'what was recorded'}{_recorded(step)}, the device "
         f"{format_duration(step.device_ns)} to run it: "
         f"{counted(step.launches, 'launch')} of {format_duration(step.busy_ns / step.launches)} "
         "of work each."
@@ -121,12 +123,6 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 is_sure=False,
             )
     yield advice
-
-
-def _rank(run: ProfiledRun, step: StepModel) -> str:
-    ranks = {device.trace_id: device.rank for device in run.summary.devices}
-    rank = None if len(ranks) < 2 else ranks.get(step.trace.trace_id)
-    return "" if rank is None else f" of rank {rank}"
 
 
 def _recorded(step: StepModel) -> str:

@@ -119,7 +119,8 @@ _BATCH_NORM = re.compile(r"aten::(cudnn|native|miopen)_batch_norm(_backward)?")
 
 def _split(rows: Iterable[Mapping[str, Any]]) -> Iterator[_Chain]:
     """A run cut where the size changes."""
-    sized = [(_sizes(row), row) for row in rows]
+    calls = [(row, parse_arguments(row["name"], shapes=row["shapes"], types=row["types"])) for row in rows]
+    sized = [([tensor.element_count for tensor in call.tensors], row) for row, call in calls]
     for elements, members in groupby(sized, key=lambda item: max(item[0], default=0)):
         if not elements:
             continue
@@ -137,8 +138,3 @@ def _split(rows: Iterable[Mapping[str, Any]]) -> Iterator[_Chain]:
             operator_ids=tuple(row["operator_ids"] for _, row in chain),
             first_ns=first["device_ns"],
         )
-
-
-def _sizes(row: Mapping[str, Any]) -> list[int]:
-    call = parse_arguments(row["name"], shapes=row["shapes"], types=row["types"])
-    return [tensor.element_count for tensor in call.tensors]

@@ -471,8 +471,10 @@ def _differences(places: Iterable[_Place], ranks: Mapping[int, int | None]) -> t
     mismatched, missing = [], []
 
     def told(title: str | None, where: str, traces: Sequence[int]) -> dict[str, Any]:
-        evidence = {"ranks": [ranks[one] for one in traces], "where": where}
-        return {"evidence": evidence, "title": title, "named": _named(traces, ranks)}
+        of = [ranks[one] for one in traces]
+        more = f" and {len(of) - _NAMED_RANKS} more" if len(of) > _NAMED_RANKS else ""
+        named = f"rank{'s' if len(of) > 1 else ''} {', '.join(map(str, of[:_NAMED_RANKS]))}{more}"
+        return {"evidence": {"ranks": of, "where": where}, "title": title, "named": named}
 
     for title, where, kernels, absent in places:
         if odd := _odd(kernels):
@@ -493,12 +495,6 @@ def _what(kernel: CollectiveKernel) -> str:
         return f"{kernel.title}"
     told = f" ({format_bytes(kernel.size_bytes)})" if kernel.size_bytes is not None else ""
     return f"{kernel.title} of {counted(kernel.in_element_count, 'element')}{told}"
-
-
-def _named(traces: Sequence[int], ranks: Mapping[int, int | None]) -> str:
-    names = [str(ranks[one]) for one in traces[:_NAMED_RANKS]]
-    more = f" and {len(traces) - _NAMED_RANKS} more" if len(traces) > _NAMED_RANKS else ""
-    return f"rank{'s' if len(traces) > 1 else ''} {', '.join(names)}{more}"
 
 
 # What frameworks call their groups: DeviceMesh ("mesh_tp"), Megatron ("TENSOR_MODEL_PARALLEL_GROUP").

@@ -73,7 +73,12 @@ def limits_of_session(
         return None, "no work of a GPU was recorded"
     device, memory_bytes = devices[0]
     if not all(_is_alike(devices[0], other) for other in devices[1:]):
-        names = ", ".join(dict.fromkeys(_title(one) for one, _ in devices))
+        titles = (
+            (one.name or "one without a name")
+            + ("" if one.sm_count is None else f" ({one.sm_count} multiprocessors)")
+            for one, _ in devices
+        )
+        names = ", ".join(dict.fromkeys(titles))
         return None, f"work of different GPUs was recorded: {names}"
     name, note = device.name, None
     facts: dict[str, Any] = {
@@ -107,11 +112,6 @@ def _is_alike(one: tuple[DeviceFacts, int | None], other: tuple[DeviceFacts, int
     if len(kinds) > 1 or one[1] is None or other[1] is None:
         return len(kinds) == 1 and one[1] == other[1]
     return abs(one[1] - other[1]) <= _ALIKE_MEMORY * one[1]
-
-
-def _title(device: DeviceFacts) -> str:
-    size = "" if device.sm_count is None else f" ({device.sm_count} multiprocessors)"
-    return "one without a name" if device.name is None else f"{device.name}{size}"
 
 
 _GEOMETRIES = 2  # configurations of one kernel that are explained, the longest first

@@ -806,18 +806,18 @@ def _padded(
         # Of other sizes from step to step, it is the longest row that decides.
         longest = max(one.longest for one in paddings) if (rows, columns) in earlier else columns
         lines = dict.fromkeys(line for _, one in ones for line in one.site.lines[-1:])
+        # Of tensors that hold something for each row and column of the input.
         places = [
             place
             for place, one in enumerate(operators)
-            if not one.is_view and any(_is_of(shape, rows, columns) for shape in one.sizes)
+            if not one.is_view
+            and any(
+                rows * columns in shape or (columns in shape[1:] and shape[0] % rows == 0)
+                for shape in one.sizes
+            )
         ]
         mean = sum(padding.mean for padding, _ in ones) / len(ones)
         yield ones[0][0]._replace(longest=longest, mean=mean), list(lines), places
-
-
-def _is_of(shape: tuple[int, ...], rows: int, columns: int) -> bool:
-    """Whether a tensor holds something for each row and column of an input."""
-    return rows * columns in shape or (columns in shape[1:] and shape[0] % rows == 0)
 
 
 def _whole_lines(

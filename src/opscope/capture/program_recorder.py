@@ -482,7 +482,14 @@ class ProgramRecorder:
                 return
             self._profiler.step()
             self._note_growth()
-            if (found := self._profiler.cycle_of_steps) is not None and self._may_merge():
+            # Cycles may be steps, where nobody named these; each process of a job would find its own.
+            if (
+                (found := self._profiler.cycle_of_steps) is not None
+                and self._again is not None
+                and self._kept is None
+                and isinstance(self._source, RecognizedSteps)
+                and not is_of_job()
+            ):
                 self._merge(*found)
         # Leave as soon as enough steps are timed: the program needs to be watched no longer.
         if not self._is_over and self._profiler.needs_no_steps:
@@ -506,11 +513,6 @@ class ProgramRecorder:
         self._profiler.give_way = self._give_way
         self._profiler.is_last_of_program = True
         self._profiler.note_graphs()
-
-    def _may_merge(self) -> bool:
-        """Whether cycles may be steps, where nobody named these; each process of a job would find its own."""
-        is_first = self._again is not None and self._kept is None
-        return is_first and isinstance(self._source, RecognizedSteps) and not is_of_job()
 
     def _merge(self, steps: int, until_first: int) -> None:
         """Record again, a cycle of steps as one; what was recorded is kept until that is done."""

@@ -31,6 +31,13 @@ CREATE TEMP MACRO shown_as(name, shown) AS list_bool_and([contains(name, piece)
 CREATE TEMP VIEW kernels AS SELECT name, activities.* EXCLUDE (kind, size_bytes)
 FROM device_activities AS activities JOIN kernel_names USING (name_id) WHERE activities.kind = 'kernel'"""
 
+_TABLES_QUERY = " UNION ALL BY NAME ".join(
+    f'SELECT {literal(table.name)} AS "table", count(*) AS "rows", '
+    f'{literal(table.row.partition(". ")[0])} AS "a row is", '
+    f'{literal(", ".join(column.name for column in table.columns))} AS "columns" FROM "{table.name}"'
+    for table in TABLES
+)
+
 
 def sql(
     source: Annotated[str, Parameter(name="SOURCE")],
@@ -71,7 +78,7 @@ def sql(
 
             annotate(session)
         session.defer("kernels", lambda session: session.execute(_KERNELS))
-        statement = _single_statement(session, _tables_query() if query is None else query)
+        statement = _single_statement(session, _TABLES_QUERY if query is None else query)
         targets = [files.enter_context(replacing(path.absolute())) for path in output]
         printed = None
         if json or csv:
@@ -151,13 +158,3 @@ def _query_error(error: duckdb.Error) -> InputError:
     is_refused = isinstance(error, duckdb.PermissionException)
     hint = "A query can neither read nor write files" if is_refused else None
     return InputError(f"the query failed: {message}", hint=hint)
-
-
-def _tables_query() -> str:
-    rows = [
-        f'SELECT {literal(table.name)} AS "table", count(*) AS "rows", '
-        f'{literal(table.row.partition(". ")[0])} AS "a row is", '
-        f'{literal(", ".join(column.name for column in table.columns))} AS "columns" FROM "{table.name}"'
-        for table in TABLES
-    ]
-    return " UNION ALL BY NAME ".join(rows)

@@ -255,7 +255,10 @@ class Catalog:
             )
             first = places[0]  # `gelu takes 3 ms` does not begin `{} of device time`
             is_begun = template.literals[0] or first in self._whole or is_neutral(first) or _is_figure(first)
-            is_plain = not any(_CLAUSE.search(place) and not _is_list(place) for place in places)
+            is_plain = not any(
+                _CLAUSE.search(place) and not all(map(_NAME.fullmatch, re.split(", | and ", place)))
+                for place in places
+            )
             if is_telling and (is_loose or (is_begun and is_plain)):
                 found = [self.translate(place) or (_name(place) if is_loose else None) for place in places]
                 if None not in found:
@@ -303,10 +306,6 @@ def _name(text: str) -> str | None:
     bare = _PLACE_IN_PROGRAM.sub("", text).lstrip()
     is_prose = _SENTENCE.search(bare) or not _FUNCTION_WORDS.isdisjoint(re.split(r"[^\w:'-]+", bare.lower()))
     return None if is_prose else text
-
-
-def _is_list(text: str) -> bool:
-    return all(map(_NAME.fullmatch, re.split(", | and ", text)))
 
 
 def _is_figure(text: str) -> bool:

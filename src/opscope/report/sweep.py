@@ -126,7 +126,12 @@ def sweep_document(records: Sequence[Record]) -> doc.Document:
 
 def _headline(records: Sequence[Record]) -> doc.FactList:
     done = [record for record in records if record["status"] != "failed"]
-    steps = [(ns, one) for one in done if (ns := _step_ms(one)) is not None]
+    timed = [((one["step"] or {}).get("unrecorded_ms") or {}, one) for one in done]
+    steps = [
+        (ms, one)
+        for of, one in timed
+        if (ms := of.get("median", one["summary"]["wall_time_ms_per_step"])) is not None
+    ]
     rates = [(rate, one) for one in done if (rate := one["throughput_sequences_per_s"]) is not None]
     busy = [(share, one) for one in done if (share := (one["step"] or {}).get("busy_fraction")) is not None]
     best, most = min(steps, key=itemgetter(0), default=None), max(rates, key=itemgetter(0), default=None)
@@ -148,12 +153,6 @@ def _headline(records: Sequence[Record]) -> doc.FactList:
 
 def _step_text(step: tuple[float, Record] | None) -> str | None:
     return None if step is None else f"{_milliseconds(step[0])} at {step[1]['label']}"
-
-
-def _step_ms(record: Record) -> float | None:
-    unrecorded = (record["step"] or {}).get("unrecorded_ms")
-    time: float | None = unrecorded["median"] if unrecorded else record["summary"]["wall_time_ms_per_step"]
-    return time
 
 
 def _rate(per_s: float) -> str:

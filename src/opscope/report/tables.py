@@ -64,7 +64,7 @@ _SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
 def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> doc.Document:
     totals: list[tuple[str, doc.Text]] = []
     for one in tables:
-        amounts = [row[_total_column(one)] for row in one.rows]
+        amounts = [row["Total (MB)" if one.report.is_size else "Total Time (ns)"] for row in one.rows]
         text: doc.Text = "nothing"
         if whole := sum(amounts):
             first = one.rows[amounts.index(max(amounts))]
@@ -96,10 +96,6 @@ def totals_document(
         doc.Section(titles[of], doc.blocks(doc.table(rows[:top], *fields))) for of, rows in totals.items()
     )
     return doc.Document(title, (facts,), doc.sections(*sections))
-
-
-def _total_column(shown: ReportTable) -> str:
-    return "Total (MB)" if shown.report.is_size else "Total Time (ns)"
 
 
 def stats_csv(tables: Sequence[ReportTable]) -> str:

@@ -331,7 +331,7 @@ class Rounds:
         live, seconds = self._live, self._request.seconds
         self._usual_ns = median((yield from self._times(_STEADY_STEPS)))
         self._facts.allocates = self._segments() > segments
-        while self._has_steps_for(live):
+        while self._steps_left > sum(sum(self._counts(arm)) for arm in [*[None] * _LEAST_BASE, *live]):
             left_s = began + seconds - time.monotonic()
             if left_s > 0:
                 self._waiting += self._sets()
@@ -380,9 +380,6 @@ class Rounds:
         """Steps that rounds may take, so that some are left to be recorded."""
         most = math.inf if self._request.most_steps is None else self._request.most_steps
         return most - self._found.steps - (RECORDED_STEPS if self._request.recording else 0)
-
-    def _has_steps_for(self, live: Sequence[Arm]) -> bool:
-        return self._steps_left > sum(sum(self._counts(arm)) for arm in [*[None] * _LEAST_BASE, *live])
 
     def _record(self, folder: Path) -> _Steps:
         """Record the program as it is, for what advice says of it; the device is timed no more."""

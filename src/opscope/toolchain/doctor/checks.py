@@ -107,7 +107,7 @@ def diagnose(machine: ExaminedMachine) -> Diagnosis:
             outcome = unknown(f"the check itself failed: {type(error).__name__}: {error}")
         results.append(CheckResult(one, outcome))
     # These are shown, and judged by no check.
-    for name in ("machine", "packages", "nvcc", "compiler", "ninja", "nsys", "cuobjdump"):
+    for name in ("machine", "packages", "nvcc", "nsys", "cuobjdump"):
         with suppress(Exception):
             getattr(machine, name)
     facts = {name: found for name, found in vars(machine).items() if name not in _GIVEN}

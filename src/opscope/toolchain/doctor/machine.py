@@ -50,7 +50,6 @@ TORCH_TIMEOUT_S = 120.0
 _COUNTERS_TIMEOUT_S = 90.0
 
 _VERSION = re.compile(r"(?<![\w./-])V?(\d+(?:\.\d+)+)")
-_FIRST_LINE = re.compile(r"\A.+")
 _TROUBLE = re.compile(r"cupti|kineto|roctracer|warn|error|fail", re.IGNORECASE)
 _METRIC = "sm__cycles_elapsed.max"
 
@@ -357,28 +356,18 @@ class ExaminedMachine:
     def nvcc(self) -> ProgramFacts:
         return self._program("nvcc", self._cuda_tool("nvcc"))
 
-    @cached_property
-    def compiler(self) -> ProgramFacts:
-        """The C++ compiler that torch takes, $CXX or c++."""
-        name = (self.environment.get("CXX") or "c++").split()[0]
-        return self._program(name, self._on_path(name), _FIRST_LINE)
-
-    @cached_property
-    def ninja(self) -> ProgramFacts:
-        return self._program("ninja", self._on_path("ninja"))
-
     def _on_path(self, name: str) -> str | None:
         return shutil.which(name, path=self.environment.get("PATH", ""))
 
     def _cuda_tool(self, name: str) -> str | None:
         return find_cuda_tool(name, environment=self.environment, root=self.root)
 
-    def _program(self, name: str, path: str | None, pattern: re.Pattern[str] = _VERSION) -> ProgramFacts:
-        """A program with its version: the last that the pattern finds in what it prints."""
+    def _program(self, name: str, path: str | None) -> ProgramFacts:
+        """A program with its version: the last in what it prints."""
         if path is None:
             return ProgramFacts(name)
         end = self.run(path, "--version")
-        versions = pattern.findall(end.out) or pattern.findall(end.err)
+        versions = _VERSION.findall(end.out) or _VERSION.findall(end.err)
         if end.succeeded:
             failure = None if versions else "prints no version that is known"
         else:

@@ -28,8 +28,6 @@ def cpu_machine():
     return {
         "machine": MachineFacts("Linux 6.1 x86_64", "AMD EPYC", 8, 32 * GIB, pci_gpu_count=0),
         "packages": {"torch": "2.11.0+cpu"},
-        "compiler": ProgramFacts("gcc", sys.executable, "12.2.0"),
-        "ninja": ProgramFacts("ninja", "/usr/bin/ninja", "1.11.1"),
         "nvcc": ProgramFacts("nvcc"),
         "driver": Driver(library_failure="libcuda.so.1: cannot open shared object file"),
         "devices": (),
