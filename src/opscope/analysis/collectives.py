@@ -6,9 +6,8 @@ compares durations, never clocks. What the last rank did meanwhile is read on it
 had arrived as long before the common end as its kernel took.
 
 A group whose ranks name different devices is taken for one of one host, joined by NVLink where every such
-device has it, else by PCIe; where a number returns, a trace does not tell which network joins them. Clocks
-are aligned by collectives, which end on all their ranks together; by how much aligned ends still differ is
-the error.
+device has it, else by PCIe; where a number returns, the network is unknown. Clocks are aligned by
+collectives, which end on all their ranks together; by how much aligned ends still differ is the error.
 """
 
 from __future__ import annotations

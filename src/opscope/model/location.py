@@ -1,7 +1,4 @@
-"""A place in source code, and how well its file and its line are known.
-
-Every derived fact carries one of these grades; what is unknown is None.
-"""
+"""A place in source code, and the grades of evidence that every derived fact carries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is said of the ranks of a job: their collectives and clocks, who is waited for, what holds them up.
-
-Of many ranks those are told that others wait for most.
-"""
+"""What is said of the ranks of a job: their collectives and clocks, who is waited for, what holds them up."""
 
 from __future__ import annotations
 
@@ -151,7 +148,14 @@ def _points(summary: Summary) -> Iterator[doc.Text]:
         )
     for one in outlook.what_ifs:
         gain = format_duration(one.gain.ns)
-        if one.gain.ns <= 0:
+        # Not where the simulation knows another program than the recorded one.
+        if one.gain.ns <= 0 or (
+            one.kind is WhatIfKind.RANK_AS_MEDIAN
+            and any(
+                said.code == "advice.straggler_rank" and said.estimated_gain_ns_per_step is None
+                for said in summary.advice or ()
+            )
+        ):
             continue
         if one.kind is WhatIfKind.RANK_AS_MEDIAN:
             yield (
