@@ -47,7 +47,6 @@ FIGURES = {
     "steps": ("analyze", "steps"),
     "timeline": ("analyze", "timeline"),
     "waterfall": ("compare", "waterfall"),
-    "samples": ("bench", "samples"),
     "late": ("ranks", "late"),
 }
 
