@@ -84,8 +84,9 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     files = shlex.join(sources[one] or f"rank{one}.json.gz" for one in (waiting.trace_id, late.trace_id))
     gain = _as_fast_as_others(run, late.trace_id)
     is_open = gain is not None and gain.high_ns < _LEAST_EXPLAINED * late.lag_ns_per_step
-    steps_ns = sum(step.duration_ns for step in run.summary.steps)
-    share = format_fraction(late.lag_ns_per_step * len(run.summary.steps) / steps_ns)
+    share = format_fraction(
+        late.lag_ns_per_step * len(run.summary.steps) / sum(step.duration_ns for step in run.summary.steps)
+    )
     yield Advice(
         f"Rank {late.rank} comes last in {skew.last_count} of {skew.collectives} collectives: every other "
         f"rank waits for it, {format_duration(late.lag_ns_per_step)} per recorded step or more "

@@ -302,8 +302,9 @@ _LAUNCHED_LATER_SQL = """SELECT EXISTS (
 
 def _place(wait: WaitingCall) -> str:
     calls = f"{wait.name}, {wait.copy}" if wait.copy else wait.name
-    name = f"{wait.operator} ({calls})" if wait.operator else calls
-    return f"{name} at {wait.line}" if wait.line else name
+    return (f"{wait.operator} ({calls})" if wait.operator else calls) + (
+        f" at {wait.line}" if wait.line else ""
+    )
 
 
 @finds

@@ -119,8 +119,11 @@ _BATCH_NORM = re.compile(r"aten::(cudnn|native|miopen)_batch_norm(_backward)?")
 
 def _split(rows: Iterable[Mapping[str, Any]]) -> Iterator[_Chain]:
     """A run cut where the size changes."""
-    calls = [(row, parse_arguments(row["name"], shapes=row["shapes"], types=row["types"])) for row in rows]
-    sized = [([tensor.element_count for tensor in call.tensors], row) for row, call in calls]
+    sized = [
+        ([one.element_count for one in call.tensors], row)
+        for row in rows
+        for call in [parse_arguments(row["name"], shapes=row["shapes"], types=row["types"])]
+    ]
     for elements, members in groupby(sized, key=lambda item: max(item[0], default=0)):
         if not elements:
             continue

@@ -472,8 +472,11 @@ def _differences(places: Iterable[_Place], ranks: Mapping[int, int | None]) -> t
     def told(title: str | None, where: str, traces: Sequence[int]) -> dict[str, Any]:
         of = [ranks[one] for one in traces]
         more = f" and {len(of) - _NAMED_RANKS} more" if len(of) > _NAMED_RANKS else ""
-        named = f"rank{'s' if len(of) > 1 else ''} {', '.join(map(str, of[:_NAMED_RANKS]))}{more}"
-        return {"evidence": {"ranks": of, "where": where}, "title": title, "named": named}
+        return {
+            "evidence": {"ranks": of, "where": where},
+            "title": title,
+            "named": f"rank{'s' if len(of) > 1 else ''} {', '.join(map(str, of[:_NAMED_RANKS]))}{more}",
+        }
 
     for title, where, kernels, absent in places:
         if odd := _odd(kernels):

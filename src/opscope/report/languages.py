@@ -71,6 +71,8 @@ _WORD = lazy_pattern(r"[A-Za-z][A-Za-z']*")
 # A word that touches a place may go on in it.
 _WHOLE_WORD = lazy_pattern(r"(?<![\w'\0])[A-Za-z][A-Za-z']*(?![\w'\0])")
 _LEAST_WEIGHT = 6  # letters of `{} of {}`, which is in many sentences, and more
+# `Tesla V100-SXM2-16GB`, `AMD Instinct MI300X`
+_MODEL = lazy_pattern(r"(?:[A-Z]\w* )+[A-Z]+\d[\w-]*")
 # Words of prose, as against names.
 _PROSE = lazy_pattern(r"(?:[A-Z]?[a-z]+(?:['’-][a-z]+)*|[a-z]+(?:-[A-Z]?[a-z]+)*)")
 _UNITS = frozenset(("ns", "µs", "us", "ms", "s", "min", "h", "kB", "kFLOP", "cycle"))
@@ -298,7 +300,9 @@ def is_neutral(text: str) -> bool:
     tokens = [token.strip(".,;:()[]'\"…–") for token in text.split()]
     if len(tokens) == 1:
         return tokens[0].lower() not in _FUNCTION_WORDS
-    return not any(_PROSE.fullmatch(token) and token not in _UNITS for token in tokens)
+    return bool(_MODEL.fullmatch(text)) or not any(
+        _PROSE.fullmatch(token) and token not in _UNITS for token in tokens
+    )
 
 
 def _name(text: str) -> str | None:
@@ -335,3 +339,7 @@ def catalog_entries(file: str) -> Iterator[tuple[str, str]]:
         *forms, text = (json.loads(one) for one in match.groups() if one)
         for message in forms:
             yield message, text
+            for joint, stop in _JOINTS[:2]:  # its clauses may stand beside others
+                clauses, own = message.split(joint), text.split(stop)
+                if len(clauses) == len(own) > 1 and "{0}" not in text:
+                    yield from zip(clauses, own, strict=True)

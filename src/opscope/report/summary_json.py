@@ -341,7 +341,6 @@ def stats_document(
 
 def _latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any]:
     """A latency with all its samples; throughput is null without a batch size."""
-    throughput = batch_size * NS_PER_S / benchmark.median_ns if batch_size and benchmark.median_ns else None
     return {
         "latency_ms": {
             "median": ns_to_ms(benchmark.median_ns),
@@ -351,7 +350,9 @@ def _latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any
         },
         "clock": benchmark.clock,
         "warmup_count": benchmark.warmup_count,
-        "throughput_sequences_per_s": throughput,
+        "throughput_sequences_per_s": (
+            batch_size * NS_PER_S / benchmark.median_ns if batch_size and benchmark.median_ns else None
+        ),
     }
 
 
