@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from opscope.capture.dataflow import DataflowWatch
 from opscope.errors import MeasurementError
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Clock
 from opscope.model.environment import Environment
@@ -20,6 +21,18 @@ def benchmark_result(*rows, **fields):
         "environment": Environment(python="3.12", platform="Linux", opscope="0"), "created": "",
     }  # fmt: skip
     return BenchmarkResult(**{**known, **fields}, rows=rows)
+
+
+def watched(step):
+    """What is seen of two steps."""
+    watch = DataflowWatch()
+    watch.start()
+    step()
+    watch.next_step()
+    step()
+    found = watch.stop()
+    assert found is not None, watch.why_not
+    return found
 
 
 # Where a result was measured on a GPU.

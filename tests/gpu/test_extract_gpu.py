@@ -45,6 +45,15 @@ def run_all(paths):
     assert said == len(paths), f"{paths[said].name}: {done.stderr}"
 
 
+def extract(folder, program, *words):
+    """Record a program and extract calls of it."""
+    script, opscope = folder / "program.py", (sys.executable, "-m", "opscope")
+    script.write_text(program)
+    subprocess.run([*opscope, "run", "--output-dir", folder / "rec", script], check=True)
+    (trace,) = (folder / "rec").glob("trace.json*")
+    subprocess.run([*opscope, "extract", trace, *words], check=True)
+
+
 def test_triton_starts_compute_the_call(tmp_path):
     pytest.importorskip("triton")
     rows = [given for (given,) in CASES["a_start_computes_the_call"]]
@@ -57,12 +66,7 @@ def test_a_cuda_start_computes_the_call(tmp_path):
 
 
 def test_a_kernel_of_torch_compile_runs_from_its_source(tmp_path):
-    script, call = tmp_path / "compiled.py", tmp_path / "call.py"
-    script.write_text(COMPILED)
-    opscope = (sys.executable, "-m", "opscope")
-    subprocess.run([*opscope, "run", "--output-dir", tmp_path / "rec", script], check=True)
-    (trace,) = (tmp_path / "rec").glob("trace.json*")
-    subprocess.run([*opscope, "extract", trace, "triton_", "-o", call], check=True)
+    extract(tmp_path, COMPILED, "triton_", "-o", call := tmp_path / "call.py")
     run_all([call])
 
 
@@ -88,12 +92,7 @@ torch.cuda.synchronize()
 
 
 def test_what_the_program_gave_is_in_the_files(tmp_path):
-    script, calls = tmp_path / "own.py", tmp_path / "calls"
-    script.write_text(OWN)
-    opscope = (sys.executable, "-m", "opscope")
-    subprocess.run([*opscope, "run", "--output-dir", tmp_path / "rec", script], check=True)
-    (trace,) = (tmp_path / "rec").glob("trace.json*")
-    subprocess.run([*opscope, "extract", trace, "--all", calls], check=True)
+    extract(tmp_path, OWN, "--all", calls := tmp_path / "calls")
     texts = {file.stem.partition("_")[2]: file.read_text() for file in calls.glob("*.py")}
     assert "torch.randperm(204, device=device)[:30]" in texts["embedding"]
     assert "    doubled[(256, 1, 1)](x=x, out=out, n=262144, BLOCK=1024)\n" in texts["doubled"]

@@ -176,16 +176,10 @@ def find_improvements(
     for operator, kernel in longest:
         key = (operator.name, kernel.name)
         topics = tuple(_topics(operator, kernel, first.get(key), efficiency.operators.get(operator.name)))
-        words = [
-            "opscope",
-            "ncu",
-            "--kernel",
-            kernel_filter([kernel.name]).pattern,
-            "--",
-            "python",
-            "script.py",
-        ]
-        found[operator.name] = OperatorImprovement(kernel.name, topics, shlex.join(words))
+        pattern = shlex.quote(kernel_filter([kernel.name]).pattern)
+        found[operator.name] = OperatorImprovement(
+            kernel.name, topics, f"opscope ncu --kernel {pattern} -- python script.py"
+        )
     return found
 
 

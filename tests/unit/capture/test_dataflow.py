@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+import fakes  # noqa: E402
 from opscope.capture import dataflow  # noqa: E402
 from opscope.capture.dataflow import DataflowWatch  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
@@ -48,14 +49,7 @@ def angles(device):
 
 def watched(step):
     step()
-    watch = DataflowWatch()
-    watch.start()
-    step()
-    watch.next_step()
-    step()
-    found = watch.stop()
-    assert found is not None, watch.why_not
-    return found
+    return fakes.watched(step)
 
 
 def repeated(found):

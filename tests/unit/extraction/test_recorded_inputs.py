@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
 
-from fakes import TraceBuilder, sidecar  # noqa: E402
+from fakes import TraceBuilder, sidecar, watched  # noqa: E402
 from opscope import load  # noqa: E402
 from opscope.analysis.summary import Summary  # noqa: E402
 from opscope.capture import dataflow  # noqa: E402
@@ -33,13 +33,7 @@ def written(tmp_path, monkeypatch):
     trace, file = tmp_path / "trace.json", tmp_path / "call.py"
 
     def write(step, wanted, **options):
-        watch = DataflowWatch()
-        watch.start()
-        step()
-        watch.next_step()
-        step()
-        found = watch.stop()
-        assert found is not None, watch.why_not
+        found = watched(step)
         with torch.profiler.profile(record_shapes=True) as profiler:
             step()
         profiler.export_chrome_trace(str(trace))
