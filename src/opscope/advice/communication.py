@@ -67,10 +67,6 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
-# Of what others wait for a rank: a simulation that shows less knows another program than the recorded one.
-_LEAST_EXPLAINED = 0.5
-
-
 @finds
 def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     late = run.summary.straggler
@@ -83,7 +79,7 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     sources = dict(run.session.query("SELECT trace_id, source FROM traces"))
     files = shlex.join(sources[one] or f"rank{one}.json.gz" for one in (waiting.trace_id, late.trace_id))
     gain = _as_fast_as_others(run, late.trace_id)
-    is_open = gain is not None and gain.high_ns < _LEAST_EXPLAINED * late.lag_ns_per_step
+    is_open = gain is not None and not late.is_explained_by(gain.high_ns)
     share = format_fraction(
         late.lag_ns_per_step * len(run.summary.steps) / sum(step.duration_ns for step in run.summary.steps)
     )

@@ -473,7 +473,9 @@ def look_at_job(
     most = max(collectives.skews, key=lambda one: one.awaited_ns, default=None)
     late = straggler or (most if most is not None and most.awaited_ns else None)
     if late is not None and (change := job.as_fast_as_median(late.trace_id)) is not None:
-        what_ifs.append(WhatIf(WhatIfKind.RANK_AS_MEDIAN, job.gain(change), rank=late.rank))
+        gain = job.gain(change)
+        if straggler is None or straggler.is_explained_by(gain.high_ns):
+            what_ifs.append(WhatIf(WhatIfKind.RANK_AS_MEDIAN, gain, rank=late.rank))
     # By process group and name of the collective; activities by trace.
     kernels = grouped(
         ((of_one[0].members, of_one[0].title or ""), (one.trace_id, one.activity_id))

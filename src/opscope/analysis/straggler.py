@@ -46,11 +46,17 @@ class Straggler(msgspec.Struct, frozen=True):
     steps: int  # steps in which collectives were matched
     differences: tuple[RankDifference, ...] = ()  # what takes it longer than the others, the most first
 
+    def is_explained_by(self, gain_ns: float) -> bool:
+        """Whether a simulation that gains so much knows the recorded program, and not another one."""
+        return gain_ns >= _LEAST_EXPLAINED_FRACTION * self.lag_ns_per_step
+
 
 # By chance each rank comes last equally often.
 _LEAST_AWAITED_FRACTION = 0.7
 # Of a step: what all others wait.
 _LEAST_LAG_FRACTION = 0.05
+# Of what the others wait.
+_LEAST_EXPLAINED_FRACTION = 0.5
 # Of what the others wait: an operator that takes the late rank longer by less explains nothing.
 _LEAST_DIFFERENCE_FRACTION = 0.02
 

@@ -148,14 +148,7 @@ def _points(summary: Summary) -> Iterator[doc.Text]:
         )
     for one in outlook.what_ifs:
         gain = format_duration(one.gain.ns)
-        # Not where the simulation knows another program than the recorded one.
-        if one.gain.ns <= 0 or (
-            one.kind is WhatIfKind.RANK_AS_MEDIAN
-            and any(
-                said.code == "advice.straggler_rank" and said.estimated_gain_ns_per_step is None
-                for said in summary.advice or ()
-            )
-        ):
+        if one.gain.ns <= 0:
             continue
         if one.kind is WhatIfKind.RANK_AS_MEDIAN:
             yield (
