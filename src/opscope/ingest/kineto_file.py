@@ -39,7 +39,7 @@ from opscope.ingest.quality import (
     write_trace,
 )
 from opscope.ingest.replays import Capture, Demangle, captured_phases, open_replays, with_nodes
-from opscope.ingest.source import EventArray, LocalText, TraceFile, local_text, mapped_text
+from opscope.ingest.source import READS, EventArray, LocalText, TraceFile, local_text, mapped_text
 from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of, staged_events
 from opscope.ingest.wording import finding
 from opscope.model.finding import Finding, recorded_findings
@@ -47,7 +47,7 @@ from opscope.model.queries import grouped
 from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
 from opscope.model.sidecar import SIZE_LIMIT, Sidecar, read_sidecar, sidecar_path
-from opscope.units import format_duration
+from opscope.units import counted, format_duration
 
 # A device record farther from all host times than the recording is long, and than a minute, is not of it.
 _LEAST_DISTANCE_NS = 60_000_000_000
@@ -106,6 +106,8 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
     captured = int((is_captured & (kind == CallKind.KERNEL)).sum())
     if captured > launches and not (kind == CallKind.GRAPH).any():
         yield finding("recording.captures_only", trace_id, {"count": captured, "device_ns": None})
+    elif not launches + records and "cpu_op" not in events.census.categories:
+        yield finding("recording.empty", trace_id, {"count": len(kind), "device_ns": None})
     reason = _impossible(activities, _host_extent(events))
     if (reason >= 0).any():
         yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
@@ -262,6 +264,9 @@ def read_kineto(
         defects = [*end_steps(trace_id, events), *distrust(session, trace_id, events)]
         open_graphs(trace_id, events, trace, sidecar=sidecar, given=captures, demangle=demangle)
         census = Filler(session, trace_id, events).fill()
+        if not census.categories:
+            what = f"none of its {counted(census.event_count, 'event')} is one that torch's profiler writes"
+            raise InputError(what, source=trace.name, hint=READS)
         array, repairs, size_bytes = events.array, events.flaws, len(mapped)
     _write_trace(
         session, trace_id, array, census, sidecar, source=valid_text(trace.name), size_bytes=size_bytes

@@ -345,13 +345,13 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
 
     if PICKLED.match(text):
         if all(text.find(key) < 0 for key in KEYS):
-            return "a pickle, which opscope never opens: it can run any code", _READS
+            return "a pickle, which opscope never opens: it can run any code", READS
         hint = f"opscope analyze {source} says who holds the memory; give it alone"
         return "a memory snapshot of PyTorch, which is a pickle and holds no times", hint
     return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
 
 
-_READS = (
+READS = (
     "opscope reads traces of torch.profiler (Kineto) of NVIDIA and AMD GPUs, and exports of Nsight Systems"
 )
 _PROTON = re.compile(rb'\[\s*\{\s*"(?:children|frame|metrics)"\s*:')
@@ -379,7 +379,7 @@ def _other_recorder(text: mmap.mmap, first: int) -> tuple[str, str, bool] | None
          "a trace of an Ascend NPU (torch_npu)",
          "opscope analyze shows totals of one file", True),
     )  # fmt: skip
-    return next(((what, f"{hint}; {_READS}", totals) for is_one, what, hint, totals in found if is_one), None)
+    return next(((what, f"{hint}; {READS}", totals) for is_one, what, hint, totals in found if is_one), None)
 
 
 def _skip_whitespace(text: mmap.mmap, position: int) -> int:
