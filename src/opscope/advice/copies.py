@@ -94,6 +94,9 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         exposed = min(exposed_ns, total_ns) / run.window_ns if run.window_ns else 0.0
         if not total_ns or max(on_path, exposed) < rule.threshold("least_fraction"):
             continue
+        # Nothing is beside one copy, and what a program without PyTorch spreads over streams is so already.
+        if not run.summary.is_of_torch and (calls < 2 or run.session.scalar(_STREAMS_SQL, [names]) > 1):
+            continue
         rate = size_bytes / total_ns * 1e9 if size_bytes else None
         # What is faster than the link went over another one.
         share = None if rate is None or link is None or rate > link else rate / link
@@ -121,9 +124,13 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 kernels=names,
             ),
             methodcaller("run_beside", names),
-            # Nothing shows whether the next step's input is there early enough.
-            is_sure=not run.summary.is_of_torch,
+            is_sure=False,  # nothing shows whether the next step's input is there early enough
         )
+
+
+_STREAMS_SQL = """SELECT max(streams) FROM (
+    SELECT count(DISTINCT stream) AS streams FROM device_activities JOIN kernel_names USING (name_id)
+    WHERE list_contains($1::VARCHAR[], name) GROUP BY trace_id, device)"""
 
 
 def _field(kernel: KernelTotal, name: str) -> str | None:

@@ -202,12 +202,17 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         for wait in run.summary.timeline.waits
         if (wait.operator, wait.name) not in _OF_LIBRARIES and not _is_the_recorders(run, wait)
     )
-    # What comes behind a wait may be late beyond the recording, so the host's time counts as well. A host
-    # that the recorder holds up waits less than it does without, so a wait counts of the step without.
+    # What comes behind a wait may be late beyond the recording, so the host's time counts as well; not of a
+    # program without PyTorch, which was recorded whole. A host that the recorder holds up waits less than it
+    # does without, so a wait counts of the step without.
     window_ns = min(run.window_ns, run.job.step_ns * run.step_count) if run.job else run.window_ns
     # The advice to pin counts the waits of such copies too.
-    is_said = run.summary.is_of_torch and bool(pageable_copies(run, pinned))
-    cost_ns = {place: sum(max(one.idle_ns, one.host_ns) for one in waits) for place, waits in places.items()}
+    of_torch = run.summary.is_of_torch
+    is_said = of_torch and bool(pageable_copies(run, pinned))
+    cost_ns = {
+        place: sum(max(one.idle_ns, one.host_ns * of_torch) for one in waits)
+        for place, waits in places.items()
+    }
     yield from _together(run, places, cost_ns)
     # A loop over groups waits for the size of each, and has its own advice.
     loops = [one for one in run.dataflow.recorded.rounds if one.is_selected]
@@ -268,7 +273,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             suggestion=suggestion,
             change=change,
             like=better,
-            is_sure=is_question and run.summary.is_of_torch,
+            is_sure=is_question and of_torch,
         )
 
 
@@ -290,7 +295,7 @@ def _is_the_recorders(run: ProfiledRun, wait: WaitingCall) -> bool:
     """Whether it may be the wait at the end of a recording, of which nothing that follows is late."""
     # Steps end where the optimizer's do.
     is_outside = wait.operator is None or wait.operator.startswith("Optimizer.step#")
-    if not is_outside or wait.calls > len(run.summary.traces) or not wait.name.endswith("DeviceSynchronize"):
+    if not is_outside or wait.calls > len(run.summary.traces) or not wait.name.endswith("Synchronize"):
         return False
     return wait.calls < run.step_count or not run.session.scalar(_LAUNCHED_LATER_SQL, [[*wait.call_ids]])
 

@@ -78,6 +78,18 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
         yield finding("recording.unknown_device", trace_id, count, events=said)
     if not events.census.categories.keys() & {"kernel", "cuda_runtime", "cuda_driver"}:
         return
+    calls, activities = call_and_device_times(events)
+    yield from unrecorded_launches(trace_id, events, calls, activities)
+    reason = _impossible(activities, _host_extent(events))
+    if (reason >= 0).any():
+        yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
+        activities = {name: column[reason < 0] for name, column in activities.items()}
+    yield from _skew(trace_id, events, calls, activities)
+    yield from _waits_for_others(trace_id, calls, activities, _host_extent(events))
+
+
+def call_and_device_times(events: StagedEvents) -> tuple[Columns, Columns]:
+    """CUDA calls, by what each does, and device records of the staged events, as columns."""
     calls = columns(
         events.rows["call"],
         *("start_ns", "duration_ns", "correlation_id"),
@@ -88,6 +100,13 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
         events.rows["activity"],
         *("row_id", "start_ns", "duration_ns", "correlation_id", "device", "stream", "graph_id"),
     )
+    return calls, activities
+
+
+def unrecorded_launches(
+    trace_id: int, events: StagedEvents, calls: Columns, activities: Columns
+) -> Iterator[Finding]:
+    """Launches of which the device left no record, or left none that runs; and a recording of none."""
     kind, order = calls["kind"], np.argsort(calls["start_ns"], kind="stable")
     # What is launched while a graph is captured runs later. cuDNN's recurrent layers call memsets that the
     # device has no record of, where of all their kernels it has one.
@@ -108,12 +127,6 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
         yield finding("recording.captures_only", trace_id, {"count": captured, "device_ns": None})
     elif not launches + records and "cpu_op" not in events.census.categories:
         yield finding("recording.empty", trace_id, {"count": len(kind), "device_ns": None})
-    reason = _impossible(activities, _host_extent(events))
-    if (reason >= 0).any():
-        yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
-        activities = {name: column[reason < 0] for name, column in activities.items()}
-    yield from _skew(trace_id, events, calls, activities)
-    yield from _waits_for_others(trace_id, calls, activities, _host_extent(events))
 
 
 def _waits_for_others(trace_id: int, calls: Columns, activities: Columns, host: Extent) -> Iterator[Finding]:
@@ -265,7 +278,7 @@ def read_kineto(
         open_graphs(trace_id, events, trace, sidecar=sidecar, given=captures, demangle=demangle)
         census = Filler(session, trace_id, events).fill()
         if not census.categories:
-            what = f"none of its {counted(census.event_count, 'event')} is one that torch's profiler writes"
+            what = f"{counted(census.event_count, 'event')}, but none that torch's profiler writes"
             raise InputError(what, source=trace.name, hint=READS)
         array, repairs, size_bytes = events.array, events.flaws, len(mapped)
     _write_trace(

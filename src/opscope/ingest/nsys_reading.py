@@ -22,6 +22,7 @@ import numpy as np
 from opscope.errors import InputError
 from opscope.hardware.driver import version_text
 from opscope.ingest.kineto import Filler
+from opscope.ingest.kineto_file import call_and_device_times, unrecorded_launches
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest, subtree_sums
 from opscope.ingest.quality import (
     integer,
@@ -352,6 +353,7 @@ class _Reader:
 
     def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
         events, owners = self._stage_process(process)
+        defects = [*unrecorded_launches(trace_id, events, *call_and_device_times(events))]
         census = Filler(self.session, trace_id, events).fill()
         self.session.execute(sql(__package__, "nsys:kernel_symbols"))
         export, exported = self.export, _exported(self.export)
@@ -384,7 +386,8 @@ class _Reader:
         operators = census.categories.get("cpu_op", 0) - owners
         self.session.add_findings((
             *read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
-            *trace_findings(self.session, trace_id),
+            *defects,
+            *trace_findings(self.session, trace_id, is_explained=bool(defects)),
             *process_findings(self.session, trace_id, owners, operators, has_cuda=self.has_cuda),
         ))  # fmt: skip
 

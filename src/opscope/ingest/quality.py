@@ -252,10 +252,9 @@ def trace_findings(
     def has(table: str, column: str = "trace_id") -> bool:
         return bool(session.scalar(f"SELECT count({column}) FROM {table} WHERE trace_id = ?", [trace_id]))
 
-    if not activities and had_device:
+    if not activities and had_device and not is_explained:
         is_of_device = recorder == "nsys" or has("devices")
-        kind = "explained" if is_explained else recorder if is_of_device else "cpu"
-        yield finding("trace.no_device_activity", trace_id, kind=kind)
+        yield finding("trace.no_device_activity", trace_id, kind=recorder if is_of_device else "cpu")
     # One after the other: the engine takes longer to plan them as parts of one query.
     has_operators = has("operators")
     has_unshaped = has_operators and not (has_torch and has("operators", "input_shapes"))

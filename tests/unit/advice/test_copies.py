@@ -106,6 +106,31 @@ def test_a_link_that_is_not_known_has_no_rate(load, facts, size):
     assert "of this GPU" not in finding.message
 
 
+def in_cuda(streams, wait_us=0):
+    """A program without PyTorch: six copies and kernels in turns over some streams, a wait, a kernel."""
+    builder = TraceBuilder(deviceProperties=[H200])
+    for number in range(6):
+        builder.launch(5 * number, 2, name="cudaMemcpyAsync")
+        stream = number % streams
+        builder.kernel(PINNED, 40 + 900 * number, 400, category="gpu_memcpy", bytes=20_000_000, stream=stream)
+        builder.launch(5 * number + 2, 2).kernel("scale", 440 + 900 * number, 500, stream=stream)
+    builder.launch(40, 5400 + wait_us, name="cudaStreamSynchronize")
+    return builder.launch(5445 + wait_us, 2).kernel("scale", 5450 + wait_us, 500)
+
+
+@pytest.mark.parametrize(
+    ("builder", "found"),
+    [
+        (in_cuda(1), ["host_copies"]),
+        (in_cuda(3), []),
+        (in_cuda(3, wait_us=400), ["host_sync"]),  # the device is idle meanwhile
+    ],
+    ids=["one stream", "several", "a wait that costs"],
+)
+def test_copies_and_waits_of_a_program_in_cuda(load, builder, found):
+    assert codes(assess(load(builder)).advice or ()) == found
+
+
 LEFT_ALONE = {
     "pinned": (copies_to("Pinned"), host(20 * MS, 12 * MS)),
     "small": (copies_to("Pageable", size=64, device_us=2), host(9 * MS, 2 * MS)),

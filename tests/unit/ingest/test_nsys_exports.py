@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fakes import ExportBuilder, TraceBuilder
 from opscope.analysis.provenance import read_provenance
+from opscope.analysis.summary import Summary
 from opscope.api import load
 from opscope.errors import InputError
 from opscope.ingest.nsys_reading import TAKES_TENSOR_LISTS
@@ -54,6 +55,11 @@ class TestProcesses:
         session = load_export(ExportBuilder().range("aten::mm, op_id = 1", 0, 50))
         assert session.query("SELECT name FROM operators") == [("aten::mm",)]
         assert "nsys profile" in str(finding(session, "trace.no_device_activity").suggestion)
+
+    def test_launches_without_device_records_are_counted(self, load_export):
+        builder = ExportBuilder().range("aten::mm, op_id = 1", 0, 50)
+        (one,) = Summary(load_export(builder.launch(10).launch(20))).defects
+        assert (one.code, one.evidence["count"]) == ("recording.no_device_records", 2)
 
     @pytest.mark.exhaustive(few=False)
     def test_rows_without_a_process_are_of_the_only_one_or_counted(self, load_export):

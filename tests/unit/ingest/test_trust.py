@@ -5,6 +5,7 @@ import pytest
 from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.summary import Summary
+from opscope.errors import InputError
 from opscope.report.advice import headline
 
 
@@ -95,6 +96,18 @@ def test_launches_without_device_records(load, kernels, code, count):
     summary = assess(load(program(kernels=kernels)))
     assert defects(summary) == {code: (count, True)}
     assert summary.advice == ()
+
+
+def test_a_recording_of_nothing_says_so(load):
+    builder = TraceBuilder().launch(10, 2, name="cudaGetDeviceCount").launch(20, 9, name="cuInit")
+    summary = assess(load(builder))
+    assert defects(summary) == {"recording.empty": (2, True)}
+    assert silent(summary)
+
+
+def test_events_of_something_else_are_an_error(load):
+    with pytest.raises(InputError, match=r"1 event, but none that torch's profiler writes\. opscope reads"):
+        load(TraceBuilder().event("", "HTTP_RECV", 20, 30, 7, {}))
 
 
 def test_memsets_without_device_records_are_sound(load):
