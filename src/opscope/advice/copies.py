@@ -47,9 +47,10 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     rate, whose = _pinned_rate(run, rule)
     uploads = [kernel for kernel in copies if _field(kernel, "copy_direction") == "host_to_device"]
     factor = min(1.0, size_bytes / rate * 1e9 / total_ns) if total_ns else 1.0
-    # A loader's thread pins beside the step; in a program without one its own thread copies once more.
+    # A loader's thread pins beside the step, and a program in CUDA allocates so; another copies once more.
     is_loaded = has_loader(run)
-    moved_bytes = 0 if is_loaded else sum(kernel.size_bytes or 0 for kernel in uploads)
+    is_moved = run.summary.is_of_torch and not is_loaded
+    moved_bytes = is_moved * sum(kernel.size_bytes or 0 for kernel in uploads)
 
     def effect(change: GraphChange) -> object:
         # What comes back to the host is waited for, pinned or not.
@@ -81,7 +82,8 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         for kernel in run.summary.kernels
         if (direction := _field(kernel, "copy_direction")) in _DIRECTIONS
     )
-    exposed_ns = sum(partition.exposed_copy_ns for partition in run.summary.timeline.in_use)
+    used, of_torch = run.summary.timeline.in_use, run.summary.is_of_torch
+    exposed_ns, compute_ns = sum(one.exposed_copy_ns for one in used), sum(one.compute_ns for one in used)
     path = () if run.step is None else run.step.path
     # What the bus gives, where the GPU's generation tells; the processor of a GH200 lies on NVLink.
     is_other = any("GH200" in (device.name or "") for device in run.summary.devices)
@@ -94,8 +96,9 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         exposed = min(exposed_ns, total_ns) / run.window_ns if run.window_ns else 0.0
         if not total_ns or max(on_path, exposed) < rule.threshold("least_fraction"):
             continue
-        # Nothing is beside one copy, and what a program without PyTorch spreads over streams is so already.
-        if not run.summary.is_of_torch and (calls < 2 or run.session.scalar(_STREAMS_SQL, [names]) > 1):
+        # Copies of a program without PyTorch need kernels beside them, and may be on streams of their own.
+        is_alone = calls < 2 or compute_ns < rule.threshold("least_fraction") * run.window_ns
+        if not of_torch and (is_alone or run.session.scalar(_STREAMS_SQL, [names]) > 1):
             continue
         rate = size_bytes / total_ns * 1e9 if size_bytes else None
         # What is faster than the link went over another one.

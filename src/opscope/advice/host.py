@@ -35,6 +35,7 @@ _WITHOUT_GRAPH = (
 _COMPILED = "model = torch.compile(model)   # fewer launches, also around what no graph can hold"
 _GRAPHS_OF_COMPILED = """\
 model = torch.compile(model, mode="reduce-overhead")   # what it compiles launches the same in each step"""
+_COPYING = 0.5  # of the host's time in a wait: it waits for a copy that is slow, and not for other work
 _HIDDEN = 1.5  # times what was recorded of waits: then the recording hides what they cost
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
@@ -208,7 +209,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     window_ns = min(run.window_ns, run.job.step_ns * run.step_count) if run.job else run.window_ns
     # The advice to pin counts the waits of such copies too.
     of_torch = run.summary.is_of_torch
-    is_said = of_torch and bool(pageable_copies(run, pinned))
+    copied_ns = {one.name: one.total_ns for one in pageable_copies(run, pinned)}
     cost_ns = {
         place: sum(max(one.idle_ns, one.host_ns * of_torch) for one in waits)
         for place, waits in places.items()
@@ -233,7 +234,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         copy = longest.copy or run.session.scalar(_COPIES_SQL, [[*longest.call_ids]]) or ""
         # It waits because it copies from host memory that is not pinned.
         is_upload = "(Pageable -> Device)" in copy or (longest.operator is None and "Memcpy" in longest.name)
-        if is_upload and is_said and "Memcpy" in longest.name:
+        is_copying = is_upload and copied_ns and "Memcpy" in longest.name
+        if is_copying if of_torch else copied_ns.get(copy, 0) >= _COPYING * host_ns:
             continue
         # Results, neither numbers nor sizes: they can be copied beside the next step.
         is_download = "DtoH" in copy and (longest.operator is None or longest.operator in PASSING)

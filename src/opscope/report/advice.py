@@ -86,7 +86,9 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     fraction = summary.measured_step.busy_fraction
     busy = format_fraction(summary.busy_fraction if fraction is None else fraction)
     busy += " recorded" if fraction is None else ""
-    if (step := summary.typical_step) is not None:
+    step, spans_ns = summary.typical_step, [one.span_ns for one in summary.counted_timeline.in_use]
+    # What was simulated of a recording without steps says nothing of it if most lies outside.
+    if step is not None and (summary.steps or 2 * step.recorded_ns > max(spans_ns, default=0)):
         timed = summary.measured_step.unrecorded_ns
         # No side alone takes longer than the step that was timed: what is over is the simulation's error.
         most_ns = math.inf if timed is None else timed.median

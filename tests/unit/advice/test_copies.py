@@ -106,26 +106,35 @@ def test_a_link_that_is_not_known_has_no_rate(load, facts, size):
     assert "of this GPU" not in finding.message
 
 
-def in_cuda(streams, wait_us=0):
+def in_cuda(streams=1, *, kernel_us=500, wait_us=0):
     """A program without PyTorch: six copies and kernels in turns over some streams, a wait, a kernel."""
     builder = TraceBuilder(deviceProperties=[H200])
     for number in range(6):
+        at, stream = (400 + kernel_us) * number, number % streams
         builder.launch(5 * number, 2, name="cudaMemcpyAsync")
-        stream = number % streams
-        builder.kernel(PINNED, 40 + 900 * number, 400, category="gpu_memcpy", bytes=20_000_000, stream=stream)
-        builder.launch(5 * number + 2, 2).kernel("scale", 440 + 900 * number, 500, stream=stream)
-    builder.launch(40, 5400 + wait_us, name="cudaStreamSynchronize")
-    return builder.launch(5445 + wait_us, 2).kernel("scale", 5450 + wait_us, 500)
+        builder.kernel(PINNED, 40 + at, 400, category="gpu_memcpy", bytes=20_000_000, stream=stream)
+        builder.launch(5 * number + 2, 2).kernel("scale", 440 + at, kernel_us, stream=stream)
+    at = 6 * (400 + kernel_us) + wait_us
+    builder.launch(40, at, name="cudaStreamSynchronize")
+    return builder.launch(at + 45, 2).kernel("scale", at + 50, kernel_us)
+
+
+def from_pageable_memory():
+    builder = TraceBuilder(deviceProperties=[H200]).launch(0, 5000, name="cudaMemcpy")
+    builder.kernel("Memcpy HtoD (Pageable -> Device)", 200, 4780, category="gpu_memcpy", bytes=20_000_000)
+    return builder.launch(5100, 5).kernel("scale", 5110, 500)
 
 
 @pytest.mark.parametrize(
     ("builder", "found"),
     [
-        (in_cuda(1), ["host_copies"]),
+        (in_cuda(), ["host_copies"]),
         (in_cuda(3), []),
+        (in_cuda(kernel_us=20), []),  # too little runs beside them
         (in_cuda(3, wait_us=400), ["host_sync"]),  # the device is idle meanwhile
+        (from_pageable_memory(), ["pageable_copy"]),  # and the wait is no change of its own
     ],
-    ids=["one stream", "several", "a wait that costs"],
+    ids=["one stream", "several", "alone", "a wait that costs", "a wait for a copy"],
 )
 def test_copies_and_waits_of_a_program_in_cuda(load, builder, found):
     assert codes(assess(load(builder)).advice or ()) == found

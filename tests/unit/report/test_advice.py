@@ -1,9 +1,12 @@
 """What the first screen says of a change: its gain if that is known, its code if that is whole."""
 
 from case_tables import cases
+from fakes import TraceBuilder
+from opscope.advice import assess
 from opscope.advice.rules import rule_book
 from opscope.model.finding import Finding, Severity
-from opscope.report.advice import gain_text, short_edit
+from opscope.report import document as doc
+from opscope.report.advice import gain_text, headline, short_edit
 
 
 def finding(change=None, interval=None):
@@ -25,3 +28,12 @@ def test_a_gain_known_to_no_better_than_a_factor_of_three_is_no_number(interval,
 @cases("rule", "edit")
 def test_code_is_whole_or_not_there(rule, edit):
     assert short_edit(finding(rule_book().rules[f"advice.{rule}"].change)) == edit
+
+
+def test_what_was_not_simulated_is_bound_by_nothing(load):
+    """As where pages of unified memory move for long after the one kernel."""
+    builder = TraceBuilder().launch(0, 5).kernel("add", 10, 2000)
+    for number in range(40):
+        at = 2500 + 250 * number
+        builder.kernel("Memcpy Unified", at, 9, correlation=900 + number, category="gpu_memcpy", stream=9)
+    assert doc.plain(dict(headline(assess(load(builder))).facts)["GPU busy"]) == "19.3 % recorded"
