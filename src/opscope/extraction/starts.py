@@ -111,10 +111,8 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
     if (known := _TABLE["tolerances"].get(type_name)) is not None:
         terms = filled.get("summed", 1)
         # Of many terms each addition rounds a sum that has grown.
-        rounded = sqrt(terms) * (
-            max(1.0, sqrt(terms) / _FEW_TERMS) if _name(given.output) == "float32" else 1
-        )
-        atol = f"{known[1] * rounded:.1g}{filled.get('times', '')}"
+        growth = sqrt(terms) * (max(1.0, sqrt(terms) / _FEW_TERMS) if _name(given.output) == "float32" else 1)
+        atol = f"{known[1] * growth:.1g}{filled.get('times', '')}"
         tolerance = f", rtol={known[0]}, atol={atol}"
     return Start(head, code, tolerance, kind)
 

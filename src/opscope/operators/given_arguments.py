@@ -92,6 +92,8 @@ def as_seen(
         # Another release may declare other arguments.
         if call.stem is None or filled.schema is not None:
             return filled, [_OTHERS] if any(one.arguments != seen.arguments for one in plain) else []
+    if kinds := [one.seen.kind for seen in fitting for one in seen.tensors if one.seen and one.seen.kind]:
+        return msgspec.structs.replace(call, defect=f"it was given a {kinds[0]}, not a plain tensor"), []
     return _as_below(call, [*fitting, *below]), []
 
 
