@@ -147,7 +147,9 @@ def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tu
         value = variable = declared.name
         while variable in inputs.made or keyword.iskeyword(variable):  # of a call before it
             value = variable = f"{variable}_"
-        is_tensor = isinstance(given, TensorArgument) and (not is_number(given) or "philox" in variable)
+        is_tensor = isinstance(given, TensorArgument) and (
+            not is_number(given) or "philox" in variable or all(map(is_number, call.tensors))
+        )
         if declared.name == fed:
             value = variables[declared.name] = before
         elif isinstance(given, TensorListArgument) or (isinstance(given, TensorArgument) and is_tensor):
