@@ -98,9 +98,7 @@ class Made:
         self.file = extracted(1, one, start=None if one.activity_ids else StartKind.ATEN).file
         self.names: dict[str, Any] = {"__name__": "call", "make_inputs": self._alike, "reference": copies}
         if not (isinstance(self.file, OpscopeError) or one.collective):
-            with tempfile.NamedTemporaryFile(
-                "w", suffix=".py"
-            ) as file:  # Triton reads a kernel's source there
+            with tempfile.NamedTemporaryFile("w", suffix=".py") as file:  # where Triton reads a kernel
                 print(self.file.text, file=file, flush=True)
                 exec(compile(self.file.text, file.name, "exec"), self.names)
 
@@ -114,6 +112,16 @@ class Made:
         self.names["DEVICE"] = device
         return self.names["make_inputs"](torch.device(device), seed)
 
+    def sets(self, count: int) -> list[Any]:
+        """What it is given in so many calls, in turns."""
+        try:
+            size_bytes = sum(one.nbytes for one in flat(self.inputs("cuda")))
+        except Exception:  # noqa: BLE001 - which its row tells
+            self.names |= {"make_inputs": self._alike, "reference": copies}
+            size_bytes = SETS_BYTES
+        count = min(count, MOST_SETS, 1 + SETS_BYTES // max(1, size_bytes))
+        return [self.inputs("cuda", seed) for seed in range(count)]
+
     def row(self) -> dict[str, Any]:
         """Whether it is written, and runs alone."""
         row = {"call": self.one.call.name, "shapes": self.one.shapes, "device_ns": self.one.device_ns}
@@ -123,24 +131,10 @@ class Made:
         try:
             is_small = sum(one.nbytes for one in flat(self.inputs("meta"))) < MOST_BYTES
             row["outcome"] = f"runs on {(device := 'cuda' if HAS_GPU else 'cpu' if is_small else 'meta')}"
-            run = partial(self.names["reference"], *self.inputs(device))
-            run()
-            alone = HAS_GPU and (recorded(cold(run))[0] or [(Counter[Any](), 0.0)])
+            self.names["reference"](*self.inputs(device))
         except Exception as error:  # noqa: BLE001 - each is counted
             return {**row, "outcome": "fails", "error": f"{type(error).__name__}: {str(error)[:300]}"}
-        if alone:
-            row |= {"kernels": alone[-1][0], "cold_ns": statistics.median(ns for _, ns in alone)}
         return row
-
-
-def cold(run: Callable[[], object]) -> Iterator[tuple[int, Callable[[], object]]]:
-    run(), run()
-    for _ in range(REPETITIONS):
-        torch.zeros(
-            FLOATS, device="cuda"
-        ).sum()  # read: what is written would leave the cache during the call
-        torch.cuda.synchronize()
-        yield 0, run
 
 
 def compare(session: Session, calls: Sequence[Made], rows: dict[int, dict[str, Any]]) -> None:
@@ -150,34 +144,42 @@ def compare(session: Session, calls: Sequence[Made], rows: dict[int, dict[str, A
     order = [(start_ns, -1, ns) for start_ns, ns in session.query(OTHERS, [operators, launches])]
     before, sets = [], []
     for place, made in enumerate(calls):
-        sql, numbers = (RECORDED, made.one.operator_ids)
-        if made.one.activity_ids:
-            sql, numbers = LAUNCHED, made.one.activity_ids
-        before.append(session.query(sql, [list(numbers)]))
+        numbers = made.one.activity_ids or made.one.operator_ids
+        before.append(session.query(LAUNCHED if made.one.activity_ids else RECORDED, [list(numbers)]))
         order += [(start_ns, place, 0) for *_, start_ns in before[-1]]
-        size_bytes = sum(one.nbytes for one in flat(made.inputs("cuda"))) or 1
-        count = min(len(before[-1]), MOST_SETS, 1 + SETS_BYTES // size_bytes)
-        sets.append([made.inputs("cuda", seed) for seed in range(count)])
+        sets.append(made.sets(len(before[-1])))
     order.sort()
+    running = [place for place, row in rows.items() if row["outcome"] == "runs on cuda"]
+    runs = {place: partial(calls[place].names["reference"], *sets[place][0]) for place in running}
+    alone = recorded((place, run) for place, run in runs.items() for _ in cold(run))
     for _, run in in_order(order, calls, sets):  # compiles and allocates
         run()
     found = recorded(in_order(order * ROUNDS, calls, sets))
-    for place, row in rows.items():
-        if (kernels := row.pop("kernels", None)) is None:
-            continue
-        launched = [
-            Counter((name, *grid, *block) for name, grid, block in of) for _, _, of, _ in before[place]
-        ]
-        recorded_ns = statistics.median(ns for _, ns, _, _ in before[place])
-        in_order_ns = statistics.median(ns for _, ns in found.get(place, [(None, 0.0)]))
-        row |= {
+    for place in running:
+        launched = [Counter((name, *grid, *block) for name, grid, block in one[2]) for one in before[place]]
+        kernels, _ = alone[place][-1] if alone[place] else (Counter[Any](), 0.0)
+        recorded_ns, cold_ns, in_order_ns = (
+            statistics.median(one[1] for one in of or [(None, 0.0)])
+            for of in (before[place], alone[place], found[place])
+        )
+        rows[place] |= {
             "same_kernels": kernels in launched,
             "near": abs(in_order_ns / recorded_ns - 1) <= NEAR,
-            "near_cold": abs(row["cold_ns"] / recorded_ns - 1) <= NEAR,
+            "near_cold": abs(cold_ns / recorded_ns - 1) <= NEAR,
             "recorded_ns": recorded_ns,
             "in_order_ns": in_order_ns,
+            "cold_ns": cold_ns,
             **({} if kernels in launched else {"kernels_alone": [name[:80] for name, *_ in kernels]}),
         }
+
+
+def cold(run: Callable[[], object]) -> Iterator[None]:
+    """As often as it is recorded, before each time."""
+    run(), run()
+    for _ in range(REPETITIONS):
+        torch.zeros(FLOATS, device="cuda").sum()  # read: what is written would leave during the call
+        torch.cuda.synchronize()
+        yield
 
 
 def in_order(
