@@ -35,6 +35,7 @@ from opscope.operators.arguments import (
     is_number,
     parse_arguments,
     read_gradients,
+    type_of,
     with_kernel_types,
     with_list_members,
 )
@@ -163,10 +164,10 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]
     @cache
     def fed(before: int, after: int) -> str | None:
         results, call = results_of(calls[before].call), calls[after].call
-        made = [(one.shape, one.type_name) for one in results]
+        made = [(one.shape, type_of(one)) for one in results]
         given = zip(call.names, call.arguments, strict=False)
         tensors = ((name, one) for name, one in given if isinstance(one, TensorArgument))
-        return next((name for name, one in tensors if [(one.shape, one.type_name)] == made), None)
+        return next((name for name, one in tensors if [(one.shape, type_of(one))] == made), None)
 
     runs: list[list[tuple[int, str | None, int]]] = [[]]
     last = None

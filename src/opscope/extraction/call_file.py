@@ -78,9 +78,8 @@ def call_file(
     """The file of a call with this name, `what` at its head; `then` are calls that follow it.
 
     `module` registers an operator of another library; `autocast` is the type that the program had of it, if
-    that changed the call; `is_tf32` says how matrices of float32 were multiplied.
-
-    Its own version starts as asked; without it in Triton where the call's family has a template.
+    that changed the call; `is_tf32` says how matrices of float32 were multiplied. Its own version starts as
+    asked; without it in Triton where the call's family has a template.
     """
     made: dict[str, str] = {}
     every = [Fed(call), *then]

@@ -84,7 +84,14 @@ def as_seen(
         filled = msgspec.structs.replace(
             call,
             overload=seen.overload if seen.name == call.name else "",
-            arguments=tuple(seen.at(name) if seen.has(name) else one for name, one in given),
+            arguments=tuple(
+                seen.at(name)
+                if seen.has(name)
+                # Which call had which number is not known: where several are, they are the user's to write.
+                and not (isinstance(one, TensorArgument) and len({of.value(name) for of in plain}) > 1)
+                else one
+                for name, one in given
+            ),
             given_names=None if call.stem else seen.names,
             values_recorded=True,
             is_seen=True,
@@ -116,9 +123,7 @@ def _as_below(call: CallArguments, below: Sequence[SeenCall]) -> CallArguments:
             alone[place] = msgspec.structs.replace(one, seen=unshared.pop())
     for seen in below:  # all of them in their order
         rest = iter([one for one in seen.tensors if one.seen and not one.seen.kind])
-        found = {
-            place: next((of for of in rest if _is_like(of, one)), None) for place, one in tensors.items()
-        }
+        found = {at: next((of for of in rest if _is_like(of, one)), None) for at, one in tensors.items()}
         if None not in found.values():
             return with_arguments(call, found)
     return with_arguments(call, alone)
@@ -138,7 +143,7 @@ def _fits(call: CallArguments, seen: SeenCall) -> bool:
 def _may_be(recorded: Argument, seen: Argument) -> bool:
     if isinstance(recorded, TensorArgument):
         if is_number(recorded):
-            return not isinstance(seen, TensorListArgument)
+            return not isinstance(seen, TensorListArgument) and not getattr(seen, "shape", ())
         return isinstance(seen, TensorArgument) and _is_like(seen, recorded)
     if isinstance(recorded, TensorListArgument):
         shapes = None if recorded.tensors is None else [one.shape for one in recorded.tensors]
