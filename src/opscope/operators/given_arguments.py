@@ -118,6 +118,9 @@ def _as_below(call: CallArguments, below: Sequence[SeenCall]) -> CallArguments:
             why = f"'{call.names[place]}' is of the kind {kinds[0]}: only plain tensors can be written"
             return msgspec.structs.replace(call, defect=why)
         facts = [other.seen for other in alike if other.seen and not other.seen.kind]
+        # Gradients of a weight have its sizes, and need none themselves; of what is viewed no value was read.
+        for known in ("requires_grad", "values"):
+            facts = [fact for fact in facts if getattr(fact, known)] or facts
         unshared = {msgspec.structs.replace(fact, memory=None, offset=0) for fact in facts}
         if len(unshared) == 1:
             alone[place] = msgspec.structs.replace(one, seen=unshared.pop())

@@ -184,6 +184,9 @@ def test_an_operator_that_calls_others_is_given_what_needs_gradients(written):
     assert made.requires_grad and result[0].grad_fn is not None
     _, (made, *_), _ = written(weight.tanh, "tanh")
     assert not made.requires_grad  # which changes no kernel of it
+    head, x = torch.nn.Linear(4, 6), torch.randn(5, 3, 4, requires_grad=True).transpose(0, 1)
+    _, made, _ = written(lambda: head(x).sum().backward(), "linear")
+    assert [one.requires_grad for one in made] == [True] * 3
 
 
 def test_a_call_is_made_smaller(written, tmp_path):
