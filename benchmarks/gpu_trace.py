@@ -24,22 +24,7 @@ import opscope
 from harness import environment, parser_of, printed, write
 from opscope.hardware.driver import require_nvcc
 
-LAUNCHES = r"""
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-__global__ void empty() {}
-int main(int, char **arguments) {
-  int count = atoi(arguments[1]);
-  empty<<<1, 32>>>();
-  cudaDeviceSynchronize();
-  auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < count; i++) empty<<<1, 32>>>();
-  cudaDeviceSynchronize();
-  auto spent = std::chrono::steady_clock::now() - start;
-  printf("%lld\n", (long long)std::chrono::nanoseconds(spent).count());
-}
-"""
+LAUNCHES = Path(__file__).with_name("launches.cu").read_text(encoding="utf-8")
 ADD = (Path(__file__).parents[1] / "tests/gpu/add.cu").read_text(encoding="utf-8")
 MOST_RATIO, MOST_DIFFERENCE = 1.35, 0.05
 WAYS: dict[str, list[str]] = {"recorded": [], "without_unified_memory": ["--without-unified-memory"]}

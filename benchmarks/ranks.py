@@ -40,83 +40,6 @@ from reading import make_trace
 MS = 1000  # of a trace's microseconds
 LATE_MS = 5
 HTA_RANKS = 8
-_ANALYZE = """
-import gc, hashlib, json, resource, sys, time
-import opscope
-from opscope.report.json_encoding import to_json
-from opscope.report.summary_json import analysis_json
-
-if __name__ == "__main__":
-    gc.disable()  # as the command does
-    folder, how, value = sys.argv[1:]
-    options = {how: int(value) if how == "workers" else value}
-    notes = []
-    started = time.perf_counter()
-    session = opscope.load(folder, memory_limit="2GB", note=notes.append, **options)
-    loaded = time.perf_counter()
-    summary = opscope.summarize(session)
-    document = analysis_json(summary)
-    done = time.perf_counter()
-    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    print(json.dumps({
-        "load_s": loaded - started,
-        "analyze_s": done - loaded,
-        "peak_mb": peaks[0] / 1024,
-        "worker_peak_mb": peaks[1] / 1024,
-        "notes": notes,
-        "document_sha256": hashlib.sha256(to_json(document).encode()).hexdigest(),
-        "conserved": not [one for check in session.check() for one in check.violations],
-        "device_time_ns": summary.device_time_ns,
-        "straggler": document["straggler"],
-        "clock_error_ns": max((one["error_ns"] for one in document["clocks"]), default=None),
-        "simulated_ranks": document["job"] and document["job"]["simulated_ranks"],
-        "collectives": [{k: one[k] for k in ("name", "last_rank", "wait_ns", "transfer_ns")}
-            for one in document["collectives"]],
-        "findings": [one["message"] for one in document["findings"]
-            if one["code"].startswith("collectives.")],
-        "late_ranks": [one.last_rank for one in summary.collectives.each if one.last_rank is not None
-            and (one.wait_ns or 0) > 0.9 * LATE_NS * (one.ranks - 1)],
-    }))
-""".replace("LATE_NS", str(LATE_MS * 1_000_000))
-# Time of communication beside which computing kernels ran, of all that it takes; of what steps launched.
-_OUR_OVERLAP = """
-import json, sys, time
-started = time.perf_counter()
-import opscope
-from opscope.analysis.arrays import merge, overlap, total
-from opscope.analysis.timeline.records import WorkKind, read_records
-
-def of_kind(device, kind):
-    mine = device.is_kernel & (device.step >= 0) & (device.work == kind)
-    return merge((device.start_ns[mine], device.end_ns[mine]))
-
-if __name__ == "__main__":
-    imported, found = time.perf_counter(), {}
-    with opscope.load(sys.argv[1]) as session:
-        for one in read_records(session):
-            for device in one.devices:
-                computing = of_kind(device, WorkKind.COMPUTE)
-                communicating = of_kind(device, WorkKind.COMMUNICATION)
-                beside_ns = int(overlap(computing, *communicating).sum())
-                found[one.rank] = 100 * beside_ns / total(communicating)
-    done = time.perf_counter()
-    print(json.dumps({"s": done - imported, "whole_s": done - started, "overlap": found}))
-"""
-_HTA_OVERLAP = """
-import contextlib, json, logging, sys, time
-started = time.perf_counter()
-logging.disable(logging.CRITICAL)
-from hta.trace_analysis import TraceAnalysis
-
-if __name__ == "__main__":
-    imported = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr):
-        analysis = TraceAnalysis(trace_dir=sys.argv[1], include_last_profiler_step=True)
-        frame = analysis.get_comm_comp_overlap(visualize=False)
-    found = dict(zip(map(int, frame["rank"]), map(float, frame["comp_comm_overlap_pctg"])))
-    done = time.perf_counter()
-    print(json.dumps({"s": done - imported, "whole_s": done - started, "overlap": found}))
-"""
 
 
 def main() -> int:
@@ -205,8 +128,8 @@ def against_hta(recorded: Path, python: str, size_mb: int, rounds: int = 3) -> d
         write_eight(recorded, Path(folder), size_mb)
         size_bytes = sum(one.stat().st_size for one in Path(folder).iterdir())
         for _ in range(rounds):
-            ours.append(said(sys.executable, _OUR_OVERLAP, folder))
-            theirs.append(said(python, _HTA_OVERLAP, folder))
+            ours.append(said(sys.executable, "overlap_by_opscope", folder))
+            theirs.append(said(python, "overlap_by_hta", folder))
     return {
         "ranks": HTA_RANKS,
         "size_bytes": size_bytes,
@@ -307,11 +230,12 @@ def give_less(events: list[dict[str, Any]]) -> None:
         record["args"] = {**record["args"], **halves}
 
 
-def said(python: str, script: str, *arguments: str) -> dict[str, Any]:
+def said(python: str, name: str, *arguments: str) -> dict[str, Any]:
     """The JSON that a script prints, run in a process of its own; from a file, for it starts processes."""
+    script = (Path(__file__).with_suffix("") / f"{name}.py.txt").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "script.py"
-        file.write_text(script, encoding="utf-8")
+        file.write_text(script.replace("LATE_NS", str(LATE_MS * 1_000_000)), encoding="utf-8")
         text = printed([python, file, *arguments], HTA_DISABLE_NS_ROUNDING="1")
     found: dict[str, Any] = json.loads(text.splitlines()[-1])
     return found
@@ -319,7 +243,7 @@ def said(python: str, script: str, *arguments: str) -> dict[str, Any]:
 
 def analyzed(folder: Path, how: str, value: str) -> dict[str, Any]:
     """One process that reads and analyzes the folder, with the processes that it asks for."""
-    return said(sys.executable, _ANALYZE, str(folder), how, value)
+    return said(sys.executable, "analyze", str(folder), how, value)
 
 
 def judged(folder: Path, what: str, count: int, workers: int, planted: int | None) -> dict[str, Any]:

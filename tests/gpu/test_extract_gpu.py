@@ -70,31 +70,13 @@ def test_a_kernel_of_torch_compile_runs_from_its_source(tmp_path):
     run_all([call])
 
 
-OWN = """
-import torch, triton, triton.language as tl
-
-@triton.jit
-def doubled(x, out, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
-
-model, tokens = torch.nn.Embedding(9000, 64).cuda(), torch.randint(0, 30, (4096,), device="cuda") * 7
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(40):
-    x = model(tokens)
-    out = torch.empty_like(x)
-    doubled[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel(), BLOCK=1024)
-    x.where(tokens[:, None] > 21, out).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-torch.cuda.synchronize()
-"""
-
-
 def test_what_the_program_gave_is_in_the_files(tmp_path):
-    extract(tmp_path, OWN, "--all", calls := tmp_path / "calls")
-    texts = {file.stem.partition("_")[2]: file.read_text() for file in calls.glob("*.py")}
-    assert "torch.randperm(204, device=device)[:30]" in texts["embedding"]
-    assert "    doubled[(256, 1, 1)](x=x, out=out, n=262144, BLOCK=1024)\n" in texts["doubled"]
-    assert "condition = torch.rand((4096, 1), device=device) >= 0." in texts["where"]
+    own = Path(__file__).with_name("extracted.py.txt").read_text()
+    extract(tmp_path, own, "--all", calls := tmp_path / "calls", "--top", "all")
+    text = "".join(file.read_text() for file in calls.glob("*.py"))
+    assert "torch.randperm(204, device=device)[:30]" in text
+    assert "    doubled[(256, 1, 1)](x=x, out=out, n=262144, BLOCK=1024)\n" in text
+    assert "condition = torch.rand((4096, 1), device=device) >= 0." in text
+    assert "with torch.autocast(DEVICE, dtype=torch.bfloat16):\n        return torch.ops.aten.cross" in text
+    assert "weight = torch.randn((256, 64), device=device, dtype=torch.float32).requires_grad_()\n" in text
     run_all(sorted(calls.glob("*.py")))

@@ -62,8 +62,8 @@ class GivenCalls:
         memory = {storage: number for number, storage in enumerate(shared)}
         arguments = {key: self._argument(one, memory) for key, one in given.items()}
         key = name, overload, grid, tuple(arguments.items())
+        self._counts[key] += 1
         if key in self._calls:
-            self._counts[key] += 1
             return
         alike = name, overload, grid, tuple(one for one in arguments.values() if type(one) is not str)
         self._alike[alike] += 1
@@ -72,7 +72,6 @@ class GivenCalls:
             if not is_view:  # which reads no values
                 arguments = {of: self._argument(one, memory, is_read=True) for of, one in given.items()}
             self._calls[key] = GivenCall(name, arguments, overload, source=source, grid=grid)
-            self._counts[key] = 1
 
     def note_launch(
         self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Sequence[Any]
@@ -130,6 +129,7 @@ class GivenCalls:
             number,
             0 if number is None else tensor.storage_offset(),
             values=self._values(tensor.detach()) if is_read else None,
+            requires_grad=tensor.requires_grad,
         )
 
     def _values(self, tensor: Any) -> GivenValues | None:

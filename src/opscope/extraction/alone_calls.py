@@ -35,6 +35,7 @@ from opscope.operators.arguments import (
     is_number,
     parse_arguments,
     read_gradients,
+    type_of,
     with_kernel_types,
     with_list_members,
 )
@@ -60,6 +61,7 @@ class AloneCall(NamedTuple):
     kernels: tuple[str, ...]  # most time first
     sources: tuple[Path, ...] = ()  # where that of a Triton kernel of torch.compile may lie
     collective: Collective | None = None  # which it is, if it is one
+    autocast: str | None = None  # its type of 16 bits, if it changed what the call gave others
     then: tuple[Fed, ...] = ()  # elementwise calls that work on its result, one after the other
     notes: tuple[str, ...] = ()
     activity_ids: tuple[int, ...] = ()  # launches of a Triton kernel that the program launched itself
@@ -108,25 +110,26 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
         for *key, call_id, kernel, blocks, operators, device_ns in session.query(_SQL["launched"])
     )
     found = []
-    for (name, overload, shapes, types, strides, concrete, source_file, *shared), parts in launched.items():
+    for (name, overload, shapes, types, strides, values, file, autocast, *shared), parts in launched.items():
         parts.sort(reverse=True)
         _, _, kernel, blocks, _ = parts[0]
         collective = Collective(*shared) if shared[0] else None
         of = f"c10d::{collective.name}" if collective else name or ""
         call = parse_arguments(
-            of, overload=overload, shapes=shapes, types=types, strides=strides, concrete=concrete
+            of, overload=overload, shapes=shapes, types=types, strides=strides, concrete=values
         )
         call = with_kernel_types(call, kernel)
         notes: list[str] = []
         operator_ids = sorted({one for *_, operators in parts for one in operators})
-        if seen and not (source_file or collective):
+        if seen and not (file or collective):
             names = session.query(_SQL["below"], [operator_ids[:1]])
             below = [one for _, name, _ in names if name != call.name for one in seen.get(stem(name), ())]
             call, notes = as_seen(call, seen.get(stem(call.name), ()), below)
         if call.has_unrecorded_list:
             call = with_list_members(call, kernel, blocks, gradients) or call
-        path = Path(source_file or "")
-        sources = (*(kernels_folder(trace) / path.name for (trace,) in traces), path)
+        sources = (
+            (*(kernels_folder(trace) / Path(file).name for (trace,) in traces), Path(file)) if file else ()
+        )
         known = [device_ns * gaps[call_id] for device_ns, call_id, *_ in parts if call_id in gaps]
         found.append(
             AloneCall(
@@ -135,8 +138,9 @@ def alone_calls(session: Session, efficiency: Efficiency) -> tuple[AloneCall, ..
                 sum(device_ns for device_ns, *_ in parts),
                 sum(known) if known and collective is None else None,
                 tuple(dict.fromkeys(one for _, _, one, *_ in parts)),
-                sources if source_file else (),
+                sources,
                 collective,
+                autocast,
                 notes=tuple(notes),
             )
         )
@@ -160,10 +164,10 @@ def _chains(session: Session, calls: Sequence[AloneCall]) -> Iterator[AloneCall]
     @cache
     def fed(before: int, after: int) -> str | None:
         results, call = results_of(calls[before].call), calls[after].call
-        made = [(one.shape, one.type_name) for one in results]
+        made = [(one.shape, type_of(one)) for one in results]
         given = zip(call.names, call.arguments, strict=False)
         tensors = ((name, one) for name, one in given if isinstance(one, TensorArgument))
-        return next((name for name, one in tensors if [(one.shape, one.type_name)] == made), None)
+        return next((name for name, one in tensors if [(one.shape, type_of(one))] == made), None)
 
     runs: list[list[tuple[int, str | None, int]]] = [[]]
     last = None
@@ -209,8 +213,7 @@ def _own_launches(
         return
     every = [operator for one in calls for operator in one.operator_ids]
     counted = {operator for operator, *_ in session.query(_SQL["below"], [every])}
-    names = list(dict.fromkeys(name for name, _ in of_kernels))
-    launches = session.query(_SQL["launches"], [names])
+    launches = session.query(_SQL["launches"], [list({name for name, _ in of_kernels})])
     for (name, *grid), rows in grouped(
         (tuple(key), rest)
         for *key, rest in ((*row[:4], row[4:]) for row in launches if row[4] not in counted)
@@ -252,8 +255,7 @@ def chosen_call(calls: Sequence[AloneCall], wanted: str, session: Session) -> Al
             text = "\n".join([one.name, one.shapes, *one.kernels, *at]).lower().replace("x", "×")
             if all(word in text for word in words):
                 return one
-    of_name = "SELECT 1 FROM kernel_names WHERE kind = 'kernel' AND contains(name, $1) LIMIT 1"
-    if session.query(of_name, [wanted]):
+    if session.query("SELECT 1 FROM kernel_names WHERE kind = 'kernel' AND contains(name, $1)", [wanted]):
         raise InputError(
             f"nothing is recorded of what the kernel '{wanted}' was launched with",
             hint="Record with opscope run, which notes the launches of Triton's kernels in a step before",
@@ -321,10 +323,7 @@ def extracted(
 
     They must fit into a device with so much memory, where it is given.
     """
-    stems = [
-        (call.stem or call.name).rpartition("::")[2]
-        for call in (one.call, *(after.call for after in one.then))
-    ]
+    stems = [(of.stem or of.name).rpartition("::")[2] for of in (one.call, *(fed.call for fed in one.then))]
     name = name or f"{rank:02}_{'_'.join(stems)[:_LONGEST_NAME]}.py"
     try:
         if scale is not None and (one.collective or one.sources or one.activity_ids or one.then):
@@ -350,10 +349,7 @@ def extracted(
         elif isinstance(one.call, SeenCall):
             file = launch_file(one.call, what=what, name=name, notes=one.notes)
         else:
-            call, notes = one.call, one.notes
-            if scale is not None:
-                call, said = scaled(call, scale)
-                notes = (said,)
+            call, notes = (one.call, one.notes) if scale is None else scaled(one.call, scale)
             needed_bytes = sum(distinct_bytes(tensor) or 0 for tensor in call.tensors)
             if memory_bytes is not None and needed_bytes > memory_bytes:
                 raise InputError(
@@ -361,7 +357,6 @@ def extracted(
                     f"{format_bytes(memory_bytes)}",
                     hint=f"Make them smaller: --scale {memory_bytes / needed_bytes / 2:.1g}",
                 )
-            decoded = map(decode, one.kernels)
             file = call_file(
                 call,
                 what=what,
@@ -370,7 +365,8 @@ def extracted(
                 then=one.then,
                 module=module,
                 notes=notes,
-                is_tf32=any(of.tensor_core and of.operand_type == "f32" for of in decoded),
+                autocast=one.autocast,
+                is_tf32=any(of.tensor_core and of.operand_type == "f32" for of in map(decode, one.kernels)),
             )
         return Extracted(rank, one, file, name)
     except OpscopeError as error:

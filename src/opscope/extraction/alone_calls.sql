@@ -1,12 +1,19 @@
 -- :name launched
 -- One row per distinct call that can be run alone, roofline call (`call_id`) and kernel that it launched: the call's name,
--- overload, arguments as recorded, the source file of a Triton kernel of torch.compile (`kernel_file`), what of a
--- collective was recorded; the kernel's name, its blocks in a call, the operators of the calls, device time in ns. Reads
--- operators, triton_launches, device_activities, kernel_names, activity_costs, collectives.
--- An operator that calls itself has only cast its arguments, as autocast does. One of another library counts if it launched
--- something itself.
+-- overload, arguments as recorded, the source file of a Triton kernel of torch.compile (`kernel_file`), the type of 16 bits
+-- of an autocast that changed what operators below it were given (`autocast`), what of a collective was recorded; the
+-- kernel's name, its blocks in a call, the operators of the calls, device time in ns. Reads operators, triton_launches,
+-- device_activities, kernel_names, activity_costs, collectives.
+-- An operator that calls itself has only cast its arguments, as autocast does: of softmax and the like it asks for a float32
+-- result (type 6) instead. One of another library counts if it launched something itself.
 WITH named AS (
-        SELECT *, coalesce(lead(operator_id) OVER of_name <= last_descendant_id, false) AS calls_itself
+        SELECT *, coalesce(lead(operator_id) OVER of_name <= last_descendant_id, false) AS calls_itself,
+            input_types::VARCHAR AS types, lead(input_types::VARCHAR) OVER of_name AS own_types,
+            calls_itself AND lead(input_shapes) OVER of_name = input_shapes AND contains(concat(types, own_types), 'c10::')
+                AND CASE WHEN own_types = types
+                    THEN concrete_inputs->>-1 = '' AND (lead(concrete_inputs) OVER of_name)->>-1 = '6'
+                    ELSE regexp_replace(types, 'c10::(BFloat16|Half)', 'float', 'g')
+                        = regexp_replace(own_types, 'c10::(BFloat16|Half)', 'float', 'g') END AS is_cast
         FROM operators WHERE input_shapes IS NOT NULL AND (starts_with(name, 'aten::') OR name = 'record_param_comms'
             OR (contains(name, '::') AND NOT contains(name, 'autograd::')
                 AND operator_id IN (SELECT operator_id FROM device_activities WHERE kind = 'kernel')))
@@ -16,16 +23,20 @@ WITH named AS (
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), -1) < operator_id AS is_outermost_of_torch
         FROM named WHERE NOT calls_itself),
     outermost AS (
-        SELECT * EXCLUDE (calls_itself, is_outermost_of_torch), NULL AS kernel_file
-        FROM ours WHERE is_outermost_of_torch
+        SELECT o.* EXCLUDE (calls_itself, types, own_types, is_cast, is_outermost_of_torch), NULL AS kernel_file,
+            CASE WHEN c.operator_id <= o.last_descendant_id
+                THEN if(contains(concat(c.types, c.own_types), 'Half'), 'float16', 'bfloat16') END AS autocast
+        FROM ours o ASOF LEFT JOIN (FROM named WHERE is_cast) c
+            ON c.trace_id = o.trace_id AND c.thread_id = o.thread_id AND c.operator_id >= o.operator_id
+        WHERE o.is_outermost_of_torch
         UNION ALL
-        SELECT DISTINCT o.*, t.kernel_file FROM operators o JOIN triton_launches t USING (operator_id)
+        SELECT DISTINCT o.*, t.kernel_file, NULL FROM operators o JOIN triton_launches t USING (operator_id)
         WHERE o.name = t.kernel_name AND o.input_shapes IS NOT NULL),
     communicated AS (
         SELECT operator_id, name, data_type, in_element_count, out_element_count, group_size
         FROM collectives WHERE side = 'host')
 SELECT o.name, o.overload, o.input_shapes::VARCHAR, o.input_types::VARCHAR, o.input_strides::VARCHAR,
-    o.concrete_inputs::VARCHAR, o.kernel_file, m.* EXCLUDE (operator_id), call_id, k.name,
+    o.concrete_inputs::VARCHAR, o.kernel_file, o.autocast, m.* EXCLUDE (operator_id), call_id, k.name,
     (sum(grid_x * grid_y * grid_z) // count(DISTINCT o.operator_id))::BIGINT,
     list(DISTINCT o.operator_id), sum(a.duration_ns)::BIGINT
 FROM outermost o

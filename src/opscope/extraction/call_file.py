@@ -39,6 +39,7 @@ _LISTS = f"{_KEPT}; others are known where they are shaped as all gradients, if 
 # Of a random generator, or where a result goes: left to the call itself.
 _LEFT_OUT = frozenset({"generator", "layout", "pin_memory", "non_blocking"})
 _UNDEFINED = frozenset({"attn_bias", "cum_seq_q", "cum_seq_k"})  # tensors that may be without a "?"
+_COPY = "a copy of the kernel above goes here"
 _MINE = "def mine({0}):\n    return reference({0})  # {1}\n"
 _DIGITS = re.compile(r"\d+\.\d*(e[+-]?\d+)?")
 _KNOWN = "As in a step before the recording: alignment, shared memory, spread of integers, share of zeros."
@@ -71,19 +72,20 @@ def call_file(
     then: Sequence[Fed] = (),
     module: str | None = None,
     notes: Sequence[str] = (),
+    autocast: str | None = None,
     is_tf32: bool = False,
 ) -> CallFile:
     """The file of a call with this name, `what` at its head; `then` are calls that follow it.
 
-    `module` registers an operator of another library; `is_tf32` says how matrices of float32 were multiplied.
-
-    Its own version starts as asked; without it in Triton where the call's family has a template.
+    `module` registers an operator of another library; `autocast` is the type that the program had of it, if
+    that changed the call; `is_tf32` says how matrices of float32 were multiplied. Its own version starts as
+    asked; without it in Triton where the call's family has a template.
     """
     made: dict[str, str] = {}
     every = [Fed(call), *then]
     notes = [*notes, *[_KNOWN] * any(tensor.seen for one, _ in every for tensor in one.tensors)]
     calls, lines = [], []
-    for number, (one, fed) in enumerate(every):
+    for rank, (one, fed) in enumerate(every):
         schema = one.schema
         if one.defect is not None:
             raise InputError(f"{one.name}: {one.defect}", hint=HOW * ("were recorded" in one.defect) or None)
@@ -95,27 +97,21 @@ def call_file(
         if schema is None:
             raise InputError(f"{one.name}: no packaged release of PyTorch declares it with such arguments")
         if one.has_unrecorded_list:
-            raise InputError(
-                f"{one.name}: of lists of more than 30 tensors no members are recorded", hint=_LISTS
-            )
+            raise InputError(f"{one.name}: of lists of more than 30 tensors nothing is recorded", hint=_LISTS)
         inputs = Inputs(one, made, notes)
-        numbers, arguments = _written(inputs, schema, fed, f"r{number}")
+        numbers, arguments = _written(inputs, schema, fed, f"r{rank}")
         calls.append(Written(one, inputs.variables, numbers, fed, is_tf32))
         pairs = zip(schema.arguments, one.arguments, strict=False)
         # What changes lists returns nothing; what another library's operator changes is not known.
         changed = [at.name for at, given in pairs if at.is_written and isinstance(given, TensorListArgument)]
         changed = changed if one.stem else ["result", *made]
-        result = (
-            f"r{number + 1} = "
-            if number < len(then)
-            else "result = "
-            if not one.stem
-            else "return " * (not changed)
-        )
+        head = f"r{rank + 1} = " if then[rank:] else "return " * (not changed) if one.stem else "result = "
         # Where it is known: torch tries one after the other, and reads tensors for what it says of those.
         overload = "" if one.overload is None else f".{one.overload or 'default'}"
-        lines.append(f"{result}torch.ops.{one.name.replace('::', '.')}{overload}({arguments})")
+        lines.append(f"{head}torch.ops.{one.name.replace('::', '.')}{overload}({arguments})")
         lines += [f"return {', '.join(changed)}"] * bool(changed)
+    if autocast is not None:
+        lines = [f"with torch.autocast(DEVICE, dtype=torch.{autocast}):", *(f"    {one}" for one in lines)]
     if call.stem is None and module is None:
         raise InputError(f"{call.name}: name the module that registers it, --import MODULE")
     own = start_of(calls, start or StartKind.TRITON, parameters=", ".join(made))
@@ -137,20 +133,22 @@ def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tu
     given_values: list[str] = []
     is_by_name = False
     for declared, given in zip(schema.arguments, chain(call.arguments, repeat(None)), strict=False):
-        if declared.is_written and declared in schema.out:
+        if declared in schema.out:
+            if isinstance(given, TensorArgument):
+                given_values.append(f"{declared.name}={empty(given)}")
             continue
         is_unknown = given is None or given == ScalarArgument(None)
         if is_unknown and (declared.default is not None or declared.name in _LEFT_OUT):
             is_by_name = True  # what follows can no longer be told by its place
             if declared.type.startswith("str") and not call.is_seen:
-                inputs.notes.append(
-                    f"PyTorch records no texts, so '{declared.name}' is what it is by default."
-                )
+                inputs.notes.append(f"PyTorch records no texts: '{declared.name}' is what it is by default.")
             continue
         value = variable = declared.name
         while variable in inputs.made or keyword.iskeyword(variable):  # of a call before it
             value = variable = f"{variable}_"
-        is_tensor = isinstance(given, TensorArgument) and (not is_number(given) or "philox" in variable)
+        is_tensor = isinstance(given, TensorArgument) and (
+            not is_number(given) or "philox" in variable or all(map(is_number, call.tensors))
+        )
         if declared.name == fed:
             value = variables[declared.name] = before
         elif isinstance(given, TensorListArgument) or (isinstance(given, TensorArgument) and is_tensor):
@@ -161,7 +159,7 @@ def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tu
             is_by_name |= bool(given_values and call.stem) and not isinstance(given, TensorArgument)
         is_by_name |= declared not in schema.positional
         given_values.append(f"{declared.name}={value}" if is_by_name else value)
-    if not call.tensors and "device" in call.names:
+    if not call.tensors and "device" in call.names and "device" not in numbers:
         given_values.append("device=DEVICE")
     return numbers, ", ".join(given_values)
 
@@ -195,8 +193,8 @@ def kernel_file(call: CallArguments, source: str, *, what: str, name: str) -> Ca
     lines.append("stream = torch.cuda.current_stream().cuda_stream")
     lines.append(f"{kernel}.run({', '.join(parameters)}, stream=stream)")
     lines.append(f"return {', '.join(one for one in parameters if 'out_ptr' in one)}")
-    mine = _MINE.format(", ".join(inputs.made), "a copy of the kernel above goes here")
-    return _file(what, name, inputs, lines, Start(f"import torch\n{source}", mine))
+    own = Start(f"import torch\n{source}", _MINE.format(", ".join(inputs.made), _COPY))
+    return _file(what, name, inputs, lines, own)
 
 
 def launch_file(call: SeenCall, *, what: str, name: str, notes: Sequence[str]) -> CallFile:
@@ -217,8 +215,7 @@ def launch_file(call: SeenCall, *, what: str, name: str, notes: Sequence[str]) -
     tensors = ", ".join(inputs.made)
     lines = [f"{call.name}[{call.grid}]({', '.join(given_values)})", f"return {tensors}"]
     head = f"{packaged_text(__package__, 'starts/head.py.txt')}\n{call.source}"
-    own = Start(head, _MINE.format(tensors, "a copy of the kernel above goes here"))
-    return _file(what, name, inputs, lines, own)
+    return _file(what, name, inputs, lines, Start(head, _MINE.format(tensors, _COPY)))
 
 
 def collective_file(call: CallArguments, of: Collective, *, what: str, name: str) -> CallFile:
@@ -227,13 +224,12 @@ def collective_file(call: CallArguments, of: Collective, *, what: str, name: str
     if code is None or known is None or not of.group_size or not of.in_element_count:
         raise InputError(f"{call.name}: there is no template for such a collective")
     given, got = (TensorArgument((n or 0,), known.name) for n in (of.in_element_count, of.out_element_count))
-    is_in_place = "result" not in code
-    lines = [code, "return tensor"] if is_in_place else [f"result = {empty(got)}", code, "return result"]
+    lines = [f"result = {empty(got)}", code, "return result"] if "result" in code else [code, "return tensor"]
     own = Start(packaged_text(__package__, "starts/head.dist.txt"), _MINE.format("tensor", "yours goes here"))
-    usage = f"    torchrun --nproc-per-node {of.group_size} {name}   run both and compare them"
     inputs = Inputs(call, {}, [])
     inputs.make("tensor", given, "tensor")
-    return _file(what, name, inputs, lines, own, usage)
+    torchrun = f"    torchrun --nproc-per-node {of.group_size} {name}   run both and compare them"
+    return _file(what, name, inputs, lines, own, torchrun)
 
 
 def _file(  # noqa: PLR0917 - the parts of a file, in their order

@@ -140,7 +140,9 @@ class Inputs:
         )
         if seen is not None and seen.values is not None:
             code = _spread(code, kind, seen.values, sizes, dtype)
-        return f"({code}){laid}" if laid else code
+        # Where an operator only calls others (one that was seen does not), this decides which.
+        is_needed = seen is not None and seen.requires_grad and not (call.is_seen or call.name.endswith("_"))
+        return (f"({code}){laid}" if laid else code) + ".requires_grad_()" * is_needed
 
     def _beside(self, seen: GivenTensor | None) -> dict[str, GivenTensor]:
         """Arguments that lie in the memory of one, itself among them; none if it lies alone."""
@@ -202,8 +204,8 @@ def _added(values: GivenValues, sizes: tuple[int, ...]) -> Iterator[str]:
         yield parts["sorted"].format(sizes=sizes)
 
 
-def scaled(call: CallArguments, fraction: float) -> tuple[CallArguments, str]:
-    """The call with less of its first dimension of several, or fewer members of its lists; what that says."""
+def scaled(call: CallArguments, fraction: float) -> tuple[CallArguments, tuple[str]]:
+    """The call with less of its first dimension of several, or fewer members of its lists; a note of that."""
     given = dict(zip(call.names, call.arguments, strict=False))
     lists = [one.tensors for one in given.values() if isinstance(one, TensorListArgument) and one.tensors]
     moving = [
@@ -239,4 +241,4 @@ def scaled(call: CallArguments, fraction: float) -> tuple[CallArguments, str]:
     arguments = tuple(smaller(name, one) for name, one in given.items())
     part = "tensors of each list" if is_of_lists else "in the dimension"
     said = f"{MADE_SMALLER}{fraction:g}): {after} {part} of {before}. Its time is not the recorded call's."
-    return msgspec.structs.replace(call, arguments=arguments), said
+    return msgspec.structs.replace(call, arguments=arguments), (said,)

@@ -111,10 +111,8 @@ def start_of(calls: Sequence[Written], kind: StartKind, *, parameters: str) -> S
     if (known := _TABLE["tolerances"].get(type_name)) is not None:
         terms = filled.get("summed", 1)
         # Of many terms each addition rounds a sum that has grown.
-        rounded = sqrt(terms) * (
-            max(1.0, sqrt(terms) / _FEW_TERMS) if _name(given.output) == "float32" else 1
-        )
-        atol = f"{known[1] * rounded:.1g}{filled.get('times', '')}"
+        growth = sqrt(terms) * (max(1.0, sqrt(terms) / _FEW_TERMS) if _name(given.output) == "float32" else 1)
+        atol = f"{known[1] * growth:.1g}{filled.get('times', '')}"
         tolerance = f", rtol={known[0]}, atol={atol}"
     return Start(head, code, tolerance, kind)
 
@@ -279,15 +277,13 @@ def _reduction(given: Written) -> dict[str, Any] | None:
     chosen = sorted({one % count for one in asked} or range(count))
     if not chosen or len(chosen) <= chosen[-1] - chosen[0] or (given.computed == "int64" and reduce != "sum"):
         return None
-    outers, inner = prod(x.shape[: chosen[0]]), prod(x.shape[chosen[-1] + 1 :])
-    reduced = x.element_count // (outers * inner)
+    outer, inner = prod(x.shape[: chosen[0]]), prod(x.shape[chosen[-1] + 1 :])
+    reduced = x.element_count // (outer * inner)
     # Where nothing is inner, rows stand side by side in a tile.
-    view = (
-        f".reshape({outers}, {reduced}, {inner})" if inner > 1 else f".reshape({outers}, {reduced}).mT[None]"
-    )
+    view = f".reshape({outer}, {reduced}, {inner})" if inner > 1 else f".reshape({outer}, {reduced}).mT[None]"
     return {
         "summed": reduced if call.stem == "sum" else 1,
-        "sizes": (outers, reduced, inner) if inner > 1 else (1, reduced, outers),
+        "sizes": (outer, reduced, inner) if inner > 1 else (1, reduced, outer),
         "longest": 64 if inner > 1 else 4096,
         "x": given.variables["self"] + view,
         "identity": identity,

@@ -252,6 +252,7 @@ class GivenTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     offset: int = 0  # in that memory, in elements
     values: GivenValues | None = None  # None where nobody looked
     kind: str | None = None  # the class or the layout of one that is no plain strided tensor
+    requires_grad: bool = False
 
 
 # A text is what Python writes for a number, text or None; None stands for what it cannot write.

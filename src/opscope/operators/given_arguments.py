@@ -84,7 +84,14 @@ def as_seen(
         filled = msgspec.structs.replace(
             call,
             overload=seen.overload if seen.name == call.name else "",
-            arguments=tuple(seen.at(name) if seen.has(name) else one for name, one in given),
+            arguments=tuple(
+                seen.at(name)
+                if seen.has(name)
+                # Which call had which number is not known: where several are, they are the user's to write.
+                and not (isinstance(one, TensorArgument) and len({of.value(name) for of in plain}) > 1)
+                else one
+                for name, one in given
+            ),
             given_names=None if call.stem else seen.names,
             values_recorded=True,
             is_seen=True,
@@ -92,6 +99,8 @@ def as_seen(
         # Another release may declare other arguments.
         if call.stem is None or filled.schema is not None:
             return filled, [_OTHERS] if any(one.arguments != seen.arguments for one in plain) else []
+    if kinds := [one.seen.kind for seen in fitting for one in seen.tensors if one.seen and one.seen.kind]:
+        return msgspec.structs.replace(call, defect=f"it was given a {kinds[0]}, not a plain tensor"), []
     return _as_below(call, [*fitting, *below]), []
 
 
@@ -109,14 +118,15 @@ def _as_below(call: CallArguments, below: Sequence[SeenCall]) -> CallArguments:
             why = f"'{call.names[place]}' is of the kind {kinds[0]}: only plain tensors can be written"
             return msgspec.structs.replace(call, defect=why)
         facts = [other.seen for other in alike if other.seen and not other.seen.kind]
+        # Gradients of a weight have its sizes, and need none themselves; of what is viewed no value was read.
+        for known in ("requires_grad", "values"):
+            facts = [fact for fact in facts if getattr(fact, known)] or facts
         unshared = {msgspec.structs.replace(fact, memory=None, offset=0) for fact in facts}
         if len(unshared) == 1:
             alone[place] = msgspec.structs.replace(one, seen=unshared.pop())
     for seen in below:  # all of them in their order
         rest = iter([one for one in seen.tensors if one.seen and not one.seen.kind])
-        found = {
-            place: next((of for of in rest if _is_like(of, one)), None) for place, one in tensors.items()
-        }
+        found = {at: next((of for of in rest if _is_like(of, one)), None) for at, one in tensors.items()}
         if None not in found.values():
             return with_arguments(call, found)
     return with_arguments(call, alone)
@@ -136,7 +146,7 @@ def _fits(call: CallArguments, seen: SeenCall) -> bool:
 def _may_be(recorded: Argument, seen: Argument) -> bool:
     if isinstance(recorded, TensorArgument):
         if is_number(recorded):
-            return not isinstance(seen, TensorListArgument)
+            return not isinstance(seen, TensorListArgument) and not getattr(seen, "shape", ())
         return isinstance(seen, TensorArgument) and _is_like(seen, recorded)
     if isinstance(recorded, TensorListArgument):
         shapes = None if recorded.tensors is None else [one.shape for one in recorded.tensors]

@@ -4,6 +4,8 @@ import json
 import runpy
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
 
+from case_tables import cases  # noqa: E402
 from fakes import TraceBuilder, sidecar, watched  # noqa: E402
 from opscope import load  # noqa: E402
 from opscope.analysis.summary import Summary  # noqa: E402
@@ -141,9 +144,49 @@ class Wrapped(torch.Tensor):
 
 
 def test_other_kinds_of_tensors_are_refused(written):
-    given = torch.randn(4, 8).as_subclass(Wrapped)
-    with pytest.raises(InputError, match="'self' is of the kind Wrapped: only plain tensors can be written"):
+    given = [torch.randn(4, 8).as_subclass(Wrapped) for _ in range(40)]
+    for many in (given, given[:4]):  # of more than 30 nothing is recorded
+        with pytest.raises(InputError, match="_foreach_mul_: it was given a Wrapped, not a plain tensor"):
+            written(lambda of=many: torch._foreach_mul_(of, 2.0), "_foreach_mul_")
+    parallel = pytest.importorskip("torch.distributed.tensor")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    given = parallel.distribute_tensor(torch.randn(8, 4), parallel.init_device_mesh("cpu", (1,)))
+    with pytest.raises(InputError, match="tanh: it was given a DTensor, not a plain tensor"):
         written(given.tanh, "tanh")
+    with pytest.raises(InputError, match="'input' is of the kind DTensor: only plain tensors can be written"):
+        written(lambda: functional.linear(given, given), "linear")
+    torch.distributed.destroy_process_group()
+
+
+@cases("step", "wanted", "line")
+def test_where_a_result_goes_and_what_decides_its_size(written, step, wanted, line):
+    assert line in written(partial(eval, step, {"torch": torch, "x": torch.eye(8)}), wanted)[0]
+
+
+def test_below_autocast_types_say_it_and_above_the_file_does(written):
+    x, weight = torch.randn(8, 6), torch.randn(4, 6)
+
+    def step():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            functional.linear(x, weight), torch.tensordot(x, weight, ([1], [1]))
+
+    text, made, result = written(step, "linear")
+    assert {one.dtype for one in (*made, result)} == {torch.bfloat16} and "autocast" not in text
+    text, made, result = written(step, "tensordot")
+    assert {one.dtype for one in made} == {torch.float32} and result.dtype == torch.bfloat16
+    assert "    with torch.autocast(DEVICE, dtype=torch.bfloat16):\n        return torch.ops" in text
+
+
+def test_an_operator_that_calls_others_is_given_what_needs_gradients(written):
+    weight, tokens = torch.randn(9, 4, requires_grad=True), torch.arange(6)
+    step = lambda: functional.embedding_bag(tokens, weight, tokens)  # noqa: E731
+    _, (made, *_), result = written(step, "embedding_bag")
+    assert made.requires_grad and result[0].grad_fn is not None
+    _, (made, *_), _ = written(weight.tanh, "tanh")
+    assert not made.requires_grad  # which changes no kernel of it
+    head, x = torch.nn.Linear(4, 6), torch.randn(5, 3, 4, requires_grad=True).transpose(0, 1)
+    _, made, _ = written(lambda: head(x).sum().backward(), "linear")
+    assert [one.requires_grad for one in made] == [True] * 3
 
 
 def test_a_call_is_made_smaller(written, tmp_path):
@@ -166,38 +209,11 @@ def test_a_call_is_made_smaller(written, tmp_path):
         written(lambda: torch.ones(1).tanh(), "tanh", scale=0.5)
 
 
-OWN = """
-import triton
-import triton.language as tl
-
-HALF = tl.constexpr(0.5)
-TWO: tl.constexpr = 2
-x = object()
-
-
-@triton.jit
-def doubled(x):
-    return TWO * x
-
-
-@triton.jit
-def scale(x, out, n, factor, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + at, mask=at < n)
-    tl.store(out + at, doubled(value) * HALF * factor, mask=at < n)
-
-
-@triton.jit
-def unwritable(out):
-    tl.store(out, x.value)
-"""
-
-
 def test_a_kernel_of_ones_own_is_written_with_its_launch(tmp_path, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     script, trace, file = tmp_path / "own.py", tmp_path / "trace.json", tmp_path / "call.py"
-    script.write_text(OWN)
+    script.write_text(Path(__file__).with_name("own_kernels.py.txt").read_text())
     names, seen, x = runpy.run_path(str(script)), GivenCalls(), torch.randn(101)[1:]
     watch = DataflowWatch()
     watch._is_on, watch._steps, watch._calls = True, [[], []], seen
