@@ -68,8 +68,13 @@ _REASONS = ("outside_recording", "overruns_stream")
 _WAITS = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy")
 
 
-def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
-    """Mend the staged events of a trace where that can be done, and say what cannot be trusted."""
+def distrust(
+    session: Session, trace_id: int, events: StagedEvents, *, is_whole: bool = False
+) -> Iterator[Finding]:
+    """Mend the staged events of a trace where that can be done, and say what cannot be trusted.
+
+    `is_whole`: nothing ran on the device before.
+    """
     ignored = events.census.ignored
     named = {name: count for name, count in ignored.items() if name.endswith(("_op", "_runtime"))}
     if any(name.endswith("_op") for name in named):
@@ -78,18 +83,6 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
         yield finding("recording.unknown_device", trace_id, count, events=said)
     if not events.census.categories.keys() & {"kernel", "cuda_runtime", "cuda_driver"}:
         return
-    calls, activities = call_and_device_times(events)
-    yield from unrecorded_launches(trace_id, events, calls, activities)
-    reason = _impossible(activities, _host_extent(events))
-    if (reason >= 0).any():
-        yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
-        activities = {name: column[reason < 0] for name, column in activities.items()}
-    yield from _skew(trace_id, events, calls, activities)
-    yield from _waits_for_others(trace_id, calls, activities, _host_extent(events))
-
-
-def call_and_device_times(events: StagedEvents) -> tuple[Columns, Columns]:
-    """CUDA calls, by what each does, and device records of the staged events, as columns."""
     calls = columns(
         events.rows["call"],
         *("start_ns", "duration_ns", "correlation_id"),
@@ -100,13 +93,6 @@ def call_and_device_times(events: StagedEvents) -> tuple[Columns, Columns]:
         events.rows["activity"],
         *("row_id", "start_ns", "duration_ns", "correlation_id", "device", "stream", "graph_id"),
     )
-    return calls, activities
-
-
-def unrecorded_launches(
-    trace_id: int, events: StagedEvents, calls: Columns, activities: Columns
-) -> Iterator[Finding]:
-    """Launches of which the device left no record, or left none that runs; and a recording of none."""
     kind, order = calls["kind"], np.argsort(calls["start_ns"], kind="stable")
     # What is launched while a graph is captured runs later. cuDNN's recurrent layers call memsets that the
     # device has no record of, where of all their kernels it has one.
@@ -127,6 +113,13 @@ def unrecorded_launches(
         yield finding("recording.captures_only", trace_id, {"count": captured, "device_ns": None})
     elif not launches + records and "cpu_op" not in events.census.categories:
         yield finding("recording.empty", trace_id, {"count": len(kind), "device_ns": None})
+    reason = _impossible(activities, _host_extent(events))
+    if (reason >= 0).any():
+        yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
+        activities = {name: column[reason < 0] for name, column in activities.items()}
+    yield from _skew(trace_id, events, calls, activities)
+    if not is_whole:
+        yield from _waits_for_others(trace_id, calls, activities, _host_extent(events))
 
 
 def _waits_for_others(trace_id: int, calls: Columns, activities: Columns, host: Extent) -> Iterator[Finding]:

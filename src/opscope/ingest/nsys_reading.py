@@ -22,7 +22,7 @@ import numpy as np
 from opscope.errors import InputError
 from opscope.hardware.driver import version_text
 from opscope.ingest.kineto import Filler
-from opscope.ingest.kineto_file import call_and_device_times, unrecorded_launches
+from opscope.ingest.kineto_file import distrust
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest, subtree_sums
 from opscope.ingest.quality import (
     integer,
@@ -353,7 +353,7 @@ class _Reader:
 
     def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
         events, owners = self._stage_process(process)
-        defects = [*unrecorded_launches(trace_id, events, *call_and_device_times(events))]
+        defects = [*distrust(self.session, trace_id, events, is_whole=True)]
         census = Filler(self.session, trace_id, events).fill()
         self.session.execute(sql(__package__, "nsys:kernel_symbols"))
         export, exported = self.export, _exported(self.export)
