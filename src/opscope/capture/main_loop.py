@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -21,7 +21,8 @@ from opscope.workloads.runtime import require_torch
 ROUND = "__opscope_round__"
 # A program with any of these has steps of its own, or code that is read by more than Python.
 _NOT_MARKED = re.compile(
-    r"\bnn\.(?!functional\b)|optim|Module|from_pretrained|pipeline|numba|\b(ray|dask|joblib|submitit)\b"
+    r"\bnn\.(?!functional\b)|optim|Module|from_pretrained|pipeline"
+    r"|\b(?:import|from) .*\b(?:numba|ray|dask|joblib|submitit)\b"
 )
 _READ_BY_OTHERS = re.compile("jit|script|kernel|compile")
 # What torch.compile may see of functions: the one it is given, and what that calls.
@@ -34,17 +35,17 @@ _MOST_LOOKING_S = 2.0  # that looking for the main loop may take
 
 _Loop = ast.For | ast.While | ast.AsyncFor
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 def _loops(
-    node: ast.AST, around: tuple[_Loop, ...], only: Collection[str] | None = None
+    node: ast.AST, around: tuple[_Loop, ...], only: Collection[str]
 ) -> Iterator[tuple[_Loop, tuple[_Loop, ...]]]:
-    """Each loop with those around it; of functions either all, or only those with these names."""
+    """Each loop with those around it; of functions and classes only those with these names."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _Function | ast.Lambda | ast.ClassDef):
             decorators = "".join(map(ast.unparse, getattr(child, "decorator_list", ())))
-            is_one = only is None or getattr(child, "name", None) in only
-            if is_one and not _READ_BY_OTHERS.search(decorators):
+            if getattr(child, "name", None) in only and not _READ_BY_OTHERS.search(decorators):
                 yield from _loops(child, (), only)
         elif isinstance(child, _Loop):
             yield child, around
@@ -53,15 +54,15 @@ def _loops(
             yield from _loops(child, around, only)
 
 
+def _called(within: Iterable[ast.AST]) -> set[str]:
+    """Functions that are called there by name."""
+    calls = (node for one in within for node in ast.walk(one) if isinstance(node, ast.Call))
+    return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+
+
 def _called_from_the_top(tree: ast.Module) -> set[str]:
     """Functions that the program's own lines call by name, and that it hands to nobody."""
-    called = {
-        node.func.id
-        for one in tree.body
-        if not isinstance(one, _Function | ast.ClassDef)
-        for node in ast.walk(one)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
+    called = _called(one for one in tree.body if not isinstance(one, _Function | ast.ClassDef))
     handed = {
         one.id
         for node in ast.walk(tree)
@@ -70,6 +71,15 @@ def _called_from_the_top(tree: ast.Module) -> set[str]:
         if isinstance(one, ast.Name)
     }
     return called - handed
+
+
+def _without_texts(text: str) -> str:
+    """Code without its comments, and with nothing in its texts: they may speak of anything."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+    return ast.unparse(tree)
 
 
 @dataclass
@@ -105,9 +115,15 @@ class MainLoop:
 
         Lines stay what they are. Nothing is marked where models and optimizers are made, unless asked for.
         """
-        if _NOT_MARKED.search(text) and not self.is_asked_for:
+        code = _without_texts(text)
+        if _NOT_MARKED.search(code) and not self.is_asked_for:
             return
-        loops = list(_loops(tree, (), _called_from_the_top(tree) if _COMPILED.search(text) else None))
+        every = list(ast.walk(tree))
+        named = {one.name for one in every if isinstance(one, _Function | ast.ClassDef)}
+        only = _called_from_the_top(tree) if _COMPILED.search(code) else named
+        # What makes the members of a list makes data, before a main loop has them.
+        only -= _called(one for one in every if isinstance(one, _Comprehension))
+        loops = list(_loops(tree, (), only))
         for number, (loop, around) in enumerate(loops):
             numbers: list[ast.expr] = [ast.Constant(at) for at, (one, _) in enumerate(loops) if one in around]
             given: list[ast.expr] = [ast.Constant(number), ast.Tuple(numbers, ast.Load())]
