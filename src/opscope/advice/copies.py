@@ -21,8 +21,6 @@ PINNED_BY_HAND = 'batch = batch.pin_memory().to("cuda", non_blocking=True)'
 _PINNED_RESULT = """\
 results = torch.empty_like(output, device="cpu", pin_memory=True)   # once
 results.copy_(output, non_blocking=True)                            # synchronize before they are read"""
-# Smaller copies spend their time on starting.
-_TELLING_BYTES = 1 << 20
 
 
 def pageable_copies(run: ProfiledRun, rule: Rule) -> list[KernelTotal]:
@@ -44,7 +42,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     total_ns = sum(kernel.total_ns for kernel in copies)
     size_bytes = sum(kernel.size_bytes or 0 for kernel in copies)
-    rate, whose = _pinned_rate(run, rule)
+    rate = rule.threshold(_BUS.get(min((run.capability or (0, 0))[0], 9), "pinned_bytes_per_s"))
     uploads = [kernel for kernel in copies if _field(kernel, "copy_direction") == "host_to_device"]
     factor = min(1.0, size_bytes / rate * 1e9 / total_ns) if total_ns else 1.0
     # A loader's thread pins beside the step, and a program in CUDA allocates so; another copies once more.
@@ -67,11 +65,12 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             total_ns, calls=calls, copied_bytes=size_bytes, kernels=[kernel.name for kernel in copies]
         ),
         effect if size_bytes else None,
-        f"the same bytes at {format_byte_rate(rate)}, {whose}; the host waits for none to the device",
+        f"the same bytes at {format_byte_rate(rate)}, what pinned memory reaches on the bus of this GPU's "
+        "generation; the host waits for none to the device",
         change=_PINNED_RESULT if are_results else None if is_loaded else PINNED_BY_HAND,
         # Of 45 scripts whose batches were pinned (benchmarks/results/*_field_*.json) one lost a tenth of its
-        # step, and four took longer.
-        is_sure=are_results,
+        # step, and four took longer; and a card may have half of the bus.
+        is_sure=False,
     )
 
 
@@ -85,10 +84,6 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     used, of_torch = run.summary.timeline.in_use, run.summary.is_of_torch
     exposed_ns, compute_ns = sum(one.exposed_copy_ns for one in used), sum(one.compute_ns for one in used)
     path = () if run.step is None else run.step.path
-    # What the bus gives, where the GPU's generation tells; the processor of a GH200 lies on NVLink.
-    is_other = any("GH200" in (device.name or "") for device in run.summary.devices)
-    bus = None if is_other else _BUS.get((run.capability or (0, 0))[0])
-    link = None if bus is None else run.book.rules["advice.pageable_copy"].threshold(bus)
     for (direction, memory), copies in groups.items():
         calls, total_ns = (sum(getattr(one, name) for one in copies) for name in ("calls", "total_ns"))
         names, size_bytes = [one.name for one in copies], sum(one.size_bytes or 0 for one in copies)
@@ -101,15 +96,11 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if not of_torch and (is_alone or run.session.scalar(_STREAMS_SQL, [names]) > 1):
             continue
         rate = size_bytes / total_ns * 1e9 if size_bytes else None
-        # What is faster than the link went over another one.
-        share = None if rate is None or link is None or rate > link else rate / link
         part = f"{format_fraction(on_path)} of the critical path"
         if on_path < exposed:
             part = f"{format_fraction(exposed)} of the time exposed"
         if rate is not None:
             part += f", {format_bytes(size_bytes / calls)} each at {format_byte_rate(rate)}"
-        if share is not None:
-            part += f", {format_fraction(share)} of what the bus of this GPU's generation gives"
         yield Advice(
             f"{run.times(calls, 'copy')} {_DIRECTIONS[direction]} ({memory} memory) take "
             f"{run.device_time(total_ns)}, {part}.",
@@ -120,8 +111,6 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 host_memory=None if memory == "unknown" else memory,
                 copied_bytes=size_bytes or None,
                 reached_bytes_per_s=rate,
-                link_bytes_per_s=None if share is None else link,
-                link_fraction=share,
                 critical_path_fraction=on_path,
                 exposed_fraction=exposed,
                 kernels=names,
@@ -138,19 +127,3 @@ _STREAMS_SQL = """SELECT max(streams) FROM (
 
 def _field(kernel: KernelTotal, name: str) -> str | None:
     return None if kernel.facts is None else kernel.facts.fields.get(name)
-
-
-def _pinned_rate(run: ProfiledRun, rule: Rule) -> tuple[float, str]:
-    """Bytes per second of pinned copies: this run's own where it has telling ones."""
-    own = [
-        (kernel.size_bytes, kernel.total_ns)
-        for kernel in run.summary.kernels
-        if _field(kernel, "host_memory") == "pinned"
-        and kernel.size_bytes
-        and kernel.size_bytes >= _TELLING_BYTES * kernel.calls
-    ]
-    if own:
-        rate = sum(size_bytes for size_bytes, _ in own) / sum(total_ns for _, total_ns in own) * 1e9
-        return rate, "the rate of this run's pinned copies"
-    rate = rule.threshold(_BUS.get(min((run.capability or (0, 0))[0], 9), "pinned_bytes_per_s"))
-    return rate, "what pinned memory reaches on the bus of this GPU's generation"

@@ -45,14 +45,6 @@ def test_pageable_copies_are_held_against_the_bus(advise_on, device, rate):
     assert not finding.is_gain_known
 
 
-def test_a_runs_own_pinned_copies_are_the_better_yardstick(advise_on):
-    builder = copies_to("Pageable")
-    builder.operator("aten::copy_", 70, 20).launch(75, name="cudaMemcpyAsync")
-    builder.kernel("Memcpy HtoD (Pinned -> Device)", 22_000, 2_000, category="gpu_memcpy", bytes=67_108_864)
-    found = advise_on(builder, hosts=[host(22 * MS, 12 * MS)])
-    told(found, "pageable_copy", "this run's pinned copies", has_gain=True)
-
-
 def test_turning_channel_orders_is_told_with_its_convolutions(advise_on):
     builder = trace().step(1, 0, 20_000).operator("aten::cudnn_convolution", 10, 40)
     builder.launch(15).kernel(
@@ -67,9 +59,9 @@ def test_turning_channel_orders_is_told_with_its_convolutions(advise_on):
     told(found, "layout_conversion", "aten::cudnn_convolution", "channels_last", has_gain=True)
 
 
-def copied_each_step(size=16_000_000, *, copy_us=400, **device):
+def copied_each_step(size, *, copy_us):
     """Three steps: a copy of pinned memory, a product of 500 µs behind it, and a wait for that."""
-    builder = TraceBuilder(deviceProperties=[{**H200, **device}])
+    builder = TraceBuilder(deviceProperties=[H200])
     for number in range(3):
         at = (540 + copy_us) * number
         builder.step(number, at, 540 + copy_us).operator("aten::copy_", at + 10, 20)
@@ -83,27 +75,11 @@ def copied_each_step(size=16_000_000, *, copy_us=400, **device):
 @pytest.mark.parametrize(("copy_us", "left_us"), [(400, 550), (700, 700)])
 def test_copies_of_pinned_memory_gain_by_running_beside(load, copy_us, left_us):
     summary = assess(load(copied_each_step(int(copy_us * 40_000), copy_us=copy_us)))
-    words = (
-        "1 copy per step from host to device (pinned memory)",
-        "MB each at 40.0 GB/s, 80.0 % of what the bus",
-    )
+    words = "1 copy per step from host to device (pinned memory)", "MB each at 40.0 GB/s"
     finding = told(summary.advice or (), "host_copies", *words, has_gain=True)
-    assert finding.evidence["link_bytes_per_s"] == 50e9
     # It lasts no less than the copies, nor than the rest.
     (step,) = summary.execution
     assert step.step_ns - (finding.estimated_gain_ns_per_step or 0) == pytest.approx(left_us * 1000, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("facts", "size"),
-    [({}, 40_000_000), ({"name": "NVIDIA GH200 480GB"}, 16_000_000), ({"computeMajor": 10}, 16_000_000)],
-    ids=["faster than the bus", "another link", "newer"],
-)
-def test_a_link_that_is_not_known_has_no_rate(load, facts, size):
-    finding = only(assess(load(copied_each_step(size, **facts))).advice or (), "host_copies")
-    assert finding.evidence["link_bytes_per_s"] is None
-    assert finding.evidence["link_fraction"] is None
-    assert "of this GPU" not in finding.message
 
 
 def in_cuda(streams=1, *, kernel_us=500, wait_us=0):
