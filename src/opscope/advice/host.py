@@ -335,7 +335,12 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # An operator that launches elsewhere may compute on the host here: of tensors that are not on the device.
     computing = set(run.session.query(_COMPUTING_SQL, [least_ns]))
     silences = {of: first_calls(run.session, of) for of in {of for of, gap in long_gaps if gap.host is None}}
-    modules = columns(run.session, _MODULES_SQL)
+    # Code of a library within a module's call launches slowly, which is another matter.
+    modules = columns(
+        run.session,
+        "SELECT trace_id, start_ns, start_ns + duration_ns AS end_ns FROM frames "
+        "WHERE starts_with(name, 'nn.Module: ')",
+    )
     places: dict[tuple[str | None, str | None], list[tuple[int, IdleGap]]] = {}
     for trace_id, gap in long_gaps:
         end_ns, middle_ns = gap.start_ns + gap.duration_ns, gap.start_ns + gap.duration_ns // 2
@@ -443,11 +448,6 @@ WHERE name = ? AND duration_ns >= ?"""
 _PREPARES = re.compile(rf"{_ELEMENTS}|^{_COMPUTED}$|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
 
 
-# Code of a library within a module's call: it launches slowly, which is another matter.
-_MODULES_SQL = """SELECT trace_id, start_ns, start_ns + duration_ns AS end_ns FROM frames
-WHERE starts_with(name, 'nn.Module: ')"""
-
-
 def _is_own(host: str | None) -> bool:
     """Whether what the host is in may be the program's own code: it is where nothing else was recorded."""
     frame = parse_frame(host or "")
@@ -483,12 +483,12 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             rule.threshold("most_receiving_ns")
         ),
         # Where each step begins to load anew, workers would begin anew, too.
-        is_sure=run.session.scalar(_ITERATORS_SQL) < run.step_count,
+        is_sure=run.session.scalar(
+            "SELECT count(*) FROM frames WHERE "
+            r"regexp_full_match(name, '.*torch/utils/data/dataloader\.py\(\d+\): _get_iterator')"
+        )
+        < run.step_count,
     )
-
-
-_ITERATORS_SQL = r"""SELECT count(*) FROM frames
-WHERE regexp_full_match(name, '.*torch/utils/data/dataloader\.py\(\d+\): _get_iterator')"""
 
 
 @finds

@@ -193,11 +193,6 @@ class Session(Shown):
         self.prepare(text)
         return self.engine.execute(text, parameters)
 
-    def plan(self, few_bytes: int) -> None:
-        """Once traces are asked for, run queries as they are written if all are of less text than this."""
-        few = f"SELECT if(sum(size_bytes) < {few_bytes}, 'disable', 'enable') FROM traces"
-        self.defer("traces", lambda session: session.execute(f"PRAGMA {session.scalar(few)}_optimizer"))
-
     def make_room(self) -> None:
         """Let the engine keep less memory from now on, where it was limited: all has been written."""
         if self._memory_limit is None:
