@@ -54,7 +54,8 @@ def assess(
     job = summary.job
     # First: rules read tables that these fill, and an expression that is none ends it here.
     # Then what rules ask for and reports tell too: `advise` copies what is known here.
-    _ = summary.kernels, summary.efficiency, summary.ranges, summary.operators, summary.devices
+    _ = summary.kernels, summary.efficiency, summary.ranges, summary.engine, summary.operators
+    _ = summary.devices, summary.unattributed_ns
     return advise(session, summary, job)
 
 

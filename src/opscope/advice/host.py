@@ -14,7 +14,9 @@ from opscope.advice.capture import capture_of, in_the_way
 from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_copies
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
+from opscope.analysis.arrays import columns
 from opscope.analysis.step_model import IN_TURNS, Gain, StepModel
+from opscope.analysis.timeline.records import CALL_NAMES_SQL
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import first_calls
 from opscope.model.finding import OPEN
@@ -329,13 +331,17 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     # Operators that launch are slow to launch, which is another matter; so are calls of the driver.
     launching = {one.name for one in run.summary.operators if one.total_device_ns}
-    launching.update(name for (name,) in run.session.query("SELECT DISTINCT name FROM runtime_calls"))
+    launching.update(name for (name,) in run.session.known(CALL_NAMES_SQL))
     # An operator that launches elsewhere may compute on the host here: of tensors that are not on the device.
     computing = set(run.session.query(_COMPUTING_SQL, [least_ns]))
     silences = {of: first_calls(run.session, of) for of in {of for of, gap in long_gaps if gap.host is None}}
+    # Code of a library within a module's call launches slowly, which is another matter.
+    asked = "SELECT trace_id, start_ns, duration_ns FROM frames WHERE name LIKE 'nn.Module: %'"
+    module_of, began_ns, lasted_ns = columns(run.session, asked).values()
     places: dict[tuple[str | None, str | None], list[tuple[int, IdleGap]]] = {}
     for trace_id, gap in long_gaps:
-        end_ns, host, line = gap.start_ns + gap.duration_ns, gap.host, gap.line
+        end_ns, ran_ns = gap.start_ns + gap.duration_ns, gap.start_ns + gap.duration_ns // 2 - began_ns
+        host, line, is_open = gap.host, gap.line, (ran_ns >= 0) & (ran_ns < lasted_ns)
         computed_ns = sum(
             max(0, min(until_ns, end_ns) - max(since_ns, gap.start_ns))
             for of, since_ns, until_ns in computing
@@ -346,7 +352,7 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         elif (
             host in launching
             or (host is None and _is_compiling(gap, silences[trace_id]))
-            or (not _is_own(host) and run.session.scalar(_IN_MODULE_SQL, [trace_id, gap.start_ns, end_ns]))
+            or (not _is_own(host) and trace_id in module_of[is_open])
         ):
             continue
         elif host is None and (python := run.dataflow.python_until(gap.start_ns, end_ns)):
@@ -436,11 +442,6 @@ WHERE name = ? AND duration_ns >= ?"""
 _PREPARES = re.compile(rf"{_ELEMENTS}|^{_COMPUTED}$|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
 
 
-# Code of a library within a module's call: it launches slowly, which is another matter.
-_IN_MODULE_SQL = """SELECT EXISTS (FROM frames WHERE trace_id = $1 AND starts_with(name, 'nn.Module: ')
-    AND start_ns <= ($2 + $3) // 2 AND start_ns + duration_ns > ($2 + $3) // 2)"""
-
-
 def _is_own(host: str | None) -> bool:
     """Whether what the host is in may be the program's own code: it is where nothing else was recorded."""
     frame = parse_frame(host or "")
@@ -476,12 +477,12 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             rule.threshold("most_receiving_ns")
         ),
         # Where each step begins to load anew, workers would begin anew, too.
-        is_sure=run.session.scalar(_ITERATORS_SQL) < run.step_count,
+        is_sure=run.session.scalar(
+            "SELECT count(*) FROM frames WHERE "
+            r"regexp_full_match(name, '.*torch/utils/data/dataloader\.py\(\d+\): _get_iterator')"
+        )
+        < run.step_count,
     )
-
-
-_ITERATORS_SQL = r"""SELECT count(*) FROM frames
-WHERE regexp_full_match(name, '.*torch/utils/data/dataloader\.py\(\d+\): _get_iterator')"""
 
 
 @finds

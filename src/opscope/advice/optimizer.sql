@@ -12,9 +12,10 @@ WITH named AS (
             SELECT trace_id, thread_id, start_ns, start_ns + duration_ns, name FROM operators
             WHERE starts_with(name, 'Optimizer.step'))),
     of_closures AS (
-        SELECT trace_id, start_ns, duration_ns, regexp_matches(name, 'evaluate_function|[Bb]ackward') AS is_backward
+        SELECT trace_id, start_ns, duration_ns,
+            contains(name, 'evaluate_function') OR contains(name, 'Backward') OR contains(name, 'backward') AS is_backward
         FROM operators
-        WHERE regexp_matches(name, 'evaluate_function|[Bb]ackward|^aten::(_foreach_norm|linalg_vector_norm|norm)$')),
+        WHERE is_backward OR name IN ('aten::_foreach_norm', 'aten::linalg_vector_norm', 'aten::norm')),
     -- Of a thread and name an operator lies in the last range that began before it, which lasts as long as those around it.
     closures AS (
         SELECT n.thread_id, n.start_ns, max(o.start_ns + o.duration_ns) AS last_ns

@@ -134,8 +134,8 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 def _takes_tokens(run: ProfiledRun) -> bool:
     """Whether what the model takes are whole numbers: it looks them up, and convolves no image."""
-    looks_up = run.session.scalar("SELECT EXISTS (FROM operators WHERE name = 'aten::embedding')")
-    return bool(looks_up) and all(category_of(call.operator) != "convolution" for call in run.calls)
+    looks_up = any(one.name == "aten::embedding" for one in run.summary.operators)
+    return looks_up and all(category_of(call.operator) != "convolution" for call in run.calls)
 
 
 def _products(run: ProfiledRun, types: tuple[DataType, ...]) -> list[CallEfficiency]:

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis.arrays import Columns, Flags, covering
+from opscope.analysis.arrays import Columns, Flags, covering, median
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host
 from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, CallRole, TraceRecords, blocked_launches
 from opscope.ingest.linking import gather
@@ -751,4 +751,4 @@ def _last_lane(builder: _Builder, thread: int) -> Callable[[int], int | None]:
 
 
 def _typical(samples_ns: Int64, default_ns: int) -> int:
-    return int(np.median(samples_ns)) if len(samples_ns) >= _FEWEST else default_ns
+    return int(median(samples_ns)) if len(samples_ns) >= _FEWEST else default_ns

@@ -40,7 +40,7 @@ _ALIKE_MEMORY = 0.01  # of devices of one kind, whose drivers reserve a little m
 
 def used_devices(session: Session) -> list[tuple[DeviceFacts, int | None]]:
     """Facts of each device in use, and its memory in bytes."""
-    return [(DeviceFacts(*facts), memory_bytes) for *facts, memory_bytes in session.query(_USED_SQL)]
+    return [(DeviceFacts(*facts), memory_bytes) for *facts, memory_bytes in session.known(_USED_SQL)]
 
 
 def common_device(session: Session) -> DeviceFacts | None:
@@ -162,17 +162,14 @@ class ExplainedLaunch(msgspec.Struct, frozen=True):
     shapes: str | None
 
 
-def launch_quality(
-    session: Session, launches: list[dict[str, Any]] | None = None
-) -> tuple[LaunchQuality, ...]:
+def launch_quality(session: Session, launches: list[dict[str, Any]]) -> tuple[LaunchQuality, ...]:
     """Every launch configuration of every kernel, by operator, most device time first."""
-    rows = session.records(sql(__package__, "launches")) if launches is None else launches
     device = common_device(session)
     found = [
         LaunchQuality(
             decode(row["name"]), msgspec.convert(row, LaunchGeometry), device=device, operator=row["operator"]
         )
-        for row in rows
+        for row in launches
         if row["kind"] == "kernel"
     ]
     return tuple(sorted(found, key=lambda one: (-one.geometry.total_ns, one.kernel.name, one.operator or "")))

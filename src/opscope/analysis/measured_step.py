@@ -107,25 +107,21 @@ def measured_steps(
         for trace_id, window in windows.items()
         if (steps := window.counted.steps)
     }
-    samples, merged = _samples(session), dict(session.query(_MERGED_SQL))
+    samples, merged = _samples(session), dict(session.known(_MERGED_SQL))
     busy_ns = {host.trace_id: host.device_busy_ns for host in hosts}
-    partly = {trace_id for (trace_id,) in session.query(_PARTLY_RECORDED_SQL)}
-    with_device = {
-        trace_id for (trace_id,) in session.query("SELECT DISTINCT trace_id FROM device_activities")
-    }
+    partial = session.known("SELECT trace_id FROM findings WHERE code = 'capture.partial_collection'")
+    used = session.known("SELECT DISTINCT trace_id FROM device_activities")
     return tuple(
         MeasuredStep(
             trace_id,
             recorded_ns.get(trace_id),
-            None if trace_id in partly else busy_ns.get(trace_id),
-            unrecorded_time(samples.get(trace_id, ()), has_device=trace_id in with_device),
+            None if (trace_id,) in partial else busy_ns.get(trace_id),
+            unrecorded_time(samples.get(trace_id, ()), has_device=(trace_id,) in used),
             merged.get(trace_id, 1),
         )
         for trace_id in sorted({*recorded_ns, *samples})
     )
 
-
-_PARTLY_RECORDED_SQL = "SELECT trace_id FROM findings WHERE code = 'capture.partial_collection'"
 
 _MERGED_SQL = """
 SELECT try_cast(substr(key, 9) AS INTEGER), try_cast(value ->> '$.schedule.merged' AS INTEGER) AS merged
@@ -139,7 +135,7 @@ FROM unrecorded_steps ORDER BY trace_id, sample"""
 def _samples(session: Session) -> Mapping[int, list[UnrecordedStep]]:
     return grouped(
         (trace_id, UnrecordedStep(StepKind(kind), StepPlace(place), *numbers))
-        for trace_id, kind, place, *numbers in session.query(_SAMPLES_SQL)
+        for trace_id, kind, place, *numbers in session.known(_SAMPLES_SQL)
     )
 
 

@@ -1,7 +1,7 @@
 -- One row per operator name: calls and times in ns. `total_*` leave out calls nested in one of the same name, so
 -- no nanosecond counts twice. Reads operators.
 SELECT coalesce(name, '') AS name,
-    CASE WHEN count(DISTINCT overload) = 1 AND count(overload) = count(*) THEN any_value(overload) END AS overload,
+    CASE WHEN min(overload) = max(overload) AND count(overload) = count(*) THEN any_value(overload) END AS overload,
     count(*) AS calls,
     sum(self_device_ns)::BIGINT AS self_device_ns,
     coalesce(sum(total_device_ns) FILTER (WHERE is_outermost), 0)::BIGINT AS total_device_ns,

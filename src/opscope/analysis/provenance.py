@@ -97,7 +97,6 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 _LAUNCH_FACTS = ("file", "line", "hash", "kernel_flop", "kernel_num_gb")
-_HAS_TRITON_SQL = "SELECT EXISTS (FROM triton_launches) OR EXISTS (FROM kernel_sources)"
 
 
 def read_provenance(session: Session) -> Provenance:
@@ -117,7 +116,8 @@ def read_provenance(session: Session) -> Provenance:
         generated[kernel].append(
             GeneratedCode(kind, graph, aten, nodes, modules, lowered, tuple(lines.items()), copy)
         )
-    rows = session.records(sql(__package__, "triton_kernels")) if session.scalar(_HAS_TRITON_SQL) else ()
+    has_triton = session.holds("triton_launches") or session.holds("kernel_sources")
+    rows = session.records(sql(__package__, "triton_kernels")) if has_triton else ()
     triton: dict[str, dict[str, Any]] = {}
     for row in rows:
         stated = {name: row[name] for name in _LAUNCH_FACTS if row[name] is not None}

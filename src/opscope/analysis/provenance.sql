@@ -38,7 +38,8 @@ SELECT coalesce(p.library IN ('aten', 'cub', 'thrust'), false) OR contains(n.nam
         OR contains(n.name, 'PyTorchMemEffAttention::') AS is_own, len(p.units) > 0 AS has_unit,
     len(p.units) = 1 AS has_single_unit, p.family IS NOT NULL AS has_family,
     p.grades->>'family' AS family_grade, p.unit_grade, p.line_grade, sum(a.duration_ns)::BIGINT AS ns
-FROM device_activities a JOIN kernel_provenance p USING (name_id) JOIN kernel_names n USING (name_id)
+FROM (SELECT name_id, sum(duration_ns) AS duration_ns FROM device_activities GROUP BY name_id) a
+JOIN kernel_provenance p USING (name_id) JOIN kernel_names n USING (name_id)
 GROUP BY ALL
 
 -- :name operator_times

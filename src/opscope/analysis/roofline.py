@@ -291,7 +291,7 @@ def work_by_kernel(call: Work) -> Iterator[tuple[str, Work]]:
 
 def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tuple[Launches, ...]]:
     """Launches by call id of table `call_costs`, most device time first. Needs its tables filled."""
-    names = session.query("SELECT name_id, name FROM kernel_names")
+    names = session.known("SELECT name_id, name FROM kernel_names")
     helpers = [name_id for name_id, name in names if decode(name).family in _HELPERS]
     parameters = [helpers, _AT_ONCE_NS, names_of(session, *HOLD_UP)]
     by_call: dict[int, list[Launches]] = defaultdict(list)

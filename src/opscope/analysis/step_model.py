@@ -293,8 +293,7 @@ class GraphChange:
         """Numbers that are no longer asked for: no waits (by id), no copies, none of their operators."""
         self.drop_calls(call_ids)
         self.drop(np.isin(self.model.call_id_of_activity, call_ids))
-        asked = self.model.session.query(_ASKED_SQL, [list(call_ids)])
-        return self.drop_host_of([operator_id for (operator_id,) in asked])
+        return self.drop_host_of([one for (one,) in self.model.session.query(_ASKED_SQL, [list(call_ids)])])
 
     def replay(self, host_ns: float) -> GraphChange:
         """All launches of a step as one CUDA graph: the host needs so long per step, and waits as before.
@@ -825,7 +824,6 @@ def step_models(
     windows, examined = records.windows, session.examined
     hosts = {} if examined else records.hosts
     traces = [one for one in records.traces if only is None or one.trace_id in only]
-    threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
     # Where no steps were recorded, a timed step and what was recorded are different things.
     timed = {
@@ -842,7 +840,7 @@ def step_models(
         began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
         end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
         held_ns = gap.end_ns if gap is not None and gap.end_ns > gap.host_end_ns else NEVER_NS
-        place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns, held_ns)
+        place = StepsWindow(min((step.thread_id for step in steps), default=None), began_ns, end_ns, held_ns)
         if examined:
             graph, loading = examined[trace.trace_id].unpacked()
         else:

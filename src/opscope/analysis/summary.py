@@ -12,12 +12,11 @@ from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from opscope.analysis.collectives import JobCollectives, read_collectives
-from opscope.analysis.counter_commands import OperatorImprovement, find_improvements
 from opscope.analysis.job_model import (
     Job,
     JobOutlook,
@@ -66,6 +65,9 @@ from opscope.model.location import Grade
 from opscope.model.notebook import Shown
 from opscope.model.queries import sql
 from opscope.model.session import Session
+
+if TYPE_CHECKING:
+    from opscope.analysis.counter_commands import OperatorImprovement
 
 # Of a long trace's steps so many calls are simulated: each change takes some ten simulations of all of them.
 _MOST_SIMULATED_CALLS = 1 << 17
@@ -270,7 +272,8 @@ class Summary(Shown):
     @cached_property
     def counters(self) -> list[dict[str, Any]]:
         """Hardware counters by kernel, where the recording sampled some; rows of `summary:counters`."""
-        return self.session.records(sql(__package__, "summary:counters"))
+        has_any = self.session.holds("counters")
+        return self.session.records(sql(__package__, "summary:counters")) if has_any else []
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -366,6 +369,8 @@ class Summary(Shown):
     @cached_property
     def improvements(self) -> Mapping[str, OperatorImprovement]:
         """Possible improvements of the most expensive kernels, by operator."""
+        from opscope.analysis.counter_commands import find_improvements  # noqa: PLC0415 - not for a screen
+
         return find_improvements(self.operators, self.quality, self.efficiency)
 
     @cached_property

@@ -274,10 +274,9 @@ class RangeTotal(msgspec.Struct, frozen=True):
 
 def serving_engine(session: Session) -> str | None:
     named = "SELECT DISTINCT name FROM {} WHERE name IS NOT NULL ORDER BY name"
-    annotations, operators = (
-        [row[0] for row in session.query(named.format(table))] for table in ("annotations", "operators")
+    return engine_of(
+        *([row[0] for row in session.known(named.format(table))] for table in ("annotations", "operators"))
     )
-    return engine_of(annotations, operators)
 
 
 def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple[RangeTotal, ...]:

@@ -7,6 +7,7 @@ bootstrap over rounds. No sample is ever removed. Pure numpy; imports no torch.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -133,8 +134,8 @@ def judge(ratio: RatioInterval, same_within: float) -> tuple[Verdict, str]:
 
 def usual_and_limit(times_ns: Sequence[float] | Samples) -> tuple[float, float]:
     """What is usual of times, and from where on one is slower than chance: by 10 % and by 5 deviations."""
-    usual_ns = float(np.median(times_ns))
-    deviation_ns = _PER_DEVIATION * float(np.median(np.abs(np.asarray(times_ns) - usual_ns)))
+    usual_ns = float(statistics.median(times_ns))
+    deviation_ns = _PER_DEVIATION * statistics.median(abs(one - usual_ns) for one in times_ns)
     return usual_ns, usual_ns + max(_DEVIATIONS * deviation_ns, _SLOWER * usual_ns)
 
 

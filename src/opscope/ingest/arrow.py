@@ -17,12 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# Rows of a batch: several threads of the engine read batches side by side, each with all of its texts.
-_BATCH_ROWS = 1 << 17
 _FEW_KEYS = 1 << 16  # are told apart without being sorted
 _NULLABLE = 2
 _LONGEST_ERROR = 400
-_NOTHING = np.zeros(_BATCH_ROWS, dtype=np.int64), np.zeros(_BATCH_ROWS // 8, dtype=np.uint8)
 _TEXT_FORMATS = ("u", "json")
 # The engine takes such texts without parsing each: one pair of key and value, each behind its length.
 _IS_JSON = ctypes.create_string_buffer(
@@ -247,7 +244,9 @@ class ArrowRows:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         del requested_schema
-        batches = ((part, first) for part in self._parts() for first in range(0, part.row_count, _BATCH_ROWS))
+        parts = (
+            part for part in self._parts() if part.row_count
+        )  # threads of the engine read several at once
 
         def guarded(fill: Callable[[Any], None]) -> Callable[[Any, Any], int]:
             def call(_: Any, out: Any) -> int:
@@ -261,15 +260,13 @@ class ArrowRows:
             return call
 
         def get_next(array: Any) -> None:
-            found = next(batches, None)
-            if found is None:
+            part = next(parts, None)
+            if part is None:
                 array.release = None
                 return
-            part, first = found
-            count = min(_BATCH_ROWS, part.row_count - first)
             kept: list[Any] = [part]
-            children = [self._column(part, name, first, count, kept) for name in self._formats]
-            _fill_array(array, count, [None], kept, children=children)
+            children = [self._column(part, name, kept) for name in self._formats]
+            _fill_array(array, part.row_count, [None], kept, children=children)
             array.private = next(_numbers)
             _open_batches[array.private] = kept
 
@@ -297,15 +294,13 @@ class ArrowRows:
         schema.format, schema.name, schema.release = b"+s", b"", release
         schema.child_count, schema.children = len(children), _pointers(children, _Schema, self._kept)
 
-    def _column(self, part: RowPart, name: str, first: int, count: int, kept: list[Any]) -> _Array:
-        values, present = part.columns.get(name, _NOTHING)
-        if name not in part.columns:
-            first = 0
-        bits = np.unpackbits(present[first // 8 : (first + count + 7) // 8], bitorder="little")
-        null_count = count - int(np.count_nonzero(bits[:count]))
-        array = _Array()
+    def _column(self, part: RowPart, name: str, kept: list[Any]) -> _Array:
+        nothing = np.zeros(part.row_count, dtype=np.int64)  # without a bit that is set, too
+        kept.append(column := part.columns.get(name, (nothing, nothing.view(np.uint8))))
+        values, present = column
+        array, null_count = _Array(), part.row_count - int(np.count_nonzero(part.has(name)))
         buffers = [present.ctypes.data if null_count else None, values.ctypes.data]
-        _fill_array(array, count, buffers, kept, offset=first, null_count=null_count)
+        _fill_array(array, part.row_count, buffers, kept, null_count=null_count)
         if self._formats[name] in _TEXT_FORMATS:
             texts = _Array()
             data, ends = part.texts.encoded
@@ -322,9 +317,9 @@ def _pointers(structs: Sequence[Any], of: Any, kept: list[Any]) -> Any:
 
 def _fill_array(
     array: _Array, length: int, buffers: list[int | None], kept: list[Any],
-    *, offset: int = 0, null_count: int = 0, children: Sequence[_Array] = (),
+    *, null_count: int = 0, children: Sequence[_Array] = (),
 ) -> None:  # fmt: skip
-    array.length, array.null_count, array.offset = length, null_count, offset
+    array.length, array.null_count, array.offset = length, null_count, 0
     array.buffer_count, array.buffers = len(buffers), (c_void_p * len(buffers))(*buffers)
     array.child_count, array.children = len(children), _pointers(children, _Array, kept)
     array.release = ctypes.cast(_END_BATCH if children else _FORGET_ARRAY, c_void_p)

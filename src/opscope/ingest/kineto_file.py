@@ -450,7 +450,8 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
     if not sidecars:
         return
     for trace_id, sidecar in sidecars.items():
-        session.set_metadata(f"sidecar:{trace_id}", msgspec.json.encode(sidecar).decode())
+        encoded = [trace_id, msgspec.json.encode(sidecar).decode()]
+        session.execute("INSERT INTO metadata VALUES ('sidecar:' || ?, ?)", encoded)
         if sidecar.partial and sidecar.steps:
             # What follows the last whole step is outside of steps: it would count as one that is too short.
             recorded = session.query(

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -129,7 +129,6 @@ def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
         for trace in traces:
             with engine_errors(trace.name, None):
                 sidecars |= read_file(session, trace, how)
-        session.plan()
         folder = scratch if how.folder is None else tempfile.mkdtemp(dir=how.folder)
         tables: dict[str, bytes | Path] = {}
         size_bytes = 0
@@ -155,6 +154,8 @@ def local_processes(workers: int, folder: Path | None = None) -> Iterator[Worker
 
     They may leave files in a folder; in the one for temporary ones if None.
     """
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - most traces are read in one process
+
     made: list[Executor] = []
     others = set(multiprocessing.active_children())
     with tempfile.TemporaryDirectory(prefix=scratch_prefix(), dir=folder) as shared:
@@ -486,7 +487,6 @@ def load(
             _require_one_job(session, sidecars)
         keep_sidecars(session, sidecars)
         session.defer("findings", lambda session: session.add_findings(quality.rank_findings(session)))
-        session.plan()
         session.make_room()
     except BaseException:
         session.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -74,9 +75,9 @@ class LaunchExplanation(msgspec.Struct, frozen=True):
 
 
 def explain(launch: LaunchFacts) -> LaunchExplanation | None:
-    entry = _entry_of(launch)
-    statements: list[Statement] = []
-    is_predicted = None
+    operator = "" if launch.call is None else launch.call.name
+    entry = _entry_of(launch.kernel.function or "", launch.kernel.family, operator)
+    statements, is_predicted = list[Statement](), None
     if entry is not None:
         predicted = _RULES[entry["rule"]](launch) if "rule" in entry else Prediction()
         values = {
@@ -128,15 +129,16 @@ def read_explanations() -> Mapping[str, Any]:
     return packaged_toml(__package__, "launch_explanations.toml")
 
 
-def _entry_of(launch: LaunchFacts) -> Mapping[str, Any] | None:
+@cache
+def _entry_of(function: str, family: str | None, operator: str) -> Mapping[str, Any] | None:
     """By function name where the source is known, else by the family that the name was decoded to."""
     entries: list[dict[str, Any]] = read_explanations()["kernels"]
-    function, operator = launch.kernel.function or "", "" if launch.call is None else launch.call.name
     for entry in entries:
-        is_named = "decoded" not in entry and re.fullmatch(entry.get("functions", ".*"), launch.function_name)
-        if is_named and entry.get("within", "") in function and entry.get("operator", "") in operator:
+        is_named = re.fullmatch(entry.get("functions", ".*"), function.rpartition("::")[2])
+        is_meant = is_named and entry.get("within", "") in function and entry.get("operator", "") in operator
+        if is_meant and "decoded" not in entry:
             return entry
-    return next((entry for entry in entries if entry.get("decoded", "") == launch.kernel.family), None)
+    return next((entry for entry in entries if entry.get("decoded", "") == family), None)
 
 
 class _Wording(string.Formatter):

@@ -50,8 +50,6 @@ _DUCKDB_MAGIC = b"DUCK"
 _DUCKDB_MAGIC_OFFSET = 8
 # Of a DuckDB file: three headers, then blocks of the size that the second one tells.
 _HEADER_BYTES, _BLOCK_SIZE_AT = 1 << 12, (1 << 12) + 40
-# Of so little text (a hundred events), queries take longer to optimize than to run.
-_FEW_BYTES = 16 << 10
 # DuckDB's limit counts neither the interpreter nor arrays, file windows and results. On a trace of 1 GB: with
 # this share the whole process stays under two thirds of the user's limit.
 _ENGINE_SHARE = 0.3
@@ -112,6 +110,7 @@ class Session(Shown):
     ) -> None:
         self._memory_limit, self.threads = memory_limit, threads
         self.examined: dict[int, Any] = {}
+        self._known: dict[str, Sequence[tuple[Any, ...]]] = {}
         # What writes tables, by their names. It is given the Session, which would hold itself otherwise.
         self._unwritten: dict[str, list[Callable[[Session], object]]] = {}
         self.path = None if path is None else Path(path)
@@ -170,6 +169,7 @@ class Session(Shown):
 
     def defer(self, name: str, write: Callable[[Session], object]) -> None:
         """Have a table written, or a view made, when a query first names it; at once in a file."""
+        self._known.clear()
         self._unwritten.setdefault(name, []).append(write)
         self.prepare(name if self.is_file_backed else "")
 
@@ -192,11 +192,6 @@ class Session(Shown):
         """Run a statement, once the tables that it may read are written."""
         self.prepare(text)
         return self.engine.execute(text, parameters)
-
-    def plan(self, few_bytes: int = _FEW_BYTES) -> None:
-        """Once traces are asked for, run queries as they are written if all are of less text than this."""
-        few = f"SELECT if(sum(size_bytes) < {few_bytes}, 'disable', 'enable') FROM traces"
-        self.defer("traces", lambda session: session.execute(f"PRAGMA {session.scalar(few)}_optimizer"))
 
     def make_room(self) -> None:
         """Let the engine keep less memory from now on, where it was limited: all has been written."""
@@ -266,7 +261,7 @@ class Session(Shown):
         session = cls.__new__(cls)
         session.path = file
         session.is_file_backed = session.is_read_only = True
-        session.examined, session._unwritten = {}, {}
+        session.examined, session._known, session._unwritten = {}, {}, {}
         try:
             connection: Any = _SavedConnection(duckdb.connect(str(file), read_only=True), file)
         except duckdb.Error as error:
@@ -309,6 +304,16 @@ class Session(Shown):
         rows = self._in_room(lambda: self.execute(sql, given).fetchall())
         return QueryRows(rows, lambda: self.engine.sql(sql, params=given))
 
+    def known(self, sql: str) -> Sequence[tuple[Any, ...]]:
+        """All rows of a query of what is written while traces are read, and not changed later: asked once."""
+        if sql not in self._known:
+            self._known[sql] = self.query(sql)
+        return self._known[sql]
+
+    def holds(self, table: str) -> bool:
+        """Whether a table has rows: to plan a long query takes some milliseconds, on however few rows."""
+        return bool(self.known(f"SELECT EXISTS (FROM {table})")[0][0])
+
     def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         return next((value for value, *_ in self.query(sql, parameters)), None)
 
@@ -323,10 +328,6 @@ class Session(Shown):
     def metadata(self, key: str) -> str | None:
         value = self.scalar("SELECT value FROM metadata WHERE key = ?", [key])
         return None if value is None else str(value)
-
-    def set_metadata(self, key: str, value: str) -> None:
-        self.execute("DELETE FROM metadata WHERE key = ?", [key])
-        self.execute("INSERT INTO metadata VALUES (?, ?)", [key, value])
 
     def replace_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Make these the rows of a declared table; on a read-only Session for this connection only.
@@ -384,7 +385,6 @@ class Session(Shown):
 
     def lock(self) -> None:
         """Shut the database off from files and the network, for good: queries can neither read nor write."""
-        self.prepare("traces")  # after which queries are planned otherwise, perhaps
         self.execute("SET enable_external_access = false; SET lock_configuration = true")
 
     def interrupt(self) -> None:

@@ -7,6 +7,7 @@ Python object, only a distinct one. Activities of one call stay together, so its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,12 +101,8 @@ _MAP_LAUNCHES = "INSERT INTO activity_costs SELECT unnest(member_ids), call_id F
 def collect_calls(session: Session) -> tuple[DistinctCall, ...]:
     """Distinct calls of operators, most device time first; their activities go into `activity_costs`."""
     # Table `transfers`: of each name of a copy or set, whether it reads and writes device memory.
-    names = session.query(
-        "SELECT DISTINCT n.name_id, n.name FROM kernel_names n JOIN device_activities a USING (name_id) "
-        "WHERE a.kind <> 'kernel'"
-    )
     rows = []
-    for name_id, name in names:
+    for name_id, name in session.query("SELECT name_id, name FROM kernel_names WHERE kind <> 'kernel'"):
         decoded = decode(name)
         of_copy = _DIRECTIONS.get(decoded.copy_direction or "", (None, None))  # its name may not tell
         rows.append((name_id, *((False, True) if decoded.family == "memset" else of_copy)))
@@ -148,6 +145,5 @@ def _collect(
 
 
 def _write(session: Session, name: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
-    session.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
-    if rows:
-        session.engine.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    table = f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT unnest(?::STRUCT({columns})[], recursive := true)"
+    session.execute(table, [[dict(zip(re.findall(r"\w+(?= )", columns), row, strict=True)) for row in rows]])

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from opscope.model.queries import sql
+from opscope.model.queries import grouped, sql
 from opscope.model.schema import Attribution, table
 from opscope.model.session import Session
 from opscope.operators.arguments import (
@@ -35,8 +35,6 @@ from opscope.operators.engine_operators import engine_cost
 from opscope.operators.generated_kernels import cost_of_generated
 from opscope.operators.operator_table import cost_by_rules
 
-_DONE = "costs"
-
 
 class CostedCall(AlikeCalls, frozen=True, kw_only=True):
     cost: CallCost  # of one call
@@ -44,9 +42,7 @@ class CostedCall(AlikeCalls, frozen=True, kw_only=True):
 
 def fill_costs(session: Session) -> None:
     """Fill the cost tables, unless they are filled already."""
-    # Every activity belongs to a call, so a mark without calls is of a session that lost its tables.
-    is_needed = session.metadata(_DONE) is None or session.scalar("SELECT EXISTS (FROM device_activities)")
-    if not is_needed or session.scalar("SELECT count(*) FROM call_costs"):
+    if session.scalar("SELECT EXISTS (FROM call_costs)"):  # every activity belongs to a call
         return
     session.replace_rows("activity_costs", [])
     calls = collect_calls(session)
@@ -58,12 +54,12 @@ def fill_costs(session: Session) -> None:
         costs[call.call_id] = replace(cost, evidence=cost.evidence and CostEvidence.MATCHED)
     every = (*calls, *(call for call, _ in matched), *launches)
     texts = [one.name for one in table("call_costs").columns if one.type == "JSON"]
-    rows = [msgspec.to_builtins(call) | msgspec.to_builtins(costs[call.call_id]) for call in every]
-    for row in rows:
-        row |= {name: msgspec.Raw(row[name].encode()) for name in texts if row[name]}
+    rows = [
+        row | {name: msgspec.Raw(row[name].encode()) for name in texts if row[name]}
+        for call in every
+        for row in [msgspec.to_builtins(call) | msgspec.to_builtins(costs[call.call_id])]
+    ]
     session.replace_rows("call_costs", rows)
-    if not session.is_read_only:
-        session.set_metadata(_DONE, "rules")
 
 
 def read_costs(session: Session) -> tuple[CostedCall, ...]:
@@ -76,33 +72,27 @@ def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[
     """Rows for launches from before the window that are like recorded calls, and the ids of these."""
     if not session.scalar("SELECT count(*) FROM device_activities WHERE attribution = 'before_window'"):
         return []
-    session.execute(f"CREATE OR REPLACE TEMP TABLE early AS {sql(__package__, 'early_launches')}")
-    rows = session.query(_EARLY_SQL)
+    early = grouped((call_id, rest) for call_id, *rest in session.query(sql(__package__, "early_launches")))
     matched = [
         (
             replace(
                 calls[recorded_id],
                 call_id=len(calls) + number,
                 attribution=Attribution.BEFORE_WINDOW.value,
-                calls=count,
-                self_device_ns=device_ns,
+                calls=rows[0][1],
+                self_device_ns=sum(duration_ns for *_, duration_ns in rows),
             ),
             recorded_id,
         )
-        for number, (recorded_id, count, device_ns) in enumerate(rows)
+        for number, (recorded_id, rows) in enumerate(sorted(early.items()))
     ]
-    session.execute(
-        "INSERT INTO activity_costs "
-        "SELECT activity_id, ? + dense_rank() OVER (ORDER BY call_id) - 1 FROM early",
-        [len(calls)],
-    )
+    mapped = [
+        {"activity_id": activity_id, "call_id": call.call_id}
+        for call, recorded_id in matched
+        for activity_id, *_ in early[recorded_id]
+    ]
+    session.insert_rows("activity_costs", mapped)
     return matched
-
-
-_EARLY_SQL = """
-SELECT call_id, any_value(calls), sum(duration_ns)::BIGINT
-FROM early JOIN device_activities USING (activity_id)
-GROUP BY call_id ORDER BY call_id"""
 
 
 # Namespaces whose operators are torch's own.

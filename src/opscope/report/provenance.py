@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, groupby
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from opscope.analysis.counter_commands import OperatorImprovement
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.provenance import UNKNOWN as UNGRADED
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
@@ -20,6 +19,9 @@ from opscope.provenance.kernel_names.vocabulary import MEANING_OF_FAMILY
 from opscope.report import document as doc
 from opscope.report.names import INDEX
 from opscope.units import format_count, format_fraction
+
+if TYPE_CHECKING:
+    from opscope.analysis.counter_commands import OperatorImprovement
 
 _UNKNOWN = "unknown"
 _CALLED = 4

@@ -3,7 +3,6 @@
 import pytest
 
 from fakes import TraceBuilder
-from opscope.analysis.launch_quality import launch_quality
 from opscope.analysis.summary import Summary
 from opscope.hardware.occupancy import Limiter
 from opscope.launches.launch_explanation import Heading
@@ -17,7 +16,7 @@ SIZES = {"registers per thread": 32, "shared memory": 0}
 def launched(load, *, device=None, **args):
     built = TraceBuilder(deviceProperties=[H200 if device is None else device])
     built.operator("aten::mm", 0, 10).launch(1).kernel("k", 20, 5, **args)
-    (found,) = launch_quality(load(built))
+    (found,) = Summary(load(built)).quality
     return found
 
 
@@ -70,7 +69,7 @@ def test_copies_have_no_quality_and_devices_that_differ_give_none(load):
     built = TraceBuilder(deviceProperties=[H200, {**H200, "id": 1, "numSms": 108}])
     built.kernel("k", 20, 5, **SIZES).kernel("k", 20, 5, device=1, **SIZES)
     built.kernel("Memcpy HtoD (Pageable -> Device)", 40, 5, category="gpu_memcpy")
-    (found,) = launch_quality(load(built))
+    (found,) = Summary(load(built)).quality
     assert (found.geometry.calls, found.waves) == (2, None)
 
 
@@ -83,7 +82,7 @@ TRACES = [
 @pytest.mark.parametrize("name", TRACES)
 def test_the_recorder_estimates_what_we_compute(load, shared, name):
     """Where it estimates at all: it gives up beyond 48 KiB of shared memory, and rounds small ones away."""
-    quality = launch_quality(load(shared / "traces" / "h200" / f"{name}.json.gz"))
+    quality = Summary(load(shared / "traces" / "h200" / f"{name}.json.gz")).quality
     assert quality
     for launch in quality:
         recorded = launch.geometry.occupancy_estimate

@@ -4,7 +4,6 @@ import gc
 import weakref
 
 import numpy as np
-import pytest
 
 from opscope.ingest import arrow
 from opscope.ingest.arrow import ArrowRows, RowPart, Texts
@@ -27,9 +26,7 @@ def rows():
     return ArrowRows({"number": "l", "text": "u", "flag": "b"}, lambda: [first, second])
 
 
-@pytest.mark.parametrize("batch_rows", [1 << 17, 8])
-def test_values_of_all_parts(monkeypatch, batch_rows):
-    monkeypatch.setattr(arrow, "_BATCH_ROWS", batch_rows)
+def test_values_of_all_parts():
     with Session() as session, registered(session, shown=rows()):
         assert sorted(session.query("FROM shown"), key=str) == [
             (1, "é", True), (2, None, False), (3, "é", True), (None, "b", None), (None, "b", None),

@@ -6,7 +6,7 @@ import pytest
 
 import opscope
 from fakes import TraceBuilder
-from opscope.ingest import arrow, kineto
+from opscope.ingest import kineto, scan
 from opscope.model.schema import TABLES
 
 TRACES = Path(__file__).parents[2] / "golden/traces"
@@ -90,9 +90,9 @@ def test_of_a_built_trace(name, builder, most, tmp_path, monkeypatch):
 
 
 def test_rows_keep_their_order_where_several_threads_read_them(monkeypatch):
-    """Rows in memory come in batches, which the engine may filter side by side."""
+    """Rows in memory come in parts, which the engine may filter side by side."""
     monkeypatch.setattr(kineto, "_MOST_OPERATORS", 1_000)
-    monkeypatch.setattr(arrow, "_BATCH_ROWS", 512)
+    monkeypatch.setattr(scan, "_CHUNK_BYTES", 1 << 16)
     with opscope.load(RECORDED[0], threads=4) as session:
         assert session.scalar("SELECT count(*) FROM operators") > 10_000
         assert all(check.holds for check in session.check())

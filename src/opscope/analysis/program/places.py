@@ -153,12 +153,12 @@ class Frames(Columns, frozen=True):
 
 
 def read_structure(session: Session) -> ProgramStructure:
-    rows = session.query("SELECT key, value FROM metadata WHERE starts_with(key, 'sidecar:') ORDER BY key")
+    rows = session.known("SELECT key, value FROM metadata WHERE starts_with(key, 'sidecar:') ORDER BY key")
     kept: dict[int, RecordedStructure | None] = {}
     for key, value in rows:
         with suppress(*UNREADABLE_JSON):  # a saved session may be a stranger's
             kept[int(key.removeprefix("sidecar:"))] = msgspec.json.decode(value, type=_Sidecar).structure
-    bases = dict(session.query("SELECT trace_id, coalesce(base_time_ns, 0) FROM traces"))
+    bases = dict(session.known("SELECT trace_id, coalesce(base_time_ns, 0) FROM traces"))
     return ProgramStructure({trace: one for trace, one in kept.items() if one is not None}, bases)
 
 
@@ -167,7 +167,7 @@ def program_functions(session: Session, structure: ProgramStructure | None = Non
     structure = structure or read_structure(session)
     parsed = {
         name: (frame, is_outermost)
-        for name, is_outermost in session.query(sql(__package__, "program:functions"))
+        for name, is_outermost in session.known(sql(__package__, "program:functions"))
         if (frame := parse_frame(name)) is not None
     }
     # A script may be named like a module of the standard library: it runs as the outermost frame.
@@ -200,7 +200,7 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
 
 def recorded_places(session: Session) -> tuple[bool, bool]:
     """Whether frames and calls of modules were recorded."""
-    ((has_frames, has_modules),) = session.query("SELECT EXISTS (FROM frames), EXISTS (FROM modules)")
+    ((has_frames, has_modules),) = session.known("SELECT EXISTS (FROM frames), EXISTS (FROM modules)")
     return has_frames, has_modules
 
 

@@ -146,10 +146,8 @@ class SessionRecords:
 
     @cached_property
     def is_large(self) -> bool:
-        counted = self._session.scalar(
-            "SELECT (SELECT count(*) FROM operators) + (SELECT count(*) FROM frames)"
-        )
-        return int(counted) > _MOST_KEPT
+        counted = "SELECT (SELECT count(*) FROM operators) + (SELECT count(*) FROM frames)"
+        return int(self._session.scalar(counted)) > _MOST_KEPT
 
     @property
     def hosts(self) -> dict[int, Host]:
@@ -279,9 +277,8 @@ def called_functions(session: Session, threads: Sequence[int]) -> NamedRanges:
 
 def named_ranges(session: Session, threads: Sequence[int]) -> NamedRanges:
     """Ranges that the program, or a library, named; steps are the recorder's."""
-    annotations = sql(__package__, "timeline:annotations")
-    query = f"SELECT thread_id, start_ns, end_ns - start_ns, id, name FROM ({annotations})"
-    return _nested(session.query(query, [list(threads)]))
+    found = session.query(sql(__package__, "timeline:annotations"), [list(threads)])
+    return _nested([(thread, start, end - start, id_, name) for id_, thread, start, end, name in found])
 
 
 def _nested(rows: Sequence[tuple[Any, ...]]) -> NamedRanges:

@@ -407,7 +407,7 @@ def waiting_calls(  # noqa: PLR0917 - what a place is told by
             chosen.append((trace, np.flatnonzero(waits & (is_inside | (blamed_ns[trace.trace_id] > 0)))))
     operator_ids = {one for trace, found in chosen for one in trace.calls.operator_id[found].tolist()}
     operators = _called_operators(session, operator_ids - {-1})
-    copies = dict(session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'memcpy'"))
+    names = dict(session.known("SELECT name_id, name FROM kernel_names"))
     copying = [
         int(one)
         for trace, found in chosen
@@ -432,7 +432,7 @@ def waiting_calls(  # noqa: PLR0917 - what a place is told by
                     1,
                     host_ns,
                     idle_ns,
-                    copies.get(copy),
+                    names.get(copy),
                     sizes.get(call_id),
                     (call_id,),
                 )

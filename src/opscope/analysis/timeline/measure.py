@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.arrays import Spans, covering, merge, overlap, subtract, total
+from opscope.analysis.arrays import Spans, covering, median, merge, overlap, subtract, total
 from opscope.analysis.timeline.host import (
     RECORDED_EVENT_NS,
     Host,
@@ -228,7 +228,7 @@ def _step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | Non
         trace_id=trace_id,
         count=len(steps),
         mean_ns=int(durations.sum()) // len(steps),
-        median_ns=int(np.median(durations)),
+        median_ns=int(median(durations)),
         min_ns=int(durations.min()),
         max_ns=int(durations.max()),
         outliers=outliers,
@@ -252,7 +252,7 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
             devices.append(DeviceIdle(trace, window, host, device, occupied, account))
     threads = [thread for host in hosts.values() for thread in host.threads]
     functions, annotations = called_functions(session, threads), named_ranges(session, threads)
-    names, partitions = dict(session.query("SELECT name_id, name FROM kernel_names")), []
+    names, partitions = dict(session.known("SELECT name_id, name FROM kernel_names")), []
     for one in devices:
         by_cause = one.account.by_cause.sum(axis=1).tolist()
         partitions.append(

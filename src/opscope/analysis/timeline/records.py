@@ -15,7 +15,7 @@ from functools import lru_cache
 import msgspec
 import numpy as np
 
-from opscope.analysis.arrays import Arrays, Columns, Flags, columns, distinct
+from opscope.analysis.arrays import Arrays, Columns, Flags, columns, distinct, median
 from opscope.ingest.linking import gather, look_up
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
@@ -61,6 +61,7 @@ _ROLES = (
     (CallRole.LAUNCHES, rf"{_ANY}\w*Launch"),
 )
 
+CALL_NAMES_SQL = "SELECT DISTINCT coalesce(name, '') AS name FROM runtime_calls ORDER BY name"
 OF_DRIVER_MEMORY = (CallRole.ALLOCATES, CallRole.FREES)
 # What a program does once, and again only where something is not kept.
 COME_ONCE = (*OF_DRIVER_MEMORY, CallRole.POOLS, CallRole.LOADS, CallRole.SETS_UP)
@@ -79,8 +80,7 @@ def is_graph_launch(name: str) -> bool:
 
 
 def names_of(session: Session, *roles: CallRole) -> list[str]:
-    names = session.query("SELECT DISTINCT name FROM runtime_calls WHERE name IS NOT NULL ORDER BY name")
-    return [name for (name,) in names if role_of(name) in roles]
+    return [name for (name,) in session.known(CALL_NAMES_SQL) if role_of(name) in roles]
 
 
 class WorkKind(IntEnum):
@@ -137,8 +137,7 @@ class TraceRecords(msgspec.Struct, frozen=True):
 
 
 def read_records(session: Session) -> tuple[TraceRecords, ...]:
-    names = session.query("SELECT DISTINCT coalesce(name, '') AS name FROM runtime_calls ORDER BY name")
-    call_names = tuple(name for (name,) in names)
+    call_names = tuple(name for (name,) in session.known(CALL_NAMES_SQL))
     calls = columns(session, sql(__package__, "timeline:calls"), [list(call_names)])
     activities = columns(session, sql(__package__, "timeline:activities"))
     # Position of the launch call of each activity; -1 for none.
@@ -204,7 +203,7 @@ def blocked_launches(trace: TraceRecords) -> tuple[Int64, int]:
     start_ns, end_ns = calls.start_ns[launches], calls.end_ns[launches]
     begun = np.searchsorted(np.sort(start_ns), start_ns)
     queued = begun - np.searchsorted(np.sort(finished[launches]), start_ns)
-    usual_ns = int(np.median(end_ns - start_ns))
+    usual_ns = int(median(end_ns - start_ns))
     return launches[(queued >= _FULL_QUEUE) & (end_ns - start_ns > 2 * usual_ns)], usual_ns
 
 

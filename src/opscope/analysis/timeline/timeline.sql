@@ -102,11 +102,12 @@ WHERE a.trace_id = ? ORDER BY a.start_ns, a.activity_id
 
 -- :name steps
 -- One row per step, by trace and start: number, start, end, and until when its turn lasts: to the start of the next, where
--- that is the next by number as well, since between two such only the recorder works. Reads steps.
+-- that is the next by number as well, since between two such only the recorder works; its kernels, its thread.
+-- Reads steps.
 SELECT trace_id, step, start_ns, end_ns,
-    CASE WHEN next_step = step + 1 THEN greatest(end_ns, next_start_ns) ELSE end_ns END AS until_ns
+    CASE WHEN next_step = step + 1 THEN greatest(end_ns, next_start_ns) ELSE end_ns END AS until_ns, kernels, thread_id
 FROM (
-    SELECT trace_id, step, start_ns, start_ns + duration_ns AS end_ns,
+    SELECT trace_id, step, start_ns, start_ns + duration_ns AS end_ns, coalesce(kernel_count, 0) AS kernels, thread_id,
         lead(step) OVER by_start AS next_step, lead(start_ns) OVER by_start AS next_start_ns
     FROM steps WINDOW by_start AS (PARTITION BY trace_id, thread_id ORDER BY start_ns))
 ORDER BY trace_id, start_ns, step
@@ -126,7 +127,7 @@ WHERE trace_id = $trace AND name IS NOT NULL AND duration_ns > 0
 ORDER BY start_ns, name
 
 -- :name first_calls
--- One row per compiled function (by the patterns of what its calls hold) before whose first call its thread recorded no
+-- One row per compiled function (by the names of what its calls hold) before whose first call its thread recorded no
 -- operator for long: it was compiled then. Reads operators.
 WITH calls AS (
     SELECT *, max(start_ns + duration_ns) OVER (PARTITION BY thread_id ORDER BY start_ns, operator_id
@@ -135,6 +136,6 @@ WITH calls AS (
     QUALIFY row_number() OVER (PARTITION BY name ORDER BY start_ns, operator_id) = 1)
 SELECT 'first call of ' || c.name AS name, silent_ns AS start_ns, start_ns AS end_ns FROM calls c
 WHERE start_ns - silent_ns >= $long AND EXISTS (
-    SELECT 1 FROM operators o WHERE o.trace_id = $trace AND regexp_full_match(o.name, $compiled)
+    SELECT 1 FROM operators o WHERE o.trace_id = $trace AND list_contains($compiled::VARCHAR[], o.name)
         AND o.operator_id BETWEEN c.operator_id AND c.last_descendant_id)
 ORDER BY start_ns

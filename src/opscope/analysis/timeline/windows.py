@@ -11,6 +11,7 @@ calls is told alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from opscope.analysis.arrays import (
     covering,
     cut,
     distinct,
+    median,
     merge,
     overlap,
     sum_by,
@@ -47,6 +49,8 @@ class Step(NamedTuple):
     start_ns: int
     end_ns: int
     until_ns: int
+    kernels: int = 0
+    thread_id: int = -1
 
 
 class TraceWindow(msgspec.Struct, frozen=True, dict=True):
@@ -261,7 +265,6 @@ _LONG_LAUNCH_NS = 100_000
 _LEAST_ONCE = 0.5  # of what the step takes beyond the usual
 # A step that launches much less than the one before does not do the same work, and tells nothing of it.
 _SAME_WORK = 0.5
-_KERNELS_SQL = "SELECT step, coalesce(max(kernel_count), 0) FROM steps WHERE trace_id = ? GROUP BY step"
 _NAMES = 3
 _LEAST_OF_NAME = 0.05  # of the time in all such calls
 
@@ -278,10 +281,9 @@ def find_start_ups(
         yield from _told(once, 0, [], StartUp(trace_id, number, durations[0], None, 0))
         return
     of_steps: _Once | None = None
-    kernels = dict(session.query(_KERNELS_SQL, [trace_id]))
     for place, step in enumerate(steps[:-1]):
-        least = _SAME_WORK * kernels[step.number]
-        later = [other for other in range(place + 1, len(steps)) if kernels[steps[other].number] >= least]
+        least = _SAME_WORK * step.kernels
+        later = [other for other in range(place + 1, len(steps)) if steps[other].kernels >= least]
         usual_ns, limit_ns = usual_and_limit([durations[other] for other in later] or durations)
         if not later or durations[place] <= limit_ns:
             break
@@ -295,7 +297,11 @@ def find_start_ups(
 
 def first_calls(session: Session, trace_id: int) -> Arrays:
     """Silences of the host before first calls of compiled functions, by start: they were compiled then."""
-    parameters = {"trace": trace_id, "long": _LONG_SILENCE_NS, "compiled": _COMPILED}
+    names = session.known("SELECT DISTINCT name FROM operators WHERE name IS NOT NULL ORDER BY name")
+    compiled = [name for (name,) in names if re.fullmatch(_COMPILED, name)]
+    if not compiled:  # to plan the query takes longer than all other queries of a start-up
+        return dict.fromkeys(("name", "start_ns", "end_ns"), np.empty(0, dtype=np.int64))
+    parameters = {"trace": trace_id, "long": _LONG_SILENCE_NS, "compiled": compiled}
     return columns(session, sql(__package__, "timeline:first_calls"), parameters)
 
 
@@ -307,7 +313,7 @@ def _told(once: _Once, place: int, later: list[int], one: StartUp) -> tuple[Star
     """A step with its time in what comes once, beyond what is usual of others; nothing if that is none."""
 
     def beyond(ns: Int64) -> int:
-        usual = round(float(np.median(ns[later]))) if later else 0
+        usual = round(median(ns[later])) if later else 0
         return max(0, int(ns[place]) - usual)
 
     once_ns = beyond(once[0])

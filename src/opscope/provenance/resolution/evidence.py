@@ -217,7 +217,9 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     recorded = session.query("SELECT DISTINCT torch_version, torch_git_version FROM traces")
     version, commit = recorded[0] if len(recorded) == 1 else (None, None)  # where all traces agree
     complete_sources(session)
-    cuda_major = session.scalar("SELECT max(cuda_runtime_version) // 1000 FROM traces")
+    cuda_major, is_names_only = session.query(
+        "SELECT max(cuda_runtime_version) // 1000, bool_and(format = 'names') FROM traces"
+    )[0]
     recognition = recognize(kernel_names, torch_version=version, cuda_major=cuda_major)
     if commit is None and recognition.version is not None and recognition.grade is Grade.RELEASE_INDEX:
         commit = git_version(recognition.version)
@@ -230,9 +232,8 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
         libraries = installed_libraries()
     units = {
         name: RecordedKernel(name, library, units=msgspec.convert(found, tuple[RecordedUnit, ...]))
-        for name, library, found in session.query(_ORIGINS_SQL)
+        for name, library, found in (session.query(_ORIGINS_SQL) if session.holds("kernel_origins") else ())
     }
-    is_names_only = session.scalar("SELECT bool_and(format = 'names') FROM traces")
     has_device = is_names_only or session.scalar("SELECT count(*) FROM device_activities")
     return Evidence(
         recognition=recognition,
@@ -274,7 +275,7 @@ def _symbol_units(session: Session, recognition: Recognition) -> dict[str, Recor
     What cannot be in an identifier stands there as `_`, so that a name with it counts only if the release has
     a unit of that name.
     """
-    rows = session.query(_SYMBOLS_SQL)
+    rows = session.query(_SYMBOLS_SQL) if session.holds("kernel_symbols") else ()
     if not rows:
         return {}
     from opscope.provenance.binaries.device_code import internal_names, named_unit  # noqa: PLC0415

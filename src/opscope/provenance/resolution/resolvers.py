@@ -307,7 +307,6 @@ def _outside(call: RecordedCall, evidence: Evidence) -> NativeFunctionFacts:
 
 
 _FunctionKey = tuple[str, str | None, str]  # name, overload, candidates
-_DONE = "provenance"
 _NOT_FIELDS = frozenset(("name", "function", "template_arguments", "grades"))
 
 _CALLS_SQL = """
@@ -323,7 +322,7 @@ WHERE a.kind = 'kernel' GROUP BY ALL ORDER BY sum(a.duration_ns) DESC, n.name"""
 
 def annotate(session: Session) -> None:
     """Fill the provenance tables, unless they are filled already."""
-    if session.metadata(_DONE) is not None or session.scalar("SELECT count(*) FROM recognition"):
+    if session.scalar("SELECT EXISTS (FROM recognition)"):
         return
     names = session.query("SELECT name_id, name FROM kernel_names ORDER BY name_id")
     evidence = gather_evidence(session, [name for _, name in names])
@@ -344,8 +343,6 @@ def annotate(session: Session) -> None:
         "source_indexes": [source.index.version for source in evidence.sources],
     }
     session.replace_rows("recognition", [row])
-    if not session.is_read_only:
-        session.set_metadata(_DONE, "1")
 
 
 def _annotate_operators(
