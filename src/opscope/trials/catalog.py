@@ -43,7 +43,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     is_graphed: bool = False  # CUDA graphs or compiled models are used
     precision: str = "highest"  # torch.get_float32_matmul_precision()
     is_autocast: bool = False  # The first model was called under autocast
-    allocates: bool = False  # Its steady steps take memory from the driver
     attends: bool = False  # The first model's first call made calls of scaled_dot_product_attention
     has_step: bool = False  # Its steps are calls of a function without arguments
     device_name: str | None = None  # Of the GPU, once the program has used it
@@ -76,7 +75,6 @@ class TriedChange(msgspec.Struct, frozen=True):
     on_request: bool = False  # Tried only when named: it takes minutes
     is_costly: bool = False  # It takes much longer than others, because it compiles
     unpriced: tuple[str, ...] = ()  # Those of `findings` whose gain is of another change
-    environment: tuple[tuple[str, str], ...] = ()  # Variables of the process
     is_live: bool = True  # It can be switched between steps; else it is on from the import of torch
     in_training: str = ""  # What to write beside it in a program that trains
 
@@ -120,7 +118,6 @@ NEEDS: dict[str, tuple[Callable[[ProgramTraits], object], str]] = {
     "fills": (lambda facts: facts.filled_gradients, "zero_grad fills no gradients"),
     "loader": (lambda facts: facts.loaders, "it creates no DataLoader without workers"),
     "unpinned": (lambda facts: facts.unpinned_loaders, "it creates no DataLoader without pinned memory"),
-    "allocates": (lambda facts: facts.allocates, "its steps take no memory from the driver"),
 }
 
 
@@ -488,11 +485,6 @@ def _channels_last(hooks: Hooks) -> None:
     hooks.inputs.append(turned)
 
 
-def _cudnn_benchmark(hooks: Hooks) -> None:
-    cudnn = hooks.torch.backends.cudnn
-    _set(hooks, partial(setattr, cudnn, "benchmark"), cudnn.benchmark, True)
-
-
 def _loader(fits: Callable[[dict[str, Any]], object], values: dict[str, Any], hooks: Hooks) -> None:
     """Have DataLoaders that fit made with other arguments."""
 
@@ -628,11 +620,6 @@ CATALOG = (
         ("layout_conversion",), _REORDERED,
     ),
     TriedChange(
-        "cudnn_benchmark", "convolution algorithms chosen by timing", _cudnn_benchmark,
-        ("cuda", "convolutions"), "torch.backends.cudnn.benchmark = True   # for inputs of fixed shapes",
-        (), _REORDERED,
-    ),
-    TriedChange(
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
         ("cuda", "unpinned"),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
@@ -648,13 +635,6 @@ CATALOG = (
         ("loader",),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
         ("data_loading",), is_live=False,
-    ),
-    TriedChange(
-        "expandable_segments", "memory segments that grow", lambda hooks: hooks.applied.add("settings"),
-        ("cuda", "allocates"),
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
-        ("cuda_malloc",), is_live=False,
-        environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,9 +26,7 @@ _END_S, _POLL_S = 5.0, 0.05
 class ProgramRun:
     """A process that runs the program; it works in a folder of its own, or in this one."""
 
-    def __init__(
-        self, folder: Path, request: TrialRequest, environment: Mapping[str, str], *, in_place: bool
-    ) -> None:
+    def __init__(self, folder: Path, request: TrialRequest, *, in_place: bool) -> None:
         self._folder, self._path, self._output = folder, folder / "request.json", folder / "request.result"
         self._has_ended, work = False, Path.cwd() if in_place else folder / "work"
         self.ask(request)
@@ -43,7 +41,6 @@ class ProgramRun:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": str(request.seed),
             "TMPDIR": str(folder),
-            **environment,
         }
         with (folder / "said.txt").open("wb") as stream:
             self._process = subprocess.Popen(
@@ -138,8 +135,8 @@ class ProgramRuns:
                 run.end()
             remove_folder(self.scratch)
 
-    def start(self, request: TrialRequest, environment: Mapping[str, str]) -> ProgramRun:
-        """Run the program once more, with the variables of a change."""
+    def start(self, request: TrialRequest) -> ProgramRun:
+        """Run the program once more."""
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
-        self._runs.append(ProgramRun(folder, request, environment, in_place=self._in_place))
+        self._runs.append(ProgramRun(folder, request, in_place=self._in_place))
         return self._runs[-1]

@@ -327,10 +327,8 @@ class Rounds:
 
     def _compare(self) -> _Steps:
         yield
-        segments, began = self._segments(), time.monotonic()
-        live, seconds = self._live, self._request.seconds
+        began, live, seconds = time.monotonic(), self._live, self._request.seconds
         self._usual_ns = median((yield from self._times(_STEADY_STEPS)))
-        self._facts.allocates = self._segments() > segments
         while self._steps_left > sum(sum(self._counts(arm)) for arm in [*[None] * _LEAST_BASE, *live]):
             left_s = began + seconds - time.monotonic()
             if left_s > 0:
@@ -391,9 +389,6 @@ class Rounds:
                     profiler.step()
         except Exception as error:  # noqa: BLE001 - the rounds count all the same
             (folder / NO_RECORDING).write_text(str(error), encoding="utf-8")
-
-    def _segments(self) -> int:
-        return int(self._torch.cuda.memory_stats().get("num_device_alloc", 0))
 
     @property
     def _noise(self) -> float:

@@ -147,7 +147,7 @@ class Trial:
         sets = tuple(compiling if self._known.bases else new)
         request = replace(self._request, steps=found.taken, is_waiting=True, arms=sets)
         if self._next is None:
-            self._next = self._processes.start(request, {})
+            self._next = self._processes.start(request)
         elif sets != self._asked_next:
             self._next.ask(request)
         self._asked_next = sets
@@ -286,7 +286,7 @@ class Trial:
         right = tuple(one for one in arms if not any(self._known.of((name,)).error for name in one))
         limit_s = (self._startup_s if self._known.bases else self.plan.run_s) + 2 * seconds + _SPARE_S
         seconds = max(_LEAST_S, seconds)
-        run, said = self._run("rounds", limit_s, replace(self._request, arms=right, seconds=seconds), ())
+        run, said = self._run("rounds", limit_s, replace(self._request, arms=right, seconds=seconds))
         if run is None:
             return None, said
         self._known.take(run)
@@ -311,7 +311,7 @@ class Trial:
             seconds=_CONSTANT_S,
         )
         limit_s = self._startup_s + _SPARE_S if self._known.bases else self.plan.run_s
-        run, said = self._run(" + ".join(names) or "baseline", limit_s, asked, asked.installed)
+        run, said = self._run(" + ".join(names) or "baseline", limit_s, asked)
         if run is not None:
             self._known.take_constant(run, names, said)
         elif names:
@@ -319,12 +319,12 @@ class Trial:
         return run, said
 
     def _run(
-        self, told: str, limit_s: float, request: rounds.TrialRequest, installed: Names
+        self, told: str, limit_s: float, request: rounds.TrialRequest
     ) -> tuple[rounds.TrialRun | None, str]:
         self._told(told, self._runs, max(self._runs + 1, 1 + PROCESSES))
         self._runs += 1
         folder = self._processes.scratch / "recording"
-        if self.plan.predict and not installed and not folder.exists():
+        if self.plan.predict and not request.installed and not folder.exists():
             folder.mkdir()
             request = replace(request, recording=str(folder))
         if self._next is not None and (request.is_constant or not self._next.is_alive):
@@ -334,8 +334,7 @@ class Trial:
             self._running, self._next = self._next, None
             self._running.ask(request)
         else:
-            environment = dict(pair for name in installed for pair in self._known.by_name[name].environment)
-            self._running = self._processes.start(request, environment)
+            self._running = self._processes.start(request)
         if not request.recording and folder.exists():
             self._read_recording()  # of an earlier one, while this one runs
         look = (lambda found: None) if request.is_constant else self._start_next

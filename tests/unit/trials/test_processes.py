@@ -15,11 +15,11 @@ exhaustive = pytest.mark.exhaustive(few=False)  # processes that import torch
 
 PROGRAM = """
 import os, sys, tempfile, torch
-print(os.getcwd(), tempfile.gettempdir(), os.environ.get("GIVEN"), sys.argv[1:], flush=True)
+print(os.getcwd(), tempfile.gettempdir(), sys.argv[1:], flush=True)
 open("here.txt", "w").write("x")
 model = torch.nn.Linear(8, 8)
 while True:
-    if os.environ.get("GIVEN") == "wait" or "wait" in sys.argv:
+    if "wait" in sys.argv:
         import time; time.sleep(60)
     model(torch.randn(4, 8))
 """
@@ -50,11 +50,11 @@ def found(answer):
 
 @exhaustive
 def test_a_run_finds_the_program_in_a_folder_of_its_own(runs, request_of_program, tmp_path):
-    run, said = runs.start(request_of_program, {"GIVEN": "value"}).result(60)
+    run, said = runs.start(request_of_program).result(60)
     assert run is not None, said
-    work, temporary, given, arguments = said.split(" ", 3)
+    work, temporary, arguments = said.split(" ", 2)
     assert Path(work).parent.parent == Path(temporary).parent == runs.scratch
-    assert (given, arguments) == ("value", "[]")
+    assert arguments == "[]"
     assert run.is_enough
     assert run.first_steps["outputs"]
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
@@ -63,9 +63,9 @@ def test_a_run_finds_the_program_in_a_folder_of_its_own(runs, request_of_program
 @exhaustive
 def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(runs, request_of_program):
     waiting = TrialRequest(kind="script", target=request_of_program.target, arguments=("wait",))
-    assert runs.start(waiting, {}).result(2) == (None, "no end after 2 s")
+    assert runs.start(waiting).result(2) == (None, "no end after 2 s")
     assert runs.scratch.exists()
-    assert found(runs.start(request_of_program, {}).result(60)).is_enough
+    assert found(runs.start(request_of_program).result(60)).is_enough
 
 
 TWO_KINDS = Path(__file__).with_name("two_kinds.py.txt").read_text(encoding="utf-8")
@@ -81,7 +81,7 @@ def test_steps_are_recognized_and_what_was_counted_before_is_cleared(runs, tmp_p
         kind="script", target=str(tmp_path / "program.py"), arguments=arguments, seconds=0.02,
         is_constant=True,
     )  # fmt: skip
-    run = found(runs.start(request, {}).result(60))
+    run = found(runs.start(request).result(60))
     assert run.taken == taken
     assert bool(run.step_ns) is run.is_enough is (taken != "none")
     if taken == "optimizer":
@@ -94,5 +94,5 @@ def test_a_run_that_is_killed_says_so_at_once(runs, tmp_path):
     )
     began = time.monotonic()
     request = TrialRequest(kind="script", target=str(tmp_path / "killed.py"), steps="forward")
-    assert runs.start(request, {}).result(60) == (None, "ended by SIGKILL (signal 9): begun")
+    assert runs.start(request).result(60) == (None, "ended by SIGKILL (signal 9): begun")
     assert time.monotonic() - began < 30

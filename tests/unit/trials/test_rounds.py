@@ -43,7 +43,7 @@ def switched(tmp_path):
             change_files=files, seconds=seconds, **more,
         )  # fmt: skip
         with processes.open():
-            found, said = processes.start(request, {}).result(120)
+            found, said = processes.start(request).result(120)
         assert found is not None, said
         return found, {one.names[0]: one for one in found.arms if len(one.names) == 1}, said
 
@@ -140,7 +140,7 @@ def test_a_process_that_is_started_early_compiles_and_is_timed_when_it_is_asked(
     )  # fmt: skip
     processes, checked = ProgramRuns(in_place=False), []
     with processes.open():
-        run = processes.start(early, {})
+        run = processes.start(early)
 
         def look(found):
             if not checked and found.arms and found.arms[0].check_ns and not found.active:

@@ -39,7 +39,7 @@ class GivenProcesses:
     def factor(self, names):
         return math.prod(self.factors.get(name, 1.0) for name in names)
 
-    def start(self, request, environment):
+    def start(self, request):
         return GivenProcess(self, request)
 
     def run(self, request):
@@ -171,7 +171,7 @@ def test_a_change_that_ends_the_program_is_dropped_and_it_is_started_again():
 
 
 def test_what_cannot_be_switched_has_processes_of_its_own_and_joins_the_best_set():
-    loader = change("loader", is_live=False, environment=(("GIVEN", "1"),))
+    loader = change("loader", is_live=False)
     tried, processes = trial(loader, change("good"), factors={"good": 0.8, "loader": 0.5})
     found = tried.run()
     assert set(found.best.names) == {"good", "loader"}
