@@ -43,7 +43,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     is_graphed: bool = False  # CUDA graphs or compiled models are used
     precision: str = "highest"  # torch.get_float32_matmul_precision()
     is_autocast: bool = False  # The first model was called under autocast
-    attends: bool = False  # The first model's first call made calls of scaled_dot_product_attention
     has_step: bool = False  # Its steps are calls of a function without arguments
     device_name: str | None = None  # Of the GPU, once the program has used it
 
@@ -108,7 +107,6 @@ NEEDS: dict[str, tuple[Callable[[ProgramTraits], object], str]] = {
     "training": (lambda facts: facts.is_training, "it does not train"),
     "eager": (lambda facts: not facts.is_graphed, "it compiles or captures its models itself"),
     "eager_attends": (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly"),
-    "attention": (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention"),
     "convolutions": (lambda facts: facts.convolutions, "its models hold no convolutions"),
     "step": (lambda facts: facts.has_step, "its steps are not calls of a function without arguments"),
     "optimizer": (
@@ -552,11 +550,11 @@ CATALOG = (
     *(
         TriedChange(
             f"sdpa_{name}", f"scaled_dot_product_attention by {title}", partial(_backend, backend),
-            ("cuda", "attention"),
+            ("cuda",),
             "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
             f"with sdpa_kernel([SDPBackend.{backend}, SDPBackend.MATH], set_priority=True):\n"
             "    output = model(batch)",
-            ("attention_backend",), _REORDERED, "attention", redraws=True, on_request=name != "cudnn",
+            ("attention_backend",), _REORDERED, "attention", redraws=True, on_request=True,
         )
         for name, backend, title in (
             ("cudnn", "CUDNN_ATTENTION", "cuDNN"),

@@ -98,8 +98,6 @@ class _Run:
             sys.modules["numpy"].random.seed(self.request.seed)
         self.switches = switches = Switches(torch)
         self._witness = _Witness(switches, self.found)
-        if not self.request.installed:
-            self._witness.watch_attention()
         for name in self.request.installed:
             hooks = Hooks(switches)
             self._change(name).on(hooks)
@@ -214,7 +212,6 @@ class _Witness:
         self._outputs: list[Any] = found.first_steps.setdefault("outputs", [])
         self._losses: list[Any] = found.first_steps.setdefault("losses", [])
         self._seen: set[int] = set()
-        self._restore: Callable[[], object] = lambda: None
         self.is_done = False  # what comes now may be of a change
         switches.called.append(self._called)
         torch, hooks = switches.torch, Hooks(switches)  # never off
@@ -252,25 +249,7 @@ class _Witness:
         self._facts.is_graphed = self._facts.is_graphed or not self.is_done
         return args, kwargs
 
-    def watch_attention(self) -> None:
-        """Note calls of attention until a model has been called; a compiler would compile twice for it."""
-        functional = self._torch.nn.functional
-        original, is_compiling = functional.scaled_dot_product_attention, self._torch.compiler.is_compiling
-
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if not is_compiling():
-                self._facts.attends = True
-            return original(*args, **kwargs)
-
-        def restore() -> None:
-            if functional.scaled_dot_product_attention is call:
-                functional.scaled_dot_product_attention = original
-
-        functional.scaled_dot_product_attention, self._restore = call, restore
-
     def _called(self, model: Any, output: Any) -> None:
-        self._restore()
         if id(model) in self._seen:
             return
         self._seen.add(id(model))
