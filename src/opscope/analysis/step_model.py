@@ -155,9 +155,11 @@ class StepExecution(msgspec.Struct, frozen=True):
         """Which side decides how long the step takes: neither, where both need about as long, or wait."""
         if self.step_ns > IN_TURNS * max(self.host_ns, self.device_ns):
             return StepBound.TURNS
-        if abs(self.host_ns - self.device_ns) <= _BALANCED * max(self.host_ns, self.device_ns):
+        # A device that fills the recorded step is not held up, however long the host takes to hand it work.
+        is_free = self.device_ns < (1 - _BALANCED) * self.recorded_ns
+        if is_free and abs(self.host_ns - self.device_ns) <= _BALANCED * max(self.host_ns, self.device_ns):
             return StepBound.BALANCE
-        return StepBound.HOST if self.host_ns > self.device_ns else StepBound.DEVICE
+        return StepBound.HOST if is_free and self.host_ns > self.device_ns else StepBound.DEVICE
 
 
 class GraphChange:
