@@ -47,9 +47,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     factor = min(1.0, size_bytes / rate * 1e9 / total_ns) if total_ns else 1.0
     # A loader's thread pins beside the step, and a program in CUDA allocates so; another copies once more.
     is_loaded = has_loader(run)
-    moved_bytes = sum(
-        kernel.size_bytes or 0 for kernel in uploads if run.summary.is_of_torch and not is_loaded
-    )
+    moved_bytes = sum(one.size_bytes or 0 for one in uploads) * (run.summary.is_of_torch and not is_loaded)
 
     def effect(change: GraphChange) -> object:
         # What comes back to the host is waited for, pinned or not.
