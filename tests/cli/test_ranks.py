@@ -62,6 +62,6 @@ def test_a_rank_that_is_cut_off_is_read_as_far_as_it_goes(opscope, tmp_path, rec
     text = gzip.decompress(file.read_bytes())
     file.write_bytes(gzip.compress(text[: len(text) * 6 // 10]))
     findings = opscope("analyze", tmp_path, "--json").fine().json["findings"]
-    assert "trace.truncated" in {one["code"] for one in findings}
     # What is lost was recorded: nobody is told to record it.
-    assert [one["suggestion"] for one in findings if one["code"] == "trace.no_device_activity"] == [None]
+    codes = {one["code"] for one in findings}
+    assert "trace.truncated" in codes and "trace.no_device_activity" not in codes

@@ -200,8 +200,8 @@ def test_a_recorded_job_in_json_and_words(shared, load):
     assert sum(one["awaited_ns"] for one in of_late) == total["wait_ns"]
     path = document["job"]["critical_path"]
     assert (path[0]["rank"], path[0]["name"]) == (1, "aten::mm")
-    gains = {one["change"]: one["gain_ns_per_step"] for one in document["job"]["what_if"]}
-    assert gains["rank_as_fast_as_median"] > gains["collective_overlapped"] > 0
+    # Of the late rank the simulation knows another program than the recorded one.
+    assert [one["change"] for one in document["job"]["what_if"]] == ["collective_overlapped"]
     assert "were as fast as the median of the others" not in text  # nor has its advice a number
 
 
