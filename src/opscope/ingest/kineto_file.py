@@ -71,7 +71,7 @@ _WAITS = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy")
 def distrust(
     session: Session, trace_id: int, events: StagedEvents, *, is_whole: bool = False
 ) -> Iterator[Finding]:
-    """Mend staged events where that can be done, and say what cannot be trusted; nothing ran before if whole."""
+    """Mend staged events, and say what cannot be trusted; before a whole recording nothing ran."""
     ignored = events.census.ignored
     named = {name: count for name, count in ignored.items() if name.endswith(("_op", "_runtime"))}
     if any(name.endswith("_op") for name in named):
