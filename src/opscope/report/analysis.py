@@ -120,14 +120,14 @@ def _screen(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
         "change": is_concluded and summary.advice is not None,
         "waits": is_concluded and bool(summary.timeline.partitions),
         "kernels": bool(summary.kernels),
-        "categories": not summary.has_device,
+        "categories": bool(summary.categories) and not summary.has_device,
     }
     named = " ".join(part for part, is_there in parts.items() if is_there)
-    more: doc.Text = (
+    more: doc.Text = named and (
         "More: ", doc.Code("--full"), ", or parts of it, such as ", doc.Code(f"--section {named}"),
         ", and with pictures ", doc.Code("--output page.html"), ".",
     )  # fmt: skip
-    longest = doc.Section("Kernels", (*_kernel_blocks(summary, top)[:1], doc.Paragraph(more)))
+    longest = doc.Section("Kernels", doc.blocks(*_kernel_blocks(summary, top)[:1], doc.Paragraph(more)))
     if operators:
         rows = operator_table(summary, operators, per_step=bool(summary.counted_steps))
         longest = doc.Section("Top operators", (rows, doc.Paragraph(more)))

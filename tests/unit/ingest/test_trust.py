@@ -7,6 +7,7 @@ from opscope.advice import assess
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError
 from opscope.report.advice import headline
+from opscope.report.analysis import recording_document
 
 
 def program(device_us=lambda _: 0, kernels=lambda _: True):
@@ -26,8 +27,8 @@ def defects(summary):
 
 def silent(summary):
     """No bound, no idle cause and no change on the first screen, and the defect on its first line."""
-    lines = [name for name, _ in headline(summary).facts]
-    return lines[0] == "Defect" and not {"GPU busy", "GPU waits", "Change 1", "Changes"} & set(lines)
+    first, *lines = (name for name, _ in headline(summary).facts)
+    return first == "Defect" and not {"GPU busy", "GPU waits", "Change 1", "Changes"} & {*lines}
 
 
 def test_what_is_sound_has_no_defect(load):
@@ -53,13 +54,11 @@ def test_a_recording_of_captures_alone_withholds(load):
     assert Summary(load(running)).defects == ()
 
 
-@pytest.mark.parametrize(
-    ("begin_us", "busy_us", "is_sound"), [(1, 0, False), (1, 3000, True), (2500, 0, True)]
-)
-def test_a_first_wait_for_what_was_not_recorded_withholds(load, begin_us, busy_us, is_sound):
+@pytest.mark.parametrize(("at_us", "busy_us", "is_sound"), [(1, 0, False), (1, 3000, True), (2500, 0, True)])
+def test_a_first_wait_for_what_was_not_recorded_withholds(load, at_us, busy_us, is_sound):
     """SGLang's scheduler waits for the step before, which was launched before the recording began."""
     builder = program(lambda _: 5000)
-    builder.launch(begin_us, 4000, thread=2, name="hipMemcpyWithStream")
+    builder.launch(at_us, 4000, thread=2, name="hipMemcpyWithStream")
     if busy_us:
         builder.launch(0, 1, thread=2).kernel("add", 5, busy_us, stream=9)
     summary = assess(load(builder))
@@ -99,10 +98,10 @@ def test_launches_without_device_records(load, kernels, code, count):
 
 
 def test_a_recording_of_nothing_says_so(load):
-    builder = TraceBuilder().launch(10, 2, name="cudaGetDeviceCount").launch(20, 9, name="cuInit")
-    summary = assess(load(builder))
+    summary = assess(load(TraceBuilder().launch(10, 2, name="cudaGetDevice").launch(20, 9, name="cuInit")))
     assert defects(summary) == {"recording.empty": (2, True)}
     assert silent(summary)
+    assert [one.title for one in recording_document(summary, is_screen=True).sections] == ["Warnings"]
 
 
 def test_events_of_something_else_are_an_error(load):
