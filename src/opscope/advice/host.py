@@ -336,12 +336,12 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     computing = set(run.session.query(_COMPUTING_SQL, [least_ns]))
     silences = {of: first_calls(run.session, of) for of in {of for of, gap in long_gaps if gap.host is None}}
     # Code of a library within a module's call launches slowly, which is another matter.
-    asked = "SELECT trace_id, start_ns, duration_ns FROM frames WHERE name LIKE 'nn.Module: %'"
-    module_of, began_ns, lasted_ns = columns(run.session, asked).values()
+    asked = "SELECT trace_id, start_ns, start_ns + duration_ns FROM frames WHERE name LIKE 'nn.Module: %'"
+    module_of, began_ns, ended_ns = columns(run.session, asked).values()
     places: dict[tuple[str | None, str | None], list[tuple[int, IdleGap]]] = {}
     for trace_id, gap in long_gaps:
-        end_ns, ran_ns = gap.start_ns + gap.duration_ns, gap.start_ns + gap.duration_ns // 2 - began_ns
-        host, line, is_open = gap.host, gap.line, (ran_ns >= 0) & (ran_ns < lasted_ns)
+        end_ns, middle_ns = gap.start_ns + gap.duration_ns, gap.start_ns + gap.duration_ns // 2
+        host, line = gap.host, gap.line
         computed_ns = sum(
             max(0, min(until_ns, end_ns) - max(since_ns, gap.start_ns))
             for of, since_ns, until_ns in computing
@@ -352,7 +352,7 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         elif (
             host in launching
             or (host is None and _is_compiling(gap, silences[trace_id]))
-            or (not _is_own(host) and trace_id in module_of[is_open])
+            or (not _is_own(host) and trace_id in module_of[(began_ns <= middle_ns) & (middle_ns < ended_ns)])
         ):
             continue
         elif host is None and (python := run.dataflow.python_until(gap.start_ns, end_ns)):

@@ -92,7 +92,7 @@ class _Side:
         self.provenance, self.has_steps = read_provenance(session), bool(steps)
         self.unrecorded_ns = unrecorded_samples(session)
         # Python frames slow the host down.
-        self.has_stacks = bool(session.scalar("SELECT EXISTS (FROM frames)"))
+        self.has_stacks = session.holds("frames")
         self.findings = tuple(session.findings())
         steps = steps if basis is Basis.STEP else {}
         traces, numbers = {trace_id for trace_id, _ in steps}, sorted({step for _, step in steps})
@@ -129,7 +129,7 @@ class _Side:
             ranks=len(sources),
             steps=self.sample_count,
             ranks_per_step=self.ranks_per_step,
-            has_device=bool(session.scalar("SELECT EXISTS (FROM device_activities)")),
+            has_device=session.holds("device_activities"),
             whole_ns=self.total.time_ns + self.outside.time_ns,
             outside_steps_ns=self.outside.time_ns,
             outside_steps_launches=self.outside.launches,
@@ -170,7 +170,7 @@ def compare_sessions(
     what their names decode to.
     """
     sessions = reference, candidate
-    has_device = all(one.scalar("SELECT EXISTS (FROM device_activities)") for one in sessions)
+    has_device = all(one.holds("device_activities") for one in sessions)
     metric = Metric.DEVICE if has_device else Metric.CPU
     steps = [
         summed(

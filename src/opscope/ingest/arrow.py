@@ -244,9 +244,8 @@ class ArrowRows:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         del requested_schema
-        parts = (
-            part for part in self._parts() if part.row_count
-        )  # threads of the engine read several at once
+        # Threads of the engine read several parts at once.
+        parts = (part for part in self._parts() if part.row_count)
 
         def guarded(fill: Callable[[Any], None]) -> Callable[[Any, Any], int]:
             def call(_: Any, out: Any) -> int:

@@ -200,8 +200,7 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
 
 def recorded_places(session: Session) -> tuple[bool, bool]:
     """Whether frames and calls of modules were recorded."""
-    ((has_frames, has_modules),) = session.known("SELECT EXISTS (FROM frames), EXISTS (FROM modules)")
-    return has_frames, has_modules
+    return session.holds("frames"), session.holds("modules")
 
 
 def program_totals(session: Session) -> ProgramTotals:

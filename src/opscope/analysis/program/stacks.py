@@ -134,7 +134,7 @@ def stack_profiles(
     """
     is_host = weight is StackWeight.CPU
     stacks = _Stacks(session, _basis(session, by))
-    if not is_host and not session.scalar("SELECT EXISTS (FROM device_activities)"):
+    if not is_host and not session.holds("device_activities"):
         raise InputError("no device activity was recorded", hint="Use --weight cpu for host time")
     profiles = _profiles(session, stacks.tree, stacks.host() if is_host else stacks.launched())
     if not profiles:
@@ -229,7 +229,7 @@ class _Stacks:
         unattributed = self.tree.name_ids(f"[unattributed: {reason}]" for reason in reasons.tolist())
         lost = np.flatnonzero(above < 0)
         above[lost] = self.tree.under(np.full(len(lost), NONE), unattributed[which[lost]])
-        names = dict(self._session.query("SELECT name_id, name FROM kernel_names"))
+        names = dict(self._session.known("SELECT name_id, name FROM kernel_names"))
         leaf = self.tree.under(above, self.tree.named(rows["name_id"], names))
         return activities.trace, leaf, activities.duration_ns
 

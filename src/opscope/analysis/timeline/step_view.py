@@ -218,7 +218,7 @@ def _device_lanes(
 ) -> Iterator[Lane]:
     of = f"device {device.device}, " if has_several else ""
     inside = np.flatnonzero((device.start_ns < time.end_ns) & (device.end_ns > time.start_ns))
-    names = dict(session.query("SELECT name_id, name FROM kernel_names"))
+    names = dict(session.known("SELECT name_id, name FROM kernel_names"))
     for stream in np.unique(device.stream[inside]).tolist():
         mine = inside[device.stream[inside] == stream]
         ids, index = np.unique(device.name_id[mine], return_inverse=True)
