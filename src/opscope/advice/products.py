@@ -340,7 +340,8 @@ def _is_halved(call: CallEfficiency) -> bool:
         not any(name in call.operator for name in ("batch_norm", "group_norm", "pool"))
         and call.roofline.tensor_cores not in _ON_TENSOR_CORES
         and call.roofline.bound is Bound.MEMORY
-        and call.cost.data_type is DataType.FP32
+        and call.cost.data_type is DataType.FP32  # in which kernels compute with tensors of 16 bits too
+        and '"float"' in (call.types or "")
     )
 
 

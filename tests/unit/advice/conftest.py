@@ -61,7 +61,7 @@ def call(
         device_ns, device_ns, flop_count=cost.flop_count, bound=bound, tensor_cores=tensor_cores,
         attainable_ns=None if fraction is None else fraction * device_ns,
     )  # fmt: skip
-    written = (None, None)
+    written = (None, '["float"]')
     if shapes is not None:
         types = types or ["float" if shape else "Scalar" for shape in shapes]
         written = (json.dumps(shapes), json.dumps(types))
