@@ -45,7 +45,7 @@ def column_widths(column: doc.Column, cells: Sequence[doc.Text]) -> Widths:
         least = floor = max(longest, heading)
     elif names:
         least = max(min(longest, max(_SHORTEST_NAME, least_width(texts))), heading)
-        floor = least if all(map(is_operator_name, names)) else floor
+        floor = max(min(least, _SHORTEST_NAME), heading) if all(map(is_operator_name, names)) else floor
     else:
         kept = (count for count in map(len, texts) if count <= _ONE_LINE)
         least = max([heading, *map(_longest_word, texts), *kept])

@@ -137,15 +137,12 @@ def test_layers_that_were_not_measured_have_no_gain(advise_on, operator, code, l
     assert (finding.is_to_try, finding.is_gain_known) == (bool(finding.change), False)
 
 
-def test_what_is_in_16_bits_is_not_cast_to_it(advise_on):
-    """Kernels compute with its elements in float32 all the same."""
-    mul = call("aten::mul", 5_000_000, shapes=[[1024], []], types=["c10::Half", "Scalar"], bound=Bound.MEMORY)
-    assert codes(advise_on(program(), calls=[mul], hosts=[host(STEP_NS, 100_000)])) == []
-
-
 HALF = {"type_name": "c10::BFloat16", "data_type": DataType.BF16, "tensor_cores": TensorCoreUse.USED}
 EARLY = product(1024, 768, 768, 5_000_000, calls=48, attribution="before_window")
+# Its kernels compute in float32 all the same.
+MUL = call("aten::mul", 5_000_000, shapes=[[1024]], types=["c10::Half"], bound=Bound.MEMORY)
 LEFT_ALONE = {
+    "in 16 bits": ("gemm", {**slow(), "calls": [MUL]}),
     "on tensor cores": ("gemm", slow(**HALF)),
     "few": ("gemm", {**slow(), "calls": [product(1024, 768, 768, 200_000, calls=48)]}),
     "before the window": ("gemm", {**slow(), "calls": [EARLY]}),

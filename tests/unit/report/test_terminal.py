@@ -98,6 +98,8 @@ def test_columns_shrink_in_turn_and_numbers_never():
         assert (widths[0], sum(widths)) == (len("1.00 ms"), width)
     operator = column_widths(Column("Operator"), [Code("aten::native_layer_norm")])
     assert fit_widths([operator, NAME], 30) == [23, 7]
+    longer = column_widths(Column("Operator"), [Code("aten::scaled_dot_product_attention")])
+    assert fit_widths([longer, NAME, NUMBER], 50) == [27, 15, 7]
     assert fit_widths([NUMBER, NAME], 5)[0] == 7
     shortened = [shorten_middle(*one) for one in (("abcdefghij", 5), ("abc", 3), ("abc", 1))]
     assert shortened == ["ab…ij", "abc", "…"]
