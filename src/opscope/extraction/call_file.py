@@ -140,6 +140,7 @@ def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tu
         is_unknown = given is None or given == ScalarArgument(None)
         if is_unknown and (declared.default is not None or declared.name in _LEFT_OUT):
             is_by_name = True  # what follows can no longer be told by its place
+            numbers[declared.name] = str(declared.default)
             if declared.type.startswith("str") and not call.is_seen:
                 inputs.notes.append(f"PyTorch records no texts: '{declared.name}' is what it is by default.")
             continue
@@ -159,7 +160,7 @@ def _written(inputs: Inputs, schema: Schema, fed: str | None, before: str) -> tu
             is_by_name |= bool(given_values and call.stem) and not isinstance(given, TensorArgument)
         is_by_name |= declared not in schema.positional
         given_values.append(f"{declared.name}={value}" if is_by_name else value)
-    if not call.tensors and "device" in call.names and "device" not in numbers:
+    if not call.tensors and "device" in call.names and numbers.get("device", "None") == "None":
         given_values.append("device=DEVICE")
     return numbers, ", ".join(given_values)
 
