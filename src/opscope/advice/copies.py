@@ -7,7 +7,6 @@ from operator import methodcaller
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import GraphChange
 from opscope.analysis.totals import KernelTotal
 from opscope.model.queries import grouped
 from opscope.units import counted, format_byte_rate, format_bytes, format_fraction
@@ -15,8 +14,6 @@ from opscope.units import counted, format_byte_rate, format_bytes, format_fracti
 # Operators that only pass a copy on; who asked for it stands above them.
 PASSING = frozenset(("aten::clone", "aten::contiguous", "aten::_to_copy", "aten::to", "aten::copy_"))
 _DIRECTIONS = {"host_to_device": "from host to device", "device_to_host": "from device to host"}
-# Rates of the bus, by the major compute capability of the GPUs on it.
-_BUS = {7: "pinned_bytes_per_s", 8: "pinned_bytes_per_s_8", 9: "pinned_bytes_per_s_9"}
 PINNED_BY_HAND = 'batch = batch.pin_memory().to("cuda", non_blocking=True)'
 _PINNED_RESULT = """\
 results = torch.empty_like(output, device="cpu", pin_memory=True)   # once
@@ -42,19 +39,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     total_ns = sum(kernel.total_ns for kernel in copies)
     size_bytes = sum(kernel.size_bytes or 0 for kernel in copies)
-    rate = rule.threshold(_BUS.get(min((run.capability or (0, 0))[0], 9), "pinned_bytes_per_s"))
     uploads = [kernel for kernel in copies if _field(kernel, "copy_direction") == "host_to_device"]
-    factor = min(1.0, size_bytes / rate * 1e9 / total_ns) if total_ns else 1.0
-    # A loader's thread pins beside the step, and a program in CUDA allocates so; another copies once more.
-    is_loaded = has_loader(run)
-    moved_bytes = sum(one.size_bytes or 0 for one in uploads) * (run.summary.is_of_torch and not is_loaded)
-
-    def effect(change: GraphChange) -> object:
-        # What comes back to the host is waited for, pinned or not.
-        change.scale(change.model.is_named([kernel.name for kernel in copies]), factor)
-        change.add_host(moved_bytes / run.step_count / rule.threshold("pinning_bytes_per_s") * 1e9)
-        return change.free_launches(change.model.is_named([kernel.name for kernel in uploads]))
-
     calls = sum(kernel.calls for kernel in copies)
     are_results = 2 * sum(kernel.total_ns for kernel in uploads) < total_ns
     yield Advice(
@@ -63,13 +48,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         run.evidence(
             total_ns, calls=calls, copied_bytes=size_bytes, kernels=[kernel.name for kernel in copies]
         ),
-        effect if size_bytes else None,
-        f"the same bytes at {format_byte_rate(rate)}, what pinned memory reaches on the bus of this GPU's "
-        "generation; the host waits for none to the device",
-        change=_PINNED_RESULT if are_results else None if is_loaded else PINNED_BY_HAND,
-        # Of 45 scripts whose batches were pinned (benchmarks/results/*_field_*.json) one lost a tenth of its
-        # step, and four took longer; and a card may have half of the bus.
-        is_sure=False,
+        change=_PINNED_RESULT if are_results else None if has_loader(run) else PINNED_BY_HAND,
     )
 
 

@@ -33,7 +33,7 @@ from opscope.analysis.job_model import Job, JobChange
 from opscope.analysis.step_model import Gain, StepBound
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.watched_steps import host_lines
-from opscope.model.finding import OPEN, ApplicabilityStatus, Finding, Severity
+from opscope.model.finding import OPEN, Applicability, ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
 from opscope.units import format_duration
@@ -151,6 +151,9 @@ def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
             if worth.is_open
             else advice.applicability,
         )
+        if rule.needs_number and not finding.is_gain_known and finding.is_to_try:
+            none = dict.fromkeys(("estimated_gain_ns_per_step", "gain_interval_ns_per_step"))
+            finding = msgspec.structs.replace(finding, **none, applicability=Applicability())
         yield finding, worth.change, worth.gain_ns or worth.promised_ns
 
 

@@ -7,7 +7,6 @@ import pytest
 from case_tables import tables
 from fakes import H200, TraceBuilder
 from opscope.advice import assess
-from opscope.units import format_byte_rate
 
 from .conftest import MS, codes, host, only, told, trace
 
@@ -33,16 +32,11 @@ def test_results_are_copied_into_pinned_memory(advise_on):
     assert "results.copy_(output, non_blocking=True)" in (finding.change or "")
 
 
-@pytest.mark.parametrize(
-    ("device", "rate"),
-    [(H200, 50e9), ({**H200, "computeMajor": 8}, 24e9), ({**H200, "computeMajor": 7}, 12e9)],
-    ids=["PCIe 5", "PCIe 4", "PCIe 3"],
-)
-def test_pageable_copies_are_held_against_the_bus(advise_on, device, rate):
-    found = advise_on(copies_to("Pageable", device=device), hosts=[host(20 * MS, 12 * MS)])
-    finding = told(found, "pageable_copy", "pin_memory()", format_byte_rate(rate), has_gain=True)
+def test_pageable_copies_are_told_without_a_gain(advise_on):
+    found = advise_on(copies_to("Pageable"), hosts=[host(20 * MS, 12 * MS)])
+    finding = told(found, "pageable_copy", "pin_memory()", has_gain=False)
     assert finding.evidence["copied_bytes"] == 67_108_864
-    assert not finding.is_gain_known
+    assert not finding.is_to_try
 
 
 def test_turning_channel_orders_is_told_with_its_convolutions(advise_on):

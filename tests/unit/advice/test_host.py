@@ -76,7 +76,8 @@ def test_a_wait_within_a_step_is_told_with_its_line(advise_on):
     hosts, waits = [host(8 * MS, 2 * MS, step_ns=10 * MS)], (wait(MS, line="train.py:12 step", calls=3),)
     found = advise_on(step_of(10), **waiting(IdleCause.SYNCHRONIZATION, MS, hosts=hosts, waits=waits))
     place = "aten::item (cudaStreamSynchronize) at train.py:12 step waits for the device 3 times"
-    told(found, "host_sync", place, has_gain=True)
+    # What it gains is known to no better than a factor of 3, and other programs gained nothing.
+    assert not told(found, "host_sync", place, has_gain=False).is_to_try
 
 
 @pytest.mark.parametrize(("recorder_ns", "is_told"), [(6 * MS, True), (0.0, False)])
@@ -99,7 +100,7 @@ def test_results_are_copied_beside_the_next_step_and_numbers_asked_for_later(
     facts = waiting(
         IdleCause.SYNCHRONIZATION, MS, hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(call,)
     )
-    told(advise_on(step_of(10), **facts), "host_sync", words, has_gain=True)
+    told(advise_on(step_of(10), **facts), "host_sync", words, has_gain=False)
     free = (("free_waits", ([7],)),)
     assert asked == ([free] if operator == "aten::to" else [(("drop_questions", ([7],)),), free])
 

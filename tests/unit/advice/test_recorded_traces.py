@@ -105,9 +105,9 @@ def test_preprocessing_in_a_step_and_a_blocking_copy_are_told_with_their_lines(a
     work, wait = only(found, "host_work"), only(found, "host_sync")
     assert "preprocess at" in work.message
     assert "model.py:40 run_on_input" in wait.message
-    # Preparing the next input while the device works leaves its 160 ms, as does not waiting for the copy.
-    for finding in (work, wait):
-        assert finding.estimated_gain_ns_per_step == pytest.approx(step.step_ns - 180 * MS, rel=0.25)
+    # Preparing the next input while the device works leaves its 160 ms; what not waiting does is not known.
+    assert work.estimated_gain_ns_per_step == pytest.approx(step.step_ns - 180 * MS, rel=0.25)
+    assert not wait.is_to_try
 
 
 @pytest.mark.exhaustive

@@ -70,7 +70,7 @@ DEFECTS = {
 @pytest.mark.parametrize(("builder", "reason"), DEFECTS.values(), ids=DEFECTS)
 def test_no_gain_rests_on_missing_edges(load, builder, reason):
     summary = assess(load(builder))
-    (copies,) = [one for one in summary.advice or () if one.code == "advice.pageable_copy"]
+    (copies,) = [one for one in summary.advice or () if one.code == "advice.host_copies"]
     assert copies.estimated_gain_ns_per_step is None
     assert copies.gain_interval_ns_per_step is None
     assert (reason or "the host's side of a step is unknown") in copies.gain_basis
@@ -81,7 +81,7 @@ def test_no_gain_rests_on_missing_edges(load, builder, reason):
 def test_a_whole_recording_keeps_its_gains_and_one_of_a_few_flaws(load):
     summary = assess(load(program()))
     assert [step.missing for step in summary.execution] == [None]
-    (copies,) = [one for one in summary.advice or () if one.code == "advice.pageable_copy"]
+    (copies,) = [one for one in summary.advice or () if one.code == "advice.host_copies"]
     assert copies.estimated_gain_ns_per_step
     # One of twenty.
     (step,) = assess(load(program(recorded=lambda number: number != 15))).execution
