@@ -16,8 +16,6 @@ from opscope.operators.arguments import parse_arguments  # noqa: E402
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
 CASES = tables(Path(__file__).parents[1] / "unit/extraction/test_starts.toml")
-# What Triton's interpreter does not multiply.
-BFLOAT16 = ["bmm", [[3, 20, 30], [3, 30, 40]], ["c10::BFloat16"] * 2, [[600, 30, 1], [1200, 1, 30]], ["", ""]]
 COMPILED = """
 import torch
 f = torch.compile(lambda x: torch.nn.functional.gelu(x) + 1)
@@ -57,7 +55,7 @@ def extract(folder, program, *words):
 def test_triton_starts_compute_the_call(tmp_path):
     pytest.importorskip("triton")
     rows = [given for (given,) in CASES["a_start_computes_the_call"]]
-    run_all(files(tmp_path, [*rows, BFLOAT16], StartKind.TRITON))
+    run_all(files(tmp_path, rows, StartKind.TRITON))
 
 
 def test_a_cuda_start_computes_the_call(tmp_path):

@@ -373,6 +373,7 @@ def _product(given: Written) -> dict[str, Any] | None:
         "tile": tile,
         "a": f"{given.variables[left]}.reshape({batch}, {rows}, {depth})",
         "b": f"{given.variables[right]}{transposed}.reshape({batch}, {depth}, {columns})",
+        "interpreted": _TABLE["interpreted"].get(_name(a), ""),
         # As torch multiplies by default, and not where a program allows TF32.
         "precision": ', input_precision="ieee"' * is_exact,
         "scaled": "" if alpha in {"1", "1.0"} else f"    total = {alpha} * total\n",
