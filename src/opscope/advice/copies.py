@@ -39,16 +39,15 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     total_ns = sum(kernel.total_ns for kernel in copies)
     size_bytes = sum(kernel.size_bytes or 0 for kernel in copies)
-    uploads = [kernel for kernel in copies if _field(kernel, "copy_direction") == "host_to_device"]
+    results_ns = sum(one.total_ns for one in copies if _field(one, "copy_direction") == "device_to_host")
     calls = sum(kernel.calls for kernel in copies)
-    are_results = 2 * sum(kernel.total_ns for kernel in uploads) < total_ns
     yield Advice(
         f"{counted(calls, 'copy')} of {format_bytes(size_bytes)} in all to or from pageable host "
         f"memory take {run.device_time(total_ns)}.",
         run.evidence(
             total_ns, calls=calls, copied_bytes=size_bytes, kernels=[kernel.name for kernel in copies]
         ),
-        change=_PINNED_RESULT if are_results else None if has_loader(run) else PINNED_BY_HAND,
+        change=_PINNED_RESULT if 2 * results_ns > total_ns else None if has_loader(run) else PINNED_BY_HAND,
     )
 
 
