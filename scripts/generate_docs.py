@@ -106,7 +106,8 @@ def _effect(change: TriedChange) -> str:
 
 
 def _rule_blocks(rule: Rule) -> Iterator[str]:
-    points = [f"**Gain:** {rule.gain}", f"**Unknown from a trace:** {rule.unknown}"]
+    gain = f"**Gain:** {rule.gain}{' Where that is no number, it is a remark.' * rule.needs_number}"
+    points = [gain, f"**Unknown from a trace:** {rule.unknown}"]
     yield f"## {rule.title}"
     yield _wrapped(f"`{rule.code}` ({rule.severity}). {rule.meaning}")
     yield "\n".join(_wrapped(f"* {point}", indent="  ") for point in points)
