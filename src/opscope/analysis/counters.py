@@ -247,8 +247,9 @@ def counter_findings(kernels: Sequence[CountedKernel]) -> tuple[Finding, ...]:
                 (finding.code, (kernel.name, kernel.counters.grid, kernel.counters.block)), finding
             )
 
-    def rank(one: Finding) -> tuple[int, float, int]:
-        return one.severity.rank, -(one.estimated_gain_ns_per_step or 0.0), one.evidence["launch"]
+    def rank(one: Finding) -> tuple[int, float, float, int]:
+        share = one.evidence.get("estimated_speedup_fraction") or 0.0
+        return one.severity.rank, -(one.estimated_gain_ns_per_step or 0.0), -share, one.evidence["launch"]
 
     return tuple(sorted(said.values(), key=rank))
 

@@ -39,7 +39,15 @@ from opscope.ingest.quality import (
     write_trace,
 )
 from opscope.ingest.replays import Capture, Demangle, captured_phases, open_replays, with_nodes
-from opscope.ingest.source import READS, EventArray, LocalText, TraceFile, local_text, mapped_text
+from opscope.ingest.source import (
+    READS,
+    EventArray,
+    LocalText,
+    TraceFile,
+    local_text,
+    mapped_text,
+    named_kind,
+)
 from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of, staged_events
 from opscope.ingest.wording import finding
 from opscope.model.finding import Finding, recorded_findings
@@ -109,7 +117,8 @@ def distrust(
     if captured > launches and not (kind == CallKind.GRAPH).any():
         yield finding("recording.captures_only", trace_id, {"count": captured, "device_ns": None})
     elif not launches + records and "cpu_op" not in events.census.categories:
-        yield finding("recording.empty", trace_id, {"count": len(kind), "device_ns": None})
+        evidence, recorder = {"count": len(kind), "device_ns": None}, "nsys" if is_whole else None
+        yield finding("recording.empty", trace_id, evidence, kind=recorder)
     reason = _impossible(activities, _host_extent(events))
     if (reason >= 0).any():
         yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
@@ -269,7 +278,7 @@ def read_kineto(
         census = Filler(session, trace_id, events).fill()
         if not census.categories:
             what = f"{counted(census.event_count, 'event')}, but none that torch's profiler writes"
-            raise InputError(what, source=trace.name, hint=READS)
+            raise InputError(named_kind(mapped, what), source=trace.name, hint=READS)
         array, repairs, size_bytes = events.array, events.flaws, len(mapped)
     _write_trace(
         session, trace_id, array, census, sidecar, source=valid_text(trace.name), size_bytes=size_bytes

@@ -13,6 +13,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,22 @@ _LENGTH, _LONGEST_VALUE_BYTES = 0, 64 << 20  # SQLITE_LIMIT_LENGTH
 # What tells an export from other databases: texts by id, and one table of nsys at least.
 _STRINGS = "StringIds"
 _MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "ANALYSIS_")
+_EXPORTED = f"{EXPORT_COMMAND} FILE.nsys-rep makes one"
+# Databases of other recorders, by a table of theirs: what they are, and what to do.
+_OTHERS = {
+    "rocpd_": (
+        "a database of rocprofv3 (rocpd)",
+        "Write JSON instead, of which totals are read: rocprofv3 --output-format json",
+    ),
+    "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL": (
+        "a profile of nvprof or the Visual Profiler, which opscope does not read",
+        "Record with Nsight Systems, and export: nsys profile, then nsys export --type sqlite",
+    ),
+    "rocTX": (
+        "a database of rocprof before rocprofv3, which opscope does not read",
+        "Record with rocprofv3 --output-format json, or with torch.profiler",
+    ),
+}
 
 
 class Export(msgspec.Struct, frozen=True):
@@ -89,20 +106,20 @@ def open_export(name: str, path: Path) -> Iterator[Export]:
             if hasattr(connection, "setlimit"):  # Python 3.11
                 connection.setlimit(_LENGTH, _LONGEST_VALUE_BYTES)
             listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            tables = [table for (table,) in listed.fetchall()]
+            if _STRINGS not in tables or not any(table.startswith(_MARKS) for table in tables):
+                shown = ", ".join(sorted(tables)[:3])
+                found = f"its tables are {shown} …" if tables else "it has no tables"
+                unknown = f"a SQLite database, but not an export of Nsight Systems ({found})", _EXPORTED
+                known = (_OTHERS[mark] for mark in _OTHERS if any(one.startswith(mark) for one in tables))
+                what, hint = next(known, unknown)
+                raise InputError(what, source=name, hint=hint)
             columns = {
                 table: frozenset(
                     one for (one,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
                 )
-                for (table,) in listed.fetchall()
+                for table in tables
             }
-            if _STRINGS not in columns or not any(table.startswith(_MARKS) for table in columns):
-                shown = ", ".join(sorted(columns)[:3])
-                found = f"its tables are {shown} …" if columns else "it has no tables"
-                raise InputError(
-                    f"a SQLite database, but not an export of Nsight Systems ({found})",
-                    source=name,
-                    hint=f"{EXPORT_COMMAND} FILE.nsys-rep makes one",
-                )
             yield Export(name, connection, columns)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _explained(error, name) from error
@@ -291,6 +308,7 @@ def owning_ranges(operators: Columns, ranges: Columns, launches: Columns) -> Int
 
 
 _STAGED_ROWS = 1 << 18
+_ERROR, _SAID = 3, 3  # of nsys' severities; its messages that are shown
 
 
 def read_export(
@@ -312,7 +330,7 @@ def read_export(
             raise InputError(
                 "the export holds no CUDA calls, no device work and no NVTX ranges",
                 source=export.name,
-                hint="Record with `nsys profile --trace=cuda,nvtx`",
+                hint=_complaints(export) or "Record with `nsys profile --trace=cuda,nvtx`",
             )
         reader = _Reader(session, export, local, Path(folder), has_cuda=bool(cuda))
         for offset, process in enumerate(chosen):
@@ -320,6 +338,17 @@ def read_export(
         others = [process for process, _, _ in rows if process not in chosen]
         session.add_findings(export_findings(trace_id, export, missing, others))
         session.execute("RESET disabled_optimizers; DROP SCHEMA staging CASCADE")
+
+
+def _complaints(export: Export) -> str:
+    """What nsys says that it could not do, each once; nothing where it says none."""
+    said = (
+        text.partition("\n")[0].rstrip(".")
+        for severity, text in export.of("DIAGNOSTIC_EVENT", "severity", "text")
+        if severity >= _ERROR or "not supported" in text
+    )
+    found = "; ".join(islice(dict.fromkeys(said), _SAID))
+    return f"Nsight Systems says: {found}" if found else ""
 
 
 def _stage_texts(session: Session, demangle: Demangle | None) -> None:
@@ -353,7 +382,9 @@ class _Reader:
 
     def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
         events, owners = self._stage_process(process)
-        defects = [*distrust(self.session, trace_id, events, is_whole=True)]
+        defects, said = [*distrust(self.session, trace_id, events, is_whole=True)], _complaints(self.export)
+        if said and defects[:1] and defects[0].code == "recording.empty":
+            defects[0] = msgspec.structs.replace(defects[0], suggestion=said)
         census = Filler(self.session, trace_id, events).fill()
         self.session.execute(sql(__package__, "nsys:kernel_symbols"))
         export, exported = self.export, _exported(self.export)

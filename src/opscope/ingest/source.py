@@ -344,16 +344,37 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
     from opscope.ingest.memory_snapshot import KEYS, PICKLED  # noqa: PLC0415 - seldom needed
 
     if PICKLED.match(text):
-        if all(text.find(key) < 0 for key in KEYS):
-            return "a pickle, which opscope never opens: it can run any code", READS
-        hint = f"opscope analyze {source} says who holds the memory; give it alone"
-        return "a memory snapshot of PyTorch, which is a pickle and holds no times", hint
+        what, hint = "a pickle, which opscope never opens: it can run any code", READS
+        if any(text.find(key) >= 0 for key in KEYS):
+            what = "a memory snapshot of PyTorch, which is a pickle and holds no times"
+            hint = f"opscope analyze {source} says who holds the memory; give it alone"
+        elif text.find(b"segment_type") >= 0:
+            what = "a pickle of torch.cuda.memory_snapshot()"
+            hint = "Write what opscope reads: torch.cuda.memory._dump_snapshot('memory.pickle')"
+        return what, hint
     return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
 
 
 READS = (
-    "opscope reads traces of torch.profiler (Kineto) of NVIDIA and AMD GPUs, and exports of Nsight Systems"
+    "opscope reads traces of torch.profiler (Kineto) of NVIDIA and AMD GPUs and exports of Nsight Systems, "
+    "memory snapshots of PyTorch, and totals of rocprofv3 (JSON), RPD, Proton and Ascend"
 )
+# What only files of other recorders hold.
+_MARKS = {
+    b"CPU HIP API": "a trace of rocprof before rocprofv3",
+    b"stream:all Compute": "a timeline of TensorFlow 1",
+    b"NEGOTIATE_ALLREDUCE": "a timeline of Horovod",
+    b"[pytorch|profiler|execution": "an execution trace of PyTorch, which holds no times of kernels",
+    b"speedscope.app": "a profile for speedscope, of the host alone",
+    b'"DevTools"': "a trace of Chrome's developer tools",
+}
+
+
+def named_kind(text: mmap.mmap, unknown: str) -> str:
+    """What a file is that has nothing of torch's profiler: by what others write, or else `unknown`."""
+    return next((what for mark, what in _MARKS.items() if text.find(mark) >= 0), unknown)
+
+
 _PROTON = re.compile(rb'\[\s*\{\s*"(?:children|frame|metrics)"\s*:')
 _RPD = re.compile(rb"\[\s*\{\s*\}\s*,")
 # Of torch.autograd.profiler before Kineto (torch/autograd/profiler.py, PyTorch 1.7).
@@ -405,8 +426,8 @@ def _own_key(text: mmap.mmap, first: int) -> int | None:
 
 def _without_array(text: mmap.mmap, first: int, source: str) -> InputError:
     """The error that fits a file without a usable traceEvents key."""
-    what, offset = "JSON without a traceEvents array", first
-    hint: str | None = "opscope reads Kineto (Chrome) traces; a stats or sidecar file is not one"
+    what, offset = named_kind(text, "JSON without a traceEvents array"), first
+    hint: str | None = READS
     try:
         msgspec.json.decode(memoryview(text)[first:], type=msgspec.Raw)
     except msgspec.DecodeError as error:

@@ -88,7 +88,8 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     busy += " recorded" if fraction is None else ""
     step, spans_ns = summary.typical_step, [one.span_ns for one in summary.counted_timeline.in_use]
     # What was simulated of a recording without steps says nothing of it if most lies outside.
-    if step is not None and (summary.steps or 2 * step.recorded_ns > max(spans_ns, default=0)):
+    is_whole = step is not None and (summary.steps or 2 * step.recorded_ns > max(spans_ns, default=0))
+    if step is not None and is_whole and step.missing is None:
         timed = summary.measured_step.unrecorded_ns
         # No side alone takes longer than the step that was timed: what is over is the simulation's error.
         most_ns = math.inf if timed is None else timed.median

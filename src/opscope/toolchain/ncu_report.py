@@ -474,7 +474,8 @@ def _stall_lines(action: Any, names: Iterable[str]) -> tuple[StallLine, ...]:
     return tuple(StallLine(*of, count / all_samples) for of, count in samples.most_common() if count)
 
 
-_OPTIMIZATION, _GLOBAL = 2, 2  # of ncu_report's MsgType and SpeedupType
+# Of ncu_report's MsgType, where older versions say in a warning what to change, and of its SpeedupType.
+_OPTIMIZATION, _GLOBAL = (2, 3), 2
 # `@section:Occupancy:Occupancy@`, `@url:fused:https://…@`: what viewers make links of.
 _SECTION_LINK, _URL_LINK = re.compile(r"@section:[^:@]*:([^@]*)@"), re.compile(r"@\w+:([^:@]*):[^@]*@")
 
@@ -482,7 +483,7 @@ _SECTION_LINK, _URL_LINK = re.compile(r"@section:[^:@]*:([^@]*)@"), re.compile(r
 def _advice(action: Any) -> Iterator[NcuAdvice]:
     for found in action.rule_results_as_dicts() if hasattr(action, "rule_results_as_dicts") else ():
         said, speedup = found.get("rule_message") or {}, found.get("speedup_estimation") or {}
-        if said.get("type") == _OPTIMIZATION:
+        if said.get("type") in _OPTIMIZATION and "could not be found" not in said["message"]:
             text = _URL_LINK.sub(r"\1", _SECTION_LINK.sub(r"\1", said["message"]))
             share = speedup["speedup"] / 100 if speedup.get("type") == _GLOBAL else None
             yield NcuAdvice(found["rule_identifier"], said["title"] or found["name"], text, share)

@@ -266,6 +266,7 @@ _LEAST_ONCE = 0.5  # of what the step takes beyond the usual
 # A step that launches much less than the one before does not do the same work, and tells nothing of it.
 _SAME_WORK = 0.5
 _NAMES = 3
+_MANY = 16  # calls of a name
 _LEAST_OF_NAME = 0.05  # of the time in all such calls
 
 
@@ -342,6 +343,8 @@ def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *,
         str(name): merge((found["start_ns"][mine], found["end_ns"][mine]))
         for name in sorted(set(found["name"]))
         for mine in [found["name"] == name]
+        # What comes all along comes again, of which no other step tells.
+        if recurs or mine.sum() < _MANY or 2 * np.median(found["start_ns"][mine]) < starts[0] + ends[-1]
     }
     whole_ns = overlap(merge(*spans.values()), starts, ends)
     return whole_ns, {name: overlap(span, starts, ends) for name, span in spans.items()}
