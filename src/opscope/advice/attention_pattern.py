@@ -115,11 +115,12 @@ def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
     start = before - _copies(leaves, before, -1, operands, _OPERAND_COPIES)
     end = after + _copies(leaves, after, 1, operands, _RESULT_COPIES)
     masks = (_mask(leaf, scores) for leaf in _between(leaves, before, 0))
+    is_added = leaves[before].name == "aten::baddbmm" and leaves[before].call.value("beta") != 0
     return ComposedAttention(
         AttentionWork(
             AttentionSizes(first.batch, 1, first.m, first.n, first.k, first.k),
             is_backward,
-            next((one for one in masks if one is not None), None),
+            next((one for one in masks if one is not None), AttentionMask.BIAS if is_added else None),
         ),
         type_name=next((tensor.type_name for tensor in leaves[before].call.tensors), None),
         calls=anchor.calls,

@@ -1,6 +1,6 @@
 -- :name inside
 -- One row per runtime call of the list that is the first parameter, if it lies within what a graph would hold of its
--- step: id. Copies of inputs before the first kernels and numbers asked for behind the last are outside of it.
+-- step: id; of a copy that its operator then waits for, the first. Copies of inputs before the first kernels and numbers asked for behind the last are outside of it.
 -- Parameters: calls, steps to leave out, the share of a step's launches that each edge may have.
 -- Reads runtime_calls, device_activities.
 WITH launches AS (
@@ -10,9 +10,10 @@ WITH launches AS (
     parts AS (
         SELECT trace_id, step, quantile_disc(start_ns, $3) AS first_ns, quantile_disc(start_ns, 1 - $3) AS last_ns
         FROM launches WHERE step IS NOT NULL OR NOT EXISTS (FROM launches WHERE step IS NOT NULL) GROUP BY ALL)
-SELECT r.runtime_call_id
+SELECT min(r.runtime_call_id)
 FROM runtime_calls r JOIN parts p ON p.trace_id = r.trace_id AND p.step IS NOT DISTINCT FROM r.step
 WHERE list_contains($1::BIGINT[], r.runtime_call_id) AND r.start_ns > p.first_ns AND r.start_ns < p.last_ns
+GROUP BY coalesce(r.operator_id, -r.runtime_call_id), regexp_matches(r.name, '(Malloc|MemAlloc|Free)')
 
 -- :name differing
 -- One row per operator that launches other kernels, or other inputs' kernels, in one step than in another of its trace:

@@ -61,9 +61,13 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         "upper bound: all of it overlapped with computation"
         if is_known
         else "not estimated: with the other ranks unrecorded, transfer and waiting cannot be told apart",
-        suggestion=None
-        if slow is None
-        else "Find what makes ranks late: record the others too, and compare what they do before it.",
+        suggestion="Find what makes ranks late: record the others too, and compare what they do before it."
+        if slow is not None
+        else None
+        if run.has_backward
+        else "Overlap it with computation, or exchange fewer bytes.",
+        # The rule's code is of gradients.
+        change=None if run.has_backward else "",
     )
 
 

@@ -20,24 +20,15 @@ results = torch.empty_like(output, device="cpu", pin_memory=True)   # once
 results.copy_(output, non_blocking=True)                            # synchronize before they are read"""
 
 
-def pageable_copies(run: ProfiledRun, rule: Rule) -> list[KernelTotal]:
-    """Copies whose host memory is not pinned, by name; none where they take too little to be told."""
-    copies = [kernel for kernel in run.summary.kernels if _field(kernel, "host_memory") == "pageable"]
-    return [] if run.is_minor(sum(kernel.total_ns for kernel in copies), rule) else copies
-
-
-def has_loader(run: ProfiledRun) -> bool:
-    """Whether a loader was seen, whose thread can pin memory."""
-    models = () if run.job is None else run.job.models
-    return any(len(spans.start_ns) for model in models for spans in model.loading.values())
-
-
 @finds
 def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    copies = pageable_copies(run, rule)
-    if not copies:
-        return
+    copies = [kernel for kernel in run.summary.kernels if _field(kernel, "host_memory") == "pageable"]
     total_ns = sum(kernel.total_ns for kernel in copies)
+    if run.is_minor(total_ns, rule) or total_ns < rule.threshold("least_window_fraction") * run.window_ns:
+        return
+    # A loader's thread can pin memory.
+    models = run.job.models if run.job else ()
+    has_loader = any(len(spans.start_ns) for model in models for spans in model.loading.values())
     size_bytes = sum(kernel.size_bytes or 0 for kernel in copies)
     results_ns = sum(one.total_ns for one in copies if _field(one, "copy_direction") == "device_to_host")
     calls = sum(kernel.calls for kernel in copies)
@@ -47,7 +38,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         run.evidence(
             total_ns, calls=calls, copied_bytes=size_bytes, kernels=[kernel.name for kernel in copies]
         ),
-        change=_PINNED_RESULT if 2 * results_ns > total_ns else None if has_loader(run) else PINNED_BY_HAND,
+        change=_PINNED_RESULT if 2 * results_ns > total_ns else None if has_loader else PINNED_BY_HAND,
     )
 
 

@@ -85,6 +85,7 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
 
 _COMPILED_MODEL = re.compile(r"model = torch\.compile\(model(.*?\))(?:   #.*)?")
 _MODEL = re.compile(r"\bmodel\b")  # what is compiled, where a program has none: its own function
+_NO_GAIN = dict.fromkeys(("estimated_gain_ns_per_step", "gain_interval_ns_per_step"))
 _Found = tuple[Finding, JobChange | None, float]  # what it may bring, in ns a step, known or not
 
 
@@ -97,8 +98,7 @@ def _once(found: Iterable[_Found]) -> Iterator[_Found]:
         if is_first or finding.is_gain_known:
             yield finding, change, promised_ns
         else:
-            none = dict.fromkeys(("change", "estimated_gain_ns_per_step", "gain_interval_ns_per_step"))
-            yield msgspec.structs.replace(finding, **none), None, 0.0
+            yield msgspec.structs.replace(finding, **_NO_GAIN, change=None), None, 0.0
 
 
 def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
@@ -152,8 +152,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
             else advice.applicability,
         )
         if rule.needs_number and not finding.is_gain_known and finding.is_to_try:
-            none = dict.fromkeys(("estimated_gain_ns_per_step", "gain_interval_ns_per_step"))
-            finding = msgspec.structs.replace(finding, **none, applicability=Applicability())
+            finding = msgspec.structs.replace(finding, **_NO_GAIN, applicability=Applicability())
         yield finding, worth.change, worth.gain_ns or worth.promised_ns
 
 

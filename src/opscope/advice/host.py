@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from operator import methodcaller
 from typing import Any
 
@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 
 from opscope.advice.capture import capture_of, in_the_way
-from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_copies
+from opscope.advice.copies import PASSING
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.arrays import columns
-from opscope.analysis.step_model import IN_TURNS, Gain, StepModel
+from opscope.analysis.step_model import Gain, StepModel
 from opscope.analysis.timeline.records import CALL_NAMES_SQL
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.analysis.timeline.windows import first_calls
@@ -37,8 +37,6 @@ _WITHOUT_GRAPH = (
 _COMPILED = "model = torch.compile(model)   # fewer launches, also around what no graph can hold"
 _GRAPHS_OF_COMPILED = """\
 model = torch.compile(model, mode="reduce-overhead")   # what it compiles launches the same in each step"""
-_COPYING = 0.5  # of the host's time in a wait: it waits for a copy that is slow, and not for other work
-_HIDDEN = 1.5  # times what was recorded of waits: then the recording hides what they cost
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
 _ROWS_OF_MASK = """\
@@ -136,38 +134,6 @@ def _recorded(step: StepModel) -> str:
     return f" ({format_duration(step.recorded_host_ns)} as recorded{between} without the profiler)"
 
 
-def _together(
-    run: ProfiledRun,
-    places: Mapping[tuple[str | None, str | None], Sequence[WaitingCall]],
-    cost_ns: Mapping[tuple[str | None, str | None], int],
-) -> Iterator[Advice]:
-    """Waits that hold up a step in which both sides wait, and are short in the recording.
-
-    The profiler slows the host, so that the device is done when it asks; and without one wait the next one
-    takes its place. None shows by itself.
-    """
-    job, waits = run.job, [one for each in places.values() for one in each]
-    if job is None or job.middle.timed is None or job.step_ns <= IN_TURNS * max(job.host_ns, job.device_ns):
-        return
-    effect = methodcaller("free_waits", [call_id for one in waits for call_id in one.call_ids])
-    gain_ns, recorded_ns = job.gain_ns(job.changed(effect)), sum(cost_ns.values()) / run.step_count
-    if gain_ns < _HIDDEN * recorded_ns or not any(one.operator in _QUESTIONS for one in waits):
-        return
-    calls, names = sum(one.calls for one in waits), sorted({one.operator or one.name for one in waits})
-    yield Advice(
-        f"CPU and GPU wait for each other: {listed(names)} wait for the device "
-        f"{counted(calls / run.step_count, 'time')} {run.period}, {format_duration(recorded_ns)} as "
-        "recorded. Without the profiler, which slows the host, together they cost a step about "
-        f"{format_duration(gain_ns)}.",
-        {"call_count": calls, "host_wait_ns": round(recorded_ns * run.step_count)},
-        effect,
-        "the step simulated with these calls returning at once",
-        # A synchronization of the program's own is there for a reason that no recording shows.
-        change="" if any(one.operator is None for one in waits) else None,
-        is_sure=False,
-    )
-
-
 @finds
 def anomaly_detection(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if "aten::isnan" not in run.names:
@@ -198,7 +164,6 @@ AND starts_with(p.name, $1) AND o.step IS NOT NULL"""
 
 @finds
 def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    pinned, beside = (run.book.rules[f"advice.{name}"] for name in ("pageable_copy", "host_copies"))
     # Of one place all calls go together: `.item()` is a copy and a wait for its stream.
     places = grouped(
         ((wait.operator, wait.line), wait)
@@ -209,14 +174,11 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # program without PyTorch, which was recorded whole. A host that the recorder holds up waits less than it
     # does without, so a wait counts of the step without.
     window_ns = min(run.window_ns, run.job.step_ns * run.step_count) if run.job else run.window_ns
-    # The advice to pin counts the waits of such copies too.
     of_torch = run.summary.is_of_torch
-    copied_ns = {one.name: one.total_ns for one in pageable_copies(run, pinned)}
     cost_ns = {
         place: sum(max(one.idle_ns, one.host_ns * of_torch) for one in waits)
         for place, waits in places.items()
     }
-    yield from _together(run, places, cost_ns)
     # A loop over groups waits for the size of each, and has its own advice.
     loops = [one for one in run.dataflow.recorded.rounds if one.is_selected]
     group_ids = run.dataflow.found([part for one in loops for part in one.rounds]).operator_ids
@@ -234,23 +196,19 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         idle_ns, host_ns = sum(one.idle_ns for one in waits), sum(one.host_ns for one in waits)
         # A small copy returns at once, and its operator waits for the stream.
         copy = longest.copy or run.session.scalar(_COPIES_SQL, [[*longest.call_ids]]) or ""
-        # It waits because it copies from host memory that is not pinned.
+        # What is copied up once in a step gains nothing when pinned; many small tensors need no copy.
         is_upload = "(Pageable -> Device)" in copy or (longest.operator is None and "Memcpy" in longest.name)
-        is_copying = is_upload and copied_ns and "Memcpy" in longest.name
-        if is_copying if of_torch else copied_ns.get(copy, 0) >= _COPYING * host_ns:
+        if is_upload and not (run.has_steps and longest.calls > _MOST_OF_A_BATCH * run.step_count):
             continue
         # Results, neither numbers nor sizes: they can be copied beside the next step.
         is_download = "DtoH" in copy and (longest.operator is None or longest.operator in PASSING)
-        better = pinned if is_upload else beside if is_download else rule
+        better = run.book.rules["advice.host_copies"] if is_download else rule
         operator, suggestion, change = longest.operator or "", better.suggestion, better.change
         is_question = operator in _QUESTIONS
-        if is_upload and not has_loader(run):
-            change = PINNED_BY_HAND
-        # Not a batch, but what the program makes on the host where it needs it.
-        if is_upload and run.has_steps and longest.calls > _MOST_OF_A_BATCH * run.step_count:
+        if is_upload:
             suggestion, change = _MADE_THERE, _ON_THE_DEVICE
         # Only a number can be asked for later, and only a copy be made beside what follows.
-        if better is rule and not is_question:
+        elif better is rule and not is_question:
             of_others = rule.engines["cuda"].suggestion, ""
             suggestion, change = next(
                 (words for names, *words in _OF_VALUES if operator.startswith(names)), of_others
@@ -369,8 +327,8 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             where = f"Python, before it calls PyTorch at {line}" if line else "code that was not recorded"
         is_input = _PREPARES.search(host or "") is not None
         # What happens once, as compiling does, is nothing to prepare; nor is what a library does for itself.
-        is_often = len(found) > 1 and 2 * len(found) >= run.step_count
-        is_ahead = is_often and _is_own(host)
+        is_often = run.has_steps and len(found) > 1 and 2 * len(found) >= run.step_count
+        is_ahead = is_often and _is_own(host) and not (host or "").endswith(": forward")
         suggestion, change = (None, None) if is_input else (_ELSEWHERE, _AHEAD if is_ahead else "")
         # The device is idle in a part of what makes inputs, and all of that could be done beforehand.
         if host == _COMPUTED:

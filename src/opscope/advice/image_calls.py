@@ -171,6 +171,10 @@ _EVALUATION_PASSES, _EVALUATION_SHARE = 2, "batch_norm_evaluation"
 
 @finds
 def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    # Convolutions of one dimension have no other layout.
+    asked = "SELECT bool_and(name LIKE '%1d') FROM operators WHERE name SIMILAR TO 'aten::conv\\w*[123]d'"
+    if run.session.scalar(asked):
+        return
     kernels = [k for k in run.summary.kernels if k.facts is not None and k.facts.family == "layout_transform"]
     calls = [one for one in image_calls(run) if one.is_channels_first]
     # Kernels turn the images of other layouts, dimensions or paddings all the same.

@@ -51,7 +51,10 @@ _CAST_TENSORS = "x = x.to(torch.bfloat16)   # what products take, where eight bi
 
 @finds
 def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    calls = [call for call in _products(run, _FULL) if call.roofline.tensor_cores is TensorCoreUse.ELIGIBLE]
+    every = _products(run, _FULL)
+    # Where some of a kind use it, it is on.
+    using = {category_of(one.operator) for one in every if one.roofline.tensor_cores is TensorCoreUse.USED}
+    calls = [call for call in every if category_of(call.operator) not in using]
     total_ns = time_of(calls)
     if not _takes(run, DataType.TF32) or run.is_minor(total_ns, rule):
         return

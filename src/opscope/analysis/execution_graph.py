@@ -350,7 +350,10 @@ class _Builder:
         # Where that of the steps launches nothing, the thread that launches most, if any does within them.
         threads, counts = np.unique(calls.thread_id[launches], return_counts=True)
         busiest = int(threads[counts.argmax()]) if len(threads) else trace.launch_threads[0]
-        self.main = window.thread_id if window.thread_id in trace.launch_threads else busiest
+        # Without steps, the one that is through last.
+        last = int(calls.thread_id[np.where(within, calls.end_ns, NEVER_NS).argmax()])
+        usual = last if window.thread_id is None and within.any() else busiest
+        self.main = window.thread_id if window.thread_id in trace.launch_threads else usual
         holds = np.isin(calls.role, (CallRole.WAITS, *OF_DRIVER_MEMORY))
         holds[blocked_launches(trace)[0]] = True
         waits = np.flatnonzero(

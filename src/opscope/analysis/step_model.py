@@ -530,8 +530,9 @@ class StepModel:
     @property
     def lags_without_host(self) -> Int64:
         lag_ns: Int64 = self.graph.lag_ns.copy()
-        crosses = np.isin(self.graph.edge, (Edge.LAUNCH, Edge.WAIT))
+        crosses = np.isin(self.graph.edge, (Edge.LAUNCH, Edge.WAIT, Edge.STREAM))
         lag_ns[crosses] = np.minimum(lag_ns[crosses], _LONGEST_CROSSING_NS)
+        lag_ns[self.graph.edge == Edge.HAND_OVER] = 0
         lag_ns[0, self.graph.thread_id >= 0] = 0
         return lag_ns
 

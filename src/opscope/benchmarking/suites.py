@@ -150,7 +150,6 @@ def _matmul(settings: Settings) -> _Solutions:
         _triton_matmul(settings, "Triton, autotuned tiles"),
         _with_tf32(settings, of_triton),
         cuda(settings, "matmul", "CUDA C++, one output element per thread", teaching=True),
-        _triton_matmul(settings, "Triton, textbook tiles", teaching=True),
     )
     is_float32 = settings.dtype == "float32"
     return operator.matmul, [one for one in every if is_float32 or not one.name.endswith("_tf32")]
@@ -345,7 +344,7 @@ _ALL = (
     Suite(
         "matmul",
         "matrix product: torch, Triton, one element per thread; TF32 beside float32",
-        ("torch", "torch_tf32", "triton", "triton_tf32", "cuda_teaching", "triton_teaching"),
+        ("torch", "torch_tf32", "triton", "triton_tf32", "cuda_teaching"),
         _matmul,
         shapes=lambda m, n, k: ((m, k), (k, n)),
         output_shape=lambda m, n, k: (m, n),

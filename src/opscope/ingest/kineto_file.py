@@ -117,8 +117,8 @@ def distrust(
     if captured > launches and not (kind == CallKind.GRAPH).any():
         yield finding("recording.captures_only", trace_id, {"count": captured, "device_ns": None})
     elif not launches + records and "cpu_op" not in events.census.categories:
-        evidence, recorder = {"count": len(kind), "device_ns": None}, "nsys" if is_whole else None
-        yield finding("recording.empty", trace_id, evidence, kind=recorder)
+        evidence = {"count": len(kind), "device_ns": None}
+        yield finding("recording.empty", trace_id, evidence, kind="nsys" if is_whole else None)
     reason = _impossible(activities, _host_extent(events))
     if (reason >= 0).any():
         yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])

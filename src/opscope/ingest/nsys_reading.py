@@ -13,7 +13,6 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -308,7 +307,6 @@ def owning_ranges(operators: Columns, ranges: Columns, launches: Columns) -> Int
 
 
 _STAGED_ROWS = 1 << 18
-_ERROR, _SAID = 3, 3  # of nsys' severities; its messages that are shown
 
 
 def read_export(
@@ -330,7 +328,7 @@ def read_export(
             raise InputError(
                 "the export holds no CUDA calls, no device work and no NVTX ranges",
                 source=export.name,
-                hint=_complaints(export) or "Record with `nsys profile --trace=cuda,nvtx`",
+                hint=_unsupported(export) or "Record with `nsys profile --trace=cuda,nvtx`",
             )
         reader = _Reader(session, export, local, Path(folder), has_cuda=bool(cuda))
         for offset, process in enumerate(chosen):
@@ -340,15 +338,18 @@ def read_export(
         session.execute("RESET disabled_optimizers; DROP SCHEMA staging CASCADE")
 
 
-def _complaints(export: Export) -> str:
-    """What nsys says that it could not do, each once; nothing where it says none."""
-    said = (
-        text.partition("\n")[0].rstrip(".")
-        for severity, text in export.of("DIAGNOSTIC_EVENT", "severity", "text")
-        if severity >= _ERROR or "not supported" in text
-    )
-    found = "; ".join(islice(dict.fromkeys(said), _SAID))
-    return f"Nsight Systems says: {found}" if found else ""
+def _problems(export: Export) -> list[str]:
+    """What nsys warned of while it recorded, each once."""
+    named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
+    levels = {number for number, name in named if name in ("Warning", "Error")} if named else {2, 3}
+    rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
+    return list(dict.fromkeys(" ".join(str(text).split()) for level, text in rows if level in levels))
+
+
+def _unsupported(export: Export) -> str:
+    """Those that say why nothing was recorded, as a hint."""
+    found = [one for one in _problems(export) if "not supported" in one or "CUPTI_ERROR" in one]
+    return f"Nsight Systems says: {'; '.join(one.rstrip('.') for one in found)}" if found else ""
 
 
 def _stage_texts(session: Session, demangle: Demangle | None) -> None:
@@ -382,7 +383,7 @@ class _Reader:
 
     def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
         events, owners = self._stage_process(process)
-        defects, said = [*distrust(self.session, trace_id, events, is_whole=True)], _complaints(self.export)
+        defects, said = [*distrust(self.session, trace_id, events, is_whole=True)], _unsupported(self.export)
         if said and defects[:1] and defects[0].code == "recording.empty":
             defects[0] = msgspec.structs.replace(defects[0], suggestion=said)
         census = Filler(self.session, trace_id, events).fill()
@@ -602,10 +603,7 @@ def export_findings(
     major = schema.partition(".")[0]
     if major.isdecimal() and int(major) > _NEWEST_SCHEMA:
         yield finding("nsys.newer_schema", trace_id, schema=schema, newest=_NEWEST_SCHEMA)
-    named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
-    levels = {number for number, name in named if name in ("Warning", "Error")} if named else {2, 3}
-    rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
-    problems = list(dict.fromkeys(" ".join(str(text).split()) for level, text in rows if level in levels))
+    problems = _problems(export)
     if problems:
         rest = len(problems) - _SHOWN_PROBLEMS
         said = " ".join([*problems[:_SHOWN_PROBLEMS], *([f"And {rest} more."] if rest > 0 else ())])

@@ -252,7 +252,6 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)|[{}\[\]]', re.DOTALL)
 _KEY = b'"traceEvents"'
 # Strings and brackets in front of the array (hundreds are usual), and how deep they nest.
 _MOST_TOKENS, _DEEPEST = 1 << 20, 1000
-_SEARCH_BYTES = 1 << 20
 
 
 class EventArray(msgspec.Struct, frozen=True):
@@ -375,32 +374,21 @@ def named_kind(text: mmap.mmap, unknown: str) -> str:
     return next((what for mark, what in _MARKS.items() if text.find(mark) >= 0), unknown)
 
 
-_PROTON = re.compile(rb'\[\s*\{\s*"(?:children|frame|metrics)"\s*:')
-_RPD = re.compile(rb"\[\s*\{\s*\}\s*,")
-# Of torch.autograd.profiler before Kineto (torch/autograd/profiler.py, PyTorch 1.7).
-_AUTOGRAD = re.compile(rb'\[(?s:.)*?"pid"\s*:\s*"(?:CPU|CUDA) functions"')
-_ASCEND = re.compile(rb'"(?:async_npu|Ascend Hardware)"')
-_ROCPROF = re.compile(rb'\{\s*"rocprofiler-sdk-tool"\s*:')
-
-
 def _other_recorder(text: mmap.mmap, first: int) -> tuple[str, str, bool] | None:
     """Which other recorder wrote a JSON file, what to do, and whether it holds totals; None if unknown."""
     found = (
-        (_PROTON.match(text, first), "a profile of Proton (Triton): a tree, not a trace",
-         "opscope analyze shows totals of one file", True),
-        (_RPD.match(text, first),
-         "a trace of rocprof's RPD (rpd2tracing)",
-         "opscope analyze shows totals of one file; record with torch.profiler for more", True),
-        (_ROCPROF.match(text, first), "a profile of rocprofv3 (ROCm)",
-         "opscope analyze shows totals of one file; record with torch.profiler for more", True),
-        (_AUTOGRAD.match(text, first, first + _SEARCH_BYTES),
-         "a trace of the autograd profiler before PyTorch 1.8, which names no launches",
-         "Record it with torch.profiler", False),
-        (text[first] == ord("[") and _ASCEND.search(text, first),
-         "a trace of an Ascend NPU (torch_npu)",
-         "opscope analyze shows totals of one file", True),
+        (re.compile(rb'\[\s*\{\s*"(?:children|frame|metrics)"\s*:').match(text, first),
+         "a profile of Proton (Triton): a tree, not a trace", True),
+        (re.compile(rb"\[\s*\{\s*\}\s*,").match(text, first), "a trace of rocprof's RPD (rpd2tracing)", True),
+        (re.compile(rb'\{\s*"rocprofiler-sdk-tool"').match(text, first), "a profile of rocprofv3", True),
+        # Of torch.autograd.profiler before Kineto (torch/autograd/profiler.py, PyTorch 1.7).
+        (re.compile(rb'\[(?s:.)*?"pid"\s*:\s*"(?:CPU|CUDA) functions"').match(text, first, 1 << 20),
+         "a trace of the autograd profiler before PyTorch 1.8, which names no launches", False),
+        (text[first] == ord("[") and re.compile(rb'"(?:async_npu|Ascend Hardware)"').search(text, first),
+         "a trace of an Ascend NPU (torch_npu)", True),
     )  # fmt: skip
-    return next(((what, f"{hint}; {READS}", totals) for is_one, what, hint, totals in found if is_one), None)
+    hints = f"Record it with torch.profiler; {READS}", f"opscope analyze shows totals of one file; {READS}"
+    return next(((what, hints[totals], totals) for is_one, what, totals in found if is_one), None)
 
 
 def _skip_whitespace(text: mmap.mmap, position: int) -> int:

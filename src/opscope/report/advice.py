@@ -26,11 +26,12 @@ _TENTH = 0.1
 _KINDS = 3
 
 # Where the meaning is longer than a line.
+_LONG_GAP = 0.1  # of a recording
 _CAUSES = {
     IdleCause.SYNCHRONIZATION: "the host waited for the GPU",
     IdleCause.DATA_LOADING: "the host waited for the next batch",
     IdleCause.MEMORY_ALLOCATION: "device memory was allocated or freed",
-    IdleCause.DEPENDENCY: "kernels waited for one another",
+    IdleCause.DEPENDENCY: "kernels waited for others, or for their launch",
     IdleCause.NOTHING_SCHEDULED: "the host had no work for the GPU",
     IdleCause.UNKNOWN: "the trace does not tell why",
 }
@@ -64,7 +65,10 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
             between = doc.Strong(_between(simulated.step_interval_ns))
             yield "Step", (between, f" without profiler (simulated), {told}")
     elif summary.window_ns is not None:
-        yield "Recording", (doc.Strong(format_duration(summary.window_ns)), "; no steps in it")
+        gap_ns = max((one.duration_ns for one in summary.timeline.start_gaps), default=0)
+        rest = f"; {format_duration(gap_ns)} without the GPU at its start are left out below"
+        whole, is_long = format_duration(summary.window_ns), gap_ns > _LONG_GAP * summary.window_ns
+        yield "Recording", (doc.Strong(whole), "; no steps in it", rest if is_long else "")
 
 
 def _between(interval_ns: tuple[float, float]) -> str:

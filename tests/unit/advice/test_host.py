@@ -76,7 +76,6 @@ def test_a_wait_within_a_step_is_told_with_its_line(advise_on):
     hosts, waits = [host(8 * MS, 2 * MS, step_ns=10 * MS)], (wait(MS, line="train.py:12 step", calls=3),)
     found = advise_on(step_of(10), **waiting(IdleCause.SYNCHRONIZATION, MS, hosts=hosts, waits=waits))
     place = "aten::item (cudaStreamSynchronize) at train.py:12 step waits for the device 3 times"
-    # What it gains is known to no better than a factor of 3, and other programs gained nothing.
     assert not told(found, "host_sync", place, has_gain=False).is_to_try
 
 
@@ -132,20 +131,16 @@ def test_a_wait_for_sizes_or_checks_gets_no_code_for_losses(advise_on, operator,
     assert not finding.is_gain_known
 
 
-@pytest.mark.parametrize(
-    ("per_step", "change"), [(2, ".pin_memory()"), (60, 'torch.arange(size, device="cuda")')]
-)
-def test_an_upload_that_waits_for_its_stream_is_told_to_pin_or_to_be_made_there(advise_on, per_step, change):
+@pytest.mark.parametrize("per_step", [2, 60])
+def test_many_uploads_that_wait_for_their_stream_can_be_made_there(advise_on, per_step):
     """A small copy from pageable memory returns at once; the operator then waits for the stream."""
     builder = step_of(10).operator("aten::to", 50, 30).launch(52, 4, name="cudaMemcpyAsync")
     builder.kernel("Memcpy HtoD (Pageable -> Device)", 58, 2, category="gpu_memcpy", bytes=4096)
     builder.launch(60, 15, name="cudaStreamSynchronize")
     call = len([one for one in builder.events if one.get("cat") == "cuda_runtime"]) - 1
     facts = stopped_by("cudaStreamSynchronize", "aten::to", calls=per_step, call_ids=(call,))
-    finding = only(advise_on(builder, **facts), "host_sync")
-    # No loader was seen, whose thread could pin it.
-    assert change in (finding.change or "")
-    assert not finding.is_gain_known
+    found = [one.change or "" for one in advise_on(builder, **facts) if one.code == "advice.host_sync"]
+    assert ['torch.arange(size, device="cuda")' in one for one in found] == [True] * (per_step > 8)
 
 
 def test_waiting_for_data_is_told_with_where(advise_on):

@@ -53,6 +53,8 @@ def test_a_gain_that_the_host_hides_is_told_without_promising(advise_on):
 
 
 def test_what_tf32_and_old_devices_leave_to_16_bits(advise_on):
+    calls = [*slow()["calls"], product(64, 64, 64, 9, tensor_cores=TensorCoreUse.USED, call_id=1)]  # it is on
+    assert codes(advise_on(program(), **{**slow(), "calls": calls})) == ["reduced_precision"]
     values = slow(tensor_cores=TensorCoreUse.USED, data_type=DataType.FP32)
     assert codes(advise_on(program(), **values)) == ["reduced_precision"]
     volta = TraceBuilder(
@@ -139,7 +141,6 @@ def test_layers_that_were_not_measured_have_no_gain(advise_on, operator, code, l
 
 HALF = {"type_name": "c10::BFloat16", "data_type": DataType.BF16, "tensor_cores": TensorCoreUse.USED}
 EARLY = product(1024, 768, 768, 5_000_000, calls=48, attribution="before_window")
-# Its kernels compute in float32 all the same.
 MUL = call("aten::mul", 5_000_000, shapes=[[1024]], types=["c10::Half"], bound=Bound.MEMORY)
 LEFT_ALONE = {
     "in 16 bits": ("gemm", {**slow(), "calls": [MUL]}),

@@ -180,11 +180,18 @@ class TestSources:
 
 
 class TestUnreadable:
-    def test_another_programs_database(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("table", "what"),
+        [
+            ("songs", r"not an export of Nsight Systems \(its tables are songs"),
+            ("rocpd_kernel_dispatch_1", r"a database of rocprofv3 \(rocpd\)"),
+        ],
+    )
+    def test_another_programs_database(self, tmp_path, table, what):
         path = tmp_path / "x.sqlite"
         with closing(sqlite3.connect(path)) as connection:
-            connection.execute("CREATE TABLE songs (title TEXT)")
-        with pytest.raises(InputError, match=r"not an export of Nsight Systems \(its tables are songs"):
+            connection.execute(f"CREATE TABLE {table} (title TEXT)")
+        with pytest.raises(InputError, match=what):
             load(path)
 
     def test_garbage_an_empty_file_and_a_cut_one(self, tmp_path):

@@ -158,6 +158,7 @@ def test_annotations_and_steps(load):
         TraceBuilder()
         .step(3, 0, 100)
         .step(12, 100, 50.5)
+        .step(13, 155, 2)  # the program did not go on with it
         .event("user_annotation", "forward", 5, 20, 1, {"External id": 44})
         .event("gpu_user_annotation", "forward", 30, 7, 7, {"External id": 44}, process=1)
         .event("gpu_user_annotation", "ProfilerStep#3", 30, 70, 7, {}, process=1)
@@ -173,6 +174,7 @@ def test_annotations_and_steps(load):
     assert session.query(f"SELECT {columns} FROM annotations ORDER BY annotation_id") == [
         ("host", "ProfilerStep#3", 0, None, None, None, 0, 100_000),
         ("host", "ProfilerStep#12", 0, None, None, None, 100_000, 50_500),
+        ("host", "ProfilerStep#13", 0, None, None, None, 155_000, 2_000),
         ("host", "forward", 0, None, None, 44, 5_000, 20_000),
         ("device", "forward", None, 1, 7, 44, 30_000, 7_000),
         ("device", "ProfilerStep#3", None, 1, 7, None, 30_000, 70_000),

@@ -66,21 +66,6 @@ def test_the_good_elementwise_kernels_read_and_write_16_bytes_at_a_time(dtype, e
         assert wide == every > 0
 
 
-def test_the_teaching_kernel_has_one_element_per_thread():
-    types = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "size": "i32"}
-    kernel = load_triton("elementwise").teaching_kernel
-    text = ptx(kernel, types, {"OPERATOR": "square", "BLOCK": 128}, num_warps=4)
-    assert (accesses(text, "ld"), accesses(text, "st")) == ((0, 1), (0, 1))
-
-
-def test_full_programs_stay_wide_whatever_the_number_of_elements():
-    module = load_triton("elementwise")
-    types = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "size": "i32"}
-    constants = {"OPERATOR": "add", **module.CONFIGS[0].kwargs}
-    text = ptx(module.elementwise_kernel, types, constants, unaligned=("size",), num_warps=4)
-    assert accesses(text, "ld")[0] > 0
-
-
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
 def test_rows_are_read_once_and_in_16_bytes(name):
     pointers = ["x_ptr", "out_ptr", *(["weight_ptr", "bias_ptr"] if name == "layer_norm" else [])]

@@ -115,14 +115,22 @@ ORDER BY trace_id, start_ns, step
 -- :name once
 -- One row per call or range of a trace that comes once in a program, by names of calls and of launches (the long ones) and
 -- the pattern of ranges that are parameters, and, if `recurs`, of what the recorder did for itself.
--- Reads runtime_calls, operators, annotations, overheads.
+-- Reads runtime_calls, device_activities, operators, annotations, overheads.
 SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM (
     SELECT trace_id, name, start_ns, duration_ns FROM runtime_calls
     WHERE list_contains($calls::VARCHAR[], name) OR (duration_ns >= $long AND list_contains($launches::VARCHAR[], name))
     UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM operators WHERE regexp_full_match(name, $ranges)
     UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM annotations
         WHERE side = 'host' AND regexp_full_match(name, $ranges)
-    UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM overheads WHERE $recurs)
+    UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM overheads WHERE $recurs
+    -- Where no other step tells: first launches of a kernel that take long although the device has nothing else to do.
+    UNION ALL SELECT trace_id, 'first launches of kernels', start_ns, duration_ns FROM (
+        SELECT c.* FROM runtime_calls c JOIN device_activities a USING (runtime_call_id)
+        WHERE NOT $recurs AND a.kind = 'kernel' AND c.trace_id = $trace
+        QUALIFY row_number() OVER (PARTITION BY a.name_id ORDER BY c.start_ns, runtime_call_id) = 1) f
+    WHERE duration_ns >= $loading AND NOT EXISTS (
+        FROM device_activities b WHERE b.trace_id = $trace AND f.start_ns + f.duration_ns // 2
+            BETWEEN b.start_ns AND b.start_ns + b.duration_ns))
 WHERE trace_id = $trace AND name IS NOT NULL AND duration_ns > 0
 ORDER BY start_ns, name
 

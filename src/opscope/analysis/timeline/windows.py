@@ -262,11 +262,12 @@ _COMPILED = (
 _LONG_SILENCE_NS = 10_000_000
 # Shorter launches load nothing: they take 3 to 10 µs.
 _LONG_LAUNCH_NS = 100_000
+_LOADING_NS = 1_000_000  # at least, of a launch that no other step tells of
 _LEAST_ONCE = 0.5  # of what the step takes beyond the usual
 # A step that launches much less than the one before does not do the same work, and tells nothing of it.
 _SAME_WORK = 0.5
 _NAMES = 3
-_MANY = 16  # calls of a name
+_MANY = 256  # calls of a name
 _LEAST_OF_NAME = 0.05  # of the time in all such calls
 
 
@@ -332,6 +333,7 @@ def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *,
         # The first launch of a kernel loads it.
         "launches": names_of(session, CallRole.LAUNCHES) if recurs else [],
         "long": _LONG_LAUNCH_NS,
+        "loading": _LOADING_NS,
         # What was compiled is made when it is called first, and runs in each call.
         "ranges": rf"{_MAKING}|torch-compiled region.*" if recurs else _MAKING,
         "recurs": recurs,
@@ -344,7 +346,9 @@ def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *,
         for name in sorted(set(found["name"]))
         for mine in [found["name"] == name]
         # What comes all along comes again, of which no other step tells.
-        if recurs or mine.sum() < _MANY or 2 * np.median(found["start_ns"][mine]) < starts[0] + ends[-1]
+        if recurs
+        or mine.sum() < _MANY
+        or 2 * np.sort(found["start_ns"][mine])[3 * mine.sum() // 4] < starts[0] + ends[-1]
     }
     whole_ns = overlap(merge(*spans.values()), starts, ends)
     return whole_ns, {name: overlap(span, starts, ends) for name, span in spans.items()}

@@ -180,36 +180,6 @@ def matmul_descriptor_kernel(
             c_desc.store([down * BM, across * BN], sums.to(c_desc.dtype))
 
 
-@triton.jit
-def matmul_teaching_kernel(
-    a_ptr,
-    b_ptr,
-    c_ptr,
-    M,
-    N,
-    K,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """The textbook form: a 2-D grid of tiles in row order, one size of tile, every read masked."""
-    rows = tl.program_id(0) * BM + tl.arange(0, BM)[:, None]
-    columns = tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
-    depth = tl.arange(0, BK)
-    sums = tl.full([BM, BN], 0.0, tl.float32)
-    for start in range(0, K, BK):
-        a_columns = start + depth[None, :]
-        b_rows = start + depth[:, None]
-        a_offsets = rows.to(tl.int64) * K + a_columns
-        b_offsets = b_rows.to(tl.int64) * N + columns
-        a = tl.load(a_ptr + a_offsets, mask=(rows < M) & (a_columns < K), other=0.0)
-        b = tl.load(b_ptr + b_offsets, mask=(b_rows < K) & (columns < N), other=0.0)
-        sums = tl.dot(a, b, sums, input_precision=PRECISION)
-    c_offsets = rows.to(tl.int64) * N + columns
-    tl.store(c_ptr + c_offsets, sums.to(c_ptr.dtype.element_ty), mask=(rows < M) & (columns < N))
-
-
 _key = ["M", "N", "K"]
 _tuned_matmul = autotuned(matmul_kernel, CONFIGS, key=_key)
 _tuned_float32_matmul = autotuned(matmul_kernel, FLOAT32_CONFIGS, key=[*_key, "PRECISION"])
@@ -250,13 +220,6 @@ def matmul_by_tensor_descriptors(a: torch.Tensor, b: torch.Tensor) -> torch.Tens
     descriptors = [TensorDescriptor.from_tensor(tensor, [1, 1]) for tensor in (a, b, out)]
     grid = _one_tile_each(sizes, most=multiprocessors(out.device))
     return launched(out, _tuned_descriptor_matmul, grid, *descriptors, *sizes)
-
-
-def matmul_teaching(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee") -> torch.Tensor:
-    """Like `matmul`, in its textbook form."""
-    (m, n, k), out = _sizes_and_output(a, b)
-    grid, tile = (triton.cdiv(m, 64), triton.cdiv(n, 64)), {"BM": 64, "BN": 64, "BK": 32}
-    return launched(out, matmul_teaching_kernel, grid, a, b, out, m, n, k, PRECISION=precision, **tile)
 
 
 def _sizes_and_output(a: torch.Tensor, b: torch.Tensor) -> tuple[tuple[int, int, int], torch.Tensor]:

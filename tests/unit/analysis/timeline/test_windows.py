@@ -344,6 +344,11 @@ FOUND = {
         program([LOADS], later=0),
         [StartUp(0, 0, 480 * US, None, 380 * US, ("cuLibraryLoadData", "cudaFree"))],
     ),
+    "first launches that take long, of a single step": (
+        TraceBuilder().step(0, 0, 9_000).launch(10, 2_000).kernel("a", 2_020, 9)
+        .launch(2_100, 4_000).kernel("a", 6_110, 9),
+        [StartUp(0, 0, 9_000 * US, None, 2_000 * US, ("first launches of kernels",))],
+    ),
     "what was compiled, which may run in each step": (
         program([[("Torch-Compiled Region: 0/0", 900.0)]], later=0), []
     ),
