@@ -1,6 +1,6 @@
-"""Compile the trace scanner (`ingest/scan.c`) into the package: hatchling's build hook, and a command.
+"""Compile `ingest/scan.c` and `analysis/simulate.c` into the package: hatchling's build hook, and a command.
 
-Without a C compiler the package is built all the same, and reads traces by the same rules in Python. The
+Without a C compiler the package is built all the same, and does the same in Python, more slowly. The
 library uses nothing of Python, so that a wheel serves every version of it on one platform.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 _FOLDER = Path(__file__).resolve().parent.parent / "src" / "opscope" / "ingest"
 LIBRARY = _FOLDER / "_scan.so"
+SOURCES = ("scan.c", "../analysis/simulate.c")
 FLAGS = ("-std=gnu11", "-O3", "-Wall", "-Wextra", "-shared", "-fPIC")
 
 
@@ -38,9 +39,10 @@ def build() -> bool:
     partial = LIBRARY.with_suffix(".partial")
     # Neither times nor names of this machine go into the library: the same sources make the same bytes.
     strip = ["-s", "-Wl,--build-id=none"] if sys.platform == "linux" else []
-    run = subprocess.run([*command, *FLAGS, *strip, "scan.c", "-o", str(partial)], cwd=_FOLDER, check=False)
+    words = [*command, *FLAGS, *strip, *SOURCES, "-o", str(partial)]
+    run = subprocess.run(words, cwd=_FOLDER, check=False)
     if run.returncode:
-        print("scan.c does not compile; traces will be read in Python, more slowly", file=sys.stderr)
+        print("the sources do not compile; traces will be read in Python, more slowly", file=sys.stderr)
         partial.unlink(missing_ok=True)
         return False
     partial.replace(LIBRARY)

@@ -12,7 +12,7 @@ All times are integer nanoseconds. For the idea see Daydream (Zhu et al., USENIX
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +26,7 @@ from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host
 from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, CallRole, TraceRecords, blocked_launches
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Int64
+from opscope.ingest.scan import native_library
 
 if TYPE_CHECKING:
     from opscope.analysis.job_model import JobGraph
@@ -69,21 +70,6 @@ class Edge(IntEnum):
     HAND_OVER = 5  # a thread paused while another ran (backward), which is done
 
 
-class RunOrder(NamedTuple):
-    """The order in which a graph is simulated: runs of nodes, each of which only follows the one before it.
-
-    A host between two waits is one run, and so is what it launched on a stream meanwhile. What else a run
-    depends on lies in levels before its own, so that one pass of array operations simulates a whole level.
-    """
-
-    order: Int64  # int64[n], the nodes by position; the given ones first
-    place: Int64  # int64[n], the positions by node
-    before: Int64  # int64[3, n], positions of what each depends on; slot 0 is 0 within a run
-    follows: Flags  # bool[n], whether a position follows the one before it in its run
-    # Of each level, in order, where its runs lie, and in there those of several nodes
-    levels: tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]
-
-
 class ExecutionGraph(msgspec.Struct, frozen=True):
     """One trace's steps as nodes in an order in which all that a node depends on comes before it.
 
@@ -106,7 +92,7 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
     call: Ints  # int64[n], position of the runtime call among the trace's; -1 for none
     device_row: Ints  # int64[n], position of the device among the trace's; -1 on the host
     activity: Ints  # int64[n], position of the activity among its device's; -1 for none
-    order: RunOrder  # in which it is simulated
+    order: Int64  # the nodes whose times are not given, each after all that it depends on
     # Nodes that end a round, by the TAIL node that they replace: the last activity of each stream
     tails: dict[int, int]
     end: int  # node at which the last step ends
@@ -158,74 +144,47 @@ def simulate(
 ) -> Simulation:
     """The graph with other lags or durations than its own; as often in a row as makes the step steady.
 
-    A node ends at `max(end[before] + lag over its edges) + duration`. Within a run, `total` is the sum of
-    lags and durations along it, so that `end - total` is what of it came last so far. One round begins
-    with streams as occupied as they were recorded; `is_idle`: one, with streams that have nothing to do.
+    A node ends at `max(end[before] + lag over its edges) + duration`. One round begins with streams as
+    occupied as they were recorded; `is_idle`: one, with streams that have nothing to do.
     """
-    order, place, before, follows, levels = graph.order
-    lags = (graph.lag_ns if lag_ns is None else lag_ns).take(order, axis=1)
-    durations = (graph.duration_ns if duration_ns is None else duration_ns)[order]
-    total = np.cumsum(np.where(follows, lags[0], 0) + durations)
-    lags += durations - total
-    parts = [(slice(*at), runs, before[:, slice(*at)], lags[:, slice(*at)]) for *at, runs in levels]
-    nodes = list(graph.carried)
-    given, ends = place[nodes], place[list(graph.carried.values())]
-    times = graph.time_ns[order]
+    simulated = _round(
+        graph,
+        np.ascontiguousarray(graph.lag_ns if lag_ns is None else lag_ns, dtype=np.int64),
+        np.ascontiguousarray(graph.duration_ns if duration_ns is None else duration_ns, dtype=np.int64),
+    )
+    given, ends = list(graph.carried), list(graph.carried.values())
+    times = graph.time_ns.copy()
     if rounds is None or is_idle:
         rounds = 1 if is_idle else max(2, -(-_STEPS_SIMULATED // graph.steps))
-        times[given] = np.where(graph.kind[nodes] == NodeKind.TAIL, NEVER_NS, 0)
+        times[given] = np.where(graph.kind[given] == NodeKind.TAIL, NEVER_NS, 0)
     reached_ns, began_ns = 0, 0
     for number in range(rounds):
         if number:
             times[given] = times[ends]
             began_ns = reached_ns
-        for level, runs, own_before, own_lags in parts:
-            came_ns = np.maximum.reduce(times.take(own_before) + own_lags)
-            for low, high in runs:
-                np.maximum.accumulate(came_ns[low:high], out=came_ns[low:high])
-            times[level] = came_ns + total[level]
+        simulated(times)
         reached_ns = int(times[ends].max())
-    return Simulation(times[place], (reached_ns - began_ns) / graph.steps)
+    return Simulation(times, (reached_ns - began_ns) / graph.steps)
 
 
-def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> RunOrder:
-    """Levels of runs of nodes, those that others depend on first.
+def _round(graph: ExecutionGraph | JobGraph, lag_ns: Int64, duration_ns: Int64) -> Callable[[Int64], None]:
+    """What replaces times of nodes by those of one round."""
+    order, before, library = graph.order, np.ascontiguousarray(graph.before), native_library()
+    if library is not None:
+        return lambda times: library.simulate_nodes(
+            order.ctypes.data, len(order), before.shape[1], before.ctypes.data, lag_ns.ctypes.data,
+            duration_ns.ctypes.data, times.ctypes.data,
+        )  # fmt: skip
+    columns = (order, *before[:, order], *lag_ns[:, order], duration_ns[order])
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
 
-    `before` (int64[3, n]) are the nodes that each depends on; `given` depend on none; `sequence` are the
-    others, each after all that it depends on.
-    """
-    # A node goes on with the run of what it depends on by slot 0, unless another node does, or it depends on
-    # what is in that run otherwise, or on a run of no earlier level.
-    count = before.shape[1]
-    nodes = np.array(sequence, dtype=np.int64)
-    # Views of memory are as quick as lists, and a list takes five times as much of it.
-    lanes, ranks, numbers = np.arange(count), np.zeros(count, np.int64), np.zeros(count, np.int64)
-    numbers[nodes] = np.arange(len(nodes))
-    lane, rank, last = lanes.data, ranks.data, np.arange(count).data
-    for node, first, *others in zip(nodes.tolist(), *before[:, nodes].tolist(), strict=True):
-        mine, reached = lane[first], rank[first]
-        if not reached or last[mine] != first:
-            mine, reached = node, reached + 1
-        for other in others:
-            if rank[other] >= reached:
-                reached = rank[other] + 1
-        lane[node], rank[node], last[mine] = mine, reached, node
-    order = np.lexsort((numbers, lanes, ranks))
-    place = np.argsort(order)
-    by_position = place[before[:, order]]
-    lanes, ranks = lanes[order], ranks[order]
-    follows = by_position[0] == np.arange(count) - 1
-    follows[1:] &= (np.diff(lanes) == 0) & (np.diff(ranks) == 0)
-    follows[: len(given)] = False
-    by_position[0, follows] = 0
-    begins = np.append(np.flatnonzero(~follows), count)
-    levels = []
-    for low, high in pairwise([*np.flatnonzero(np.diff(ranks, prepend=0)).tolist(), count]):
-        own = begins[slice(*np.searchsorted(begins, (low, high + 1)))] - low
-        several = np.flatnonzero(np.diff(own) > 1)
-        runs = zip(own[several].tolist(), own[several + 1].tolist(), strict=True)
-        levels.append((low, high, tuple(runs)))
-    return RunOrder(order, place, by_position, follows, tuple(levels))
+    def in_python(times: Int64) -> None:
+        ended = times.tolist()
+        for node, one, other, third, lag, other_lag, third_lag, own in rows:
+            ended[node] = max(ended[one] + lag, ended[other] + other_lag, ended[third] + third_lag) + own
+        times[:] = ended
+
+    return in_python
 
 
 class CriticalPath(NamedTuple):
@@ -664,7 +623,7 @@ class _Builder:
             call=self.call.astype(np.int32),
             device_row=device_row,
             activity=activity,
-            order=run_order(self.before, np.arange(first), np.arange(first, count)),
+            order=np.arange(first, count),
             tails=tails,
             end=self.end,
             steps=len(self.window.began_ns),

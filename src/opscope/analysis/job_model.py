@@ -29,8 +29,6 @@ from opscope.analysis.execution_graph import (
     CriticalPath,
     ExecutionGraph,
     NodeKind,
-    RunOrder,
-    run_order,
     simulate,
 )
 from opscope.analysis.step_model import (
@@ -79,7 +77,7 @@ class JobGraph(NamedTuple):
     time_ns: Int64
     lag_ns: Int64
     duration_ns: Int64
-    order: RunOrder
+    order: Int64  # the other nodes, each after all that it depends on
     carried: dict[int, int]
     steps: int
     before: Int64  # int64[3, n], the nodes that each depends on
@@ -158,7 +156,7 @@ def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]
         time_ns=np.concatenate([*(graph.time_ns for graph in graphs), none]),
         lag_ns=np.zeros(before.shape, dtype=np.int64),
         duration_ns=np.zeros(before.shape[1], dtype=np.int64),
-        order=run_order(before, given, sequence),
+        order=np.array(sequence, dtype=np.int64),
         carried={low + one: low + later for graph, low in of_ranks for one, later in graph.carried.items()},
         steps=graphs[0].steps,
         before=before,

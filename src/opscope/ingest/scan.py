@@ -383,12 +383,12 @@ class _Result(ctypes.Structure):
     )  # fmt: skip
 
 
-_CONTRACT = 2
+_CONTRACT = 3
 
 
 @cache
-def _library() -> Any:
-    """The compiled scanner; None where it was not built, or before it changed."""
+def native_library() -> Any:
+    """What is compiled of the package; None where it was not built, or before it changed."""
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name("_scan.so")))
         if library.scan_contract() != _CONTRACT:
@@ -401,6 +401,8 @@ def _library() -> Any:
         address, number, number, number, address, ctypes.c_int32, address, address, ctypes.c_int32,
     ]  # fmt: skip
     library.scan_free.restype, library.scan_free.argtypes = None, [address]
+    library.simulate_nodes.restype = None
+    library.simulate_nodes.argtypes = [address, number, number, address, address, address, address]
     return library
 
 
@@ -417,14 +419,14 @@ _NATIVE_CLASSES = (ctypes.c_int32 * len(_CATEGORIES))(*_CATEGORIES.values())
 def scan_natively(text: mmap.mmap, start: int, limit: int) -> Scanned:
     """Scan from an event on, to the first that begins at `limit` or behind it, or to the end of the array."""
     whole = np.frombuffer(text, dtype=np.uint8)
-    result = _library().scan_events(
+    result = native_library().scan_events(
         whole.ctypes.data, len(whole), start, limit, _NATIVE_COLUMNS, len(MEMBERS), _NATIVE_CATEGORIES,
         _NATIVE_CLASSES, len(_CATEGORIES),
     )  # fmt: skip
     if not result:
         raise MemoryError
     found = result.contents
-    finalize(found, _library().scan_free, ctypes.addressof(found))  # when no array of it is left
+    finalize(found, native_library().scan_free, ctypes.addressof(found))  # when no array of it is left
     classes = []
     for at in range(_CLASS_COUNT):
         count = found.class_rows[at]
@@ -457,7 +459,7 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Iterator[Scanned
 
     So many chunks as there are threads are scanned side by side, and one waits; from now on.
     """
-    scan_one = scan_in_python if _library() is None else scan_natively
+    scan_one = scan_in_python if native_library() is None else scan_natively
     cuts = [start]  # where chunks begin, as far as one can see from near by
     count = -(-round((len(text) - start) / _CHUNK_BYTES) // threads) * threads  # the last end together
     for number in range(1, count):

@@ -20,7 +20,7 @@ from opscope.ingest import scan as scanning
 from opscope.ingest.scan import MEMBERS, TARGETS, ColumnKind, scan, scan_in_python, scan_natively
 
 exhaustive = pytest.mark.exhaustive(few=False)
-needs_library = pytest.mark.skipif(scanning._library() is None, reason="scan.c was not compiled here")
+needs_library = pytest.mark.skipif(scanning.native_library() is None, reason="scan.c was not compiled here")
 passes = pytest.mark.parametrize(
     "one_pass", [pytest.param(scan_natively, marks=needs_library), scan_in_python], ids=["C", "Python"]
 )
@@ -254,7 +254,7 @@ def test_a_machine_without_a_compiler_reads_the_same(load, shared, monkeypatch):
         "FROM operators", "FROM device_activities", "FROM runtime_calls", "FROM frames", "FROM modules",
     )  # fmt: skip
     compiled = load(file, threads=2)
-    monkeypatch.setattr(scanning, "_library", lambda: None)
+    monkeypatch.setattr(scanning, "native_library", lambda: None)
     in_python = load(file, threads=2)
     for query in queries:
         assert in_python.query(query) == compiled.query(query)
