@@ -131,8 +131,7 @@ def reproduces(graph):
 
 def test_a_host_too_slow_decides_the_step(load):
     model = without_recorder(model_of(load, launch_bound()))
-    assert model.step_ns == 1000 * US
-    assert model.host_ns == 1000 * US
+    assert model.step_ns == model.host_ns == 1000 * US
     assert model.device_ns < 200 * US
     assert model.gain(model.change().scale(model.is_named(["add"]), 0.5)) == Gain(0.0, 0.0, 0.0)
     # One launch is left, and the kernels follow each other.
@@ -141,8 +140,7 @@ def test_a_host_too_slow_decides_the_step(load):
 
 def test_a_device_too_slow_decides_the_step_in_the_long_run(load):
     model = without_recorder(model_of(load, device_bound(3)))
-    assert model.step_ns == 1010 * US
-    assert model.host_ns == 200 * US
+    assert (model.step_ns, model.host_ns) == (1010 * US, 200 * US)
     assert model.gain(model.change().scale(model.is_named(["gemm"]), 0.5)).ns == 500 * US
     assert model.gain(model.change().replay(1)).ns == 0
 
@@ -151,8 +149,7 @@ def test_what_an_event_holds_back_comes_sooner(load):
     model = model_of(load, two_streams())
     graph = model.graph
     held = node(model, "copy")
-    assert graph.edge[2, held] == Edge.EVENT
-    assert graph.before[2, held] == node(model, "gemm")
+    assert (graph.edge[2, held], graph.before[2, held]) == (Edge.EVENT, node(model, "gemm"))
     durations = graph.duration_ns.copy()
     durations[node(model, "gemm")] //= 2
     times = simulate(graph, duration_ns=durations, rounds=1).times
@@ -188,9 +185,8 @@ def test_a_thread_waits_for_the_one_that_runs_backward(load):
 
 def test_a_replay_is_one_launch_and_joins_its_streams(load):
     model = model_of(load, replays())
-    assert model.launches == 1
+    assert (model.launches, model.graph.missing_edges) == (1, 0)
     assert model.graph.before[2, node(model, "branch")] == node(model, "first")
-    assert model.graph.missing_edges == 0
 
 
 def test_work_of_before_occupies_the_stream(load):
