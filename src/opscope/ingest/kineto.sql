@@ -54,7 +54,7 @@ LEFT JOIN (
     FROM device_activities WHERE trace_id = {trace_id} GROUP BY step) USING (step)
 WHERE step IS NOT NULL
 -- The mark of a step that the program did not go on with is none.
-QUALIFY NOT (step = max(step) OVER () AND kernel_count IS NULL AND max(kernel_count) OVER () > 0
+QUALIFY NOT (step = max(step) OVER () AND kernel_count IS NULL AND coalesce(max(kernel_count) OVER (), 0) > 0
     AND duration_ns < 0.05 * max(duration_ns) OVER ())
 
 -- :name overheads

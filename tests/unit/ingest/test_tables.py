@@ -156,9 +156,7 @@ def test_device_activities(load):
 def test_annotations_and_steps(load):
     trace = (
         TraceBuilder()
-        .step(3, 0, 100)
-        .step(12, 100, 50.5)
-        .step(13, 155, 2)  # the program did not go on with it
+        .step(3, 0, 100).step(12, 100, 50.5).step(13, 155, 2)  # the program did not go on with the last
         .event("user_annotation", "forward", 5, 20, 1, {"External id": 44})
         .event("gpu_user_annotation", "forward", 30, 7, 7, {"External id": 44}, process=1)
         .event("gpu_user_annotation", "ProfilerStep#3", 30, 70, 7, {}, process=1)
@@ -188,6 +186,8 @@ def test_annotations_and_steps(load):
         "SELECT name, step FROM device_activities JOIN kernel_names USING (name_id) ORDER BY start_ns"
     )
     assert session.query(activities) == [("late", 3), ("edge", 3), ("next", 12), ("after", None)]
+    without_device = TraceBuilder().step(1, 0, 100).step(2, 100, 2).operator("aten::mm", 100, 1)
+    assert load(without_device).query("SELECT step FROM steps") == [(1,), (2,)]
 
 
 def frame(name, start, duration, number, **args):
