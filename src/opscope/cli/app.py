@@ -112,10 +112,10 @@ def command_line() -> int:
                 # NumPy starts a thread per core for algebra that is not done here; programs would inherit it.
                 if _START_PROGRAMS.isdisjoint(sys.argv):
                     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-                    # To have freed memory anew, page by page, takes up to a twelfth of the time: it is kept.
-                    with suppress(AttributeError, OSError, TypeError):  # another C library than glibc
-                        mallopt = ctypes.CDLL(None).mallopt
-                        _ = mallopt(-3, 8 << 20), mallopt(-1, 128 << 20)  # M_MMAP_, M_TRIM_THRESHOLD
+                    # Freed memory is kept (M_MMAP_, M_TRIM_THRESHOLD): to have it anew takes up to a twelfth.
+                    if not any(word.startswith("--memory-limit") for word in sys.argv):
+                        with suppress(AttributeError, OSError, TypeError):  # another C library than glibc
+                            _ = (mallopt := ctypes.CDLL(None).mallopt)(-3, 8 << 20), mallopt(-1, 128 << 20)
             code = main()
     except KeyboardInterrupt as error:  # right before the verb, or right after it
         code = _interrupted(*error.args)
