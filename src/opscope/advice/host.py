@@ -291,7 +291,7 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     launching = {one.name for one in run.summary.operators if one.total_device_ns}
     launching.update(name for (name,) in run.session.known(CALL_NAMES_SQL))
     # An operator that launches elsewhere may compute on the host here: of tensors that are not on the device.
-    computing = set(run.session.query(_COMPUTING_SQL, [least_ns]))
+    computing = run.session.query(_COMPUTING_SQL, [least_ns, *_COMPUTING])
     silences = {of: first_calls(run.session, of) for of in {of for of, gap in long_gaps if gap.host is None}}
     # Code of a library within a module's call launches slowly, which is another matter.
     asked = "SELECT trace_id, start_ns, start_ns + duration_ns FROM frames WHERE name LIKE 'nn.Module: %'"
@@ -300,13 +300,12 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     for trace_id, gap in long_gaps:
         end_ns, middle_ns = gap.start_ns + gap.duration_ns, gap.start_ns + gap.duration_ns // 2
         host, line = gap.host, gap.line
-        computed_ns = sum(
-            max(0, min(until_ns, end_ns) - max(since_ns, gap.start_ns))
-            for of, since_ns, until_ns in computing
-            if of == trace_id
-        )
-        if 2 * computed_ns > gap.duration_ns:
-            host = _COMPUTED
+        computed_ns = dict.fromkeys(_COMPUTING, 0)
+        for what, of, since_ns, until_ns in computing:
+            if of == trace_id:
+                computed_ns[what] += max(0, min(until_ns, end_ns) - max(since_ns, gap.start_ns))
+        if 2 * sum(computed_ns.values()) > gap.duration_ns:
+            host = max(computed_ns, key=computed_ns.__getitem__)
         elif (
             host in launching
             or (host is None and _is_compiling(gap, silences[trace_id]))
@@ -322,20 +321,20 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         idle_ns = sum(gap.duration_ns for _, gap in found)
         if idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
             continue
-        where = " at ".join(part for part in (host, line) if part)
-        if host is None:
-            where = f"Python, before it calls PyTorch at {line}" if line else "code that was not recorded"
+        where = host or ("Python, before it calls PyTorch" if line else "code that was not recorded")
+        where += f" at {line}" if line else ""
         is_input = _PREPARES.search(host or "") is not None
         # What happens once, as compiling does, is nothing to prepare; nor is what a library does for itself.
         is_often = run.has_steps and len(found) > 1 and 2 * len(found) >= run.step_count
         is_ahead = is_often and _is_own(host) and not (host or "").endswith(": forward")
-        suggestion, change = (None, None) if is_input else (_ELSEWHERE, _AHEAD if is_ahead else "")
+        otherwise = (None, None) if is_input else (_ELSEWHERE, _AHEAD if is_ahead else "")
+        suggestion, change = _COMPUTING.get(host or "", otherwise)
         # The device is idle in a part of what makes inputs, and all of that could be done beforehand.
-        if host == _COMPUTED:
-            gaps, suggestion, change = computing, _TO_THE_DEVICE, _FIRST_MOVED
-        else:
-            gaps = {(trace_id, gap.start_ns, gap.start_ns + gap.duration_ns) for trace_id, gap in found}
-            gaps.update(run.session.query(_LONG_CALLS_SQL, [host, least_ns]))
+        gaps = {tuple(extent) for what, *extent in computing if what == host}
+        if not gaps:
+            gaps = {(of, gap.start_ns, gap.start_ns + gap.duration_ns) for of, gap in found}.union(
+                run.session.query(_LONG_CALLS_SQL, [host, least_ns])
+            )
         yield Advice(
             f"The device is idle for {format_duration(idle_ns / run.step_count)} "
             f"{run.period}, {format_fraction(idle_ns / run.window_ns)} of the time, while the host is in "
@@ -357,28 +356,29 @@ pool = concurrent.futures.ThreadPoolExecutor(1)
 following = pool.submit(prepare)   # what the next step needs, while this one runs
 batch = following.result()         # where the next one begins"""
 
-_COMPUTED = "operators on tensors of the host"
 _ELSEWHERE = (
     "See what the host does there: what does not need the step before can run ahead of it, or beside it in "
     "another thread."
 )
-_TO_THE_DEVICE = (
-    "Copy the tensors to the device first, before they are converted or computed with, or have workers of a "
-    "DataLoader prepare them."
-)
-_FIRST_MOVED = 'batch = batch.to("cuda")   # first; then float(), normalizing and the like on the device'
-
+# What the host computes, as a place; what to do about it.
+_COMPUTING = {
+    "operators that draw random numbers": ("Draw them on the device.", 'x = torch.randn(n, device="cuda")'),
+    "operators on tensors of the host": (
+        "Copy them to the device first and convert them there, or have workers of a DataLoader prepare them.",
+        'batch = batch.to("cuda")   # first; then float(), normalizing and the like on the device',
+    ),
+}
 # What computes or moves elements: others, such as views of one large tensor, are the framework's own work.
 _ELEMENTS = (
     "^aten::(_?to(_copy)?|copy|clone|contiguous|add|sub|mul|div|pow|sqrt|exp|log|clamp|where|index|index_select|"
-    "gather|stack|cat|flip|roll|normal|uniform|bernoulli|rand|randn|randint|randperm|mean|sum|std|sort|"
+    "gather|stack|cat|flip|roll|normal|uniform|bernoulli|rand(n|int)?(_like)?|randperm|mean|sum|std|sort|"
     "constant_pad_nd|_?upsample_.*|grid_sampler.*|conv.*|mkldnn_.*|mm|bmm|addmm|matmul|linear|einsum|fft_.*|"
     "(max|avg)_pool.*|cumsum|topk|unique.*)_?$"
 )
 # Outermost calls of them on threads that launch, themselves without a launch: those that follow each other
-# without a launch or a gap of $1 ns in between are one.
+# without a launch or a gap of $1 ns in between are one, most of it drawing ($2) or not ($3).
 _COMPUTING_SQL = f"""WITH computing AS (
-    SELECT o.trace_id, o.thread_id, o.start_ns, o.start_ns + o.duration_ns AS end_ns, r.start_ns AS call_ns
+    SELECT o.*, o.start_ns + o.duration_ns AS end_ns, r.start_ns AS call_ns
     FROM operators o ASOF LEFT JOIN runtime_calls r
         ON r.trace_id = o.trace_id AND r.thread_id = o.thread_id AND r.start_ns <= o.start_ns + o.duration_ns
     WHERE o.parent_id IS NULL AND regexp_matches(o.name, '{_ELEMENTS}') AND coalesce(o.total_device_ns, 0) = 0
@@ -387,17 +387,17 @@ apart AS (
     SELECT *, start_ns - lag(end_ns) OVER between_calls > $1 AS is_apart
     FROM computing WHERE call_ns IS NULL OR call_ns < start_ns
     WINDOW between_calls AS (PARTITION BY trace_id, thread_id, call_ns ORDER BY start_ns)),
-numbered AS (
-    SELECT *, count_if(is_apart) OVER (PARTITION BY trace_id, thread_id, call_ns ORDER BY start_ns) AS number
-    FROM apart)
-SELECT trace_id, min(start_ns), max(end_ns) FROM numbered GROUP BY trace_id, thread_id, call_ns, number
-HAVING max(end_ns) - min(start_ns) >= $1"""
+numbered AS (FROM apart SELECT *,
+    count_if(is_apart) OVER (PARTITION BY trace_id, thread_id, call_ns ORDER BY start_ns) AS number)
+SELECT if(2 * sum(duration_ns) FILTER (name SIMILAR TO 'aten::(normal|uniform|bernoulli|rand).*')
+    > sum(duration_ns), $2, $3), trace_id, min(start_ns), max(end_ns) FROM numbered
+GROUP BY trace_id, thread_id, call_ns, number HAVING max(end_ns) - min(start_ns) >= $1"""
 
 _LONG_CALLS_SQL = """SELECT trace_id, start_ns, start_ns + duration_ns FROM operators
 WHERE name = ? AND duration_ns >= ?"""
 
 # Operators on elements, and functions whose names say that they make inputs.
-_PREPARES = re.compile(rf"{_ELEMENTS}|^{_COMPUTED}$|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
+_PREPARES = re.compile(rf"{_ELEMENTS}|^operators |(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
 
 
 def _is_own(host: str | None) -> bool:

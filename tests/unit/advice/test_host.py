@@ -179,26 +179,24 @@ def test_a_loader_is_the_answer_to_what_makes_inputs_alone(advise_on, place, is_
     assert ("pool.submit" in (finding.change or "")) is (is_python and not is_input)
 
 
-@pytest.mark.parametrize("computes", [True, False])
-def test_an_operator_that_launches_elsewhere_may_compute_on_the_host(advise_on, asked, computes):
-    gaps = tuple(IdleGap(at * MS, 2 * MS, IdleCause.HOST_LAUNCH, host="aten::mul") for at in (1, 5))
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("aten::mul", "batch = batch.to("), ("aten::randn", "x = torch.randn("), ("aten::mul", None)],
+)
+def test_an_operator_that_launches_elsewhere_may_compute_on_the_host(advise_on, asked, name, change):
+    gaps = tuple(IdleGap(at * MS, 2 * MS, IdleCause.HOST_LAUNCH, host=name) for at in (1, 5))
     slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 4 * MS}, longest_gaps=gaps)
-    program = step_of(10).operator("aten::mul", 40, 20).launch(45).kernel("kernel", 70, 10)
+    program = step_of(10).operator(name, 40, 20).launch(45).kernel("kernel", 70, 10)
     for at_us in (1100, 5100):
-        program.operator("aten::mul", at_us, 1500)
-        if not computes:
+        program.operator(name, at_us, 1500)
+        if not change:
             program.launch(at_us + 100).kernel("kernel", at_us + 1900, 10)
     # A short one right after belongs to it.
     program.operator("aten::add", 6610, 40)
     found = advise_on(program, hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
-    assert ("host_work" in codes(found)) is computes
-    if computes:
-        finding = only(found, "host_work")
-        assert "in operators on tensors of the host" in finding.message
-        assert (
-            finding.change
-            == 'batch = batch.to("cuda")   # first; then float(), normalizing and the like on the device'
-        )
+    assert ("host_work" in codes(found)) is bool(change)
+    if change:
+        assert only(found, "host_work").change.startswith(change)
         dropped = next(given[0] for one in asked for name, given in one if name == "drop_host_between")
         assert dropped == {(0, 1_100_000, 2_600_000), (0, 5_100_000, 6_650_000)}
 
