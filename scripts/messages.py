@@ -182,7 +182,9 @@ class _Reader:
         elif isinstance(node, ast.Subscript):
             yield from self.read(node.value, silent=silent)
         elif isinstance(node, ast.Dict):
-            for value in node.values:
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple):
+                    yield from self.read(key, silent=silent)
                 yield from chain(_label(value), self.read(value, silent=silent))
         elif not isinstance(node, ast.Raise | ast.Assert) and not is_docstring(node):
             if isinstance(node, ast.Tuple) and len(node.elts) == 2 and not silent:
