@@ -1,6 +1,7 @@
 -- :name inside
 -- One row per runtime call of the list that is the first parameter, if it lies within what a graph would hold of its
--- step: id; of a copy that its operator then waits for, the first. Copies of inputs before the first kernels and numbers asked for behind the last are outside of it.
+-- step: id; of a copy that its operator then waits for, the first. Copies of inputs before the first kernels and numbers
+-- asked for behind the last are outside of it.
 -- Parameters: calls, steps to leave out, the share of a step's launches that each edge may have.
 -- Reads runtime_calls, device_activities.
 WITH launches AS (

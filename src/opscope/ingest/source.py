@@ -382,7 +382,7 @@ def _other_recorder(text: mmap.mmap, first: int) -> tuple[str, str, bool] | None
         (re.compile(rb"\[\s*\{\s*\}\s*,").match(text, first), "a trace of rocprof's RPD (rpd2tracing)", True),
         (re.compile(rb'\{\s*"rocprofiler-sdk-tool"').match(text, first), "a profile of rocprofv3", True),
         # Of torch.autograd.profiler before Kineto (torch/autograd/profiler.py, PyTorch 1.7).
-        (re.compile(rb'\[(?s:.)*?"pid"\s*:\s*"(?:CPU|CUDA) functions"').match(text, first, 1 << 20),
+        (re.compile(rb'\[(?s:.)*?"pid"\s*:\s*"(?:CPU|CUDA) functions"').match(text, first, first + (1 << 20)),
          "a trace of the autograd profiler before PyTorch 1.8, which names no launches", False),
         (text[first] == ord("[") and re.compile(rb'"(?:async_npu|Ascend Hardware)"').search(text, first),
          "a trace of an Ascend NPU (torch_npu)", True),

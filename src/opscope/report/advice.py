@@ -24,9 +24,9 @@ from opscope.units import counted, format_duration, format_fraction, format_quan
 _CHANGES, _LINES = 3, 3
 _TENTH = 0.1
 _KINDS = 3
+_LONG_GAP = 0.1  # of a recording
 
 # Where the meaning is longer than a line.
-_LONG_GAP = 0.1  # of a recording
 _CAUSES = {
     IdleCause.SYNCHRONIZATION: "the host waited for the GPU",
     IdleCause.DATA_LOADING: "the host waited for the next batch",
@@ -92,8 +92,8 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     busy += " recorded" if fraction is None else ""
     step, spans_ns = summary.typical_step, [one.span_ns for one in summary.counted_timeline.in_use]
     # What was simulated of a recording without steps says nothing of it if most lies outside.
-    is_whole = step is not None and (summary.steps or 2 * step.recorded_ns > max(spans_ns, default=0))
-    if step is not None and is_whole and step.missing is None:
+    least_ns = 0 if summary.steps else max(spans_ns, default=0)
+    if step is not None and step.missing is None and 2 * step.recorded_ns > least_ns:
         timed = summary.measured_step.unrecorded_ns
         # No side alone takes longer than the step that was timed: what is over is the simulation's error.
         most_ns = math.inf if timed is None else timed.median

@@ -56,14 +56,22 @@ def accesses(text, what):
 def test_the_good_elementwise_kernels_read_and_write_16_bytes_at_a_time(dtype, element_bytes):
     module = load_triton("elementwise")
     types = {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "out_ptr": f"*{dtype}", "size": "i32"}
-    (config, *_) = (
-        one for one in module.CONFIGS if one.kwargs["BLOCK"] * element_bytes >= 16 * 32 * one.num_warps
-    )
+    config = next(one for one in module.CONFIGS if one.kwargs["BLOCK"] * element_bytes >= 512 * one.num_warps)
     constants = {"OPERATOR": "square", **config.kwargs}
     text = ptx(module.elementwise_kernel, types, constants, num_warps=config.num_warps)
     for what in ("ld", "st"):
         wide, every = accesses(text, what)
         assert wide == every > 0
+
+
+def test_the_teaching_kernel_has_one_element_per_thread_and_full_programs_stay_wide_for_any_size():
+    module = load_triton("elementwise")
+    types = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "size": "i32"}
+    text = ptx(module.teaching_kernel, types, {"OPERATOR": "square", "BLOCK": 128}, num_warps=4)
+    assert (accesses(text, "ld"), accesses(text, "st")) == ((0, 1), (0, 1))
+    constants = {"OPERATOR": "add", **module.CONFIGS[0].kwargs}
+    text = ptx(module.elementwise_kernel, types, constants, unaligned=("size",), num_warps=4)
+    assert accesses(text, "ld")[0] > 0
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
