@@ -18,7 +18,8 @@ import torch
 CHANGES: list[str] = json.loads(os.environ["FIELD_CHANGES"])
 BLOCK, LEAD_IN = int(os.environ["FIELD_BLOCK"]), int(os.environ["FIELD_LEAD_IN"])
 # Not counting the first, which warms up and is thrown away.
-FEWEST_ROUNDS, MOST_ROUNDS, ENOUGH_S = 9, 25, 25.0
+# Hosts differ: where a step takes three times as long as on others, fewer rounds fit into the time.
+FEWEST_ROUNDS, MOST_ROUNDS, ENOUGH_S = int(os.environ.get("FIELD_ROUNDS", "9")), 25, 25.0
 
 
 class _State:
