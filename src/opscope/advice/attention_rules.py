@@ -28,6 +28,13 @@ _REASONS = {
     "head_size": f"its head size is not a multiple of {_FLASH_HEAD_MULTIPLE}",
     "choice": "nothing in its arguments rules out flash attention, so the program or a library chose",
 }
+_CODES = {
+    "type": """\
+with torch.autocast("cuda", dtype=torch.bfloat16):   # around attention alone, if the rest is to stay float32
+    out = F.scaled_dot_product_attention(query, key, value, ...)""",
+    "mask": """\
+out = F.scaled_dot_product_attention(query, key, value, is_causal=True)   # in place of a causal mask""",
+}
 _FOR_GROUPS = (
     "heads share keys and values; in float32 scaled_dot_product_attention with enable_gqa is composed of "
     "single operators too; repeat keys and values before, or compute in 16 bits"
@@ -152,6 +159,7 @@ def _efficient(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             run.call_evidence(calls, reason=reason),
             effect,
             basis,
+            change=_CODES.get(reason),
         )
 
 

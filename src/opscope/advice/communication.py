@@ -6,6 +6,7 @@ kernel: lateness shows in durations alone, and clocks of different ranks need no
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from opscope.operators.collective_costs import collective_rates
 from opscope.units import counted, format_byte_rate, format_bytes, format_duration, format_fraction
 
 _FAST = float("inf")
+_SUMMING = re.compile("all_?reduce|DistributedDataParallel", re.IGNORECASE)
 
 
 @finds
@@ -47,6 +49,7 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             f"{format_byte_rate(slow.mean_bus_bytes_per_s)} of bus bandwidth: more waiting "
             "than transfer"
         )
+    sums_gradients = run.has_backward and any(map(_SUMMING.search, run.names))
     yield Advice(
         f"Communication is exposed for {format_duration(per_step_ns)} {run.period} "
         f"({format_fraction(exposed_ns / run.window_ns)} of the time), {note}.",
@@ -64,10 +67,10 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         suggestion="Find what makes ranks late: record the others too, and compare what they do before it."
         if slow is not None
         else None
-        if run.has_backward
+        if sums_gradients
         else "Overlap it with computation, or exchange fewer bytes.",
-        # The rule's code is of gradients.
-        change=None if run.has_backward else "",
+        # The rule's code is of gradients that are summed up.
+        change=None if sums_gradients else "",
     )
 
 

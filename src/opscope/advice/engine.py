@@ -69,7 +69,8 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
     # What happens once is no part of a step, and nothing that its rules could make shorter.
     counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)
     run = ProfiledRun(session, counted, job)
-    found = [one for rule in run.book.rules.values() for one in _findings(run, rule)]
+    rules = [run.book.rules["advice.start_up"]] if summary.is_cold else run.book.rules.values()
+    found = [one for rule in rules for one in _findings(run, rule)]
     found = sorted(_once(found), key=lambda one: _rank(one[0], one[2]))
     step = run.summary.typical_step
     is_of_host = step is not None and step.bound in {StepBound.HOST, StepBound.TURNS}
@@ -134,7 +135,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
         advice = _possible(run, rule, one)
         words = _words(run, rule, advice)
         worth = _worth(run, rule, advice, words.change or "")
-        if worth is None:
+        if worth is None or (not worth.gain_ns and _is_nothing(run, advice)):
             continue
         finding = Finding(
             code=rule.code,
@@ -154,6 +155,12 @@ def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
         if rule.needs_number and not finding.is_gain_known and finding.is_to_try:
             finding = msgspec.structs.replace(finding, **_NO_GAIN, applicability=Applicability())
         yield finding, worth.change, worth.gain_ns or worth.promised_ns
+
+
+def _is_nothing(run: ProfiledRun, advice: Advice) -> bool:
+    """Whether it is about less of the device's time than anybody could see in the time of the program."""
+    device_ns = advice.evidence.get("device_ns")
+    return device_ns is not None and device_ns < run.book.number("least_gain_fraction") * run.window_ns
 
 
 def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
@@ -225,7 +232,7 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
         return _Worth()
     if job is None:
         words = "not converted into a gain: the host's side of a step is unknown"
-        return _Worth(words=words, is_open=True)
+        return _Worth(words=words, is_open=not run.summary.is_whole_process)
     change, gain = None, advice.gain
     missing = next((model.missing for model in job.ranks if model.missing), None)
     if advice.effect is not None:
@@ -258,7 +265,7 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
     if most_ns >= run.book.number("much_fraction") * job.step_ns:
         words = f"not told from what steps differ by, {format_duration(spread_ns)} to either side"
         worth = _Worth(words=words, is_open=True)
-    elif saved_ns >= deferred_ns > 0:
+    elif saved_ns >= max(deferred_ns, least_ns) > 0:
         slower = "is" if job.is_host_bound else "would then be"
         words = f"nothing now, for the host {slower} the slower side: {_simulated(job)}"
         worth = _Worth(0.0, (min(0.0, gain.low_ns), max(0.0, gain.high_ns)), words, is_deferred=True)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from operator import methodcaller
-from typing import Any
 
 import msgspec
-import numpy as np
 
 from opscope.advice.capture import capture_of, in_the_way
 from opscope.advice.copies import PASSING
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.arrays import columns
-from opscope.analysis.step_model import Gain, StepModel
+from opscope.analysis.step_model import Gain, StepBound, StepModel
 from opscope.analysis.timeline.records import CALL_NAMES_SQL
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
-from opscope.analysis.timeline.windows import first_calls
 from opscope.model.finding import OPEN
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import grouped, sql
@@ -166,7 +163,8 @@ AND starts_with(p.name, $1) AND o.step IS NOT NULL"""
 def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # Of one place all calls go together: `.item()` is a copy and a wait for its stream.
     places = grouped(
-        ((wait.operator, wait.line), wait)
+        # Without an operator or a line, the name is all there is.
+        ((wait.operator, wait.line, "" if wait.operator or wait.line else wait.name), wait)
         for wait in run.summary.timeline.waits
         if (wait.operator, wait.name) not in _OF_LIBRARIES and not _is_the_recorders(run, wait)
     )
@@ -188,7 +186,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             for place in places
             if cost_ns[place] >= rule.threshold("least_idle_fraction") * max(1, window_ns)
         ),
-        key=lambda place: (-cost_ns[place], place[0] or "", place[1] or ""),
+        key=lambda place: (-cost_ns[place], place[0] or "", place[1] or "", place[2]),
     )
     for place in ranked[: int(rule.threshold("places"))]:
         waits = sorted(places[place], key=lambda one: (-max(one.idle_ns, one.host_ns), one.name))
@@ -257,9 +255,11 @@ def _is_the_recorders(run: ProfiledRun, wait: WaitingCall) -> bool:
     """Whether it may be the wait at the end of a recording, of which nothing that follows is late."""
     # Steps end where the optimizer's do.
     is_outside = wait.operator is None or wait.operator.startswith("Optimizer.step#")
-    if not is_outside or wait.calls > len(run.summary.traces) or not wait.name.endswith("Synchronize"):
+    is_often = run.has_steps and wait.calls > len(run.summary.traces)
+    if not is_outside or is_often or not wait.name.endswith("Synchronize"):
         return False
-    return wait.calls < run.step_count or not run.session.scalar(_LAUNCHED_LATER_SQL, [[*wait.call_ids]])
+    is_rare = run.has_steps and wait.calls < run.step_count
+    return is_rare or not run.session.scalar(_LAUNCHED_LATER_SQL, [[*wait.call_ids]])
 
 
 _LAUNCHED_LATER_SQL = """SELECT EXISTS (
@@ -292,7 +292,6 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     launching.update(name for (name,) in run.session.known(CALL_NAMES_SQL))
     # An operator that launches elsewhere may compute on the host here: of tensors that are not on the device.
     computing = run.session.query(_COMPUTING_SQL, [least_ns, *_COMPUTING])
-    silences = {of: first_calls(run.session, of) for of in {of for of, gap in long_gaps if gap.host is None}}
     # Code of a library within a module's call launches slowly, which is another matter.
     asked = "SELECT trace_id, start_ns, start_ns + duration_ns FROM frames WHERE name LIKE 'nn.Module: %'"
     module_of, began_ns, ended_ns = columns(run.session, asked).values()
@@ -306,10 +305,8 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 computed_ns[what] += max(0, min(until_ns, end_ns) - max(since_ns, gap.start_ns))
         if 2 * sum(computed_ns.values()) > gap.duration_ns:
             host = max(computed_ns, key=computed_ns.__getitem__)
-        elif (
-            host in launching
-            or (host is None and _is_compiling(gap, silences[trace_id]))
-            or (not _is_own(host) and trace_id in module_of[(began_ns <= middle_ns) & (middle_ns < ended_ns)])
+        elif host in launching or (
+            not _is_own(host) and trace_id in module_of[(began_ns <= middle_ns) & (middle_ns < ended_ns)]
         ):
             continue
         elif host is None and (python := run.dataflow.python_until(gap.start_ns, end_ns)):
@@ -319,14 +316,17 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         places.items(), key=lambda item: -sum(gap.duration_ns for _, gap in item[1])
     ):
         idle_ns = sum(gap.duration_ns for _, gap in found)
-        if idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
+        # Where no step tells what comes again, what came once or twice may be the start or the end.
+        is_again = run.has_steps or len(found) >= _OFTEN or host in _COMPUTING
+        if not is_again or idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
             continue
         where = host or ("Python, before it calls PyTorch" if line else "code that was not recorded")
         where += f" at {line}" if line else ""
         is_input = _PREPARES.search(host or "") is not None
         # What happens once, as compiling does, is nothing to prepare; nor is what a library does for itself.
-        is_often = run.has_steps and len(found) > 1 and 2 * len(found) >= run.step_count
-        is_ahead = is_often and _is_own(host) and not (host or "").endswith(": forward")
+        steps = len({gap.step for _, gap in found})
+        is_often = run.has_steps and len(found) > 1 and 2 * steps >= run.step_count
+        is_ahead = is_often and (host or line) and _is_own(host) and not (host or "").endswith(": forward")
         otherwise = (None, None) if is_input else (_ELSEWHERE, _AHEAD if is_ahead else "")
         suggestion, change = _COMPUTING.get(host or "", otherwise)
         # The device is idle in a part of what makes inputs, and all of that could be done beforehand.
@@ -351,6 +351,7 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         )
 
 
+_OFTEN = 3  # gaps
 _AHEAD = """\
 pool = concurrent.futures.ThreadPoolExecutor(1)
 following = pool.submit(prepare)   # what the next step needs, while this one runs
@@ -406,41 +407,47 @@ def _is_own(host: str | None) -> bool:
     return host is None or (frame is not None and is_program_file(frame.file))
 
 
-def _is_compiling(gap: IdleGap, silences: Mapping[str, Any]) -> bool:
-    """Whether most of a gap lies before the first call of something that was compiled then."""
-    end_ns = gap.start_ns + gap.duration_ns
-    shared = np.minimum(silences["end_ns"], end_ns) - np.maximum(silences["start_ns"], gap.start_ns)
-    return bool((2 * shared > gap.duration_ns).any())
-
-
 @finds
 def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     fraction = run.idle_fraction(IdleCause.DATA_LOADING)
     if fraction < rule.threshold("least_idle_fraction"):
         return
     idle_ns = run.idle_ns(IdleCause.DATA_LOADING) / run.step_count
-    hosts = (
+    hosts = dict.fromkeys(
         gap.host
         for partition in run.summary.timeline.partitions
         for gap in partition.longest_gaps
         if gap.cause is IdleCause.DATA_LOADING and gap.host
     )
+    # More of them help where the machine has cores to spare.
+    has_workers = any("_MultiProcessingDataLoaderIter" in host for host in hosts)
     yield Advice(
         f"The device waits {format_duration(idle_ns)} {run.period} for data, {format_fraction(fraction)} of "
         "the time.",
-        {"idle_ns_per_step": idle_ns, "idle_fraction": fraction, "waits_in": list(dict.fromkeys(hosts))},
+        {"idle_ns_per_step": idle_ns, "idle_fraction": fraction, "waits_in": list(hosts)},
         lambda change: change.drop_host(change.model.loading),
         # Workers hand over what they loaded, and may be slower than one process by itself.
         worst=lambda change: change.drop_host(change.model.loading, 0.5).add_host(
             rule.threshold("most_receiving_ns")
         ),
+        suggestion=_MORE_WORKERS if has_workers else None,
+        change=_OF_WORKERS if has_workers else None,
         # Where each step begins to load anew, workers would begin anew, too.
-        is_sure=run.session.scalar(
+        is_sure=not has_workers
+        and run.session.scalar(
             "SELECT count(*) FROM frames WHERE "
             r"regexp_full_match(name, '.*torch/utils/data/dataloader\.py\(\d+\): _get_iterator')"
         )
         < run.step_count,
     )
+
+
+_MORE_WORKERS = (
+    "Workers load already and are too slow: use more of them if the machine has cores to spare, do less for "
+    "each sample, or keep samples prepared."
+)
+_OF_WORKERS = """\
+loader = DataLoader(dataset, ..., num_workers=os.cpu_count(), prefetch_factor=4, persistent_workers=True)"""
 
 
 @finds
@@ -471,12 +478,15 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     found = max(by_trace.values(), key=lambda steps: sum(one.once_ns for one in steps))
     duration_ns, once_ns = (sum(getattr(one, name) for one in found) for name in ("duration_ns", "once_ns"))
     usual_ns, is_one = found[-1].usual_ns, len(found) == 1
+    # The host ran ahead of a device that has enough to do: its first step held nothing up.
+    if usual_ns is not None and run.step is not None and run.step.execution.bound is StepBound.DEVICE:
+        return
     if usual_ns is None and once_ns < rule.threshold("least_fraction") * duration_ns:
         return
     numbers = [one.step for one in found if one.step is not None]
     names = list(dict.fromkeys(name for one in found for name in one.names))
     steps = f"Step{'' if is_one else 's'} {listed([str(number) for number in numbers])}"
-    once = f"{format_duration(once_ns)} of that in {listed(names)}, which a program does once"
+    once = f"{format_duration(once_ns)} of that in what a program does once, most in {listed(names)}"
     if usual_ns is None:
         told = f"{steps if numbers else 'What was recorded'} takes {format_duration(duration_ns)}, {once}."
     else:

@@ -134,7 +134,7 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         """Communication that no other kernel hid, by trace; where there are steps, what they launched."""
         timeline = self.summary.timeline
         parts: list[DeviceStep | TimePartition] = [*timeline.device_steps]
-        parts += [one for one in timeline.partitions if one.window is WindowKind.SPAN]
+        parts += [one for one in timeline.partitions if one.window is not WindowKind.STEPS]
         return summed((one.trace_id, one.exposed_communication_ns) for one in parts)
 
     @cached_property

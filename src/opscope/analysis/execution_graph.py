@@ -538,10 +538,13 @@ class _Builder:
                 source, node = int(sources[pause]), int(nodes[place[pause]])
                 if source > self.before[2, node]:
                     self.before[2, node], self.edge[2, node] = source, Edge.HAND_OVER
-                    self.typical_ns[2, node] = self.time_ns[node] - self.time_ns[source]
                     self.typical_ns[0, node] -= min(
                         int(resume_ns[pause] - pause_ns[pause]), int(self.typical_ns[0, node])
                     )
+                    # From then on as long as the thread itself needs, without what it waits for the device.
+                    resumed_ns = int(resume_ns[pause]) - self.origin_ns
+                    own_ns = min(int(self.time_ns[node]) - resumed_ns, int(self.typical_ns[0, node]))
+                    self.typical_ns[2, node] = resumed_ns - self.time_ns[source] + own_ns
                     self.recorder_ns[2, node] = sum(
                         int(self.cost_ns[one][node] - self.cost_ns[one][source])
                         for one in (thread, int(self.thread_id[source]))

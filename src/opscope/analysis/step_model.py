@@ -837,7 +837,8 @@ def step_models(
     found = []
     for trace in traces:
         window = windows.get(trace.trace_id)
-        if window is None or not len(window.host.start_ns):
+        # A process as a whole, its start and its end included, is no step.
+        if window is None or window.is_whole or not len(window.host.start_ns):
             continue
         steps, gap = window.counted.steps, window.start_gap
         began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)

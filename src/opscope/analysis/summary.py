@@ -42,7 +42,7 @@ from opscope.analysis.step_model import StepExecution, StepModel, step_models
 from opscope.analysis.straggler import Straggler, find_straggler
 from opscope.analysis.timeline.host import SessionRecords, read_session
 from opscope.analysis.timeline.measure import join_timelines, measure_timeline
-from opscope.analysis.timeline.values import Timeline
+from opscope.analysis.timeline.values import Timeline, WindowKind
 from opscope.analysis.totals import (
     CategoryTotal,
     GraphTotal,
@@ -302,6 +302,11 @@ class Summary(Shown):
             one.code == "capture.size_limit" and not one.evidence["step_count"] for one in self.findings
         )
 
+    @property
+    def is_cold(self) -> bool:
+        """Whether much of what was recorded comes once: of a warm program it says nothing."""
+        return not self.is_whole_process and any(one.is_cold for one in self.timeline.start_ups)
+
     @cached_property
     def is_of_torch(self) -> bool:
         """Whether the program uses PyTorch; advice for others uses CUDA's terms."""
@@ -468,6 +473,11 @@ class Summary(Shown):
     def typical_step(self) -> StepExecution | None:
         """The simulated step of all ranks, represented by the middle one; None if nothing was launched."""
         return None if self.job is None else self.job.execution
+
+    @property
+    def is_whole_process(self) -> bool:
+        """Whether figures are of a process from the device's first work to its last: no steps, no loop."""
+        return {one.window for one in self.timeline.partitions} == {WindowKind.WORK}
 
     @property
     def attributed_fraction(self) -> float | None:

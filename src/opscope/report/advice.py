@@ -23,6 +23,8 @@ from opscope.units import counted, format_duration, format_fraction, format_quan
 
 _CHANGES, _LINES = 3, 3
 _TENTH = 0.1
+# Of the time: what the device waits for where it waits less says nothing of the program.
+_LEAST_IDLE = 0.05
 _KINDS = 3
 _LONG_GAP = 0.1  # of a recording
 
@@ -65,10 +67,13 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
             between = doc.Strong(_between(simulated.step_interval_ns))
             yield "Step", (between, f" without profiler (simulated), {told}")
     elif summary.window_ns is not None:
-        gap_ns = max((one.duration_ns for one in summary.timeline.start_gaps), default=0)
-        rest = f"; {format_duration(gap_ns)} without the GPU at its start are left out below"
-        whole, is_long = format_duration(summary.window_ns), gap_ns > _LONG_GAP * summary.window_ns
-        yield "Recording", (doc.Strong(whole), "; no steps in it", rest if is_long else "")
+        spans_ns = [one.span_ns for one in summary.timeline.in_use]
+        whole_ns = max((one.step_ns for one in summary.timeline.host), default=summary.window_ns)
+        left_ns = max(0, whole_ns - max(spans_ns, default=whole_ns))
+        rest = f"; {format_duration(left_ns)} without the GPU at its start are left out below"
+        is_long = bool(summary.timeline.start_gaps) and left_ns > _LONG_GAP * whole_ns
+        whole = doc.Strong(format_duration(whole_ns))
+        yield "Recording", (whole, "; no steps in it", rest if is_long else "")
 
 
 def _between(interval_ns: tuple[float, float]) -> str:
@@ -89,11 +94,15 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         return
     fraction = summary.measured_step.busy_fraction
     busy = format_fraction(summary.busy_fraction if fraction is None else fraction)
-    busy += " recorded" if fraction is None else ""
     step, spans_ns = summary.typical_step, [one.span_ns for one in summary.counted_timeline.in_use]
+    if summary.is_whole_process:
+        busy += f" of {format_duration(max(spans_ns, default=0))}, from its first work to its last"
+    elif fraction is None:
+        busy += " recorded"
     # What was simulated of a recording without steps says nothing of it if most lies outside.
     least_ns = 0 if summary.steps else max(spans_ns, default=0)
-    if step is not None and step.missing is None and 2 * step.recorded_ns > least_ns:
+    is_told = step is not None and step.missing is None and 2 * step.recorded_ns > least_ns
+    if step is not None and is_told and not summary.is_cold:
         timed = summary.measured_step.unrecorded_ns
         # No side alone takes longer than the step that was timed: what is over is the simulation's error.
         most_ns = math.inf if timed is None else timed.median
@@ -102,7 +111,8 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         yield "GPU busy", (busy, "; ", doc.Strong(step.bound.meaning), sides)
     else:
         yield "GPU busy", busy
-    if causes := idle_causes(summary):
+    causes = Counter[IdleCause]() if summary.is_cold else idle_causes(summary)
+    if causes.total() >= _LEAST_IDLE * sum(one.span_ns for one in summary.timeline.in_use) > 0:
         cause, ns = causes.most_common(1)[0]
         yield (
             "GPU waits",

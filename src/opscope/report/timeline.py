@@ -149,7 +149,9 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> doc.Table:
     window = "from the first event of host or device to the last"
     if kinds == {WindowKind.STEPS}:
         window = of_steps
-    elif kinds != {WindowKind.SPAN}:
+    elif kinds == {WindowKind.WORK}:
+        window = "from the device's first work to its last, without launches that load code"
+    elif WindowKind.STEPS in kinds:
         window += f"; where there are steps, {of_steps}"
     return doc.table(
         partitions,

@@ -116,8 +116,10 @@ def test_the_wait_with_which_a_recorder_ends_the_last_step_is_none_of_the_progra
 
 @pytest.mark.parametrize("is_torch", [True, False])
 def test_an_explicit_wait_gets_no_code_for_losses(advise_on, is_torch):
-    facts = stopped_by("cudaDeviceSynchronize", None, calls=8)
-    program = step_of(10) if is_torch else trace().launch(15).kernel("kernel", 50, 10)
+    facts = stopped_by("cudaDeviceSynchronize", None, calls=8, call_ids=(0,))
+    program = step_of(10)
+    if not is_torch:
+        program = trace().launch(15).kernel("kernel", 50, 10).launch(70).kernel("kernel", 90, 10)
     finding = only(advise_on(program, **facts), "host_sync")
     assert "event" in (finding.suggestion or "")
     assert (finding.change is None) is is_torch
@@ -175,7 +177,7 @@ def test_a_loader_is_the_answer_to_what_makes_inputs_alone(advise_on, place, is_
     assert ("DataLoader" in f"{finding.suggestion} {finding.change}") is is_input
     # Whether other code can run ahead nothing shows.
     assert is_input or not finding.is_gain_known
-    is_python = place is None or ".py(" in place
+    is_python = ".py(" in (place or "")
     assert ("pool.submit" in (finding.change or "")) is (is_python and not is_input)
 
 

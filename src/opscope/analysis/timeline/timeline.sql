@@ -80,18 +80,42 @@ SELECT trace_id, name, start_ns, start_ns + duration_ns AS end_ns FROM overheads
 WHERE list_contains(?::VARCHAR[], name) ORDER BY trace_id, start_ns
 
 -- :name spans
--- One row per trace: its first start and last end of an event of host or device, and the last end of one of the host
--- (its own end where none is recorded). Reads operators, runtime_calls, frames, annotations, device_activities.
+-- One row per trace: its first start and last end of an event of host or device, the last end of one of the host (its
+-- own end where none is recorded), and whether a process was recorded from its start to its end.
+-- Reads operators, runtime_calls, frames, annotations, device_activities, traces.
 SELECT
     trace_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
-    coalesce(max(end_ns) FILTER (WHERE is_host), max(end_ns)) AS host_end_ns
-FROM (
+    coalesce(max(end_ns) FILTER (WHERE is_host), max(end_ns)) AS host_end_ns, bool_or(format = 'nsys') AS is_whole
+FROM traces JOIN (
     SELECT trace_id, start_ns, start_ns + duration_ns AS end_ns, true AS is_host FROM operators
     UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, true FROM runtime_calls
     UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, true FROM frames
     UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, true FROM annotations WHERE side = 'host'
-    UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, false FROM device_activities)
+    UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, false FROM device_activities) USING (trace_id)
 GROUP BY trace_id ORDER BY trace_id
+
+-- :name first_runs
+-- One row per first launch of a kernel of a trace that takes long although the device has nothing else to do: it loads
+-- code; and, with operators, per first call of one that takes several times as long as all later ones: what it takes
+-- beyond those. Parameters: the trace, whether to ask for operators, and what is long.
+-- Reads runtime_calls, device_activities, operators.
+SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM (
+    SELECT * FROM (
+        SELECT 'first launches of kernels' AS name, c.start_ns, c.duration_ns
+        FROM runtime_calls c JOIN device_activities a USING (runtime_call_id)
+        WHERE a.kind = 'kernel' AND c.trace_id = $trace
+        QUALIFY row_number() OVER (PARTITION BY a.name_id ORDER BY c.start_ns, runtime_call_id) = 1)
+    UNION ALL SELECT 'first calls of operators', start_ns + usual_ns, duration_ns - usual_ns FROM (
+        SELECT start_ns, duration_ns, count(*) OVER (PARTITION BY name) AS calls,
+            max(duration_ns) OVER (PARTITION BY name ORDER BY start_ns, operator_id
+                ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS usual_ns
+        FROM operators WHERE $with_operators AND trace_id = $trace AND depth = 0
+        QUALIFY row_number() OVER (PARTITION BY name ORDER BY start_ns, operator_id) = 1)
+    WHERE calls > 2 AND duration_ns > 3 * usual_ns) f
+WHERE duration_ns >= $loading AND NOT EXISTS (
+    FROM device_activities b WHERE b.trace_id = $trace AND f.start_ns + f.duration_ns // 2
+        BETWEEN b.start_ns AND b.start_ns + b.duration_ns)
+ORDER BY start_ns
 
 -- :name work
 -- One row per activity of a trace, by start: start, duration, start of its launch call (-1 where none is recorded).
@@ -122,15 +146,7 @@ SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM (
     UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM operators WHERE regexp_full_match(name, $ranges)
     UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM annotations
         WHERE side = 'host' AND regexp_full_match(name, $ranges)
-    UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM overheads WHERE $recurs
-    -- Where no other step tells: first launches of a kernel that take long although the device has nothing else to do.
-    UNION ALL SELECT trace_id, 'first launches of kernels', start_ns, duration_ns FROM (
-        SELECT c.* FROM runtime_calls c JOIN device_activities a USING (runtime_call_id)
-        WHERE NOT $recurs AND a.kind = 'kernel' AND c.trace_id = $trace
-        QUALIFY row_number() OVER (PARTITION BY a.name_id ORDER BY c.start_ns, runtime_call_id) = 1) f
-    WHERE duration_ns >= $loading AND NOT EXISTS (
-        FROM device_activities b WHERE b.trace_id = $trace AND f.start_ns + f.duration_ns // 2
-            BETWEEN b.start_ns AND b.start_ns + b.duration_ns))
+    UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM overheads WHERE $recurs)
 WHERE trace_id = $trace AND name IS NOT NULL AND duration_ns > 0
 ORDER BY start_ns, name
 

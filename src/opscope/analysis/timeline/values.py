@@ -10,10 +10,14 @@ from opscope.text_enum import MeaningEnum, TextEnum
 
 
 class WindowKind(TextEnum):
-    """The time that figures are of: the recorded steps, or where there are none everything recorded."""
+    """The time that figures are of: the recorded steps, or where there are none everything recorded.
+
+    Of a whole process that is from the device's first work to its last.
+    """
 
     STEPS = "steps"
     SPAN = "span"
+    WORK = "work"
 
 
 class IdleCause(MeaningEnum):
@@ -188,6 +192,7 @@ class StartUp(msgspec.Struct, frozen=True):
     usual_ns: int | None
     once_ns: int  # its time in what comes once, beyond what the steps after it have of that
     names: tuple[str, ...] = ()  # what took most of it, the longest first
+    is_cold: bool = False  # no other step tells what recurs, and that takes much of what figures are of
 
     @property
     def is_left_out(self) -> bool:

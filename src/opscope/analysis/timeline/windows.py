@@ -2,11 +2,12 @@
 
 Where steps were recorded, the window is theirs, and of a device goes on until the work that a step launched
 is done. Where there are none, it is the span from the first event to the last, without a gap at its start
-before which next to nothing ran. The parts of a window sum to it exactly, and with the work outside of it to
-all work. A first step is start-up if it is slower than is usual of those after it that do the same work, and
-at least half of that is time in calls and ranges that come once. It is left out of what is said of a mean
-step, and of no sum. Where a single step was recorded, or none, nothing tells what recurs: the time in such
-calls is told alone.
+before which next to nothing ran. Of a process that was recorded from its start to its end, it begins with
+the device's first work, ends with its last, and leaves out first launches that load code. The parts of a
+window sum to it exactly, and with the work outside of it to all work. A first step is start-up if it is
+slower than is usual of those after it that do the same work, and at least half of that is time in calls and
+ranges that come once. It is left out of what is said of a mean step, and of no sum. Where a single step was
+recorded, or none, nothing tells what recurs: the time in such calls is told alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 import numpy as np
 
 from opscope.analysis.arrays import (
+    NOTHING,
     Arrays,
     Flags,
     Spans,
@@ -31,6 +33,7 @@ from opscope.analysis.arrays import (
     median,
     merge,
     overlap,
+    subtract,
     sum_by,
     total,
 )
@@ -56,7 +59,8 @@ class Step(NamedTuple):
 class TraceWindow(msgspec.Struct, frozen=True, dict=True):
     """The window of one trace. `steps` come by start; the span holds every event; `start_ups` begin it.
 
-    `host_end_ns` is the end of the last event of the host; None if that is the span's.
+    `host_end_ns` is the end of the last event of the host; None if that is the span's. `loading` are first
+    launches that are left out of a whole process's, whose span is from the device's first work to its last.
     """
 
     start_ns: int
@@ -65,6 +69,8 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
     start_ups: tuple[StartUp, ...] = ()
     start_gap: StartGap | None = None
     host_end_ns: int | None = None
+    is_whole: bool = False  # a process from its start to its end, and no steps
+    loading: Spans = NOTHING
 
     @property
     def counted(self) -> TraceWindow:
@@ -105,7 +111,8 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
         """The steps until these ends; the span where there are none."""
         bounds = [(step.start_ns, end_ns) for step, end_ns in zip(self.steps, ends, strict=True)]
         starts, until = zip(*bounds or [span], strict=True)
-        return merge((np.array(starts, dtype=np.int64), np.array(until, dtype=np.int64)))
+        whole = merge((np.array(starts, dtype=np.int64), np.array(until, dtype=np.int64)))
+        return subtract(whole, self.loading)
 
     def step_at(self, time_ns: int) -> int | None:
         """Number of the step whose turn it is; None outside of steps."""
@@ -118,16 +125,19 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
     rows = session.query(sql(__package__, "timeline:steps"))
     steps = grouped((trace_id, Step(*numbers)) for trace_id, *numbers in rows)
     found = {}
-    for trace_id, start_ns, end_ns, host_end_ns in session.query(sql(__package__, "timeline:spans")):
+    spans = session.query(sql(__package__, "timeline:spans"))
+    for trace_id, start_ns, end_ns, host_end_ns, is_of_process in spans:
         mine = tuple(steps[trace_id])
+        window = TraceWindow(start_ns, end_ns, mine, host_end_ns=host_end_ns)
+        if not mine:
+            window = _without_start(session, trace_id, window, is_of_process)
         examined = session.examined.get(trace_id)
         start_ups = (
-            tuple(find_start_ups(session, trace_id, mine, (start_ns, end_ns)))
+            tuple(find_start_ups(session, trace_id, mine, (start_ns, end_ns), window.host))
             if examined is None
             else examined.timeline.start_ups
         )
-        gap = None if mine else _start_gap(session, trace_id, start_ns, end_ns)
-        found[trace_id] = TraceWindow(start_ns, end_ns, mine, start_ups, gap, host_end_ns)
+        found[trace_id] = msgspec.structs.replace(window, start_ups=start_ups)
     return found
 
 
@@ -139,17 +149,40 @@ _MOST_BEFORE = 0.02
 _LONGEST_LATENCY_NS = 1_000_000
 
 
-def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> StartGap | None:
+def _without_start(session: Session, trace_id: int, window: TraceWindow, is_of_process: bool) -> TraceWindow:
+    """The window of a trace without steps: without the gap at its start, if there is one."""
+    work = columns(session, sql(__package__, "timeline:work"), [trace_id])
+    starts, durations = work["start_ns"], work["duration_ns"]
+    if not len(starts):
+        return window
+    if is_of_process:
+        end_ns = int((starts + durations).max())
+        loading = _first_runs(session, trace_id, with_operators=False)
+        begun_ns, launched_ns = int(starts[0]), int(work["call_ns"][0])
+        # With the launch, but for one that starts the driver up.
+        launched_ns = begun_ns if launched_ns < 0 else max(launched_ns, begun_ns - _LONGEST_LATENCY_NS)
+        window = msgspec.structs.replace(
+            window,
+            # From the launch on, but for one that starts up the driver.
+            start_ns=max(launched_ns, int(starts[0]) - _LONGEST_LATENCY_NS)
+            if launched_ns >= 0
+            else int(starts[0]),
+            end_ns=end_ns,
+            host_end_ns=end_ns,
+            is_whole=True,
+            loading=merge((loading["start_ns"], loading["end_ns"])),
+        )
+    return msgspec.structs.replace(window, start_gap=_start_gap(trace_id, work, window))
+
+
+def _start_gap(trace_id: int, work: Arrays, window: TraceWindow) -> StartGap | None:
     """The last gap of the start; None if there is none.
 
     It ends where the work after it was launched; or where the device's first work starts, if that waited
     longer than a device does that has nothing else to do.
     """
-    work = columns(session, sql(__package__, "timeline:work"), [trace_id])
-    starts, durations = work["start_ns"], work["duration_ns"]
-    if not len(starts):
-        return None
-    least_ns = _LEAST_GAP * (end_ns - start_ns)
+    start_ns, starts, durations = window.start_ns, work["start_ns"], work["duration_ns"]
+    least_ns = _LEAST_GAP * (window.end_ns - start_ns)
     before_ns = np.concatenate(([0], np.cumsum(durations)[:-1]))
     until_ns = np.concatenate(([start_ns], np.maximum.accumulate(starts + durations)[:-1]))
     found = np.flatnonzero((before_ns <= _MOST_BEFORE * durations.sum()) & (starts - until_ns >= least_ns))
@@ -215,7 +248,7 @@ def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
         idle_ns=total(window) - busy_ns,
         copy_ns=measure(by_work[WorkKind.COPY]),
         communication_ns=measure(by_work[WorkKind.COMMUNICATION]),
-        window=WindowKind.STEPS if trace.steps else WindowKind.SPAN,
+        window=WindowKind.STEPS if trace.steps else WindowKind.WORK if trace.is_whole else WindowKind.SPAN,
         outside_steps_ns=total(busy) - busy_ns,
         launched_outside_ns=busy_ns - measure(of_steps),
     )
@@ -264,6 +297,7 @@ _LONG_SILENCE_NS = 10_000_000
 _LONG_LAUNCH_NS = 100_000
 _LOADING_NS = 1_000_000  # at least, of a launch that no other step tells of
 _LEAST_ONCE = 0.5  # of what the step takes beyond the usual
+_COLD = 0.25  # of all that was recorded: what else there is says little of a warm program
 # A step that launches much less than the one before does not do the same work, and tells nothing of it.
 _SAME_WORK = 0.5
 _NAMES = 3
@@ -272,15 +306,20 @@ _LEAST_OF_NAME = 0.05  # of the time in all such calls
 
 
 def find_start_ups(
-    session: Session, trace_id: int, steps: Sequence[Step], span_ns: tuple[int, int]
+    session: Session, trace_id: int, steps: Sequence[Step], span_ns: tuple[int, int], window: Spans
 ) -> Iterator[StartUp]:
-    """The steps of a trace that begin the program, by start; its span is used where there are none."""
+    """The steps of a trace that begin the program, by start; its span is used where there are none.
+
+    The window is the host's, which may leave out more.
+    """
     bounds = [(step.start_ns, step.end_ns) for step in steps] or [span_ns]
     durations = [end_ns - start_ns for start_ns, end_ns in bounds]
     if len(steps) < 2:
         number = steps[0].number if steps else None
-        once = _once(session, trace_id, bounds, recurs=False)
-        yield from _told(once, 0, [], StartUp(trace_id, number, durations[0], None, 0))
+        inner = [(int(window.start_ns[0]), int(window.end_ns[-1]))] if len(window.start_ns) else bounds
+        once = _once(session, trace_id, [*bounds, *inner], recurs=False)
+        is_cold = int(once[0][1]) >= _COLD * (inner[0][1] - inner[0][0])
+        yield from _told(once, 0, [], StartUp(trace_id, number, durations[0], None, 0, is_cold=is_cold))
         return
     of_steps: _Once | None = None
     for place, step in enumerate(steps[:-1]):
@@ -297,7 +336,7 @@ def find_start_ups(
         yield from told
 
 
-def first_calls(session: Session, trace_id: int) -> Arrays:
+def _first_calls(session: Session, trace_id: int) -> Arrays:
     """Silences of the host before first calls of compiled functions, by start: they were compiled then."""
     names = session.known("SELECT DISTINCT name FROM operators WHERE name IS NOT NULL ORDER BY name")
     compiled = [name for (name,) in names if re.fullmatch(_COMPILED, name)]
@@ -305,6 +344,11 @@ def first_calls(session: Session, trace_id: int) -> Arrays:
         return dict.fromkeys(("name", "start_ns", "end_ns"), np.empty(0, dtype=np.int64))
     parameters = {"trace": trace_id, "long": _LONG_SILENCE_NS, "compiled": compiled}
     return columns(session, sql(__package__, "timeline:first_calls"), parameters)
+
+
+def _first_runs(session: Session, trace_id: int, *, with_operators: bool) -> Arrays:
+    parameters = {"trace": trace_id, "with_operators": with_operators, "loading": _LOADING_NS}
+    return columns(session, sql(__package__, "timeline:first_runs"), parameters)
 
 
 # Time of each interval in what comes once: in all, and by name, where one may lie in another.
@@ -333,12 +377,13 @@ def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *,
         # The first launch of a kernel loads it.
         "launches": names_of(session, CallRole.LAUNCHES) if recurs else [],
         "long": _LONG_LAUNCH_NS,
-        "loading": _LOADING_NS,
         # What was compiled is made when it is called first, and runs in each call.
         "ranges": rf"{_MAKING}|torch-compiled region.*" if recurs else _MAKING,
         "recurs": recurs,
     }
-    parts = [columns(session, sql(__package__, "timeline:once"), parameters), first_calls(session, trace_id)]
+    parts = [columns(session, sql(__package__, "timeline:once"), parameters), _first_calls(session, trace_id)]
+    if not recurs:  # where no other step tells
+        parts.append(_first_runs(session, trace_id, with_operators=True))
     found = {key: np.concatenate([part[key] for part in parts]) for key in ("name", "start_ns", "end_ns")}
     starts, ends = (np.array(bound, dtype=np.int64) for bound in zip(*bounds, strict=True))
     spans = {

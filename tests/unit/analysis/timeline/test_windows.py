@@ -4,7 +4,7 @@ import pytest
 
 import opscope
 from case_tables import cases
-from fakes import TraceBuilder
+from fakes import ExportBuilder, TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import read_records
@@ -318,7 +318,7 @@ def first_call(name, silent=30_000.0):
 FOUND = {
     "the first call of what is compiled, silently": (
         first_call("triton_poi_fused_add_0"),
-        [StartUp(0, None, 60_120 * US, None, 30_000 * US, ("first call of triton_poi_fused_add_0",))],
+        [StartUp(0, None, 60_120 * US, None, 30_000 * US, ("first call of triton_poi_fused_add_0",), True)],
     ),
     "silence before something else": (first_call("aten::add"), []),
     "a short silence": (first_call("triton_poi_fused_add_0", 1000.0), []),
@@ -342,7 +342,7 @@ FOUND = {
     ),
     "a single step": (
         program([LOADS], later=0),
-        [StartUp(0, 0, 480 * US, None, 380 * US, ("cuLibraryLoadData", "cudaFree"))],
+        [StartUp(0, 0, 480 * US, None, 380 * US, ("cuLibraryLoadData", "cudaFree"), True)],
     ),
     "first launches that take long, of a single step": (
         TraceBuilder().step(0, 0, 9_000).launch(10, 2_000).kernel("a", 2_020, 9)
@@ -395,8 +395,8 @@ def test_advice_is_that_of_the_other_steps_and_its_name(load):
     whole, rest = (assess(load(program(firsts))).advice or () for firsts in ([calls], []))
     (finding,) = [one for one in whole if one.code == "advice.start_up"]
     assert finding.message == (
-        "Step 0 takes 3.30 ms, later ones 100 µs each: 3.20 ms of that in entire_frame_compile "
-        "(dynamo_timed) and cudaMalloc, which a program does once. Averages and gains exclude it."
+        "Step 0 takes 3.30 ms, later ones 100 µs each: 3.20 ms of that in what a program does once, most in "
+        "entire_frame_compile (dynamo_timed) and cudaMalloc. Averages and gains exclude it."
     )
     assert finding.estimated_gain_ns_per_step is None
     assert rest
@@ -404,21 +404,48 @@ def test_advice_is_that_of_the_other_steps_and_its_name(load):
 
 
 def test_of_a_single_step_the_cost_is_named_alone(load):
-    (finding,) = [
-        one for one in assess(load(program([LOADS], later=0))).advice or () if one.code == "advice.start_up"
-    ]
+    (finding,) = assess(load(program([LOADS], later=0))).advice or ()
     assert finding.message == (
-        "Step 0 takes 480 µs, 380 µs of that in cuLibraryLoadData and cudaFree, which a program does once."
+        "Step 0 takes 480 µs, 380 µs of that in what a program does once, most in cuLibraryLoadData and "
+        "cudaFree."
     )
     assert finding.evidence["is_left_out"] is False
 
 
-def test_silence_before_a_first_call_is_no_matter_of_input(load):
-    """What comes again is."""
-    advice = {name: assess(load(first_call(name))).advice or () for name in ("triton_x", "aten::add")}
-    idle_ns = {
-        name: [one.evidence["idle_ns"] for one in found if one.code == "advice.host_work"]
-        for name, found in advice.items()
-    }
-    assert [len(found) for found in idle_ns.values()] == [1, 1]
-    assert 1.9 * idle_ns["triton_x"][0] < idle_ns["aten::add"][0]
+def cold(*durations_us):
+    """Calls of one operator behind another, each of which launches a kernel at its end."""
+    builder, at = TraceBuilder(), 0.0
+    for name, one in (("aten::add", 50), *(("aten::mm", one) for one in durations_us)):
+        builder.operator(name, at, one).launch(at + one - 5, 4).kernel("gemm", at + one, 25)
+        at += one + 30
+    return builder
+
+
+def test_a_cold_recording_tells_of_its_start_alone(tmp_path, load, capsys):
+    summary = assess(load(cold(9_000, 100, 100, 110)))
+    (start_up,) = summary.timeline.start_ups
+    assert start_up.names == ("first calls of operators",)
+    assert start_up.once_ns == (9_000 - 110) * US
+    assert [one.code for one in summary.advice or ()] == ["advice.start_up"]
+    assert main(["analyze", str(cold(9_000, 100, 100, 110).write(tmp_path / "trace.json"))]) == 0
+    assert "bound" not in capsys.readouterr().out
+    # Of calls that take as long again it is no start.
+    for warm in (cold(9_000, 100, 100, 8_000), cold(9_000, 100)):
+        assert not assess(load(warm)).is_cold
+
+
+def test_of_a_process_the_window_is_from_its_first_work_to_its_last(tmp_path, load):
+    """Its driver's start, launches that load code, and what it does at its end are none of it."""
+    builder = ExportBuilder()
+    launches = ((0, 100_000), (101_100, 2_000), (103_200, 10))
+    kernels = (("a", 100_010), ("b", 103_110), ("b", 104_110))
+    for (at, took), (name, begun) in zip(launches, kernels, strict=True):
+        builder.launch(at * US, took * US).kernel(name, begun * US, 1_000 * US)
+    builder.launch(105_200 * US, 50_000 * US, name="cudaDeviceReset")
+    summary = assess(load(builder.write(tmp_path / "report.sqlite")))
+    (partition,) = summary.timeline.partitions
+    assert partition.window is WindowKind.WORK
+    assert summary.is_whole_process
+    assert partition.span_ns == (105_110 - 100_000 - 2_000) * US
+    assert partition.busy_ns == 3_000 * US
+    assert summary.typical_step is None
