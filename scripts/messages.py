@@ -31,7 +31,7 @@ SPEAKERS = (
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/kineto_file.py:graph_findings", "ingest/kineto_file.py:_window_findings",
     "ingest/nsys_reading.py:export_findings",
-    "ingest/quality.py", "ingest/replays.py", "ingest/source.py:_other_kind",
+    "ingest/quality.py", "ingest/replays.py",
     "model/benchmark.py", "model/comparison.py", "model/location.py", "model/origin.py",
     "model/schema.py:Attribution", "model/trial.py",
     "nvcc/compile.py:findings_of", "nvcc/compile.py:_more_registers",
@@ -52,6 +52,7 @@ DATA = {
     "analysis/findings.toml": ("message", "suggestion"),
     "benchmarking/findings.toml": ("message", "suggestion"),
     "ingest/findings.toml": ("message", "suggestion", "effect"),
+    "ingest/other_files.toml": ("reads", "what", "hint"),
     "analysis/counters.toml": ("meaning", "remedy", "suggestion", "basis"),
     "launches/launch_explanations.toml": (
         "shared", "parallel_over", "block_computes", "memory", "synchronization", "algorithm", "text",

@@ -64,6 +64,11 @@ def test_rocprofs_own_files_are_summed_and_broken_ones_are_an_error(opscope, tmp
         (b'{"nodes": [{"name": "[pytorch|profiler|execution_graph"}]}', "an execution trace"),
         (b'{"traceEvents": [{"ph": "M", "name": "CPU HIP API"}]}', "a trace of rocprof before rocprofv3"),
         (
+            b'{"traceEvents": [{"ph": "X", "cat": "FEE", "name": "f", "ts": 1.0, "dur": 2.0}], '
+            b'"viztracer_metadata": {}}',
+            "a trace of VizTracer, of Python on the host alone. Look at it with vizviewer",
+        ),
+        (
             b'[{"name": "mm", "ph": "X", "ts": 1.0, "dur": 2.0, "pid": "CPU functions", "args": {}}]',
             "a trace of the autograd profiler before PyTorch 1.8",
         ),

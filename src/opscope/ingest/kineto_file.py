@@ -40,13 +40,12 @@ from opscope.ingest.quality import (
 )
 from opscope.ingest.replays import Capture, Demangle, captured_phases, open_replays, with_nodes
 from opscope.ingest.source import (
-    READS,
     EventArray,
     LocalText,
     TraceFile,
+    foreign_json,
     local_text,
     mapped_text,
-    named_kind,
 )
 from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of, staged_events
 from opscope.ingest.wording import finding
@@ -278,7 +277,7 @@ def read_kineto(
         census = Filler(session, trace_id, events).fill()
         if not census.categories:
             what = f"{counted(census.event_count, 'event')}, but none that torch's profiler writes"
-            raise InputError(named_kind(mapped, what), source=trace.name, hint=READS)
+            raise foreign_json(mapped, what, trace.name)
         array, repairs, size_bytes = events.array, events.flaws, len(mapped)
     _write_trace(
         session, trace_id, array, census, sidecar, source=valid_text(trace.name), size_bytes=size_bytes

@@ -34,7 +34,7 @@ from opscope.ingest.quality import (
     write_trace,
 )
 from opscope.ingest.replays import Demangle
-from opscope.ingest.source import EXPORT_COMMAND, LocalText, TraceFile
+from opscope.ingest.source import EXPORT_COMMAND, LocalText, TraceFile, other_file
 from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of
 from opscope.ingest.wording import asked, finding
 from opscope.model.environment import RANK_VARIABLES, rank_of
@@ -51,21 +51,6 @@ _LENGTH, _LONGEST_VALUE_BYTES = 0, 64 << 20  # SQLITE_LIMIT_LENGTH
 _STRINGS = "StringIds"
 _MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "ANALYSIS_")
 _EXPORTED = f"{EXPORT_COMMAND} FILE.nsys-rep makes one"
-# Databases of other recorders, by a table of theirs: what they are, and what to do.
-_OTHERS = {
-    "rocpd_": (
-        "a database of rocprofv3 (rocpd)",
-        "Write JSON instead, of which totals are read: rocprofv3 --output-format json",
-    ),
-    "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL": (
-        "a profile of nvprof or the Visual Profiler, which opscope does not read",
-        "Record with Nsight Systems, and export: nsys profile, then nsys export --type sqlite",
-    ),
-    "rocTX": (
-        "a database of rocprof before rocprofv3, which opscope does not read",
-        "Record with rocprofv3 --output-format json, or with torch.profiler",
-    ),
-}
 
 
 class Export(msgspec.Struct, frozen=True):
@@ -89,7 +74,7 @@ class Export(msgspec.Struct, frozen=True):
 def open_export(name: str, path: Path) -> Iterator[Export]:
     size_bytes = path.stat().st_size
     if not size_bytes:
-        raise InputError("the file is empty", source=name, byte_offset=0)
+        raise InputError("the file is empty", source=name)
     try:
         with closing(_connect(path)) as connection:
             # Bound what reading may cost: a few words of a schema describe tables without an end.
@@ -109,10 +94,9 @@ def open_export(name: str, path: Path) -> Iterator[Export]:
             if _STRINGS not in tables or not any(table.startswith(_MARKS) for table in tables):
                 shown = ", ".join(sorted(tables)[:3])
                 found = f"its tables are {shown} …" if tables else "it has no tables"
-                unknown = f"a SQLite database, but not an export of Nsight Systems ({found})", _EXPORTED
-                known = (_OTHERS[mark] for mark in _OTHERS if any(one.startswith(mark) for one in tables))
-                what, hint = next(known, unknown)
-                raise InputError(what, source=name, hint=hint)
+                what = f"a SQLite database, but not an export of Nsight Systems ({found})"
+                known = other_file("tables", lambda mark: any(one.startswith(mark) for one in tables), name)
+                raise known or InputError(what, source=name, hint=_EXPORTED)
             columns = {
                 table: frozenset(
                     one for (one,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))

@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from opscope.data import packaged_toml
 from opscope.errors import DependencyError, InputError
 from opscope.model.files import check_ratio
 
@@ -272,7 +273,7 @@ def mapped_text(path: Path, name: str) -> Iterator[mmap.mmap]:
         try:
             text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError:
-            raise InputError("the file is empty", source=name, byte_offset=0) from None
+            raise InputError("the file is empty", source=name) from None
         with text:
             yield text
 
@@ -290,13 +291,17 @@ def open_array(text: mmap.mmap, source: str) -> OpenArray:
     def wrong(what: str, byte_offset: int | None, hint: str | None = None) -> InputError:
         return InputError(what, source=source, byte_offset=byte_offset, hint=hint)
 
+    def begins(mark: str) -> object:
+        parts = f"{mark} … ".split(" … ")
+        begin, later = (re.compile(part.encode("latin-1"), re.DOTALL) for part in parts[:2])
+        return any(begin.match(text, at) for at in {0, first}) and later.search(text, first)
+
     first = _skip_whitespace(text, 3 if text[:3] == b"\xef\xbb\xbf" else 0)
     mark, header = text[first : first + 1], None
     if not mark:
-        raise wrong("the file is empty", 0)
-    if (other := _other_recorder(text, first)) is not None:
-        what, hint, has_totals = other
-        raise (OtherRecorderError if has_totals else InputError)(what, source=source, hint=hint)
+        raise wrong("the file is empty", None)
+    if (other := other_file("begins", begins, source)) is not None:
+        raise other
     if mark == b"[":
         start = first + 1
     elif mark == b"{":
@@ -314,10 +319,13 @@ def open_array(text: mmap.mmap, source: str) -> OpenArray:
             raise wrong("traceEvents is not an array", start)
         start += 1
     else:
-        what, hint = _other_kind(text, source)
-        raise wrong(what, first, hint)
+        raise InputError(
+            "not JSON, and no other kind of file that opscope knows",
+            source=source,
+            hint=_known_files()["reads"],
+        )
     if text[(after := _skip_whitespace(text, start)) : after + 1] == b"]":
-        raise wrong("the traceEvents array is empty", start - 1, "Record at least one active step")
+        raise wrong("the traceEvents array is empty", None, "Record at least one active step")
     return OpenArray(start, header)
 
 
@@ -331,64 +339,24 @@ def trailer(text: mmap.mmap, bracket: int, opened: OpenArray) -> dict[str, Any] 
     return found
 
 
-def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
-    """What a file is that is not JSON, and what to do with it."""
-    if text[:4] == b"NVR\0":
-        return "a report of Nsight Compute, not a trace", f"Read it with opscope ncu {source}"
-    if text[257:262] == b"ustar" or text[:4] == b"PK\3\4":
-        return "an archive, not a trace", "Unpack it first, and give the traces or their folder"
-    if text[8:12] == b"DUCK":
-        hint = "Give it alone and not packed; opscope compare puts two side by side"
-        return "a saved session, not a trace", hint
-    from opscope.ingest.memory_snapshot import KEYS, PICKLED  # noqa: PLC0415 - seldom needed
-
-    if PICKLED.match(text):
-        what, hint = "a pickle, which opscope never opens: it can run any code", READS
-        if any(text.find(key) >= 0 for key in KEYS):
-            what = "a memory snapshot of PyTorch, which is a pickle and holds no times"
-            hint = f"opscope analyze {source} says who holds the memory; give it alone"
-        elif text.find(b"segment_type") >= 0:
-            what = "a pickle of torch.cuda.memory_snapshot()"
-            hint = "Write what opscope reads: torch.cuda.memory._dump_snapshot('memory.pickle')"
-        return what, hint
-    return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
+def _known_files() -> dict[str, Any]:
+    return packaged_toml(__package__, "other_files.toml")
 
 
-READS = (
-    "opscope reads traces of torch.profiler (Kineto) of NVIDIA and AMD GPUs and exports of Nsight Systems, "
-    "memory snapshots of PyTorch, and totals of rocprofv3 (JSON), RPD, Proton and Ascend"
-)
-# What only files of other recorders hold.
-_MARKS = {
-    b"CPU HIP API": "a trace of rocprof before rocprofv3",
-    b"stream:all Compute": "a timeline of TensorFlow 1",
-    b"NEGOTIATE_ALLREDUCE": "a timeline of Horovod",
-    b"[pytorch|profiler|execution": "an execution trace of PyTorch, which holds no times of kernels",
-    b"speedscope.app": "a profile for speedscope, of the host alone",
-    b'"DevTools"': "a trace of Chrome's developer tools",
-}
+def other_file(part: str, has: Callable[[str], object], source: str) -> InputError | None:
+    """The error of a file of another tool, by the first mark of a part of the table that it has."""
+    table = _known_files()
+    found = next((one for one in table[part] if has(one["mark"])), None)
+    if found is None:
+        return None
+    hint = found.get("hint", "{reads}").format(source=source, reads=table["reads"])
+    return (OtherRecorderError if "totals" in found else InputError)(found["what"], source=source, hint=hint)
 
 
-def named_kind(text: mmap.mmap, unknown: str) -> str:
-    """What a file is that has nothing of torch's profiler: by what others write, or else `unknown`."""
-    return next((what for mark, what in _MARKS.items() if text.find(mark) >= 0), unknown)
-
-
-def _other_recorder(text: mmap.mmap, first: int) -> tuple[str, str, bool] | None:
-    """Which other recorder wrote a JSON file, what to do, and whether it holds totals; None if unknown."""
-    found = (
-        (re.compile(rb'\[\s*\{\s*"(?:children|frame|metrics)"\s*:').match(text, first),
-         "a profile of Proton (Triton): a tree, not a trace", True),
-        (re.compile(rb"\[\s*\{\s*\}\s*,").match(text, first), "a trace of rocprof's RPD (rpd2tracing)", True),
-        (re.compile(rb'\{\s*"rocprofiler-sdk-tool"').match(text, first), "a profile of rocprofv3", True),
-        # Of torch.autograd.profiler before Kineto (torch/autograd/profiler.py, PyTorch 1.7).
-        (re.compile(rb'\[(?s:.)*?"pid"\s*:\s*"(?:CPU|CUDA) functions"').match(text, first, first + (1 << 20)),
-         "a trace of the autograd profiler before PyTorch 1.8, which names no launches", False),
-        (text[first] == ord("[") and re.compile(rb'"(?:async_npu|Ascend Hardware)"').search(text, first),
-         "a trace of an Ascend NPU (torch_npu)", True),
-    )  # fmt: skip
-    hints = f"Record it with torch.profiler; {READS}", f"opscope analyze shows totals of one file; {READS}"
-    return next(((what, hints[totals], totals) for is_one, what, totals in found if is_one), None)
+def foreign_json(text: mmap.mmap, unknown: str, source: str) -> InputError:
+    """The error of JSON that has nothing of torch's profiler: by what others write, or else `unknown`."""
+    found = other_file("holds", lambda mark: text.find(mark.encode()) >= 0, source)
+    return found or InputError(unknown, source=source, hint=_known_files()["reads"])
 
 
 def _skip_whitespace(text: mmap.mmap, position: int) -> int:
@@ -414,17 +382,15 @@ def _own_key(text: mmap.mmap, first: int) -> int | None:
 
 def _without_array(text: mmap.mmap, first: int, source: str) -> InputError:
     """The error that fits a file without a usable traceEvents key."""
-    what, offset = named_kind(text, "JSON without a traceEvents array"), first
-    hint: str | None = READS
     try:
         msgspec.json.decode(memoryview(text)[first:], type=msgspec.Raw)
     except msgspec.DecodeError as error:
         reason = re.sub(r"\s*\(byte \d+\)", "", str(error)).removeprefix("JSON is malformed: ")
-        what, hint = f"not valid JSON ({reason})", None
-        offset += error_offset(error, len(text) - first)
+        place = first + error_offset(error, len(text) - first)
+        return InputError(f"not valid JSON ({reason})", source=source, byte_offset=place)
     except RecursionError:
-        what, hint = "not valid JSON (nested too deeply)", None
-    return InputError(what, source=source, byte_offset=offset, hint=hint)
+        return InputError("not valid JSON (nested too deeply)", source=source)
+    return foreign_json(text, "JSON without a traceEvents array", source)
 
 
 def _parse_object(text: bytes) -> dict[str, Any] | None:

@@ -3,6 +3,8 @@
 import builtins
 import gzip
 import json
+import lzma
+import marshal
 import mmap
 import sys
 from pathlib import Path
@@ -337,7 +339,7 @@ class TestTruncation:
         for cut in range(len(data)):
             complete = [end for end in ends if end <= cut]
             if not complete:
-                assert error_of(data[:cut]).byte_offset is not None
+                assert (error_of(data[:cut]).byte_offset is not None) == (cut > 0)
                 continue
             events, _, lost_bytes = events_of(data[:cut])
             assert events == EVENTS[: len(complete)], cut
@@ -391,8 +393,20 @@ class TestNoTrace:
             (b"NVR\0", "a report of Nsight Compute, not a trace"), (b"PK\3\4", archive),
             (b"t.json".ljust(257, b"\0") + b"ustar", archive),
             (bytes(8) + b"DUCK", "a saved session, not a trace"),
+            (b"==PROF== Connected to process 5 (/a)\n", "text or CSV that ncu printed"),
+            (b'"ID","Process ID","Process Name",', "text or CSV that ncu printed"),
+            (b"Time (%),Total Time (ns),Instances,", "statistics of nsys stats"),
+            (b'"Time(%)","Time","Calls","Avg",', "statistics of nvprof"),
+            (b'"Type","Time(%)","Time","Calls",', "statistics of nvprof"),
+            (b"==123== Profiling result:\n", "statistics of nvprof"),
+            (b'"Name","Calls","TotalDurationNs",', "CSV of rocprof"),
+            (b"PERFILE2h", "a recording of Linux perf"),
+            (b"2 templated_functions_MULTI_TIME\n#", "a profile of TAU"),
+            (marshal.dumps({("a.py", 1, "f"): (1, 1, 0.5, 0.5, {})}), "a profile of cProfile"),
+            (lzma.compress(b'{"traceEvents": []}'), "packed with xz, bzip2 or 7-Zip"),
         ):  # fmt: skip
             error = error_of(head + bytes(64))
-            assert (error.message[: len(message)], error.byte_offset) == (message, 0)
+            assert (error.message[: len(message)], error.byte_offset) == (message, None)
+            assert error.hint
         deep = b'{"a": ' + b"[" * 100_000 + b', "traceEvents": []}'
         assert error_of(deep).message.startswith("not valid JSON")
