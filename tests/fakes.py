@@ -199,6 +199,8 @@ _EXPORT_TABLES = {
     "ThreadNames": "nameId, globalTid",
     "META_DATA_EXPORT": "name, value",
     "META_DATA_CAPTURE": "name, value",
+    "TARGET_INFO_SYSTEM_ENV": "name, value",
+    "DIAGNOSTIC_EVENT": "severity, text",
 }
 
 

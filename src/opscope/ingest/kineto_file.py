@@ -76,9 +76,9 @@ _WAITS = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy")
 
 
 def distrust(
-    session: Session, trace_id: int, events: StagedEvents, *, is_whole: bool = False
+    session: Session, trace_id: int, events: StagedEvents, *, recorder: str | None = None
 ) -> Iterator[Finding]:
-    """Mend staged events, and say what cannot be trusted; before a whole recording nothing ran."""
+    """Mend staged events, and say what cannot be trusted; under `nsys` (or `wsl2`) nothing ran before."""
     ignored = events.census.ignored
     named = {name: count for name, count in ignored.items() if name.endswith(("_op", "_runtime"))}
     if any(name.endswith("_op") for name in named):
@@ -111,19 +111,20 @@ def distrust(
     # Records that came with other ids are there, and unattributed.
     if min(missing, launches - records) > _MISSING_FRACTION * launches:
         code = "device_records_missing" if records else "no_device_records"
-        yield finding(f"recording.{code}", trace_id, {"count": missing, "device_ns": None}, launches=launches)
+        evidence = {"count": missing, "device_ns": None}
+        yield finding(f"recording.{code}", trace_id, evidence, kind=recorder, launches=launches)
     captured = int((is_captured & (kind == CallKind.KERNEL)).sum())
     if captured > launches and not (kind == CallKind.GRAPH).any():
         yield finding("recording.captures_only", trace_id, {"count": captured, "device_ns": None})
     elif not launches + records and "cpu_op" not in events.census.categories:
         evidence = {"count": len(kind), "device_ns": None}
-        yield finding("recording.empty", trace_id, evidence, kind="nsys" if is_whole else None)
+        yield finding("recording.empty", trace_id, evidence, kind=recorder and "nsys")
     reason = _impossible(activities, _host_extent(events))
     if (reason >= 0).any():
         yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
         activities = {name: column[reason < 0] for name, column in activities.items()}
     yield from _skew(trace_id, events, calls, activities)
-    if not is_whole:
+    if recorder is None:
         yield from _waits_for_others(trace_id, calls, activities, _host_extent(events))
 
 

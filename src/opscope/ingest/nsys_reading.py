@@ -309,10 +309,17 @@ def read_export(
         cuda = [process for process, _, is_cuda in rows if is_cuda]
         chosen = cuda or [process for process, _, _ in rows]
         if not chosen:
+            said, name = _unsupported(export), export.name
+            if _is_cuda_traced(export):
+                raise InputError(
+                    "CUDA was traced, and the export holds no CUDA calls, no device work and no NVTX ranges",
+                    source=name,
+                    hint=said or "The recorded program made no CUDA call: check that it uses the GPU",
+                )
             raise InputError(
                 "the export holds no CUDA calls, no device work and no NVTX ranges",
-                source=export.name,
-                hint=_unsupported(export) or "Record with `nsys profile --trace=cuda,nvtx`",
+                source=name,
+                hint=said or "Record with `nsys profile --trace=cuda,nvtx`",
             )
         reader = _Reader(session, export, local, Path(folder), has_cuda=bool(cuda))
         for offset, process in enumerate(chosen):
@@ -330,9 +337,18 @@ def _problems(export: Export) -> list[str]:
     return list(dict.fromkeys(" ".join(str(text).split()) for level, text in rows if level in levels))
 
 
+_TRACING_FAILED = re.compile("CUPTI_ERROR|CUDA profiling|CUDA.* not supported")
+
+
+def _is_cuda_traced(export: Export) -> bool:
+    """Whether nsys says that it was asked to trace CUDA; it does from 2023 on."""
+    said = _pairs(export, "META_DATA_CAPTURE").items()
+    return any(name.endswith(":COLLECT_CUDA_TRACE") and value == "true" for name, value in said)
+
+
 def _unsupported(export: Export) -> str:
     """Those that say why nothing was recorded, as a hint."""
-    found = [one for one in _problems(export) if "not supported" in one or "CUPTI_ERROR" in one]
+    found = [one for one in _problems(export) if _TRACING_FAILED.search(one)]
     return f"Nsight Systems says: {'; '.join(one.rstrip('.') for one in found)}" if found else ""
 
 
@@ -367,13 +383,13 @@ class _Reader:
 
     def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
         events, owners = self._stage_process(process)
-        defects, said = [*distrust(self.session, trace_id, events, is_whole=True)], _unsupported(self.export)
-        if said and defects[:1] and defects[0].code == "recording.empty":
-            defects[0] = msgspec.structs.replace(defects[0], suggestion=said)
+        system = _pairs(self.export, "TARGET_INFO_SYSTEM_ENV")
+        recorder = "wsl2" if "WSL2" in system.get("SoftwareReleaseVersion", "") else "nsys"
+        defects = [*distrust(self.session, trace_id, events, recorder=recorder)]
         census = Filler(self.session, trace_id, events).fill()
         self.session.execute(sql(__package__, "nsys:kernel_symbols"))
         export, exported = self.export, _exported(self.export)
-        version = integer(_pairs(export, "TARGET_INFO_SYSTEM_ENV").get("CudaDriverVersion"))
+        version = integer(system.get("CudaDriverVersion"))
         rank, world_size = _rank(export) if is_only else (None, None)
         properties = {
             "recorder": "Nsight Systems",
@@ -400,12 +416,19 @@ class _Reader:
         )
         write_devices(self.session, trace_id, devices_of(self.export, process))
         operators = census.categories.get("cpu_op", 0) - owners
-        self.session.add_findings((
+        is_explained, said = bool(defects) or not self.has_cuda, _unsupported(export)
+        found = (
             *read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
             *defects,
-            *trace_findings(self.session, trace_id, is_explained=bool(defects)),
-            *process_findings(self.session, trace_id, owners, operators, has_cuda=self.has_cuda),
-        ))  # fmt: skip
+            *trace_findings(self.session, trace_id, is_explained=is_explained),
+            *process_findings(self.session, trace_id, owners, operators, export, has_cuda=self.has_cuda),
+        )
+        self.session.add_findings(
+            msgspec.structs.replace(one, suggestion=said)
+            if said and one.code in ("recording.empty", "nsys.no_cuda")
+            else one
+            for one in found
+        )
 
     def _stage_process(self, process: int) -> tuple[StagedEvents, int]:
         """The events of one process; how many ranges stand among its operators."""
@@ -599,7 +622,7 @@ def export_findings(
 
 
 def process_findings(
-    session: Session, trace_id: int, owner_count: int, operator_count: int, *, has_cuda: bool = True
+    session: Session, trace_id: int, owner_count: int, operator_count: int, export: Export, *, has_cuda: bool
 ) -> Iterator[Finding]:
     """What concerns the trace of one process, whose rows are there.
 
@@ -607,7 +630,8 @@ def process_findings(
     `operator_count`; `has_cuda` is of all processes.
     """
     if not has_cuda:
-        yield finding("nsys.no_cuda", trace_id, {"range_count": owner_count})
+        kind = "traced" if _is_cuda_traced(export) else None
+        yield finding("nsys.no_cuda", trace_id, {"range_count": owner_count}, kind=kind)
     elif owner_count:
         yield finding("nsys.ranges_own", trace_id, {"range_count": owner_count})
     has_work = bool(session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id]))

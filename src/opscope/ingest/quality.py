@@ -273,7 +273,9 @@ def trace_findings(
         yield finding("trace.absent", trace_id, {"absent": absent}, names=", ".join(absent))
     if activities:
         # What runs outside of operators is no surprise where there are none.
-        silent = () if of_torch or recorder == "nsys" else (schema.Attribution.OUTSIDE_OPERATOR,)
+        usual = () if of_torch or has_operators else (schema.Attribution.OUTSIDE_OPERATOR,)
+        silent = usual if recorder != "nsys" else ()
+        usual = usual if not has("annotations") else ()
         rows = session.query(
             """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
             WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
@@ -289,7 +291,9 @@ def trace_findings(
                     trace_id,
                     {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
                     kind=recorder if has_operators or recorder == "nsys" else "alone",
-                    severity=Severity.WARNING if fraction >= 0.01 else Severity.INFO,
+                    severity=Severity.WARNING
+                    if fraction >= 0.01 and attribution not in usual
+                    else Severity.INFO,
                     percent=f"{100 * fraction:.1f}",
                     meaning=attribution.meaning,
                 )

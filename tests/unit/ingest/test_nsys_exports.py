@@ -54,12 +54,48 @@ class TestProcesses:
     def test_a_process_that_only_pushed_ranges_is_a_trace_where_none_called_cuda(self, load_export):
         session = load_export(ExportBuilder().range("aten::mm, op_id = 1", 0, 50))
         assert session.query("SELECT name FROM operators") == [("aten::mm",)]
-        assert "nsys profile" in str(finding(session, "trace.no_device_activity").suggestion)
+        # What is missing is said once.
+        assert finding(session, "trace.no_device_activity") is None
+        assert "nsys profile" in str(finding(session, "nsys.no_cuda").suggestion)
+
+    def test_where_cuda_was_traced_nobody_is_told_to_trace_it(self, load_export):
+        def traced(*warned):
+            builder = ExportBuilder()
+            builder.plain_row("META_DATA_CAPTURE", name="PROCESS_0:COLLECT_CUDA_TRACE", value="true")
+            for text in warned:
+                builder.plain_row("DIAGNOSTIC_EVENT", severity=2, text=text)
+            return builder
+
+        said = "CUDA profiling might have not been started correctly."
+        with pytest.raises(InputError, match=r"CUDA was traced, .*\. The recorded program made no CUDA call"):
+            load_export(traced())
+        with pytest.raises(InputError, match=rf"Nsight Systems says: {said[:-1]}$"):
+            load_export(traced(said, "No NVTX events collected."))
+        told = finding(load_export(traced().range("aten::mm, op_id = 1", 0, 50)), "nsys.no_cuda")
+        assert "check that it uses the GPU" in told.suggestion
+        told = finding(load_export(traced(said).range("aten::mm, op_id = 1", 0, 50)), "nsys.no_cuda")
+        assert told.suggestion == f"Nsight Systems says: {said[:-1]}"
 
     def test_launches_without_device_records_are_counted(self, load_export):
         builder = ExportBuilder().range("aten::mm, op_id = 1", 0, 50)
-        (one,) = Summary(load_export(builder.launch(10).launch(20))).defects
+        (one,) = Summary(load_export(builder.launch(10).launch(20, name="cudaMemcpy_v3020"))).defects
         assert (one.code, one.evidence["count"]) == ("recording.no_device_records", 2)
+        assert one.message.startswith("2 launches and copies, 0 device records")
+        assert "RestrictProfiling" in one.suggestion
+        kernel = {"name": "SoftwareReleaseVersion", "value": "5.15.90.1-microsoft-standard-WSL2"}
+        (one,) = Summary(load_export(builder.plain_row("TARGET_INFO_SYSTEM_ENV", **kernel))).defects
+        assert "Windows driver" in one.suggestion and "RestrictProfiling" not in one.suggestion
+
+    def test_work_outside_of_operators_is_a_warning_where_some_could_be_open(self, load_export):
+        def severity(builder):
+            return str(finding(load_export(builder), "attribution.outside_operator").severity)
+
+        def plain(kernel="solve(float*)"):
+            return ExportBuilder().launch(200).kernel(kernel, 210, 30)
+
+        assert severity(plain()) == "info"
+        assert severity(plain().range("setup", 0, 50)) == "warning"
+        assert severity(plain("void at::native::fill<float>()")) == "warning"
 
     @pytest.mark.exhaustive(few=False)
     def test_rows_without_a_process_are_of_the_only_one_or_counted(self, load_export):
@@ -246,7 +282,7 @@ GPU = {
 
 def write(path, **tables):
     """A kernel on device 1, and further tables."""
-    ExportBuilder().launch(1).kernel("k", 2, 3, deviceId=1).write(path, without=["META_DATA_EXPORT"])
+    ExportBuilder().launch(1).kernel("k", 2, 3, deviceId=1).write(path, without=["META_DATA_EXPORT", *tables])
     with closing(sqlite3.connect(path)) as connection:
         for name, rows in tables.items():
             connection.execute(f"CREATE TABLE {name} ({', '.join(rows[0])})")
