@@ -102,6 +102,17 @@ def test_every_way_to_end_has_its_exit_code(opscope, monkeypatch, error, code, m
     assert "Traceback" not in outcome.err
 
 
+def test_errors_are_one_line_or_as_wide_as_asked(opscope, monkeypatch, tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text("hello")
+    one = opscope("analyze", path).fails("not JSON, and no other kind", lines=1).err
+    monkeypatch.setenv("COLUMNS", "100")
+    wrapped = opscope("analyze", path).err
+    assert " ".join(wrapped.split()) == one.strip()
+    assert max(map(len, wrapped.splitlines()[1:])) <= 100
+    assert wrapped.count("\n       ") == wrapped.count("\n") - 1 > 0
+
+
 def test_an_entry_point_exits_with_the_code_of_the_processs_arguments(monkeypatch, capsys):
     done = python("-m", "opscope", "nonsense")
     assert done.returncode == 2

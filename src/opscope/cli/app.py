@@ -2,7 +2,7 @@
 
 Exit codes: 0 fine, 1 an OpscopeError (or a failed configuration), 2 usage, 3 a regression was found, 4 a
 gate had too little to judge by, 130 interrupted (143 by SIGTERM, 129 by SIGHUP). A user's mistake is one line
-on stderr; the traceback comes with `--debug`. Imports no verb before it is called.
+on stderr (wrapped on a terminal); the traceback comes with `--debug`. Imports no verb before it is called.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Group, Parameter
@@ -297,9 +298,23 @@ def _interrupted(number: int | None = None) -> int:
 
 
 def _fail(message: str, code: int, *, kind: str = "error: ") -> int:
+    """Say it on stderr: as wide as a terminal, or as COLUMNS has it, and else unwrapped, to be searched."""
     from opscope.visible_text import visible  # noqa: PLC0415 - not needed where nothing fails
 
-    print(f"{kind}{visible(message)}", file=sys.stderr)  # noqa: T201
+    text = f"{kind}{visible(message)}"
+    if sys.stderr.isatty() or "COLUMNS" in os.environ:
+        from opscope.cli.console import wide_console  # noqa: PLC0415
+
+        wrap = TextWrapper(
+            wide_console(sys.stderr).width,
+            subsequent_indent=" " * len(kind),
+            expand_tabs=False,
+            replace_whitespace=False,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        text = "\n".join(map(wrap.fill, text.split("\n")))
+    print(text, file=sys.stderr)  # noqa: T201
     return code
 
 
