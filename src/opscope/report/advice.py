@@ -96,7 +96,7 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     busy = format_fraction(summary.busy_fraction if fraction is None else fraction)
     step, spans_ns = summary.typical_step, [one.span_ns for one in summary.counted_timeline.in_use]
     if summary.is_whole_process:
-        busy += f" of {format_duration(max(spans_ns, default=0))}, from its first work to its last"
+        busy = f"{busy} of {format_duration(max(spans_ns, default=0))}, from its first work to its last"
     elif fraction is None:
         busy += " recorded"
     # What was simulated of a recording without steps says nothing of it if most lies outside.
