@@ -279,7 +279,8 @@ def print_document(document: Document, *, reading: Parts = READING, on_stderr: b
     stream.write(printed.get())
     facts = next((one.facts for one in told.blocks if isinstance(one, FactList)), ())
     again = FactList(tuple(one for one in facts if one[0] in _CONCLUSIONS))
-    if again.facts and printed.get().count("\n") > _SCREEN:
+    # A change alone, without what it is measured by, is no conclusion.
+    if {label for label, _ in again.facts} - {"Change 1"} and printed.get().count("\n") > _SCREEN:
         ending = Document("", sections=(Section("", (again,)),))
         console.print("", render_terminal(translated(ending, _language)), crop=False)
 
