@@ -93,8 +93,8 @@ def test_coalescing_tells_the_transposing_copy_from_the_others(counted, by_opera
     accesses = [copy["global_loads"], copy["global_stores"]]
     excess = [one["sectors_per_request"] / one["ideal_sectors_per_request"] for one in accesses]
     assert max(excess) > 2
-    codes = {one["code"] for one in counted["findings"] if one["evidence"]["launch"] == copy["launch"]}
-    assert "ncu.UncoalescedGlobalAccess" in codes
+    codes = {one["code"] for one in counted["findings"] if copy["launch"] in one["evidence"]["launches"]}
+    assert "counters.scattered" in codes
 
 
 def test_a_first_run_chooses_and_the_exit_code_is_the_programs(script):

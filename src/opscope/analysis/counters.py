@@ -8,12 +8,13 @@ their reasons.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from math import prod
 from statistics import median_low
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from opscope.analysis.tensor_cores import (
     TensorCoreUse,
@@ -23,10 +24,11 @@ from opscope.analysis.tensor_cores import (
     tensor_core_use,
 )
 from opscope.data import packaged_toml
+from opscope.hardware.architectures import WARP_SIZE
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import Shown
-from opscope.model.queries import grouped, sql
+from opscope.model.queries import grouped, sql, summed
 from opscope.model.session import Session
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 from opscope.provenance.demangle import demangle
@@ -34,10 +36,11 @@ from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.text_enum import MeaningEnum
 from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quantity
+from opscope.units import counted, format_percent
 
 
 def counter_book() -> dict[str, Any]:
-    """What `counters.toml` holds: thresholds with their reasons, stalls, findings by code, NVIDIA's rules."""
+    """What `counters.toml` holds: thresholds with their reasons, stalls, units, findings by code."""
     return packaged_toml(__package__, "counters.toml")
 
 
@@ -60,7 +63,9 @@ class CounterLimit(MeaningEnum):
     COMPUTE = "compute", "its instructions"
     DRAM = "dram", "device memory"
     CACHES = "caches", "the caches: more bytes pass them than reach memory"
+    LOADS = "loads_and_stores", "loads and stores: L1 and shared memory take no more of them"
     LATENCY = "latency", "neither: it waits"
+    LAUNCH_SIZE = "launch_size", "its few threads, which do not fill the device"
 
 
 class CountedCall(CostedCall, frozen=True, kw_only=True):
@@ -90,14 +95,17 @@ class CountedKernel(msgspec.Struct, frozen=True):
             self.counters.ratio(one)
             for one in (Quantity.SM_FRACTION, Quantity.MEMORY_FRACTION, Quantity.DRAM_FRACTION)
         )
+        waves, busiest = self.counters.occupancy.waves, max(compute or 0, memory or 0)
+        if waves is not None and waves < _threshold("waves") and busiest < _threshold("waiting_fraction"):
+            return CounterLimit.LAUNCH_SIZE
         if compute is None or memory is None:
             return None
-        if max(compute, memory) < _threshold("waiting_fraction"):
+        if busiest < _threshold("waiting_fraction"):
             return CounterLimit.LATENCY
-        if compute >= memory:
-            return CounterLimit.COMPUTE
-        if dram is None:
-            return None
+        if self.counters.busiest_unit == "loads_and_stores":
+            return CounterLimit.LOADS
+        if compute >= memory or dram is None:
+            return CounterLimit.COMPUTE if compute >= memory else None
         return CounterLimit.DRAM if dram >= _threshold("dram_share") * memory else CounterLimit.CACHES
 
     @property
@@ -235,40 +243,75 @@ def analyze_counters(report: NcuReport, session: Session | None = None) -> Count
     return CounterAnalysis(report, kernels, counter_findings(kernels), tuple(source for (source,) in sources))
 
 
+class AlikeLaunches(NamedTuple):
+    longest: CountedKernel
+    launches: int
+    duration_ns: int  # of all
+
+
+def alike_launches(kernels: Sequence[CountedKernel]) -> list[AlikeLaunches]:
+    """Launches of one kernel and geometry that the same limits are one; the most time first."""
+    groups = grouped(
+        ((one.name, one.counters.grid, one.counters.block, one.limit, one.operators), one)
+        for one in sorted(kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
+    )
+    found = [
+        AlikeLaunches(one[0], len(one), sum(each.counters.duration_ns or 0 for each in one))
+        for one in groups.values()
+    ]
+    return sorted(found, key=lambda one: -one.duration_ns)
+
+
 def counter_findings(kernels: Sequence[CountedKernel]) -> tuple[Finding, ...]:
-    """All findings: most severe first, then by gain, then in the order of the report.
+    """One for each suggestion, of all kernels that take much time; first what may bring most of all time."""
+    groups = alike_launches(kernels)
+    times = summed((group.longest.name, group.duration_ns) for group in groups)
+    told = grouped(
+        ((it.code, it.suggestion), (group.duration_ns * it.evidence["estimated_speedup_fraction"], group, it))
+        for group in groups
+        if times[group.longest.name] >= _threshold("time_share") * times.total()
+        for rule in (_extra_traffic, _idle_tensor_cores, _limiting, _avoidable)
+        for it in rule(group.longest)
+    )
+    found = [_of_all(sorted(said, key=lambda one: -one[0]), times.total() or 1) for said in told.values()]
+    return tuple(sorted(found, key=lambda one: (-one.evidence["estimated_time_fraction"], one.severity.rank)))
 
-    Launches alike that show the same are said once, by the one that took longest.
-    """
-    said: dict[tuple[str, Any], Finding] = {}
-    for kernel in sorted(kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0)):
-        for finding in chain.from_iterable(rule(kernel) for rule in _RULES):
-            said.setdefault(
-                (finding.code, (kernel.name, kernel.counters.grid, kernel.counters.block)), finding
-            )
 
-    def rank(one: Finding) -> tuple[int, float, float, int]:
-        share = one.evidence.get("estimated_speedup_fraction") or 0.0
-        return one.severity.rank, -(one.estimated_gain_ns_per_step or 0.0), -share, one.evidence["launch"]
-
-    return tuple(sorted(said.values(), key=rank))
+def _of_all(said: Sequence[tuple[float, AlikeLaunches, Finding]], whole_ns: int) -> Finding:
+    launches = [group.longest.counters.index for _, group, _ in said]
+    messages = (
+        f"{group.longest.decoded.title} (launch {group.longest.counters.index}): {one.message}"
+        for _, group, one in said
+    )
+    evidence = {
+        "launch": launches[0],
+        "kernel": said[0][1].longest.name,
+        "launches": launches,
+        "time_fraction": sum(group.duration_ns for _, group, _ in said) / whole_ns,
+        "estimated_time_fraction": sum(ns for ns, *_ in said) / whole_ns,
+        **said[0][2].evidence,
+    }
+    gain_ns = sum(one.estimated_gain_ns_per_step or 0.0 for *_, one in said) or None
+    message = f"{'; '.join(messages)}."
+    return replace(said[0][2], message=message, evidence=evidence, estimated_gain_ns_per_step=gain_ns)
 
 
 def _finding(
-    kernel: CountedKernel,
     code: str,
     message: str,
+    share: float,
     suggestion: str | None = None,
     gain: Mapping[str, Any] | None = None,
     **evidence: Any,
 ) -> Finding:
-    shared = counter_book()["findings"][code]
+    """What is said of one kernel, with the share of its time that the change may bring."""
+    shared = counter_book()["findings"].get(code, {"severity": "info"})
     return Finding(
         f"counters.{code}",
         Severity(shared["severity"]),
-        f"{kernel.decoded.title} (launch {kernel.counters.index}): {message}.",
+        message,
         f"{suggestion or shared['suggestion']}.",
-        evidence={"launch": kernel.counters.index, "kernel": kernel.name, **evidence},
+        evidence={"estimated_speedup_fraction": share, **evidence},
         **(gain or {}),
     )
 
@@ -288,19 +331,19 @@ def _extra_traffic(kernel: CountedKernel) -> Iterator[Finding]:
     elif cost.read_bytes and cost.written_bytes is not None:
         times = (moved - cost.written_bytes) / cost.read_bytes
         reads = f" (if it writes its outputs once, it reads its inputs {times:.1f} times)"
-    gain = {}
-    if kernel.limit is CounterLimit.DRAM and kernel.recorded_ns and kernel.launches_per_step:
+    share, gain = (1 - 1 / ratio if kernel.limit is CounterLimit.DRAM else 0.0), {}
+    if share and kernel.recorded_ns and kernel.launches_per_step:
         gain = {
-            "estimated_gain_ns_per_step": kernel.recorded_ns * kernel.launches_per_step * (1 - 1 / ratio),
+            "estimated_gain_ns_per_step": kernel.recorded_ns * kernel.launches_per_step * share,
             "gain_basis": "the recorded time of these launches, times the share of bytes above the minimum: "
             "device memory limits the kernel",
         }
     operator = f" of {call.operator}" if call.operator else ""
     yield _finding(
-        kernel,
         "extra_traffic",
         f"it moves {moved / 1e6:,.0f} MB of device memory where inputs and outputs{operator} have "
         f"{least / 1e6:,.0f} MB: {ratio:.2f} × the minimum{reads}",
+        share,
         gain=gain,
         dram_bytes=moved,
         min_bytes=least,
@@ -320,9 +363,9 @@ def _idle_tensor_cores(kernel: CountedKernel) -> Iterator[Finding]:
     if is_idle and has_tensor_cores_for(operands, capability):
         is_fp32 = operands is DataType.FP32
         yield _finding(
-            kernel,
             "idle_tensor_cores",
-            f"it multiplies {operands}, but tensor cores were active in {_percent(tensor, 1)} of the cycles",
+            f"it multiplies {operands}, but tensor cores were active {format_percent(tensor)} of the time",
+            _threshold("halved") * (kernel.counters.ratio(Quantity.SM_FRACTION) or 0.0),
             None if is_fp32 else "Align the sizes of the product to 16 bytes",
             {"change": 'torch.set_float32_matmul_precision("high")' if is_fp32 else None},
             tensor_pipe_fraction=tensor,
@@ -330,33 +373,58 @@ def _idle_tensor_cores(kernel: CountedKernel) -> Iterator[Finding]:
         )
 
 
-def _passed_on(kernel: CountedKernel) -> Iterator[Finding]:
-    used = (kernel.counters.ratio(Quantity.SM_FRACTION), kernel.counters.ratio(Quantity.MEMORY_FRACTION))
-    is_busy = any(fraction is not None and fraction >= _threshold("busy_fraction") for fraction in used)
-    holds = {"any": True, "idle": not is_busy, "waiting": kernel.limit is CounterLimit.LATENCY}
-    for advice in kernel.counters.advice:
-        rule = counter_book()["rules"].get(advice.rule)
-        if rule is None or not holds[rule["of"]]:
-            continue
-        # `Long Scoreboard Stalls`
-        suggestion = rule.get("suggestion") or counter_book()["stalls"].get(
-            advice.title.removesuffix(" Stalls").lower().replace(" ", "_"), {}
-        ).get("remedy")
-        share = advice.speedup_fraction
-        estimate = "" if share is None else f" ({_percent(share)} of its time)"
-        launch = kernel.counters.index
-        yield Finding(
-            f"ncu.{advice.rule}",
-            Severity.INFO,
-            f"{kernel.decoded.title} (launch {launch}): NVIDIA's rule {advice.rule} applies{estimate}. "
-            f"{advice.text}",
-            suggestion and f"{suggestion}.",
-            evidence={"launch": launch, "kernel": kernel.name, "estimated_speedup_fraction": share},
+def _limiting(kernel: CountedKernel) -> Iterator[Finding]:
+    """A launch too small, a busy unit, the main reason of warps to wait, and too few of them."""
+    counters, book, occupancy = kernel.counters, counter_book(), kernel.counters.occupancy
+    busy = max(counters.ratio(one) or 0.0 for one in (Quantity.SM_FRACTION, Quantity.MEMORY_FRACTION))
+    waves, possible, is_waiting = occupancy.waves, occupancy.theoretical, kernel.limit is CounterLimit.LATENCY
+    if kernel.limit is CounterLimit.LAUNCH_SIZE and counters.grid and counters.block and waves is not None:
+        blocks = f"{counted(prod(counters.grid), 'block')} of {counted(prod(counters.block), 'thread')}"
+        device = f"{counters.device.sm_count or 'its'} multiprocessors"
+        message = f"{blocks}: {format_percent(waves)} of what {device} hold at once"
+        yield _finding("small_launch", message, 1 - max(waves, busy))
+    unit = book["units"].get(counters.busiest_unit)
+    # Conflicts and needless sectors take loads and stores as well, and go first.
+    is_needed = kernel.limit is CounterLimit.LOADS and not any(_avoidable(kernel))
+    if unit and (is_needed or kernel.limit is CounterLimit.COMPUTE):
+        message = f"{unit['meaning']} are at {format_percent(busy)} of their peak"
+        yield _finding("busy_unit", message, _threshold("halved") * busy, unit["remedy"])
+    reason, share = next(iter(counters.stall_fractions.items()), ("", 0.0))
+    stall = book["stalls"].get(reason, {})
+    is_long = share >= _threshold("stall_fraction") and "remedy" in stall
+    if is_long and (is_waiting or kernel.limit is CounterLimit.LAUNCH_SIZE):
+        message = f"its warps spend {format_percent(share)} of their time waiting for {stall['meaning']}"
+        yield _finding("stall", message, min(share, 1 - busy), stall["remedy"])  # NVIDIA's estimate
+    # Where two resources allow no more, a change of one gains nothing.
+    resource = book["resources"].get(" ".join(occupancy.limiters))
+    if is_waiting and resource and possible is not None and possible < _threshold("occupancy"):
+        message = f"at most {format_percent(possible)} of the warps that a multiprocessor holds can be there"
+        yield _finding("few_warps", message, 1 - max(possible, busy), resource["remedy"])
+
+
+def _avoidable(kernel: CountedKernel) -> Iterator[Finding]:
+    """Sectors, passes and lanes that do nothing, where the time depends on them."""
+    counters, block = kernel.counters, kernel.counters.block
+    if kernel.limit is CounterLimit.LAUNCH_SIZE:
+        return
+
+    def cost(fraction: float, *reasons: str) -> float:  # of the time; 0 where little depends on it
+        busy = counters.ratio(Quantity.MEMORY_FRACTION) or 0.0
+        waiting = sum(counters.stall_fractions.get(one, 0.0) for one in reasons)
+        matters = busy >= _threshold("waiting_fraction") or waiting >= _threshold("stall_fraction")
+        return fraction * max(busy, waiting) if matters and fraction >= _threshold("excess") else 0.0
+
+    loads, stores, conflicts = counters.loads, counters.stores, counters.shared.conflict_fraction or 0.0
+    moved = (loads.sectors or 0) + (stores.sectors or 0)
+    excess = (loads.unneeded_sectors + stores.unneeded_sectors) / (moved or 1)
+    if share := cost(excess, "long_scoreboard", "lg_throttle", "drain"):
+        yield _finding("scattered", f"{format_percent(excess)} of the sectors it moves are not needed", share)
+    if share := cost(conflicts, "short_scoreboard", "mio_throttle"):
+        message = f"{format_percent(conflicts)} of the passes through shared memory are bank conflicts"
+        yield _finding("bank_conflicts", message, share)
+    threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
+    if threads is not None and threads < _threshold("active_threads") and block and prod(block) >= WARP_SIZE:
+        share = (1 - threads / WARP_SIZE) * (counters.ratio(Quantity.SM_FRACTION) or 0.0)  # NVIDIA's estimate
+        yield _finding(
+            "divergence", f"{threads:.1f} of {WARP_SIZE} threads run an average instruction", share
         )
-
-
-def _percent(fraction: float, decimals: int = 0) -> str:
-    return f"{100 * fraction:.{decimals}f} %"
-
-
-_RULES = (_extra_traffic, _idle_tensor_cores, _passed_on)

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from opscope.analysis.counters import (
+    AlikeLaunches,
     CountedCall,
     CountedKernel,
     CounterAnalysis,
+    CounterLimit,
     Match,
+    alike_launches,
     counter_book,
 )
 from opscope.hardware.architectures import WARP_SIZE
@@ -27,12 +30,10 @@ from opscope.report.operators import shape_texts
 from opscope.toolchain.ncu_report import (
     NO_STALL,
     QUANTITIES,
-    SECTIONS,
     GlobalAccess,
     KernelCounters,
     Occupancy,
     Quantity,
-    metrics_to_collect,
 )
 from opscope.units import (
     counted,
@@ -45,55 +46,53 @@ from opscope.units import (
 )
 
 _ABSENT = "not collected"
-_NO_LIMIT = "unknown"
 _STALLS_SHOWN = 3
-_CHANGES = 3
+_CHANGES, _NAMED = 3, 3
 _RESOURCES = {"shared_memory": "shared memory", "threads": "block size"}
 
 
 def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> doc.Document:
-    shown = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:top]
+    groups = alike_launches(analysis.kernels)
+    shown = groups[:top]
     read = doc.facts(
         ("Report", doc.Code(str(analysis.report.source))),
         *(("Recording", doc.Code(source)) for source in analysis.recordings),
     )
     return doc.Document(
         "Hardware counters",
-        (_opening(analysis),),
+        (_opening(analysis, groups),),
         doc.sections(
-            doc.Section("Kernels", _kernel_blocks(analysis, shown)),
+            doc.Section("Kernels", _kernels(analysis, shown, len(groups))),
             doc.Section("What to change", (doc.FindingList(analysis.findings),)),
-            doc.Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown)),
+            doc.Section("Each kernel", sections=tuple(_details(group, analysis) for group in shown)),
             doc.Section("Not collected", _missing(analysis)),
             doc.Section("What was read", (read,)),
         ),
     )
 
 
-def _opening(analysis: CounterAnalysis) -> doc.FactList:
-    times = [(kernel.counters.duration_ns or 0, kernel) for kernel in analysis.kernels]
-    whole_ns = sum(ns for ns, _ in times)
-    shares = [
-        f"{name} {format_share(ns, whole_ns)}" for name, ns in _limits(analysis).most_common() if whole_ns
-    ]
+def _opening(analysis: CounterAnalysis, groups: Sequence[AlikeLaunches]) -> doc.FactList:
+    whole_ns = sum(one.duration_ns for one in groups)
+    shares = [f"{name} {format_share(ns, whole_ns)}" for name, ns in _limits(groups).most_common() if ns]
     longest: doc.Text | None = None
-    if times:
-        ns, kernel = max(times, key=lambda pair: pair[0])
-        longest = (doc.Code(kernel.decoded.title), f": {format_duration(ns)}, limited by {_limit(kernel)}")
-    changes = [
-        (
-            f"Change {rank}",
-            _advice(one) if (at := one.evidence.get("launch")) is None else f"launch {at}: {_advice(one)}",
-        )
-        for rank, one in enumerate(analysis.findings[:_CHANGES], 1)
-    ]
+    for kernel, launches, ns in groups[:1]:
+        times = f", {counted(launches, 'launch')}" if launches > 1 else ""
+        limited = f", limited by {limit}" if (limit := _limit(kernel)) else ""
+        longest = (doc.Code(kernel.decoded.title), f": {format_duration(ns)}{times}{limited}")
+    titles = {one.counters.index: one.decoded.title for one in analysis.kernels}
+    changes: list[tuple[str, doc.Text]] = []
+    for rank, one in enumerate(analysis.findings[:_CHANGES], 1):
+        named = dict.fromkeys(titles[at] for at in one.evidence["launches"])
+        share = format_fraction(one.evidence["time_fraction"])
+        kernels = doc.joined(map(doc.Code, named), most=_NAMED)
+        changes.append((f"Change {rank}", (*kernels, f" ({share} of the time): {_advice(one)}")))
     devices = dict.fromkeys(
         (one.name or "a device the report does not name")
         + (f" (compute capability {one.compute_capability})" if one.compute_capability else "")
         for one in (kernel.counters.device for kernel in analysis.kernels)
     )
     return doc.facts(
-        ("Kernels", f"{counted(len(times), 'launch')}, {format_duration(whole_ns)} in all"),
+        ("Kernels", f"{counted(len(analysis.kernels), 'launch')}, {format_duration(whole_ns)} in all"),
         ("Time limited by", ", ".join(shares)),
         ("Longest", longest),
         *changes,
@@ -105,29 +104,39 @@ def _advice(finding: Finding) -> str:
     return (finding.suggestion or finding.message).partition(". ")[0].rstrip(".")
 
 
-def _limit(kernel: CountedKernel) -> str:
-    limit = str(kernel.limit or _NO_LIMIT)
-    return "DRAM" if limit == "dram" else limit
+def _limit(kernel: CountedKernel) -> str | None:
+    """In words, with the unit that sets the share of the compute side; None where counters lack."""
+    limit, unit = kernel.limit, kernel.counters.busiest_unit
+    if limit is CounterLimit.COMPUTE and unit:
+        return f"compute ({unit.upper()})"
+    return limit and ("DRAM" if limit is CounterLimit.DRAM else limit.replace("_", " "))
 
 
-def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) -> tuple[doc.Block, ...]:
-    def operator(kernel: CountedKernel) -> doc.Text | None:
-        names = kernel.operators
+def _kernels(analysis: CounterAnalysis, shown: Sequence[AlikeLaunches], of: int) -> tuple[doc.Block, ...]:
+    def operator(group: AlikeLaunches) -> doc.Text | None:
+        names = group.longest.operators
         return None if not names else doc.Code(names[0]) if len(names) == 1 else f"{len(names)} operators"
 
+    def fraction(title: str, quantity: Quantity, spare: int) -> doc.Field:
+        return doc.number(
+            title, lambda group: format_fraction(group.longest.counters.ratio(quantity)), spare=spare
+        )
+
     has_recording, other = bool(analysis.recordings), len(analysis.report.other_results)
+    are_alike = any(one.launches > 1 for one in shown)
     table = doc.table(
         shown,
-        doc.number("#", "counters.index", str),
-        doc.identifier("Kernel", "decoded.title"),
+        doc.number("#", "longest.counters.index", str),
+        doc.identifier("Kernel", "longest.decoded.title"),
         doc.words("Operator", operator) if has_recording else None,
-        doc.number("Time", "counters.duration_ns"),
-        doc.number("DRAM", "counters.dram_bytes"),
-        doc.number("Of minimum", "traffic_ratio", "{:.2f} ×".format) if has_recording else None,
-        doc.number("Compute", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.SM_FRACTION))),
-        doc.number("Memory", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.MEMORY_FRACTION))),
-        doc.number("Occupancy", lambda kernel: format_fraction(kernel.counters.occupancy.achieved)),
-        doc.words("Limited by", _limit),
+        doc.number("Launches", "launches", format_count) if are_alike else None,
+        doc.number("Time", "duration_ns"),
+        doc.number("DRAM", "longest.counters.dram_bytes", spare=3),
+        doc.number("Of minimum", "longest.traffic_ratio", "{:.2f} ×".format) if has_recording else None,
+        fraction("Compute", Quantity.SM_FRACTION, 1),
+        fraction("Memory", Quantity.MEMORY_FRACTION, 2),
+        fraction("Occupancy", Quantity.OCCUPANCY, 0),
+        doc.words("Limited by", lambda group: _limit(group.longest)),
     )
     lost: list[doc.Text] = [
         (
@@ -138,18 +147,11 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
         for one in analysis.kernels
         if one.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)
     ]
-    times, meaning = [kernel.counters.duration_ns or 0 for kernel in analysis.kernels], None
-    if sum(times):
-        limit, ns = _limits(analysis).most_common(1)[0]
-        longest = format_share(max(times), sum(times))
-        meaning = doc.Meaning(
-            f"{format_share(ns, sum(times))} of the kernel time is limited by {limit}; "
-            f"the longest launch takes {longest}."
-        )
     told = doc.blocks(
-        doc.Paragraph(f"The longest {len(shown)} of {len(analysis.kernels)} launches.")
-        if len(shown) < len(analysis.kernels)
+        doc.Paragraph("Launches alike are one row: the time of all, the rest of the longest.")
+        if are_alike
         else None,
+        doc.Paragraph(f"The longest {len(shown)} of {of}.") if len(shown) < of else None,
         doc.Paragraph(f"{other} results are not kernel launches (ranges, graphs) and are not shown.")
         if other
         else None,
@@ -160,13 +162,13 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
         doc.Paragraph(("Without a certain call in the recording: ", *doc.joined(lost, "; "), "."))
         if lost
         else None,
-        meaning,
     )
     return (table, *told)
 
 
-def _limits(analysis: CounterAnalysis) -> Counter[str]:
-    return summed((_limit(one), round(one.counters.duration_ns or 0)) for one in analysis.kernels)
+def _limits(groups: Sequence[AlikeLaunches]) -> Counter[str]:
+    limits = ((_limit(one.longest), one.duration_ns) for one in groups)
+    return summed((limit, ns) for limit, ns in limits if limit and ns)
 
 
 def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes: int) -> doc.Document:
@@ -191,7 +193,7 @@ def side_by_side(name: str, analyses: Mapping[str, CounterAnalysis], least_bytes
             ("DRAM", moved(Quantity.DRAM_BYTES)),
             ("Through L2", moved(Quantity.L2_BYTES)),
             ("Longest kernel", longest.decoded.title),
-            ("Limited by", _limit(longest)),
+            ("Limited by", _limit(longest) or _ABSENT),
             ("Occupancy", _occupancy(counters)),
             ("Registers", format_count(counters.registers_per_thread)),
             ("Tensor cores", format_fraction(counters.ratio(Quantity.TENSOR_FRACTION))),
@@ -234,11 +236,13 @@ def _stall_lines(counters: KernelCounters) -> str:
     return ", ".join(lines)
 
 
-def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> doc.Section:
-    counters = kernel.counters
+def _details(group: AlikeLaunches, analysis: CounterAnalysis) -> doc.Section:
+    kernel, counters = group.longest, group.longest.counters
     threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
     accesses = [*_access("loads", counters.loads), *_access("stores", counters.stores)]
     time = format_duration(counters.duration_ns)
+    if group.launches > 1:
+        time += f", the longest of {group.launches:,} launches ({format_duration(group.duration_ns)} in all)"
     if kernel.recorded_ns is not None:
         recorded = format_duration(kernel.recorded_ns)
         time += f"; {recorded} recorded (median of {counted(kernel.launches, 'launch')})"
@@ -253,7 +257,7 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> doc.Section:
         f"{format_bytes(counters.shared_memory_bytes)} shared memory per block"
     )
     known = doc.facts(
-        ("Kernel", doc.Code(kernel.name, is_whole=True)),
+        ("Kernel", doc.Code(kernel.name)),
         ("Operator", _call(kernel) if analysis.recordings else None),
         ("Launch", launch),
         ("Time", time),
@@ -270,11 +274,10 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> doc.Section:
         ("Stalled at", _stall_lines(counters)),
     )
     # What limits it, and what to do about that.
-    found = next((one for one in analysis.findings if one.evidence.get("launch") == counters.index), None)
-    meaning = f"Limited by {_limit(kernel)}; no counter stands out."
-    if found is not None and found.suggestion is not None:
-        meaning = f"Limited by {_limit(kernel)}. {_advice(found)}."
-    return doc.Section(f"Launch {counters.index}: {kernel.decoded.title}", (known, doc.Meaning(meaning)))
+    found = next((one for one in analysis.findings if counters.index in one.evidence["launches"]), None)
+    limited = f"Limited by {limit}." if (limit := _limit(kernel)) else ""
+    meaning = doc.Meaning(f"{limited} {_advice(found)}." if found else limited)
+    return doc.Section(f"Launch {counters.index}: {kernel.decoded.title}", doc.blocks(known, meaning))
 
 
 _PEAKS = (
@@ -290,7 +293,7 @@ _PEAKS = (
 def _call(kernel: CountedKernel) -> doc.Text:
     meaning = f" ({kernel.match.meaning})" if kernel.match not in (None, Match.SAME_CALL) else ""
     if kernel.call is None:
-        return f"{', '.join(kernel.operators) or _NO_LIMIT}{meaning}"
+        return f"{', '.join(kernel.operators) or 'unknown'}{meaning}"
     attribution = kernel.call.attribution
     without = "no operator" if attribution is None else f"none: {Attribution(attribution).meaning}"
     operator: doc.Inline = doc.Code(kernel.call.operator) if kernel.call.operator else without
@@ -358,15 +361,11 @@ def _missing(analysis: CounterAnalysis) -> tuple[doc.Block, ...]:
     ]
     if not absent or not analysis.kernels:
         return ()
-    capability = analysis.kernels[0].counters.device.compute_capability
-    named = dict.fromkeys(QUANTITIES[quantity].section for quantity in absent)
-    options = [f"--section {section}" for section in named if section in SECTIONS]
-    if metrics := metrics_to_collect(capability, absent):
-        options.append(f"--metrics {','.join(metrics)}")
+    sections = dict.fromkeys(f"--section {QUANTITIES[quantity].section}" for quantity in absent)
     how = (doc.Code("opscope ncu -- PROGRAM", is_whole=True), " collects them; or ncu with these options.")
     return (
         doc.Paragraph(f"{', '.join(map(str, absent))}."),
-        doc.CodeBlock(" ".join(options)),
+        doc.CodeBlock(" \\\n".join(sections)),
         doc.Meaning(how),
     )
 

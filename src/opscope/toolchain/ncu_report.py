@@ -102,7 +102,7 @@ _SAMPLED_PREFIX = "smsp__pcsamp_warps_issue_stalled_"
 _SAMPLED = re.compile(rf"{_SAMPLED_PREFIX}(\w+?)(?<!_not_issued)")
 
 # Sections taken whole: what launches look like, why warps wait, which differs between chips, and accesses by
-# line of code, which NVIDIA's rules of coalescing and bank conflicts look at.
+# line of code.
 SECTIONS = ("LaunchStats", "Occupancy", "WarpStateStats", "SourceCounters")
 # Chips with memory of their own but other names for its reads and writes.
 _OTHER_DRAM_NAMES = frozenset({"12.0"})
@@ -111,13 +111,10 @@ _NO_DRAM_NAMES = frozenset({"8.7", "10.1", "11.0", "12.1"})
 _SPLIT = (Quantity.DRAM_READ_BYTES, Quantity.DRAM_WRITTEN_BYTES)
 
 
-def metrics_to_collect(
-    compute_capability: str | None = None, quantities: Iterable[Quantity] = tuple(QUANTITIES)
-) -> tuple[str, ...]:
+def metrics_to_collect(compute_capability: str | None = None) -> tuple[str, ...]:
     """Metric names for `ncu --metrics` besides what `SECTIONS` collect; of most chips where it is unknown."""
     names = []
-    for quantity in quantities:
-        metric = QUANTITIES[quantity]
+    for quantity, metric in QUANTITIES.items():
         if metric.section in SECTIONS or (quantity in _SPLIT and compute_capability in _NO_DRAM_NAMES):
             continue
         names.append(
@@ -157,6 +154,12 @@ class GlobalAccess(msgspec.Struct, frozen=True):
             return None
         return sectors * min(1.0, self.bytes_per_sector / SECTOR_BYTES)
 
+    @property
+    def unneeded_sectors(self) -> float:
+        """Those beyond the ideal; 0 where it is not known."""
+        ideal = self.ideal_sectors_per_request
+        return 0.0 if ideal is None else (self.sectors or 0) - ideal * (self.requests or 0)
+
 
 class SharedAccess(msgspec.Struct, frozen=True):
     """Passes through the banks of shared memory: those the addresses need, and without bank conflicts."""
@@ -192,15 +195,6 @@ class Occupancy(msgspec.Struct, frozen=True):
         return tuple(name for name, blocks in self.block_limits.items() if blocks == least)
 
 
-class NcuAdvice(msgspec.Struct, frozen=True):
-    """What one of NVIDIA's rules found to be improved, in its words."""
-
-    rule: str  # its identifier, `TheoreticalOccupancy`
-    title: str
-    text: str
-    speedup_fraction: float | None = None  # as the rule estimates, of the kernel's time
-
-
 class StallLine(msgspec.Struct, frozen=True):
     """Where warps were found waiting for a reason, by sampling: a line of the program's source."""
 
@@ -226,7 +220,7 @@ class KernelCounters(msgspec.Struct, frozen=True):
     occupancy: Occupancy = Occupancy()
     sections: tuple[str, ...] | None = None  # that were collected; readers before 2026.3 do not tell
     replay_passes: int | None = None  # how often the kernel ran to collect all
-    advice: tuple[NcuAdvice, ...] = ()  # of NVIDIA's rules, where ncu applied them
+    busiest_unit: str | None = None  # that is as busy as the compute or the memory side as a whole
     stall_lines: tuple[StallLine, ...] = ()  # most samples first; empty for code without line numbers
 
     def count(self, quantity: Quantity) -> int | None:
@@ -456,7 +450,7 @@ def _kernel(index: int, action: Any) -> KernelCounters:
         if hasattr(action, "sections")
         else None,
         replay_passes=metrics.integer("profiler__replayer_passes"),
-        advice=tuple(_advice(action)),
+        busiest_unit=_busiest_unit(metrics, values),
     )
 
 
@@ -474,19 +468,15 @@ def _stall_lines(action: Any, names: Iterable[str]) -> tuple[StallLine, ...]:
     return tuple(StallLine(*of, count / all_samples) for of, count in samples.most_common() if count)
 
 
-# Of ncu_report's MsgType, where older versions say in a warning what to change, and of its SpeedupType.
-_OPTIMIZATION, _GLOBAL = (2, 3), 2
-# `@section:Occupancy:Occupancy@`, `@url:fused:https://…@`: what viewers make links of.
-_SECTION_LINK, _URL_LINK = re.compile(r"@section:[^:@]*:([^@]*)@"), re.compile(r"@\w+:([^:@]*):[^@]*@")
-
-
-def _advice(action: Any) -> Iterator[NcuAdvice]:
-    for found in action.rule_results_as_dicts() if hasattr(action, "rule_results_as_dicts") else ():
-        said, speedup = found.get("rule_message") or {}, found.get("speedup_estimation") or {}
-        if said.get("type") in _OPTIMIZATION and "could not be found" not in said["message"]:
-            text = _URL_LINK.sub(r"\1", _SECTION_LINK.sub(r"\1", said["message"]))
-            share = speedup["speedup"] / 100 if speedup.get("type") == _GLOBAL else None
-            yield NcuAdvice(found["rule_identifier"], said["title"] or found["name"], text, share)
+def _busiest_unit(metrics: _Metrics, values: Mapping[Quantity, int | float]) -> str | None:
+    """The part that sets the busier side's share of its peak: a side is as busy as its busiest part."""
+    sides = [values.get(one, 0.0) for one in (Quantity.SM_FRACTION, Quantity.MEMORY_FRACTION)]
+    busy = {
+        unit: max(metrics.number(f"{name}.avg.pct_of_peak_sustained_elapsed") or 0.0 for name in names)
+        for unit, names in _DOCUMENT["units"].items()
+    }
+    unit = max(busy, key=lambda one: busy[one])
+    return unit if 0 < 99 * max(sides) <= busy[unit] else None
 
 
 class _Metrics:

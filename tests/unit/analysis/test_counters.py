@@ -11,15 +11,15 @@ from opscope.analysis.counters import (
     CountedCall,
     CountedKernel,
     Match,
+    alike_launches,
     analyze_counters,
     counter_book,
     counter_findings,
     join_counters,
 )
-from opscope.model.finding import Severity
 from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.toolchain.ncu_report import NcuAdvice, Quantity, read_report
+from opscope.toolchain.ncu_report import NcuDevice, Occupancy, Quantity, read_report
 
 
 def launched(*calls, grid=4):
@@ -119,12 +119,6 @@ WAITING = {Quantity.SM_FRACTION: 0.3, Quantity.MEMORY_FRACTION: 0.4, Quantity.DR
 LIMITED_BY_DRAM = {Quantity.SM_FRACTION: 0.3, Quantity.MEMORY_FRACTION: 0.9, Quantity.DRAM_FRACTION: 0.9}
 
 
-VALUES = {
-    "waiting": WAITING, "limited by DRAM": LIMITED_BY_DRAM,
-    "computing": {Quantity.SM_FRACTION: 0.7, Quantity.MEMORY_FRACTION: 0.2},
-}  # fmt: skip
-
-
 def counted(counters, **fields):
     return CountedKernel(counters, counters.mangled_name, decode(counters.mangled_name), **fields)
 
@@ -138,26 +132,26 @@ def with_values(kernel, values, **fields):
     return counted(kernel(values={Quantity.DURATION: 1000, **values}, **fields))
 
 
-def test_what_nvidias_rules_found_in_kernels_made_to_be_slow():
+def test_what_is_said_of_kernels_made_to_be_slow():
     """32 threads in one bank, a transpose that writes columns, reads of every 33rd float, and a copy."""
     pytest.importorskip("ncu_report")
     recorded = Path(__file__).parents[2] / "golden/recorded/four_kernels.ncu-rep.gz"
-    findings = analyze_counters(read_report(recorded)).findings
-    shares = [one.evidence["estimated_speedup_fraction"] for one in findings[:3]]
-    assert [(one.code, one.evidence["kernel"].partition("(")[0]) for one in findings[:3]] == [
-        ("ncu.UncoalescedSharedAccess", "conflicts"),
-        ("ncu.UncoalescedGlobalAccess", "transposed"),
-        ("ncu.UncoalescedGlobalAccess", "strided"),
+    analysis = analyze_counters(read_report(recorded))
+    titles = {one.counters.index: one.decoded.title for one in analysis.kernels}
+    assert [(one.code, [titles[at] for at in one.evidence["launches"]]) for one in analysis.findings] == [
+        ("counters.bank_conflicts", ["conflicts"]),
+        ("counters.scattered", ["strided", "transposed"]),  # the copy takes 2 % of the time
     ]
-    assert shares == pytest.approx([0.94, 0.78, 0.77], abs=0.01)
-    assert not {one.code for one in findings[3:]} & {one.code for one in findings[:3]}
+    # NVIDIA's rules estimate 0.94 and 0.77 of the time of these kernels.
+    shares = [one.evidence["estimated_speedup_fraction"] for one in analysis.findings]
+    assert shares == pytest.approx([0.93, 0.74], abs=0.01)
 
 
 def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(load, real_report, its_trace):
     analysis = analyze_counters(real_report, load(its_trace))
     extra = [one for one in analysis.findings if one.code == "counters.extra_traffic"]
     (finding,) = extra
-    assert analysis.findings[0] is finding  # the only one with a gain
+    assert analysis.findings[0] is finding
     assert finding.evidence["traffic_ratio"] == pytest.approx(1.44, abs=0.005)
     assert "773 MB" in finding.message
     assert "aten::native_layer_norm have 537 MB: 1.44 × the minimum" in finding.message
@@ -171,24 +165,71 @@ def test_silence_without_counters(kernel):
     assert counter_findings([]) == ()
 
 
-@cases("rule", "values", "is_told")
-def test_nvidias_rules_are_passed_on_where_they_matter(kernel, rule, values, is_told):
-    advice = NcuAdvice(rule, "Long Scoreboard Stalls", "Some words.", 0.25)
-    found = counter_findings([with_values(kernel, VALUES[values], advice=(advice,))])
-    assert [one.code for one in found] == ([f"ncu.{rule}"] if is_told else [])
-    for one in found:
-        assert one.message.endswith(f": NVIDIA's rule {rule} applies (25 % of its time). Some words.")
-        assert one.severity is Severity.INFO
-        assert one.suggestion
+def describe(
+    kernel, *, sm=0.1, memory=0.1, stalls=None, unit=None, block=(128, 1, 1), occupancy=None, **values
+):
+    """A kernel of 1 ms on 100 multiprocessors with these counters."""
+    known = {"duration_ns": 1_000_000, "sm_throughput_fraction": sm, "memory_throughput_fraction": memory}
+    return counted(
+        kernel(
+            values={Quantity(name): value for name, value in {**known, **values}.items()},
+            stalls=stalls or {},
+            busiest_unit=unit,
+            device=NcuDevice(sm_count=100),
+            grid=(40, 1, 1),
+            block=block,
+            occupancy=occupancy or Occupancy(waves=3.0),
+        )
+    )
 
 
-def test_a_stall_has_the_remedy_of_its_reason(kernel):
-    def told(title):
-        advice = NcuAdvice("CPIStall", title, "Words.")
-        return only(with_values(kernel, WAITING, advice=(advice,))).suggestion
+SCATTERED = {"global_load_sectors": 800, "global_load_requests": 100, "global_load_bytes_per_sector": 8.0}
+CONFLICTS = {"shared_wavefronts": 400, "shared_wavefronts_ideal": 100}
+FEW = Occupancy(0.25, 0.2, 3.0, {"registers": 2, "threads": 4})
+KERNELS = {
+    "4 of 5 stalls are barriers": {"stalls": {"barrier": 4.0, "selected": 1.0}},
+    "the same, limited by DRAM": {"stalls": {"barrier": 4.0}, "memory": 0.9, "dram_throughput_fraction": 0.9},
+    "constants that are missed": {"stalls": {"imc_miss": 4.0}},
+    "no main stall": {"stalls": {"not_selected": 4.0, "barrier": 3.0}},
+    "a small launch": {"occupancy": Occupancy(waves=0.05), "threads_per_instruction": 1.0},
+    "a small launch without shares of peaks": {"occupancy": Occupancy(waves=0.05), "sm": 0.0, "memory": 0.0},
+    "few warps by registers": {"occupancy": FEW},
+    "few warps by two resources": {"occupancy": replace(FEW, block_limits={"registers": 2, "threads": 2})},
+    "few warps by blocks": {"occupancy": replace(FEW, block_limits={"blocks": 2, "threads": 4})},
+    "LSU": {"sm": 0.8, "memory": 0.8, "unit": "loads_and_stores"},
+    "FMA": {"sm": 0.8, "unit": "fma"},
+    "FP64": {"sm": 0.8, "unit": "fp64"},
+    "FP64 at half of its peak": {"sm": 0.5, "unit": "fp64"},
+    "scattered": {"memory": 0.9, "dram_throughput_fraction": 0.9, **SCATTERED},
+    "scattered, where memory does not matter": SCATTERED,
+    "scattered, where warps wait for loads": {
+        "stalls": {"long_scoreboard": 1.0, "selected": 1.0},
+        **SCATTERED,
+    },
+    "a tenth too many sectors": {"memory": 0.9, **SCATTERED, "global_load_bytes_per_sector": 29.0},
+    "conflicts": {"memory": 0.9, **CONFLICTS},
+    "conflicts, where they do not matter": CONFLICTS,
+    "half of the threads": {"threads_per_instruction": 16.0},
+    "blocks of one thread": {"threads_per_instruction": 1.0, "block": (1, 1, 1)},
+}
 
-    assert told("Barrier Stalls") == "Smaller blocks, or fewer barriers."
-    assert told("Something New Stalls") is None
+
+@cases("name", "codes")
+def test_what_counters_say(kernel, name, codes):
+    findings = counter_findings([describe(kernel, **KERNELS[name])])
+    assert [one.code.removeprefix("counters.") for one in findings] == codes
+    assert all(one.suggestion and 0 < one.evidence["estimated_time_fraction"] < 1 for one in findings)
+
+
+def test_remedies_fit_what_limits(kernel):
+    said = {
+        name: [one.suggestion for one in counter_findings([describe(kernel, **KERNELS[name])])]
+        for name in KERNELS
+    }
+    assert said["few warps by blocks"] == ["Larger blocks: a multiprocessor holds only so many blocks."]
+    assert "tiles in shared memory" in said["LSU"][0]
+    message = only(describe(kernel, **KERNELS["a small launch"])).message
+    assert message.endswith("40 blocks of 128 threads: 5.0 % of what 100 multiprocessors hold at once.")
 
 
 def recorded(kernel, *, moved, least, read=None, **fields):
@@ -249,12 +290,30 @@ def test_tensor_cores_left_idle(kernel, name, active, fires):
         assert findings[0].change == 'torch.set_float32_matmul_precision("high")'
 
 
-def test_what_launches_alike_share_is_said_once_by_the_longest(kernel):
-    def one(index, duration_ns):
-        advice = NcuAdvice("ThreadDivergence", "Title", "Words.")
-        return counted(kernel(index=index, values={Quantity.DURATION: duration_ns}, advice=(advice,)))
+def test_changes_come_by_what_they_may_bring_of_all_time(kernel):
+    """The same words are one change, of all its kernels; one of 1 % of the time is none."""
 
-    assert only(one(0, 100), one(1, 300), one(2, 200)).evidence["launch"] == 1
+    def one(index, name, duration_ns, stall):
+        counters = kernel(
+            name, index=index, stalls={stall: 1.0, "selected": 1.0},
+            values={**WAITING, Quantity.DURATION: duration_ns},
+        )  # fmt: skip
+        return counted(counters)
+
+    launches = [one(0, "rare", 10, "wait"), one(1, "long", 400, "barrier"), one(2, "other", 300, "wait")]
+    launches += [one(3 + number, "often", 100 - number, "wait") for number in range(3)]
+    findings = counter_findings(launches)
+    assert [(one.code, one.evidence["launches"]) for one in findings] == [
+        ("counters.stall", [2, 3]),
+        ("counters.stall", [1]),
+    ]
+    first = findings[0]
+    assert first.message.startswith("other (launch 2): its warps spend 50 % of their time")
+    assert first.evidence["time_fraction"] == pytest.approx(597 / 1007)
+    assert first.evidence["estimated_time_fraction"] == pytest.approx(0.5 * 597 / 1007)
+    assert [(one.longest.counters.index, one.launches) for one in alike_launches(launches)] == [
+        (1, 1), (2, 1), (3, 3), (0, 1),
+    ]  # fmt: skip
 
 
 def test_every_threshold_has_a_reason():

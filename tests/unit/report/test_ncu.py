@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from opscope.analysis.counters import CountedCall, CountedKernel, CounterAnalysis, Match
+from opscope.analysis.counters import CountedCall, CountedKernel, CounterAnalysis, Match, counter_findings
 from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.json_encoding import to_json
@@ -44,12 +44,16 @@ EVERYTHING = {
 MADE = made(duration_ns=1)
 LOST = CountedKernel(MADE.kernels[0].counters, "k", decode("k"), Match.NOT_RECORDED)
 BOTH = CounterAnalysis(MADE.report, (MADE.kernels[0],) * 2)
+WAITING = made(duration_ns=10_000, sm_throughput_fraction=0.2, memory_throughput_fraction=0.1).kernels
 REPORTS = {
     "everything was collected": ncu_document(made(**EVERYTHING)),
     "what was not collected is named once": ncu_document(made(duration_ns=10_000)),
     "without a certain call": ncu_document(CounterAnalysis(MADE.report, (LOST,), (), ("t.json",))),
     "the longest": ncu_document(BOTH, top=1),
     "all": ncu_document(BOTH, top=None),
+    "what to change, of launches alike": ncu_document(
+        CounterAnalysis(MADE.report, WAITING * 2, counter_findings(WAITING * 2))
+    ),
     "no kernel launches": ncu_document(CounterAnalysis(NcuReport(Path("a.ncu-rep"), (), ("range",)), ())),
 }
 

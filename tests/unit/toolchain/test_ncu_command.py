@@ -1,5 +1,6 @@
 """Commands of ncu, and what is said when running one fails."""
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from case_tables import cases
 from opscope.errors import CaptureError, DependencyError
 from opscope.signals import ending_signals_raise
 from opscope.toolchain import ncu_command
-from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, Quantity, metrics_to_collect
+from opscope.toolchain.ncu_report import QUANTITIES, SECTIONS, metrics_to_collect
 
 
 @cases("name")
@@ -58,10 +59,14 @@ def test_the_command_of_a_collection_with_a_filter_and_without():
 
 
 def test_chips_that_name_metrics_differently():
-    quantities = [Quantity.DRAM_READ_BYTES, Quantity.DRAM_WRITTEN_BYTES]
-    assert metrics_to_collect("9.0", quantities) == ("dram__bytes_read.sum", "dram__bytes_write.sum")
-    assert metrics_to_collect("12.0", quantities) == ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum")
-    assert metrics_to_collect("12.1", quantities) == ()
+    def named(capability):
+        return [
+            name for name in metrics_to_collect(capability) if re.match("dram__bytes_.*(read|write)", name)
+        ]
+
+    assert named("9.0") == ["dram__bytes_read.sum", "dram__bytes_write.sum"]
+    assert named("12.0") == ["dram__bytes_op_read.sum", "dram__bytes_op_write.sum"]
+    assert named("12.1") == []
 
 
 def test_every_wanted_quantity_is_collected_by_a_metric_or_a_section():
