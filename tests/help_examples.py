@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opscope.data import example_trace
 
-READ = ("analyze", "compare", "devices", "doctor", "explain", "extract", "flamegraph", "sql", "stats")
+READ = ("analyze", "compare", "devices", "doctor", "explain", "extract", "sql", "stats")
 RUN = ("bench", "run", "try")  # programs, on a CPU too
 NEED_GPU = ("ncu", "nvcc", "profile", "trace")
 

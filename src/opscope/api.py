@@ -433,8 +433,11 @@ def flamegraph(
 ) -> str:
     """Stacks from Python down to the kernels, as the text of a file for flame graph viewers.
 
-    `source` and `merge` are as in `load`, `name` is the title of a speedscope file, and the others are those
-    of `opscope flamegraph`.
+    `source` and `merge` are as in `load`, and `name` is the title of a speedscope file. Weights, of `device`
+    or of `cpu` time, are whole nanoseconds that sum to all of it; work without an operator or a stack is
+    under a root in square brackets. `by` is what to stack above the operators: `python` (needs recorded
+    stacks, and is the default where there are), `module` or `operator`. With modules the backward pass is
+    under the forward operators that it differentiates, else where it ran.
 
     Raises:
         InputError: The source cannot be read, or has no such stacks.

@@ -25,13 +25,12 @@ def test_json_is_the_only_thing_on_stdout(opscope, trace, option):
 
 
 def test_files_are_written_and_named_last(opscope, trace, tmp_path):
-    files = [
-        tmp_path / name
-        for name in ("out/analysis.json", "out/report.md", "page.html", "s.opscope", "marked.json")
-    ]
-    outputs = [word for file in files[:3] for word in ("-o", file)]
-    outcome = opscope("analyze", trace, *outputs, "--save", files[3], "--export-trace", files[4]).fine()
-    assert outcome.out.splitlines()[-5:] == [f"Wrote {file}" for file in files]
+    names = "out/analysis.json", "out/report.md", "page.html", "s.opscope", "marked.json", "stacks.json"
+    files = [tmp_path / name for name in names]
+    options = ("-o", "-o", "-o", "--save", "--export-trace", "--stacks")
+    words = [word for pair in zip(options, files, strict=True) for word in pair]
+    outcome = opscope("analyze", trace, *words).fine()
+    assert outcome.out.splitlines()[-6:] == [f"Wrote {file}" for file in files]
     report = files[1].read_text("utf-8")
     assert "### 4.1 aten::addmm" in report
     assert "96×1×1 | 128×1×1 | 200 | 49,152 B | 12.0 %" in report
@@ -39,6 +38,8 @@ def test_files_are_written_and_named_last(opscope, trace, tmp_path):
     first = opscope("analyze", trace, "--json").json
     assert json.loads(files[0].read_text("utf-8")) == first
     assert opscope("analyze", files[3], "--json").json == first
+    (profile,) = json.loads(files[5].read_text("utf-8"))["profiles"]
+    assert (profile["name"], profile["endValue"]) == ("trace.json", 452_125)
     # The trace with its critical path is the same recording.
     assert opscope("analyze", files[4], "--json").json["summary"] == first["summary"]
 

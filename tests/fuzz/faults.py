@@ -48,9 +48,8 @@ def two(x=None): return torch.full((64, 64), 64.0)
 # The words of each verb, run in a folder that holds what they name; what it writes goes to `out`.
 VERBS = {
     "analyze": "analyze trace.json.gz --save out/saved.opscope -o out/page.html -o out/report.md"
-    " --export-trace out/exported.json",
+    " --export-trace out/exported.json --stacks out/stacks.json",
     "ranks": "analyze ranks --workers 2 -o out/report.md --save out/saved.opscope",
-    "flamegraph": "flamegraph trace.json.gz --output out/stacks.json",
     "compare": "compare trace.json.gz trace.json.gz --output out/report.md --output out/page.html",
     "bench": "bench functions.py:one functions.py:two --time-budget 0.5 --save out/result.json"
     " -o out/report.md -o out/page.html",

@@ -197,9 +197,8 @@ def test_what_is_damaged_in_the_cache_is_made_anew(tmp_path):
 
 
 @pytest.mark.exhaustive(few=False)
-@pytest.mark.parametrize("verb", ["analyze", "flamegraph"])
-def test_verbs_killed_at_any_moment_leave_no_half_file(verb):
-    """A few moments; `faults.py` takes as many as one wants, and the other verbs."""
-    command = [sys.executable, Path(__file__).with_name("faults.py"), "--moments=4", f"--verbs={verb}"]
+def test_verbs_killed_at_any_moment_leave_no_half_file():
+    """A few moments of one; `faults.py` takes as many as one wants, and the other verbs."""
+    command = [sys.executable, Path(__file__).with_name("faults.py"), "--moments=4", "--verbs=analyze"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

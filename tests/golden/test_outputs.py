@@ -63,7 +63,6 @@ def of_a_kind(path, folder):
     yield ["analyze", saved, "--json"]
     yield ["analyze", saved, "--top", "all", "--output", str(folder / "report.md")]
     yield ["stats", saved, "--report", "all", "--csv"]
-    yield ["flamegraph", saved]
     if path.endswith(".sqlite"):
         yield ["stats", path, "--report", "all"]
         yield ["stats", path, "--report", "all", "--json"]
@@ -165,7 +164,7 @@ def outputs(source, documents):
     for command in source.commands(place, folder):
         count = len(documents)
         lines = printed(command).splitlines(keepends=True)
-        if command[0] in ("stats", "flamegraph") and len(lines) > 200:
+        if command[0] == "stats" and len(lines) > 200:
             lines[200:] = [f"… {len(lines)} lines in all\n"]
         parts.append(f"\n$ opscope {' '.join(command)}\n{''.join(lines)}")
         if command[0] == "stats":

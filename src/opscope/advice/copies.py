@@ -49,8 +49,10 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         for kernel in run.summary.kernels
         if (direction := _field(kernel, "copy_direction")) in _DIRECTIONS
     )
-    used, of_torch = run.summary.timeline.in_use, run.summary.is_of_torch
-    exposed_ns, compute_ns = sum(one.exposed_copy_ns for one in used), sum(one.compute_ns for one in used)
+    # A program without PyTorch has no step beside whose kernels they could run.
+    if not run.summary.is_of_torch:
+        return
+    exposed_ns = sum(one.exposed_copy_ns for one in run.summary.timeline.in_use)
     path = () if run.step is None else run.step.path
     for (direction, memory), copies in groups.items():
         calls, total_ns = (sum(getattr(one, name) for one in copies) for name in ("calls", "total_ns"))
@@ -58,10 +60,6 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         on_path = sum(part.fraction for part in path if part.kind == "copy" and part.name in names)
         exposed = min(exposed_ns, total_ns) / run.window_ns if run.window_ns else 0.0
         if not total_ns or max(on_path, exposed) < rule.threshold("least_fraction"):
-            continue
-        # Copies of a program without PyTorch need kernels beside them, and may be on streams of their own.
-        is_alone = calls < 2 or compute_ns < rule.threshold("least_fraction") * run.window_ns
-        if not of_torch and (is_alone or run.session.scalar(_STREAMS_SQL, [names]) > 1):
             continue
         rate = size_bytes / total_ns * 1e9 if size_bytes else None
         part = f"{format_fraction(on_path)} of the critical path"
@@ -86,11 +84,6 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             methodcaller("run_beside", names),
             is_sure=False,  # nothing shows whether the next step's input is there early enough
         )
-
-
-_STREAMS_SQL = """SELECT max(streams) FROM (
-    SELECT count(DISTINCT stream) AS streams FROM device_activities JOIN kernel_names USING (name_id)
-    WHERE list_contains($1::VARCHAR[], name) GROUP BY trace_id, device)"""
 
 
 def _field(kernel: KernelTotal, name: str) -> str | None:

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from opscope import api
 from opscope.cli import console
 from opscope.errors import InputError
 from opscope.ingest.memory_snapshot import is_memory_snapshot, read_memory_snapshot
 from opscope.ingest.source import OtherRecorderError
+from opscope.model.files import write_text
 from opscope.provenance.demangle import demangle
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
@@ -26,6 +28,7 @@ def analyze(
     open: bool = False,  # noqa: A002 - the option's name
     save: Path | None = None,
     export_trace: Path | None = None,
+    stacks: Path | None = None,
     report: console.Showing = console.SHOWING,
     top: console.Top = 10,
     ceilings: Path | None = None,
@@ -47,6 +50,8 @@ def analyze(
         save: Also write the session to this .opscope file.
         export_trace: Also write the trace to this file with extra tracks for Perfetto (ui.perfetto.dev): idle
             causes, the operator of each kernel, the critical path. For a single trace.
+        stacks: Also write stacks from Python, or the operators, down to the kernels: FILE.json for
+            speedscope.app, any other name collapsed (outer;…;inner NANOSECONDS). They sum to all device time.
         ceilings: Hardware limits saved by opscope devices --measure --save. By default those measured on
             this machine for the same GPU, else the datasheet's.
         merge: Also average traces of different jobs.
@@ -57,7 +62,7 @@ def analyze(
         workers: Processes that read the files of many ranks; by default one per core from 9 files on. Or the
             address of a Dask scheduler (tcp://HOST:8786), whose workers read them.
     """
-    outputs = [*report.output, save, export_trace]
+    outputs = [*report.output, save, export_trace, stacks]
     console.check_outputs(outputs, force=report.force, inputs=(*traces, ceilings))
     pages = [one for one in report.output if one.suffix == ".html"]
     if open and not pages:
@@ -111,6 +116,12 @@ def analyze(
             from opscope.report.exports import export_trace as write_trace  # noqa: PLC0415 - seldom asked
 
             written.append(write_trace(session, export_trace))
+        if stacks is not None:
+            is_json = stacks.suffix == ".json"
+            text = api.flamegraph(
+                session, format="speedscope" if is_json else "collapsed", name=", ".join(traces)
+            )
+            written.append(write_text(stacks, text))
         console.say_wrote(written, on_stderr=report.json)
     if open:
         import webbrowser  # noqa: PLC0415 - seldom asked

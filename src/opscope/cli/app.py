@@ -244,7 +244,6 @@ VERBS = {
         "compare": "Compare two benchmark results, or two recordings",
         "explain": "Explain an operator, a kernel, a category or a source file",
         "extract": "Write a recorded operator call as a Python file that runs alone",
-        "flamegraph": "Export stacks from Python down to kernels for flame graph viewers",
         "sql": "Query the tables of a trace or a saved session",
         "stats": "Print nsys' statistics of a trace: calls, kernels, copies",
     },

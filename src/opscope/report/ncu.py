@@ -370,7 +370,7 @@ def _missing(analysis: CounterAnalysis) -> tuple[doc.Block, ...]:
     )
 
 
-NCU_SCHEMA_VERSION = 4
+NCU_SCHEMA_VERSION = 5
 
 
 def ncu_json(analysis: CounterAnalysis) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from opscope.analysis.roofline import CallEfficiency, CostCoverage, Roofline
 from opscope.analysis.step_model import StepExecution
 from opscope.analysis.straggler import RankDifference, Straggler
 from opscope.analysis.summary import DeviceTime, Summary
-from opscope.analysis.timeline.values import QueueSeries, StepStatistics, Timeline, TimePartition, WaitingCall
+from opscope.analysis.timeline.values import StepStatistics, Timeline, TimePartition, WaitingCall
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal, RangeTotal
 from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.hardware.occupancy import Waves
@@ -43,7 +43,7 @@ from opscope.report.provenance import explained_launches
 from opscope.report.ranks import rank_records
 from opscope.units import NS_PER_S, ns_to_ms
 
-ANALYSIS_SCHEMA_VERSION = 2
+ANALYSIS_SCHEMA_VERSION = 3
 EXPLANATION_SCHEMA_VERSION = 1
 STATS_SCHEMA_VERSION = 2
 
@@ -99,7 +99,6 @@ SUMMARY_KEYS: dict[type, Keys] = {
     ),
     MeasuredStep: Keys("recorded_ns unrecorded_ns host_stretch busy_fraction recorder_idle_ns"),
     ProgramTotals: Keys("module_ns line_ns modules lines"),
-    QueueSeries: Keys("trace_id device start_ns interval_ns queue_depth=mean launch_latency_ns=latency_ns"),
     RankDifference: Keys(
         "name extra_ns_per_step extra_device_ns_per_step=device_ns extra_host_ns_per_step=host_ns "
         "extra_calls_per_step=calls",
@@ -126,7 +125,7 @@ SUMMARY_KEYS: dict[type, Keys] = {
     ),
     WaitingCall: Keys("... -call_ids"),
     Waves: Keys("blocks slots count tail_fraction"),
-    Timeline: Keys("waits launch_latency=latencies queue_depth=queues over_time=series steps host skews"),
+    Timeline: Keys("waits launch_latency=latencies queue_depth=queues steps host skews"),
     TimePartition: Keys(
         "trace_id rank device window ... idle_by_cause copy_ns communication_ns longest_gaps"
     ),

@@ -78,7 +78,6 @@ TWO_DEVICES = replace(
     queues=(*TIMELINE.queues, values.QueueDepth(1, 1, 1.5, 4, 0.5)),
     steps=(*TIMELINE.steps, values.StepStatistics(1, 5, 9_000_000, 9_000_000, 8_000_000, 99_000_000, (4,))),
     host=(*TIMELINE.host, values.HostTime(1, 5, 9_000_000, 4_000_000, 2_000_000, 7.0)),
-    series=tuple(values.QueueSeries(one, one, 0, 10.0, (1.0, 2.0), (5.0, None)) for one in (0, 1)),
 )
 ADVICE = (
     Finding(

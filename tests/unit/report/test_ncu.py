@@ -65,7 +65,7 @@ def test_reports(expect):
 def test_json_has_every_quantity_and_names_what_is_missing():
     document = json.loads(to_json(ncu_json(made(duration_ns=10_000, dram_bytes=300))))
     (kernel,) = document["kernels"]
-    assert document["schema_version"] == 4
+    assert document["schema_version"] == 5
     assert kernel.keys() >= {str(quantity) for quantity in QUANTITIES}
     assert (kernel["duration_ns"], kernel["dram_bytes"], kernel["traffic_ratio"]) == (10_000, 300, 1.5)
     assert kernel["global_load_sectors"] is None

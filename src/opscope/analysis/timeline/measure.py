@@ -7,12 +7,12 @@ from the tables; the Session is not changed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.arrays import Spans, covering, median, merge, overlap, subtract, total
+from opscope.analysis.arrays import Spans, covering, median, merge, overlap, subtract
 from opscope.analysis.timeline.host import (
     RECORDED_EVENT_NS,
     Host,
@@ -40,7 +40,6 @@ from opscope.analysis.timeline.values import (
     HostTime,
     LaunchLatency,
     QueueDepth,
-    QueueSeries,
     RankSkew,
     StepStatistics,
     Timeline,
@@ -166,31 +165,6 @@ def _queue_depth(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> Q
     return QueueDepth(device.trace_id, device.device, mean, most, empty)
 
 
-def queue_over_time(device: DeviceRecords, calls: RuntimeCalls, window: Spans, points: int) -> QueueSeries:
-    """Depth and launch latency in each of `points` equal intervals; none of an empty window."""
-    if not total(window):
-        return QueueSeries(device.trace_id, device.device, int(device.start_ns[0]), 0.0, ())
-    moments, depth = _depths(device, calls, window)
-    first_ns, last_ns = int(window.start_ns[0]), int(window.end_ns[-1])
-    area = np.concatenate(([0], np.cumsum(depth * np.diff(moments))))
-    # Relative to the start, times are exact in float64.
-    edges = np.linspace(0, last_ns - first_ns, points + 1)
-    interval_ns = (last_ns - first_ns) / points
-    mean = np.diff(np.interp(edges, moments - first_ns, area)) / interval_ns
-    starts, latency = _latencies(device, calls)
-    interval = np.floor((starts - first_ns) / interval_ns).astype(np.int64)
-    interval[starts == last_ns] = points - 1
-    order = np.lexsort((latency, interval))
-    interval, latency = interval[order], latency[order]
-    medians = [
-        float(latency[(low + high - 1) // 2] + latency[(low + high) // 2]) / 2 if low < high else None
-        for low, high in pairwise(np.searchsorted(interval, np.arange(points + 1)).tolist())
-    ]
-    return QueueSeries(
-        device.trace_id, device.device, first_ns, interval_ns, tuple(mean.tolist()), tuple(medians)
-    )
-
-
 def _depths(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> tuple[Int64, Int64]:
     """Moments that reach over the window and all activities, and the depth from each to the next."""
     edges = np.concatenate((device.start_ns, device.end_ns, *window))
@@ -236,9 +210,6 @@ def _step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | Non
     )
 
 
-_SERIES_POINTS = 60  # intervals of what is shown over time
-
-
 def measure_timeline(session: Session, records: SessionRecords, skews: tuple[RankSkew, ...] = ()) -> Timeline:
     """The timeline of every device and host of a Session; empty where no activity was recorded."""
     traces, windows, hosts = records.traces, records.windows, records.hosts
@@ -278,7 +249,6 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
         queues=tuple(filter(None, (_queue_depth(*args) for args in by_device))),
         steps=tuple(filter(None, (_step_statistics(*item) for item in windows.items()))),
         host=tuple(filter(None, _hosts(devices, stepped))),
-        series=tuple(queue_over_time(*args, _SERIES_POINTS) for args in by_device),
         skews=skews,
         device_steps=stepped,
         start_ups=tuple(one for window in windows.values() for one in window.start_ups),

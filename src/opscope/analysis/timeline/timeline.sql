@@ -85,7 +85,8 @@ WHERE list_contains(?::VARCHAR[], name) ORDER BY trace_id, start_ns
 -- Reads operators, runtime_calls, frames, annotations, device_activities, traces.
 SELECT
     trace_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
-    coalesce(max(end_ns) FILTER (WHERE is_host), max(end_ns)) AS host_end_ns, bool_or(format = 'nsys') AS is_whole
+    coalesce(max(end_ns) FILTER (WHERE is_host), max(end_ns)) AS host_end_ns, 
+    bool_or(format = 'nsys' OR json_exists(properties, '$.opscopeRecorder')) AS is_whole -- by opscope trace
 FROM traces JOIN (
     SELECT trace_id, start_ns, start_ns + duration_ns AS end_ns, true AS is_host FROM operators
     UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, true FROM runtime_calls

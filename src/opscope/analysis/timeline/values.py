@@ -149,21 +149,6 @@ class QueueDepth(msgspec.Struct, frozen=True):
     empty_fraction: float
 
 
-class QueueSeries(msgspec.Struct, frozen=True):
-    """A queue over time, in equal intervals from the start of the device's window to its end.
-
-    `mean` is its depth in each; `latency_ns` the median launch latency of the kernels that begin in it, None
-    where none does.
-    """
-
-    trace_id: int
-    device: int
-    start_ns: int
-    interval_ns: float
-    mean: tuple[float, ...]
-    latency_ns: tuple[float | None, ...] = ()
-
-
 class StepStatistics(msgspec.Struct, frozen=True):
     """Durations of a trace's steps.
 
@@ -263,7 +248,6 @@ class Timeline(msgspec.Struct, frozen=True):
     queues: tuple[QueueDepth, ...] = ()
     steps: tuple[StepStatistics, ...] = ()
     host: tuple[HostTime, ...] = ()
-    series: tuple[QueueSeries, ...] = ()
     skews: tuple[RankSkew, ...] = ()
     device_steps: tuple[DeviceStep, ...] = ()
     start_ups: tuple[StartUp, ...] = ()

@@ -97,7 +97,6 @@ def session_charts(session: Session, summary: Summary) -> Iterator[fig.Chart]:
     above = "module → operator → kernel" if has_modules else "operator → kernel"
     yield from _icicle_chart(stack_profiles(session, by=basis), summary, section, above)
     yield from _timeline_chart(session, records, summary, times)
-    yield from _queue_chart(summary)
 
 
 def _typical(summary: Summary, steps: Sequence[Sequence[StepTime]]) -> int:
@@ -587,44 +586,3 @@ def _merged(lane: Lane, view: StepView, finest_ns: int) -> tuple[Int64, Int64, I
     until_ns = np.maximum.reduceat(end_ns, first)
     counts = np.diff(np.append(first, len(order)))
     return start_ns[first], until_ns, group[longest], name[longest], counts, busy_ns
-
-
-def _queue_chart(summary: Summary) -> Iterator[fig.Chart]:
-    known = [one for one in summary.timeline.series if any(one.mean)]
-    if not known:
-        return
-    longest_ns = max(one.interval_ns * len(one.mean) for one in known)
-    unit = fig.unit_of(longest_ns)
-    waited = fig.unit_of(max(ns or 0.0 for one in known for ns in one.latency_ns) or 1e3)
-    data = []
-    for index, one in enumerate(known):
-        name = f"{trace_name(summary.ranks[one.trace_id], one.trace_id)}, device {one.device}"
-        xs = fig.scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit)
-        line = {"legendgroup": name, "line": fig.stroke(index, shape="hvh", width=1.8)}
-        told = {"hovertemplate": "%{y:.1f} queued<extra>" + name + "</extra>"}
-        data.append(fig.curve(name, xs, (round(value, 3) for value in one.mean), **line, **told))
-        if any(one.latency_ns):
-            marked = {
-                "mode": "lines+markers", "marker": {"size": 4}, "yaxis": "y2", "showlegend": False,
-                "text": [UNKNOWN if ns is None else format_duration(ns) for ns in one.latency_ns],
-                "hovertemplate": "%{text} latency<extra>" + name + "</extra>",
-            }  # fmt: skip
-            waits = (None if ns is None else round(ns / waited.ns, 6) for ns in one.latency_ns)
-            data.append(fig.curve(name, xs, waits, **line, **marked))
-    whole = {"anchor": "y2", "range": [0, longest_ns / unit.ns]}
-    upward = {"rangemode": "tozero", "automargin": True}
-    layout = {
-        "xaxis": fig.axis(f"Time since the start of the window ({unit.name})", **whole),
-        "yaxis": fig.axis("Activities queued", domain=[0.56, 1], **upward),
-        "yaxis2": fig.axis(f"Launch latency ({waited.name})", domain=[0, 0.44], **upward),
-        "hovermode": "x unified",
-        "showlegend": len(known) > 1,
-    }
-    note = (
-        "Top: activities launched and not yet finished, mean per interval; near zero, the device waits "
-        "for the host. Bottom: launch latency, from the launch call to the start of the kernel, median "
-        "per interval."
-    )
-    yield fig.Chart(
-        "queue", "Where the GPU", "Launch queue over time", note, {"data": data, "layout": layout}, 440
-    )

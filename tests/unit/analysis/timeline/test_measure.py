@@ -123,13 +123,6 @@ def test_what_was_launched_before_the_window_is_queued_from_the_start(timeline):
     assert timeline(TraceBuilder().kernel("a", 0, 5, correlation=1)).queues == ()
 
 
-def test_the_series_of_a_recording_has_its_mean_depth(shared, load):
-    found = Summary(load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz")).timeline
-    (series,), (queue,) = found.series, found.queues
-    assert sum(series.mean) / len(series.mean) == pytest.approx(queue.mean)
-    assert max(series.mean) <= queue.maximum
-
-
 @cases("role", "names")
 def test_roles(role, names):
     assert {name: role_of(name) for name in names.split()} == dict.fromkeys(names.split(), CallRole[role])
