@@ -14,25 +14,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from playwright.sync_api import sync_playwright
 
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.benchmarking.benchmark_sweep import load_benchmark
 from opscope.model.benchmark import BenchmarkResult
 from opscope.model.comparison import ComparisonOptions
-from opscope.model.trial import TrialResult
 from opscope.report.benchmark import benchmark_document
 from opscope.report.comparison import comparison_document
 from opscope.report.html.page import render_page, session_page
 from opscope.report.html.result_charts import (
     benchmark_charts,
     comparison_charts,
-    trial_charts,
     workload_charts,
 )
 from opscope.report.sweep import sweep_document, sweep_json, sweep_record
-from opscope.report.trial import trial_document
 from opscope.results import load, summarize
 
 ROOT = Path(__file__).parent.parent
@@ -70,9 +66,6 @@ def pages() -> Iterator[tuple[str, str]]:
     ]
     maps = workload_charts(sweep_json(records)["configurations"])
     yield "profile", render_page(sweep_document(records), maps)
-    tried = json.loads((RESULTS / "h200_try.json").read_bytes())["programs"]
-    trial = msgspec.convert(next(one for one in tried if one["best"] is not None), TrialResult)
-    yield "try", render_page(trial_document(trial, f"opscope try {trial.program}"), trial_charts(trial))
 
 
 def take(width: int, folder: Path) -> None:

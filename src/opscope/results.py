@@ -199,7 +199,7 @@ _REPORTS = {
     "SessionComparison": ("comparison", "comparison_document", True, "comparison_charts"),
     "Explanation": ("explanation", "explanation_document", False, ""),
     "CounterAnalysis": ("ncu", "ncu_document", True, ""),
-    "TrialResult": ("trial", "trial_document", False, "trial_charts"),
+    "TrialResult": ("trial", "trial_document", False, ""),
     "Diagnosis": ("machine", "doctor_document", False, ""),
 }
 

@@ -8,7 +8,6 @@ from opscope.report.comparison import comparison_document
 from opscope.report.html.result_charts import (
     benchmark_charts,
     comparison_charts,
-    trial_charts,
     workload_charts,
 )
 from opscope.report.ncu import ncu_document
@@ -25,7 +24,7 @@ PICTURES = {
     "bench": {"samples", "times"},
     "sweep": {"scaling"},
     "profile": {"operators", "latency", "throughput", "busy"},
-    "try": {"steps"},
+    "try": set(),
     "ncu": set(),
     "stats": set(),
     "explain": set(),
@@ -43,7 +42,7 @@ def files(results_named, tmp_path_factory):
             sweep_document(found.configurations),
             workload_charts(sweep_json(found.configurations)["configurations"]),
         ),
-        "try": (trial_document(found.trial, "opscope try x"), trial_charts(found.trial)),
+        "try": (trial_document(found.trial, "opscope try x"), ()),
         "ncu": (ncu_document(found.counters), ()),
         "stats": (stats_tables_document(found.statistics, title=f"Statistics of {HOSTILE}"), ()),
         "explain": (found.explanation, ()),

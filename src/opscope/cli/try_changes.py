@@ -13,7 +13,6 @@ from cyclopts.validators import Number
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.errors import InputError
-from opscope.report.html.result_charts import trial_charts
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.trying import Trial, trial_plan
 from opscope.workloads.workload import WorkloadOptions
@@ -81,11 +80,7 @@ def try_changes(
     )
     with console.progress() as told:
         result = Trial(plan, told).run()
-    report.show(
-        lambda: trial_json(result),
-        lambda: trial_document(result, console.command_line()),
-        charts=lambda: trial_charts(result),
-    )
+    report.show(lambda: trial_json(result), lambda: trial_document(result, console.command_line()))
     if result.is_interrupted:
         return EXIT_INTERRUPTED
     speedup = 1.0 if result.best is None else 1 / result.best.ratio

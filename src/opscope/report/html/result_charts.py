@@ -1,4 +1,4 @@
-"""The pictures of comparisons, benchmarks, sweeps and trials: of what their tables hold."""
+"""The pictures of comparisons, benchmarks and sweeps: of what their tables hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from opscope.model.comparison import (
     UnattributedChange,
 )
 from opscope.model.queries import grouped
-from opscope.model.trial import TrialResult
 from opscope.report import benchmark
 from opscope.report.comparison import difference_text
 from opscope.report.html import figures as fig
@@ -283,38 +282,3 @@ def _operators(done: Sequence[Mapping[str, Any]]) -> Iterator[fig.Chart]:
     }
     figure = {"data": data, "layout": layout}
     yield fig.Chart("operators", "", "Operators of each configuration", note, figure, 130 + 30 * len(done))
-
-
-def trial_charts(result: TrialResult) -> tuple[fig.Chart, ...]:
-    """The step of every change, and of the best set, beside that of the program as it is."""
-    base, best = result.baseline, result.best
-    timed = [(one, one.step_ns) for one in result.variants if one.step_ns is not None]
-    if not timed:
-        return ()
-    unit = fig.unit_of(max(base.step_ns, *(ns for _, ns in timed)))
-
-    def bar(
-        name: str, ns: float, kind: str, interval: Interval | None, ratio: float | None, *, more: str = ""
-    ) -> fig.Bar:
-        ends = None if interval is None else (interval[0] / unit.ns, interval[1] / unit.ns)
-        time = format_duration(ns)
-        time = time if ratio is None else f"{time}, {100 * ratio:.1f} % of the time"
-        return fig.Bar(name, ns / unit.ns, ends, kind=kind, hover=f"{time}{more}")
-
-    kinds = {True: "recommended", False: "not recommended"}
-    rows = [bar("unchanged", base.step_ns, "unchanged", base.interval_ns, None)]
-    rows += [
-        bar(one.name, ns, kinds[one.is_recommended], one.interval_ns, one.ratio, more=f": {one.verdict}")
-        for one, ns in timed
-    ]
-    if best is not None and len(best.names) > 1:
-        rows.append(bar(" + ".join(best.names), best.step_ns, "best together", None, best.ratio))
-    colors = {
-        "unchanged": fig.GRAY,
-        "recommended": fig.GREEN,
-        "not recommended": fig.ORANGE,
-        "best together": fig.BLUE,
-    }
-    note = "Median step of each change, and of those that help together; whiskers are 95 % intervals."
-    drawing = fig.bars(rows, title=f"Step ({unit.name})", colors=colors, mark=base.step_ns / unit.ns)
-    return (fig.Chart("steps", "Changes tried", "What each change brings", note, *drawing),)

@@ -38,14 +38,6 @@ def test_maps_say_what_the_table_of_a_sweep_says(found):
     assert result_charts.workload_charts(records[:1]) == ()
 
 
-def test_steps_of_changes_with_their_intervals(found):
-    (chart,) = result_charts.trial_charts(found.trial)
-    ends = {name: end for name, (_, end) in by_row(chart).items()}
-    assert ends == {"unchanged": 10, NAME: 6, "tf32": 8, f"{NAME} + tf32": 5}
-    (recommended,) = [one for one in chart.figure["data"] if one["name"] == "recommended"]
-    assert recommended["error_x"]["array"] == [pytest.approx(0.2), None]
-
-
 def test_bars_of_a_waterfall_follow_each_other_to_the_whole_difference(found):
     (chart,) = result_charts.comparison_charts(found.sessions)
     rows = by_row(chart)
