@@ -251,8 +251,9 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | 
     is_clear = advice.is_sure and "torch.compile" not in code
     if change is not None and not (is_clear and _can_be_told(run, job, change, gain)):
         gain = msgspec.structs.replace(gain, low_ns=min(0.0, gain.low_ns))
-    # Nobody can see a gain that is smaller than what steps differ by.
-    least_ns, spread_ns = run.book.number("least_gain_fraction") * job.step_ns, _spread_ns(job)
+    # Nobody can see a gain that is smaller than what steps differ by, and one recording does not show that.
+    share = run.book.number("least_gain_fraction" if run.has_steps else "much_fraction")
+    least_ns, spread_ns = share * job.step_ns, _spread_ns(job)
     if gain.ns >= max(least_ns, spread_ns):
         interval_ns = gain.low_ns, gain.high_ns
         # Without code only a person can find what it would take.

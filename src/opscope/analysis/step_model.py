@@ -840,11 +840,11 @@ def step_models(
         # A process as a whole, its start and its end included, is no step.
         if window is None or window.is_whole or not len(window.host.start_ns):
             continue
-        steps, gap = window.counted.steps, window.start_gap
+        steps, held_ns = window.counted.steps, window.held_until_ns
         began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
         end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
-        held_ns = gap.end_ns if gap is not None and gap.end_ns > gap.host_end_ns else NEVER_NS
-        place = StepsWindow(min((step.thread_id for step in steps), default=None), began_ns, end_ns, held_ns)
+        thread_id = min((step.thread_id for step in steps), default=None)
+        place = StepsWindow(thread_id, began_ns, end_ns, NEVER_NS if held_ns is None else held_ns)
         if examined:
             graph, loading = examined[trace.trace_id].unpacked()
         else:

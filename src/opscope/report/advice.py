@@ -71,8 +71,12 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         whole_ns = max((one.step_ns for one in summary.timeline.host), default=summary.window_ns)
         left_ns = max(0, whole_ns - max(spans_ns, default=whole_ns))
         rest = f"; {format_duration(left_ns)} without the GPU at its start are left out below"
-        is_long = bool(summary.timeline.start_gaps) and left_ns > _LONG_GAP * whole_ns
+        is_long = left_ns > _LONG_GAP * whole_ns
         whole = doc.Strong(format_duration(whole_ns))
+        lead_in_ns = max((one.lead_in_ns for one in summary.timeline.start_ups if one.is_cold), default=0)
+        if lead_in_ns > _TENTH * whole_ns:
+            first = format_duration(left_ns + lead_in_ns)
+            rest, is_long = f"; next to nothing on the GPU in the first {first}", True
         yield "Recording", (whole, "; no steps in it", rest if is_long else "")
 
 

@@ -56,20 +56,9 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
     timeline = summary.timeline
     if not timeline.partitions or not summary.is_usable:
         return ()
-    start_gaps = (
-        doc.Paragraph(
-            f"A gap of {format_duration(gap.duration_ns)} at the start, before which the device worked for "
-            f"{format_duration(gap.before_ns)}, is excluded: the window begins after it."
-            if gap.before_ns
-            else f"A gap of {format_duration(gap.duration_ns)} at the start, before the device's first "
-            "work, is excluded: the window begins after it."
-        )
-        for gap in timeline.start_gaps
-    )
     longest = (gap for partition in timeline.partitions for gap in partition.longest_gaps)
     return doc.blocks(
         _partition_table(timeline.partitions),
-        *start_gaps,
         _cause_table(timeline.partitions),
         doc.table(
             timeline.waits[:_WAIT_ROWS],

@@ -252,7 +252,6 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
         skews=skews,
         device_steps=stepped,
         start_ups=tuple(one for window in windows.values() for one in window.start_ups),
-        start_gaps=tuple(filter(None, (window.start_gap for window in windows.values()))),
     )
 
 

@@ -118,12 +118,17 @@ WHERE duration_ns >= $loading AND NOT EXISTS (
         BETWEEN b.start_ns AND b.start_ns + b.duration_ns)
 ORDER BY start_ns
 
--- :name work
--- One row per activity of a trace, by start: start, duration, start of its launch call (-1 where none is recorded).
--- Parameter: the trace. Reads device_activities, runtime_calls.
-SELECT a.start_ns, a.duration_ns, coalesce(r.start_ns, -1) AS call_ns
-FROM device_activities a LEFT JOIN runtime_calls r USING (runtime_call_id)
-WHERE a.trace_id = ? ORDER BY a.start_ns, a.activity_id
+-- :name first_work
+-- One row where a trace, the parameter, has device work: start of the first, start of its launch (the same where none is
+-- recorded), end of the last, and start of the one with which more than a fiftieth of all device time is done.
+-- Reads device_activities, runtime_calls.
+WITH work AS (
+    SELECT start_ns, duration_ns, runtime_call_id, sum(duration_ns) OVER (ORDER BY start_ns, activity_id) AS done_ns
+    FROM device_activities WHERE trace_id = ?)
+SELECT w.start_ns, coalesce(r.start_ns, w.start_ns), total.end_ns, total.steady_ns
+FROM (SELECT max(start_ns + duration_ns) AS end_ns, min(start_ns) FILTER (
+    WHERE done_ns * 50 >= (SELECT max(done_ns) FROM work)) AS steady_ns FROM work) total
+CROSS JOIN (FROM work ORDER BY done_ns, start_ns LIMIT 1) w LEFT JOIN runtime_calls r USING (runtime_call_id)
 
 -- :name steps
 -- One row per step, by trace and start: number, start, end, and until when its turn lasts: to the start of the next, where

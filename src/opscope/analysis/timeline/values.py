@@ -177,25 +177,13 @@ class StartUp(msgspec.Struct, frozen=True):
     usual_ns: int | None
     once_ns: int  # its time in what comes once, beyond what the steps after it have of that
     names: tuple[str, ...] = ()  # what took most of it, the longest first
-    is_cold: bool = False  # no other step tells what recurs, and that takes much of what figures are of
+    # No other step tells what recurs, and much of the time is in such calls, or before the device does much.
+    is_cold: bool = False
+    lead_in_ns: int = 0  # before that, of a recording without steps
 
     @property
     def is_left_out(self) -> bool:
         return self.usual_ns is not None
-
-
-class StartGap(msgspec.Struct, frozen=True):
-    """A gap at the start of a recording without steps, set apart with the little that ran before it."""
-
-    trace_id: int
-    start_ns: int  # where the work before it ended, or the recording began
-    end_ns: int  # where steady work begins
-    before_ns: int  # device time of the work before it
-    host_end_ns: int  # where the host's steady work begins: it may have launched what waited in the gap
-
-    @property
-    def duration_ns(self) -> int:
-        return self.end_ns - self.start_ns
 
 
 class HostTime(msgspec.Struct, frozen=True):
@@ -251,7 +239,6 @@ class Timeline(msgspec.Struct, frozen=True):
     skews: tuple[RankSkew, ...] = ()
     device_steps: tuple[DeviceStep, ...] = ()
     start_ups: tuple[StartUp, ...] = ()
-    start_gaps: tuple[StartGap, ...] = ()
 
     def moved(self, traces: int, calls: int) -> Timeline:
         """The same in a Session where ids of traces and runtime calls are larger by this."""

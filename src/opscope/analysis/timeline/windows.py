@@ -1,13 +1,13 @@
 """The time that a device's figures are of, its window, what it did then, and which steps are start-up.
 
 Where steps were recorded, the window is theirs, and of a device goes on until the work that a step launched
-is done. Where there are none, it is the span from the first event to the last, without a gap at its start
-before which next to nothing ran. Of a process that was recorded from its start to its end, it begins with
-the device's first work, ends with its last, and leaves out first launches that load code. The parts of a
-window sum to it exactly, and with the work outside of it to all work. A first step is start-up if it is
-slower than is usual of those after it that do the same work, and at least half of that is time in calls and
-ranges that come once. It is left out of what is said of a mean step, and of no sum. Where a single step was
-recorded, or none, nothing tells what recurs: the time in such calls is told alone.
+is done. Where there are none, it is the span from the first event to the last; of a device that works on
+something earlier first, or starts up, from its first work on. Of a process that was recorded from its start
+to its end, it begins with the device's first work, ends with its last, and leaves out first launches that
+load code. The parts of a window sum to it exactly, and with the work outside of it to all work. A first step
+is start-up if it is slower than is usual of those after it that do the same work, and at least half of that
+is time in calls and ranges that come once. It is left out of what is said of a mean step, and of no sum.
+Where a single step was recorded, or none, nothing tells what recurs: the time in such calls is told alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from opscope.analysis.arrays import (
     total,
 )
 from opscope.analysis.timeline.records import COME_ONCE, CallRole, DeviceRecords, WorkKind, names_of
-from opscope.analysis.timeline.values import DeviceStep, StartGap, StartUp, TimePartition, WindowKind
+from opscope.analysis.timeline.values import DeviceStep, StartUp, TimePartition, WindowKind
 from opscope.benchmarking.statistics import usual_and_limit
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import grouped, sql
@@ -59,6 +59,7 @@ class Step(NamedTuple):
 class TraceWindow(msgspec.Struct, frozen=True, dict=True):
     """The window of one trace. `steps` come by start; the span holds every event; `start_ups` begin it.
 
+    Without steps: until `held_until_ns` the device was at what was launched before, or starting up.
     `host_end_ns` is the end of the last event of the host; None if that is the span's. `loading` are first
     launches that are left out of a whole process's, whose span is from the device's first work to its last.
     """
@@ -67,8 +68,9 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
     end_ns: int
     steps: tuple[Step, ...] = ()
     start_ups: tuple[StartUp, ...] = ()
-    start_gap: StartGap | None = None
+    held_until_ns: int | None = None
     host_end_ns: int | None = None
+    lead_in_ns: int = 0  # in which the device does next to nothing first, of a trace without steps
     is_whole: bool = False  # a process from its start to its end, and no steps
     loading: Spans = NOTHING
 
@@ -92,8 +94,7 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def host(self) -> Spans:
-        steady_ns = self.start_ns if self.start_gap is None else self.start_gap.host_end_ns
-        span = (steady_ns, self.end_ns if self.host_end_ns is None else max(steady_ns, self.host_end_ns))
+        span = (self.start_ns, self.end_ns if self.host_end_ns is None else self.host_end_ns)
         return self._until([step.until_ns for step in self.steps], span)
 
     def of(self, device: DeviceRecords) -> Spans:
@@ -104,7 +105,7 @@ class TraceWindow(msgspec.Struct, frozen=True, dict=True):
         np.maximum.at(done_ns, np.searchsorted(numbers, device.step[launched]), device.end_ns[launched])
         done = dict(zip(numbers.tolist(), done_ns.tolist(), strict=True))
         ends = [max(step.until_ns, done.get(step.number, 0)) for step in self.steps]
-        steady_ns = self.start_ns if self.start_gap is None else self.start_gap.end_ns
+        steady_ns = self.start_ns if self.held_until_ns is None else self.held_until_ns
         return self._until(ends, (steady_ns, self.end_ns))
 
     def _until(self, ends: Sequence[int], span: tuple[int, int]) -> Spans:
@@ -130,10 +131,10 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
         mine = tuple(steps[trace_id])
         window = TraceWindow(start_ns, end_ns, mine, host_end_ns=host_end_ns)
         if not mine:
-            window = _without_start(session, trace_id, window, is_of_process)
+            window = _without_steps(session, trace_id, window, is_of_process)
         examined = session.examined.get(trace_id)
         start_ups = (
-            tuple(find_start_ups(session, trace_id, mine, (start_ns, end_ns), window.host))
+            tuple(find_start_ups(session, trace_id, mine, (start_ns, end_ns), window.lead_in_ns))
             if examined is None
             else examined.timeline.start_ups
         )
@@ -141,68 +142,30 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
     return found
 
 
-# Of the whole span, and of all device time: a gap that large, with that little before it, is no steady state.
-_LEAST_GAP = 1 / 3
-_MOST_BEFORE = 0.02
 # A device to which nothing else was handed takes µs to begin. One that takes longer is at what was launched
 # before the recording began, or is starting up.
 _LONGEST_LATENCY_NS = 1_000_000
 
 
-def _without_start(session: Session, trace_id: int, window: TraceWindow, is_of_process: bool) -> TraceWindow:
-    """The window of a trace without steps: without the gap at its start, if there is one."""
-    work = columns(session, sql(__package__, "timeline:work"), [trace_id])
-    starts, durations = work["start_ns"], work["duration_ns"]
-    if not len(starts):
+def _without_steps(session: Session, trace_id: int, window: TraceWindow, is_of_process: bool) -> TraceWindow:
+    """The window of a trace without steps, by its first work."""
+    found = session.query(sql(__package__, "timeline:first_work"), [trace_id])
+    if not found:
         return window
-    if is_of_process:
-        end_ns = int((starts + durations).max())
-        loading = _first_runs(session, trace_id, with_operators=False)
-        begun_ns, launched_ns = int(starts[0]), int(work["call_ns"][0])
-        # With the launch, but for one that starts the driver up.
-        launched_ns = begun_ns if launched_ns < 0 else max(launched_ns, begun_ns - _LONGEST_LATENCY_NS)
-        window = msgspec.structs.replace(
-            window,
-            # From the launch on, but for one that starts up the driver.
-            start_ns=max(launched_ns, int(starts[0]) - _LONGEST_LATENCY_NS)
-            if launched_ns >= 0
-            else int(starts[0]),
-            end_ns=end_ns,
-            host_end_ns=end_ns,
-            is_whole=True,
-            loading=merge((loading["start_ns"], loading["end_ns"])),
-        )
-    return msgspec.structs.replace(window, start_gap=_start_gap(trace_id, work, window))
-
-
-def _start_gap(trace_id: int, work: Arrays, window: TraceWindow) -> StartGap | None:
-    """The last gap of the start; None if there is none.
-
-    It ends where the work after it was launched; or where the device's first work starts, if that waited
-    longer than a device does that has nothing else to do.
-    """
-    start_ns, starts, durations = window.start_ns, work["start_ns"], work["duration_ns"]
-    least_ns = _LEAST_GAP * (window.end_ns - start_ns)
-    before_ns = np.concatenate(([0], np.cumsum(durations)[:-1]))
-    until_ns = np.concatenate(([start_ns], np.maximum.accumulate(starts + durations)[:-1]))
-    found = np.flatnonzero((before_ns <= _MOST_BEFORE * durations.sum()) & (starts - until_ns >= least_ns))
-    if not len(found):
-        return None
-    first = int(found[-1])
-    begun_ns, ended_ns = int(starts[first]), int(until_ns[first])
-    call_ns = int(work["call_ns"][first])
-    launched_ns = begun_ns if call_ns < 0 else min(begun_ns, max(call_ns, ended_ns))
-    is_held_up = first == 0 and begun_ns - launched_ns > _LONGEST_LATENCY_NS
-    steady_ns = begun_ns if is_held_up else launched_ns
-    if steady_ns - ended_ns < least_ns:
-        return None
-    is_late = call_ns >= 0 and launched_ns - ended_ns >= least_ns
-    return StartGap(
-        trace_id,
-        ended_ns,
-        steady_ns,
-        before_ns=int(before_ns[first]),
-        host_end_ns=launched_ns if is_late else start_ns,
+    ((begun_ns, launched_ns, end_ns, steady_ns),) = found
+    is_held_up = begun_ns - launched_ns > _LONGEST_LATENCY_NS
+    if not is_of_process:
+        held_until_ns = begun_ns if is_held_up else None
+        lead_in_ns = steady_ns - (held_until_ns or window.start_ns)
+        return msgspec.structs.replace(window, held_until_ns=held_until_ns, lead_in_ns=max(0, lead_in_ns))
+    loading = _first_runs(session, trace_id, with_operators=False)
+    return msgspec.structs.replace(
+        window,
+        start_ns=begun_ns if is_held_up else min(begun_ns, launched_ns),
+        end_ns=end_ns,
+        host_end_ns=end_ns,
+        is_whole=True,
+        loading=merge((loading["start_ns"], loading["end_ns"])),
     )
 
 
@@ -297,7 +260,7 @@ _LONG_SILENCE_NS = 10_000_000
 _LONG_LAUNCH_NS = 100_000
 _LOADING_NS = 1_000_000  # at least, of a launch that no other step tells of
 _LEAST_ONCE = 0.5  # of what the step takes beyond the usual
-_COLD = 0.25  # of all that was recorded: what else there is says little of a warm program
+_COLD = 0.3  # of all that was recorded: what else there is says little of a warm program
 # A step that launches much less than the one before does not do the same work, and tells nothing of it.
 _SAME_WORK = 0.5
 _NAMES = 3
@@ -306,20 +269,22 @@ _LEAST_OF_NAME = 0.05  # of the time in all such calls
 
 
 def find_start_ups(
-    session: Session, trace_id: int, steps: Sequence[Step], span_ns: tuple[int, int], window: Spans
+    session: Session,
+    trace_id: int,
+    steps: Sequence[Step],
+    span_ns: tuple[int, int],
+    lead_in_ns: int,
 ) -> Iterator[StartUp]:
-    """The steps of a trace that begin the program, by start; its span is used where there are none.
-
-    The window is the host's, which may leave out more.
-    """
+    """The steps of a trace that begin the program, by start; its span is used where there are none."""
     bounds = [(step.start_ns, step.end_ns) for step in steps] or [span_ns]
     durations = [end_ns - start_ns for start_ns, end_ns in bounds]
     if len(steps) < 2:
         number = steps[0].number if steps else None
-        inner = [(int(window.start_ns[0]), int(window.end_ns[-1]))] if len(window.start_ns) else bounds
-        once = _once(session, trace_id, [*bounds, *inner], recurs=False)
-        is_cold = int(once[0][1]) >= _COLD * (inner[0][1] - inner[0][0])
-        yield from _told(once, 0, [], StartUp(trace_id, number, durations[0], None, 0, is_cold=is_cold))
+        ((begin_ns, end_ns),) = bounds
+        once = _once(session, trace_id, [*bounds, (begin_ns + lead_in_ns, end_ns)], recurs=False)
+        is_cold = lead_in_ns + int(once[0][1]) >= _COLD * durations[0]
+        one = StartUp(trace_id, number, durations[0], None, 0, (), is_cold, lead_in_ns)
+        yield from _told(once, 0, [], one) or ([one] if is_cold else [])
         return
     of_steps: _Once | None = None
     for place, step in enumerate(steps[:-1]):

@@ -128,67 +128,41 @@ def test_the_span_runs_from_the_first_event_to_the_last_also_of_unknown_launch(t
     assert causes(timeline(trace).partitions[0]) == {IdleCause.UNKNOWN: 90}
 
 
-class TestTheGapAtTheStart:
-    """Of a recording without steps; set apart, so that figures are of what runs steadily."""
+def at_work_before():
+    """An engine schedules a step while the one before it runs; that one was not recorded."""
+    trace = TraceBuilder().operator("aten::mm", 0, 900)
+    for at in range(4):
+        trace.launch(100 * at, correlation=at + 1)
+    for at in range(4):
+        trace.kernel("gemm", 8000 + 1000 * at, 1000, correlation=at + 1)
+    return trace
 
-    def steady(self, trace, start, count=10):
-        """Kernels of 9 ms, each launched a millisecond before the one before it ends."""
-        for at in range(count):
-            began = start + 10_000 * at
-            trace.operator("aten::mm", began, 50).launch(began + 5).kernel("gemm", began + 1000, 9000)
-        return trace
 
-    def at_work_before(self):
-        """An engine schedules a step while the one before it runs; that one was not recorded."""
-        trace = TraceBuilder().operator("aten::mm", 0, 900)
-        for at in range(4):
-            trace.launch(100 * at, correlation=at + 1)
-        for at in range(4):
-            trace.kernel("gemm", 8000 + 1000 * at, 1000, correlation=at + 1)
-        return trace
+def test_where_the_device_is_at_work_before_the_window_begins_with_what_was_recorded(timeline, load):
+    found = timeline(at_work_before())
+    (one,) = found.partitions
+    assert told(one) == (4000, 4000, 0, 0)
+    (host,) = found.host
+    assert (host.launches, host.launch_path_ns, host.step_ns) == (4, 900_000, 12_000_000)
+    assert not found.waits
+    job = Summary(load(at_work_before())).job
+    assert job.device_ns == pytest.approx(4_000_000, rel=0.01)
+    assert job.host_ns <= 900_000
+    assert not job.is_host_bound
+    # Not after less than a millisecond.
+    found = timeline(TraceBuilder().operator("aten::mm", 0, 20).launch(5).kernel("gemm", 900, 100))
+    assert causes(found.partitions[0]) == {HOST: 6, QUEUED: 894}
 
-    def test_where_the_host_prepares_what_it_then_launches(self, timeline):
-        trace = self.steady(TraceBuilder().operator("aten::empty", 0, 20), 463_000)
-        found = timeline(trace)
-        (one,) = found.partitions
-        (gap,) = found.start_gaps
-        assert (gap.duration_ns, gap.before_ns) == (463_005_000, 0)
-        assert told(one) == (99_995, 90_000, 0, 0)
-        assert sum(causes(one).values()) == 9_995
-        assert found.host[0].launch_path_ns < 100_000_000
 
-    def test_where_little_ran_before_it(self, timeline):
-        trace = TraceBuilder().operator("aten::empty", 0, 20).launch(100).kernel("warm-up", 110, 890)
-        found = timeline(self.steady(trace, 463_000))
-        (gap,) = found.start_gaps
-        assert (gap.start_ns, gap.before_ns) == (1_000_000, 890_000)
-        (one,) = found.partitions
-        assert told(one) == (99_995, 90_000, 890, 0)
-
-    def test_where_the_device_is_at_work_before_the_host_is_not_the_slower_side(self, timeline, load):
-        found = timeline(self.at_work_before())
-        (gap,) = found.start_gaps
-        assert (gap.end_ns, gap.host_end_ns) == (8_000_000, 0)
-        (one,) = found.partitions
-        assert told(one) == (4000, 4000, 0, 0)
-        (host,) = found.host
-        assert (host.launches, host.launch_path_ns, host.step_ns) == (4, 900_000, 12_000_000)
-        assert not found.waits
-        job = Summary(load(self.at_work_before())).job
-        assert job.device_ns == pytest.approx(4_000_000, rel=0.01)
-        assert job.host_ns <= 900_000
-        assert not job.is_host_bound
-
-    def test_there_is_none_after_a_slow_launch_in_the_middle_or_in_steps(self, timeline):
-        found = timeline(TraceBuilder().operator("aten::mm", 0, 20).launch(5).kernel("gemm", 900, 100))
-        assert not found.start_gaps
-        assert causes(found.partitions[0]) == {HOST: 6, QUEUED: 894}
-        trace = self.steady(self.steady(TraceBuilder(), 0), 463_000)
-        assert not timeline(trace).start_gaps
-        trace = self.steady(TraceBuilder().step(1, 0, 600_000), 463_000)
-        found = timeline(trace)
-        assert not found.start_gaps
-        assert found.partitions[0].span_ns == 600_000_000
+@pytest.mark.parametrize("prepares_us", [2_000, 463_000])
+def test_a_recording_in_which_the_device_does_next_to_nothing_first_is_cold(load, prepares_us):
+    trace = TraceBuilder().operator("aten::empty", 0, 20).launch(100).kernel("warm-up", 110, 100)
+    for at in range(10):
+        began = prepares_us + 10_000 * at
+        trace.operator("aten::mm", began, 50).launch(began + 5).kernel("gemm", began + 1000, 9000)
+    summary = Summary(load(trace))
+    assert summary.is_cold is (prepares_us > 100_000)
+    assert [one.lead_in_ns for one in summary.timeline.start_ups] == [464_000_000] * summary.is_cold
 
 
 @cases("name", "busy", "longest_ms", "host")
@@ -318,7 +292,7 @@ def first_call(name, silent=30_000.0):
 FOUND = {
     "the first call of what is compiled, silently": (
         first_call("triton_poi_fused_add_0"),
-        [StartUp(0, None, 60_120 * US, None, 30_000 * US, ("first call of triton_poi_fused_add_0",), True)],
+        [StartUp(0, None, 60_120 * US, None, 30_000 * US, ("first call of triton_poi_fused_add_0",), True, 15 * US)],
     ),
     "silence before something else": (first_call("aten::add"), []),
     "a short silence": (first_call("triton_poi_fused_add_0", 1000.0), []),
@@ -446,6 +420,6 @@ def test_of_a_process_the_window_is_from_its_first_work_to_its_last(tmp_path, lo
     (partition,) = summary.timeline.partitions
     assert partition.window is WindowKind.WORK
     assert summary.is_whole_process
-    assert partition.span_ns == (105_110 - 100_000 - 2_000) * US
+    assert partition.span_ns == (105_110 - 100_010 - 2_000) * US
     assert partition.busy_ns == 3_000 * US
     assert summary.typical_step is None
