@@ -17,8 +17,7 @@ import torch
 
 CHANGES: list[str] = json.loads(os.environ["FIELD_CHANGES"])
 BLOCK, LEAD_IN = int(os.environ["FIELD_BLOCK"]), int(os.environ["FIELD_LEAD_IN"])
-# Not counting the first, which warms up and is thrown away.
-# Hosts differ: where a step takes three times as long as on others, fewer rounds fit into the time.
+# Not counting the first, which warms up and is thrown away; FIELD_ROUNDS are fewer, for slow hosts.
 FEWEST_ROUNDS, MOST_ROUNDS, ENOUGH_S = int(os.environ.get("FIELD_ROUNDS", "9")), 25, 25.0
 
 

@@ -58,19 +58,12 @@ def test_rocprofs_own_files_are_summed_and_broken_ones_are_an_error(opscope, tmp
 @pytest.mark.parametrize(
     ("content", "phrase"),
     [
-        (b"\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94\x8c\x08segments\x94]\x94s.", "a memory snapshot of PyTorch"),
-        (b"\x80\x04K\x05.", "a pickle, which opscope never opens"),
-        (b"\x80\x04]\x94}\x94\x8c\x0csegment_type\x94s.", "a pickle of torch.cuda.memory_snapshot()"),
         (b'{"nodes": [{"name": "[pytorch|profiler|execution_graph"}]}', "an execution trace"),
         (b'{"traceEvents": [{"ph": "M", "name": "CPU HIP API"}]}', "a trace of rocprof before rocprofv3"),
         (
             b'{"traceEvents": [{"ph": "X", "cat": "FEE", "name": "f", "ts": 1.0, "dur": 2.0}], '
             b'"viztracer_metadata": {}}',
             "a trace of VizTracer, of Python on the host alone. Look at it with vizviewer",
-        ),
-        (
-            b'[{"name": "mm", "ph": "X", "ts": 1.0, "dur": 2.0, "pid": "CPU functions", "args": {}}]',
-            "a trace of the autograd profiler before PyTorch 1.8",
         ),
     ],
 )

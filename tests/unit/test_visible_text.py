@@ -1,25 +1,13 @@
 """Names as they are seen, and commands without secrets."""
 
-import pytest
-
 from case_tables import cases
 from opscope.visible_text import visible, without_secrets
 
 
-@pytest.mark.parametrize(
-    ("name", "seen"),
-    [
-        ("aten::add", "aten::add"),
-        ("a\u202eb", "a⟨U+202E⟩b"),
-        ("a\x1b[31mb", "a⟨U+001B⟩[31mb"),
-        ("zero\u200bwidth", "zero⟨U+200B⟩width"),
-        ("lone \ud800", "lone ⟨U+D800⟩"),
-        ("two\nlines", "two\nlines"),
-        ("名前 ä", "名前 ä"),
-    ],
-)
+@cases("name", "seen")
 def test_what_cannot_be_seen_is_written(name, seen):
     assert visible(name) == seen
+    assert visible("lone \ud800") == "lone ⟨U+D800⟩"
 
 
 def test_the_middle_of_a_long_name_is_counted():

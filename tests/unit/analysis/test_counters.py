@@ -166,10 +166,20 @@ def test_silence_without_counters(kernel):
 
 
 def describe(
-    kernel, *, sm=0.1, memory=0.1, stalls=None, unit=None, block=(128, 1, 1), occupancy=None, **values
+    kernel,
+    *,
+    sm=0.1,
+    memory=0.1,
+    stalls=None,
+    unit=None,
+    block=(128, 1, 1),
+    waves=3.0,
+    block_limits=None,
+    **values,
 ):
     """A kernel of 1 ms on 100 multiprocessors with these counters."""
     known = {"duration_ns": 1_000_000, "sm_throughput_fraction": sm, "memory_throughput_fraction": memory}
+    few = (0.25, 0.2, waves, block_limits) if block_limits else (None, None, waves)
     return counted(
         kernel(
             values={Quantity(name): value for name, value in {**known, **values}.items()},
@@ -177,58 +187,25 @@ def describe(
             busiest_unit=unit,
             device=NcuDevice(sm_count=100),
             grid=(40, 1, 1),
-            block=block,
-            occupancy=occupancy or Occupancy(waves=3.0),
+            block=tuple(block),
+            occupancy=Occupancy(*few),
         )
     )
 
 
-SCATTERED = {"global_load_sectors": 800, "global_load_requests": 100, "global_load_bytes_per_sector": 8.0}
-CONFLICTS = {"shared_wavefronts": 400, "shared_wavefronts_ideal": 100}
-FEW = Occupancy(0.25, 0.2, 3.0, {"registers": 2, "threads": 4})
-KERNELS = {
-    "4 of 5 stalls are barriers": {"stalls": {"barrier": 4.0, "selected": 1.0}},
-    "the same, limited by DRAM": {"stalls": {"barrier": 4.0}, "memory": 0.9, "dram_throughput_fraction": 0.9},
-    "constants that are missed": {"stalls": {"imc_miss": 4.0}},
-    "no main stall": {"stalls": {"not_selected": 4.0, "barrier": 3.0}},
-    "a small launch": {"occupancy": Occupancy(waves=0.05), "threads_per_instruction": 1.0},
-    "a small launch without shares of peaks": {"occupancy": Occupancy(waves=0.05), "sm": 0.0, "memory": 0.0},
-    "few warps by registers": {"occupancy": FEW},
-    "few warps by two resources": {"occupancy": replace(FEW, block_limits={"registers": 2, "threads": 2})},
-    "few warps by blocks": {"occupancy": replace(FEW, block_limits={"blocks": 2, "threads": 4})},
-    "LSU": {"sm": 0.8, "memory": 0.8, "unit": "loads_and_stores"},
-    "FMA": {"sm": 0.8, "unit": "fma"},
-    "FP64": {"sm": 0.8, "unit": "fp64"},
-    "FP64 at half of its peak": {"sm": 0.5, "unit": "fp64"},
-    "scattered": {"memory": 0.9, "dram_throughput_fraction": 0.9, **SCATTERED},
-    "scattered, where memory does not matter": SCATTERED,
-    "scattered, where warps wait for loads": {
-        "stalls": {"long_scoreboard": 1.0, "selected": 1.0},
-        **SCATTERED,
-    },
-    "a tenth too many sectors": {"memory": 0.9, **SCATTERED, "global_load_bytes_per_sector": 29.0},
-    "conflicts": {"memory": 0.9, **CONFLICTS},
-    "conflicts, where they do not matter": CONFLICTS,
-    "half of the threads": {"threads_per_instruction": 16.0},
-    "blocks of one thread": {"threads_per_instruction": 1.0, "block": (1, 1, 1)},
-}
-
-
-@cases("name", "codes")
-def test_what_counters_say(kernel, name, codes):
-    findings = counter_findings([describe(kernel, **KERNELS[name])])
+@cases("codes", "counters")
+def test_what_counters_say(kernel, codes, counters):
+    findings = counter_findings([describe(kernel, **counters)])
     assert [one.code.removeprefix("counters.") for one in findings] == codes
     assert all(one.suggestion and 0 < one.evidence["estimated_time_fraction"] < 1 for one in findings)
 
 
 def test_remedies_fit_what_limits(kernel):
-    said = {
-        name: [one.suggestion for one in counter_findings([describe(kernel, **KERNELS[name])])]
-        for name in KERNELS
-    }
-    assert said["few warps by blocks"] == ["Larger blocks: a multiprocessor holds only so many blocks."]
-    assert "tiles in shared memory" in said["LSU"][0]
-    message = only(describe(kernel, **KERNELS["a small launch"])).message
+    few = only(describe(kernel, block_limits={"blocks": 2, "threads": 4}))
+    assert few.suggestion == "Larger blocks: a multiprocessor holds only so many blocks."
+    loads = only(describe(kernel, sm=0.8, memory=0.8, unit="loads_and_stores"))
+    assert "tiles in shared memory" in loads.suggestion
+    message = only(describe(kernel, waves=0.05)).message
     assert message.endswith("40 blocks of 128 threads: 5.0 % of what 100 multiprocessors hold at once.")
 
 

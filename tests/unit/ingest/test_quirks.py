@@ -296,30 +296,16 @@ class TestErrors:
         assert session.query("SELECT name FROM operators ORDER BY start_ns") == [("a",), ("z",)]
         assert {"trace.events_without_time", "trace.unexpected_types"} <= findings(session).keys()
 
-    @pytest.mark.parametrize(
-        ("first", "second", "reason"),
-        [
-            ((None, None, 1), (None, None, 2), "b.json are of different processes"),
-            ((None, None, 1), (None, None, 1, "aten::b"), "b.json have few operators in common"),
-            ((0, 2, 1), (0, 2, 2, "a", 20), "different processes"),
-            ((0, 2, 1), (1, 4, 2), "different world sizes"),
-            ((0, 2, 1), (1, 2, 2), None),
-            ((0, 2, 1), (0, 2, 1, "a", 20), None),
-            ((0, 2, 1), (0, 2, 1), "both of rank 0, at the same time"),
-            ((0, 2, 1), (None, None, 1), r"b\.json has no rank, while .*a\.json is one of 2"),
-        ],
-    )
+    @cases("first", "second", "reason")
     def test_traces_of_different_jobs_are_refused(self, load, make_trace, first, second, reason):
-        def trace(  # noqa: PLR0917
-            name, rank, world_size, process, operator="a", ts=10
-        ):
+        def trace(name, *, rank=None, world_size=None, process=1, operator="a", ts=10):
             job = {"distributedInfo": {"rank": rank, "world_size": world_size}} if world_size else {}
             event = {
                 "ph": "X", "cat": "cpu_op", "name": operator, "pid": process, "tid": 1, "ts": ts, "dur": 2,
             }  # fmt: skip
             return make_trace(json.dumps({"traceEvents": [event], **job}), name)
 
-        paths = [trace("a.json", *first), trace("b.json", *second)]
+        paths = [trace("a.json", **first), trace("b.json", **second)]
         if reason is None:
             load(paths)
             return

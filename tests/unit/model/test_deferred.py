@@ -3,6 +3,7 @@
 import duckdb
 import pytest
 
+from case_tables import cases
 from fakes import TraceBuilder
 from opscope.api import load
 from opscope.errors import InputError
@@ -33,15 +34,7 @@ def test_a_query_has_those_written_that_it_names(trace):
         assert session.scalar("SELECT count(*) FROM autograd_links") == 0
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT count(*) FROM query('FROM oper' || 'ators')",
-        "SELECT count(*) FROM query_table('oper' || 'ators')",
-        r"SELECT count(*) FROM E'oper\x61tors'",
-        "SELECT estimated_size FROM duckdb_tables() WHERE starts_with(table_name, 'operator') LIMIT 1",
-    ],
-)
+@cases("query")
 def test_names_may_be_hidden(trace, query):
     with load(trace) as session:
         try:

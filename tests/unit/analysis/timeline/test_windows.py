@@ -278,6 +278,9 @@ def program(firsts, *, later=3, each=(), is_idle=False):
     return builder
 
 
+TRITON = "triton_poi_fused_add_0"
+
+
 def first_call(name, silent=30_000.0):
     """A recording without steps, silent before an operator that is called twice."""
     builder = TraceBuilder()
@@ -291,11 +294,11 @@ def first_call(name, silent=30_000.0):
 
 FOUND = {
     "the first call of what is compiled, silently": (
-        first_call("triton_poi_fused_add_0"),
-        [StartUp(0, None, 60_120 * US, None, 30_000 * US, ("first call of triton_poi_fused_add_0",), True, 15 * US)],
+        first_call(TRITON),
+        [StartUp(0, None, 60_120 * US, None, 30_000 * US, (f"first call of {TRITON}",), True, 15 * US)],
     ),
     "silence before something else": (first_call("aten::add"), []),
-    "a short silence": (first_call("triton_poi_fused_add_0", 1000.0), []),
+    "a short silence": (first_call(TRITON, 1000.0), []),
     "modules and memory": (
         program([LOADS]), [StartUp(0, 0, 480 * US, 100 * US, 380 * US, ("cuLibraryLoadData", "cudaFree"))],
     ),
