@@ -158,8 +158,8 @@ def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
 
 
 def _is_nothing(run: ProfiledRun, advice: Advice) -> bool:
-    """Whether it is about less of the device's time than anybody could see in the time of the program."""
-    device_ns = advice.evidence.get("device_ns")
+    """Whether it is about less of the device's time than anybody could see in one recording without steps."""
+    device_ns = None if run.has_steps else advice.evidence.get("device_ns")
     return device_ns is not None and device_ns < run.book.number("least_gain_fraction") * run.window_ns
 
 
