@@ -358,6 +358,7 @@ def records(scene):
         work=column([int(one.work) for one in ordered]),
         call=column([-1 if one.call is None else one.call for one in ordered]),
         is_early=np.array([one.is_early for one in ordered], dtype=bool),
+        is_page=np.zeros(len(ordered), dtype=bool),
         is_kernel=np.ones(activities, dtype=bool),
         step=column([scene.step_of(one) for one in ordered]),
     )

@@ -64,7 +64,7 @@ def advise(session: Session, summary: Summary, job: Job | None) -> Summary:
 
     The Summary needs efficiency, timeline and program.
     """
-    if not summary.has_device or not summary.is_usable or summary.is_start_alone:
+    if not summary.has_device or not summary.is_usable:
         return summary.having(advice=())
     # What happens once is no part of a step, and nothing that its rules could make shorter.
     counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)

@@ -166,7 +166,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         # Without an operator or a line, the name is all there is.
         ((wait.operator, wait.line, "" if wait.operator or wait.line else wait.name), wait)
         for wait in run.summary.timeline.waits
-        if (wait.operator, wait.name) not in _OF_LIBRARIES and not _is_the_recorders(run, wait)
+        if (wait.operator, wait.name) not in _OF_LIBRARIES
+        and not _is_the_recorders(run, wait)
+        # Nor of another runtime, of OpenACC or OpenMP, which calls the driver.
+        and not (run.summary.is_whole_process and re.match("cu[A-Z]", wait.name))
     )
     # What comes behind a wait may be late beyond the recording, so the host's time counts as well; not of a
     # program without PyTorch, which was recorded whole. A host that the recorder holds up waits less than it
@@ -317,7 +320,9 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     ):
         idle_ns = sum(gap.duration_ns for _, gap in found)
         # Where no step tells what comes again, what came once or twice may be the start or the end.
-        is_again = run.has_steps or len(found) >= _OFTEN or host in _COMPUTING
+        # And of a program in CUDA nothing but its calls is.
+        is_again = run.has_steps or host in _COMPUTING
+        is_again |= len(found) >= _OFTEN and not (host is None and run.summary.is_whole_process)
         if not is_again or idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
             continue
         where = host or ("Python, before it calls PyTorch" if line else "code that was not recorded")
@@ -481,7 +486,8 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # The host ran ahead of a device that has enough to do: its first step held nothing up.
     if usual_ns is not None and run.step is not None and run.step.execution.bound is StepBound.DEVICE:
         return
-    if usual_ns is None and once_ns < rule.threshold("least_fraction") * duration_ns:
+    least = rule.threshold("least_of_process" if run.summary.is_whole_process else "least_fraction")
+    if usual_ns is None and once_ns < least * duration_ns:
         return
     numbers = [one.step for one in found if one.step is not None]
     names = list(dict.fromkeys(name for one in found for name in one.names))
@@ -509,7 +515,8 @@ def start_up(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         },
         trace_id=found[0].trace_id,
         # The rule's code is of torch's profiler.
-        change=None if run.session.scalar("SELECT count(*) FROM traces WHERE format <> 'nsys'") else "",
+        suggestion=rule.engines["cuda"].suggestion if run.summary.is_whole_process else None,
+        change="" if run.summary.is_whole_process else None,
     )
 
 

@@ -106,7 +106,8 @@ class CountedKernel(msgspec.Struct, frozen=True):
             return CounterLimit.LOADS
         if compute >= memory or dram is None:
             return CounterLimit.COMPUTE if compute >= memory else None
-        return CounterLimit.DRAM if dram >= _threshold("dram_share") * memory else CounterLimit.CACHES
+        is_dram = dram >= max(_threshold("dram_share") * memory, _threshold("waiting_fraction"))
+        return CounterLimit.DRAM if is_dram else CounterLimit.CACHES
 
     @property
     def min_bytes(self) -> int | None:
@@ -266,15 +267,17 @@ def counter_findings(kernels: Sequence[CountedKernel]) -> tuple[Finding, ...]:
     """One for each suggestion, of all kernels that take much time; first what may bring most of all time."""
     groups = alike_launches(kernels)
     times = summed((group.longest.name, group.duration_ns) for group in groups)
+    whole_ns = times.total() or 1
     told = grouped(
         ((it.code, it.suggestion), (group.duration_ns * it.evidence["estimated_speedup_fraction"], group, it))
         for group in groups
-        if times[group.longest.name] >= _threshold("time_share") * times.total()
+        if times[group.longest.name] >= _threshold("time_share") * whole_ns
         for rule in (_extra_traffic, _idle_tensor_cores, _limiting, _avoidable)
         for it in rule(group.longest)
     )
-    found = [_of_all(sorted(said, key=lambda one: -one[0]), times.total() or 1) for said in told.values()]
-    return tuple(sorted(found, key=lambda one: (-one.evidence["estimated_time_fraction"], one.severity.rank)))
+    found = (_of_all(sorted(said, key=lambda one: -one[0]), whole_ns) for said in told.values())
+    worth = [one for one in found if one.evidence["time_fraction"] >= _threshold("time_share")]
+    return tuple(sorted(worth, key=lambda one: (-one.evidence["estimated_time_fraction"], one.severity.rank)))
 
 
 def _of_all(said: Sequence[tuple[float, AlikeLaunches, Finding]], whole_ns: int) -> Finding:
@@ -423,6 +426,8 @@ def _avoidable(kernel: CountedKernel) -> Iterator[Finding]:
         message = f"{format_percent(conflicts)} of the passes through shared memory are bank conflicts"
         yield _finding("bank_conflicts", message, share)
     threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
+    if kernel.limit in (CounterLimit.DRAM, CounterLimit.CACHES):
+        return
     if threads is not None and threads < _threshold("active_threads") and block and prod(block) >= WARP_SIZE:
         share = (1 - threads / WARP_SIZE) * (counters.ratio(Quantity.SM_FRACTION) or 0.0)  # NVIDIA's estimate
         yield _finding(

@@ -176,16 +176,12 @@ def launch_quality(session: Session, launches: list[dict[str, Any]]) -> tuple[La
 
 
 class LeadingKernel(msgspec.Struct, frozen=True):
-    """A kernel of the program's own, and the operator it is in.
-
-    `call` and `line` (`file:line function`) are those of its longest launch outside of operators.
-    """
+    """A kernel of the program's own, its operator, and `file:line function` of its longest launch."""
 
     name: str
     operator: str | None
     total_ns: int
-    call: str | None
-    line: str | None
+    line: str | None  # outside of operators
 
 
 def leading_kernel(
@@ -209,21 +205,20 @@ def leading_kernel(
     most_ns = max((one.self_device_ns for one in operators if one.name != operator), default=0)
     if longest is None or library not in (None, "triton") or longest.total_ns <= most_ns:
         return None
-    calls = session.query(_LAUNCH_SQL, [longest.name])
-    frames = session.query(_FRAMES_SQL, calls[0][1:]) if calls else []
+    frames = session.query(_FRAMES_SQL, [longest.name])
     stack = (frame for (name,) in frames if (frame := parse_frame(name)) is not None)
     line = next((f"{one.file}:{one.line} {one.function}" for one in stack if is_program_file(one.file)), None)
-    return LeadingKernel(longest.name, operator, longest.total_ns, calls[0][0] if calls else None, line)
+    return LeadingKernel(longest.name, operator, longest.total_ns, line)
 
 
-_LAUNCH_SQL = """
-SELECT c.name, c.thread_id, c.start_ns FROM device_activities a JOIN kernel_names n USING (name_id)
-JOIN runtime_calls c USING (runtime_call_id) WHERE n.name = ? AND a.operator_id IS NULL
-ORDER BY a.duration_ns DESC, a.activity_id LIMIT 1"""
+# Frames around its longest launch, the innermost first.
 _FRAMES_SQL = """
-SELECT name FROM frames
-WHERE thread_id = $1 AND $2 BETWEEN start_ns AND start_ns + duration_ns AND name IS NOT NULL
-ORDER BY start_ns DESC, frame_id DESC"""
+SELECT f.name FROM frames f JOIN (
+    SELECT c.thread_id, c.start_ns FROM device_activities a JOIN kernel_names n USING (name_id)
+    JOIN runtime_calls c USING (runtime_call_id) WHERE n.name = ? AND a.operator_id IS NULL
+    ORDER BY a.duration_ns DESC, a.activity_id LIMIT 1) c USING (thread_id)
+WHERE c.start_ns BETWEEN f.start_ns AND f.start_ns + duration_ns AND f.name IS NOT NULL
+ORDER BY f.start_ns DESC, frame_id DESC"""
 
 
 def launch_explanations(

@@ -296,16 +296,13 @@ class Summary(Shown):
         return not any(one.code == "nsys.no_cuda" for one in self.findings)
 
     @property
-    def is_start_alone(self) -> bool:
-        """Whether of a program without steps only what it does first was recorded: nothing follows of it."""
-        return any(
+    def is_cold(self) -> bool:
+        """Whether much of what was recorded comes once, or only a start was: of a warm program it says nothing."""
+        is_start_alone = any(
             one.code == "capture.size_limit" and not one.evidence["step_count"] for one in self.findings
         )
-
-    @property
-    def is_cold(self) -> bool:
-        """Whether much of what was recorded comes once: of a warm program it says nothing."""
-        return not self.is_whole_process and any(one.is_cold for one in self.timeline.start_ups)
+        is_once = not self.is_whole_process and any(one.is_cold for one in self.timeline.start_ups)
+        return is_start_alone or is_once
 
     @cached_property
     def is_of_torch(self) -> bool:

@@ -341,9 +341,10 @@ _TRACING_FAILED = re.compile("CUPTI_ERROR|CUDA profiling|CUDA.* not supported")
 
 
 def _is_cuda_traced(export: Export) -> bool:
-    """Whether nsys says that it was asked to trace CUDA; it does from 2023 on."""
-    said = _pairs(export, "META_DATA_CAPTURE").items()
-    return any(name.endswith(":COLLECT_CUDA_TRACE") and value == "true" for name, value in said)
+    """Whether nsys says that it was asked to trace CUDA, in one way until 2023 and in another since."""
+    said = [(str(name), value) for name, value in export.of("META_DATA_CAPTURE", "name", "value")]
+    is_asked = any(name.endswith(":COLLECT_CUDA_TRACE") and value == "true" for name, value in said)
+    return is_asked or ("CAPTURE_EVENT_TYPE", "Cuda") in said
 
 
 def _unsupported(export: Export) -> str:

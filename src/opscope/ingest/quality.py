@@ -277,8 +277,11 @@ def trace_findings(
         silent = usual if recorder != "nsys" else ()
         usual = usual if not has("annotations") else ()
         rows = session.query(
-            """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
-            WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
+            # Nobody launches what moves pages of managed memory.
+            """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities a
+            WHERE trace_id = ? AND NOT EXISTS (FROM kernel_names n
+                WHERE n.name_id = a.name_id AND starts_with(name, 'Memcpy Unified'))
+            GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
             [trace_id],
         )
         total_ns = sum(duration_ns for *_, duration_ns in rows)

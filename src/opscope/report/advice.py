@@ -66,7 +66,7 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
                 told += "; the host ran ahead of the GPU"
             between = doc.Strong(_between(simulated.step_interval_ns))
             yield "Step", (between, f" without profiler (simulated), {told}")
-    elif summary.window_ns is not None:
+    elif summary.window_ns is not None and not summary.is_whole_process:
         spans_ns = [one.span_ns for one in summary.timeline.in_use]
         whole_ns = max((one.step_ns for one in summary.timeline.host), default=summary.window_ns)
         left_ns = max(0, whole_ns - max(spans_ns, default=whole_ns))
@@ -159,8 +159,8 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     if leading.operator is not None:
         where = (f"{share} of device time, in ", doc.Code(leading.operator))
     told: list[doc.Inline] = [doc.Code(telling_name(leading.name)), ": ", *doc.inlines(where)]
-    if launched := leading.line or leading.call:
-        told += ["; ", doc.Code(launched, is_whole=True)]
+    if leading.line:
+        told += ["; ", doc.Code(leading.line, is_whole=True)]
     key = leading.operator, leading.name
     quality = next((one for one in summary.quality if (one.operator, one.kernel.name) == key), None)
     if quality is not None and quality.is_underfilled:
@@ -206,8 +206,6 @@ def _changes(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
             "Changes",
             f"none with an estimated gain; {counted(count, 'remark')} below"
             if count
-            else "none: only the program's start was recorded, until it had grown too large"
-            if summary.is_start_alone
             else "none found",
         )
 

@@ -12,6 +12,7 @@ Source: Nsight Compute, Customization Guide, "Report File Format".
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import tempfile
 import warnings
@@ -491,7 +492,8 @@ class _Metrics:
         if metric is None or not metric.has_value():
             return None
         value = metric.value()
-        return None if value is None else (value, metric.unit())
+        is_failed = isinstance(value, float) and math.isnan(value)  # as of a kernel whose profiling failed
+        return None if value is None or is_failed else (value, metric.unit())
 
     def number(self, name: str) -> float | None:
         """The value of a metric that has no unit to convert."""

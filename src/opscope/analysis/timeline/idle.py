@@ -139,8 +139,14 @@ def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, ho
     was_open = account.gaps.start_ns >= host.ran.start_ns.min(initial=np.iinfo(np.int64).max)
     is_early = (account.followed_by >= 0) & device.is_early[account.followed_by]
     is_queued = (account.thread >= 0) | (is_early & was_open)
+    # The host, or a kernel, reads what is on the other side: the host is at work of its own meanwhile.
+    is_page = ~is_queued & (account.followed_by >= 0) & device.is_page[account.followed_by]
     behind_ns = account.gaps.end_ns - account.handed_ns
-    for cause, chosen in ((IdleCause.DEPENDENCY, is_queued), (IdleCause.UNKNOWN, ~is_queued)):
+    for cause, chosen in (
+        (IdleCause.DEPENDENCY, is_queued),
+        (IdleCause.NOTHING_SCHEDULED, is_page),
+        (IdleCause.UNKNOWN, ~(is_queued | is_page)),
+    ):
         account.charge(np.flatnonzero(chosen), cause, behind_ns[chosen])
     waited = handed_ns > gaps.start_ns
     pieces = [

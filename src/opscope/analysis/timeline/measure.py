@@ -92,7 +92,7 @@ def _host_time(
     start_ns, end_ns = window.host
     if window.steps:
         start_ns, end_ns = np.array([(step.start_ns, step.end_ns) for step in window.steps], dtype=np.int64).T
-    count, wall_ns = len(start_ns), int((end_ns - start_ns).sum())
+    count, wall_ns = len(window.steps) or 1, int((end_ns - start_ns).sum())
     launched = trace.calls.start_ns[trace.calls.is_launch]
     launches = int((covering(merge((start_ns, end_ns)), launched) >= 0).sum())
     in_calls = merge(*((one.calls["start_ns"], one.calls["end_ns"]) for one in host.threads.values()))

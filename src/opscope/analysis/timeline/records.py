@@ -116,6 +116,7 @@ class DeviceRecords(Columns, frozen=True):
     name_id: Int64
     work: Int64  # `WorkKind` of each
     call: Int64  # position of the launch call among the trace's calls; -1 if it was not recorded
+    is_page: Flags  # of managed memory, moved because something touched it
     is_early: Flags  # launched before the recording window opened
     is_kernel: Flags
     step: Int64  # step in which it was launched; -1 for none
@@ -142,15 +143,16 @@ def read_records(session: Session) -> tuple[TraceRecords, ...]:
     activities = columns(session, sql(__package__, "timeline:activities"))
     # Position of the launch call of each activity; -1 for none.
     launcher = look_up(calls["call_id"], np.arange(len(calls["call_id"])), activities.pop("call_id"))
-    # What kernels, and copies, are by their names.
+    # What kernels, and copies, are by their names; nobody launches what moves managed memory.
     work = np.full(int(activities["name_id"].max(initial=-1)) + 1, WorkKind.COPY, dtype=np.int64)
-    pageable, within_device = [], []
+    pageable, within_device, moving = [], [], []
     for name_id, name, kind in session.query("SELECT name_id, name, kind FROM kernel_names"):
         decoded = decode(name)
         if kind == "kernel" and name_id < len(work):
             is_communication = kernel_category(decoded) == "communication"
             work[name_id] = WorkKind.COMMUNICATION if is_communication else WorkKind.COMPUTE
         elif kind == "memcpy":
+            moving += [name_id] if name.startswith("Memcpy Unified") else []
             pageable += [name_id] if decoded.host_memory == "pageable" else []
             within_device += [name_id] if decoded.copy_direction == "device_to_device" else []
     # What calls do, by their names and, of copies, by the names of what they copied.
@@ -172,6 +174,7 @@ def read_records(session: Session) -> tuple[TraceRecords, ...]:
         copy_name=np.where(waits_to_copy, copied, -1),
     )
     activities["launcher"], activities["work"] = launcher, work[activities["name_id"]]
+    activities["is_page"] = np.isin(activities["name_id"], moving)
     found = []
     for trace_id, rank, is_nsys in session.query(
         "SELECT trace_id, rank, format = 'nsys' FROM traces ORDER BY trace_id"

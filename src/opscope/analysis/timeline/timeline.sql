@@ -118,6 +118,10 @@ WHERE duration_ns >= $loading AND NOT EXISTS (
         BETWEEN b.start_ns AND b.start_ns + b.duration_ns)
 ORDER BY start_ns
 
+-- :name busy
+-- One row per activity of a trace, the parameter: when. Reads device_activities.
+SELECT start_ns, start_ns + duration_ns AS end_ns FROM device_activities WHERE trace_id = ? ORDER BY start_ns
+
 -- :name first_work
 -- One row where a trace, the parameter, has device work: start of the first, start of its launch (the same where none is
 -- recorded), end of the last, and start of the one with which more than a fiftieth of all device time is done.

@@ -162,6 +162,7 @@ def _without_steps(session: Session, trace_id: int, window: TraceWindow, is_of_p
     return msgspec.structs.replace(
         window,
         start_ns=begun_ns if is_held_up else min(begun_ns, launched_ns),
+        held_until_ns=begun_ns,
         end_ns=end_ns,
         host_end_ns=end_ns,
         is_whole=True,
@@ -312,7 +313,8 @@ def _first_calls(session: Session, trace_id: int) -> Arrays:
 
 
 def _first_runs(session: Session, trace_id: int, *, with_operators: bool) -> Arrays:
-    parameters = {"trace": trace_id, "with_operators": with_operators, "loading": _LOADING_NS}
+    least_ns = _LOADING_NS if with_operators else _LONG_LAUNCH_NS
+    parameters = {"trace": trace_id, "with_operators": with_operators, "loading": least_ns}
     return columns(session, sql(__package__, "timeline:first_runs"), parameters)
 
 
@@ -351,8 +353,11 @@ def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *,
         parts.append(_first_runs(session, trace_id, with_operators=True))
     found = {key: np.concatenate([part[key] for part in parts]) for key in ("name", "start_ns", "end_ns")}
     starts, ends = (np.array(bound, dtype=np.int64) for bound in zip(*bounds, strict=True))
+    # Where no other step tells, what a call waits for the device is no part of what it does once.
+    work = columns(session, sql(__package__, "timeline:busy"), [trace_id])
+    busy = NOTHING if recurs else merge((work["start_ns"], work["end_ns"]))
     spans = {
-        str(name): merge((found["start_ns"][mine], found["end_ns"][mine]))
+        str(name): subtract(merge((found["start_ns"][mine], found["end_ns"][mine])), busy)
         for name in sorted(set(found["name"]))
         for mine in [found["name"] == name]
         # What comes all along comes again, of which no other step tells.
