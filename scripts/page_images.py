@@ -25,7 +25,6 @@ from opscope.report.comparison import comparison_document
 from opscope.report.html.page import render_page, session_page
 from opscope.report.html.result_charts import (
     benchmark_charts,
-    comparison_charts,
     workload_charts,
 )
 from opscope.report.sweep import sweep_document, sweep_json, sweep_record
@@ -42,7 +41,6 @@ HEIGHT = 1250
 FIGURES = {
     "steps": ("analyze", "steps"),
     "timeline": ("analyze", "timeline"),
-    "waterfall": ("compare", "waterfall"),
     "late": ("ranks", "late"),
 }
 
@@ -55,7 +53,7 @@ def pages() -> Iterator[tuple[str, str]]:
             yield name, page.replace(f"{ROOT}/", "")
     with load(str(ROOT / BERT)) as before, load(str(ROOT / COMPILED)) as after:
         compared = compare_sessions(before, after, ComparisonOptions())
-    page = render_page(comparison_document(compared), comparison_charts(compared))
+    page = render_page(comparison_document(compared))
     yield "compare", page.replace(f"{ROOT}/", "")
     result = load_benchmark(RESULTS / "h200_gelu.json")
     assert isinstance(result, BenchmarkResult)

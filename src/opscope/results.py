@@ -195,8 +195,8 @@ def print_report(
 _REPORTS = {
     "Summary": ("analysis", "recording_document", True, ""),
     "BenchmarkResult": ("benchmark", "benchmark_document", False, "benchmark_charts"),
-    "BenchmarkComparison": ("comparison", "comparison_document", True, "comparison_charts"),
-    "SessionComparison": ("comparison", "comparison_document", True, "comparison_charts"),
+    "BenchmarkComparison": ("comparison", "comparison_document", True, ""),
+    "SessionComparison": ("comparison", "comparison_document", True, ""),
     "Explanation": ("explanation", "explanation_document", False, ""),
     "CounterAnalysis": ("ncu", "ncu_document", True, ""),
     "TrialResult": ("trial", "trial_document", False, ""),

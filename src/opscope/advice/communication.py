@@ -16,18 +16,19 @@ from opscope.analysis.step_model import Gain
 from opscope.analysis.straggler import RankDifference
 from opscope.analysis.timeline.values import RankSkew
 from opscope.model.finding import OPEN, Applicability
+from opscope.model.queries import summed
 from opscope.operators.collective_costs import collective_rates
 from opscope.units import counted, format_byte_rate, format_bytes, format_duration, format_fraction
 
 _FAST = float("inf")
-_SUMMING = re.compile("all_?reduce|DistributedDataParallel", re.IGNORECASE)
+_DDP = re.compile(r"DistributedDataParallel|distributed\W+(ddp\W+)?reducer")
 
 
 @finds
 def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     waiting_ns = {skew.trace_id: skew.waiting_ns for skew in _skews(run)}
     exposed_ns = sum(
-        max(0, ns - waiting_ns.get(trace_id, 0)) for trace_id, ns in run.exposed_communication_ns.items()
+        max(0, ns - waiting_ns.get(trace_id, 0)) for trace_id, ns in run.summary.timeline.exposed_ns.items()
     )
     if not run.window_ns or exposed_ns < rule.threshold("least_fraction") * run.window_ns:
         return
@@ -49,7 +50,10 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             f"{format_byte_rate(slow.mean_bus_bytes_per_s)} of bus bandwidth: more waiting "
             "than transfer"
         )
-    sums_gradients = run.has_backward and any(map(_SUMMING.search, run.names))
+    by_kernel = summed(
+        ("AllReduce" in one.name, one.total_ns) for one in run.summary.kernels if "ccl" in one.name
+    )
+    sums_gradients = 2 * by_kernel[True] > by_kernel.total() and any(map(_DDP.search, run.names))
     yield Advice(
         f"Communication is exposed for {format_duration(per_step_ns)} {run.period} "
         f"({format_fraction(exposed_ns / run.window_ns)} of the time), {note}.",

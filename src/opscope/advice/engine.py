@@ -8,6 +8,7 @@ none.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
@@ -135,7 +136,9 @@ def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
         advice = _possible(run, rule, one)
         words = _words(run, rule, advice)
         worth = _worth(run, rule, advice, words.change or "")
-        if worth is None or (not worth.gain_ns and _is_nothing(run, advice)):
+        # Less of the device's time than anybody could see in one recording without steps.
+        least_ns = 0 if run.has_steps else run.book.number("least_gain_fraction") * run.window_ns
+        if worth is None or (not worth.gain_ns and advice.evidence.get("device_ns", math.inf) < least_ns):
             continue
         finding = Finding(
             code=rule.code,
@@ -157,12 +160,6 @@ def _findings(run: ProfiledRun, rule: Rule) -> Iterator[_Found]:
         yield finding, worth.change, worth.gain_ns or worth.promised_ns
 
 
-def _is_nothing(run: ProfiledRun, advice: Advice) -> bool:
-    """Whether it is about less of the device's time than anybody could see in one recording without steps."""
-    device_ns = None if run.has_steps else advice.evidence.get("device_ns")
-    return device_ns is not None and device_ns < run.book.number("least_gain_fraction") * run.window_ns
-
-
 def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
     """The same without gain and code, if what it suggests cannot be done.
 
@@ -171,6 +168,8 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
     change = rule.change if advice.change is None else advice.change
     # What is compiled already is not compiled by that, and what else there is to compile has no name.
     is_done = run.is_compiled and (change or "").strip().startswith("model = torch.compile(model)")
+    # It leaves recurrent layers to cuDNN.
+    is_done |= "torch.compile" in (change or "") and run.is_recurrent
     if advice.applicability.status is ApplicabilityStatus.BLOCKED or is_done:
         return msgspec.structs.replace(advice, effect=None, gain=None, basis=None, change="")
     if run.summary.engine is None and "torch.compile" in (change or "") and (found := differing(run)):

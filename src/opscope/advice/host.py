@@ -60,7 +60,10 @@ _OF_VALUES = (
 @finds
 def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     step = run.step
-    if step is None or step.launches < 1 or step.busy_ns <= 0:
+    phase = next((one.phase for one in run.summary.engine_steps), None)
+    # An engine that compiled does what there is to do for its prefill.
+    is_done = phase is ServingPhase.PREFILL and run.is_compiled
+    if step is None or step.launches < 1 or step.busy_ns <= 0 or is_done:
         return
     idle_fraction = run.idle_fraction(IdleCause.HOST_LAUNCH)
     if (
@@ -77,7 +80,7 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     told = (
         f"The host{'' if rank is None else f' of rank {rank}'} needs {format_duration(step.host_ns)} "
         f"to launch {'a step' if run.has_steps else 'what was recorded'}{_recorded(step)}, the device "
-        f"{format_duration(step.device_ns)} to run it: "
+        f"{format_duration(step.busy_ns)} to run it: "
         f"{counted(step.launches, 'launch')} of {format_duration(step.busy_ns / step.launches)} "
         "of work each."
     )
@@ -99,7 +102,7 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         suggestion=_WITHOUT_GRAPH if blocked else None,
         applicability=found,
         # Engines hold prefill in no graph as a whole.
-        is_sure=all(one.phase is not ServingPhase.PREFILL for one in run.summary.engine_steps[:1]),
+        is_sure=phase is not ServingPhase.PREFILL,
     )
     is_open = blocked and run.summary.is_of_torch and run.summary.engine is None and run.has_steps
     if is_open and run.has_model and step.is_host_bound:
@@ -208,6 +211,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         is_question = operator in _QUESTIONS
         if is_upload:
             suggestion, change = _MADE_THERE, _ON_THE_DEVICE
+        elif is_download and of_torch:
+            change = _LATER
         # Only a number can be asked for later, and only a copy be made beside what follows.
         elif better is rule and not is_question:
             of_others = rule.engines["cuda"].suggestion, ""
@@ -245,6 +250,8 @@ _MADE_THERE = (
     "Make these tensors on the device, once if they are the same each time; copy what must come from the "
     "host as one tensor."
 )
+_LATER = """\
+results.copy_(output, non_blocking=True)   # into pinned memory: read a step later"""
 _ON_THE_DEVICE = 'grid = torch.arange(size, device="cuda")   # once, instead of copying it where it is used'
 
 _WITHIN_SQL = """SELECT count(*) FROM runtime_calls
@@ -321,8 +328,8 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         idle_ns = sum(gap.duration_ns for _, gap in found)
         # Where no step tells what comes again, what came once or twice may be the start or the end.
         # And of a program in CUDA nothing but its calls is.
-        is_again = run.has_steps or host in _COMPUTING
-        is_again |= len(found) >= _OFTEN and not (host is None and run.summary.is_whole_process)
+        is_unseen = host is None and run.summary.is_whole_process
+        is_again = run.has_steps or host in _COMPUTING or (len(found) >= _OFTEN and not is_unseen)
         if not is_again or idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
             continue
         where = host or ("Python, before it calls PyTorch" if line else "code that was not recorded")
@@ -460,7 +467,8 @@ def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     rows = run.allocations
     calls = sum(row["calls"] for row in rows)
     steps = max((row["steps"] for row in rows), default=0)
-    if steps < rule.threshold("least_steps") or calls < rule.threshold("least_calls") * run.step_count:
+    is_rare = steps < rule.threshold("least_steps") or calls < rule.threshold("least_calls") * run.step_count
+    if is_rare or run.idle_fraction(IdleCause.MEMORY_ALLOCATION) < rule.threshold("least_idle_fraction"):
         return
     names = [row["name"] for row in rows]
     host_ns = sum(row["duration_ns"] for row in rows) / run.step_count

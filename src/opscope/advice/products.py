@@ -22,11 +22,17 @@ from opscope.advice.profiled_run import (
 from opscope.advice.rules import Rule
 from opscope.analysis.roofline import Bound, CallEfficiency
 from opscope.analysis.step_model import GraphChange
-from opscope.analysis.tensor_cores import TensorCoreUse, has_tensor_cores_for
+from opscope.analysis.tensor_cores import (
+    TensorCoreUse,
+    has_tensor_cores_for,
+    operand_type,
+    tensor_core_use,
+)
 from opscope.hardware.devices import DataType
 from opscope.model.finding import OPEN, Applicability
 from opscope.operators.arguments import parse_arguments
 from opscope.provenance.categories import category_of
+from opscope.provenance.kernel_names.decoder import decode
 
 _RECURRENT = re.compile(r"(?:rnn|lstm|gru)(?:_|$)")
 _FULL = (DataType.FP32, DataType.TF32)
@@ -52,6 +58,8 @@ _CAST_TENSORS = "x = x.to(torch.bfloat16)   # what products take, where eight bi
 @finds
 def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     every = _products(run, _FULL)
+    if not every and _takes(run, DataType.TF32):
+        yield from _by_name(run, rule)
     # Where some of a kind use it, it is on.
     using = {category_of(one.operator) for one in every if one.roofline.tensor_cores is TensorCoreUse.USED}
     calls = [call for call in every if category_of(call.operator) not in using]
@@ -72,6 +80,26 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         change="\n".join(line for line in lines if not any(f"# {words}" in line for words in absent)),
         applicability=OPEN if after_ns is None else Applicability(),
     )
+
+
+def _by_name(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Where types were not recorded, kernels that are named for float32 without tensor cores."""
+    capability = "{}.{}".format(*(run.capability or ()))
+    named = ((one, decode(one.name)) for one in run.summary.kernels if one.kind == "kernel")
+    found = [
+        one
+        for one, kernel in named
+        if operand_type(kernel) is DataType.FP32
+        and tensor_core_use(kernel, None, capability) is TensorCoreUse.ELIGIBLE
+    ]
+    total_ns = sum(one.total_ns for one in found)
+    if not run.is_minor(total_ns, rule):
+        yield Advice(
+            f"Products of float32 take {run.device_time(total_ns)}, without tensor cores: TF32 is off.",
+            run.evidence(total_ns, kernels=[one.name for one in found]),
+            change=(rule.change or "").partition("\n")[0],
+            applicability=OPEN,
+        )
 
 
 @finds

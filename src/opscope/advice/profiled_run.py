@@ -22,7 +22,7 @@ from opscope.analysis.roofline import CallEfficiency
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, names_of
-from opscope.analysis.timeline.values import DeviceStep, HostTime, IdleCause, TimePartition, WindowKind
+from opscope.analysis.timeline.values import HostTime, IdleCause
 from opscope.analysis.watched_steps import UNWATCHED, Dataflow, dataflow, has_unseen
 from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability
@@ -130,14 +130,6 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(host, recorder_ns=model.recorder_ns, recorder_basis=basis)
 
     @cached_property
-    def exposed_communication_ns(self) -> Mapping[int, int]:
-        """Communication that no other kernel hid, by trace; where there are steps, what they launched."""
-        timeline = self.summary.timeline
-        parts: list[DeviceStep | TimePartition] = [*timeline.device_steps]
-        parts += [one for one in timeline.partitions if one.window is not WindowKind.STEPS]
-        return summed((one.trace_id, one.exposed_communication_ns) for one in parts)
-
-    @cached_property
     def unrecorded_share(self) -> float:
         """Host time without the profiler over that with it; 1 if unknown."""
         return 1.0 if self.step is None else self.step.unrecorded_share
@@ -186,6 +178,11 @@ class ProfiledRun(msgspec.Struct, frozen=True, dict=True):
             one.name.startswith(("Torch-Compiled Region", "CompiledFunction", "triton_"))
             for one in self.summary.operators
         )
+
+    @property
+    def is_recurrent(self) -> bool:
+        own = (one.self_device_ns for one in self.summary.operators if "_rnn" in one.name)
+        return 2 * sum(own) > self.summary.device_time_ns
 
     @cached_property
     def watched(self) -> Dataflow:

@@ -297,12 +297,10 @@ class Summary(Shown):
 
     @property
     def is_cold(self) -> bool:
-        """Whether much of what was recorded comes once, or only a start was: of a warm program it says nothing."""
-        is_start_alone = any(
-            one.code == "capture.size_limit" and not one.evidence["step_count"] for one in self.findings
-        )
+        """Whether much of what was recorded comes once, or all is a start: no word of a warm program."""
         is_once = not self.is_whole_process and any(one.is_cold for one in self.timeline.start_ups)
-        return is_start_alone or is_once
+        limits = (one.evidence for one in self.findings if one.code == "capture.size_limit")
+        return is_once or any(not one["step_count"] for one in limits)
 
     @cached_property
     def is_of_torch(self) -> bool:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from textwrap import TextWrapper
+from textwrap import fill
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Group, Parameter
@@ -304,15 +304,11 @@ def _fail(message: str, code: int, *, kind: str = "error: ") -> int:
     if sys.stderr.isatty() or "COLUMNS" in os.environ:
         from opscope.cli.console import wide_console  # noqa: PLC0415
 
-        wrap = TextWrapper(
-            wide_console(sys.stderr).width,
-            subsequent_indent=" " * len(kind),
-            expand_tabs=False,
-            replace_whitespace=False,
-            break_long_words=False,
-            break_on_hyphens=False,
+        how: dict[str, Any] = dict.fromkeys(
+            ("expand_tabs", "replace_whitespace", "break_long_words", "break_on_hyphens"), False
         )
-        text = "\n".join(map(wrap.fill, text.split("\n")))
+        width, indent = wide_console(sys.stderr).width, " " * len(kind)
+        text = "\n".join(fill(line, width, subsequent_indent=indent, **how) for line in text.split("\n"))
     print(text, file=sys.stderr)  # noqa: T201
     return code
 

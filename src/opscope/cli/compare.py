@@ -16,7 +16,6 @@ from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
 from opscope.errors import InputError
 from opscope.model.comparison import ComparisonOptions, FailOn
 from opscope.report.comparison import comparison_document, comparison_json
-from opscope.report.html.result_charts import comparison_charts
 from opscope.report.ncu import ncu_json, side_by_side
 from opscope.toolchain.ncu_report import is_report
 
@@ -74,7 +73,6 @@ def compare(
     report.show(
         lambda: comparison_json(comparison, fail_on=fail_on, failures=failures, inconclusive=inconclusive),
         lambda: comparison_document(comparison, top=report.rows(top)),
-        charts=lambda: comparison_charts(comparison),
     )
     for failure in failures:
         console.say(f"fails --fail-on {fail_on}: {failure}")

@@ -255,6 +255,8 @@ def trace_findings(
     if not activities and had_device and not is_explained:
         is_of_device = recorder == "nsys" or has("devices")
         yield finding("trace.no_device_activity", trace_id, kind=recorder if is_of_device else "cpu")
+    if not activities and session.scalar(_OF_DEVICE_SQL, [trace_id]):
+        yield finding("recording.no_device_operators", trace_id, {"count": 0, "device_ns": None})
     # One after the other: the engine takes longer to plan them as parts of one query.
     has_operators = has("operators")
     has_unshaped = has_operators and not (has_torch and has("operators", "input_shapes"))
@@ -303,6 +305,8 @@ def trace_findings(
         yield from asked(session, "trace.same_stream_overlap", trace_id=trace_id)
 
 
+_OF_DEVICE_SQL = """
+SELECT EXISTS (FROM operators WHERE trace_id = ? AND regexp_matches(name, '^aten::_?(cudnn|miopen)_'))"""
 _UNATTRIBUTED = (
     schema.Attribution.BEFORE_WINDOW,
     schema.Attribution.NO_LAUNCH_RECORD,

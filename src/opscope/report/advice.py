@@ -15,10 +15,11 @@ from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.analysis.watched_steps import busiest_lines
 from opscope.model.finding import Finding, Severity, most_severe_first
+from opscope.model.queries import summed
 from opscope.report import document as doc
 from opscope.report.names import telling_name
 from opscope.report.operators import merged_findings
-from opscope.report.timeline import idle_causes, line_text
+from opscope.report.timeline import line_text
 from opscope.units import counted, format_duration, format_fraction, format_quantity, format_share
 
 _CHANGES, _LINES = 3, 3
@@ -69,15 +70,13 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     elif summary.window_ns is not None and not summary.is_whole_process:
         spans_ns = [one.span_ns for one in summary.timeline.in_use]
         whole_ns = max((one.step_ns for one in summary.timeline.host), default=summary.window_ns)
-        left_ns = max(0, whole_ns - max(spans_ns, default=whole_ns))
-        rest = f"; {format_duration(left_ns)} without the GPU at its start are left out below"
-        is_long = left_ns > _LONG_GAP * whole_ns
-        whole = doc.Strong(format_duration(whole_ns))
+        left_ns, rest = max(0, whole_ns - max(spans_ns, default=whole_ns)), ""
         lead_in_ns = max((one.lead_in_ns for one in summary.timeline.start_ups if one.is_cold), default=0)
         if lead_in_ns > _TENTH * whole_ns:
-            first = format_duration(left_ns + lead_in_ns)
-            rest, is_long = f"; next to nothing on the GPU in the first {first}", True
-        yield "Recording", (whole, "; no steps in it", rest if is_long else "")
+            rest = f"; next to nothing on the GPU in the first {format_duration(left_ns + lead_in_ns)}"
+        elif left_ns > _LONG_GAP * whole_ns:
+            rest = f"; {format_duration(left_ns)} without the GPU at its start are left out below"
+        yield "Recording", (doc.Strong(format_duration(whole_ns)), "; no steps in it", rest)
 
 
 def _between(interval_ns: tuple[float, float]) -> str:
@@ -94,11 +93,14 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         most = "".join(f"; most in {one.name}" for one in summary.operators[:1])
         time = format_duration(summary.cpu_time_ns)
         of_ranges = f"{time} in NVTX ranges, no CUDA was traced{most}"
-        yield "CPU", f"{time} in operators, no device{most}" if summary.is_cuda_traced else of_ranges
+        yield "CPU", f"{time} in operators, no device recorded{most}" if summary.is_cuda_traced else of_ranges
         return
+    step, used = summary.typical_step, summary.counted_timeline.in_use
+    spans_ns = [one.span_ns for one in used]
+    busy_ns = sum(spans_ns) - sum(one.idle_ns for one in used)
+    recorded = busy_ns / sum(spans_ns) if any(spans_ns) else summary.busy_fraction
     fraction = summary.measured_step.busy_fraction
-    busy = format_fraction(summary.busy_fraction if fraction is None else fraction)
-    step, spans_ns = summary.typical_step, [one.span_ns for one in summary.counted_timeline.in_use]
+    busy = format_fraction(recorded if fraction is None else fraction)
     if summary.is_whole_process:
         busy = f"{busy} of {format_duration(max(spans_ns, default=0))}, from its first work to its last"
     elif fraction is None:
@@ -115,8 +117,8 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         yield "GPU busy", (busy, "; ", doc.Strong(step.bound.meaning), sides)
     else:
         yield "GPU busy", busy
-    causes = Counter[IdleCause]() if summary.is_cold else idle_causes(summary)
-    if causes.total() >= _LEAST_IDLE * sum(one.span_ns for one in summary.timeline.in_use) > 0:
+    causes = summed(cause for one in used for cause in one.idle_by_cause.items())
+    if not summary.is_cold and causes.total() >= _LEAST_IDLE * sum(spans_ns) > 0:
         cause, ns = causes.most_common(1)[0]
         yield (
             "GPU waits",
@@ -133,8 +135,8 @@ def _host(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
 
 def _exposed(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     """Communication that nothing runs beside, from a tenth of the time on, whatever else leads."""
-    used = [one for one in summary.timeline.in_use if one.span_ns]
-    exposed_ns = sum(one.exposed_communication_ns for one in used)
+    used = [one for one in summary.counted_timeline.in_use if one.span_ns]
+    exposed_ns = sum(summary.counted_timeline.exposed_ns.values())
     span_ns = sum(one.span_ns for one in used)
     if exposed_ns <= _TENTH * span_ns:
         return
@@ -204,9 +206,7 @@ def _changes(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         count = len(summary.advice)
         yield (
             "Changes",
-            f"none with an estimated gain; {counted(count, 'remark')} below"
-            if count
-            else "none found",
+            f"none with an estimated gain; {counted(count, 'remark')} below" if count else "none found",
         )
 
 

@@ -65,7 +65,6 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> doc.Docu
             doc.Section("Kernels", _kernels(analysis, shown, len(groups))),
             doc.Section("What to change", (doc.FindingList(analysis.findings),)),
             doc.Section("Each kernel", sections=tuple(_details(group, analysis) for group in shown)),
-            doc.Section("Not collected", _missing(analysis)),
             doc.Section("What was read", (read,)),
         ),
     )
@@ -350,23 +349,6 @@ def _occupancy(counters: KernelCounters) -> str:
     return (
         f"{format_fraction(occupancy.achieved)} of {format_fraction(occupancy.theoretical)} possible"
         f"{limited}{waves}"
-    )
-
-
-def _missing(analysis: CounterAnalysis) -> tuple[doc.Block, ...]:
-    absent = [
-        quantity
-        for quantity in QUANTITIES
-        if all(quantity in kernel.counters.not_collected for kernel in analysis.kernels)
-    ]
-    if not absent or not analysis.kernels:
-        return ()
-    sections = dict.fromkeys(f"--section {QUANTITIES[quantity].section}" for quantity in absent)
-    how = (doc.Code("opscope ncu -- PROGRAM", is_whole=True), " collects them; or ncu with these options.")
-    return (
-        doc.Paragraph(f"{', '.join(map(str, absent))}."),
-        doc.CodeBlock(" \\\n".join(sections)),
-        doc.Meaning(how),
     )
 
 

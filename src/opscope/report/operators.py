@@ -259,13 +259,19 @@ def limit_fields(summary: Summary) -> tuple[doc.Field, ...]:
     """Share of the limit that an operator reached and what binds; none where no limit is known."""
     if not has_efficiency(summary) or summary.efficiency.limits is None:
         return ()
-    rooflines, none = summary.efficiency.operators, Roofline(0, 0)
+    rooflines = summary.efficiency.operators
+
+    def held(operator: OperatorTotal) -> Roofline:  # nothing is said of what came faster than from memory
+        found = rooflines.get(operator.name, Roofline(0, 0))
+        return found if (found.fraction or 0.0) <= _MOST_REACHED else Roofline(0, 0)
+
     return (
-        doc.number("Of limit", lambda operator: format_fraction(rooflines.get(operator.name, none).fraction)),
-        doc.number("Bound", lambda operator: rooflines.get(operator.name, none).bound, str, spare=1),
+        doc.number("Of limit", lambda operator: format_fraction(held(operator).fraction)),
+        doc.number("Bound", lambda operator: held(operator).bound, str, spare=1),
     )
 
 
+_MOST_REACHED = 1.05
 _UNCOSTED_ROWS = 5
 _SHOWN_SHAPES = 4
 _TENSOR = "tensor"

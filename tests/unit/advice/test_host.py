@@ -1,6 +1,7 @@
 """A slow host, the recorder's part in it, waits, and work that a step should not be doing at all."""
 
 import pytest
+from msgspec.structs import replace
 
 from case_tables import cases
 from opscope.advice import profiled_run
@@ -155,6 +156,10 @@ def test_waiting_for_data_is_told_with_where(advise_on):
     anew = step_of(10).frame("torch/utils/data/dataloader.py(417): _get_iterator", 20, 5)
     found = advise_on(anew, hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
     assert not only(found, "data_loading").is_gain_known
+    gap = replace(gap, host="enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")
+    slow = partition(10 * MS, {IdleCause.DATA_LOADING: 3 * MS}, longest_gaps=(gap,))
+    finding = only(advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow]), "data_loading")
+    assert "os.cpu_count()" in finding.change and not finding.is_gain_known
 
 
 @pytest.mark.parametrize(
@@ -230,7 +235,8 @@ def allocating(steps, calls=2, name="cudaMalloc"):
 
 
 def test_allocating_in_every_step_is_told(advise_on, asked):
-    found = advise_on(allocating(3), hosts=[host(100_000, 990_000, steps=3)])
+    facts = waiting(IdleCause.MEMORY_ALLOCATION, hosts=[host(100_000, 990_000, steps=3)])
+    found = advise_on(allocating(3), **facts)
     words = ("cudaMalloc run 2 times per step", "180 µs of host time")
     finding = told(found, "cuda_malloc", *words, has_gain=True)
     # They may end by themselves.

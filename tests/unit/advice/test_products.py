@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes import H200, TraceBuilder
+from opscope.advice import assess
 from opscope.advice.rules import rule_book
 from opscope.analysis.roofline import Bound
 from opscope.analysis.tensor_cores import TensorCoreUse
@@ -44,6 +45,15 @@ def test_tf32_off_is_found_with_its_gain(advise_on):
     assert "cudnn" not in (found.change or "")
     assert (found.evidence["device_ns"], found.evidence["call_ids"]) == (5_000_000, [0])
     assert 5_000_000 - 390_000 < (found.estimated_gain_ns_per_step or 0) < 5_000_000 - 142_000
+
+
+def test_where_types_are_unknown_names_of_kernels_tell_of_tf32(load):
+    builder = TraceBuilder(deviceProperties=[H200])
+    for at in range(0, 2000, 100):
+        builder.operator("aten::mm", at, 50).launch(at + 5).kernel("ampere_sgemm_128x64_tn", at + 60, 90)
+    finding = only(assess(load(builder)).advice, "tf32_off")
+    assert finding.change == 'torch.set_float32_matmul_precision("high")   # matrix products'
+    assert not finding.is_gain_known
 
 
 def test_a_gain_that_the_host_hides_is_told_without_promising(advise_on):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fakes import ExportBuilder, TraceBuilder
 from opscope.analysis.provenance import read_provenance
 from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.values import IdleCause
 from opscope.api import load
 from opscope.errors import InputError
 from opscope.ingest.nsys_reading import TAKES_TENSOR_LISTS
@@ -58,6 +59,13 @@ class TestProcesses:
         assert finding(session, "trace.no_device_activity") is None
         assert "nsys profile" in str(finding(session, "nsys.no_cuda").suggestion)
 
+    def test_pages_of_managed_memory_move_while_the_host_is_at_work(self, load_export):
+        builder = ExportBuilder().launch(10).kernel("add(float*)", 20, 100)
+        for at in (500, 900):
+            builder.copy(at, 50, copyKind=12, correlationId=0)
+        (partition,) = Summary(load_export(builder)).timeline.partitions
+        assert partition.idle_by_cause == {IdleCause.NOTHING_SCHEDULED: 380 + 350}
+
     def test_where_cuda_was_traced_nobody_is_told_to_trace_it(self, load_export):
         def traced(*warned):
             builder = ExportBuilder()
@@ -69,6 +77,9 @@ class TestProcesses:
         said = "CUDA profiling might have not been started correctly."
         with pytest.raises(InputError, match=r"CUDA was traced, .*\. The recorded program made no CUDA call"):
             load_export(traced())
+        before = ExportBuilder().plain_row("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value="Cuda")
+        with pytest.raises(InputError, match="CUDA was traced"):
+            load_export(before)
         with pytest.raises(InputError, match=rf"Nsight Systems says: {said[:-1]}$"):
             load_export(traced(said, "No NVTX events collected."))
         told = finding(load_export(traced().range("aten::mm, op_id = 1", 0, 50)), "nsys.no_cuda")

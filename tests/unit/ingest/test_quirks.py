@@ -296,6 +296,11 @@ class TestErrors:
         assert session.query("SELECT name FROM operators ORDER BY start_ns") == [("a",), ("z",)]
         assert {"trace.events_without_time", "trace.unexpected_types"} <= findings(session).keys()
 
+    def test_operators_of_a_device_that_left_no_record(self, load, make_trace):
+        event = {"ph": "X", "cat": "cpu_op", "name": "aten::cudnn_convolution", "pid": 1, "tid": 1, "dur": 2}
+        summary = opscope.summarize(load(make_trace(json.dumps({"traceEvents": [{**event, "ts": 1}]}))))
+        assert [one.code for one in summary.defects] == ["recording.no_device_operators"]
+
     @cases("first", "second", "reason")
     def test_traces_of_different_jobs_are_refused(self, load, make_trace, first, second, reason):
         def trace(name, *, rank=None, world_size=None, process=1, operator="a", ts=10):

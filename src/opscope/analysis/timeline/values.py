@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
 
+from opscope.model.queries import summed
 from opscope.text_enum import MeaningEnum, TextEnum
 
 
@@ -254,6 +256,13 @@ class Timeline(msgspec.Struct, frozen=True):
             for one in self.waits
         )
         return Timeline(waits=tuple(waits), **parts)
+
+    @property
+    def exposed_ns(self) -> Counter[int]:
+        """Communication that no other kernel hid, by trace; where there are steps, what they launched."""
+        parts: list[DeviceStep | TimePartition] = [*self.device_steps]
+        parts += [one for one in self.partitions if one.window is not WindowKind.STEPS]
+        return summed((one.trace_id, one.exposed_communication_ns) for one in parts)
 
     @property
     def left_out(self) -> frozenset[tuple[int, int | None]]:

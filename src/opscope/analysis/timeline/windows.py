@@ -313,8 +313,11 @@ def _first_calls(session: Session, trace_id: int) -> Arrays:
 
 
 def _first_runs(session: Session, trace_id: int, *, with_operators: bool) -> Arrays:
-    least_ns = _LOADING_NS if with_operators else _LONG_LAUNCH_NS
-    parameters = {"trace": trace_id, "with_operators": with_operators, "loading": least_ns}
+    parameters = {
+        "trace": trace_id,
+        "with_operators": with_operators,
+        "loading": _LOADING_NS if with_operators else _LONG_LAUNCH_NS,
+    }
     return columns(session, sql(__package__, "timeline:first_runs"), parameters)
 
 

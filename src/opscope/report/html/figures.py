@@ -89,12 +89,11 @@ def scaled(ns: Iterable[float], unit: TimeUnit, exact_ns: float = 1.0) -> list[f
 
 
 class Bar(NamedTuple):
-    """Where it ends, the interval of that, where it begins; bars of one kind have one color."""
+    """Where it ends, and the interval of that; bars of one kind have one color."""
 
     label: str
     end: float
     interval: Interval | None = None
-    base: float = 0.0
     kind: str = ""
     hover: str = ""
 
@@ -143,9 +142,8 @@ def bars(
         mine = [one for _, one in placed if one.kind == kind]
         at = [at for at, one in placed if one.kind == kind]
         trace = boxes(
-            (one.end - one.base for one in mine),
+            (one.end for one in mine),
             at,
-            base=[one.base for one in mine],
             name=kind,
             hovertext=[f"{as_lines(one.label)}<br>{as_text(one.hover)}" for one in mine],
             hoverinfo="text",

@@ -1,4 +1,4 @@
-"""The pictures of comparisons, benchmarks and sweeps: of what their tables hold."""
+"""The pictures of benchmarks and sweeps: of what their tables hold."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from operator import itemgetter, truediv
 from typing import Any
 
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
-from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Interval, Verdict
-from opscope.model.comparison import (
-    Basis,
-    BenchmarkComparison,
-    OperatorChange,
-    SessionComparison,
-    UnattributedChange,
-)
+from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Verdict
 from opscope.model.queries import grouped
 from opscope.report import benchmark
-from opscope.report.comparison import difference_text
 from opscope.report.html import figures as fig
 from opscope.units import NS_PER_MS, counted, format_duration, format_fraction
 
@@ -32,52 +24,6 @@ _SHARES = {
     "cpu": ("Of CPU time (%)", "Shares of CPU time by operator."),
 }
 _VERDICTS = {"slower": fig.RED, "faster": fig.BLUE, "same, or no verdict": fig.GRAY}
-
-
-def comparison_charts(comparison: SessionComparison | BenchmarkComparison) -> tuple[fig.Chart, ...]:
-    """Of recordings; the table of a comparison of benchmarks is all there is."""
-    return tuple(_waterfall(comparison)) if isinstance(comparison, SessionComparison) else ()
-
-
-def _waterfall(comparison: SessionComparison) -> Iterator[fig.Chart]:
-    every: list[OperatorChange | UnattributedChange] = [*comparison.operators, *comparison.unattributed]
-    changed = sorted(
-        (one for one in every if one.time.difference_ns), key=lambda one: -abs(one.time.difference_ns)
-    )
-    if not changed:
-        return
-    reached, unit, rows = 0.0, fig.unit_of(abs(changed[0].time.difference_ns)), []
-
-    def add(name: str, ns: float, interval: Interval | None, more: str) -> None:
-        nonlocal reached
-        start, reached = reached, reached + ns
-        kind = "takes longer" if ns > 0 else "takes less"
-        rows.append(
-            fig.Bar(name, reached / unit.ns, interval, start / unit.ns, kind, difference_text(ns) + more)
-        )
-
-    for one in changed[:_ROWS]:
-        time, interval = one.time, None
-        if time.ratio_interval is not None and time.reference_ns:
-            low, high = ((reached + (end - 1) * time.reference_ns) / unit.ns for end in time.ratio_interval)
-            interval = (low, high)
-        more = "" if time.ratio is None else f", {benchmark.ratio_text(time.ratio, time.verdict)}"
-        name = one.name if isinstance(one, OperatorChange) else f"unattributed: {one.reason}"
-        add(name, time.difference_ns, interval, more)
-    if others := changed[_ROWS:]:
-        add(counted(len(others), "other"), sum(one.time.difference_ns for one in others), None, "")
-    rows.append(fig.Bar("in all", reached / unit.ns, kind="in all", hover=difference_text(reached)))
-    per = " per step" if comparison.basis is Basis.STEP else ""
-    note = (
-        "Each bar begins where the one above ends; together they are the whole difference, candidate minus "
-        "reference."
-    )
-    if any(row.interval for row in rows):
-        note += " Whiskers: the 95 % interval of the ratio, times the reference's time."
-    colors = {"takes longer": fig.RED, "takes less": fig.BLUE, "in all": fig.GRAY}
-    drawing = fig.bars(rows, title=f"Difference{per} ({unit.name})", colors=colors, mark=0.0)
-    title = f"Where the difference{per} comes from"
-    yield fig.Chart("waterfall", "Operators by difference", title, note, *drawing)
 
 
 def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[fig.Chart, ...]:

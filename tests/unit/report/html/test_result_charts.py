@@ -13,16 +13,6 @@ def found(results_named):
     return results_named(NAME)
 
 
-def by_row(chart):
-    """Beginning and end of the bar of each row."""
-    names = chart.figure["layout"]["yaxis"]["ticktext"]
-    return {
-        names[row]: (base, base + length)
-        for trace in chart.figure["data"]
-        for row, base, length in zip(trace["y"], trace["base"], trace["x"], strict=True)
-    }
-
-
 def test_maps_say_what_the_table_of_a_sweep_says(found):
     records = sweep_json(found.configurations)["configurations"]
     operators, latency, throughput, busy = result_charts.workload_charts(records)
@@ -36,28 +26,6 @@ def test_maps_say_what_the_table_of_a_sweep_says(found):
     assert set(throughput.figure["data"][0]["text"]) == {"7.8", "3.9"}
     assert set(busy.figure["data"][0]["text"]) == {"51.0 %", "58.0 %"}
     assert result_charts.workload_charts(records[:1]) == ()
-
-
-def test_bars_of_a_waterfall_follow_each_other_to_the_whole_difference(found):
-    (chart,) = result_charts.comparison_charts(found.sessions)
-    rows = by_row(chart)
-    assert list(rows)[-1] == "in all" and len(rows) == 2
-    changes = {one.name: one.time for one in found.sessions.operators}
-    start, end = rows[NAME]
-    assert (start, end) == (0, pytest.approx(changes[NAME].difference_ns / 1e3))
-    assert rows["in all"] == (0, pytest.approx(found.sessions.total.difference_ns / 1e3))
-    (trace,) = [one for one in chart.figure["data"] if one["name"] == "takes longer"]
-    low, high = changes[NAME].ratio_interval
-    reference_us = changes[NAME].reference_ns / 1e3
-    assert end - trace["error_x"]["arrayminus"][0] == pytest.approx((low - 1) * reference_us)
-    assert end + trace["error_x"]["array"][0] == pytest.approx((high - 1) * reference_us)
-
-
-def test_what_is_not_drawn_of_a_waterfall_is_one_bar(found, monkeypatch):
-    monkeypatch.setattr("opscope.report.html.result_charts._ROWS", 0)
-    (chart,) = result_charts.comparison_charts(found.sessions)
-    rows = by_row(chart)
-    assert rows["1 other"] == rows["in all"]
 
 
 def test_times_of_a_benchmark_come_before_their_samples(found):
