@@ -135,17 +135,14 @@ def _host(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
 
 def _exposed(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     """Communication that nothing runs beside, from a tenth of the time on, whatever else leads."""
-    used = [one for one in summary.counted_timeline.in_use if one.span_ns]
-    exposed_ns = sum(summary.counted_timeline.exposed_ns.values())
-    span_ns = sum(one.span_ns for one in used)
-    if exposed_ns <= _TENTH * span_ns:
+    exposed_ns = summary.counted_timeline.exposed_ns
+    spans_ns = summed((one.trace_id, one.span_ns) for one in summary.counted_timeline.in_use if one.span_ns)
+    if exposed_ns.total() <= _TENTH * spans_ns.total():
         return
-    text = f"communication, {format_share(exposed_ns, span_ns)} of the time"
-    if len(used) > 1:
-        most = max(used, key=lambda one: one.exposed_communication_ns / one.span_ns)
-        rank = summary.ranks[most.trace_id]
-        where = f"device {most.device}" if rank is None else f"rank {rank}"
-        text += f"; most on {where}, {format_share(most.exposed_communication_ns, most.span_ns)}"
+    text = f"communication, {format_share(exposed_ns.total(), spans_ns.total())} of the time"
+    if len(spans_ns) > 1 and None not in summary.ranks:
+        most = max(spans_ns, key=lambda one: exposed_ns[one] / spans_ns[one])
+        text += f"; most on rank {summary.ranks[most]}, {format_share(exposed_ns[most], spans_ns[most])}"
     yield "Exposed", text
 
 
