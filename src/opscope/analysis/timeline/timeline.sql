@@ -84,15 +84,18 @@ WHERE list_contains(?::VARCHAR[], name) ORDER BY trace_id, start_ns
 -- own end where none is recorded), and whether a process was recorded from its start to its end.
 -- Reads operators, runtime_calls, frames, annotations, device_activities, traces.
 SELECT
-    trace_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
-    coalesce(max(end_ns) FILTER (WHERE is_host), max(end_ns)) AS host_end_ns, 
+    trace_id, min(first_ns) AS start_ns, max(last_ns) AS end_ns,
+    coalesce(max(last_ns) FILTER (WHERE is_host), max(last_ns)) AS host_end_ns,
     bool_or(format = 'nsys' OR json_exists(properties, '$.opscopeRecorder')) AS is_whole -- by opscope trace
 FROM traces JOIN (
-    SELECT trace_id, start_ns, start_ns + duration_ns AS end_ns, true AS is_host FROM operators
-    UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, true FROM runtime_calls
-    UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, true FROM frames
-    UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, true FROM annotations WHERE side = 'host'
-    UNION ALL SELECT trace_id, start_ns, start_ns + duration_ns, false FROM device_activities) USING (trace_id)
+    SELECT trace_id, min(start_ns) AS first_ns, max(start_ns + duration_ns) AS last_ns, true AS is_host
+    FROM operators GROUP BY trace_id
+    UNION ALL SELECT trace_id, min(start_ns), max(start_ns + duration_ns), true FROM runtime_calls GROUP BY trace_id
+    UNION ALL SELECT trace_id, min(start_ns), max(start_ns + duration_ns), true FROM frames GROUP BY trace_id
+    UNION ALL SELECT trace_id, min(start_ns), max(start_ns + duration_ns), true
+    FROM annotations WHERE side = 'host' GROUP BY trace_id
+    UNION ALL SELECT trace_id, min(start_ns), max(start_ns + duration_ns), false
+    FROM device_activities GROUP BY trace_id) USING (trace_id)
 GROUP BY trace_id ORDER BY trace_id
 
 -- :name first_runs
