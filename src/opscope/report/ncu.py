@@ -1,6 +1,6 @@
 """Hardware counters for people: the kernels of a report in one table, each in detail, and what to change.
 
-A counter that was not collected reads "not collected", and the metrics that would tell it are named once.
+A counter that was not collected reads "not collected".
 """
 
 from __future__ import annotations
