@@ -47,8 +47,7 @@ CHANGES = {
 # A wider one is shown as "unknown, try it".
 WIDEST_INTERVAL = 3.0
 SIDES = ("device", "host")
-# Of the interval of a median.
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # of the interval of a median
 # Both may say: pin the host's tensors.
 _PINNED = ("advice.pageable_copy", "advice.host_sync")
 

@@ -98,7 +98,7 @@ def from_pageable_memory():
     ("builder", "found"),
     [
         (in_cuda(), []),
-        (in_cuda(wait_us=400), ["host_sync"]),  # the device is idle meanwhile
+        (in_cuda(wait_us=1000), ["host_sync"]),  # the device is idle meanwhile
         (from_pageable_memory(), ["pageable_copy"]),  # and the wait is no change of its own
     ],
     ids=["copies", "a wait that costs", "a wait for a copy"],

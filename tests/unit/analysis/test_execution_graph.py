@@ -480,7 +480,6 @@ TRACES = (
     "h200/gpt2_compile_cudagraph_bf16.json.gz", "h200/gpt2_generate_fp16.json.gz",
     "h200/misc_ops_fp32.json.gz",
     "field/h100_timesformer.json.gz", "public/HTA/tests/data/trace_diff/test/test.json.gz",
-    "nsys/mfu_2gpu_before.sqlite",
 )  # fmt: skip
 # What a step is short of where no edge is known to explain a moment; measured, not chosen.
 UNEXPLAINED = 0.03
