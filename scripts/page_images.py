@@ -1,4 +1,4 @@
-"""Takes the pictures of the documents anew: the six main pages, and figures of them.
+"""Takes the pictures of the documents anew: the five main pages, and figures of them.
 
 Needs Chromium on PATH and playwright. Every input lies in the repository. With a width other than 1280 the
 pictures go to a folder of that name, to be looked at: `scripts/page_images.py 390`.
