@@ -147,7 +147,7 @@ def _read(  # noqa: PLR0911 - each sign says what it tells
     has_instruction = kernel.library == "tensile" and kernel.mma_shape is not None
     if has_instruction or (kernel.library == "triton" and data_type in _DOT_TYPES):
         return used
-    return eligible if _CUDA_CORE_FUNCTIONS.search(kernel.name) else None
+    return eligible if _CUDA_CORE_FUNCTIONS.search(kernel.function or kernel.name) else None
 
 
 def _memory_efficient(kernel: DecodedKernel, data_type: DataType | None) -> TensorCoreUse | None:
