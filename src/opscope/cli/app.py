@@ -12,7 +12,9 @@ import ctypes
 import gc
 import os
 import re
+import shutil
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -28,7 +30,6 @@ from opscope.signals import ending_signals_raise, interrupted_by, is_of_signal, 
 
 _OF_ALL = ("-h", "--help", "--version", "--debug")
 _LANGUAGE = ("--lang", "--lang=en", "--lang=zh", "en", "zh")
-_READS_ARGUMENTS = "argv|parse|click|fire|typer|tyro|hydra|absl"
 # Verbs whose arguments end with a script and its own arguments.
 _WITH_SCRIPT = ("run", "try")
 
@@ -74,10 +75,6 @@ EXIT_USAGE = 2
 EXIT_REGRESSION = 3
 EXIT_INCONCLUSIVE = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-# What the engine's RuntimeError says of a query that Ctrl-C ended.
-_ENGINE_INTERRUPTED = "Query interrupted"
-_ENGINE_IS_FULL = "OutOfMemoryException"
-_EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 # Verbs that run a program of the user's in this process, which finds the interpreter as it always is.
 _RUN_PROGRAMS = frozenset({"profile", "run", "bench"})
@@ -87,6 +84,11 @@ _START_PROGRAMS = frozenset({"try", "trace", "ncu", "nvcc", "doctor", "devices"}
 def entry_point() -> None:
     code = command_line()
     if _RUN_PROGRAMS.isdisjoint(sys.argv):
+        if code > 128:  # the signal may have ended the removal of temporary files too
+            from opscope.model.files import scratch_prefix  # noqa: PLC0415 - for a signal alone
+
+            for folder in Path(tempfile.gettempdir()).glob(f"{scratch_prefix()}*"):
+                shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError, ValueError):  # then the interpreter says what it can
             sys.stdout.flush()
             sys.stderr.flush()
@@ -156,8 +158,8 @@ def _ended(error: BaseException, tokens: Sequence[str], own: int) -> int:
         return _fail(f"{error}\nTry: {command} --help", EXIT_USAGE)
     if isinstance(error, BrokenPipeError):
         return _broken_pipe()
-    # What a signal interrupted may be told as an error of the input, or of the engine.
-    if is_of_signal(error) or str(error) == _ENGINE_INTERRUPTED:
+    # What a signal interrupted may be told as an error of the input, or of the engine (its RuntimeError).
+    if is_of_signal(error) or str(error) == "Query interrupted":
         return _interrupted()
     if "--debug" in tokens[:own]:
         traceback.print_exc()
@@ -169,7 +171,7 @@ def _ended(error: BaseException, tokens: Sequence[str], own: int) -> int:
     elif isinstance(error, OSError):  # what the system refuses: a full disk, too many open files
         where = f"{error.filename}: " if error.filename else ""
         told = f"{where}{error.strerror or error}. Run again with --debug to see where"
-    elif type(error).__name__ == _ENGINE_IS_FULL:
+    elif type(error).__name__ == "OutOfMemoryException":
         told = "out of memory. Raise --memory-limit, or leave it out"
     _fail(told, EXIT_ERROR)
     if isinstance(error, OpscopeError):
@@ -190,7 +192,8 @@ def _reads_arguments(script: Path) -> bool:
     except OSError:
         return True
     imported = re.findall(r"^\s*(?:from|import) +(\w+)", text, re.MULTILINE)
-    return not beside.isdisjoint(imported) or bool(re.search(_READS_ARGUMENTS, text, re.IGNORECASE))
+    reads = re.search("argv|parse|click|fire|typer|tyro|hydra|absl", text, re.IGNORECASE)
+    return bool(reads) or not beside.isdisjoint(imported)
 
 
 def _note_options_after(own: Sequence[str], arguments: Sequence[str]) -> None:
@@ -317,4 +320,4 @@ def _broken_pipe() -> int:
     # The reader has gone; Python would complain again when it flushes stdout at exit.
     with suppress(OSError, ValueError):  # stdout is no file: nothing is left to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _EXIT_BROKEN_PIPE
+    return 141  # 128 + SIGPIPE
