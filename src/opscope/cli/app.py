@@ -12,9 +12,7 @@ import ctypes
 import gc
 import os
 import re
-import shutil
 import sys
-import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -85,7 +83,10 @@ def entry_point() -> None:
     code = command_line()
     if _RUN_PROGRAMS.isdisjoint(sys.argv):
         if code > 128:  # the signal may have ended the removal of temporary files too
-            from opscope.model.files import scratch_prefix  # noqa: PLC0415 - for a signal alone
+            import shutil  # noqa: PLC0415 - for a signal alone
+            import tempfile  # noqa: PLC0415
+
+            from opscope.model.files import scratch_prefix  # noqa: PLC0415
 
             for folder in Path(tempfile.gettempdir()).glob(f"{scratch_prefix()}*"):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -27,7 +27,6 @@ _TENTH = 0.1
 # Of the time: what the device waits for where it waits less says nothing of the program.
 _LEAST_IDLE = 0.05
 _KINDS = 3
-_LONG_GAP = 0.1  # of a recording
 
 # Where the meaning is longer than a line.
 _CAUSES = {
@@ -74,7 +73,7 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         lead_in_ns = max((one.lead_in_ns for one in summary.timeline.start_ups if one.is_cold), default=0)
         if lead_in_ns > _TENTH * whole_ns:
             rest = f"; next to nothing on the GPU in the first {format_duration(left_ns + lead_in_ns)}"
-        elif left_ns > _LONG_GAP * whole_ns:
+        elif left_ns > _TENTH * whole_ns:
             rest = f"; {format_duration(left_ns)} without the GPU at its start are left out below"
         yield "Recording", (doc.Strong(format_duration(whole_ns)), "; no steps in it", rest)
 

@@ -352,13 +352,13 @@ def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *,
         "recurs": recurs,
     }
     parts = [columns(session, sql(__package__, "timeline:once"), parameters), _first_calls(session, trace_id)]
-    if not recurs:  # where no other step tells
+    busy = NOTHING
+    if not recurs:
+        # Where no other step tells, what a call waits for the device is no part of what it does once.
+        busy = merge(Spans(*columns(session, sql(__package__, "timeline:busy"), [trace_id]).values()))
         parts.append(_first_runs(session, trace_id, with_operators=True))
     found = {key: np.concatenate([part[key] for part in parts]) for key in ("name", "start_ns", "end_ns")}
     starts, ends = (np.array(bound, dtype=np.int64) for bound in zip(*bounds, strict=True))
-    # Where no other step tells, what a call waits for the device is no part of what it does once.
-    work = columns(session, sql(__package__, "timeline:busy"), [trace_id])
-    busy = NOTHING if recurs else merge((work["start_ns"], work["end_ns"]))
     spans = {
         str(name): subtract(merge((found["start_ns"][mine], found["end_ns"][mine])), busy)
         for name in sorted(set(found["name"]))
