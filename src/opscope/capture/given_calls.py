@@ -106,9 +106,10 @@ class GivenCalls:
             return str(value)
         if type(value).__name__ == "JITFunction":  # of Triton, that a kernel is to call
             return str(value.fn.__name__)
-        text = repr(value)
         if value is None or isinstance(value, (bool, int, float, complex, str)):
-            return text
+            return repr(value)
+        # A storage would write every element, each fetched from the device.
+        text = repr(value) if type(value).__module__.startswith("triton.language") else ""
         return text.replace("triton.language.", "tl.") if text.startswith("triton.language.") else None
 
     def _tensor(self, tensor: Any, memory: Mapping[int, int], *, is_read: bool) -> GivenTensor:

@@ -306,7 +306,8 @@ def trace_findings(
 
 
 _OF_DEVICE_SQL = """
-SELECT EXISTS (FROM operators WHERE trace_id = ? AND regexp_matches(name, '^aten::_?(cudnn|miopen)_'))"""
+SELECT EXISTS (FROM operators WHERE trace_id = ? AND regexp_matches(name, '^aten::_?(cudnn|miopen)_')
+    AND name <> 'aten::cudnn_is_acceptable')  -- which CPUs ask too"""
 _UNATTRIBUTED = (
     schema.Attribution.BEFORE_WINDOW,
     schema.Attribution.NO_LAUNCH_RECORD,

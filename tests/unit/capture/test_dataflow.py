@@ -299,14 +299,16 @@ def test_gradients_of_weights_that_nobody_trains_are_told(reads, *, is_unread):
     assert convolutions == ({True: 3, False: 3} if is_unread else {})
 
 
-def test_sparse_and_nested_tensors_are_no_error():
+def test_sparse_and_nested_tensors_and_storages_are_no_error(monkeypatch):
     table = nn.Embedding(8, 4, sparse=True)
     optimizer = torch.optim.SparseAdam(table.parameters())
     parts = [torch.ones(3, 4), torch.ones(20, 4)]
+    monkeypatch.setattr(torch.UntypedStorage, "__getitem__", None)  # which reads one from the device
 
     def step():
         torch.nested.nested_tensor(parts, layout=torch.jagged).to("meta")
         padded([3, 9, 20], 32).to_sparse().to("meta")
+        torch.empty(0).set_(parts[0].untyped_storage(), 0, (3, 4))
         table(torch.tensor([1, 2])).sum().backward()
         optimizer.step()
 
