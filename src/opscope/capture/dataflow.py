@@ -215,6 +215,7 @@ class DataflowWatch:
         self._leave(mode)
         steps, self._steps = self._steps, []
         unread = self._guarded(self._unread_gradients) or frozenset()
+        gone = frozenset(id(one) for one in self._storages.values() if not one.is_there)
         kept = self._read_later.union(
             *(one.writers_before for one in self._storages.values() if one.is_there and id(one) not in unread)
         )
@@ -228,7 +229,7 @@ class DataflowWatch:
             self.why_not = "the program had no second step"
         if self.why_not is not None:
             return None
-        found = self._guarded(summarized, steps[1], (steps[0], kept, unread))
+        found = self._guarded(summarized, steps[1], (steps[0], kept, unread, gone))
         return None if found is None else msgspec.structs.replace(found, calls=calls)
 
     def _unread_gradients(self) -> frozenset[int]:
@@ -569,12 +570,14 @@ def _has_compiled() -> bool:
 
 def summarized(
     operators: Sequence[SeenOperator],
-    before: tuple[Sequence[SeenOperator], Collection[int], frozenset[int]] = ((), (), frozenset()),
+    before: tuple[Sequence[SeenOperator], Collection[int], frozenset[int], frozenset[int]] = (
+        (), (), frozenset(), frozenset(),
+    ),  # fmt: skip
 ) -> RecordedDataflow:
     """What is worth a word of a step: work done before or for nothing, rounds that need not wait.
 
-    `before` is the step before, its operators whose results were read, or were there, after it, and memory
-    that nobody reads.
+    `before` is the step before, its operators whose results were read, or were there, after it, memory of
+    gradients that nobody reads, and memory that was freed.
     """
     threads = _by_thread(operators)
     number_of = {place: number for number, place in enumerate(itertools.chain(*threads.values()))}
@@ -725,6 +728,7 @@ def _unused(
     before: Sequence[SeenOperator],
     kept: Collection[int],
     unread: frozenset[int],
+    gone: frozenset[int],
 ) -> Iterator[tuple[Any, ...]]:
     """Operators whose results nothing reads, by line of the program, as `UnusedWork` has them.
 
@@ -755,12 +759,12 @@ def _unused(
                 live |= before[place].needs
         return live
 
-    # But for sums of gradients that nobody reads.
-    effects = [
-        place
-        for place, one in enumerate(before)
-        if one.has_effect and not (one.written and one.written <= unread)
-    ]
+    # But for sums of gradients that nobody reads, or whose memory was freed: what read them before is `needed`.
+    def is_sum_in_vain(one: SeenOperator) -> bool:
+        is_of_gradient = one.site.is_backward and one.name == "aten::add_"
+        return bool(one.written) and one.written <= (unread | gone if is_of_gradient else unread)
+
+    effects = [place for place, one in enumerate(before) if one.has_effect and not is_sum_in_vain(one)]
     live = needed(effects)
     checked = live - needed(place for place in effects if not before[place].is_flag)
     for innermost, ones in grouped(

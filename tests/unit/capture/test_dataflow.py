@@ -299,6 +299,22 @@ def test_gradients_of_weights_that_nobody_trains_are_told(reads, *, is_unread):
     assert convolutions == ({True: 3, False: 3} if is_unread else {})
 
 
+@pytest.mark.parametrize(("is_read", "said"), [(True, []), (False, [None])])
+def test_gradients_that_are_summed_with_older_ones_and_dropped_are_told(is_read, said):
+    net, x = Net().to("meta"), torch.randn(8, 8, device="meta").requires_grad_()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step():
+        net(x).sum().backward()  # on top of those of the step before
+        if is_read:
+            optimizer.step()
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+
+    assert [one.line for one in watched(step).unused] == said
+
+
 def test_sparse_and_nested_tensors_and_storages_are_no_error(monkeypatch):
     table = nn.Embedding(8, 4, sparse=True)
     optimizer = torch.optim.SparseAdam(table.parameters())
