@@ -75,7 +75,7 @@ def load(
     """Load a saved `.opscope` file, or one or several traces, as a Session.
 
     Args:
-        source: A trace (`.json`, `.pftrace`), an export of Nsight Systems (`.sqlite`), a folder of rank
+        source: A trace (`.json`), an export of Nsight Systems (`.sqlite`), a folder of rank
             files, a name pattern, an fsspec address (`s3://`, `gs://`, `https://`, `memory://`), a saved
             Session, or several traces that belong together. A report of Nsight Systems (`.nsys-rep`) is
             exported first, if nsys is installed.

@@ -28,7 +28,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from operator import contains
 from typing import Any, NamedTuple
 
@@ -570,9 +570,7 @@ def _has_compiled() -> bool:
 
 def summarized(
     operators: Sequence[SeenOperator],
-    before: tuple[Sequence[SeenOperator], Collection[int], frozenset[int], frozenset[int]] = (
-        (), (), frozenset(), frozenset(),
-    ),  # fmt: skip
+    before: tuple[Sequence[SeenOperator], Collection[int], Set[int], Set[int]] = ((), (), set(), set()),
 ) -> RecordedDataflow:
     """What is worth a word of a step: work done before or for nothing, rounds that need not wait.
 
@@ -727,8 +725,8 @@ def _unused(
     operators: Sequence[SeenOperator],
     before: Sequence[SeenOperator],
     kept: Collection[int],
-    unread: frozenset[int],
-    gone: frozenset[int],
+    unread: Set[int],
+    gone: Set[int],
 ) -> Iterator[tuple[Any, ...]]:
     """Operators whose results nothing reads, by line of the program, as `UnusedWork` has them.
 
@@ -759,7 +757,7 @@ def _unused(
                 live |= before[place].needs
         return live
 
-    # But for sums of gradients that nobody reads, or whose memory was freed: what read them before is `needed`.
+    # But for sums of gradients that nobody reads, or that were freed: what read them before is `needed`.
     def is_sum_in_vain(one: SeenOperator) -> bool:
         is_of_gradient = one.site.is_backward and one.name == "aten::add_"
         return bool(one.written) and one.written <= (unread | gone if is_of_gradient else unread)

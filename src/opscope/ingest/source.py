@@ -30,11 +30,7 @@ from opscope.model.files import check_ratio
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
 _GZIP_CHUNK_BYTES = 1 << 13
-_SUFFIXES = tuple(
-    kind + packed for kind in (".json", ".sqlite", ".pftrace") for packed in ("", ".gz", ".zst")
-)
-# The first field of a Perfetto trace, and a length that is not what JSON may go on with.
-_PERFETTO = re.compile(rb"\n[^\s\[{]")
+_SUFFIXES = tuple(kind + packed for kind in (".json", ".sqlite") for packed in ("", ".gz", ".zst"))
 EXPORT_COMMAND = "nsys export --type sqlite"
 _SQLITE_MAGIC = b"SQLite format 3\0"
 # Stats of a sweep take tens of kilobytes.
@@ -159,16 +155,10 @@ def _no_traces(folder: str) -> InputError:
 
 @contextmanager
 def local_text(trace: TraceFile, spool_directory: Path) -> Iterator[LocalText]:
-    """The trace as a local uncompressed file (Perfetto's as Kineto's), for the duration of the block."""
+    """The trace as a local uncompressed file for the duration of the block."""
     with tempfile.TemporaryDirectory(dir=spool_directory) as folder:
         try:
             text = _local_text(trace, Path(folder))
-            with text.path.open("rb") as file:
-                head = file.read(2)
-            if _PERFETTO.match(head):
-                from opscope.ingest.perfetto import write_kineto  # noqa: PLC0415 - seldom needed
-
-                text.path = write_kineto(text.path, Path(folder) / "kineto.json", trace.name)
         except OSError as error:
             raise InputError(f"cannot be read ({error.strerror or error})", source=trace.name) from error
         yield text

@@ -394,6 +394,8 @@ class TestNoTrace:
             (b"t.json".ljust(257, b"\0") + b"ustar", archive),
             (bytes(8) + b"DUCK", "a saved session, not a trace"),
             (marshal.dumps({("a.py", 1, "f"): (1, 1, 0.5, 0.5, {})}), "a profile of cProfile"),
+            (b"\x0a\xa1\xf0\x08\x12\x0e/host:metadata", "a profile of XLA"),
+            (b"\x0a\x1d\x32\x19\x0a\x07\x08\x06", "a trace in Perfetto's own format"),
             (lzma.compress(b'{"traceEvents": []}'), "packed with xz, bzip2 or 7-Zip"),
         ):  # fmt: skip
             error = error_of(head + bytes(64))
