@@ -191,16 +191,16 @@ def print_report(
         console.print(render_terminal(_document(one, top)), crop=False)
 
 
-# By a value's class: module and function of its report, whether that takes `top`, and of its pictures.
+# By a value's class: module and function of its report, and whether that takes `top`.
 _REPORTS = {
-    "Summary": ("analysis", "recording_document", True, ""),
-    "BenchmarkResult": ("benchmark", "benchmark_document", False, "benchmark_charts"),
-    "BenchmarkComparison": ("comparison", "comparison_document", True, ""),
-    "SessionComparison": ("comparison", "comparison_document", True, ""),
-    "Explanation": ("explanation", "explanation_document", False, ""),
-    "CounterAnalysis": ("ncu", "ncu_document", True, ""),
-    "TrialResult": ("trial", "trial_document", False, ""),
-    "Diagnosis": ("machine", "doctor_document", False, ""),
+    "Summary": ("analysis", "recording_document", True),
+    "BenchmarkResult": ("benchmark", "benchmark_document", False),
+    "BenchmarkComparison": ("comparison", "comparison_document", True),
+    "SessionComparison": ("comparison", "comparison_document", True),
+    "Explanation": ("explanation", "explanation_document", False),
+    "CounterAnalysis": ("ncu", "ncu_document", True),
+    "TrialResult": ("trial", "trial_document", False),
+    "Diagnosis": ("machine", "doctor_document", False),
 }
 
 
@@ -215,7 +215,7 @@ def _document(subject: object, top: int | None) -> Document:
             f"there is no report on a {type(shown).__name__}",
             hint="Pass a Session or what a verb returned: analyze, explain, bench, compare, ncu, doctor, …",
         )
-    module, function, takes_top, _ = _REPORTS[type(shown).__name__]
+    module, function, takes_top = _REPORTS[type(shown).__name__]
     composed = getattr(import_module(f"opscope.report.{module}"), function)
     document: Document = composed(shown, top=top) if takes_top else composed(shown)
     return document
@@ -236,16 +236,14 @@ def _text_report(subject: Reportable | Finding) -> str:
 def _page_report(subject: Any) -> str:
     from html import escape  # noqa: PLC0415 - needed only to show
 
-    from opscope.report.html import page, result_charts  # noqa: PLC0415
+    from opscope.report.html import page  # noqa: PLC0415
 
     summary = summarize(subject) if isinstance(subject, Session) else subject
     recorded = getattr(summary, "recorded", None)
     if recorded is not None and recorded.is_open:
         text = page.session_page(recorded, summary)
     else:
-        *_, drawn = _REPORTS.get(type(subject).__name__, ("",))
-        charts = getattr(result_charts, drawn)(subject) if drawn else ()
-        text = page.render_page(_document(summary, 10), charts)
+        text = page.render_page(_document(summary, 10))
     style = "width:100%;height:600px;border:0;resize:vertical"
     return f'<iframe srcdoc="{escape(text)}" style="{style}" title="opscope"></iframe>'
 

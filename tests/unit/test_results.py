@@ -49,7 +49,7 @@ def test_a_notebook_shows_the_page_and_a_terminal_what_is_printed(load, result, 
     change = opscope.compare(result, result)
     finding = opscope.Finding("area.fact", opscope.Severity.INFO, "A <b> fact.")
     chain = opscope.explain("aten::mm", session)
-    shown = [(session, "aten::mm", True), (summary, "aten::mm", True), (result, "slow", True)]
+    shown = [(session, "aten::mm", True), (summary, "aten::mm", True), (result, "slow", False)]
     shown += [
         (change, "slow", False),
         (finding, "A &lt;b&gt; fact.", False),

@@ -26,7 +26,6 @@ from opscope.model.files import write_text
 from opscope.model.sidecar import sidecar_path
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
-from opscope.report.html.result_charts import workload_charts
 from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import stats_document
 from opscope.report.sweep import Record, sweep_document, sweep_json, sweep_record
@@ -189,9 +188,7 @@ def _show(entries: Sequence[Record], output_dir: Path, report: console.Showing, 
     is_one = len(entries) == len(traces) == 1
     pages = [path for path in report.output if is_one and console.is_page(path)]
     replace(report, output=tuple(path for path in report.output if path not in pages)).show(
-        lambda: sweep_json(entries),
-        lambda: sweep_document(entries),
-        charts=lambda: workload_charts(sweep_json(entries)["configurations"]),
+        lambda: sweep_json(entries), lambda: sweep_document(entries)
     )
     if pages:
         with load(traces[0]) as session:

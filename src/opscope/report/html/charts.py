@@ -38,7 +38,6 @@ from opscope.units import (
 
 _STEP_BARS = 24
 _CELLS = 1_024  # of the map of ranks and steps
-_DIFFERENCES = 10  # operators of the rank that is waited for
 _POINTS = 600  # of memory over time
 _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
 _ALL_PIECES = 48_000  # of the timelines of all other steps, about 0.7 MB
@@ -211,7 +210,7 @@ def _ranks_chart(times: Sequence[StepTime]) -> Iterator[fig.Chart]:
 
 
 def _waits_charts(summary: Summary) -> Iterator[fig.Chart]:
-    """Who waits in which collective, and what the rank that is waited for does longer."""
+    """Who waits in which collective."""
     ranks = summary.collectives.ranks
     waits = summed(
         ((f"rank {ranks[one.trace_id]}", fig.as_text(one.title or UNKNOWN)), one.duration_ns - least_ns)
@@ -231,21 +230,6 @@ def _waits_charts(summary: Summary) -> Iterator[fig.Chart]:
             columns=[title for title, _ in columns.most_common()],
         )
         yield fig.Chart("waits", "Collectives", "Waiting in collectives", note, *drawing)
-    late = summary.straggler
-    shown = () if late is None else late.differences[:_DIFFERENCES]
-    if late is None or not shown:
-        return
-    unit = fig.unit_of(max(max(one.device_ns, one.host_ns) for one in shown))
-    bars = [
-        fig.Bar(one.name, ns / unit.ns, kind=kind, hover=f"{kind}: {format_duration(ns)} longer in a step")
-        for one in shown
-        for kind, ns in (("device", one.device_ns), ("host", one.host_ns))
-        if ns > 0
-    ]
-    note = "Self time of operators in a mean step, beyond the median of the other ranks, which wait for it."
-    colors = {"device": fig.BLUE, "host": fig.ORANGE}
-    drawing = fig.bars(bars, title=f"Longer per step ({unit.name})", colors=colors)
-    yield fig.Chart("late", "Collectives", f"What rank {late.rank} takes longer for", note, *drawing)
 
 
 def _memory_chart(session: Session, summary: Summary) -> Iterator[fig.Chart]:

@@ -6,15 +6,12 @@ What plotly would read as markup is escaped; colors are told apart by the color-
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
 import msgspec
 
-from opscope.model.benchmark import Interval
-from opscope.report.names import fitting_names
 from opscope.units import format_duration
 from opscope.visible_text import visible
 
@@ -22,7 +19,6 @@ from opscope.visible_text import visible
 BLUE, ORANGE, GREEN, RED, GRAY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#a5a9b5"
 LINE_COLORS = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#8c6d31", "#8a8fa0")
 LABEL = 90  # characters of a name in a picture; the tables have it whole
-_BESIDE = 40  # characters of a name beside a bar
 _FEW_POWERS = 4  # of ten on an axis, that need more ticks
 _LINE = 64  # characters of a line beside the pointer
 _READ_CELLS = 12  # side by side, that their text is read
@@ -88,16 +84,6 @@ def scaled(ns: Iterable[float], unit: TimeUnit, exact_ns: float = 1.0) -> list[f
     return [round(one / unit.ns, digits) for one in ns]
 
 
-class Bar(NamedTuple):
-    """Where it ends, and the interval of that; bars of one kind have one color."""
-
-    label: str
-    end: float
-    interval: Interval | None = None
-    kind: str = ""
-    hover: str = ""
-
-
 Drawing = tuple[dict[str, Any], int]  # a figure and its height in pixels
 
 
@@ -116,55 +102,6 @@ def curve(name: str, xs: Iterable[Any], ys: Iterable[Any], **more: Any) -> dict[
 
 def boxes(xs: Iterable[Any], ys: Iterable[Any], **more: Any) -> dict[str, Any]:
     return {"type": "bar", "orientation": "h", "x": [*xs], "y": [*ys], **more}
-
-
-def bars(
-    rows: Sequence[Bar],
-    *,
-    title: str,
-    colors: Mapping[str, str],
-    mark: float | None = None,
-) -> Drawing:
-    """A row for each bar, from top to bottom, with whiskers where intervals are known, and a line at `mark`.
-
-    Kinds of several bars of one row stand side by side.
-    """
-    seen: Counter[tuple[str, str]] = Counter()
-    names: dict[tuple[str, int], str] = {}  # of rows; two things may have one label
-    placed: list[tuple[int, Bar]] = []
-    for one in rows:
-        row = (one.label, seen[one.label, one.kind])
-        seen[one.label, one.kind] += 1
-        names.setdefault(row, one.label)
-        placed.append((list(names).index(row), one))
-    data = []
-    for kind, color in colors.items():
-        mine = [one for _, one in placed if one.kind == kind]
-        at = [at for at, one in placed if one.kind == kind]
-        trace = boxes(
-            (one.end for one in mine),
-            at,
-            name=kind,
-            hovertext=[f"{as_lines(one.label)}<br>{as_text(one.hover)}" for one in mine],
-            hoverinfo="text",
-            marker={"color": color},
-        )
-        if any(one.interval for one in mine):
-            ends = [(one.end, one.interval) for one in mine]
-            trace["error_x"] = {**whiskers(ends), "thickness": 1.4, "width": 4}
-        data += [trace] if mine else []
-    across = {"type": "line", "x0": mark, "x1": mark, "yref": "paper", "y0": 0, "y1": 1}
-    layout: dict[str, Any] = {
-        "barmode": "group",
-        "bargap": 0.3,
-        "xaxis": axis(title, rangemode="tozero"),
-        "yaxis": row_axis(fitting_names(list(names.values()), _BESIDE)),
-        "shapes": [] if mark is None else [{**across, "line": {"color": "#8a8fa0", "dash": "dot"}}],
-        "hovermode": "closest",
-        "showlegend": len(data) > 1,
-    }
-    each = 14 * max(2, len(data)) if len(rows) > len(names) else 28
-    return {"data": data, "layout": layout}, 90 + each * len(names)
 
 
 def cells(
@@ -224,16 +161,6 @@ def row_axis(titles: Sequence[str]) -> dict[str, Any]:
         "automargin": True,
         "showgrid": False,
         "zeroline": False,
-    }
-
-
-def whiskers(ends: Sequence[tuple[float, Interval | None]]) -> dict[str, Any]:
-    """Error bars from values to the ends of their intervals; none where there is no interval."""
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [interval and interval[1] - value for value, interval in ends],
-        "arrayminus": [interval and value - interval[0] for value, interval in ends],
     }
 
 

@@ -56,7 +56,6 @@
   };
   const traces = (figure) => figure.data.map(({ names, themed: isThemed, ...trace }) => {
     if (names) trace.hovertext = trace.hovertext.map((text, index) => `${figure.names[names[index]]}<br>${text}`);
-    if (trace.error_x) trace.error_x = { ...trace.error_x, color: color("--text") };
     if (isThemed) trace.line = { ...trace.line, color: color("--text") };
     if (isThemed && trace.marker) trace.marker = { ...trace.marker, color: color("--text") };
     return trace;
