@@ -196,6 +196,7 @@ _EXPORT_TABLES = {
     "NVTX_EVENTS": "start, end, eventType, globalTid, endGlobalTid, text, textId, domainId",
     "PROFILER_OVERHEAD": "start, end, globalTid, nameId, overheadType",
     "PROCESSES": "globalPid, pid, name",
+    "ProcessStreams": "globalPid, filenameId, contentId",
     "ThreadNames": "nameId, globalTid",
     "META_DATA_EXPORT": "name, value",
     "META_DATA_CAPTURE": "name, value",
@@ -273,7 +274,7 @@ class ExportBuilder:
 
     def plain_row(self, table, **columns):
         """Any row as it is; texts of id columns become ids."""
-        ids = {"demangledName", "shortName", "mangledName", "nameId", "textId"}
+        ids = {"demangledName", "shortName", "mangledName", "nameId", "textId", "filenameId", "contentId"}
         self.rows[table].append(
             {
                 name: self._string(value) if name in ids and isinstance(value, str) else value

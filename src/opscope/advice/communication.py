@@ -50,10 +50,18 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             f"{format_byte_rate(slow.mean_bus_bytes_per_s)} of bus bandwidth: more waiting "
             "than transfer"
         )
-    by_kernel = summed(
-        ("AllReduce" in one.name, one.total_ns) for one in run.summary.kernels if "ccl" in one.name
-    )
+    kernels = [one for one in run.summary.kernels if "ccl" in one.name]
+    by_kernel = summed(("AllReduce" in one.name, one.total_ns) for one in kernels)
+    count = sum(one.calls for one in kernels)
+    is_split = rule.threshold("many") * run.step_count <= count
+    is_split &= by_kernel.total() < rule.threshold("short_ns") * count
     sums_gradients = 2 * by_kernel[True] > by_kernel.total() and any(map(_DDP.search, run.names))
+    suggestion = None if sums_gradients else "Overlap it with computation, or exchange fewer bytes."
+    if slow is not None:
+        suggestion = "Find what makes ranks late: record the others too, and compare what they do before it."
+    elif is_split:
+        suggestion = "Exchange many small tensors as a few large ones: flatten them into buckets of some MB."
+        note += f"; {run.times(count, 'kernel')}"
     yield Advice(
         f"Communication is exposed for {format_duration(per_step_ns)} {run.period} "
         f"({format_fraction(exposed_ns / run.window_ns)} of the time), {note}.",
@@ -68,13 +76,9 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         "upper bound: all of it overlapped with computation"
         if is_known
         else "not estimated: with the other ranks unrecorded, transfer and waiting cannot be told apart",
-        suggestion="Find what makes ranks late: record the others too, and compare what they do before it."
-        if slow is not None
-        else None
-        if sums_gradients
-        else "Overlap it with computation, or exchange fewer bytes.",
+        suggestion=suggestion,
         # The rule's code is of gradients that are summed up.
-        change=None if sums_gradients else "",
+        change=None if sums_gradients and not is_split else "",
     )
 
 

@@ -8,6 +8,7 @@ from operator import methodcaller
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds
 from opscope.advice.rules import Rule
 from opscope.analysis.totals import KernelTotal
+from opscope.model.finding import OPEN
 from opscope.model.queries import grouped
 from opscope.units import counted, format_byte_rate, format_bytes, format_fraction
 
@@ -26,12 +27,14 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     total_ns = sum(kernel.total_ns for kernel in copies)
     if run.is_minor(total_ns, rule) or total_ns < rule.threshold("least_window_fraction") * run.window_ns:
         return
+    calls = sum(kernel.calls for kernel in copies)
+    if not run.has_steps and calls < rule.threshold("least_copies"):
+        return
     # A loader's thread can pin memory.
     models = run.job.models if run.job else ()
     has_loader = any(len(spans.start_ns) for model in models for spans in model.loading.values())
     size_bytes = sum(kernel.size_bytes or 0 for kernel in copies)
     results_ns = sum(one.total_ns for one in copies if _field(one, "copy_direction") == "device_to_host")
-    calls = sum(kernel.calls for kernel in copies)
     yield Advice(
         f"{counted(calls, 'copy')} of {format_bytes(size_bytes)} in all to or from pageable host "
         f"memory take {run.device_time(total_ns)}.",
@@ -39,6 +42,25 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             total_ns, calls=calls, copied_bytes=size_bytes, kernels=[kernel.name for kernel in copies]
         ),
         change=_PINNED_RESULT if 2 * results_ns > total_ns else None if has_loader else PINNED_BY_HAND,
+    )
+
+
+@finds
+def page_faults(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    copies = [kernel for kernel in run.summary.kernels if kernel.name.startswith("Memcpy Unified HtoD")]
+    calls, total_ns, size_bytes = (
+        sum(getattr(one, name) or 0 for one in copies) for name in ("calls", "total_ns", "size_bytes")
+    )
+    is_paged = calls >= rule.threshold("least_copies") and size_bytes < rule.threshold("most_bytes") * calls
+    if run.is_minor(total_ns, rule) or not is_paged:
+        return
+    if run.session.scalar("SELECT EXISTS (FROM runtime_calls WHERE contains(name, 'MemPrefetchAsync'))"):
+        return
+    yield Advice(
+        f"{counted(calls, 'copy')} of {format_bytes(size_bytes / calls)} bring pages of managed memory to "
+        f"the device as kernels touch them; they take {run.device_time(total_ns)}.",
+        run.evidence(total_ns, calls=calls, copied_bytes=size_bytes),
+        applicability=OPEN,
     )
 
 

@@ -80,7 +80,7 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     told = (
         f"The host{'' if rank is None else f' of rank {rank}'} needs {format_duration(step.host_ns)} "
         f"to launch {'a step' if run.has_steps else 'what was recorded'}{_recorded(step)}, the device "
-        f"{format_duration(step.busy_ns)} to run it: "
+        f"{format_duration(step.device_ns)} to run it: "
         f"{counted(step.launches, 'launch')} of {format_duration(step.busy_ns / step.launches)} "
         "of work each."
     )
@@ -178,9 +178,11 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # program without PyTorch, which was recorded whole. A host that the recorder holds up waits less than it
     # does without, so a wait counts of the step without.
     window_ns = min(run.window_ns, run.job.step_ns * run.step_count) if run.job else run.window_ns
-    of_torch = run.summary.is_of_torch
+    of_torch, typical = run.summary.is_of_torch, run.summary.typical_step
+    # Where the device decides, the host waits for it somewhere anyway.
+    counts_host = of_torch and (typical is None or typical.bound is not StepBound.DEVICE)
     cost_ns = {
-        place: sum(max(one.idle_ns, one.host_ns * of_torch) for one in waits)
+        place: sum(max(one.idle_ns, one.host_ns * counts_host) for one in waits)
         for place, waits in places.items()
     }
     # A loop over groups waits for the size of each, and has its own advice.
@@ -329,6 +331,7 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         # Where no step tells what comes again, what came once or twice may be the start or the end.
         # And of a program in CUDA nothing but its calls is.
         is_unseen = host is None and run.summary.is_whole_process
+        steps = len({gap.step for _, gap in found})
         is_again = run.has_steps or host in _COMPUTING or (len(found) >= _OFTEN and not is_unseen)
         if not is_again or idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
             continue
@@ -336,7 +339,6 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         where += f" at {line}" if line else ""
         is_input = _PREPARES.search(host or "") is not None
         # What happens once, as compiling does, is nothing to prepare; nor is what a library does for itself.
-        steps = len({gap.step for _, gap in found})
         is_often = run.has_steps and len(found) > 1 and 2 * steps >= run.step_count
         is_ahead = is_often and (host or line) and _is_own(host) and not (host or "").endswith(": forward")
         otherwise = (None, None) if is_input else (_ELSEWHERE, _AHEAD if is_ahead else "")
@@ -347,10 +349,12 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             gaps = {(of, gap.start_ns, gap.start_ns + gap.duration_ns) for of, gap in found}.union(
                 run.session.query(_LONG_CALLS_SQL, [host, least_ns])
             )
+        told = f"{format_duration(idle_ns / run.step_count)} {run.period}"
+        if run.has_steps and steps == 1 and run.step_count >= _OFTEN:
+            told = f"{format_duration(idle_ns)} in one of {run.step_count} steps"
         yield Advice(
-            f"The device is idle for {format_duration(idle_ns / run.step_count)} "
-            f"{run.period}, {format_fraction(idle_ns / run.window_ns)} of the time, while the host is in "
-            f"{where}.",
+            f"The device is idle for {told}, {format_fraction(idle_ns / run.window_ns)} of the time, while "
+            f"the host is in {where}.",
             {"idle_ns": idle_ns, "host": host, "line": line, "gaps": len(found)},
             methodcaller("drop_host_between", gaps),
             # A thread beside takes turns with the one that launches.
@@ -363,7 +367,7 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         )
 
 
-_OFTEN = 3  # gaps
+_OFTEN = 3  # gaps, or steps of which one tells nothing of the others
 _AHEAD = """\
 pool = concurrent.futures.ThreadPoolExecutor(1)
 following = pool.submit(prepare)   # what the next step needs, while this one runs

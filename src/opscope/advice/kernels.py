@@ -20,6 +20,8 @@ from opscope.advice.profiled_run import (
 )
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange
+from opscope.hardware.architectures import WARP_SIZE
+from opscope.model.finding import OPEN
 from opscope.model.queries import grouped
 from opscope.operators.arguments import parse_arguments
 from opscope.units import counted
@@ -114,6 +116,35 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
+@finds
+def small_launch(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    leading = run.summary.leading_kernel
+    key = leading and (leading.operator, leading.name)
+    # The configuration of it that takes most of its time.
+    launch = next((one for one in run.summary.quality if (one.operator, one.kernel.name) == key), None)
+    if launch is None or run.is_minor(launch.geometry.total_ns, rule):
+        return
+    threads, blocks, multiprocessors = launch.thread_count, launch.block_count, launch.sm_count
+    idle = []
+    if threads and threads < WARP_SIZE:
+        idle.append(f"{WARP_SIZE - threads} of the {WARP_SIZE} lanes of each warp")
+    if blocks and multiprocessors and blocks <= rule.threshold("most_of_multiprocessors") * multiprocessors:
+        idle.append(f"{multiprocessors - blocks} of {multiprocessors} multiprocessors")
+    if idle and threads and blocks:
+        yield Advice(
+            f"{launch.kernel.function or launch.kernel.name} runs {counted(blocks, 'block')} of "
+            f"{counted(threads, 'thread')}, {run.device_time(launch.geometry.total_ns)}: {listed(idle)} have "
+            "nothing to do.",
+            run.evidence(launch.geometry.total_ns, blocks=blocks, threads_per_block=threads),
+            like=msgspec.structs.replace(rule, engines={"cuda": rule.engines["directives"]})
+            if _OF_DIRECTIVES.fullmatch(launch.kernel.name)
+            else None,
+            applicability=OPEN,
+        )
+
+
+# Kernels that nvc and nvfortran make of loops, of OpenMP's and of OpenACC's.
+_OF_DIRECTIVES = re.compile(r"nvkernel_\w+_F\d+L\d+_\d+|\w+_\d+_gpu")
 _BATCH_NORM = re.compile(r"aten::(cudnn|native|miopen)_batch_norm(_backward)?")
 
 

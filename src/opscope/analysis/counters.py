@@ -96,13 +96,16 @@ class CountedKernel(msgspec.Struct, frozen=True):
             for one in (Quantity.SM_FRACTION, Quantity.MEMORY_FRACTION, Quantity.DRAM_FRACTION)
         )
         waves, busiest = self.counters.occupancy.waves, max(compute or 0, memory or 0)
-        if waves is not None and waves < _threshold("waves") and busiest < _threshold("waiting_fraction"):
+        grid, multiprocessors = self.counters.grid, self.counters.device.sm_count
+        is_small = waves is not None and waves < _threshold("waves")
+        is_small |= bool(grid and multiprocessors and prod(grid) < multiprocessors)
+        if is_small and busiest < _threshold("waiting_fraction"):
             return CounterLimit.LAUNCH_SIZE
         if compute is None or memory is None:
             return None
         if busiest < _threshold("waiting_fraction"):
             return CounterLimit.LATENCY
-        if self.counters.busiest_unit == "loads_and_stores":
+        if self.counters.busiest_unit in ("loads_and_stores", "scattered_accesses"):
             return CounterLimit.LOADS
         if compute >= memory or dram is None:
             return CounterLimit.COMPUTE if compute >= memory else None
@@ -240,8 +243,16 @@ def _by_order(kinds: Sequence[Kind], launches: Sequence[Launch]) -> Iterator[int
 def analyze_counters(report: NcuReport, session: Session | None = None) -> CounterAnalysis:
     """The kernels of a report with findings, and with the operators of a recording if one is given."""
     kernels = join_counters(report, session)
+    # What is not known of one may be most of the program.
+    findings = counter_findings(kernels) if not unmeasured(kernels) else ()
     sources = [] if session is None else session.query("SELECT source FROM traces ORDER BY trace_id")
-    return CounterAnalysis(report, kernels, counter_findings(kernels), tuple(source for (source,) in sources))
+    return CounterAnalysis(report, kernels, findings, tuple(source for (source,) in sources))
+
+
+def unmeasured(kernels: Sequence[CountedKernel]) -> list[CountedKernel]:
+    """Launches whose profiling failed: the report holds no counter of them, and of others some."""
+    failed = [one for one in kernels if not one.counters.values]
+    return failed if len(failed) < len(kernels) else []
 
 
 class AlikeLaunches(NamedTuple):
@@ -387,6 +398,11 @@ def _limiting(kernel: CountedKernel) -> Iterator[Finding]:
         message = f"{blocks}: {format_percent(waves)} of what {device} hold at once"
         yield _finding("small_launch", message, 1 - max(waves, busy))
     unit = book["units"].get(counters.busiest_unit)
+    threads = prod(counters.block) if counters.block else WARP_SIZE
+    if threads < WARP_SIZE:
+        lanes = f"{WARP_SIZE - threads} of {WARP_SIZE} lanes"
+        message = f"blocks of {counted(threads, 'thread')} leave {lanes} empty"
+        yield _finding("narrow_blocks", message, 1 - threads / WARP_SIZE)
     # Conflicts and needless sectors take loads and stores as well, and go first.
     is_needed = kernel.limit is CounterLimit.LOADS and not any(_avoidable(kernel))
     if unit and (is_needed or kernel.limit is CounterLimit.COMPUTE):
@@ -422,12 +438,18 @@ def _avoidable(kernel: CountedKernel) -> Iterator[Finding]:
     excess = (loads.unneeded_sectors + stores.unneeded_sectors) / (moved or 1)
     if share := cost(excess, "long_scoreboard", "lg_throttle", "drain"):
         yield _finding("scattered", f"{format_percent(excess)} of the sectors it moves are not needed", share)
-    if share := cost(conflicts, "short_scoreboard", "mio_throttle"):
-        message = f"{format_percent(conflicts)} of the passes through shared memory are bank conflicts"
-        yield _finding("bank_conflicts", message, share)
+    both = Quantity.LOCAL_LOAD_SECTORS, Quantity.LOCAL_STORE_SECTORS
+    local = sum(counters.count(one) or 0 for one in both)
+    spilled = local / (moved + local) if local else 0.0
+    if share := cost(spilled, "long_scoreboard", "lg_throttle"):
+        message = f"{format_percent(spilled)} of the sectors it moves are of local memory"
+        yield _finding("local_memory", f"{message}: arrays and spilled registers of single threads", share)
     threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
     if kernel.limit in (CounterLimit.DRAM, CounterLimit.CACHES):
         return
+    if share := cost(conflicts, "short_scoreboard", "mio_throttle"):
+        message = f"{format_percent(conflicts)} of the passes through shared memory are bank conflicts"
+        yield _finding("bank_conflicts", message, share)
     if threads is not None and threads < _threshold("active_threads") and block and prod(block) >= WARP_SIZE:
         share = (1 - threads / WARP_SIZE) * (counters.ratio(Quantity.SM_FRACTION) or 0.0)  # NVIDIA's estimate
         yield _finding(

@@ -838,7 +838,7 @@ def step_models(
     for trace in traces:
         window = windows.get(trace.trace_id)
         # A process as a whole, its start and its end included, is no step.
-        if window is None or window.is_whole or not len(window.host.start_ns):
+        if window is None or window.is_whole or not len(window.host.start_ns) or _is_filtered(trace):
             continue
         steps, held_ns = window.counted.steps, window.held_until_ns
         began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
@@ -855,6 +855,18 @@ def step_models(
             own = timed.get(trace.trace_id)
             found.append(StepModel(session, trace, graph, origin_ns=began_ns[0], loading=loading, timed=own))
     return tuple(found)
+
+
+_FILTERED = 0.8  # of the device's time has no launch
+
+
+def _is_filtered(trace: TraceRecords) -> bool:
+    """Whether the launches of most of the device's work are not in it."""
+    whole_ns, free_ns = 0, 0
+    for one in trace.devices:
+        lengths_ns, is_free = one.end_ns - one.start_ns, (one.call < 0) & ~one.is_early & ~one.is_page
+        whole_ns, free_ns = whole_ns + int(lengths_ns.sum()), free_ns + int(lengths_ns[is_free].sum())
+    return free_ns > _FILTERED * whole_ns
 
 
 def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:

@@ -400,6 +400,12 @@ class Summary(Shown):
         return {name: (calls / len(steps), float(total_ns) / len(steps)) for name, calls, total_ns in rows}
 
     @cached_property
+    def loader_ns(self) -> int:
+        """Time in which the program's own process waited for its DataLoaders."""
+        query = "SELECT coalesce(sum(duration_ns), 0) FROM annotations WHERE side = 'host' AND name LIKE $1"
+        return int(self.session.scalar(query, ["enumerate(DataLoader)#%"]))
+
+    @cached_property
     def counted_timeline(self) -> Timeline:
         """The timeline of these steps alone."""
         if not self.timeline.left_out:

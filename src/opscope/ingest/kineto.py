@@ -70,6 +70,9 @@ class _Modules(NamedTuple):
     module_id: nesting.Int64
 
 
+_EMPTY = 0.05  # of what was recorded: a longer step may be of work that was not
+
+
 class Filler:
     """Has the tables filled from the staged events of one trace.
 
@@ -135,6 +138,8 @@ class Filler:
             }
             self.write("memory_events", lambda: _finished(_memory_events(details), computed, _finish_memory))
         for table, of in _OF_CATEGORIES.items():
+            if table == "steps" and not len(steps.step):
+                continue
             if of & kinds or (not of and self.census.detailed_count):
                 self.insert(table)
         self.rows.clear()  # each table keeps what it is written of until it is
@@ -157,6 +162,12 @@ class Filler:
         )  # fmt: skip
         order = np.argsort(found["start_ns"], kind="stable")
         order = order[(found["step"][order] >= 0) & (found["duration_ns"][order] >= 0)]
+        if len(order) == 1:  # the mark of a step that the program did not go on with is none
+            (start_ns,), (duration_ns,) = found["start_ns"][order], found["duration_ns"][order]
+            begun_ns = columns(self.rows["operator"], "start_ns")["start_ns"]
+            is_empty = not ((start_ns <= begun_ns) & (begun_ns < start_ns + duration_ns)).any()
+            if len(begun_ns) and is_empty and duration_ns < _EMPTY * int(np.ptp(begun_ns)):
+                order = order[:0]
         return nesting.RecordedSteps(
             *(found[name][order] for name in nesting.RecordedSteps.__struct_fields__)
         )

@@ -70,6 +70,7 @@ _MISSING_FRACTION = 0.1
 # neighbors.
 _INSIDE = 16
 # A wait near the start that takes so much of the recording, and during it the device's recorded work.
+_OF_DEVICES = ("_op", "_ccp_events")  # categories of what devices do that nothing here knows: HPU, MTIA
 _NEAR_START, _LONG_WAIT, _LONG_WAIT_NS, _BUSY_WAIT = 0.1, 0.1, 1_000_000, 0.5
 _REASONS = ("outside_recording", "overruns_stream")
 _WAITS = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy")
@@ -80,8 +81,8 @@ def distrust(
 ) -> Iterator[Finding]:
     """Mend staged events, and say what cannot be trusted; under `nsys` (or `wsl2`) nothing ran before."""
     ignored = events.census.ignored
-    named = {name: count for name, count in ignored.items() if name.endswith(("_op", "_runtime"))}
-    if any(name.endswith("_op") for name in named):
+    named = {name: count for name, count in ignored.items() if name.endswith((*_OF_DEVICES, "_runtime"))}
+    if any(name.endswith(_OF_DEVICES) for name in named):
         said = ", ".join(f"{count:,} of {name}" for name, count in sorted(named.items()))
         count = {"count": sum(named.values()), "device_ns": None}
         yield finding("recording.unknown_device", trace_id, count, events=said)
@@ -112,7 +113,9 @@ def distrust(
     if min(missing, launches - records) > _MISSING_FRACTION * launches:
         code = "device_records_missing" if records else "no_device_records"
         evidence = {"count": missing, "device_ns": None}
-        yield finding(f"recording.{code}", trace_id, evidence, kind=recorder, launches=launches)
+        is_counting = "cuda_profiler_range" in ignored.keys() | events.census.categories.keys()
+        variant = "counters" if is_counting and not records else recorder
+        yield finding(f"recording.{code}", trace_id, evidence, kind=variant, launches=launches)
     captured = int((is_captured & (kind == CallKind.KERNEL)).sum())
     if captured > launches and not (kind == CallKind.GRAPH).any():
         yield finding("recording.captures_only", trace_id, {"count": captured, "device_ns": None})
@@ -131,12 +134,15 @@ def distrust(
 def _waits_for_others(trace_id: int, calls: Columns, activities: Columns, host: Extent) -> Iterator[Finding]:
     """Long waits at the start for a device that does nothing recorded: it is at work from before."""
     start_ns, duration_ns, span_ns = calls["start_ns"], calls["duration_ns"], host[1] - host[0]
+    is_early = start_ns < host[0] + _NEAR_START * span_ns
     ends_ns, waited_ns = activities["start_ns"] + activities["duration_ns"], []
     is_long = calls["waits"].astype(bool) & (duration_ns >= max(_LONG_WAIT_NS, int(_LONG_WAIT * span_ns)))
-    for call in np.flatnonzero(is_long & (start_ns < host[0] + _NEAR_START * span_ns)):
+    for call in np.flatnonzero(is_long):
         until_ns = np.minimum(ends_ns, start_ns[call] + duration_ns[call])
         busy_ns = int(np.maximum(until_ns - np.maximum(activities["start_ns"], start_ns[call]), 0).sum())
         if busy_ns < _BUSY_WAIT * duration_ns[call]:
+            if not is_early[call]:
+                return  # it waits so again and again
             waited_ns.append(int(duration_ns[call]) - busy_ns)
     if waited_ns:
         evidence = {"count": len(waited_ns), "device_ns": None, "host_ns": sum(waited_ns)}

@@ -50,6 +50,7 @@ _LENGTH, _LONGEST_VALUE_BYTES = 0, 64 << 20  # SQLITE_LIMIT_LENGTH
 # What tells an export from other databases: texts by id, and one table of nsys at least.
 _STRINGS = "StringIds"
 _MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "ANALYSIS_")
+_LONGEST_LINE = 200  # that a program wrote
 _EXPORTED = f"{EXPORT_COMMAND} FILE.nsys-rep makes one"
 
 
@@ -309,7 +310,7 @@ def read_export(
         cuda = [process for process, _, is_cuda in rows if is_cuda]
         chosen = cuda or [process for process, _, _ in rows]
         if not chosen:
-            said, name = _unsupported(export), export.name
+            said, name = _unsupported(export) or _written_errors(export), export.name
             if _is_cuda_traced(export):
                 raise InputError(
                     "CUDA was traced, and the export holds no CUDA calls, no device work and no NVTX ranges",
@@ -351,6 +352,19 @@ def _unsupported(export: Export) -> str:
     """Those that say why nothing was recorded, as a hint."""
     found = [one for one in _problems(export) if _TRACING_FAILED.search(one)]
     return f"Nsight Systems says: {'; '.join(one.rstrip('.') for one in found)}" if found else ""
+
+
+def _written_errors(export: Export) -> str:
+    """What the program wrote to its standard error first, as a hint."""
+    if not export.has("ProcessStreams", "filenameId", "contentId"):
+        return ""
+    rows = export.rows(
+        f"SELECT content.value FROM ProcessStreams JOIN {_STRINGS} name ON name.id = filenameId "
+        f"JOIN {_STRINGS} content ON content.id = contentId WHERE name.value LIKE '%stderr%'"
+    )
+    lines = (line.strip() for (text,) in rows for line in str(text).splitlines())
+    first = next(filter(None, lines), "")
+    return f"The program wrote to its standard error: {first[:_LONGEST_LINE]}" if first else ""
 
 
 def _stage_texts(session: Session, demangle: Demangle | None) -> None:

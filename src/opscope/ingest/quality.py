@@ -255,7 +255,7 @@ def trace_findings(
     if not activities and had_device and not is_explained:
         is_of_device = recorder == "nsys" or has("devices")
         yield finding("trace.no_device_activity", trace_id, kind=recorder if is_of_device else "cpu")
-    if not activities and session.scalar(_OF_DEVICE_SQL, [trace_id]):
+    if not activities and not has("runtime_calls") and session.scalar(_OF_DEVICE_SQL, [trace_id]):
         yield finding("recording.no_device_operators", trace_id, {"count": 0, "device_ns": None})
     # One after the other: the engine takes longer to plan them as parts of one query.
     has_operators = has("operators")

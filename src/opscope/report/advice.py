@@ -14,6 +14,7 @@ from opscope.advice.rules import rule_book
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.analysis.watched_steps import busiest_lines
+from opscope.hardware.architectures import WARP_SIZE
 from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.model.queries import summed
 from opscope.report import document as doc
@@ -24,6 +25,7 @@ from opscope.units import counted, format_duration, format_fraction, format_quan
 
 _CHANGES, _LINES = 3, 3
 _TENTH = 0.1
+_FIFTIETH = 0.02
 # Of the time: what the device waits for where it waits less says nothing of the program.
 _LEAST_IDLE = 0.05
 _KINDS = 3
@@ -32,7 +34,7 @@ _KINDS = 3
 _CAUSES = {
     IdleCause.SYNCHRONIZATION: "the host waited for the GPU",
     IdleCause.DATA_LOADING: "the host waited for the next batch",
-    IdleCause.MEMORY_ALLOCATION: "device memory was allocated or freed",
+    IdleCause.MEMORY_ALLOCATION: "memory was allocated or freed",
     IdleCause.DEPENDENCY: "kernels waited for others, or for their launch",
     IdleCause.NOTHING_SCHEDULED: "the host had no work for the GPU",
     IdleCause.UNKNOWN: "the trace does not tell why",
@@ -73,7 +75,7 @@ def _step(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         lead_in_ns = max((one.lead_in_ns for one in summary.timeline.start_ups if one.is_cold), default=0)
         if lead_in_ns > _TENTH * whole_ns:
             rest = f"; next to nothing on the GPU in the first {format_duration(left_ns + lead_in_ns)}"
-        elif left_ns > _TENTH * whole_ns:
+        elif left_ns > _FIFTIETH * whole_ns:
             rest = f"; {format_duration(left_ns)} without the GPU at its start are left out below"
         yield "Recording", (doc.Strong(format_duration(whole_ns)), "; no steps in it", rest)
 
@@ -90,9 +92,14 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     """Which side decides the step, and for what the device waits most."""
     if not summary.has_device:
         most = "".join(f"; most in {one.name}" for one in summary.operators[:1])
-        time = format_duration(summary.cpu_time_ns)
+        time, window_ns = format_duration(summary.cpu_time_ns), summary.window_ns or 0
+        if summary.cpu_time_ns < window_ns:  # else of several threads
+            time += f" of {format_duration(window_ns)}"
         of_ranges = f"{time} in NVTX ranges, no CUDA was traced{most}"
         yield "CPU", f"{time} in operators, no device recorded{most}" if summary.is_cuda_traced else of_ranges
+        if 0 < _TENTH * window_ns < summary.loader_ns:
+            share = format_share(summary.loader_ns, window_ns)
+            yield "Data", f"{format_duration(summary.loader_ns)} ({share}) waiting for the DataLoader"
         return
     step, used = summary.typical_step, summary.counted_timeline.in_use
     spans_ns = [one.span_ns for one in used]
@@ -101,7 +108,8 @@ def _bound(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     fraction = summary.measured_step.busy_fraction
     busy = format_fraction(recorded if fraction is None else fraction)
     if summary.is_whole_process:
-        busy = f"{busy} of {format_duration(max(spans_ns, default=0))}, from its first work to its last"
+        time = format_duration(max(spans_ns, default=0))
+        busy = f"{busy} of {time}, from its first work to its last without loading code"
     elif fraction is None:
         busy += " recorded"
     # What was simulated of a recording without steps says nothing of it if most lies outside.
@@ -161,6 +169,8 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
         told += ["; ", doc.Code(leading.line, is_whole=True)]
     key = leading.operator, leading.name
     quality = next((one for one in summary.quality if (one.operator, one.kernel.name) == key), None)
+    if quality is not None and quality.thread_count and quality.thread_count < WARP_SIZE:
+        told.append(f"; blocks of {counted(quality.thread_count, 'thread')}")
     if quality is not None and quality.is_underfilled:
         told.append(f"; {counted(quality.block_count or 0, 'block')} for {quality.sm_count} multiprocessors")
     elif quality is not None and quality.active is not None and 0.0 < quality.active.occupancy < 1.0:

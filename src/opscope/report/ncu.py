@@ -19,6 +19,7 @@ from opscope.analysis.counters import (
     Match,
     alike_launches,
     counter_book,
+    unmeasured,
 )
 from opscope.hardware.architectures import WARP_SIZE
 from opscope.model.finding import Finding
@@ -90,7 +91,10 @@ def _opening(analysis: CounterAnalysis, groups: Sequence[AlikeLaunches]) -> doc.
         + (f" (compute capability {one.compute_capability})" if one.compute_capability else "")
         for one in (kernel.counters.device for kernel in analysis.kernels)
     )
+    failed = dict.fromkeys(doc.Code(one.decoded.title) for one in unmeasured(analysis.kernels))
+    lost = (*doc.joined(failed, most=_NAMED), ": profiling failed, so that no change can be told")
     return doc.facts(
+        ("Defect", lost if failed else None),
         ("Kernels", f"{counted(len(analysis.kernels), 'launch')}, {format_duration(whole_ns)} in all"),
         ("Time limited by", ", ".join(shares)),
         ("Longest", longest),
@@ -129,7 +133,7 @@ def _kernels(analysis: CounterAnalysis, shown: Sequence[AlikeLaunches], of: int)
         doc.identifier("Kernel", "longest.decoded.title"),
         doc.words("Operator", operator) if has_recording else None,
         doc.number("Launches", "launches", format_count) if are_alike else None,
-        doc.number("Time", "duration_ns"),
+        doc.number("Time", lambda one: one.duration_ns or None, format_duration),
         doc.number("DRAM", "longest.counters.dram_bytes", spare=3),
         doc.number("Of minimum", "longest.traffic_ratio", "{:.2f} ×".format) if has_recording else None,
         fraction("Compute", Quantity.SM_FRACTION, 1),

@@ -152,12 +152,13 @@ def operator_table(
         return doc.table(operators, *named, calls, own, share, total)
     if per_step:
         each = {one.name: summary.operators_per_step.get(one.name, (0, 0)) for one in operators}
+        step_ns = sum(one.device_ns for one in summary.counted_steps) / len(summary.counted_steps)
         return doc.table(
             operators,
             *named,
             doc.number("Calls per step", lambda one: f"{each[one.name][0]:,.5g}"),
             doc.number("Device per step", lambda one: format_duration(each[one.name][1])),
-            share,
+            doc.number("Share", lambda one: format_share(each[one.name][1], step_ns)),
             *limit_fields(summary),
         )
     return doc.table(

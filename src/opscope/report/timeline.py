@@ -43,7 +43,7 @@ _REMEDIES = {
     IdleCause.HOST_LAUNCH: "launch fewer kernels",
     IdleCause.SYNCHRONIZATION: "remove the calls that make the host wait",
     IdleCause.DATA_LOADING: "load batches ahead, in other processes",
-    IdleCause.MEMORY_ALLOCATION: "keep device memory instead of freeing it",
+    IdleCause.MEMORY_ALLOCATION: "keep memory instead of freeing it",
     IdleCause.PROFILER_OVERHEAD: "the program itself does not wait there",
     IdleCause.DEPENDENCY: "these kernels wait for one another, not for the host",
     IdleCause.NOTHING_SCHEDULED: "see what the host did during the longest gaps",

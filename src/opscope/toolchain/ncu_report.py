@@ -56,6 +56,8 @@ class Quantity(TextEnum):
     STORE_SECTORS = "global_store_sectors"
     STORE_REQUESTS = "global_store_requests"
     STORE_BYTES_PER_SECTOR = "global_store_bytes_per_sector"
+    LOCAL_LOAD_SECTORS = "local_load_sectors"
+    LOCAL_STORE_SECTORS = "local_store_sectors"
     SHARED_WAVEFRONTS = "shared_wavefronts"
     SHARED_WAVEFRONTS_IDEAL = "shared_wavefronts_ideal"
     THREADS_PER_INSTRUCTION = "threads_per_instruction"
@@ -109,6 +111,9 @@ SECTIONS = ("LaunchStats", "Occupancy", "WarpStateStats", "SourceCounters")
 _OTHER_DRAM_NAMES = frozenset({"12.0"})
 # Chips that share the host's memory count no reads and writes.
 _NO_DRAM_NAMES = frozenset({"8.7", "10.1", "11.0", "12.1"})
+# Passes for the data of loads and stores over their instructions, as shares of the peaks: 0.5 of 4 bytes a
+# thread side by side, 2 of 16 bytes; more is needed for addresses that lie apart, or in one bank.
+_PASSES = 4
 _SPLIT = (Quantity.DRAM_READ_BYTES, Quantity.DRAM_WRITTEN_BYTES)
 
 
@@ -440,7 +445,12 @@ def _kernel(index: int, action: Any) -> KernelCounters:
             values.get(Quantity.THEORETICAL_OCCUPANCY),
             values.get(Quantity.OCCUPANCY),
             values.get(Quantity.WAVES),
-            {resource: blocks for resource, blocks in limits.items() if blocks is not None},
+            {
+                resource: blocks
+                for resource, blocks in limits.items()
+                # Of a kernel that uses none it is what the hardware can hold.
+                if blocks is not None and (resource != "shared_memory" or static or dynamic)
+            },
         ),
         # Those that ncu makes of `--metrics` are left out; readers before 2026.3 do not tell.
         sections=tuple(
@@ -477,7 +487,14 @@ def _busiest_unit(metrics: _Metrics, values: Mapping[Quantity, int | float]) -> 
         for unit, names in _DOCUMENT["units"].items()
     }
     unit = max(busy, key=lambda one: busy[one])
-    return unit if 0 < 99 * max(sides) <= busy[unit] else None
+    if not 0 < 99 * max(sides) <= busy[unit]:
+        return None
+    passes, instructions = (
+        metrics.number(f"{name}.avg.pct_of_peak_sustained_elapsed") or 0.0
+        for name in ("l1tex__data_pipe_lsu_wavefronts", "sm__inst_executed_pipe_lsu")
+    )
+    is_scattered = unit == "loads_and_stores" and 0 < _PASSES * instructions <= passes
+    return "scattered_accesses" if is_scattered else unit
 
 
 class _Metrics:

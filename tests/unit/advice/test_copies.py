@@ -82,16 +82,19 @@ def in_cuda(*, wait_us=0):
     for number in range(6):
         builder.launch(5 * number, 2, name="cudaMemcpyAsync")
         builder.kernel(PINNED, 40 + 900 * number, 400, category="gpu_memcpy", bytes=20_000_000)
-        builder.launch(5 * number + 2, 2).kernel("scale", 440 + 900 * number, 500)
+        builder.launch(5 * number + 2, 2).kernel("scale", 440 + 900 * number, 500, grid=[400, 1, 1])
     at = 6 * 900 + wait_us
     builder.launch(40, at, name="cudaStreamSynchronize")
-    return builder.launch(at + 45, 2).kernel("scale", at + 50, 500)
+    return builder.launch(at + 45, 2).kernel("scale", at + 50, 500, grid=[400, 1, 1])
 
 
-def from_pageable_memory():
-    builder = TraceBuilder(deviceProperties=[H200]).launch(0, 5000, name="cudaMemcpy")
-    builder.kernel("Memcpy HtoD (Pageable -> Device)", 200, 4780, category="gpu_memcpy", bytes=20_000_000)
-    return builder.launch(5100, 5).kernel("scale", 5110, 500)
+def from_pageable_memory(times):
+    builder, name = TraceBuilder(deviceProperties=[H200]), "Memcpy HtoD (Pageable -> Device)"
+    for at in range(0, 6000 * times, 6000):
+        builder.launch(at, 5000, name="cudaMemcpy")
+        builder.kernel(name, at + 200, 4780, category="gpu_memcpy", bytes=20_000_000)
+        builder.launch(at + 5100, 5).kernel("scale", at + 5110, 500)
+    return builder
 
 
 @pytest.mark.parametrize(
@@ -99,12 +102,31 @@ def from_pageable_memory():
     [
         (in_cuda(), []),
         (in_cuda(wait_us=1000), ["host_sync"]),  # the device is idle meanwhile
-        (from_pageable_memory(), ["pageable_copy"]),  # and the wait is no change of its own
+        (from_pageable_memory(20), ["pageable_copy"]),  # and the wait is no change of its own
+        (from_pageable_memory(2), []),  # to pin memory takes longer than to copy it twice
     ],
-    ids=["copies", "a wait that costs", "a wait for a copy"],
+    ids=["copies", "a wait that costs", "waits for copies", "two waits"],
 )
 def test_copies_and_waits_of_a_program_in_cuda(load, builder, found):
     assert codes(assess(load(builder)).advice or ()) == found
+
+
+@pytest.mark.parametrize(("call", "said"), [("cudaLaunchKernel", True), ("cudaMemPrefetchAsync", False)])
+def test_pages_that_come_as_kernels_touch_them(load, call, said):
+    builder = TraceBuilder(deviceProperties=[H200]).launch(0, 2, name=call)
+    builder.launch(10, 2).kernel("add(float*)", 20, 5000, grid=[400, 1, 1])
+    for at in range(30, 4030, 40):
+        builder.event(
+            "gpu_memcpy",
+            "Memcpy Unified HtoD (Unknown -> Unknown)",
+            at,
+            20,
+            9,
+            {"device": 0, "bytes": 65_536},
+        )
+    found = assess(load(builder)).advice or ()
+    assert codes(found) == (["page_faults"] if said else [])
+    assert not said or "cudaMemPrefetchAsync" in (found[0].change or "")
 
 
 LEFT_ALONE = {

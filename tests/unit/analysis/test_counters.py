@@ -16,6 +16,7 @@ from opscope.analysis.counters import (
     counter_book,
     counter_findings,
     join_counters,
+    unmeasured,
 )
 from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
@@ -186,7 +187,7 @@ def describe(
             stalls=stalls or {},
             busiest_unit=unit,
             device=NcuDevice(sm_count=100),
-            grid=(40, 1, 1),
+            grid=(400, 1, 1),
             block=tuple(block),
             occupancy=Occupancy(*few),
         )
@@ -200,13 +201,19 @@ def test_what_counters_say(kernel, codes, counters):
     assert all(one.suggestion and 0 < one.evidence["estimated_time_fraction"] < 1 for one in findings)
 
 
+def test_where_one_was_not_measured_no_change_is_told(kernel):
+    one, failed = describe(kernel, stalls={"barrier": 4.0}), counted(kernel(values={}))
+    assert unmeasured([one, failed]) == [failed]
+    assert unmeasured([one]) == unmeasured([failed]) == []  # of a report without times
+
+
 def test_remedies_fit_what_limits(kernel):
     few = only(describe(kernel, block_limits={"blocks": 2, "threads": 4}))
     assert few.suggestion == "Larger blocks: a multiprocessor holds only so many blocks."
     loads = only(describe(kernel, sm=0.8, memory=0.8, unit="loads_and_stores"))
     assert "tiles in shared memory" in loads.suggestion
     message = only(describe(kernel, waves=0.05)).message
-    assert message.endswith("40 blocks of 128 threads: 5.0 % of what 100 multiprocessors hold at once.")
+    assert message.endswith("400 blocks of 128 threads: 5.0 % of what 100 multiprocessors hold at once.")
 
 
 def recorded(kernel, *, moved, least, read=None, **fields):

@@ -208,7 +208,7 @@ def test_work_of_before_occupies_the_stream(load):
         ),
         # Without a correlation id it could have come at once.
         (
-            TraceBuilder().step(1, 0, 1000).operator("aten::mm", 5, 9).launch(7).kernel("gemm", 12, 5)
+            TraceBuilder().step(1, 0, 1000).operator("aten::mm", 5, 9).launch(7).kernel("gemm", 12, 450)
             .operator("aten::mm", 20, 9).launch(22).kernel("gemm", 500, 900, stream=9, correlation=999),
             400 / 1400,
         ),

@@ -66,6 +66,13 @@ def test_a_first_wait_for_what_was_not_recorded_withholds(load, at_us, busy_us, 
     assert is_sound or silent(summary)
 
 
+def test_waits_that_recur_are_the_programs(load):
+    builder = program(lambda _: 5000)
+    for at in (1, 20_000):
+        builder.launch(at, 4000, thread=2, name="hipMemcpyWithStream")
+    assert defects(Summary(load(builder))) == {}
+
+
 def test_one_offset_of_the_clocks_is_taken_out(load):
     session = load(program(lambda _: -300))
     summary = assess(session)
@@ -145,10 +152,11 @@ def test_overlap_of_neighbors_is_sound(load):
     assert Summary(load(builder)).defects == ()
 
 
-def test_events_of_an_unknown_device_withhold(load):
+@pytest.mark.parametrize("category", ["hpu_op", "mtia_ccp_events"])
+def test_events_of_an_unknown_device_withhold(load, category):
     builder = program(kernels=lambda _: False)
     builder.events = [one for one in builder.events if one.get("cat") != "cuda_runtime"]
-    builder.event("hpu_op", "gemm", 20, 30, 7, {})
+    builder.event(category, "gemm", 20, 30, 7, {})
     summary = assess(load(builder))
     assert defects(summary) == {"recording.unknown_device": (1, True)}
     assert dict(headline(summary).facts)["Defect"].startswith("Events of a device that opscope does not know")
@@ -178,3 +186,27 @@ def test_a_step_that_was_written_as_an_operator_is_none(load):
     session = load(builder)
     assert session.query("SELECT count(*) FROM steps") == [(1,)]
     assert session.query("SELECT count(*) FROM operators WHERE name LIKE 'ProfilerStep%'") == [(0,)]
+
+
+def test_counters_without_a_timeline_say_so(load):
+    builder = program(kernels=lambda _: False).event("cuda_profiler_range", "range", 0, 9, 1, {})
+    assert "range profiler" in dict(headline(assess(load(builder))).facts)["Defect"]
+
+
+def test_of_a_filtered_recording_nothing_is_simulated(load):
+    builder = program().event(
+        "kernel", "gemm", 100, 90_000, 7, {"device": 0, "stream": 9, "correlation": 999}
+    )
+    assert assess(load(builder)).typical_step is None
+    assert assess(load(program())).typical_step is not None
+
+
+def test_a_recording_of_the_cpu_alone(load):
+    """A single mark of a step behind the work is none; what waits for data has a line."""
+    builder = TraceBuilder().step(1, 900, 4).operator("aten::mm", 0, 400).operator("aten::mm", 500, 390)
+    builder.event("user_annotation", "enumerate(DataLoader)#_Iter.__next__", 400, 100, 1, {})
+    builder.event("Trace", "PyTorch Profiler (0)", 0, 904, 0, {})
+    facts = dict(headline(assess(load(builder))).facts)
+    assert facts["Recording"] and "Step" not in facts
+    assert facts["CPU"].startswith("790 µs of 904 µs in operators")
+    assert facts["Data"] == "100 µs (11.1 %) waiting for the DataLoader"

@@ -54,6 +54,9 @@ REPORTS = {
     "what to change, of launches alike": ncu_document(
         CounterAnalysis(MADE.report, WAITING * 2, counter_findings(WAITING * 2))
     ),
+    "one was not measured": ncu_document(
+        CounterAnalysis(MADE.report, (*WAITING, CountedKernel(made().kernels[0].counters, "k", decode("k"))))
+    ),
     "no kernel launches": ncu_document(CounterAnalysis(NcuReport(Path("a.ncu-rep"), (), ("range",)), ())),
 }
 

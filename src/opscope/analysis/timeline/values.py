@@ -28,7 +28,7 @@ class IdleCause(MeaningEnum):
     HOST_LAUNCH = "host_launch", "the GPU ran out of queued kernels"
     SYNCHRONIZATION = "synchronization", "the host waited for the device before it launched on"
     DATA_LOADING = "data_loading", "the host waited for the next batch"
-    MEMORY_ALLOCATION = "memory_allocation", "the host was allocating or freeing device memory"
+    MEMORY_ALLOCATION = "memory_allocation", "the host was allocating or freeing memory"
     PROFILER_OVERHEAD = "profiler_overhead", "the profiler itself was busy"
     DEPENDENCY = "dependency", "queued work waited for an event, another stream or its launch"
     NOTHING_SCHEDULED = (

@@ -159,6 +159,7 @@ def _without_steps(session: Session, trace_id: int, window: TraceWindow, is_of_p
         lead_in_ns = steady_ns - (held_until_ns or window.start_ns)
         return msgspec.structs.replace(window, held_until_ns=held_until_ns, lead_in_ns=max(0, lead_in_ns))
     loading = _first_runs(session, trace_id, with_operators=False)
+    busy = merge(Spans(*columns(session, sql(__package__, "timeline:busy"), [trace_id]).values()))
     return msgspec.structs.replace(
         window,
         start_ns=begun_ns if is_held_up else min(begun_ns, launched_ns),
@@ -166,7 +167,7 @@ def _without_steps(session: Session, trace_id: int, window: TraceWindow, is_of_p
         end_ns=end_ns,
         host_end_ns=end_ns,
         is_whole=True,
-        loading=merge((loading["start_ns"], loading["end_ns"])),
+        loading=subtract(merge((loading["start_ns"], loading["end_ns"])), busy),
     )
 
 
