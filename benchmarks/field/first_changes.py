@@ -36,10 +36,10 @@ from trials import Trial, trials_of
 LIMIT_S = 360
 # What the advice of a code is called in `trials`; others by their code.
 CHANGES = {
-    "advice.tf32_off": "tf32", "advice.reduced_precision": "bf16", "advice.foreach_optimizer": "fused",
-    "advice.per_tensor_optimizer": "fused", "advice.layout_conversion": "channels_last",
-    "advice.unfused_pointwise": "compile", "advice.loop": "batched",
-    "advice.per_tensor_loop": "foreach_ema", "advice.eager_attention": "advice.attention_backend",
+    "advice.tf32_off": "tf32", "advice.reduced_precision": "bf16",
+    "advice.layout_conversion": "channels_last", "advice.unfused_pointwise": "compile",
+    "advice.loop": "batched", "advice.per_tensor_loop": "foreach_ema",
+    "advice.eager_attention": "advice.attention_backend",
     "advice.launch_bound": "compile", "advice.unused_work": "truncated", "advice.padding": "dynamic_padding",
     "advice.repeated_work": "hoisted", "advice.recomputation": "no_recompute",
     "advice.checks": "advice.host_sync", "advice.anomaly_detection": "no_anomaly",
@@ -48,8 +48,8 @@ CHANGES = {
 WIDEST_INTERVAL = 3.0
 SIDES = ("device", "host")
 CONFIDENCE = 0.95  # of the interval of a median
-# Both may say: pin the host's tensors.
-_PINNED = ("advice.pageable_copy", "advice.host_sync")
+# May say: pin the host's tensors.
+_PINNED = ("advice.host_sync",)
 
 
 def first_sibling(core: int) -> int:

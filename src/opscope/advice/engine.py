@@ -23,7 +23,6 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
     host,
     image_calls,
     kernels,
-    optimizer,
     products,
     repetition,
 )

@@ -1,4 +1,4 @@
-"""Advice on kernels: chains that one could replace, and norms that compiling does better."""
+"""Advice on kernels: chains and loops that one could replace, and those that fill little of a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opscope.advice.profiled_run import (
     time_of,
 )
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import GraphChange
+from opscope.analysis.step_model import GraphChange, as_extents
 from opscope.hardware.architectures import WARP_SIZE
 from opscope.model.finding import OPEN
 from opscope.model.queries import grouped
@@ -116,13 +116,54 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
+_FOREACH_CALLS = "{}\n# of lists of tensors, in place of the loop"
+_FLAT = """\
+values = torch.cat([one.flatten() for one in tensors])   # the loop's operations once, on all of them
+# a penalty on the squares of all weights needs no loop either: weight_decay of the optimizer"""
+
+
+@finds
+def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    least, shapes, most = map(rule.threshold, ("least_launches", "least_shapes", "most_names"))
+    loops = run.records("tensor_loops") if run.has_steps else []
+    rows = [one for one in loops if one["launches"] >= least and one["shapes"] >= shapes]
+    rows = [one for one in rows if len(one["names"]) <= most]
+    if not rows:
+        return
+    names = list(dict.fromkeys(name for row in rows for name in row["names"]))
+    launches, device_ns = (sum(row[column] for row in rows) for column in ("launches", "device_ns"))
+    host_ns, ids = sum(row["end_ns"] - row["start_ns"] for row in rows), [row["operator_ids"] for row in rows]
+    # One launch takes some dozens of tensors.
+    gone = 1 - rule.threshold("launches_left")
+    stems = (name.removeprefix("aten::").removeprefix("linalg_vector_") for name in names)
+
+    def effect(change: GraphChange) -> object:
+        spans = as_extents([(row["thread_id"], row["start_ns"], row["end_ns"]) for row in rows])
+        return change.merge_operators([one for some in ids for one in some], 1.0).drop_host(spans, gone)
+
+    yield Advice(
+        f"{listed(names)} run {run.times(launches, 'time')} in loops over tensors of "
+        f"{counted(max(row['shapes'] for row in rows), 'shape')}: "
+        f"{run.device_time(device_ns)}, and {run.time(host_ns)} on the host as recorded.",
+        run.evidence(device_ns, launches=launches, operators=names, host_ns=host_ns),
+        effect,
+        change=_FLAT
+        if "aten::sum" in names
+        else _FOREACH_CALLS.format(", ".join(f"torch._foreach_{stem}" for stem in stems)),
+        # What Python does between the operators goes too, and the lists have to be made.
+        is_sure=False,
+    )
+
+
 @finds
 def small_launch(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     leading = run.summary.leading_kernel
     key = leading and (leading.operator, leading.name)
     # The configuration of it that takes most of its time.
     launch = next((one for one in run.summary.quality if (one.operator, one.kernel.name) == key), None)
-    if launch is None or run.is_minor(launch.geometry.total_ns, rule):
+    if launch is None or run.is_minor(launch.geometry.total_ns, rule) or "_pgi_" in launch.kernel.name:
+        return  # that one is of a compiler's library
+    if launch.geometry.total_ns < rule.threshold("least_window_fraction") * run.window_ns:
         return
     threads, blocks, multiprocessors = launch.thread_count, launch.block_count, launch.sm_count
     idle = []

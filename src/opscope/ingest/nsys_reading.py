@@ -355,16 +355,17 @@ def _unsupported(export: Export) -> str:
 
 
 def _written_errors(export: Export) -> str:
-    """What the program wrote to its standard error first, as a hint."""
+    """What the program wrote to its standard error, one line of it, as a hint."""
     if not export.has("ProcessStreams", "filenameId", "contentId"):
         return ""
     rows = export.rows(
         f"SELECT content.value FROM ProcessStreams JOIN {_STRINGS} name ON name.id = filenameId "
         f"JOIN {_STRINGS} content ON content.id = contentId WHERE name.value LIKE '%stderr%'"
     )
-    lines = (line.strip() for (text,) in rows for line in str(text).splitlines())
-    first = next(filter(None, lines), "")
-    return f"The program wrote to its standard error: {first[:_LONGEST_LINE]}" if first else ""
+    lines = [line.strip() for (text,) in rows for line in str(text).splitlines() if line.strip()]
+    # An error of Python stands last.
+    told = "" if not lines else lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return f"The program wrote to its standard error: {told[:_LONGEST_LINE]}" if told else ""
 
 
 def _stage_texts(session: Session, demangle: Demangle | None) -> None:

@@ -598,13 +598,12 @@ CATALOG = (
     TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
         ("training", "optimizer"), "torch.optim.AdamW(model.parameters(), …, fused=True)",
-        ("foreach_optimizer", "per_tensor_optimizer"), _REORDERED, "optimizer",
+        (), _REORDERED, "optimizer",
     ),
     TriedChange(
         "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
         ("training", "optimizer"), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
-        ("per_tensor_optimizer",), _REORDERED, "optimizer",
-        unpriced=("per_tensor_optimizer",),  # of the fused form
+        (), _REORDERED, "optimizer",
     ),
     TriedChange(
         "set_to_none", "gradients dropped instead of filled with zeros", _drop_gradients,
@@ -621,7 +620,7 @@ CATALOG = (
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
         ("cuda", "unpinned"),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
-        ("pageable_copy", "host_copies"), is_live=False,
+        ("host_copies",), is_live=False,
     ),
     TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs",

@@ -8,7 +8,7 @@ from case_tables import tables
 from fakes import H200, TraceBuilder
 from opscope.advice import assess
 
-from .conftest import MS, codes, host, only, told, trace
+from .conftest import MS, codes, host, told, trace
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"
 KERNELS = tables(Path(__file__).with_suffix(".toml"))["kernels"]
@@ -24,19 +24,6 @@ def copies_to(
         f"Memcpy {direction.format(host_memory)}", 50, device_us, category="gpu_memcpy", bytes=size
     )
     return builder.operator("aten::mm", 40, 20).launch(45).kernel("gemm", 12_000, 9_000)
-
-
-def test_results_are_copied_into_pinned_memory(advise_on):
-    program = copies_to("Pageable", direction="DtoH (Device -> {})")
-    finding = only(advise_on(program, hosts=[host(21 * MS, 30 * MS)]), "pageable_copy")
-    assert "results.copy_(output, non_blocking=True)" in (finding.change or "")
-
-
-def test_pageable_copies_are_told_without_a_gain(advise_on):
-    found = advise_on(copies_to("Pageable"), hosts=[host(20 * MS, 12 * MS)])
-    finding = told(found, "pageable_copy", "pin_memory()", has_gain=False)
-    assert finding.evidence["copied_bytes"] == 67_108_864
-    assert not finding.is_to_try
 
 
 def test_turning_channel_orders_is_told_with_its_convolutions(advise_on):

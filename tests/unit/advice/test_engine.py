@@ -107,7 +107,6 @@ def test_a_set_sets_one_thing_in_one_way():
 
     assert not together("tf32_off", "reduced_precision")
     assert not together("launch_bound", "unfused_pointwise")
-    assert together("per_tensor_optimizer", "foreach_optimizer")  # one fused=True does both
     assert together("host_sync", "host_sync")
 
 

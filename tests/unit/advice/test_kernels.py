@@ -2,10 +2,11 @@
 
 import pytest
 
+from case_tables import cases
 from fakes import H200, TraceBuilder
 from opscope.advice import assess
 
-from .conftest import call, codes, host, only, told, trace
+from .conftest import MS, call, codes, host, only, told, trace
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array"
@@ -140,3 +141,33 @@ def test_a_kernel_of_ones_own_on_few_threads(load, kernel, grid, threads, said):
     found = assess(load(builder)).advice or ()
     assert codes(found) == ([] if said is None else ["small_launch"])
     assert said is None or said in f"{found[0].message} {found[0].change}"
+
+
+def test_a_loop_that_sums_over_tensors_gets_one_tensor_of_all(advise_on):
+    program = trace().step(1, 0, 5_000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 2_000)
+    for place in range(240):
+        name = ("aten::pow", "aten::sum")[place % 2]
+        at = 105 + 10 * place
+        program.operator(name, at, 8, **{"Input Dims": [[64, 1 + place // 2 % 20]]}).launch(at + 2)
+        program.kernel("kernel", 2_100 + 6 * place, 5)
+    found = advise_on(program, hosts=[host(2.5 * MS, 1 * MS, launches=241)])
+    told(found, "per_tensor_loop", "torch.cat([one.flatten()", "weight_decay", has_gain=True)
+
+
+@cases("shapes", "launches", "phase", "is_told")
+def test_a_loop_over_tensors_that_is_not_the_optimizers_is_told(advise_on, shapes, launches, phase, is_told):
+    program = trace().step(1, 0, 5_000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 2_000)
+    if phase is not None:
+        program.operator(phase, 100, 10 * launches + 10)
+    for place in range(launches):
+        at, name = 105 + 10 * place, ("aten::mul", "aten::copy_")[place % 2]
+        program.operator(name, at, 8, **{"Input Dims": [[64, 1 + place % shapes]]}).launch(at + 2)
+        program.kernel("kernel", 2_100 + 6 * place, 5)
+    found = advise_on(program, hosts=[host(2.5 * MS, 1 * MS, launches=launches + 1)])
+    assert ("per_tensor_loop" in codes(found)) is is_told
+    if is_told:
+        words = (
+            "aten::copy_ and aten::mul run 120 times per step in loops over tensors of 20 shapes",
+            "torch._foreach_copy_, torch._foreach_mul\n# of lists",
+        )
+        assert not told(found, "per_tensor_loop", *words, has_gain=True).is_gain_known

@@ -70,9 +70,8 @@ def test_generating_tokens_is_launch_bound_and_no_graph_holds_it(advised):
 def test_training_recorded_with_stacks_is_host_bound_by_the_recording_alone(advised):
     _, found = advised("h200/bert_train_bf16.json.gz")
     assert "launch_bound" not in codes(found)
-    assert {"eager_attention", "foreach_optimizer"} <= set(codes(found))
-    wrong = {"tf32_off", "reduced_precision", "per_tensor_optimizer"}
-    assert not wrong & set(codes(found))
+    assert "eager_attention" in codes(found)
+    assert not {"tf32_off", "reduced_precision"} & set(codes(found))
 
 
 @pytest.mark.exhaustive
@@ -81,7 +80,6 @@ def test_workers_for_the_data_loader_end_its_finding(advised):
     _, after = advised("public/kineto/worker0.1623212756351.pt.trace.json.gz")
     assert codes(before)[0] == "data_loading"
     assert "data_loading" not in codes(after)
-    assert "per_tensor_optimizer" in codes(after)
 
 
 @pytest.mark.exhaustive(few=False)
