@@ -27,7 +27,7 @@ SPEAKERS = (
     "benchmarking/findings.py", "benchmarking/statistics.py",
     "capture/program_recorder.py", "cli/compare.py", "cli/ncu.py",
     "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/outcome.py", "trials/trying.py:Trial",
-    "extraction/alone_calls.py", "toolchain/kernel_code.py:kernel_code",
+    "extraction/alone_calls.py",
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/kineto_file.py:graph_findings", "ingest/kineto_file.py:_window_findings",
     "ingest/nsys_reading.py:export_findings",

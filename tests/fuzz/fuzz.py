@@ -77,7 +77,6 @@ from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.memory import memory_document, memory_json
 from opscope.report.summary_json import analysis_json
-from opscope.toolchain.kernel_code import split_sass
 from opscope.toolchain.ncu_report import read_report
 
 MOST_S, MOST_BYTES = 10.0, 1 << 30
@@ -278,7 +277,6 @@ def _limits(_: Path) -> bytes:
     return json.dumps(json.loads(text)["measured"]).encode()
 
 
-_SASS = (SOUND / "sass.txt").read_text(encoding="utf-8")
 _PTX = (SOUND / "add.ptx").read_text(encoding="utf-8")
 _COMPILER = (SOUND / "compiler.txt").read_text(encoding="utf-8")
 _GENERATED = (SOUND / "generated.txt").read_text(encoding="utf-8")
@@ -409,7 +407,6 @@ TARGETS = {
     "elf": Target(_library, _read_elf, ".so", weight=8),
     "fatbin": Target(lambda _: device_code(), _read_device_code, ".so", weight=12),
     "records": Target(_records, _read_records, ".cuda", weight=6),
-    "sass": Target(_text(_SASS), _read_text(split_sass), ".txt", is_text=True, weight=6),
     "ptx": Target(_text(_PTX), _read_text(_read_ptx), ".ptx", is_text=True, weight=8),
     "compiler": Target(_text(_COMPILER), _read_text(_read_messages), ".txt", is_text=True, weight=8),
     "generated": Target(_text(_GENERATED), _read_text(_read_generated), ".py", is_text=True, weight=8),

@@ -26,7 +26,6 @@ def explain(
     trace: Annotated[list[str] | None, console.Several] = None,
     checkout: Path | None = None,
     torch_version: str | None = None,
-    code: bool = False,
     report: console.Showing = console.SHOWING,
 ) -> int:
     """Explain an operator, a kernel, a category or a source file: from the operator to its lines of code.
@@ -43,8 +42,6 @@ def explain(
             headers.
         torch_version: Release to answer for without a trace; the installed torch, else the newest known
             release.
-        code: Also show the machine code of its kernels, where this machine has it: instructions by what they
-            are, and the registers at which a multiprocessor holds a block more or less.
     """
     console.check_outputs(report.output, force=report.force, inputs=trace or ())
     read_source = None
@@ -74,18 +71,8 @@ def explain(
                     lambda: Document("", sections=words),
                 )
                 return 0
-        codes = []
-        if code:
-            from opscope.toolchain.kernel_code import kernel_codes  # noqa: PLC0415 - seldom asked
-
-            with console.status("Looking for machine code"):
-                names = [one.facts.name for one in explanation.kernels]
-                codes = kernel_codes(names, session, explanation.torch_version)
         report.show(
-            lambda: (
-                explanation_json(explanation, read_source)
-                | ({"code": msgspec.to_builtins(codes)} if code else {})
-            ),
-            lambda: explanation_document(explanation, read_source, is_full=report.full, codes=codes),
+            lambda: explanation_json(explanation, read_source),
+            lambda: explanation_document(explanation, read_source, is_full=report.full),
         )
     return 0

@@ -24,11 +24,9 @@ from opscope.report.provenance import (
     location_text,
     release_text,
 )
-from opscope.toolchain.kernel_code import KernelCode
 from opscope.units import (
     UNKNOWN,
     counted,
-    format_bytes_exactly,
     format_count,
     format_duration,
     format_fraction,
@@ -119,7 +117,6 @@ def explanation_document(
     read_source: SourceReader | None = None,
     *,
     is_full: bool = False,
-    codes: Sequence[KernelCode] = (),
 ) -> doc.Document:
     subject, uses = explanation.subject, explanation.kernels
     is_one = subject in (Subject.OPERATOR, Subject.KERNEL)
@@ -140,34 +137,8 @@ def explanation_document(
         None if is_one else _function_table_section(explanation, rows),
         backward if nodes else None,
         None if read_source is None else _source_section(explanation, read_source),
-        doc.Section("Machine code", sections=tuple(map(_code_section, codes))),
     )
     return doc.Document(title, (_opening(explanation),), shown)
-
-
-def _code_section(code: KernelCode) -> doc.Section:
-    active, total = code.active, sum(code.instructions.values())
-    fit = "how many blocks fit a multiprocessor is not known"
-    if active is not None:
-        blocks = counted(active.blocks_per_sm, "block")
-        fit = f"{blocks} of {code.threads} threads fit a multiprocessor, limited by {active.limited_by}"
-        fit += f"; more from {code.more_blocks_at} registers down" if code.more_blocks_at else ""
-        fit += f"; fewer from {code.fewer_blocks_at} up" if code.fewer_blocks_at else ""
-    is_cached = code.grade is Grade.INFERRED
-    grade = "the newest of this name in Triton's cache" if is_cached else code.grade.meaning
-    known = doc.facts(
-        ("Read from", (doc.Code(code.file, is_whole=True), f" for {code.target} ({grade})")),
-        ("Registers", f"{code.registers} of a thread: {fit}"),
-        ("Local memory", f"{format_bytes_exactly(code.stack_bytes)} of a thread"),
-        ("Shared memory", f"{format_bytes_exactly(code.shared_bytes)} of a block"),
-    )
-    table = doc.table(
-        list(code.instructions.items()),
-        doc.words("Instructions", lambda row: row[0]),
-        doc.number("In the code", lambda row: format_count(row[1])),
-        doc.number("Share", lambda row: format_share(row[1], total)),
-    )
-    return doc.Section(code.name, (known, table))
 
 
 def _opening(explanation: Explanation) -> doc.FactList:

@@ -12,7 +12,7 @@ import re
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from itertools import product
@@ -386,28 +386,6 @@ def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
             unit = named_unit(next(iter(telling))) if len(telling) == 1 else None
             kernels.setdefault(unit, set()).add(kernel)
     return units + [UnitKernels(unit, frozenset(of), is_name_exact=False) for unit, of in kernels.items()]
-
-
-def cubin_with(
-    elf: ElfFile, is_wanted: Callable[[Set[str]], str | None], architecture: int | None
-) -> tuple[bytes, str, int] | None:
-    """The first cubin with a kernel that is wanted, its mangled name and the architecture; None if none has.
-
-    `is_wanted` chooses one of a cubin's kernels; without an architecture the newest counts.
-    """
-    best = None
-    for section in _code_sections(elf):
-        for code in (one for entries in containers(elf, section) for one in entries):
-            is_newer = best is None or code.architecture > best[2]
-            if code.kind != _CUBIN or architecture not in {None, code.architecture} or not is_newer:
-                continue
-            content = code_of(elf, code)
-            symbol = is_wanted(cubin_names(elf.embedded(content, code.offset))[0])
-            if symbol is not None:
-                best = content, symbol, code.architecture
-                if architecture is not None:
-                    return best
-    return best
 
 
 def _unit_files(elf: ElfFile, section: ElfSection) -> dict[int, str]:
